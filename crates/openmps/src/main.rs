@@ -1,0 +1,3 @@
+//! The openmps executable.
+
+fn main() {}
