@@ -1,0 +1,25 @@
+//! Execution of PTX on the CPU: lowering to an executor-neutral form and a warp-vectorised interpreter.
+//!
+//! `device` loads a [`Program`], places its globals, looks kernels up, and runs each block of a [`Launch`] as a
+//! [`BlockRun`] in slices on its workers. `exec` knows nothing of streams, contexts or SMs; what it needs from them is the
+//! [`Machine`] trait. Device memory is identity-mapped: a device pointer is a host address of this process.
+//!
+//! Behaviour follows the PTX ISA; divergence is scheduled by fragments, not by a reconvergence stack (see `fragment`), so that locks
+//! between lanes of a warp make progress.
+
+mod fault;
+mod launch;
+mod machine;
+mod program;
+mod run;
+
+pub use fault::{Access, Fault, FaultKind, ThreadPosition, WaitingAt};
+pub use launch::Launch;
+pub use machine::{
+    Machine, SurfaceBounds, TextureCoordinates, TextureGeometry, TextureLevel, Textures,
+};
+pub use program::{
+    GlobalLinkage, GlobalSpace, GlobalSymbol, Kernel, KernelError, KernelParam, LoadEnv, LoadError,
+    Program, Relocation, RelocationTarget,
+};
+pub use run::{Arena, BlockRun, Progress};
