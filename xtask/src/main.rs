@@ -1,3 +1,46 @@
-//! The project's own tool.
+//! The project's own tool: `cargo xtask COMMAND`.
+//!
+//! Everything that a developer or continuous integration does beyond plain cargo is a command here, so that
+//! the README can name one line for each and both run the same code.
 
-fn main() {}
+mod command;
+mod dist;
+mod paths;
+mod toolchain;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::paths::Paths;
+
+/// The project's own tool.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", version)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build the release executables and libraries into target/dist
+    Build,
+    /// Install the CUDA compiler and libraries that the tests need into target/cuda-toolchain
+    Toolchain,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let paths = Paths::find();
+    match arguments.task {
+        Task::Build => {
+            let dist = dist::build(&paths)?;
+            println!("built {}", dist.root.display());
+        }
+        Task::Toolchain => {
+            let toolchain = toolchain::ensure(&paths)?;
+            println!("CUDA tool chain ready: {}", toolchain.nvcc().display());
+        }
+    }
+    Ok(())
+}

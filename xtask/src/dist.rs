@@ -1,0 +1,70 @@
+//! `cargo xtask build`: the layout that an installation has, under `target/dist`.
+//!
+//! ```text
+//! bin/openmps                        the executable
+//! bin/nvidia-cuda-mps-control     -> openmps, the original's front end by name
+//! lib/openmps/libcuda.so.1           the client library, as CUDA programs ask for it
+//! lib/openmps/libcuda.so          -> libcuda.so.1
+//! lib/openmps/libsoftcuda.so         the software GPU's driver
+//! lib/softcuda/libcuda.so.1       -> ../openmps/libsoftcuda.so, to run programs on it without OpenMPS
+//! ```
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::command;
+use crate::paths::Paths;
+
+/// An installation in the build directory.
+pub(crate) struct Dist {
+    /// Holds `bin` and `lib`.
+    pub(crate) root: PathBuf,
+}
+
+/// Compiles the product and lays it out.
+///
+/// # Errors
+/// When cargo fails or the directory cannot be written.
+pub(crate) fn build(paths: &Paths) -> Result<Dist> {
+    command::run(command::cargo().current_dir(&paths.root).args([
+        "build",
+        "--release",
+        "--package=openmps",
+        "--package=client",
+        "--package=softcuda",
+    ]))?;
+    let dist = Dist { root: paths.target.join("dist") };
+    let built = paths.target.join("release");
+    let bin = dist.root.join("bin");
+    let lib = dist.root.join("lib/openmps");
+    let softcuda = dist.root.join("lib/softcuda");
+    for directory in [&bin, &lib, &softcuda] {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    install(&built.join("openmps"), &bin.join("openmps"))?;
+    link(Path::new("openmps"), &bin.join("nvidia-cuda-mps-control"))?;
+    install(&built.join("libcuda.so"), &lib.join("libcuda.so.1"))?;
+    link(Path::new("libcuda.so.1"), &lib.join("libcuda.so"))?;
+    install(&built.join("libsoftcuda.so"), &lib.join("libsoftcuda.so"))?;
+    link(Path::new("../openmps/libsoftcuda.so"), &softcuda.join("libcuda.so.1"))?;
+    Ok(dist)
+}
+
+/// Copies under another name first, so that a running process keeps the file that it has mapped.
+fn install(from: &Path, to: &Path) -> Result<()> {
+    let fresh = to.with_extension("new");
+    fs::copy(from, &fresh)
+        .with_context(|| format!("cannot copy {} to {}", from.display(), fresh.display()))?;
+    fs::rename(&fresh, to).with_context(|| format!("cannot replace {}", to.display()))
+}
+
+fn link(target: &Path, at: &Path) -> Result<()> {
+    if at.read_link().is_ok_and(|present| present == target) {
+        return Ok(());
+    }
+    symlink(target, at).with_context(|| format!("cannot link {}", at.display()))
+}
