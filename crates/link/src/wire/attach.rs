@@ -1,0 +1,164 @@
+//! A client process and the server, from `cuInit` to the end of the process.
+//!
+//! The client connects to the daemon's socket and sends [`Hello::Client`]. The daemon checks the kernel's word on who
+//! that is and hands the *same socket* on to the server of that user, which answers with [`Welcome`] or [`Refusal`]. From then on
+//! the socket belongs to client and server: requests ([`ClientRequest`]) get one [`ClientReply`] each, and its closing, however it
+//! comes about, is the end of the client.
+
+use serde::{Deserialize, Serialize};
+
+/// First packet on any connection to the daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hello {
+    /// A CUDA program's client library.
+    Client(ClientHello),
+    /// A front end: see [`super::ui`].
+    Ui {
+        /// The sender's [`super::PROTOCOL_VERSION`].
+        protocol: u32,
+    },
+}
+
+/// What a client says of itself. Identity comes from the kernel, never from here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClientHello {
+    /// The sender's [`super::PROTOCOL_VERSION`].
+    pub protocol: u32,
+    /// Process id in the client's own PID namespace, for messages only.
+    pub pid: u32,
+    /// Inode of the client's PID namespace (`/proc/self/ns/pid`), 0 if unreadable.
+    pub pid_namespace: u64,
+    /// What the program was started as, for lists.
+    pub command: String,
+    /// Limits that the client's own environment asks for; they can only tighten the server's.
+    pub limits: RequestedLimits,
+}
+
+/// The `CUDA_*` variables of the client that bear on its share, verbatim; the server parses and checks them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RequestedLimits {
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`.
+    pub active_thread_percentage: Option<String>,
+    /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`.
+    pub pinned_device_mem_limit: Option<String>,
+    /// `CUDA_MPS_CLIENT_PRIORITY`.
+    pub client_priority: Option<String>,
+    /// `CUDA_VISIBLE_DEVICES`; the client applies it itself to the server's list.
+    pub visible_devices: Option<String>,
+}
+
+/// The server's answer to a hello.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HelloReply {
+    /// Attached.
+    Welcome(Welcome),
+    /// Not attached.
+    Refused(Refusal),
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The `CUresult` that the client's call returns.
+    pub code: u32,
+    /// For the log: what was wrong and what to do.
+    pub message: String,
+}
+
+/// Everything a client must know to answer device queries by itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The server's [`super::PROTOCOL_VERSION`].
+    pub protocol: u32,
+    /// Names this client in logs and in the daemon's lists; never reused by a server.
+    pub client_id: u64,
+    /// The server's process id.
+    pub server_pid: u32,
+    /// `cuDriverGetVersion` of the native driver.
+    pub driver_version: i32,
+    /// Devices in the server's order.
+    pub devices: Vec<DeviceInfo>,
+}
+
+/// One device, as its native driver describes it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// `cuDeviceGetName`.
+    pub name: String,
+    /// `cuDeviceGetUuid` (v1).
+    pub uuid: [u8; 16],
+    /// `cuDeviceGetUuid_v2`; differs from v1 on partitioned devices.
+    pub uuid_v2: [u8; 16],
+    /// `cuDeviceGetPCIBusId`.
+    pub pci_bus_id: String,
+    /// `cuDeviceGetLuid`, where there is one.
+    pub luid: Option<[u8; 8]>,
+    /// `cuDeviceTotalMem_v2`.
+    pub total_memory_bytes: u64,
+    /// (attribute, value) for every `CUdevice_attribute` that the driver answers.
+    pub attributes: Vec<(i32, i32)>,
+    /// Stream priorities: (least, greatest), as `cuCtxGetStreamPriorityRange` gives them.
+    pub stream_priorities: (i32, i32),
+}
+
+/// What a client asks of the server on its socket, one at a time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientRequest {
+    /// A context on a device comes to life. The first on a device opens the session; further ones only count.
+    OpenContext {
+        /// Index into [`Welcome::devices`].
+        device: u32,
+    },
+    /// A context has been destroyed; the session stays until the client ends.
+    CloseContext {
+        /// Index into [`Welcome::devices`].
+        device: u32,
+    },
+}
+
+/// The server's answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientReply {
+    /// Answer to [`ClientRequest::OpenContext`]. With the first context on a device come three descriptors: the session's
+    /// shared memory ([`super::layout`]), the completion page (read-only), and a socket to the executor over which the descriptors of
+    /// [`super::command::Opcode::RegionMap`] travel.
+    ContextOpened(ContextOpened),
+    /// Answer to [`ClientRequest::CloseContext`].
+    ContextClosed,
+    /// Not done.
+    Refused(Refusal),
+}
+
+/// A context, and where its client's addresses lie. All windows are the client's alone, at the same addresses in every process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ContextOpened {
+    /// Counts the client's contexts on this device from 1.
+    pub context_id: u32,
+    /// Whether the three descriptors came with this reply.
+    pub first: bool,
+    /// Device memory: addresses that grants ([`super::command::Grow`]) come from.
+    pub device_window: Window,
+    /// Host memory shared with the executor: pinned memory and staging buffers are mapped here by both.
+    pub host_window: Window,
+}
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// First address.
+    pub base: u64,
+    /// Length.
+    pub size_bytes: u64,
+}
+
+impl Window {
+    /// Whether `[address, address + size_bytes)` lies inside; false on overflow.
+    pub fn contains(&self, address: u64, size_bytes: u64) -> bool {
+        let Some(offset) = address.checked_sub(self.base) else { return false };
+        offset.checked_add(size_bytes).is_some_and(|end| end <= self.size_bytes)
+    }
+}

@@ -1,0 +1,172 @@
+//! The control daemon and a server it has started, over the socket pair that the server inherits.
+//!
+//! The server's standard error goes to its log; what it says here is for the daemon to act on.
+
+use super::attach::ClientHello;
+use serde::{Deserialize, Serialize};
+
+/// From the daemon to a server. [`ToServer::Attach`] carries one descriptor, the client's socket.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToServer {
+    /// A client of this server's user; its socket comes with the packet.
+    Attach {
+        /// What the client said.
+        hello: ClientHello,
+        /// What the kernel says of it.
+        peer: Peer,
+    },
+    /// Answer with [`ToDaemon::Snapshot`] of the same id.
+    Snapshot {
+        /// Chosen by the daemon.
+        id: u64,
+    },
+    /// End one client: its work stops, its next call returns CUDA_ERROR_MPS_CLIENT_TERMINATED. Answered by [`ToDaemon::Terminated`].
+    Terminate {
+        /// Chosen by the daemon.
+        id: u64,
+        /// The client's process id in the daemon's namespace.
+        pid: u32,
+    },
+    /// New default for clients that attach from now on.
+    SetDefaults(Defaults),
+    /// Stop.
+    Shutdown(ShutdownMode),
+}
+
+/// Who is at the other end of a socket, by `SO_PEERCRED`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Peer {
+    /// Process id in the daemon's namespace.
+    pub pid: u32,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// What new clients get unless they ask for less.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Defaults {
+    /// Per cent of the SMs, 0 < x <= 100; absent: all.
+    pub active_thread_percentage: Option<f64>,
+    /// (device, bytes).
+    pub pinned_device_mem_limits_bytes: Vec<(u32, u64)>,
+    /// 0 normal, 1 below normal.
+    pub client_priority: Option<u32>,
+}
+
+/// How a server stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShutdownMode {
+    /// When the last client has left; no new ones.
+    WhenIdle,
+    /// Now; clients' calls return errors.
+    Now,
+}
+
+/// From a server to the daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToDaemon {
+    /// Executors have their contexts; clients may come.
+    Ready,
+    /// Could not start; the process exits after this.
+    Failed {
+        /// What was wrong and what to do.
+        message: String,
+    },
+    /// State changed.
+    Status(ServerStatus),
+    /// Answer to [`ToServer::Snapshot`].
+    Snapshot {
+        /// The request's id.
+        id: u64,
+        /// What the server knows.
+        snapshot: ServerSnapshot,
+    },
+    /// Answer to [`ToServer::Terminate`].
+    Terminated {
+        /// The request's id.
+        id: u64,
+        /// 0, or a `CUresult`: 201 where there is no such client, as the original answers.
+        code: u32,
+    },
+}
+
+/// States of a server: seed document 002, section 3.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum ServerStatus {
+    /// Contexts are being made.
+    Initializing,
+    /// Serving.
+    Active,
+    /// Handling a fatal fault.
+    Fault,
+}
+
+/// One moment of a server.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ServerSnapshot {
+    /// Devices, in the server's order.
+    pub devices: Vec<DeviceSnapshot>,
+    /// Clients, in order of attachment.
+    pub clients: Vec<ClientSnapshot>,
+    /// Clients attached since the server started, those that left included.
+    pub clients_ever: u64,
+}
+
+/// One device of a server.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DeviceSnapshot {
+    /// `GPU-xxxxxxxx-xxxx-...`, as the original prints UUIDs.
+    pub uuid: String,
+    /// The driver's name of it.
+    pub name: String,
+    /// `dddd:bb:dd.f`.
+    pub pci_bus_id: String,
+    /// Process id of its executor.
+    pub executor_pid: u32,
+    /// Device memory granted to clients.
+    pub granted_bytes: u64,
+    /// Kernels run for clients, those that left included.
+    pub kernels_ever: u64,
+}
+
+/// One client, summed over its contexts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ClientSnapshot {
+    /// See [`super::attach::Welcome::client_id`].
+    pub client_id: u64,
+    /// Process id in the daemon's namespace.
+    pub pid: u32,
+    /// User.
+    pub uid: u32,
+    /// Inode of its PID namespace.
+    pub pid_namespace: u64,
+    /// What it was started as.
+    pub command: String,
+    /// Its contexts.
+    pub contexts: Vec<ContextSnapshot>,
+    /// Kernels submitted to the native driver for it.
+    pub kernels: u64,
+    /// Bytes copied for it, either direction and on the device.
+    pub copied_bytes: u64,
+    /// Device memory granted to it.
+    pub granted_bytes: u64,
+    /// Commands taken off its ring.
+    pub commands: u64,
+}
+
+/// One context of a client.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct ContextSnapshot {
+    /// Device index.
+    pub device: u32,
+    /// See [`super::attach::ContextOpened::context_id`].
+    pub context_id: u32,
+    /// The number that the original's `ps` shows as ID; unique in a server.
+    pub serial: u64,
+}

@@ -1,0 +1,80 @@
+//! The shared memory of a session: one file for the ring and the calls, one for completions.
+//!
+//! Session file, in this order, each part page-aligned: [`Shared`] header, ring data ([`RING_BYTES`]), call slots. The client maps all of it
+//! read-write, so the executor believes nothing in it that it has not copied and checked, and keeps its own indices. The
+//! completion file holds one `u64` per stream slot, written by the device in stream order; the client maps it read-only.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Length of the ring's data area; a power of two.
+pub const RING_BYTES: usize = 1 << 20;
+/// Commands that wait for an answer, at most this many at a time per session.
+pub const CALL_SLOTS: usize = 32;
+/// Room for one answer.
+pub const CALL_REPLY_BYTES: usize = 8 * 1024 - 64;
+/// Streams of a session, its default streams included.
+pub const STREAM_SLOTS: usize = 4096;
+/// Byte offset of the ring data in the session file.
+pub const RING_OFFSET: usize = 4096;
+/// Byte offset of the call slots in the session file.
+pub const CALLS_OFFSET: usize = RING_OFFSET + RING_BYTES;
+/// Length of the session file.
+pub const SESSION_BYTES: usize = CALLS_OFFSET + CALL_SLOTS * size_of::<CallSlot>();
+/// Length of the completion file.
+pub const COMPLETION_BYTES: usize = STREAM_SLOTS * 8;
+
+/// First page of the session file. Every word says who writes it.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Shared {
+    /// Bytes posted so far; written by the client (release), read by the executor (acquire).
+    pub tail: Line<AtomicU64>,
+    /// Bytes taken so far; written by the executor (release), read by the client (acquire).
+    pub head: Line<AtomicU64>,
+    /// Not 0 while the executor sleeps; its futex word.
+    pub consumer_asleep: Line<AtomicU32>,
+    /// Not 0 while a client thread sleeps for room; its futex word.
+    pub producer_asleep: Line<AtomicU32>,
+    /// Client threads that sleep until some stream completes; written by the client.
+    pub sleepers: Line<AtomicU32>,
+    /// Grows whenever a sleeper should look again; the sleepers' futex word, written by the executor.
+    pub wake_epoch: Line<AtomicU32>,
+    /// The first asynchronous error of the session as a `CUresult`, 0 while there is none; written by the executor.
+    pub session_error: Line<AtomicU32>,
+    /// Grows once a second while the executor lives; written by the executor.
+    pub heartbeat: Line<AtomicU32>,
+}
+
+/// Keeps what one side writes off the other side's cache lines.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct Line<T>(pub T);
+
+/// Where the answer to a called command arrives.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct CallSlot {
+    /// [`CALL_IDLE`], [`CALL_PENDING`], [`CALL_PENDING_ASLEEP`] or [`CALL_DONE`]; the caller's futex word.
+    pub state: AtomicU32,
+    /// The `CUresult`; written before `state` becomes [`CALL_DONE`].
+    pub status: AtomicU32,
+    /// Bytes of `reply` that count.
+    pub reply_bytes: AtomicU32,
+    /// Keeps `reply` aligned for what is read from it.
+    pub _reserved: [u32; 13],
+    /// A reply struct of [`super::command`], with what follows it.
+    pub reply: [u8; CALL_REPLY_BYTES],
+}
+
+/// The slot is free.
+pub const CALL_IDLE: u32 = 0;
+/// A client thread waits and spins.
+pub const CALL_PENDING: u32 = 1;
+/// A client thread waits and sleeps: wake it.
+pub const CALL_PENDING_ASLEEP: u32 = 2;
+/// The answer is there.
+pub const CALL_DONE: u32 = 3;
+
+const _: () = assert!(size_of::<Shared>() <= RING_OFFSET);
+const _: () = assert!(size_of::<CallSlot>() == 8 * 1024);
+const _: () = assert!(RING_BYTES.is_power_of_two());

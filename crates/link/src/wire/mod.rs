@@ -1,0 +1,17 @@
+//! The messages themselves, with no I/O.
+
+pub mod attach;
+pub mod command;
+pub mod daemon;
+pub mod layout;
+pub mod ui;
+
+/// Version of everything in this module. Peers with another version are refused with a message that names both.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Largest control-plane packet in bytes, descriptors not counted.
+pub const MAX_PACKET_BYTES: usize = 256 * 1024;
+
+/// Name of the daemon's socket inside the pipe directory. Not the original's `control`: a native NVIDIA client that
+/// finds our directory must run as if there were no MPS.
+pub const DAEMON_SOCKET: &str = "openmps-control";

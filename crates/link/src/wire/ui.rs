@@ -1,0 +1,54 @@
+//! A front end (`nvidia-cuda-mps-control`, `openmps ps`) and the daemon.
+
+use super::daemon::{ServerSnapshot, ServerStatus};
+use serde::{Deserialize, Serialize};
+
+/// From the front end, after [`super::attach::Hello::Ui`]; each gets one [`UiReply`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UiRequest {
+    /// A line of the original's shell.
+    Command {
+        /// Without its newline.
+        line: String,
+    },
+    /// Everything, for our own commands; answered by [`UiReply::State`].
+    State,
+}
+
+/// From the daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UiReply {
+    /// What a command printed.
+    Command {
+        /// For standard output, with its newlines.
+        output: String,
+        /// For standard error: what was wrong and what to do; empty when all went well.
+        error: String,
+    },
+    /// The daemon's state.
+    State(DaemonState),
+}
+
+/// The daemon and its servers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DaemonState {
+    /// The daemon's process id.
+    pub daemon_pid: u32,
+    /// Its servers.
+    pub servers: Vec<ServerState>,
+}
+
+/// One server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServerState {
+    /// Process id.
+    pub pid: u32,
+    /// The user it serves.
+    pub uid: u32,
+    /// Its state.
+    pub status: ServerStatus,
+    /// What it said last.
+    pub snapshot: ServerSnapshot,
+}
