@@ -7,6 +7,7 @@
 //! Behaviour follows the PTX ISA; divergence is scheduled by fragments, not by a reconvergence stack (see `fragment`), so that locks
 //! between lanes of a warp make progress.
 
+pub mod alu;
 mod fault;
 mod launch;
 mod machine;

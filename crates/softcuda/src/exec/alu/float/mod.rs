@@ -1,0 +1,118 @@
+//! `.f32` and `.f64` instructions.
+
+mod arith;
+mod directed;
+mod modifiers;
+mod sign;
+pub(crate) mod soft;
+
+pub use arith::*;
+pub use modifiers::*;
+pub use sign::*;
+
+use crate::exec::alu::Lane;
+
+/// A type of the floating-point instructions: `f32` or `f64`.
+pub trait Float: Lane + PartialOrd {
+    /// Positive zero.
+    const ZERO: Self;
+    /// One.
+    const ONE: Self;
+    /// The quiet NaN that the hardware produces.
+    const NAN: Self;
+    /// `a + b`, rounded as `R` says.
+    fn add<R: Rounding>(self, b: Self) -> Self;
+    /// `a * b`, rounded as `R` says.
+    fn mul<R: Rounding>(self, b: Self) -> Self;
+    /// `a * b + c` with one rounding, as `R` says.
+    fn fma<R: Rounding>(self, b: Self, c: Self) -> Self;
+    /// The value with its sign changed, NaN included.
+    fn negated(self) -> Self;
+    /// The value with its sign cleared, NaN included.
+    fn magnitude(self) -> Self;
+    /// The value with the sign of `sign`.
+    fn with_sign(self, sign: Self) -> Self;
+    /// Whether the sign bit is set.
+    fn is_negative(self) -> bool;
+    /// Subnormals become zero of the same sign.
+    fn flushed(self) -> Self;
+    /// NaN becomes the type's canonical NaN where the hardware does so.
+    fn canonical(self) -> Self;
+    /// Whether the value is infinite.
+    fn is_infinite(self) -> bool;
+    /// Whether the value is subnormal (zero is not).
+    fn is_subnormal(self) -> bool;
+    /// Whether the value is NaN.
+    #[inline(always)]
+    fn is_nan(self) -> bool {
+        self.partial_cmp(&self).is_none()
+    }
+}
+
+macro_rules! float {
+    ($t:ty, $bits:ty, $nan:expr, canonical: |$x:ident| $canonical:expr) => {
+        impl Float for $t {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const NAN: Self = <$t>::from_bits($nan);
+            #[inline(always)]
+            fn add<R: Rounding>(self, b: Self) -> Self {
+                match R::MODE {
+                    Round::Nearest => self + b,
+                    mode => directed::Directed::add(self, b, mode),
+                }
+            }
+            #[inline(always)]
+            fn mul<R: Rounding>(self, b: Self) -> Self {
+                match R::MODE {
+                    Round::Nearest => self * b,
+                    mode => directed::Directed::mul(self, b, mode),
+                }
+            }
+            #[inline(always)]
+            fn fma<R: Rounding>(self, b: Self, c: Self) -> Self {
+                match R::MODE {
+                    Round::Nearest => self.mul_add(b, c),
+                    mode => directed::Directed::fma(self, b, c, mode),
+                }
+            }
+            #[inline(always)]
+            fn negated(self) -> Self {
+                -self
+            }
+            #[inline(always)]
+            fn magnitude(self) -> Self {
+                self.abs()
+            }
+            #[inline(always)]
+            fn with_sign(self, sign: Self) -> Self {
+                self.copysign(sign)
+            }
+            #[inline(always)]
+            fn is_negative(self) -> bool {
+                self.is_sign_negative()
+            }
+            #[inline(always)]
+            fn flushed(self) -> Self {
+                if self.abs() < <$t>::MIN_POSITIVE { (0.0 as $t).copysign(self) } else { self }
+            }
+            #[inline(always)]
+            fn canonical(self) -> Self {
+                let $x = self;
+                $canonical
+            }
+            #[inline(always)]
+            fn is_infinite(self) -> bool {
+                self.abs() == <$t>::INFINITY
+            }
+            #[inline(always)]
+            fn is_subnormal(self) -> bool {
+                self.abs() < <$t>::MIN_POSITIVE && self != 0.0
+            }
+        }
+    };
+}
+
+// The hardware gives one NaN for every .f32 result that is NaN; .f64 carries the payload of an operand.
+float!(f32, u32, 0x7fff_ffff, canonical: |x| if x.is_nan() { <f32 as Float>::NAN } else { x });
+float!(f64, u64, 0xfff8_0000_0000_0000, canonical: |x| x);

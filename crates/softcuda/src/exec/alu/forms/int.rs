@@ -1,0 +1,115 @@
+//! Forms of the integer instructions.
+
+use super::Visitor;
+use super::pick::{Form, with_any_int, with_bits, with_int, with_type};
+use crate::exec::alu::{cvt, int};
+
+pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
+    let t = *form.types.last()?;
+    match form.opcode {
+        "add" | "sub" if form.has("sat") => {
+            form.only(&["sat"])?;
+            match (form.opcode, t) {
+                ("add", "s32") => Some(v.binary::<int::AddSat<i32>>()),
+                ("sub", "s32") => Some(v.binary::<int::SubSat<i32>>()),
+                _ => None,
+            }
+        }
+        "mul" | "mad" | "mul24" | "mad24" => multiply(form, t, v),
+        "cvt" => convert(form, v),
+        "min" | "max" if form.has("relu") => match (form.opcode, t) {
+            ("min", "s32") => Some(v.binary::<int::MinRelu<i32>>()),
+            ("max", "s32") => Some(v.binary::<int::MaxRelu<i32>>()),
+            _ => None,
+        },
+        _ => {
+            form.only(&[])?;
+            plain(form, t, v)
+        }
+    }
+}
+
+fn plain<V: Visitor>(form: &Form<'_>, t: &str, v: V) -> Option<V::Output> {
+    match form.opcode {
+        "add" => with_int!(t, T, Some(v.binary::<int::Add<T>>())),
+        "sub" => with_int!(t, T, Some(v.binary::<int::Sub<T>>())),
+        "div" => with_int!(t, T, Some(v.binary::<int::Div<T>>())),
+        "rem" => with_int!(t, T, Some(v.binary::<int::Rem<T>>())),
+        "min" => with_int!(t, T, Some(v.binary::<int::Min<T>>())),
+        "max" => with_int!(t, T, Some(v.binary::<int::Max<T>>())),
+        "sad" => with_int!(t, T, Some(v.ternary::<int::Sad<T>>())),
+        "abs" => {
+            with_type!(t, T in ["s16" => i16, "s32" => i32, "s64" => i64], Some(v.unary::<int::Abs<T>>()))
+        }
+        "neg" => {
+            with_type!(t, T in ["s16" => i16, "s32" => i32, "s64" => i64], Some(v.unary::<int::Neg<T>>()))
+        }
+        "and" => with_bits!(t, T, Some(v.binary::<int::And<T>>())),
+        "or" => with_bits!(t, T, Some(v.binary::<int::Or<T>>())),
+        "xor" => with_bits!(t, T, Some(v.binary::<int::Xor<T>>())),
+        "not" => with_bits!(t, T, Some(v.unary::<int::Complement<T>>())),
+        "cnot" => with_bits!(t, T, Some(v.unary::<int::LogicalNot<T>>())),
+        "shl" => with_bits!(t, T, Some(v.binary::<int::Shl<T>>())),
+        "shr" => with_type!(
+            t,
+            T in ["b16" | "u16" => u16, "s16" => i16, "b32" | "u32" => u32, "s32" => i32, "b64" | "u64" => u64, "s64" => i64],
+            Some(v.binary::<int::Shr<T>>())
+        ),
+        "mov" => with_type!(
+            t,
+            T in ["b8" | "u8" | "s8" => u8, "b16" | "u16" | "s16" => u16, "b32" | "u32" | "s32" => u32, "b64" | "u64" | "s64" => u64],
+            Some(v.unary::<int::Move<T>>())
+        ),
+        _ => None,
+    }
+}
+
+fn multiply<V: Visitor>(form: &Form<'_>, t: &str, v: V) -> Option<V::Output> {
+    form.only(&["lo", "hi", "wide", "sat"])?;
+    let part = form.one_of(&["lo", "hi", "wide"])?;
+    if form.has("sat") {
+        return match (form.opcode, part, t) {
+            ("mad", "hi", "s32") => Some(v.ternary::<int::MadHiSat<i32>>()),
+            ("mad24", "hi", "s32") => Some(v.ternary::<int::Mad24HiSat<i32>>()),
+            _ => None,
+        };
+    }
+    match (form.opcode, part) {
+        ("mul", "lo") => with_int!(t, T, Some(v.binary::<int::MulLo<T>>())),
+        ("mul", "hi") => with_int!(t, T, Some(v.binary::<int::MulHi<T>>())),
+        ("mad", "lo") => with_int!(t, T, Some(v.ternary::<int::MadLo<T>>())),
+        ("mad", "hi") => with_int!(t, T, Some(v.ternary::<int::MadHi<T>>())),
+        ("mul", "wide") => {
+            with_type!(t, T in ["u16" => u16, "s16" => i16, "u32" => u32, "s32" => i32], Some(v.binary::<int::MulWide<T>>()))
+        }
+        ("mad", "wide") => {
+            with_type!(t, T in ["u16" => u16, "s16" => i16, "u32" => u32, "s32" => i32], Some(v.ternary::<int::MadWide<T>>()))
+        }
+        ("mul24", "lo") => {
+            with_type!(t, T in ["u32" => u32, "s32" => i32], Some(v.binary::<int::Mul24Lo<T>>()))
+        }
+        ("mul24", "hi") => {
+            with_type!(t, T in ["u32" => u32, "s32" => i32], Some(v.binary::<int::Mul24Hi<T>>()))
+        }
+        ("mad24", "lo") => {
+            with_type!(t, T in ["u32" => u32, "s32" => i32], Some(v.ternary::<int::Mad24Lo<T>>()))
+        }
+        ("mad24", "hi") => {
+            with_type!(t, T in ["u32" => u32, "s32" => i32], Some(v.ternary::<int::Mad24Hi<T>>()))
+        }
+        _ => None,
+    }
+}
+
+fn convert<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
+    let &[to, from] = form.types.as_slice() else { return None };
+    if to.contains('f') {
+        return super::float::convert(form, v);
+    }
+    form.only(&["sat"])?;
+    if form.has("sat") {
+        with_any_int!(to, D, with_any_int!(from, S, Some(v.unary::<cvt::IntToIntSat<D, S>>())))
+    } else {
+        with_any_int!(to, D, with_any_int!(from, S, Some(v.unary::<cvt::IntToInt<D, S>>())))
+    }
+}
