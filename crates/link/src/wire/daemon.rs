@@ -107,6 +107,9 @@ pub enum ServerStatus {
     Fault,
 }
 
+/// How many clients that left a server still lists.
+pub const DEPARTED_KEPT: usize = 256;
+
 /// One moment of a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ServerSnapshot {
@@ -114,6 +117,10 @@ pub struct ServerSnapshot {
     pub devices: Vec<DeviceSnapshot>,
     /// Clients, in order of attachment.
     pub clients: Vec<ClientSnapshot>,
+    /// Clients that left, the latest last, at most [`DEPARTED_KEPT`], with their final counts: what proves of a program that
+    /// has ended that it ran here.
+    #[serde(default)]
+    pub departed: Vec<ClientSnapshot>,
     /// Clients attached since the server started, those that left included.
     pub clients_ever: u64,
 }
