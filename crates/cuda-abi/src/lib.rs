@@ -13,9 +13,13 @@ mod declare;
 #[macro_use]
 mod generated;
 
+pub mod boundary;
+pub mod build;
+pub mod classes;
 pub mod functions;
 pub mod lookup;
 mod result;
+pub mod table;
 
 /// Types and constants of the API, under the names of its documentation.
 pub mod types {
