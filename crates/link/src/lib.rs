@@ -1,10 +1,24 @@
 //! What client, control daemon, server and executor say to each other.
 //!
 //! Two planes. The *control plane* is packets of JSON over `SOCK_SEQPACKET` Unix sockets, with descriptors beside them
-//! ([`wire::daemon`], [`wire::attach`], [`wire::ui`]): rare, readable, checked by `serde`. The *data plane* is a ring in a sealed
+//! ([`socket`]; messages in [`wire::daemon`], [`wire::attach`], [`wire::ui`]): rare, readable, checked by `serde`. The *data plane* is a ring in a sealed
 //! shared-memory file per session ([`wire::layout`], [`wire::command`]): plain structs, no allocation, no system call while
 //! both sides are awake.
 //!
+//! A client maps the session's file ([`session_memory`]), posts commands ([`ring::Producer`]), waits for answers
+//! ([`call::CallSlots`]) and for streams ([`completion::wait`]); an executor takes commands ([`ring::Consumer`]) and answers
+//! ([`call::answer`]). Who waits spins ([`spin`]), then sleeps ([`doorbell`], [`futex`]), never without a bound.
+//!
 //! Everything that arrives from a client is hostile: it is copied out of shared memory, checked, then used.
 
+pub mod atomic;
+pub mod call;
+pub mod completion;
+pub mod doorbell;
+pub mod futex;
+pub mod ring;
+pub mod session_memory;
+pub mod shm;
+pub mod socket;
+pub mod spin;
 pub mod wire;

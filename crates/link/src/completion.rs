@@ -1,0 +1,177 @@
+//! Completion words: how far each stream has got, written by the device.
+//!
+//! The client reads them without asking anybody. A device's write wakes no one, so a client thread that would rather sleep
+//! registers in `sleepers`, nudges the session thread, and sleeps on `wake_epoch`; the executor's monitor polls the words while anybody
+//! sleeps, and moves the epoch when one has changed or the session has failed. Every sleep is bounded besides, since the device and the
+//! monitor are not in any common order that could be proven.
+
+use crate::atomic::Ordering;
+use crate::doorbell::Doorbell;
+use crate::futex;
+use crate::ring::LIVENESS_INTERVAL;
+use crate::session_memory::SessionMemory;
+use crate::shm::{self, Access, Mapping, ShmError};
+use crate::spin::Spin;
+use crate::wire::layout::{COMPLETION_BYTES, STREAM_SLOTS};
+use core::sync::atomic::AtomicU64 as Word;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Why a stream's value was not reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum CompletionError {
+    /// The session has failed with this `CUresult`; the value may never come.
+    #[error("the session failed with CUDA result {0}")]
+    SessionFailed(u32),
+    /// The server is gone.
+    #[error("the server is gone")]
+    PeerGone,
+    /// The caller's time was up.
+    #[error("the time was up")]
+    TimedOut,
+}
+
+/// A mapped completion file.
+#[derive(Debug)]
+pub struct CompletionWords {
+    mapping: Mapping,
+}
+
+impl CompletionWords {
+    /// Makes a completion file and its one writable mapping; whoever gets the descriptor can only read.
+    ///
+    /// # Errors
+    /// When the kernel refuses the file, the mapping or the seal.
+    pub fn create() -> Result<(OwnedFd, Self), ShmError> {
+        let file = shm::create("openmps-completion", COMPLETION_BYTES as u64)?;
+        let mapping = Mapping::new(file.as_fd(), COMPLETION_BYTES, Access::ReadWrite)?;
+        shm::forbid_future_writes(file.as_fd())?;
+        Ok((file, Self { mapping }))
+    }
+
+    /// Maps a received completion file, to read.
+    ///
+    /// # Errors
+    /// When the descriptor is no such file or cannot be mapped.
+    pub fn map(file: BorrowedFd<'_>) -> Result<Self, ShmError> {
+        shm::check(file, COMPLETION_BYTES as u64)?;
+        Ok(Self { mapping: Mapping::new(file, COMPLETION_BYTES, Access::ReadOnly)? })
+    }
+
+    /// Where this process has them, for registering them with the device.
+    pub fn address(&self) -> u64 {
+        self.mapping.base().addr() as u64
+    }
+
+    /// The last value that the device wrote for a stream slot; 0 for slots that do not exist.
+    pub fn completed(&self, stream: u32) -> u64 {
+        self.word(stream).map_or(0, |word| {
+            // Acquire: pairs with the device's write, which follows the stream's earlier writes to host memory.
+            word.load(core::sync::atomic::Ordering::Acquire)
+        })
+    }
+
+    fn word(&self, stream: u32) -> Option<&Word> {
+        let index = stream as usize;
+        if index >= STREAM_SLOTS {
+            return None;
+        }
+        // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
+        Some(unsafe { &*self.mapping.base().cast::<Word>().cast_const().add(index) })
+    }
+}
+
+/// Waits until `stream` has reached `value`: spins, then sleeps. Without `timeout`, until it is reached or the session has failed.
+///
+/// # Errors
+/// [`CompletionError`]; a value that has been reached wins over a failed session.
+pub fn wait(
+    memory: &SessionMemory,
+    words: &CompletionWords,
+    stream: u32,
+    value: u64,
+    timeout: Option<Duration>,
+    spin: &mut Spin,
+    peer_alive: &mut dyn FnMut() -> bool,
+) -> Result<(), CompletionError> {
+    let failed = || memory.shared().session_error.0.load(Ordering::Acquire);
+    if spin.until(|| words.completed(stream) >= value || failed() != 0) {
+        return outcome(words.completed(stream) >= value, failed());
+    }
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let _sleeper = Sleeper::register(memory);
+    loop {
+        // Acquire: pairs with the release in `wake_sleepers`; read before the words, so that a change after this look moves it.
+        let epoch = memory.shared().wake_epoch.0.load(Ordering::Acquire);
+        if words.completed(stream) >= value || failed() != 0 {
+            return outcome(words.completed(stream) >= value, failed());
+        }
+        let left = deadline.map_or(LIVENESS_INTERVAL, |deadline| {
+            deadline.saturating_duration_since(Instant::now())
+        });
+        if left.is_zero() {
+            return Err(CompletionError::TimedOut);
+        }
+        let woke = futex::wait(&memory.shared().wake_epoch.0, epoch, left.min(LIVENESS_INTERVAL));
+        if woke == futex::Woke::TimedOut && words.completed(stream) < value && !peer_alive() {
+            return Err(CompletionError::PeerGone);
+        }
+    }
+}
+
+fn outcome(reached: bool, error: u32) -> Result<(), CompletionError> {
+    match (reached, error) {
+        (true, _) => Ok(()),
+        (false, error) => Err(CompletionError::SessionFailed(error)),
+    }
+}
+
+/// A client thread counted in `sleepers`.
+struct Sleeper<'a>(&'a SessionMemory);
+
+impl<'a> Sleeper<'a> {
+    fn register(memory: &'a SessionMemory) -> Self {
+        memory.shared().sleepers.0.fetch_add(1, Ordering::SeqCst);
+        // The session thread looks at `sleepers` before it sleeps; when it sleeps already, this wakes it, and it tells the monitor.
+        Doorbell::new(&memory.shared().consumer_asleep.0).ring();
+        Self(memory)
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.0.shared().sleepers.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl SessionMemory {
+    /// Client threads that sleep for completions, as the client says.
+    pub fn sleepers(&self) -> u32 {
+        self.shared().sleepers.0.load(Ordering::SeqCst)
+    }
+
+    /// Makes all sleepers look again.
+    pub fn wake_sleepers(&self) {
+        // Release: pairs with the acquire in `wait`.
+        self.shared().wake_epoch.0.fetch_add(1, Ordering::Release);
+        futex::wake(&self.shared().wake_epoch.0, i32::MAX as u32);
+    }
+
+    /// Records the session's first error and makes all sleepers look; later errors change nothing.
+    pub fn fail(&self, error: u32) {
+        // Release: pairs with the acquire in `wait`.
+        let _ = self.shared().session_error.0.compare_exchange(
+            0,
+            error,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+        self.wake_sleepers();
+    }
+
+    /// The session's first error as a `CUresult`, 0 while there is none.
+    pub fn error(&self) -> u32 {
+        self.shared().session_error.0.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,394 @@
+//! The command ring: bytes from one client process to its session thread.
+//!
+//! `tail` and `head` count bytes since the session began; a position's place is the count modulo the ring's length. Commands
+//! are multiples of [`ALIGN`] long and simply run on at the ring's start when they meet its end, so there are no wrap marks and no
+//! lost room; a header, being [`ALIGN`] long, is never split. One producer (the client puts a lock around it) and one consumer, which
+//! trusts nothing: it keeps its own head, checks what it reads, and copies each command before anybody looks at it.
+//!
+//! Memory order: the producer's release of `tail` pairs with the consumer's acquire (the command's bytes are there), the
+//! consumer's release of `head` with the producer's acquire (the bytes have been copied away, the room is free). Sleeping is
+//! [`crate::doorbell`]'s.
+
+use crate::atomic::Ordering;
+use crate::doorbell::Doorbell;
+use crate::session_memory::{SessionMemory, store_bytes};
+use crate::spin::Spin;
+use crate::wire::command::{ALIGN, Header, MAX_COMMAND_BYTES, Opcode};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Longest sleep between two looks at whether the other side lives.
+pub const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Why a command was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PostError {
+    /// Longer than [`MAX_COMMAND_BYTES`], or than the ring.
+    #[error(
+        "the command has {size_bytes} bytes and the ring takes {limit_bytes} at most: send large data through a region"
+    )]
+    TooLong {
+        /// Its length with header and padding.
+        size_bytes: usize,
+        /// What would be possible.
+        limit_bytes: usize,
+    },
+    /// The consumer is gone, so no room will ever come.
+    #[error("the server is gone while the ring is full")]
+    PeerGone,
+}
+
+/// The client's end.
+#[derive(Debug)]
+pub struct Producer {
+    memory: Arc<SessionMemory>,
+    tail: u64,
+    /// Last head that was read; the true one is never smaller.
+    head_seen: u64,
+    spin: Spin,
+}
+
+impl Producer {
+    /// The producer of a fresh session; there must be one only.
+    pub fn new(memory: Arc<SessionMemory>) -> Self {
+        Self { memory, tail: 0, head_seen: 0, spin: Spin::default() }
+    }
+
+    /// Bytes posted so far.
+    pub fn posted_bytes(&self) -> u64 {
+        self.tail
+    }
+
+    /// Appends one command and wakes the consumer if it sleeps. `parts` are the opcode's struct and what follows it; they are joined and
+    /// padded with zeros. Waits while the ring is full, as long as `peer_alive` says true.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then.
+    pub fn post(
+        &mut self,
+        opcode: Opcode,
+        call_slot: u16,
+        context: u32,
+        parts: &[&[u8]],
+        peer_alive: &mut dyn FnMut() -> bool,
+    ) -> Result<(), PostError> {
+        let body_bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let size_bytes = (size_of::<Header>() + body_bytes).next_multiple_of(ALIGN);
+        let limit_bytes = MAX_COMMAND_BYTES.min(self.memory.ring_bytes());
+        if size_bytes > limit_bytes {
+            return Err(PostError::TooLong { size_bytes, limit_bytes });
+        }
+        self.wait_for_room(size_bytes as u64, peer_alive)?;
+        let header = Header {
+            opcode: opcode as u16,
+            call_slot,
+            size_bytes: size_bytes as u32,
+            context,
+            reserved: 0,
+        };
+        self.write(&header, parts);
+        self.tail += size_bytes as u64;
+        // Release: pairs with the acquire in `Consumer::available`.
+        self.memory.shared().tail.0.store(self.tail, Ordering::Release);
+        Doorbell::new(&self.memory.shared().consumer_asleep.0).ring();
+        Ok(())
+    }
+
+    fn write(&self, header: &Header, parts: &[&[u8]]) {
+        let mut writer =
+            Writer { memory: &self.memory, position: self.tail, pending: [0; 8], pending_bytes: 0 };
+        writer.append(header.as_bytes());
+        for part in parts {
+            writer.append(part);
+        }
+        writer.finish();
+    }
+
+    fn has_room(&mut self, size_bytes: u64) -> bool {
+        let free = |tail: u64, head: u64| {
+            (self.memory.ring_bytes() as u64).saturating_sub(tail.wrapping_sub(head))
+        };
+        if free(self.tail, self.head_seen) >= size_bytes {
+            return true;
+        }
+        // Acquire: pairs with the release in `Consumer::publish_head`.
+        self.head_seen = self.memory.shared().head.0.load(Ordering::Acquire);
+        free(self.tail, self.head_seen) >= size_bytes
+    }
+
+    fn wait_for_room(
+        &mut self,
+        size_bytes: u64,
+        peer_alive: &mut dyn FnMut() -> bool,
+    ) -> Result<(), PostError> {
+        if self.has_room(size_bytes) {
+            return Ok(());
+        }
+        let mut spin = self.spin.clone();
+        let mut room = spin.until(|| self.has_room(size_bytes));
+        self.spin = spin;
+        while !room {
+            let memory = Arc::clone(&self.memory);
+            let bell = Doorbell::new(&memory.shared().producer_asleep.0);
+            bell.sleep(LIVENESS_INTERVAL, || self.has_room(size_bytes));
+            room = self.has_room(size_bytes);
+            if !room && !peer_alive() {
+                return Err(PostError::PeerGone);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Joins parts of any length into words.
+struct Writer<'a> {
+    memory: &'a SessionMemory,
+    /// Where the pending word goes; a multiple of 8.
+    position: u64,
+    pending: [u8; 8],
+    pending_bytes: usize,
+}
+
+impl Writer<'_> {
+    fn append(&mut self, mut bytes: &[u8]) {
+        if self.pending_bytes > 0 {
+            let taken = bytes.len().min(8 - self.pending_bytes);
+            self.pending[self.pending_bytes..][..taken].copy_from_slice(&bytes[..taken]);
+            self.pending_bytes += taken;
+            bytes = &bytes[taken..];
+            if self.pending_bytes < 8 {
+                return;
+            }
+            let word = self.pending;
+            self.store(&word);
+            self.pending_bytes = 0;
+        }
+        let (whole, rest) = bytes.split_at(bytes.len() & !7);
+        self.store(whole);
+        self.pending[..rest.len()].copy_from_slice(rest);
+        self.pending_bytes = rest.len();
+    }
+
+    fn finish(mut self) {
+        if self.pending_bytes > 0 {
+            self.pending[self.pending_bytes..].fill(0);
+            let word = self.pending;
+            self.store(&word);
+        }
+        if !self.position.is_multiple_of(ALIGN as u64) {
+            self.store(&[0; 8]);
+        }
+    }
+
+    /// Stores whole words, running on at the ring's start.
+    fn store(&mut self, bytes: &[u8]) {
+        let place = (self.position as usize) & (self.memory.ring_bytes() - 1);
+        let until_end = (self.memory.ring_bytes() - place).min(bytes.len());
+        let (before, after) = bytes.split_at(until_end);
+        store_bytes(self.memory.ring_words(), place / 8, before);
+        store_bytes(self.memory.ring_words(), 0, after);
+        self.position += bytes.len() as u64;
+    }
+}
+
+/// What a client did wrong in its ring. Ends its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RingError {
+    /// More bytes than the ring has, or fewer than were already taken.
+    #[error("the ring's tail is {tail}, {head} bytes were taken and the ring holds {ring_bytes}")]
+    BadTail {
+        /// What the client wrote.
+        tail: u64,
+        /// Bytes taken.
+        head: u64,
+        /// Length of the ring.
+        ring_bytes: u64,
+    },
+    /// Not a multiple of [`ALIGN`].
+    #[error("the ring's tail {tail} is no multiple of {ALIGN}")]
+    UnalignedTail {
+        /// What the client wrote.
+        tail: u64,
+    },
+    /// Shorter than a header, longer than [`MAX_COMMAND_BYTES`], or no multiple of [`ALIGN`].
+    #[error("a command of opcode {opcode} has the length {size_bytes}")]
+    BadLength {
+        /// Its opcode, unchecked.
+        opcode: u16,
+        /// Its length.
+        size_bytes: u32,
+    },
+    /// Longer than what was posted.
+    #[error(
+        "a command of opcode {opcode} has the length {size_bytes} and only {available} bytes were posted"
+    )]
+    Incomplete {
+        /// Its opcode, unchecked.
+        opcode: u16,
+        /// Its length.
+        size_bytes: u32,
+        /// Bytes that were posted and not yet taken.
+        available: u64,
+    },
+}
+
+/// One command, copied out of shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Command<'a> {
+    /// Its header, whose length is right; nothing else of it has been checked.
+    pub header: Header,
+    /// What followed the header, padding included.
+    pub body: &'a [u8],
+}
+
+impl<'a> Command<'a> {
+    /// The opcode's struct and what follows it; `None` when the command is too short.
+    pub fn parse<T: FromBytes>(&self) -> Option<(T, &'a [u8])> {
+        T::read_from_prefix(self.body).ok()
+    }
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// There may be something to take.
+    Posted,
+    /// Nothing came, or the caller's `interrupted` said true.
+    Nothing,
+}
+
+/// The session thread's end.
+#[derive(Debug)]
+pub struct Consumer {
+    memory: Arc<SessionMemory>,
+    head: u64,
+    /// Last tail that was read and checked.
+    tail_seen: u64,
+    /// Last head that the producer was told.
+    head_published: u64,
+    buffer: Box<[u64]>,
+    spin: Spin,
+}
+
+impl Consumer {
+    /// The consumer of a fresh session; there must be one only.
+    pub fn new(memory: Arc<SessionMemory>) -> Self {
+        let buffer = vec![0; MAX_COMMAND_BYTES / 8].into_boxed_slice();
+        Self { memory, head: 0, tail_seen: 0, head_published: 0, buffer, spin: Spin::default() }
+    }
+
+    /// The memory that this ring lies in.
+    pub fn memory(&self) -> &Arc<SessionMemory> {
+        &self.memory
+    }
+
+    /// Copies the next command out of the ring, if there is one.
+    ///
+    /// # Errors
+    /// [`RingError`] when the client wrote nonsense; the ring must not be used after that.
+    pub fn take(&mut self) -> Result<Option<Command<'_>>, RingError> {
+        let available = self.available()?;
+        if available == 0 {
+            self.publish_head();
+            return Ok(None);
+        }
+        // `available` is a multiple of ALIGN, so a header is there.
+        self.copy(0, size_of::<Header>());
+        let header = self.buffered_header();
+        let Header { opcode, size_bytes, .. } = header;
+        let length = size_bytes as usize;
+        if length < size_of::<Header>()
+            || length > MAX_COMMAND_BYTES
+            || !length.is_multiple_of(ALIGN)
+        {
+            return Err(RingError::BadLength { opcode, size_bytes });
+        }
+        if length as u64 > available {
+            return Err(RingError::Incomplete { opcode, size_bytes, available });
+        }
+        // Only what follows the header: the header that was checked is the one that counts.
+        self.copy(size_of::<Header>(), length);
+        self.head += length as u64;
+        if self.head - self.head_published >= self.memory.ring_bytes() as u64 / 8 {
+            self.publish_head();
+        }
+        let body = &self.buffer.as_bytes()[size_of::<Header>()..length];
+        Ok(Some(Command { header, body }))
+    }
+
+    /// Whether something was posted that was not taken; reads shared memory.
+    pub fn has_posted(&self) -> bool {
+        // Relaxed: `available` reads it again, with acquire.
+        self.memory.shared().tail.0.load(Ordering::Relaxed) != self.head
+    }
+
+    /// Waits until something is posted: spins, then sleeps, `timeout` at most. `interrupted` is looked at when the spinning ends and before
+    /// sleeping; whoever makes it true calls [`SessionMemory::wake_consumer`] after.
+    pub fn wait(&mut self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Waited {
+        self.publish_head();
+        let mut spin = self.spin.clone();
+        let posted = spin.until(|| self.has_posted());
+        self.spin = spin;
+        if !posted {
+            let bell = Doorbell::new(&self.memory.shared().consumer_asleep.0);
+            bell.sleep(timeout, || self.has_posted() || interrupted());
+        }
+        if self.has_posted() { Waited::Posted } else { Waited::Nothing }
+    }
+
+    fn available(&mut self) -> Result<u64, RingError> {
+        if self.tail_seen == self.head {
+            // Acquire: pairs with the release in `Producer::post`.
+            let tail = self.memory.shared().tail.0.load(Ordering::Acquire);
+            let ring_bytes = self.memory.ring_bytes() as u64;
+            if tail.checked_sub(self.head).is_none_or(|posted| posted > ring_bytes) {
+                return Err(RingError::BadTail { tail, head: self.head, ring_bytes });
+            }
+            if !tail.is_multiple_of(ALIGN as u64) {
+                return Err(RingError::UnalignedTail { tail });
+            }
+            self.tail_seen = tail;
+        }
+        Ok(self.tail_seen - self.head)
+    }
+
+    /// Copies bytes `from..to` of the command at `head`; both are multiples of 8, `to` at most the ring's and the buffer's length.
+    fn copy(&mut self, from: usize, to: usize) {
+        let ring = self.memory.ring_words();
+        let place = (self.head as usize + from) & (self.memory.ring_bytes() - 1);
+        let into = &mut self.buffer[from / 8..to / 8];
+        let until_end = (ring.len() - place / 8).min(into.len());
+        let (before, after) = into.split_at_mut(until_end);
+        for (word, shared) in before.iter_mut().zip(&ring[place / 8..]) {
+            *word = shared.load(Ordering::Relaxed);
+        }
+        for (word, shared) in after.iter_mut().zip(ring) {
+            *word = shared.load(Ordering::Relaxed);
+        }
+    }
+
+    fn buffered_header(&self) -> Header {
+        let mut header = Header { opcode: 0, call_slot: 0, size_bytes: 0, context: 0, reserved: 0 };
+        header.as_mut_bytes().copy_from_slice(&self.buffer.as_bytes()[..size_of::<Header>()]);
+        header
+    }
+
+    fn publish_head(&mut self) {
+        if self.head_published == self.head {
+            return;
+        }
+        self.head_published = self.head;
+        // Release: pairs with the acquire in `Producer::has_room`.
+        self.memory.shared().head.0.store(self.head, Ordering::Release);
+        Doorbell::new(&self.memory.shared().producer_asleep.0).ring();
+    }
+}
+
+impl SessionMemory {
+    /// Makes the session thread look at its `interrupted` again.
+    pub fn wake_consumer(&self) {
+        Doorbell::new(&self.shared().consumer_asleep.0).ring();
+    }
+}

@@ -1,0 +1,296 @@
+//! Shared-memory files and their mappings.
+//!
+//! Files are memfds whose size is sealed, so that nobody can make a mapping's pages vanish under its reader. A received descriptor is
+//! [`check`]ed before it is mapped. Windows of addresses that must be the same in several processes are reserved first ([`Reservation`]),
+//! and files are mapped inside the reservation.
+
+use crate::wire::attach::Window;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::ptr;
+use thiserror::Error;
+
+/// Pages are this long on every machine that this runs on.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// What went wrong with a file or a mapping.
+#[derive(Debug, Error)]
+pub enum ShmError {
+    /// The kernel refused to make, size or seal a file.
+    #[error(
+        "cannot make a shared-memory file of {size_bytes} bytes: {source}; is there memory left, and a descriptor?"
+    )]
+    Create {
+        /// Its length.
+        size_bytes: u64,
+        /// The kernel's word.
+        source: Errno,
+    },
+    /// The descriptor is no memfd.
+    #[error("the descriptor received is no sealable shared-memory file: {0}")]
+    NotAMemfd(Errno),
+    /// Its size could change.
+    #[error("the shared-memory file received is not sealed against shrinking and growing")]
+    NotSealed,
+    /// It has another size than was said.
+    #[error("the shared-memory file received has {actual} bytes instead of {expected}")]
+    WrongSize {
+        /// Bytes that it has.
+        actual: u64,
+        /// Bytes that it should have.
+        expected: u64,
+    },
+    /// The kernel refused the mapping.
+    #[error("cannot map {size_bytes} bytes at {address:#x}: {source}")]
+    Map {
+        /// Wanted address; 0 for any.
+        address: u64,
+        /// Its length.
+        size_bytes: u64,
+        /// The kernel's word.
+        source: Errno,
+    },
+    /// The wanted addresses are not free.
+    #[error("the addresses {address:#x} + {size_bytes:#x} are taken in this process")]
+    AddressTaken {
+        /// First address.
+        address: u64,
+        /// Length.
+        size_bytes: u64,
+    },
+    /// Outside of the reservation, or no whole pages.
+    #[error("{address:#x} + {size_bytes:#x} is no range of whole pages inside {window:x?}")]
+    OutsideWindow {
+        /// First address.
+        address: u64,
+        /// Length.
+        size_bytes: u64,
+        /// The reservation.
+        window: Window,
+    },
+}
+
+/// What a mapping may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+impl Access {
+    fn protection(self) -> ProtFlags {
+        match self {
+            Self::ReadOnly => ProtFlags::READ,
+            Self::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        }
+    }
+}
+
+/// Makes a shared-memory file of zeros whose size is sealed. `name` shows in `/proc/PID/maps`.
+///
+/// # Errors
+/// [`ShmError::Create`].
+pub fn create(name: &str, size_bytes: u64) -> Result<OwnedFd, ShmError> {
+    let make = || {
+        let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, size_bytes)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+        Ok(file)
+    };
+    make().map_err(|source| ShmError::Create { size_bytes, source })
+}
+
+/// Seals a file so that no new writable mapping and no write is possible, by anybody; mappings that exist stay writable.
+///
+/// # Errors
+/// [`ShmError::Create`] on kernels before 5.1.
+pub fn forbid_future_writes(file: BorrowedFd<'_>) -> Result<(), ShmError> {
+    rustix::fs::fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+        .map_err(|source| ShmError::Create { size_bytes: 0, source })
+}
+
+/// Checks a received descriptor: a memfd, sealed against shrinking and growing, of exactly `size_bytes`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(file: BorrowedFd<'_>, size_bytes: u64) -> Result<(), ShmError> {
+    // Seals first: without them the size means nothing.
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(ShmError::NotAMemfd)?;
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return Err(ShmError::NotSealed);
+    }
+    let status = rustix::fs::fstat(file).map_err(ShmError::NotAMemfd)?;
+    let actual = status.st_size as u64;
+    if actual != size_bytes {
+        return Err(ShmError::WrongSize { actual, expected: size_bytes });
+    }
+    Ok(())
+}
+
+/// A shared mapping of a file, unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    base: *mut u8,
+    size_bytes: usize,
+}
+
+// SAFETY: owns its range of addresses; access to the bytes is the user's affair.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `size_bytes` of `file` anywhere.
+    ///
+    /// # Errors
+    /// [`ShmError::Map`].
+    pub fn new(file: BorrowedFd<'_>, size_bytes: usize, access: Access) -> Result<Self, ShmError> {
+        // SAFETY: no address is wanted, so the kernel takes a free range.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                size_bytes,
+                access.protection(),
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        }
+        .map_err(|source| ShmError::Map {
+            address: 0,
+            size_bytes: size_bytes as u64,
+            source,
+        })?;
+        Ok(Self { base: base.cast(), size_bytes })
+    }
+
+    /// First byte.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Length.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is this object's own, and whoever borrowed from it is gone.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.size_bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
+    }
+}
+
+/// A range of addresses that this process keeps free, to map files into; unmapped with all its files on drop.
+#[derive(Debug)]
+pub struct Reservation {
+    window: Window,
+}
+
+impl Reservation {
+    /// Reserves exactly `window`.
+    ///
+    /// # Errors
+    /// [`ShmError::AddressTaken`] when anything is mapped there already.
+    pub fn new(window: Window) -> Result<Self, ShmError> {
+        let Window { base, size_bytes } = window;
+        let taken = ShmError::AddressTaken { address: base, size_bytes };
+        if base == 0 || !whole_pages(base, size_bytes) {
+            return Err(ShmError::OutsideWindow { address: base, size_bytes, window });
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: FIXED_NOREPLACE replaces nothing that is mapped.
+        let got = unsafe {
+            rustix::mm::mmap_anonymous(
+                address(base),
+                size_bytes as usize,
+                ProtFlags::empty(),
+                flags,
+            )
+        };
+        match got {
+            Ok(at) if at.addr() as u64 == base => Ok(Self { window }),
+            Ok(elsewhere) => {
+                // A kernel before 4.17 takes the address for a hint.
+                // SAFETY: just mapped, known to nobody.
+                let _ = unsafe { rustix::mm::munmap(elsewhere, size_bytes as usize) };
+                Err(taken)
+            }
+            Err(Errno::EXIST) => Err(taken),
+            Err(source) => Err(ShmError::Map { address: base, size_bytes, source }),
+        }
+    }
+
+    /// The reserved range.
+    pub fn window(&self) -> Window {
+        self.window
+    }
+
+    /// Maps the first `size_bytes` of `file` at `at`, replacing what this reservation had there.
+    ///
+    /// # Errors
+    /// [`ShmError::OutsideWindow`], [`ShmError::Map`].
+    pub fn map(
+        &self,
+        file: BorrowedFd<'_>,
+        at: u64,
+        size_bytes: u64,
+        access: Access,
+    ) -> Result<(), ShmError> {
+        self.check_range(at, size_bytes)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: inside the reservation, which is this object's own.
+        unsafe {
+            rustix::mm::mmap(address(at), size_bytes as usize, access.protection(), flags, file, 0)
+        }
+        .map(drop)
+        .map_err(|source| ShmError::Map { address: at, size_bytes, source })
+    }
+
+    /// Takes files out of a range again; it stays reserved. The caller knows that nobody uses it.
+    ///
+    /// # Errors
+    /// [`ShmError::OutsideWindow`], [`ShmError::Map`].
+    pub fn unmap(&self, at: u64, size_bytes: u64) -> Result<(), ShmError> {
+        self.check_range(at, size_bytes)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: inside the reservation, which is this object's own.
+        unsafe {
+            rustix::mm::mmap_anonymous(address(at), size_bytes as usize, ProtFlags::empty(), flags)
+        }
+        .map(drop)
+        .map_err(|source| ShmError::Map { address: at, size_bytes, source })
+    }
+
+    fn check_range(&self, at: u64, size_bytes: u64) -> Result<(), ShmError> {
+        if size_bytes > 0 && whole_pages(at, size_bytes) && self.window.contains(at, size_bytes) {
+            return Ok(());
+        }
+        Err(ShmError::OutsideWindow { address: at, size_bytes, window: self.window })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the whole range is this object's own.
+        let unmapped = unsafe {
+            rustix::mm::munmap(address(self.window.base), self.window.size_bytes as usize)
+        };
+        debug_assert!(unmapped.is_ok(), "munmap of an own reservation: {unmapped:?}");
+    }
+}
+
+fn whole_pages(at: u64, size_bytes: u64) -> bool {
+    at.is_multiple_of(PAGE_BYTES) && size_bytes.is_multiple_of(PAGE_BYTES)
+}
+
+fn address(at: u64) -> *mut c_void {
+    ptr::without_provenance_mut(at as usize)
+}

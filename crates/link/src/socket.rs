@@ -1,0 +1,323 @@
+//! Packets of JSON with descriptors beside them, over `SOCK_SEQPACKET` Unix sockets.
+//!
+//! A packet arrives whole or not at all, is at most [`MAX_PACKET_BYTES`] long, and carries at most [`MAX_DESCRIPTORS`]. Sockets never block:
+//! every wait has a time limit. Descriptors are closed on exec, and all that came with a packet that is refused are closed.
+
+use crate::wire::MAX_PACKET_BYTES;
+use crate::wire::daemon::Peer;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Descriptors that one packet may carry.
+pub const MAX_DESCRIPTORS: usize = 8;
+
+/// What went wrong on a socket.
+#[derive(Debug, Error)]
+pub enum SocketError {
+    /// The other side has closed.
+    #[error("the other side has closed the connection")]
+    Closed,
+    /// Nothing came, or nothing could be sent, in time.
+    #[error("the other side did not answer within {0:?}")]
+    TimedOut(Duration),
+    /// A packet was longer than [`MAX_PACKET_BYTES`].
+    #[error("a packet is longer than {MAX_PACKET_BYTES} bytes")]
+    TooLong,
+    /// More descriptors than [`MAX_DESCRIPTORS`], or this process could take no more.
+    #[error(
+        "a packet's descriptors did not all arrive: more than {MAX_DESCRIPTORS}, or this process has too many open files"
+    )]
+    DescriptorsLost,
+    /// Not the JSON that was expected.
+    #[error("a packet is not understood: {0}")]
+    NotUnderstood(#[from] serde_json::Error),
+    /// No such socket, or nobody listens.
+    #[error("cannot connect to {path}: {source}")]
+    Connect {
+        /// The socket.
+        path: String,
+        /// The kernel's word.
+        source: Errno,
+    },
+    /// The kernel refused something else.
+    #[error("socket: {0}")]
+    Kernel(#[from] Errno),
+}
+
+/// A message and the descriptors that came with it.
+#[derive(Debug)]
+pub struct Received<T> {
+    /// The message.
+    pub message: T,
+    /// Its descriptors, in the sender's order.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl From<Connection> for OwnedFd {
+    fn from(connection: Connection) -> Self {
+        connection.socket
+    }
+}
+
+impl Connection {
+    /// Connects to a listening socket.
+    ///
+    /// # Errors
+    /// [`SocketError::Connect`] when nobody listens there, or its backlog stays full for `timeout`.
+    pub fn connect(path: &Path, timeout: Duration) -> Result<Self, SocketError> {
+        let failed = |source| SocketError::Connect { path: path.display().to_string(), source };
+        let address = SocketAddrUnix::new(path).map_err(failed)?;
+        let socket = new_socket().map_err(failed)?;
+        let deadline = Instant::now() + timeout;
+        loop {
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => return Self::from_socket(socket),
+                // A full backlog; there is nothing to poll for.
+                Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(source) => return Err(failed(source)),
+            }
+        }
+    }
+
+    /// Two connected ends.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn pair() -> Result<(Self, Self), SocketError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (one, other) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((Self::from_socket(one)?, Self::from_socket(other)?))
+    }
+
+    /// Takes over a connected socket, for instance one received or inherited; makes it non-blocking and closed on exec.
+    ///
+    /// # Errors
+    /// When the descriptor is no `SOCK_SEQPACKET` socket.
+    pub fn from_socket(socket: OwnedFd) -> Result<Self, SocketError> {
+        if sockopt::socket_type(&socket)? != SocketType::SEQPACKET {
+            return Err(SocketError::Kernel(Errno::PROTOTYPE));
+        }
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        let flags = rustix::fs::fcntl_getfl(&socket)?;
+        rustix::fs::fcntl_setfl(&socket, flags | rustix::fs::OFlags::NONBLOCK)?;
+        // The kernel doubles it, and caps it at its limit, which doubled holds a packet.
+        sockopt::set_socket_send_buffer_size(&socket, MAX_PACKET_BYTES)?;
+        Ok(Self { socket })
+    }
+
+    /// Who is at the other end, by the kernel's word, as of when it connected.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn peer(&self) -> Result<Peer, SocketError> {
+        let credentials = sockopt::socket_peercred(&self.socket)?;
+        Ok(Peer {
+            pid: credentials.pid.as_raw_nonzero().get() as u32,
+            uid: credentials.uid.as_raw(),
+            gid: credentials.gid.as_raw(),
+        })
+    }
+
+    /// Whether the other side has closed, or died. Does not wait.
+    pub fn is_closed(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        match rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(0) | Err(Errno::INTR) => false,
+            Ok(_) => {
+                polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Sends one message with descriptors; waits for room, `timeout` at most.
+    ///
+    /// # Errors
+    /// [`SocketError`]; nothing was sent then.
+    pub fn send<T: Serialize>(
+        &self,
+        message: &T,
+        descriptors: &[BorrowedFd<'_>],
+        timeout: Duration,
+    ) -> Result<(), SocketError> {
+        let packet = serde_json::to_vec(message)?;
+        if packet.len() > MAX_PACKET_BYTES {
+            return Err(SocketError::TooLong);
+        }
+        if descriptors.len() > MAX_DESCRIPTORS {
+            return Err(SocketError::DescriptorsLost);
+        }
+        let deadline = Instant::now() + timeout;
+        loop {
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !descriptors.is_empty()
+                && !control.push(SendAncillaryMessage::ScmRights(descriptors))
+            {
+                return Err(SocketError::DescriptorsLost);
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::sendmsg(&self.socket, &[IoSlice::new(&packet)], &mut control, flags)
+            {
+                Ok(_) => return Ok(()),
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline, timeout)?,
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
+                    return Err(SocketError::Closed);
+                }
+                Err(Errno::MSGSIZE) => return Err(SocketError::TooLong),
+                Err(other) => return Err(other.into()),
+            }
+        }
+    }
+
+    /// Receives one message; waits for it, `timeout` at most.
+    ///
+    /// # Errors
+    /// [`SocketError`]; after [`SocketError::NotUnderstood`], `TooLong` and `DescriptorsLost` the packet is gone.
+    pub fn receive<T: DeserializeOwned>(
+        &self,
+        timeout: Duration,
+    ) -> Result<Received<T>, SocketError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.try_receive()? {
+                Some(received) => return Ok(received),
+                None => self.wait(PollFlags::IN, deadline, timeout)?,
+            }
+        }
+    }
+
+    /// Receives one message if one is there.
+    ///
+    /// # Errors
+    /// As for [`Self::receive`].
+    pub fn try_receive<T: DeserializeOwned>(&self) -> Result<Option<Received<T>>, SocketError> {
+        let Some((packet, descriptors)) = self.try_receive_packet()? else { return Ok(None) };
+        Ok(Some(Received { message: serde_json::from_slice(&packet)?, descriptors }))
+    }
+
+    fn try_receive_packet(&self) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, SocketError> {
+        // One byte more: a packet of the very limit and a cut one would look alike to a short buffer on old kernels.
+        let mut packet = vec![0; MAX_PACKET_BYTES + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let result = loop {
+            let buffers = &mut [IoSliceMut::new(&mut packet)];
+            match rustix::net::recvmsg(&self.socket, buffers, &mut control, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::CONNRESET) => return Err(SocketError::Closed),
+                other => break other?,
+            }
+        };
+        // Taken out before any check, so that they are closed whatever comes.
+        let descriptors: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if result.bytes == 0 {
+            return Err(SocketError::Closed);
+        }
+        if result.flags.contains(ReturnFlags::TRUNC) || result.bytes > MAX_PACKET_BYTES {
+            return Err(SocketError::TooLong);
+        }
+        if result.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(SocketError::DescriptorsLost);
+        }
+        packet.truncate(result.bytes);
+        Ok(Some((packet, descriptors)))
+    }
+
+    fn wait(
+        &self,
+        events: PollFlags,
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<(), SocketError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut polled = [PollFd::new(&self.socket, events)];
+        match rustix::event::poll(&mut polled, Some(&limit)) {
+            Ok(0) => Err(SocketError::TimedOut(timeout)),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+/// A socket that accepts connections.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Listener {
+    /// Listens at `path`, where no file may be.
+    ///
+    /// # Errors
+    /// The kernel's: `ADDRINUSE` when there is a file, `NAMETOOLONG` beyond 107 bytes.
+    pub fn bind(path: &Path) -> Result<Self, SocketError> {
+        let socket = new_socket()?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&socket, 128)?;
+        Ok(Self { socket })
+    }
+
+    /// The next connection, if one waits.
+    ///
+    /// # Errors
+    /// The kernel's, `MFILE` among them.
+    pub fn try_accept(&self) -> Result<Option<Connection>, SocketError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match rustix::net::accept_with(&self.socket, flags) {
+            Ok(socket) => Ok(Some(Connection::from_socket(socket)?)),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
