@@ -1,6 +1,8 @@
-//! Gives the library the name by which CUDA programs ask for it.
+//! Writes the exported functions, and gives the library the name by which CUDA programs ask for it.
 
 fn main() {
+    cuda_abi::build::emit(cuda_abi::classes::Library::Client);
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    println!("cargo::rerun-if-changed=build.rs");
+    // Its threads and exit handlers outlive any dlclose.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

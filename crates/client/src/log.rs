@@ -1,0 +1,76 @@
+//! What the library says to its user: lines on standard error, only when `OPENMPS_LOG` asks for them.
+//!
+//! A driver library must stay silent by default: its host program owns standard error. `OPENMPS_LOG` is `error`, `warn` or
+//! `info`; each level includes the ones before it.
+
+use std::fmt::Arguments;
+use std::io::Write;
+use std::sync::OnceLock;
+
+/// How important a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// Something asked for cannot be done.
+    Error,
+    /// Something is done in another way than asked for, or not supported.
+    Warn,
+    /// What was decided.
+    Info,
+}
+
+impl Level {
+    fn parse(text: &str) -> Option<Self> {
+        match text.trim() {
+            "error" => Some(Self::Error),
+            "warn" => Some(Self::Warn),
+            "info" | "debug" | "trace" => Some(Self::Info),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+        }
+    }
+}
+
+/// Whether lines of this level are printed.
+pub(crate) fn enabled(level: Level) -> bool {
+    static LIMIT: OnceLock<Option<Level>> = OnceLock::new();
+    let limit = LIMIT.get_or_init(|| Level::parse(&std::env::var("OPENMPS_LOG").ok()?));
+    limit.is_some_and(|limit| level <= limit)
+}
+
+/// Prints one line; use the macros [`error!`](crate::error), [`warn!`](crate::warn) and [`info!`](crate::info).
+pub(crate) fn write(level: Level, message: Arguments<'_>) {
+    if enabled(level) {
+        let line = format!("openmps[{}] {}: {message}\n", std::process::id(), level.name());
+        // Nobody is left to tell when standard error is closed.
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+}
+
+/// Logs an error.
+#[macro_export]
+macro_rules! error { ($($text:tt)*) => { $crate::log::write($crate::log::Level::Error, format_args!($($text)*)) }; }
+/// Logs a warning.
+#[macro_export]
+macro_rules! warn { ($($text:tt)*) => { $crate::log::write($crate::log::Level::Warn, format_args!($($text)*)) }; }
+/// Logs a decision.
+#[macro_export]
+macro_rules! info { ($($text:tt)*) => { $crate::log::write($crate::log::Level::Info, format_args!($($text)*)) }; }
+
+#[cfg(test)]
+mod tests {
+    use super::Level;
+
+    #[test]
+    fn levels_are_parsed_and_ordered() {
+        assert_eq!(Level::parse(" warn\n"), Some(Level::Warn));
+        assert_eq!(Level::parse("loud"), None);
+        assert!(Level::Error < Level::Info);
+    }
+}
