@@ -1,0 +1,135 @@
+//! What a program asks before and while a driver is initialised: version, lookup, error names, export tables.
+//!
+//! Answered in every state. In a native process these are reached only until the choice is made.
+
+use crate::choice::{self, Choice, NEWEST_VERSION};
+use crate::exports;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use cuda_abi::functions;
+use cuda_abi::lookup::{Answer, lookup};
+use cuda_abi::types::*;
+
+pub(crate) unsafe fn cuInit(Flags: u32) -> CUresult {
+    match choice::choose() {
+        // SAFETY: the native driver's own cuInit, with the caller's argument.
+        Choice::Native(table) => unsafe { table.cuInit(Flags) },
+        Choice::None(code) => *code,
+    }
+}
+
+pub(crate) unsafe fn cuDriverGetVersion(driverVersion: *mut c_int) -> CUresult {
+    if driverVersion.is_null() {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    let version = match choice::choose() {
+        // SAFETY: the native driver's own function, with the caller's pointer.
+        Choice::Native(table) => return unsafe { table.cuDriverGetVersion(driverVersion) },
+        // The reason comes from cuInit, which programs call next.
+        Choice::None(_) => NEWEST_VERSION,
+    };
+    // SAFETY: not null, and the caller vouches for an int there.
+    unsafe { driverVersion.write(version) };
+    CUresult::SUCCESS
+}
+
+/// The version up to which names exist for this process.
+fn lookup_version() -> u32 {
+    NEWEST_VERSION.unsigned_abs()
+}
+
+/// # Safety
+/// `symbol` is a NUL-terminated string.
+unsafe fn find(symbol: *const c_char, version: c_int, flags: u64) -> Answer {
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(symbol) };
+    lookup(name.to_bytes(), version, flags, lookup_version())
+}
+
+fn address_of(symbol: &str) -> *mut c_void {
+    functions::index_of(symbol).map_or(core::ptr::null_mut(), |index| exports::address(index).cast_mut())
+}
+
+pub(crate) unsafe fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    pfn: *mut *mut c_void,
+    cudaVersion: c_int,
+    flags: cuuint64_t,
+    symbolStatus: *mut CUdriverProcAddressQueryResult,
+) -> CUresult {
+    if symbol.is_null() || pfn.is_null() {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    // SAFETY: not null, and the caller vouches for a C string.
+    let answer = unsafe { find(symbol, cudaVersion, flags) };
+    let address = match answer {
+        Answer::Symbol(symbol) => address_of(symbol),
+        _ => core::ptr::null_mut(),
+    };
+    // SAFETY: `pfn` is not null; the status pointer is optional. The caller vouches for what they point to.
+    unsafe {
+        pfn.write(address);
+        if !symbolStatus.is_null() {
+            symbolStatus.write(answer.status());
+        }
+    }
+    CUresult::SUCCESS
+}
+
+pub(crate) unsafe fn cuGetProcAddress(
+    symbol: *const c_char,
+    pfn: *mut *mut c_void,
+    cudaVersion: c_int,
+    flags: cuuint64_t,
+) -> CUresult {
+    if symbol.is_null() || pfn.is_null() {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    // SAFETY: not null, and the caller vouches for a C string.
+    match unsafe { find(symbol, cudaVersion, flags) } {
+        Answer::Symbol(symbol) => {
+            // SAFETY: not null, and the caller vouches for a pointer there.
+            unsafe { pfn.write(address_of(symbol)) };
+            CUresult::SUCCESS
+        }
+        _ => CUresult::ERROR_NOT_FOUND,
+    }
+}
+
+/// # Safety
+/// `out` is null or points to a pointer.
+unsafe fn answer_text(out: *mut *const c_char, text: Option<&'static CStr>) -> CUresult {
+    if out.is_null() {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    // SAFETY: not null; the caller's promise.
+    unsafe { out.write(text.map_or(core::ptr::null(), CStr::as_ptr)) };
+    if text.is_some() { CUresult::SUCCESS } else { CUresult::ERROR_INVALID_VALUE }
+}
+
+pub(crate) unsafe fn cuGetErrorName(error: CUresult, pStr: *mut *const c_char) -> CUresult {
+    // SAFETY: the caller's own pointer.
+    unsafe { answer_text(pStr, error.name()) }
+}
+
+pub(crate) unsafe fn cuGetErrorString(error: CUresult, pStr: *mut *const c_char) -> CUresult {
+    // SAFETY: the caller's own pointer.
+    unsafe { answer_text(pStr, error.description()) }
+}
+
+/// First bytes of a table that runtimes ask for before anything else, and that no driver of our version has.
+const UNKNOWN_EARLY_TABLE: [u8; 4] = [0xf8, 0xcf, 0xf9, 0x51];
+
+pub(crate) unsafe fn cuGetExportTable(ppExportTable: *mut *const c_void, pExportTableId: *const CUuuid) -> CUresult {
+    if ppExportTable.is_null() || pExportTableId.is_null() {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    // SAFETY: not null; the caller vouches for a UUID there.
+    let id = unsafe { pExportTableId.read() }.bytes.map(|byte| byte.cast_unsigned());
+    if !id.starts_with(&UNKNOWN_EARLY_TABLE)
+        && let Choice::Native(table) = choice::choose()
+    {
+        // SAFETY: the native driver's own function, with the caller's pointers.
+        return unsafe { table.cuGetExportTable(ppExportTable, pExportTableId) };
+    }
+    CUresult::ERROR_INVALID_VALUE
+}
