@@ -1,0 +1,12 @@
+//! What sharing costs and gains, measured beside the alternatives in one run.
+//!
+//! [`worker`] is the client: one process, one context, one stream, a loop. It is the same binary for every [`peer`]: no MPS,
+//! NVIDIA's MPS where it is installed, OpenMPS; only the driver library that it opens and the directory of the daemon differ.
+//! [`runner`] starts the workers of a run together, runs the peers in turn and interleaved, and hands medians to [`report`].
+
+pub mod driver;
+pub mod peer;
+pub mod report;
+pub mod runner;
+pub mod worker;
+pub mod workload;

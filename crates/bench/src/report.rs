@@ -1,0 +1,135 @@
+//! Medians and ratios, for people and for programs.
+
+use crate::peer::Peer;
+use crate::runner::{Measurement, Plan};
+use crate::workload::Workload;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Version of the JSON report.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Everything measured, and its summary.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// See [`SCHEMA_VERSION`].
+    pub schema: u32,
+    /// The native driver that was used.
+    pub native_driver: String,
+    /// Medians over the repeats.
+    pub rows: Vec<Row>,
+    /// Every run.
+    pub measurements: Vec<Measurement>,
+}
+
+/// One workload at one number of clients.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// Doing what.
+    pub workload: Workload,
+    /// How many clients.
+    pub clients: usize,
+    /// In the plan's order.
+    pub cells: Vec<Cell>,
+}
+
+/// The median of one peer in a row.
+#[derive(Debug, Serialize)]
+pub struct Cell {
+    /// Which peer.
+    pub peer: Peer,
+    /// Median of the repeats.
+    pub kernels_per_second: f64,
+    /// Median of the repeats; 0 where iterations do not wait.
+    pub iteration_p50_ns: u64,
+    /// Median of the repeats' worst clients.
+    pub iteration_p99_ns: u64,
+    /// This peer's kernels per second over the first peer's of the row.
+    pub ratio_to_first: f64,
+}
+
+impl Report {
+    /// Summarises.
+    pub fn new(plan: &Plan, measurements: Vec<Measurement>) -> Self {
+        let mut rows = Vec::new();
+        for &workload in &plan.workloads {
+            for &clients in &plan.clients {
+                let mut cells: Vec<Cell> = Vec::new();
+                for &peer in &plan.peers {
+                    let of_cell: Vec<&Measurement> = measurements
+                        .iter()
+                        .filter(|m| {
+                            m.peer == peer && m.workload == workload && m.clients == clients
+                        })
+                        .collect();
+                    let kernels_per_second = median(of_cell.iter().map(|m| m.kernels_per_second));
+                    let first =
+                        cells.first().map_or(kernels_per_second, |cell| cell.kernels_per_second);
+                    cells.push(Cell {
+                        peer,
+                        kernels_per_second,
+                        iteration_p50_ns: median(of_cell.iter().map(|m| m.iteration_p50_ns as f64))
+                            as u64,
+                        iteration_p99_ns: median(of_cell.iter().map(|m| m.iteration_p99_ns as f64))
+                            as u64,
+                        ratio_to_first: kernels_per_second / first.max(f64::MIN_POSITIVE),
+                    });
+                }
+                rows.push(Row { workload, clients, cells });
+            }
+        }
+        Self {
+            schema: SCHEMA_VERSION,
+            native_driver: plan.places.native_driver.to_string_lossy().into_owned(),
+            rows,
+            measurements,
+        }
+    }
+
+    /// A table in text.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "{:<8} {:>7}  {:<8} {:>12} {:>10} {:>10} {:>8}",
+            "workload", "clients", "peer", "kernels/s", "p50 us", "p99 us", "ratio"
+        );
+        for row in &self.rows {
+            for cell in &row.cells {
+                let _ = writeln!(
+                    text,
+                    "{:<8} {:>7}  {:<8} {:>12.0} {:>10} {:>10} {:>8.2}",
+                    row.workload.name(),
+                    row.clients,
+                    cell.peer.name(),
+                    cell.kernels_per_second,
+                    microseconds(cell.iteration_p50_ns),
+                    microseconds(cell.iteration_p99_ns),
+                    cell.ratio_to_first,
+                );
+            }
+        }
+        text
+    }
+}
+
+fn microseconds(time_ns: u64) -> String {
+    if time_ns == 0 { "-".to_owned() } else { format!("{:.1}", time_ns as f64 / 1e3) }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn median_of_three_is_the_middle_one() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median(std::iter::empty()), 0.0);
+    }
+}

@@ -1,0 +1,197 @@
+//! Runs clients together, peers in turn.
+
+use crate::peer::{Peer, PeerError, Places, Running};
+use crate::worker::Outcome;
+use crate::workload::Workload;
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use thiserror::Error;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where things lie.
+    pub places: Places,
+    /// In this order.
+    pub peers: Vec<Peer>,
+    /// In this order.
+    pub workloads: Vec<Workload>,
+    /// Numbers of clients.
+    pub clients: Vec<usize>,
+    /// How often everything is measured; each time through all peers.
+    pub repeats: usize,
+    /// How long each run lasts.
+    pub duration_ms: u64,
+}
+
+/// One run: so many clients at one workload under one peer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Measurement {
+    /// Under which peer.
+    pub peer: Peer,
+    /// Doing what.
+    pub workload: Workload,
+    /// How many clients.
+    pub clients: usize,
+    /// Which repeat, from 0.
+    pub repeat: usize,
+    /// All clients' kernels over the time from the first's start to the last's end.
+    pub kernels_per_second: f64,
+    /// Median over clients of each client's median iteration; 0 where iterations do not wait.
+    pub iteration_p50_ns: u64,
+    /// Worst over clients of each client's 99th percentile.
+    pub iteration_p99_ns: u64,
+}
+
+/// Why a run failed.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The peer.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// A worker could not be started or spoken to.
+    #[error("worker {index} of {peer} {workload}: {source}")]
+    Worker {
+        /// Which, from 0.
+        index: usize,
+        /// Under which peer.
+        peer: &'static str,
+        /// Doing what.
+        workload: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Measures everything; `progress` is told of each run as it ends.
+pub fn run(
+    plan: &Plan,
+    mut progress: impl FnMut(&Measurement),
+) -> Result<Vec<Measurement>, RunError> {
+    let mut measurements = Vec::new();
+    for repeat in 0..plan.repeats {
+        for &peer in &plan.peers {
+            let running = Running::start(peer, &plan.places)?;
+            for &workload in &plan.workloads {
+                for &clients in &plan.clients {
+                    let outcomes = run_clients(plan, &running, peer, workload, clients)?;
+                    let measurement = summarize(peer, workload, clients, repeat, &outcomes);
+                    progress(&measurement);
+                    measurements.push(measurement);
+                }
+            }
+        }
+    }
+    Ok(measurements)
+}
+
+/// A worker process; dropping it ends it.
+struct Worker {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(plan: &Plan, running: &Running, workload: Workload) -> io::Result<Self> {
+        let (mut command, driver) = running.client(&plan.places.openmps);
+        command.arg("bench-worker").arg("--driver").arg(driver);
+        command.args([
+            "--workload",
+            workload.name(),
+            "--duration-ms",
+            &plan.duration_ms.to_string(),
+        ]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::Error::other("no pipes to the worker"));
+        };
+        Ok(Self { child, input: Some(input), output: BufReader::new(output) })
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        match self.output.read_line(&mut line)? {
+            0 => Err(io::Error::other("the worker ended early; its error is on standard error")),
+            _ => Ok(line),
+        }
+    }
+
+    fn go(&mut self) -> io::Result<()> {
+        match self.input.take() {
+            Some(mut input) => input.write_all(b"go\n"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn run_clients(
+    plan: &Plan,
+    running: &Running,
+    peer: Peer,
+    workload: Workload,
+    clients: usize,
+) -> Result<Vec<Outcome>, RunError> {
+    let failed = |index| {
+        move |source| RunError::Worker {
+            index,
+            peer: peer.name(),
+            workload: workload.name(),
+            source,
+        }
+    };
+    let mut workers = Vec::new();
+    for index in 0..clients {
+        workers.push(Worker::start(plan, running, workload).map_err(failed(index))?);
+    }
+    for (index, worker) in workers.iter_mut().enumerate() {
+        worker.line().map_err(failed(index))?;
+    }
+    for (index, worker) in workers.iter_mut().enumerate() {
+        worker.go().map_err(failed(index))?;
+    }
+    let mut outcomes = Vec::new();
+    for (index, worker) in workers.iter_mut().enumerate() {
+        let line = worker.line().map_err(failed(index))?;
+        outcomes.push(serde_json::from_str(&line).map_err(io::Error::from).map_err(failed(index))?);
+    }
+    for worker in &mut workers {
+        let _ = worker.child.wait();
+    }
+    Ok(outcomes)
+}
+
+fn summarize(
+    peer: Peer,
+    workload: Workload,
+    clients: usize,
+    repeat: usize,
+    outcomes: &[Outcome],
+) -> Measurement {
+    let start_ns = outcomes.iter().map(|outcome| outcome.start_ns).min().unwrap_or(0);
+    let end_ns = outcomes.iter().map(|outcome| outcome.end_ns).max().unwrap_or(0);
+    let kernels: u64 = outcomes.iter().map(|outcome| outcome.kernels).sum();
+    let mut medians: Vec<u64> = outcomes.iter().map(|outcome| outcome.iteration_p50_ns).collect();
+    medians.sort_unstable();
+    Measurement {
+        peer,
+        workload,
+        clients,
+        repeat,
+        kernels_per_second: kernels as f64 * 1e9 / (end_ns - start_ns).max(1) as f64,
+        iteration_p50_ns: medians.get(medians.len() / 2).copied().unwrap_or(0),
+        iteration_p99_ns: outcomes
+            .iter()
+            .map(|outcome| outcome.iteration_p99_ns)
+            .max()
+            .unwrap_or(0),
+    }
+}

@@ -1,0 +1,86 @@
+//! The loops that are measured, as in the study of a real GPU that the project rests on.
+
+use serde::{Deserialize, Serialize};
+
+/// What a client does over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Workload {
+    /// 8 blocks of 128 threads that spin 17,000 cycles, launched back to back.
+    Tiny,
+    /// An empty kernel, launched back to back.
+    Empty,
+    /// An empty kernel, then a wait for the stream.
+    Lat,
+    /// 20 kernels of 16 blocks of 128 threads that spin 8,500 cycles, then a wait.
+    Infer,
+}
+
+/// One kind of launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Blocks.
+    pub blocks: u32,
+    /// Threads per block.
+    pub threads: u32,
+    /// Clock cycles that each thread spins; 0 launches the empty kernel.
+    pub spin_cycles: u64,
+    /// Launches of one iteration.
+    pub launches: u32,
+    /// Iterations between two waits for the stream; 0: only at the end.
+    pub iterations_per_wait: u32,
+}
+
+impl Workload {
+    /// Every workload.
+    pub const ALL: [Self; 4] = [Self::Tiny, Self::Empty, Self::Lat, Self::Infer];
+
+    /// The name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tiny => "tiny",
+            Self::Empty => "empty",
+            Self::Lat => "lat",
+            Self::Infer => "infer",
+        }
+    }
+
+    /// The workload of a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|workload| workload.name() == name)
+    }
+
+    /// Its launches.
+    pub fn shape(self) -> Shape {
+        match self {
+            Self::Tiny => Shape {
+                blocks: 8,
+                threads: 128,
+                spin_cycles: 17_000,
+                launches: 1,
+                iterations_per_wait: 0,
+            },
+            Self::Empty => Shape {
+                blocks: 1,
+                threads: 32,
+                spin_cycles: 0,
+                launches: 1,
+                iterations_per_wait: 0,
+            },
+            Self::Lat => Shape {
+                blocks: 1,
+                threads: 32,
+                spin_cycles: 0,
+                launches: 1,
+                iterations_per_wait: 1,
+            },
+            Self::Infer => Shape {
+                blocks: 16,
+                threads: 128,
+                spin_cycles: 8_500,
+                launches: 20,
+                iterations_per_wait: 1,
+            },
+        }
+    }
+}
