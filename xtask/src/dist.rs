@@ -24,6 +24,13 @@ pub(crate) struct Dist {
     pub(crate) root: PathBuf,
 }
 
+impl Dist {
+    /// The directory that holds the client library as `libcuda.so` and `libcuda.so.1`.
+    pub(crate) fn client_directory(&self) -> PathBuf {
+        self.root.join("lib/openmps")
+    }
+}
+
 /// Compiles the product and lays it out.
 ///
 /// # Errors
@@ -39,7 +46,7 @@ pub(crate) fn build(paths: &Paths) -> Result<Dist> {
     let dist = Dist { root: paths.target.join("dist") };
     let built = paths.target.join("release");
     let bin = dist.root.join("bin");
-    let lib = dist.root.join("lib/openmps");
+    let lib = dist.client_directory();
     let softcuda = dist.root.join("lib/softcuda");
     for directory in [&bin, &lib, &softcuda] {
         fs::create_dir_all(directory)

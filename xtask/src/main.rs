@@ -6,6 +6,7 @@
 mod command;
 mod dist;
 mod paths;
+mod programs;
 mod toolchain;
 
 use anyhow::Result;
@@ -27,6 +28,8 @@ enum Task {
     Build,
     /// Install the CUDA compiler and libraries that the tests need into target/cuda-toolchain
     Toolchain,
+    /// Compile the CUDA programs of the tests into target/programs
+    Programs,
 }
 
 fn main() -> Result<()> {
@@ -40,6 +43,11 @@ fn main() -> Result<()> {
         Task::Toolchain => {
             let toolchain = toolchain::ensure(&paths)?;
             println!("CUDA tool chain ready: {}", toolchain.nvcc().display());
+        }
+        Task::Programs => {
+            let dist = dist::build(&paths)?;
+            let programs = programs::build(&paths, &dist)?;
+            println!("built {}", programs.display());
         }
     }
     Ok(())

@@ -1,0 +1,215 @@
+//! The CUDA programs that the tests run, compiled into `target/programs/KIND/NAME`.
+//!
+//! Every file of `programs/cuda` is compiled once and linked four ways, with the static and the shared runtime library of
+//! CUDA 13.0 and 12.9; `programs/driver_api` holds C programs, `programs/cudarc` a Rust one. A line
+//! `// nvcc-flags: ...` in a source adds compiler flags. Nothing is compiled again unless its inputs changed.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command;
+use crate::dist::Dist;
+use crate::paths::Paths;
+use crate::toolchain::{self, Cudart, Toolchain};
+
+/// PTX for compute capability 7.5 only: the oldest that the compiler knows, so that any device takes it.
+const NVCC_FLAGS: &[&str] =
+    &["-std=c++17", "-O2", "-gencode", "arch=compute_75,code=compute_75", "-c"];
+
+/// How a program is linked with the CUDA runtime.
+struct Linkage {
+    kind: &'static str,
+    cudart: Cudart,
+    library: &'static str,
+}
+
+const LINKAGES: [Linkage; 4] = [
+    Linkage { kind: "cudart-13.0-static", cudart: Cudart::V13_0, library: "libcudart_static.a" },
+    Linkage { kind: "cudart-13.0-shared", cudart: Cudart::V13_0, library: "libcudart.so.13" },
+    Linkage { kind: "cudart-12.9-static", cudart: Cudart::V12_9, library: "libcudart_static.a" },
+    Linkage { kind: "cudart-12.9-shared", cudart: Cudart::V12_9, library: "libcudart.so.12" },
+];
+
+/// Compiles everything that is not up to date; installs the compiler first if it must.
+///
+/// # Errors
+/// When a compiler is missing or refuses a program.
+pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
+    let toolchain = toolchain::ensure(paths)?;
+    let out = paths.target.join("programs");
+    let builder = Builder { paths, toolchain: &toolchain, out: &out };
+
+    let sources = files_in(&paths.root.join("programs/cuda"), "cu")?;
+    if sources.is_empty() {
+        bail!("programs/cuda holds no CUDA program");
+    }
+    in_parallel(sources, |source| builder.cuda(&source))?;
+    for source in files_in(&paths.root.join("programs/driver_api"), "c")? {
+        builder.driver_api(&source, dist)?;
+    }
+    builder.cudarc()?;
+    Ok(out)
+}
+
+struct Builder<'a> {
+    paths: &'a Paths,
+    toolchain: &'a Toolchain,
+    out: &'a Path,
+}
+
+impl Builder<'_> {
+    fn cuda(&self, source: &Path) -> Result<()> {
+        let name = stem(source)?;
+        let text = read(source)?;
+        let header = read(&self.paths.root.join("programs/cuda/check.h"))?;
+        let inputs = format!(
+            "{}\n{}\n{text}\n{header}",
+            self.toolchain.nvcc().display(),
+            NVCC_FLAGS.join(" ")
+        );
+        let stamp = self.out.join("stamps").join(format!("{name}.cu"));
+        if fs::read_to_string(&stamp).is_ok_and(|built| built == inputs) {
+            return Ok(());
+        }
+        let object = self.out.join("objects").join(format!("{name}.o"));
+        create_parent(&object)?;
+        let extra = text.lines().find_map(|line| line.strip_prefix("// nvcc-flags: "));
+        command::run_quietly(
+            Command::new(self.toolchain.nvcc())
+                .args(NVCC_FLAGS)
+                .args(extra.unwrap_or_default().split_whitespace())
+                .arg(source)
+                .arg("-o")
+                .arg(&object),
+        )?;
+        for linkage in &LINKAGES {
+            let program = self.out.join(linkage.kind).join(&name);
+            create_parent(&program)?;
+            let libraries = self.toolchain.cudart_directory(linkage.cudart);
+            command::run_quietly(
+                Command::new("g++")
+                    .arg(&object)
+                    .arg("-o")
+                    .arg(&program)
+                    .arg(libraries.join(linkage.library))
+                    .arg(format!("-Wl,-rpath,{}", libraries.display()))
+                    .args(["-ldl", "-lpthread", "-lrt"]),
+            )?;
+        }
+        write_stamp(&stamp, &inputs)
+    }
+
+    fn driver_api(&self, source: &Path, dist: &Dist) -> Result<()> {
+        let name = stem(source)?;
+        let text = read(source)?;
+        let inputs = format!("{}\n{text}", self.toolchain.include().display());
+        let stamp = self.out.join("stamps").join(format!("{name}.c"));
+        if fs::read_to_string(&stamp).is_ok_and(|built| built == inputs) {
+            return Ok(());
+        }
+        let program = self.out.join("driver-api").join(&name);
+        create_parent(&program)?;
+        let mut compiler = Command::new("gcc");
+        compiler
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-I"])
+            .arg(self.toolchain.include())
+            .arg(source)
+            .arg("-o")
+            .arg(&program)
+            .arg("-ldl");
+        if text.contains("#include <nvrtc.h>") {
+            // Linked as ordinary programs are: by name against the libraries that it finds at run time.
+            let nvrtc = self.toolchain.nvrtc_directory();
+            compiler
+                .arg(nvrtc.join("libnvrtc.so.13"))
+                .arg(format!("-Wl,-rpath,{}", nvrtc.display()))
+                .arg("-L")
+                .arg(dist.client_directory())
+                .arg("-lcuda");
+        }
+        command::run_quietly(&mut compiler)?;
+        write_stamp(&stamp, &inputs)
+    }
+
+    fn cudarc(&self) -> Result<()> {
+        let target = self.paths.target.join("cudarc");
+        command::run(
+            command::cargo()
+                .current_dir(self.paths.root.join("programs/cudarc"))
+                .args(["build", "--quiet", "--locked", "--target-dir"])
+                .arg(&target),
+        )?;
+        let program = self.out.join("rust/cudarc");
+        create_parent(&program)?;
+        fs::copy(target.join("debug/cudarc-program"), &program)
+            .with_context(|| format!("cannot write {}", program.display()))?;
+        Ok(())
+    }
+}
+
+/// Runs `job` for every item on as many threads as there are processors; the first error wins.
+fn in_parallel<T: Send>(items: Vec<T>, job: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let queue = Mutex::new(VecDeque::from(items));
+    let next = || queue.lock().ok()?.pop_front();
+    let work = || -> Result<()> {
+        while let Some(item) = next() {
+            job(item)?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        for worker in running {
+            match worker.join() {
+                Ok(result) => result?,
+                Err(_) => bail!("a compiling thread panicked"),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The directory's files with an extension, in order of their names.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub(crate) fn files_in(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("cannot read {}", directory.display()))?.path();
+        if path.extension() == Some(OsStr::new(extension)) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn stem(source: &Path) -> Result<String> {
+    let stem = source.file_stem().and_then(OsStr::to_str);
+    Ok(stem.with_context(|| format!("{} has no readable name", source.display()))?.to_owned())
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn create_parent(path: &Path) -> Result<()> {
+    let parent = path.parent().unwrap_or(path);
+    fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))
+}
+
+fn write_stamp(stamp: &Path, inputs: &str) -> Result<()> {
+    create_parent(stamp)?;
+    fs::write(stamp, inputs).with_context(|| format!("cannot write {}", stamp.display()))
+}
