@@ -7,6 +7,7 @@ mod command;
 mod dist;
 mod paths;
 mod programs;
+mod ptx;
 mod toolchain;
 
 use anyhow::Result;
@@ -28,6 +29,8 @@ enum Task {
     Build,
     /// Install the CUDA compiler and libraries that the tests need into target/cuda-toolchain
     Toolchain,
+    /// Compile the kernels of the demo and the benchmark into the PTX that is checked in beside them
+    Ptx,
     /// Compile the CUDA programs of the tests into target/programs
     Programs,
 }
@@ -44,6 +47,7 @@ fn main() -> Result<()> {
             let toolchain = toolchain::ensure(&paths)?;
             println!("CUDA tool chain ready: {}", toolchain.nvcc().display());
         }
+        Task::Ptx => println!("compiled {} files", ptx::regenerate(&paths)?),
         Task::Programs => {
             let dist = dist::build(&paths)?;
             let programs = programs::build(&paths, &dist)?;
