@@ -39,7 +39,7 @@ fn compute(context: &Context, rounds: u32) -> Result<Outcome> {
 }
 
 fn reference(a: &[f32], b: &[f32]) -> Vec<f32> {
-    let product = vec![0.0; SIZE * SIZE];
+    let mut product = vec![0.0; SIZE * SIZE];
     for (row, line) in product.chunks_exact_mut(SIZE).enumerate() {
         for k in 0..SIZE {
             let factor = a[row * SIZE + k];
