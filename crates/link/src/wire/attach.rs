@@ -146,6 +146,14 @@ pub struct ContextOpened {
     pub host_window: Window,
 }
 
+/// From the client over the session socket, with one descriptor: the file of the region that the next
+/// [`super::command::Opcode::RegionMap`] names. The client sends it before it posts that command, one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionFile {
+    /// First address of the region, as in the command.
+    pub address: u64,
+}
+
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
