@@ -189,3 +189,51 @@ pub fn answer(
     }
     Ok(())
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    fn memory() -> Arc<SessionMemory> {
+        Arc::new(SessionMemory::in_process(64))
+    }
+
+    #[test]
+    fn an_answer_reaches_its_caller_with_status_and_bytes() {
+        let memory = memory();
+        let slots = CallSlots::new(Arc::clone(&memory));
+        let call = slots.claim().unwrap();
+        let slot = call.slot();
+        let executor =
+            std::thread::spawn(move || answer(&memory, slot, 201, b"thirteen byte").unwrap());
+        let mut reply = vec![9];
+        assert_eq!(call.wait(&mut Spin::never(), &mut reply, &mut || true), Ok(201));
+        assert_eq!(reply, b"\x09thirteen byte");
+        executor.join().unwrap();
+    }
+
+    #[test]
+    fn slots_run_out_and_come_back_but_an_abandoned_one_stays_taken() {
+        let memory = memory();
+        let slots = CallSlots::new(Arc::clone(&memory));
+        let abandoned = slots.claim().unwrap();
+        let ended = abandoned.wait(&mut Spin::never(), &mut Vec::new(), &mut || false);
+        assert_eq!(ended, Err(CallError::PeerGone));
+        let claimed: Vec<_> = (1..CALL_SLOTS).map(|_| slots.claim().unwrap()).collect();
+        assert_eq!(slots.claim().unwrap_err(), CallError::NoFreeSlot);
+        for call in claimed {
+            call.cancel_unposted();
+        }
+        assert_eq!(slots.claim().unwrap().slot(), 1);
+    }
+
+    #[test]
+    fn answers_to_nobody_are_refused() {
+        let memory = memory();
+        assert_eq!(answer(&memory, 32, 0, &[]), Err(AnswerError::NoSuchSlot(32)));
+        assert_eq!(
+            answer(&memory, 5, 0, &[]),
+            Err(AnswerError::NotPending { slot: 5, state: CALL_IDLE })
+        );
+    }
+}

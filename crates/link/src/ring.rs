@@ -392,3 +392,6 @@ impl SessionMemory {
         Doorbell::new(&self.shared().consumer_asleep.0).ring();
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -104,7 +104,7 @@ impl SessionMemory {
 
     /// The words of call slot `index`; `None` beyond the last.
     pub(crate) fn call(&self, index: usize) -> Option<Call<'_>> {
-        (index < CALL_SLOTS).then(|| Call { memory: self, index })
+        (index < CALL_SLOTS).then_some(Call { memory: self, index })
     }
 }
 
@@ -179,5 +179,5 @@ pub(crate) fn store_bytes(words: &[Word], first: usize, bytes: &[u8]) {
     }
 }
 
-const _: () = assert!(core::mem::offset_of!(CallSlot, reply) % 8 == 0);
-const _: () = assert!(CALL_REPLY_BYTES % 8 == 0);
+const _: () = assert!(core::mem::offset_of!(CallSlot, reply).is_multiple_of(8));
+const _: () = assert!(CALL_REPLY_BYTES.is_multiple_of(8));

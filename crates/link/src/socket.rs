@@ -221,11 +221,13 @@ impl Connection {
     /// # Errors
     /// As for [`Self::receive`].
     pub fn try_receive<T: DeserializeOwned>(&self) -> Result<Option<Received<T>>, SocketError> {
-        let Some((packet, descriptors)) = self.try_receive_packet()? else { return Ok(None) };
-        Ok(Some(Received { message: serde_json::from_slice(&packet)?, descriptors }))
+        let Some(Received { message, descriptors }) = self.try_receive_packet()? else {
+            return Ok(None);
+        };
+        Ok(Some(Received { message: serde_json::from_slice(&message)?, descriptors }))
     }
 
-    fn try_receive_packet(&self) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, SocketError> {
+    fn try_receive_packet(&self) -> Result<Option<Received<Vec<u8>>>, SocketError> {
         // One byte more: a packet of the very limit and a cut one would look alike to a short buffer on old kernels.
         let mut packet = vec![0; MAX_PACKET_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -259,7 +261,7 @@ impl Connection {
             return Err(SocketError::DescriptorsLost);
         }
         packet.truncate(result.bytes);
-        Ok(Some((packet, descriptors)))
+        Ok(Some(Received { message: packet, descriptors }))
     }
 
     fn wait(
