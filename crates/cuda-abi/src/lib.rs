@@ -20,6 +20,7 @@ pub mod context_storage;
 pub mod export_tables;
 pub mod functions;
 pub mod handshake;
+pub mod image;
 pub mod lookup;
 mod result;
 pub mod table;
