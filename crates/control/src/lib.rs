@@ -1,1 +1,17 @@
-//! See the crate's description in its manifest.
+//! The control daemon: supervisor of servers, the control shell of the original, logs.
+//!
+//! - [`core`]: what is decided, with no I/O and no clock;
+//! - [`daemon`]: sockets, processes, files around it;
+//! - [`frontend`]: the shell's other side, as a program's user meets it;
+//! - [`values`], [`directories`], [`log`]: what these share.
+//!
+//! Behaviour follows NVIDIA's MPS guide (sections 2.3.5, 3.3, 4.1, 4.2) and, in wording, the control utility of driver
+//! 580; deviations are noted where they are made.
+
+pub mod core;
+pub mod daemon;
+pub mod directories;
+pub mod frontend;
+pub mod log;
+mod packet;
+pub mod values;

@@ -16,6 +16,7 @@ pub mod call;
 pub mod completion;
 pub mod doorbell;
 pub mod futex;
+pub mod peer;
 pub mod ring;
 pub mod session_memory;
 pub mod shm;

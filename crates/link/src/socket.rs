@@ -137,12 +137,8 @@ impl Connection {
     /// # Errors
     /// The kernel's.
     pub fn peer(&self) -> Result<Peer, SocketError> {
-        let credentials = sockopt::socket_peercred(&self.socket)?;
-        Ok(Peer {
-            pid: credentials.pid.as_raw_nonzero().get() as u32,
-            uid: credentials.uid.as_raw(),
-            gid: credentials.gid.as_raw(),
-        })
+        Ok(crate::peer::credentials(self.as_fd())
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?)
     }
 
     /// Whether the other side has closed, or died. Does not wait.

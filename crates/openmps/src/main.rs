@@ -1,3 +1,55 @@
 //! The openmps executable.
+//!
+//! One file, several faces: as `nvidia-cuda-mps-control` it is the original's control utility ([`original`]); as `openmps`
+//! it runs programs under OpenMPS ([`run`], [`environment`]), shows what runs ([`show`]) and is, behind hidden subcommands, the
+//! processes that the daemon starts ([`internal`]).
 
-fn main() {}
+mod cli;
+mod environment;
+mod installation;
+mod internal;
+mod original;
+mod run;
+mod show;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Exit status of a command that failed.
+const FAILURE: u8 = 1;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    if Path::new(&name).file_name().is_some_and(|name| name == original::NAME) {
+        return original::main(arguments.collect(), original::ExitStatus::AsTheOriginal);
+    }
+    // `control` has options that no library parses (`-multiuser-server`), so it is looked for first.
+    let rest: Vec<OsString> = arguments.collect();
+    if let Some((command, rest)) = rest.split_first()
+        && command == "control"
+    {
+        return original::main(rest.to_vec(), original::ExitStatus::Honest);
+    }
+    let result = match cli::Cli::parse().command {
+        cli::Command::Run(run) => run::run(run),
+        cli::Command::Env(env) => environment::print_exports(env.shell),
+        cli::Command::Ps(view) => show::ps(view.format()),
+        cli::Command::Status(view) => show::status(view.format()),
+        cli::Command::Control(_) => unreachable_control(),
+        cli::Command::Server(server) => internal::server(server),
+        cli::Command::Executor(executor) => internal::executor(executor),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("openmps: {error:#}");
+        ExitCode::from(FAILURE)
+    })
+}
+
+/// `control` is in the definitions for the sake of help and completions; options before it lead here.
+fn unreachable_control() -> anyhow::Result<ExitCode> {
+    anyhow::bail!("`control` comes first: openmps control [OPTION] [COMMAND]")
+}

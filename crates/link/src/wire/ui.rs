@@ -26,6 +26,9 @@ pub enum UiReply {
         output: String,
         /// For standard error: what was wrong and what to do; empty when all went well.
         error: String,
+        /// What the original's front end exits with after this command: not 0 only after a `quit` that had to use force.
+        #[serde(default)]
+        exit_status: u8,
     },
     /// The daemon's state.
     State(DaemonState),

@@ -1,0 +1,138 @@
+//! Limits of new clients: of the daemon (defaults for servers to come) and of one server.
+//!
+//! Levels and variables: NVIDIA's MPS guide, sections 4.2.5 to 4.2.8.
+
+use std::collections::BTreeMap;
+
+use link::wire::daemon::{Defaults, ServerSnapshot};
+
+use crate::values::{DeviceRef, MemoryLimit, Percentage, Priority, parse_limit_list};
+
+/// Limits of new clients.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Active thread percentage.
+    pub percentage: Percentage,
+    /// Memory per device; a device may be named twice, by ordinal and by UUID: the lower limit holds.
+    pub memory: BTreeMap<DeviceRef, MemoryLimit>,
+    /// Client priority.
+    pub priority: Priority,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { percentage: Percentage::ALL, memory: BTreeMap::new(), priority: Priority::Normal }
+    }
+}
+
+impl Limits {
+    /// Reads the `CUDA_MPS_*` variables of the daemon's environment. What cannot be read is left at its default
+    /// and described in the returned lines, as the original does in its log.
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
+        let mut limits = Limits::default();
+        let mut complaints = Vec::new();
+        if let Some(text) = variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") {
+            match text.parse() {
+                Ok(percentage) => limits.percentage = percentage,
+                Err(_) => complaints.push(
+                    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE should be between (0.0, 100.0]".to_owned(),
+                ),
+            }
+        }
+        if let Some(text) = variable("CUDA_MPS_CLIENT_PRIORITY") {
+            match text.parse() {
+                Ok(priority) => limits.priority = priority,
+                Err(_) => {
+                    complaints.push("CUDA_MPS_CLIENT_PRIORITY should be between [0,1]".to_owned())
+                }
+            }
+        }
+        // The guide uses both names.
+        for name in ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_DEVICE_MEM_LIMIT"] {
+            match variable(name).map(|text| parse_limit_list(&text)) {
+                None => {}
+                Some(Ok(list)) => {
+                    for (device, limit) in list {
+                        limits.set_memory(device, limit);
+                    }
+                }
+                Some(Err(error)) => complaints.push(format!("{name} is ignored: {error}")),
+            }
+        }
+        (limits, complaints)
+    }
+
+    /// Sets or, with 0, removes the limit of a device.
+    pub fn set_memory(&mut self, device: DeviceRef, limit: MemoryLimit) {
+        if limit.is_none() {
+            self.memory.remove(&device);
+        } else {
+            self.memory.insert(device, limit);
+        }
+    }
+
+    /// Whether a device's limit can only be applied once the server's devices are known.
+    pub(super) fn names_by_uuid(&self) -> bool {
+        self.memory.keys().any(|device| matches!(device, DeviceRef::Uuid(_)))
+    }
+
+    /// As the server wants them; UUIDs that name none of its devices are left out.
+    pub(super) fn for_server(&self, snapshot: &ServerSnapshot) -> Defaults {
+        let mut by_index: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut lower = |index: u32, bytes: u64| {
+            by_index.entry(index).and_modify(|limit| *limit = bytes.min(*limit)).or_insert(bytes);
+        };
+        for (device, limit) in &self.memory {
+            match device {
+                DeviceRef::Ordinal(index) => lower(*index, limit.bytes()),
+                DeviceRef::Uuid(_) => {
+                    for (index, known) in (0u32..).zip(&snapshot.devices) {
+                        if device.names(index, &known.uuid) {
+                            lower(index, limit.bytes());
+                        }
+                    }
+                }
+            }
+        }
+        Defaults {
+            active_thread_percentage: Some(self.percentage.percent()),
+            pinned_device_mem_limits_bytes: by_index.into_iter().collect(),
+            client_priority: Some(self.priority.number()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use link::wire::daemon::DeviceSnapshot;
+
+    #[test]
+    fn environment_is_read_and_bad_values_are_reported() {
+        let (limits, complaints) = Limits::from_environment(|name| match name {
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" => Some("500".into()),
+            "CUDA_MPS_CLIENT_PRIORITY" => Some("1".into()),
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" => Some("0=1G".into()),
+            "CUDA_MPS_DEVICE_MEM_LIMIT" => Some("nonsense".into()),
+            _ => None,
+        });
+        assert_eq!(limits.percentage, Percentage::ALL);
+        assert_eq!(limits.priority, Priority::BelowNormal);
+        assert_eq!(limits.memory.len(), 1);
+        assert_eq!(complaints.len(), 2, "{complaints:?}");
+    }
+
+    #[test]
+    fn the_lower_of_two_limits_of_one_device_holds() {
+        let mut limits = Limits::default();
+        limits.set_memory("1".parse().unwrap(), "3G".parse().unwrap());
+        limits.set_memory("GPU-bb".parse().unwrap(), "2G".parse().unwrap());
+        limits.set_memory("GPU-nowhere".parse().unwrap(), "1G".parse().unwrap());
+        let device = |uuid: &str| DeviceSnapshot { uuid: uuid.into(), ..Default::default() };
+        let snapshot = ServerSnapshot {
+            devices: vec![device("GPU-aa"), device("GPU-bb")],
+            ..Default::default()
+        };
+        assert_eq!(limits.for_server(&snapshot).pinned_device_mem_limits_bytes, [(1, 2 << 30)]);
+    }
+}

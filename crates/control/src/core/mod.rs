@@ -1,0 +1,395 @@
+//! What the daemon decides: events in, effects out; no I/O and no clock.
+//!
+//! The daemon's loop ([`crate::daemon`]) turns what happens on sockets and processes into [`Event`]s and carries out the
+//! [`Effect`]s, in order. Rules of provisioning come from NVIDIA's MPS guide, section 3.3 (one server at a time, of the
+//! user whose clients came first; others queue); wording from the original's driver 580.
+//!
+//! - [`command`]: lines of the shell as data;
+//! - [`provision`]: clients, servers, their users, shutdown;
+//! - [`shell`]: what each command prints and changes.
+
+pub mod command;
+mod limits;
+mod provision;
+mod shell;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use link::wire::attach::ClientHello;
+use link::wire::daemon::{Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon, ToServer};
+use link::wire::ui::UiReply;
+
+use command::Pid;
+pub use limits::Limits;
+use shell::Ask;
+
+/// Names a connection of the daemon; never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// Time since the daemon started, as the caller measured it.
+pub type Now = Duration;
+
+/// A server that is not ready by then is killed, and its clients are told.
+const SERVER_START_LIMIT: Duration = Duration::from_secs(120);
+/// How long a front end waits for a server's word before it gets what the server said last.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// Between telling a server to stop at once and killing it.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+/// Clients that wait for a server, at most; one more is refused.
+const MAX_PENDING_CLIENTS: usize = 1024;
+
+/// Whose clients get a server when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Provisioning {
+    /// One server at a time; another user's clients wait until the first user's have left: the original's rule.
+    #[default]
+    OneUserAtATime,
+    /// One server of the daemon's user for everybody (`-multiuser-server`).
+    Multiuser,
+    /// A server per user at the same time; the device is time-sliced between them.
+    Concurrent,
+}
+
+/// What the daemon is.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Its process id.
+    pub daemon_pid: Pid,
+    /// Its user; with 0 it can start servers for anybody.
+    pub daemon_uid: u32,
+    /// Its group, for servers of its own user.
+    pub daemon_gid: u32,
+    /// Whose clients get a server when.
+    pub provisioning: Provisioning,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A CUDA program asks to be attached.
+    ClientArrived {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Who it is.
+        peer: Peer,
+        /// What it said.
+        hello: ClientHello,
+    },
+    /// A front end sent a line.
+    UiLine {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Who it is.
+        peer: Peer,
+        /// The line.
+        line: String,
+    },
+    /// A front end asks for everything.
+    UiState {
+        /// Its connection.
+        connection: ConnectionId,
+    },
+    /// A connection has been closed by its peer.
+    ConnectionClosed {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// [`Effect::Spawn`] was carried out.
+    ServerSpawned {
+        /// The new process.
+        pid: Pid,
+        /// Its user.
+        uid: u32,
+    },
+    /// [`Effect::Spawn`] failed.
+    SpawnFailed {
+        /// Whose server it would have been.
+        uid: u32,
+        /// Why.
+        message: String,
+    },
+    /// A server sent a message.
+    ServerSaid {
+        /// Which.
+        server: Pid,
+        /// What.
+        message: ToDaemon,
+    },
+    /// A server's process has ended.
+    ServerExited {
+        /// Which.
+        server: Pid,
+        /// How.
+        exit: ServerExit,
+    },
+    /// The daemon was told by a signal to stop; a second one forces.
+    StopSignal,
+    /// Time has passed.
+    Tick,
+}
+
+/// How a server's process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerExit {
+    /// With this status.
+    Status(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Effect {
+    /// Write a line to the control log, in the name of the daemon or of another process.
+    Log {
+        /// Without its newline.
+        line: String,
+        /// Shown instead of the daemon's own.
+        pid: Option<Pid>,
+    },
+    /// Start a server process; answered by [`Event::ServerSpawned`] or [`Event::SpawnFailed`].
+    Spawn {
+        /// Its user.
+        uid: u32,
+        /// Its group, where one is known.
+        gid: Option<u32>,
+    },
+    /// Send a message to a server.
+    Send {
+        /// Which.
+        server: Pid,
+        /// What.
+        message: Message,
+    },
+    /// Hand a client's socket to a server and forget it.
+    Forward {
+        /// The client.
+        connection: ConnectionId,
+        /// To whom.
+        server: Pid,
+        /// What it said.
+        hello: ClientHello,
+        /// Who it is.
+        peer: Peer,
+    },
+    /// Tell a client that it is not attached, and close.
+    Refuse {
+        /// The client.
+        connection: ConnectionId,
+        /// Why.
+        code: u32,
+        /// For its log.
+        message: String,
+    },
+    /// Answer a front end.
+    Reply {
+        /// Which.
+        connection: ConnectionId,
+        /// For standard output.
+        output: String,
+        /// For standard error.
+        error: String,
+        /// For its exit status.
+        exit_status: u8,
+    },
+    /// Answer a front end with everything.
+    ReplyState {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Kill a server's process.
+    Kill {
+        /// Which.
+        server: Pid,
+    },
+    /// End the daemon.
+    Exit {
+        /// With this status.
+        status: u8,
+    },
+}
+
+/// What the core says to a server by itself; see [`Effect::Forward`] for the rest of [`ToServer`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message {
+    /// [`ToServer::Snapshot`].
+    Snapshot(u64),
+    /// [`ToServer::Terminate`].
+    Terminate {
+        /// Names the request.
+        id: u64,
+        /// The client.
+        client: Pid,
+    },
+    /// [`ToServer::SetDefaults`].
+    SetDefaults(link::wire::daemon::Defaults),
+    /// [`ToServer::Shutdown`].
+    Shutdown(ShutdownMode),
+}
+
+impl From<Message> for ToServer {
+    fn from(message: Message) -> Self {
+        match message {
+            Message::Snapshot(id) => ToServer::Snapshot { id },
+            Message::Terminate { id, client } => ToServer::Terminate { id, pid: client },
+            Message::SetDefaults(defaults) => ToServer::SetDefaults(defaults),
+            Message::Shutdown(mode) => ToServer::Shutdown(mode),
+        }
+    }
+}
+
+/// A server that runs.
+#[derive(Debug)]
+struct Server {
+    pid: Pid,
+    uid: u32,
+    status: ServerStatus,
+    limits: Limits,
+    snapshot: ServerSnapshot,
+    /// Set while its devices are not known and limits name one by UUID: clients wait, or the limit would not hold.
+    awaits_devices: bool,
+    start_deadline: Option<Now>,
+    stopping: Stopping,
+}
+
+/// How far a server is on its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stopping {
+    No,
+    WhenIdle,
+    /// Told to stop at once; killed at that time.
+    Now(Now),
+    Killed,
+}
+
+/// A client that waits for a server.
+#[derive(Debug)]
+struct Pending {
+    connection: ConnectionId,
+    peer: Peer,
+    hello: ClientHello,
+}
+
+/// The daemon is on its way out.
+#[derive(Debug)]
+struct Quitting {
+    force_at: Option<Now>,
+    /// Front ends that wait for the end.
+    waiting: Vec<ConnectionId>,
+    /// Not 0 once a server did not stop by itself.
+    status: u8,
+}
+
+/// The daemon's state and rules.
+#[derive(Debug)]
+pub struct Core {
+    config: Config,
+    defaults: Limits,
+    servers: Vec<Server>,
+    pending: VecDeque<Pending>,
+    /// Users that a server was asked for by hand while another's was active.
+    wanted: VecDeque<u32>,
+    /// Users whose server's process is being started.
+    spawning: Vec<u32>,
+    asks: Vec<Ask>,
+    last_id: u64,
+    quitting: Option<Quitting>,
+    effects: Vec<Effect>,
+}
+
+impl Core {
+    /// A daemon with no servers; `defaults` are those of its environment.
+    pub fn new(config: Config, defaults: Limits) -> Self {
+        Core {
+            config,
+            defaults,
+            servers: Vec::new(),
+            pending: VecDeque::new(),
+            wanted: VecDeque::new(),
+            spawning: Vec::new(),
+            asks: Vec::new(),
+            last_id: 0,
+            quitting: None,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Takes one event; the effects are to be carried out in order before the next event.
+    pub fn handle(&mut self, now: Now, event: Event) -> Vec<Effect> {
+        match event {
+            Event::ClientArrived { connection, peer, hello } => {
+                self.client_arrived(Pending { connection, peer, hello });
+            }
+            Event::UiLine { connection, peer, line } => self.ui_line(now, connection, peer, &line),
+            Event::UiState { connection } => self.ui_state(now, connection),
+            Event::ConnectionClosed { connection } => self.connection_closed(connection),
+            Event::ServerSpawned { pid, uid } => self.server_spawned(now, pid, uid),
+            Event::SpawnFailed { uid, message } => self.spawn_failed(uid, &message),
+            Event::ServerSaid { server, message } => self.server_said(server, message),
+            Event::ServerExited { server, exit } => self.server_exited(server, exit),
+            Event::StopSignal => self.stop_signal(now),
+            Event::Tick => {}
+        }
+        self.deadlines(now);
+        self.settle();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When [`Event::Tick`] must come at the latest.
+    pub fn next_deadline(&self) -> Option<Now> {
+        let servers = self.servers.iter().flat_map(|server| {
+            let kill = match server.stopping {
+                Stopping::Now(at) => Some(at),
+                _ => None,
+            };
+            [server.start_deadline, kill]
+        });
+        let asks = self.asks.iter().map(|ask| Some(ask.deadline));
+        let quit = self.quitting.iter().map(|quitting| quitting.force_at);
+        servers.chain(asks).chain(quit).flatten().min()
+    }
+
+    /// Everything, for [`Effect::ReplyState`].
+    pub fn state(&self) -> UiReply {
+        UiReply::State(link::wire::ui::DaemonState {
+            daemon_pid: self.config.daemon_pid,
+            servers: self
+                .servers
+                .iter()
+                .map(|server| link::wire::ui::ServerState {
+                    pid: server.pid,
+                    uid: server.uid,
+                    status: server.status,
+                    snapshot: server.snapshot.clone(),
+                })
+                .collect(),
+        })
+    }
+
+    fn log(&mut self, line: impl Into<String>) {
+        self.effects.push(Effect::Log { line: line.into(), pid: None });
+    }
+
+    fn send(&mut self, server: Pid, message: Message) {
+        self.effects.push(Effect::Send { server, message });
+    }
+
+    fn refuse(&mut self, connection: ConnectionId, code: u32, message: String) {
+        self.effects.push(Effect::Refuse { connection, code, message });
+    }
+
+    fn server(&self, pid: Pid) -> Option<&Server> {
+        self.servers.iter().find(|server| server.pid == pid)
+    }
+
+    fn server_mut(&mut self, pid: Pid) -> Option<&mut Server> {
+        self.servers.iter_mut().find(|server| server.pid == pid)
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+}

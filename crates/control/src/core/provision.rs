@@ -1,0 +1,370 @@
+//! Which server serves whom: starting, queueing, forwarding, stopping.
+
+use link::wire::daemon::{Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon};
+
+use super::command::{Pid, ShutdownKind};
+use super::{
+    ConnectionId, Core, Effect, KILL_GRACE, MAX_PENDING_CLIENTS, Message, Now, Pending,
+    Provisioning, Quitting, SERVER_START_LIMIT, Server, ServerExit, Stopping,
+};
+
+/// `CUDA_ERROR_MPS_CONNECTION_FAILED`.
+const CONNECTION_FAILED: u32 = 805;
+/// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
+const SERVER_NOT_READY: u32 = 807;
+/// What a stop by signal gives clients to finish; service managers kill after a time of their own.
+const SIGNAL_QUIT_LIMIT: Now = Now::from_secs(10);
+
+impl Core {
+    /// Whose server serves this user.
+    fn server_uid(&self, uid: u32) -> u32 {
+        match self.config.provisioning {
+            Provisioning::Multiuser => self.config.daemon_uid,
+            Provisioning::OneUserAtATime | Provisioning::Concurrent => uid,
+        }
+    }
+
+    fn may_start_for(&self, uid: u32) -> bool {
+        self.config.daemon_uid == 0 || self.config.daemon_uid == uid
+    }
+
+    pub(super) fn client_arrived(&mut self, client: Pending) {
+        let Peer { pid, uid, .. } = client.peer;
+        let connection = client.connection;
+        let server_uid = self.server_uid(uid);
+        if self.quitting.is_some() {
+            self.log("The MPS control daemon is shutting down");
+            self.refuse(connection, SERVER_NOT_READY, "the control daemon is shutting down".into());
+        } else if !self.may_start_for(server_uid) {
+            self.log(format!("Insufficient privileges for UID {uid}"));
+            let message = format!(
+                "the control daemon runs as user {} and cannot serve user {uid}: start it as root, or one per user with its own CUDA_MPS_PIPE_DIRECTORY",
+                self.config.daemon_uid
+            );
+            self.refuse(connection, CONNECTION_FAILED, message);
+        } else if self.pending.len() >= MAX_PENDING_CLIENTS {
+            self.log(format!(
+                "NEW CLIENT {pid} from user {uid}: too many clients wait for a server, refused"
+            ));
+            self.refuse(connection, SERVER_NOT_READY, "too many clients wait for a server".into());
+        } else {
+            let served = self.serving(server_uid).is_some_and(|server| server.takes_clients());
+            let state = if served {
+                "Server already exists"
+            } else {
+                "Server is not ready, push client to pending list"
+            };
+            self.log(format!("NEW CLIENT {pid} from user {uid}: {state}"));
+            self.pending.push_back(client);
+        }
+    }
+
+    /// The server of a user that is there to stay.
+    fn serving(&self, uid: u32) -> Option<&Server> {
+        self.servers.iter().find(|server| server.uid == uid && server.stopping == Stopping::No)
+    }
+
+    pub(super) fn connection_closed(&mut self, connection: ConnectionId) {
+        self.pending.retain(|client| client.connection != connection);
+        self.asks.retain(|ask| ask.connection != connection);
+        if let Some(quitting) = &mut self.quitting {
+            quitting.waiting.retain(|waiting| *waiting != connection);
+        }
+    }
+
+    /// Brings servers in line with who waits: runs after every event.
+    pub(super) fn settle(&mut self) {
+        let mut still_waiting = std::collections::VecDeque::new();
+        let mut waiting_users = Vec::new();
+        for client in std::mem::take(&mut self.pending) {
+            let uid = self.server_uid(client.peer.uid);
+            match self.serving(uid) {
+                Some(server) if server.takes_clients() => {
+                    let server = server.pid;
+                    let Pending { connection, peer, hello } = client;
+                    self.effects.push(Effect::Forward { connection, server, hello, peer });
+                    continue;
+                }
+                Some(server) if server.status == ServerStatus::Fault => {
+                    let message =
+                        format!("server {} is handling a fatal fault: try again", server.pid);
+                    self.refuse(client.connection, SERVER_NOT_READY, message);
+                    continue;
+                }
+                Some(_) => {}
+                None => self.make_room_for(uid, Some(client.peer.gid), &waiting_users),
+            }
+            waiting_users.push(uid);
+            still_waiting.push_back(client);
+        }
+        self.pending = still_waiting;
+        for uid in std::mem::take(&mut self.wanted) {
+            if self.serving(uid).is_none() {
+                self.make_room_for(uid, None, &waiting_users);
+                if !self.spawning.contains(&uid) {
+                    self.wanted.push_back(uid);
+                }
+            }
+        }
+        self.finish_quit();
+    }
+
+    /// Starts a server of that user, or asks those in its way to leave; users in `first` come before it.
+    fn make_room_for(&mut self, uid: u32, gid: Option<u32>, first: &[u32]) {
+        if self.spawning.contains(&uid) || self.servers.iter().any(|server| server.uid == uid) {
+            return; // About to be there, or about to go: its exit comes back here.
+        }
+        let alone = match self.config.provisioning {
+            Provisioning::OneUserAtATime => self.servers.is_empty() && self.spawning.is_empty(),
+            Provisioning::Multiuser | Provisioning::Concurrent => true,
+        };
+        if alone {
+            self.spawning.push(uid);
+            let gid =
+                if uid == self.config.daemon_uid { Some(self.config.daemon_gid) } else { gid };
+            self.effects.push(Effect::Spawn { uid, gid });
+            return;
+        }
+        let in_the_way: Vec<Pid> = self
+            .servers
+            .iter()
+            .filter(|server| server.stopping == Stopping::No && !first.contains(&server.uid))
+            .map(|server| server.pid)
+            .collect();
+        for pid in in_the_way {
+            self.stop_when_idle(pid);
+        }
+    }
+
+    pub(super) fn server_spawned(&mut self, now: Now, pid: Pid, uid: u32) {
+        self.spawning.retain(|spawning| *spawning != uid);
+        self.effects.push(Effect::Log {
+            line: format!("Starting new server {pid} for user {uid}"),
+            pid: Some(pid),
+        });
+        let limits = self.defaults.clone();
+        self.send(pid, Message::SetDefaults(limits.for_server(&ServerSnapshot::default())));
+        self.servers.push(Server {
+            pid,
+            uid,
+            status: ServerStatus::Initializing,
+            awaits_devices: limits.names_by_uuid(),
+            limits,
+            snapshot: ServerSnapshot::default(),
+            start_deadline: Some(now + SERVER_START_LIMIT),
+            stopping: Stopping::No,
+        });
+        if self.quitting.is_some() {
+            self.stop_when_idle(pid);
+        }
+    }
+
+    pub(super) fn spawn_failed(&mut self, uid: u32, message: &str) {
+        self.spawning.retain(|spawning| *spawning != uid);
+        self.log(format!("Failed to start a server for user {uid}: {message}"));
+        self.refuse_pending_of(
+            uid,
+            &format!("no server could be started for user {uid}: {message}"),
+        );
+    }
+
+    fn refuse_pending_of(&mut self, uid: u32, message: &str) {
+        let (refused, kept) = std::mem::take(&mut self.pending)
+            .into_iter()
+            .partition(|c| self.server_uid(c.peer.uid) == uid);
+        self.pending = kept;
+        for client in refused {
+            self.refuse(client.connection, SERVER_NOT_READY, message.to_owned());
+        }
+    }
+
+    pub(super) fn server_said(&mut self, pid: Pid, message: ToDaemon) {
+        let id = self.last_id + 1;
+        let Some(server) = self.servers.iter_mut().find(|server| server.pid == pid) else { return };
+        match message {
+            ToDaemon::Ready => {
+                server.status = ServerStatus::Active;
+                server.start_deadline = None;
+                self.last_id = id;
+                self.log(format!("NEW SERVER {pid}: Ready"));
+                self.send(pid, Message::Snapshot(id));
+            }
+            ToDaemon::Failed { message } => {
+                let uid = server.uid;
+                self.log(format!("Server {pid} failed to start: {message}"));
+                self.refuse_pending_of(uid, &format!("server {pid} failed to start: {message}"));
+            }
+            ToDaemon::Status(status) => server.status = status,
+            ToDaemon::Snapshot { id, snapshot } => {
+                server.snapshot = snapshot;
+                if server.awaits_devices {
+                    server.awaits_devices = false;
+                    let defaults = server.limits.for_server(&server.snapshot);
+                    self.send(pid, Message::SetDefaults(defaults));
+                }
+                self.answered(pid, id, None);
+            }
+            ToDaemon::Terminated { id, code } => self.answered(pid, id, Some(code)),
+        }
+    }
+
+    pub(super) fn server_exited(&mut self, pid: Pid, exit: ServerExit) {
+        let Some(index) = self.servers.iter().position(|server| server.pid == pid) else { return };
+        let server = self.servers.remove(index);
+        match exit {
+            ServerExit::Status(status) => {
+                self.log(format!("Server {pid} exited with status {status}"))
+            }
+            ServerExit::Signal(signal) => {
+                self.log(format!("Server {pid} was killed by signal {signal}"))
+            }
+        }
+        if server.status == ServerStatus::Initializing && server.stopping != Stopping::WhenIdle {
+            // A new one would fail alike: who waits is told, who comes later tries again.
+            let message = format!("server {pid} ended before it was ready: see server.log");
+            self.refuse_pending_of(server.uid, &message);
+        }
+        if let Some(quitting) = &mut self.quitting
+            && exit != ServerExit::Status(0)
+        {
+            quitting.status = 1;
+        }
+        self.server_gone(pid);
+    }
+
+    pub(super) fn stop_when_idle(&mut self, pid: Pid) {
+        self.log(format!("Try shutting down server {pid}, backoff is disabled"));
+        if let Some(server) = self.server_mut(pid)
+            && server.stopping == Stopping::No
+        {
+            server.stopping = Stopping::WhenIdle;
+            self.send(pid, Message::Shutdown(ShutdownMode::WhenIdle));
+        }
+    }
+
+    fn stop_now(&mut self, now: Now, pid: Pid) {
+        if let Some(server) = self.server_mut(pid)
+            && matches!(server.stopping, Stopping::No | Stopping::WhenIdle)
+        {
+            server.stopping = Stopping::Now(now + KILL_GRACE);
+            self.send(pid, Message::Shutdown(ShutdownMode::Now));
+        }
+    }
+
+    pub(super) fn shutdown_server(&mut self, now: Now, pid: Pid, kind: ShutdownKind) {
+        match kind {
+            ShutdownKind::WhenIdle => self.stop_when_idle(pid),
+            ShutdownKind::Forced => {
+                self.log(format!("Forcing server {pid} to shut down"));
+                self.stop_now(now, pid);
+            }
+        }
+    }
+
+    /// Asks for a server by hand.
+    pub(super) fn start_server(&mut self, uid: u32) -> Result<(), String> {
+        if self.quitting.is_some() {
+            return Err("The MPS control daemon is shutting down".into());
+        }
+        let uid = self.server_uid(uid);
+        if !self.may_start_for(uid) {
+            return Err(format!("Insufficient privileges for UID {uid}"));
+        }
+        if !self.wanted.contains(&uid) {
+            self.wanted.push_back(uid);
+        }
+        Ok(())
+    }
+
+    pub(super) fn stop_signal(&mut self, now: Now) {
+        if self.quitting.is_some() {
+            self.quit(now, Some(Now::ZERO), None);
+        } else {
+            self.log("Asked by a signal to terminate");
+            self.quit(now, Some(SIGNAL_QUIT_LIMIT), None);
+        }
+    }
+
+    /// Stops taking clients; servers end when theirs have left, or by force after `limit`.
+    pub(super) fn quit(&mut self, now: Now, limit: Option<Now>, connection: Option<ConnectionId>) {
+        let force_at = limit.map(|limit| now + limit);
+        if let Some(quitting) = &mut self.quitting {
+            quitting.force_at = [quitting.force_at, force_at].into_iter().flatten().min();
+            quitting.waiting.extend(connection);
+            return;
+        }
+        self.quitting =
+            Some(Quitting { force_at, waiting: connection.into_iter().collect(), status: 0 });
+        self.wanted.clear();
+        for client in std::mem::take(&mut self.pending) {
+            self.refuse(
+                client.connection,
+                SERVER_NOT_READY,
+                "the control daemon is shutting down".into(),
+            );
+        }
+        let servers: Vec<Pid> = self.servers.iter().map(|server| server.pid).collect();
+        for pid in servers {
+            self.stop_when_idle(pid);
+        }
+        self.deadlines(now);
+    }
+
+    fn finish_quit(&mut self) {
+        if !self.servers.is_empty() || !self.spawning.is_empty() {
+            return;
+        }
+        let Some(quitting) = &mut self.quitting else { return };
+        let status = quitting.status;
+        for connection in std::mem::take(&mut quitting.waiting) {
+            let error = if status == 0 { "" } else { "a server had to be stopped by force\n" };
+            self.effects.push(Effect::Reply {
+                connection,
+                output: String::new(),
+                error: error.to_owned(),
+                exit_status: status,
+            });
+        }
+        self.log(format!("Exit with status {status}"));
+        self.effects.push(Effect::Exit { status });
+    }
+
+    /// Acts on every deadline that has passed.
+    pub(super) fn deadlines(&mut self, now: Now) {
+        let mut kill = Vec::new();
+        for server in &mut self.servers {
+            if server.start_deadline.is_some_and(|at| at <= now) {
+                server.start_deadline = None;
+                server.stopping = Stopping::Killed;
+                kill.push((server.pid, "did not become ready in time"));
+            }
+            if matches!(server.stopping, Stopping::Now(at) if at <= now) {
+                server.stopping = Stopping::Killed;
+                kill.push((server.pid, "did not stop in time"));
+            }
+        }
+        for (server, why) in kill {
+            self.log(format!("Server {server} {why} and is killed"));
+            self.effects.push(Effect::Kill { server });
+        }
+        if let Some(quitting) = &mut self.quitting
+            && quitting.force_at.is_some_and(|at| at <= now)
+        {
+            quitting.force_at = None;
+            let servers: Vec<Pid> = self.servers.iter().map(|server| server.pid).collect();
+            if !servers.is_empty() {
+                quitting.status = 1;
+            }
+            for pid in servers {
+                self.stop_now(now, pid);
+            }
+        }
+        self.late_answers(now);
+    }
+}
+
+impl Server {
+    fn takes_clients(&self) -> bool {
+        self.status == ServerStatus::Active && self.stopping == Stopping::No && !self.awaits_devices
+    }
+}

@@ -1,0 +1,132 @@
+//! The pipe directory of a daemon: one daemon per directory, whatever an earlier one left behind.
+//!
+//! What says that a daemon lives is a lock that the kernel drops with its process. Socket and pid file of one that died
+//! are replaced.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::StartError;
+use crate::directories::Directories;
+use crate::packet;
+
+/// A directory that is ours; its files go when this is dropped.
+#[derive(Debug)]
+pub(super) struct Claim {
+    directories: Directories,
+    listener: OwnedFd,
+    _lock: File,
+}
+
+impl Claim {
+    /// Takes the pipe directory, making it if need be.
+    pub(super) fn take(directories: &Directories) -> Result<Self, StartError> {
+        let pipe = directories.pipe();
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(pipe)
+            .map_err(|source| StartError::PipeDirectory { path: pipe.to_owned(), source })?;
+        let lock = take_lock(directories)?;
+        refuse_native_daemon(directories)?;
+        let socket = directories.socket();
+        let in_file = |path: &Path| {
+            let path = path.to_owned();
+            move |source| StartError::File { path, source }
+        };
+        remove_stale(&socket).map_err(in_file(&socket))?;
+        let listener = packet::listen(&socket).map_err(in_file(&socket))?;
+        // Root serves everybody; a user's daemon only that user, so others are kept out by the file system already.
+        let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
+        fs::set_permissions(&socket, Permissions::from_mode(mode)).map_err(in_file(&socket))?;
+        let claim = Claim { directories: directories.clone(), listener, _lock: lock };
+        let pid_file = directories.pid_file();
+        claim.write_pid_file(&pid_file).map_err(in_file(&pid_file))?;
+        Ok(claim)
+    }
+
+    pub(super) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    fn write_pid_file(&self, path: &Path) -> io::Result<()> {
+        remove_stale(path)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+        writeln!(file, "{}", std::process::id())
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Still locked: nobody else can have put theirs in our place.
+        for path in
+            [self.directories.socket(), self.directories.pid_file(), self.directories.lock()]
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn take_lock(directories: &Directories) -> Result<File, StartError> {
+    let path = directories.lock();
+    loop {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(&path)
+            .map_err(|source| StartError::PipeDirectory {
+                path: directories.pipe().to_owned(),
+                source,
+            })?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let pid = fs::read_to_string(directories.pid_file())
+                    .ok()
+                    .and_then(|text| text.trim().parse().ok());
+                return Err(StartError::AlreadyRunning {
+                    path: directories.pipe().to_owned(),
+                    pid,
+                });
+            }
+            Err(source) => return Err(StartError::File { path, source: source.into() }),
+        }
+        // A daemon that was ending removes the file with its lock held: then ours is a file that nobody else sees.
+        let ours = file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
+        let there = fs::symlink_metadata(&path).map(|metadata| (metadata.dev(), metadata.ino()));
+        if let (Ok(ours), Ok(there)) = (ours, there)
+            && ours == there
+        {
+            return Ok(file);
+        }
+    }
+}
+
+/// NVIDIA's programs would meet its daemon, ours would meet us: nobody could tell which is in use.
+fn refuse_native_daemon(directories: &Directories) -> Result<(), StartError> {
+    match UnixStream::connect(directories.native_socket()) {
+        // Other kinds of socket answer with a protocol error.
+        Ok(_) => Err(StartError::NativeDaemon { path: directories.pipe().to_owned() }),
+        Err(error) if error.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error()) => {
+            Err(StartError::NativeDaemon { path: directories.pipe().to_owned() })
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

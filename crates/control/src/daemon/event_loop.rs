@@ -1,0 +1,373 @@
+//! The loop: polls, tells the core what happened, does what it says.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use link::wire::MAX_PACKET_BYTES;
+use link::wire::daemon::ToServer;
+use link::wire::ui::UiReply;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::claim::Claim;
+use super::connections::{Act, Connections};
+use super::detach::{announce, enter_background};
+use super::notify::notify;
+use super::servers::{Heard, ServerProcess};
+use super::{Options, StartError};
+use crate::core::command::Pid;
+use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
+use crate::log::{ControlLog, open_for_append};
+use crate::packet;
+
+/// The CUDA version that clients are told, in the form that the original logs.
+const BINARY_VERSION: u32 = 13000;
+/// Connections taken per round, so that a flood of them cannot keep servers waiting.
+const ACCEPTS_PER_ROUND: usize = 64;
+
+/// Runs a daemon until it is told to quit; returns its exit status.
+///
+/// In a process made by [`super::start_in_background`] it detaches once it is ready; in any other it stays in the foreground.
+///
+/// # Errors
+/// [`StartError`]; once started it ends by itself only.
+pub fn run(options: Options) -> Result<u8, StartError> {
+    let background = enter_background();
+    let signals = Signals::take_over().map_err(StartError::system("take over signals"))?;
+    let claim = Claim::take(&options.directories)?;
+    let log = open_log(&options);
+    let (limits, complaints) = Limits::from_environment(|name| std::env::var(name).ok());
+    let config = Config {
+        daemon_pid: std::process::id(),
+        daemon_uid: rustix::process::geteuid().as_raw(),
+        daemon_gid: rustix::process::getegid().as_raw(),
+        provisioning: options.provisioning,
+    };
+    let mut daemon = Daemon {
+        core: Core::new(config, limits),
+        log,
+        connections: Connections::new(),
+        servers: BTreeMap::new(),
+        started: Instant::now(),
+        buffer: vec![0; MAX_PACKET_BYTES],
+        options,
+    };
+    daemon.log_start(&complaints);
+    if background {
+        announce().map_err(StartError::system("detach from the terminal"))?;
+    }
+    notify("READY=1");
+    let status = daemon.run(&claim, &signals);
+    notify("STOPPING=1");
+    // Before the connections close: a front end that waits for our end may start another daemon here.
+    drop(claim);
+    Ok(status)
+}
+
+/// Signals as things to poll.
+struct Signals {
+    /// SIGTERM and SIGINT.
+    stop: UnixStream,
+    /// SIGHUP: logs are opened again under their names.
+    reopen_logs: UnixStream,
+}
+
+impl Signals {
+    fn take_over() -> io::Result<Self> {
+        Ok(Signals { stop: as_stream(&[SIGTERM, SIGINT])?, reopen_logs: as_stream(&[SIGHUP])? })
+    }
+}
+
+/// A socket that can be read after any of these signals.
+fn as_stream(signals: &[i32]) -> io::Result<UnixStream> {
+    let (reader, writer) = UnixStream::pair()?;
+    reader.set_nonblocking(true)?;
+    for signal in signals {
+        signal_hook::low_level::pipe::register(*signal, writer.try_clone()?)?;
+    }
+    Ok(reader)
+}
+
+/// Whether any of a stream's signals came.
+fn came(mut signals: &UnixStream) -> bool {
+    let mut bytes = [0; 64];
+    let mut any = false;
+    while matches!(signals.read(&mut bytes), Ok(count) if count > 0) {
+        any = true;
+    }
+    any
+}
+
+fn open_log(options: &Options) -> ControlLog {
+    let directories = &options.directories;
+    let opened = std::fs::create_dir_all(directories.log())
+        .and_then(|()| open_for_append(&directories.server_log()))
+        .and_then(|_| ControlLog::open(directories.control_log(), options.echo));
+    opened.unwrap_or_else(|error| {
+        eprintln!(
+            "Warning: Failed writing log files to directory [{}]. No logs will be available. ({error})",
+            directories.log().display()
+        );
+        ControlLog::without_file(directories.control_log(), options.echo)
+    })
+}
+
+/// What poll watches.
+#[derive(Debug, Clone, Copy)]
+enum Token {
+    Listener,
+    StopSignal,
+    ReopenLogs,
+    Connection(ConnectionId),
+    ServerExit(Pid),
+    ServerSocket(Pid),
+}
+
+struct Daemon {
+    core: Core,
+    log: ControlLog,
+    connections: Connections,
+    servers: BTreeMap<Pid, ServerProcess>,
+    started: Instant,
+    buffer: Vec<u8>,
+    options: Options,
+}
+
+impl Daemon {
+    fn log_start(&mut self, complaints: &[String]) {
+        let directories = &self.options.directories;
+        let socket = directories.socket();
+        let pipe = directories.pipe().display().to_string();
+        self.log.write(None, &format!("Starting control daemon using socket {}", socket.display()));
+        self.log.write(
+            None,
+            &format!("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={pipe}"),
+        );
+        self.log.write(None, &format!("CUDA MPS Control binary version: {BINARY_VERSION}"));
+        for complaint in complaints {
+            eprintln!("Warning: {complaint}");
+            self.log.write(None, complaint);
+        }
+    }
+
+    fn run(&mut self, claim: &Claim, signals: &Signals) -> u8 {
+        loop {
+            let ready = match self.wait(claim.listener(), signals) {
+                Ok(ready) => ready,
+                Err(error) => {
+                    // Only a lack of kernel memory can do that.
+                    self.log.write(None, &format!("Waiting for events failed: {error}"));
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                }
+            };
+            let mut events = VecDeque::from([Event::Tick]);
+            for token in ready {
+                self.look(token, claim, signals, &mut events);
+            }
+            self.close_late(&mut events);
+            if let Some(status) = self.process(events) {
+                return status;
+            }
+        }
+    }
+
+    /// Waits for something to happen or some deadline to pass.
+    fn wait(&self, listener: BorrowedFd<'_>, signals: &Signals) -> io::Result<Vec<Token>> {
+        let mut tokens = vec![Token::Listener, Token::StopSignal, Token::ReopenLogs];
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(listener, PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.stop.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.reopen_logs.as_fd(), PollFlags::IN),
+        ];
+        for (id, socket, flags) in self.connections.polled() {
+            tokens.push(Token::Connection(id));
+            fds.push(PollFd::from_borrowed_fd(socket.as_fd(), flags));
+        }
+        for (pid, server) in &self.servers {
+            tokens.push(Token::ServerExit(*pid));
+            fds.push(PollFd::from_borrowed_fd(server.exit_fd().as_fd(), PollFlags::IN));
+            if let Some(socket) = server.socket() {
+                let out = if server.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+                tokens.push(Token::ServerSocket(*pid));
+                fds.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN | out));
+            }
+        }
+        match poll(&mut fds, self.timeout().as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        let ready = fds.iter().zip(tokens).filter(|(fd, _)| !fd.revents().is_empty());
+        Ok(ready.map(|(_, token)| token).collect())
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let core = self.core.next_deadline().map(|at| self.started + at);
+        let silent = self.connections.next_deadline();
+        let kill = self.servers.values().filter_map(|server| server.kill_at).min();
+        let next = [core, silent, kill].into_iter().flatten().min()?;
+        // A little late is in time; a little early would spin.
+        let left = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        Timespec::try_from(left).ok()
+    }
+
+    fn look(
+        &mut self,
+        token: Token,
+        claim: &Claim,
+        signals: &Signals,
+        events: &mut VecDeque<Event>,
+    ) {
+        match token {
+            Token::Listener => self.accept(claim),
+            Token::StopSignal if came(&signals.stop) => events.push_back(Event::StopSignal),
+            Token::ReopenLogs if came(&signals.reopen_logs) => self.log.reopen(),
+            Token::StopSignal | Token::ReopenLogs => {}
+            Token::Connection(connection) => self.connection_acts(connection, events),
+            Token::ServerSocket(pid) => self.hear_server(pid, events),
+            Token::ServerExit(pid) => self.reap_server(pid, events),
+        }
+    }
+
+    fn accept(&mut self, claim: &Claim) {
+        for _ in 0..ACCEPTS_PER_ROUND {
+            let socket = match packet::accept(claim.listener()) {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(error) => {
+                    self.log.write(None, &format!("Unable to accept connection: {error}"));
+                    return;
+                }
+            };
+            self.log.write(None, "Accepting connection...");
+            match self.connections.add(socket, Instant::now()) {
+                Ok(true) => {}
+                Ok(false) => self.log.write(None, "Too many connections: refused one"),
+                Err(_) => self.log.write(None, "User did not send valid credentials"),
+            }
+        }
+    }
+
+    fn connection_acts(&mut self, connection: ConnectionId, events: &mut VecDeque<Event>) {
+        match self.connections.act(connection, &mut self.buffer) {
+            Act::Client(peer, hello) => {
+                events.push_back(Event::ClientArrived { connection, peer, hello: *hello });
+            }
+            Act::Ui => self.log.write(None, "NEW UI"),
+            Act::UiLine(peer, line) => events.push_back(Event::UiLine { connection, peer, line }),
+            Act::UiState => events.push_back(Event::UiState { connection }),
+            Act::Closed(why) => {
+                self.log.write(None, why);
+                self.connections.remove(connection);
+                events.push_back(Event::ConnectionClosed { connection });
+            }
+            Act::Nothing => {}
+        }
+    }
+
+    fn hear_server(&mut self, pid: Pid, events: &mut VecDeque<Event>) {
+        let Some(server) = self.servers.get_mut(&pid) else { return };
+        if server.flush().is_err() {
+            return server.hang_up();
+        }
+        match server.hear(&mut self.buffer) {
+            Heard::Message(message) => {
+                events.push_back(Event::ServerSaid { server: pid, message: *message });
+            }
+            Heard::Nothing => {}
+            Heard::HungUp => server.hang_up(),
+        }
+    }
+
+    fn reap_server(&mut self, pid: Pid, events: &mut VecDeque<Event>) {
+        let Some(server) = self.servers.get_mut(&pid) else { return };
+        // Its last words come before its end.
+        while let Heard::Message(message) = server.hear(&mut self.buffer) {
+            events.push_back(Event::ServerSaid { server: pid, message: *message });
+        }
+        if let Some(exit) = server.exit() {
+            self.servers.remove(&pid);
+            events.push_back(Event::ServerExited { server: pid, exit });
+        }
+    }
+
+    fn close_late(&mut self, events: &mut VecDeque<Event>) {
+        let now = Instant::now();
+        for connection in self.connections.late(now) {
+            self.log.write(None, "Unable to read new connection type information");
+            self.connections.remove(connection);
+            events.push_back(Event::ConnectionClosed { connection });
+        }
+        for server in self.servers.values_mut() {
+            if server.kill_at.is_some_and(|at| at <= now) {
+                server.kill();
+            }
+        }
+    }
+
+    /// Feeds the core until there is nothing left to do; the exit status, if that was the end.
+    fn process(&mut self, mut events: VecDeque<Event>) -> Option<u8> {
+        while let Some(event) = events.pop_front() {
+            for effect in self.core.handle(self.started.elapsed(), event) {
+                if let Some(status) = self.carry_out(effect, &mut events) {
+                    return Some(status);
+                }
+            }
+        }
+        None
+    }
+
+    fn carry_out(&mut self, effect: Effect, events: &mut VecDeque<Event>) -> Option<u8> {
+        match effect {
+            Effect::Log { line, pid } => self.log.write(pid, &line),
+            Effect::Spawn { uid, gid } => {
+                // Next in line, before anything that may concern the new server.
+                events.push_front(match ServerProcess::start(&self.options, uid, gid) {
+                    Ok(server) => {
+                        let pid = server.pid();
+                        self.servers.insert(pid, server);
+                        Event::ServerSpawned { pid, uid }
+                    }
+                    Err(error) => Event::SpawnFailed { uid, message: error.to_string() },
+                });
+            }
+            Effect::Send { server, message } => self.send(server, &message.into(), None),
+            Effect::Forward { connection, server, hello, peer } => {
+                if let Some(socket) = self.connections.remove(connection) {
+                    self.send(server, &ToServer::Attach { hello, peer }, Some(socket));
+                }
+            }
+            Effect::Refuse { connection, code, message } => {
+                self.connections.refuse(connection, code, message)
+            }
+            Effect::Reply { connection, output, error, exit_status } => {
+                self.connections
+                    .reply(connection, &UiReply::Command { output, error, exit_status });
+            }
+            Effect::ReplyState { connection } => {
+                let state = self.core.state();
+                self.connections.reply(connection, &state);
+            }
+            Effect::Kill { server } => {
+                if let Some(server) = self.servers.get_mut(&server) {
+                    server.kill();
+                }
+            }
+            Effect::Exit { status } => return Some(status),
+        }
+        None
+    }
+
+    fn send(&mut self, pid: Pid, message: &ToServer, descriptor: Option<OwnedFd>) {
+        if let Some(server) = self.servers.get_mut(&pid)
+            && let Err(error) = server.send(message, descriptor)
+        {
+            self.log.write(None, &format!("Cannot send to server {pid}: {error}"));
+            server.hang_up();
+        }
+    }
+}

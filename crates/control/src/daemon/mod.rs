@@ -1,0 +1,109 @@
+//! The daemon around [`crate::core`]: one thread, one poll loop.
+//!
+//! - [`claim`]: the directory, its lock, socket and pid file;
+//! - [`detach`] for `-d`;
+//! - [`connections`]: clients and front ends, which are hostile until proven otherwise;
+//! - [`servers`]: server processes;
+//! - [`event_loop`]: polls all of it.
+
+mod claim;
+mod connections;
+mod detach;
+mod event_loop;
+mod notify;
+mod servers;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use crate::core::Provisioning;
+use crate::directories::Directories;
+use crate::log::Echo;
+
+pub use detach::{BackgroundStart, is_background_half, start_in_background};
+pub use event_loop::run;
+
+/// What a daemon is started with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its directories.
+    pub directories: Directories,
+    /// Whose clients get a server when.
+    pub provisioning: Provisioning,
+    /// Whether log lines go to standard output too.
+    pub echo: Echo,
+    /// How servers are started.
+    pub server: ServerCommand,
+}
+
+/// How a server process is started; `--control-fd N` is added.
+#[derive(Debug, Clone)]
+pub struct ServerCommand {
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+/// Why a daemon did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The pipe directory cannot be made or written.
+    #[error("Cannot access CUDA_MPS_PIPE_DIRECTORY={}: {source}", path.display())]
+    PipeDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another daemon lives in the pipe directory.
+    #[error(
+        "An instance of this daemon is already running in {} ({}): stop it with quit, or set CUDA_MPS_PIPE_DIRECTORY to another directory",
+        path.display(),
+        pid.map_or_else(|| "process unknown".to_owned(), |pid| format!("process {pid}"))
+    )]
+    AlreadyRunning {
+        /// The directory.
+        path: PathBuf,
+        /// Its process, if the pid file says.
+        pid: Option<u32>,
+    },
+    /// NVIDIA's own daemon lives in the pipe directory.
+    #[error(
+        "NVIDIA's MPS control daemon is running in {}: stop it with quit, or set CUDA_MPS_PIPE_DIRECTORY to another directory",
+        path.display()
+    )]
+    NativeDaemon {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file of the daemon's cannot be made.
+    #[error("cannot make {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something of the system that does not normally fail.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The background process failed.
+    #[error("{said}")]
+    Background {
+        /// Why, in its words.
+        said: String,
+    },
+}
+
+impl StartError {
+    fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
+        move |source| StartError::System { what, source }
+    }
+}

@@ -1,0 +1,185 @@
+//! Server processes: started as their user, spoken to over a socket pair, waited for.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use link::wire::daemon::{ToDaemon, ToServer};
+use rustix::io::FdFlags;
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use super::Options;
+use crate::core::ServerExit;
+use crate::core::command::Pid;
+use crate::log::open_for_append;
+use crate::packet::{self, Received};
+
+/// Shown for servers by `ps`, where scripts look for it.
+const SHOWN_NAME: &str = "nvidia-cuda-mps-server";
+/// Messages that a server may leave unread; with more it counts as stuck.
+const MAX_UNSENT: usize = 4096;
+/// Between a server's closing of its socket and its killing, if it does not end by itself.
+const HANG_UP_GRACE: Duration = Duration::from_secs(5);
+/// Group of users that have none that is known.
+const NOBODY: u32 = 65534;
+
+/// A server's process.
+#[derive(Debug)]
+pub(super) struct ServerProcess {
+    child: Child,
+    exit_fd: OwnedFd,
+    socket: Option<OwnedFd>,
+    unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    /// Set once it has hung up.
+    pub(super) kill_at: Option<Instant>,
+}
+
+/// What a server did with its socket.
+pub(super) enum Heard {
+    Message(Box<ToDaemon>),
+    Nothing,
+    /// It sent what no server sends, or closed.
+    HungUp,
+}
+
+impl ServerProcess {
+    /// Starts a server for a user.
+    pub(super) fn start(options: &Options, uid: u32, gid: Option<u32>) -> io::Result<Self> {
+        let (ours, theirs) = packet::pair()?;
+        rustix::io::ioctl_fionbio(&theirs, false)?;
+        // Inherited by this child alone: the daemon has one thread, and closes it below.
+        rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
+        let log = || {
+            open_for_append(&options.directories.server_log())
+                .map_or_else(|_| Stdio::null(), Stdio::from)
+        };
+        let mut command = Command::new(&options.server.program);
+        command
+            .arg0(SHOWN_NAME)
+            .args(&options.server.arguments)
+            .args([OsStr::new("--control-fd"), theirs.as_raw_fd().to_string().as_ref()])
+            .env("CUDA_MPS_PIPE_DIRECTORY", options.directories.pipe())
+            .env("CUDA_MPS_LOG_DIRECTORY", options.directories.log())
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove(super::detach::MARK)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log())
+            .stderr(log())
+            // Signals from a terminal are for the daemon, which tells its servers.
+            .process_group(0);
+        if uid != rustix::process::geteuid().as_raw() {
+            command.uid(uid).gid(gid.or_else(|| primary_group(uid)).unwrap_or(NOBODY));
+        }
+        let mut child = command.spawn()?;
+        let exit_fd =
+            match pidfd_open(rustix::process::Pid::from_child(&child), PidfdFlags::empty()) {
+                Ok(exit_fd) => exit_fd,
+                Err(error) => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(error.into());
+                }
+            };
+        Ok(ServerProcess {
+            child,
+            exit_fd,
+            socket: Some(ours),
+            unsent: VecDeque::new(),
+            kill_at: None,
+        })
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.child.id()
+    }
+
+    /// Readable once the process has ended.
+    pub(super) fn exit_fd(&self) -> &OwnedFd {
+        &self.exit_fd
+    }
+
+    pub(super) fn socket(&self) -> Option<&OwnedFd> {
+        self.socket.as_ref()
+    }
+
+    /// Whether messages wait for room.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Queues a message and sends what can be sent. An error means that the server is stuck or gone.
+    pub(super) fn send(
+        &mut self,
+        message: &ToServer,
+        descriptor: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        if self.unsent.len() >= MAX_UNSENT {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the server does not read its messages",
+            ));
+        }
+        self.unsent.push_back((packet::encode(message)?, descriptor));
+        self.flush()
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        let Some(socket) = &self.socket else {
+            self.unsent.clear();
+            return Ok(());
+        };
+        while let Some((bytes, descriptor)) = self.unsent.front() {
+            match packet::send(socket.as_fd(), bytes, descriptor.as_ref().map(AsFd::as_fd)) {
+                Ok(()) => drop(self.unsent.pop_front()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn hear(&mut self, buffer: &mut [u8]) -> Heard {
+        let Some(socket) = &self.socket else { return Heard::Nothing };
+        match packet::receive(socket.as_fd(), buffer) {
+            Ok(Received::Message(message)) => Heard::Message(Box::new(message)),
+            Ok(Received::Nothing) => Heard::Nothing,
+            Ok(Received::Garbage | Received::Closed) | Err(_) => Heard::HungUp,
+        }
+    }
+
+    /// Stops listening to a server that has closed or talks nonsense; it is given a moment to end by itself.
+    pub(super) fn hang_up(&mut self) {
+        self.socket = None;
+        self.unsent.clear();
+        self.kill_at.get_or_insert(Instant::now() + HANG_UP_GRACE);
+    }
+
+    pub(super) fn kill(&mut self) {
+        self.kill_at = None;
+        let _ = self.child.kill(); // Fails only if it has ended.
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn exit(&mut self) -> Option<ServerExit> {
+        let status = self.child.try_wait().ok()??;
+        Some(match status.signal() {
+            Some(signal) => ServerExit::Signal(signal),
+            None => ServerExit::Status(status.code().unwrap_or(-1)),
+        })
+    }
+}
+
+/// The group of a user in `/etc/passwd`.
+fn primary_group(uid: u32) -> Option<u32> {
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        (fields.next()?.parse() == Ok(uid)).then(|| fields.next()?.parse().ok())?
+    })
+}

@@ -1,0 +1,96 @@
+//! Where the daemon's files are: `CUDA_MPS_PIPE_DIRECTORY` and `CUDA_MPS_LOG_DIRECTORY` (NVIDIA's MPS guide, 4.2.2, 4.2.3).
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Used when `CUDA_MPS_PIPE_DIRECTORY` is not set.
+pub const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
+/// Used when `CUDA_MPS_LOG_DIRECTORY` is not set.
+pub const DEFAULT_LOG_DIRECTORY: &str = "/var/log/nvidia-mps";
+
+/// The two directories; absolute, and possibly one and the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Directories {
+    pipe: PathBuf,
+    log: PathBuf,
+}
+
+impl Directories {
+    /// As the process's environment says.
+    pub fn from_environment() -> Self {
+        Self::from_variables(|name| std::env::var_os(name))
+    }
+
+    /// As the given environment says; empty values count as unset.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let directory = |name: &str, default: &str| {
+            let path = variable(name)
+                .filter(|value| !value.is_empty())
+                .map_or(default.into(), PathBuf::from);
+            // Relative paths must keep their meaning when the daemon leaves its working directory.
+            std::path::absolute(&path).unwrap_or(path)
+        };
+        Directories {
+            pipe: directory("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPE_DIRECTORY),
+            log: directory("CUDA_MPS_LOG_DIRECTORY", DEFAULT_LOG_DIRECTORY),
+        }
+    }
+
+    /// The pipe directory.
+    pub fn pipe(&self) -> &Path {
+        &self.pipe
+    }
+
+    /// The log directory.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// The daemon's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.pipe.join(link::wire::DAEMON_SOCKET)
+    }
+
+    /// Held locked by the daemon that lives in this directory.
+    pub fn lock(&self) -> PathBuf {
+        self.pipe.join("openmps-control.lock")
+    }
+
+    /// The file with the daemon's process id, named as the original's.
+    pub fn pid_file(&self) -> PathBuf {
+        self.pipe.join("nvidia-cuda-mps-control.pid")
+    }
+
+    /// The socket of NVIDIA's own daemon, which must not live in the same directory.
+    pub fn native_socket(&self) -> PathBuf {
+        self.pipe.join("control")
+    }
+
+    /// The daemon's log.
+    pub fn control_log(&self) -> PathBuf {
+        self.log.join("control.log")
+    }
+
+    /// The servers' log.
+    pub fn server_log(&self) -> PathBuf {
+        self.log.join("server.log")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unset_and_empty_variables_mean_the_defaults() {
+        let defaults = Directories::from_variables(|_| None);
+        assert_eq!(defaults.pipe(), Path::new(DEFAULT_PIPE_DIRECTORY));
+        assert_eq!(Directories::from_variables(|_| Some(OsString::new())), defaults);
+    }
+
+    #[test]
+    fn relative_directories_become_absolute() {
+        let directories = Directories::from_variables(|_| Some("here".into()));
+        assert!(directories.pipe().is_absolute() && directories.pipe().ends_with("here"));
+    }
+}

@@ -1,0 +1,48 @@
+//! Who is at the other end of a Unix socket, in the kernel's word.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::wire::daemon::Peer;
+
+/// The peer's credentials as they were when it connected.
+///
+/// The process id is 0 for a peer whose PID namespace this process cannot see into, which is why this is not rustix's
+/// `socket_peercred`: its result cannot hold a 0.
+///
+/// # Errors
+/// Those of `getsockopt`.
+pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+    let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
+    let mut size_bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to a ucred and to its size, and the kernel writes no more than that size.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            credentials.as_mut_ptr().cast(),
+            &raw mut size_bytes,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all of it was zeroed at first, and a ucred has no invalid values.
+    let libc::ucred { pid, uid, gid } = unsafe { credentials.assume_init() };
+    Ok(Peer { pid: u32::try_from(pid).unwrap_or(0), uid, gid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_pair_is_this_process() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        assert_eq!(credentials(one.as_fd()).unwrap().pid, std::process::id());
+    }
+}

@@ -1,0 +1,144 @@
+//! The command line of `openmps`, from which help, man pages and completions come.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const ENVIRONMENT: &str = "\
+Environment:
+  CUDA_MPS_PIPE_DIRECTORY  where the daemon's socket is [/tmp/nvidia-mps]
+  CUDA_MPS_LOG_DIRECTORY   where control.log and server.log are [/var/log/nvidia-mps]
+  OPENMPS_LIB_DIR          where libcuda.so.1 and libsoftcuda.so of OpenMPS are [../lib/openmps beside the
+                           executable's directory, or that directory itself if it has libcuda.so.1]
+  OPENMPS_NATIVE_DRIVER    the driver library that does the work [NVIDIA's libcuda.so.1 of this system]";
+
+/// Share a GPU between CUDA programs.
+#[derive(Debug, Parser)]
+#[command(name = "openmps", version, about, after_help = ENVIRONMENT, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Run),
+    Env(Env),
+    Ps(View),
+    Status(StatusView),
+    Control(Control),
+    #[command(hide = true)]
+    Server(Server),
+    #[command(hide = true)]
+    Executor(Executor),
+}
+
+/// Run a program under OpenMPS, starting the daemon if there is none.
+///
+/// The program takes this process's place: its signals and its exit status are its own. 126 means that it could not be
+/// run, 127 that it was not found.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// Let the software GPU do the work.
+    #[arg(long, conflicts_with = "native_driver")]
+    pub(crate) softcuda: bool,
+    /// Let this driver library do the work, instead of NVIDIA's libcuda.so.1 of this system.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) native_driver: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Print the settings that make a shell's programs run under OpenMPS.
+///
+/// For example: eval "$(openmps env)".
+#[derive(Debug, Args)]
+pub(crate) struct Env {
+    /// The shell to print them for.
+    #[arg(long, value_enum, default_value_t = Shell::Sh)]
+    pub(crate) shell: Shell,
+}
+
+/// Syntaxes of shells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    /// sh, bash, zsh and their kin.
+    Sh,
+    /// fish.
+    Fish,
+    /// csh and tcsh.
+    Csh,
+}
+
+/// List the client processes.
+#[derive(Debug, Args)]
+pub(crate) struct View {
+    /// Print JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show the daemon, its servers and their devices.
+#[derive(Debug, Args)]
+pub(crate) struct StatusView {
+    /// Print JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How something is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+impl View {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
+    }
+}
+
+impl StatusView {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
+    }
+}
+
+fn format_of(json: bool) -> Format {
+    if json { Format::Json } else { Format::Table }
+}
+
+/// The control utility, as nvidia-cuda-mps-control but with honest exit codes (see its --help).
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Control {
+    /// Its options and command.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+/// A server process; started by the daemon.
+#[derive(Debug, Args)]
+pub(crate) struct Server {
+    /// Descriptor of its socket to the daemon.
+    #[arg(long)]
+    pub(crate) control_fd: i32,
+}
+
+/// An executor process; started by a server.
+#[derive(Debug, Args)]
+pub(crate) struct Executor {
+    /// What its server says.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
+}

@@ -1,0 +1,264 @@
+//! The original's control utility: `nvidia-cuda-mps-control [options] [command]`, and `openmps control` alike.
+//!
+//! Options, their odd spellings included, are those that driver 580's help prints. Exit codes: the alias ends as the original does (0
+//! even after a bad command, as long as the daemon could be spoken to); `openmps control` ends with 1 if a command
+//! complained.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use control::core::Provisioning;
+use control::daemon::{self, BackgroundStart, Options, ServerCommand, StartError};
+use control::directories::Directories;
+use control::frontend::{Frontend, FrontendError, Outcome, run_arguments, run_stdin};
+use control::log::Echo;
+
+use crate::FAILURE;
+
+/// By this name the executable is the original's control utility; so are daemons shown.
+pub(crate) const NAME: &str = "nvidia-cuda-mps-control";
+
+/// What failure of a command means for the exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExitStatus {
+    /// Nothing.
+    AsTheOriginal,
+    /// 1.
+    Honest,
+}
+
+const HELP: &str = "\
+OpenMPS control daemon and its front end; stands in for nvidia-cuda-mps-control.
+
+nvidia-cuda-mps-control [options] [command]
+Without options: runs the command, or commands from standard input, one per line.
+
+OPTIONS:
+  -h, --help              Print this text
+  -v                      Print the version
+  -d, --daemon            Start the daemon in the background
+  -f, --foreground        Start the daemon in the foreground, log on standard output (also --forground)
+  -M, --multiuser-server  One server for all users, who give up their isolation (also -multiuser-server)
+  -q, --ready-devices     Accepted for compatibility
+
+COMMANDS:
+  start_server -uid <user id>                           Start a server for a user
+  shutdown_server <PID> [-f]                            Stop a server once its clients have left; -f: at once
+  quit [-t <seconds>]                                   Stop the daemon once all clients have left; -t: or after that time
+  get_server_list                                       PIDs of the servers
+  get_server_status <PID>                               INITIALIZING, ACTIVE or FAULT
+  get_client_list <PID>                                 PIDs of a server's clients
+  get_device_client_list [<PID>]                        Devices and their clients
+  ps [-p <PID>]                                         Table of client processes
+  set_default_active_thread_percentage <percentage>     Portion of threads, for servers to come
+  get_default_active_thread_percentage                  Print it
+  set_active_thread_percentage <PID> <percentage>       Portion of threads, for a server's clients to come
+  get_active_thread_percentage <PID>                    Print it
+  set_default_device_pinned_mem_limit <device> <limit>  Device memory per client, for servers to come (10G, 512M; 0: none)
+  get_default_device_pinned_mem_limit <device>          Print it
+  set_device_pinned_mem_limit <PID> <device> <limit>    Device memory per client, for a server's clients to come
+  get_device_pinned_mem_limit <PID> <device>            Print it
+  set_default_client_priority <priority>                0 (normal) or 1 (below normal), for clients to come
+  get_default_client_priority                           Print it
+  terminate_client <server PID> <client PID>            End a client's work on the GPU
+  device_query [<PID>] [--csv]                          Table of devices
+
+ENVIRONMENT:
+  CUDA_MPS_PIPE_DIRECTORY  Where the daemon's socket is [/tmp/nvidia-mps]
+  CUDA_MPS_LOG_DIRECTORY   Where control.log and server.log are [/var/log/nvidia-mps]
+";
+
+/// What the arguments ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Request {
+    Help,
+    Version,
+    Daemon {
+        place: Place,
+        provisioning: Provisioning,
+    },
+    /// A command, or with no words those of standard input.
+    Command(Vec<String>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Background,
+    Foreground,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("unknown option `{0}`: --help lists the options")]
+    UnknownOption(String),
+    #[error("-d and -f exclude each other")]
+    BothPlaces,
+    #[error("{0} is for a daemon that is being started: give -d or -f too")]
+    NoDaemon(&'static str),
+    #[error("the multi-user server must be started by root")]
+    MultiuserWithoutRoot,
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Frontend(#[from] FrontendError),
+    #[error("cannot find this executable: {0}")]
+    Executable(io::Error),
+}
+
+/// Runs as the control utility with these arguments.
+pub(crate) fn main(arguments: Vec<OsString>, exit: ExitStatus) -> ExitCode {
+    let words: Vec<String> =
+        arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    match parse(&words).and_then(|request| carry_out(request, &arguments)) {
+        Ok(Outcome { original_status, complained }) => match exit {
+            ExitStatus::Honest if complained => ExitCode::from(FAILURE),
+            _ => ExitCode::from(original_status),
+        },
+        Err(failure) => {
+            let _ = writeln!(io::stderr(), "{failure}");
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+fn parse(words: &[String]) -> Result<Request, Failure> {
+    let mut place = None;
+    let mut multiuser = None;
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        match word.as_str() {
+            "-h" | "--help" => return Ok(Request::Help),
+            "-v" | "--version" => return Ok(Request::Version),
+            "-d" | "--daemon" => set_place(&mut place, Place::Background)?,
+            "-f" | "--forground" | "--foreground" => set_place(&mut place, Place::Foreground)?,
+            "-M" | "--multiuser-server" | "-multiuser-server" => multiuser = Some("-M"),
+            "-q" | "--ready-devices" => {}
+            option if option.starts_with('-') => {
+                return Err(Failure::UnknownOption(option.to_owned()));
+            }
+            command => {
+                let words = std::iter::once(command.to_owned()).chain(rest.cloned()).collect();
+                return Ok(Request::Command(words));
+            }
+        }
+    }
+    match (place, multiuser) {
+        (Some(place), _) => {
+            let provisioning = if multiuser.is_some() {
+                Provisioning::Multiuser
+            } else {
+                Provisioning::OneUserAtATime
+            };
+            Ok(Request::Daemon { place, provisioning })
+        }
+        (None, Some(option)) => Err(Failure::NoDaemon(option)),
+        (None, None) => Ok(Request::Command(Vec::new())),
+    }
+}
+
+fn set_place(place: &mut Option<Place>, wanted: Place) -> Result<(), Failure> {
+    match place.replace(wanted) {
+        Some(other) if other != wanted => Err(Failure::BothPlaces),
+        _ => Ok(()),
+    }
+}
+
+fn carry_out(request: Request, arguments: &[OsString]) -> Result<Outcome, Failure> {
+    let done = |original_status| Ok(Outcome { original_status, complained: false });
+    match request {
+        Request::Help => {
+            print!("{HELP}");
+            done(0)
+        }
+        Request::Version => {
+            println!("OpenMPS control {}. Binary version: 13000", env!("CARGO_PKG_VERSION"));
+            done(0)
+        }
+        Request::Daemon { provisioning: Provisioning::Multiuser, .. }
+            if !rustix::process::geteuid().is_root() =>
+        {
+            Err(Failure::MultiuserWithoutRoot)
+        }
+        Request::Daemon { place, provisioning } => {
+            start_daemon(place, provisioning, arguments).and_then(done)
+        }
+        Request::Command(words) => {
+            let mut frontend = Frontend::connect(&Directories::from_environment())?;
+            Ok(if words.is_empty() {
+                run_stdin(&mut frontend)?
+            } else {
+                run_arguments(&mut frontend, &words)?
+            })
+        }
+    }
+}
+
+fn start_daemon(
+    place: Place,
+    provisioning: Provisioning,
+    arguments: &[OsString],
+) -> Result<u8, Failure> {
+    let program = std::env::current_exe().map_err(Failure::Executable)?;
+    if place == Place::Background && !daemon::is_background_half() {
+        let start = BackgroundStart {
+            program,
+            name: NAME.to_owned(),
+            arguments: arguments.to_vec(),
+            environment: Vec::new(),
+        };
+        let warnings = daemon::start_in_background(&start)?;
+        let _ = write!(io::stderr(), "{warnings}");
+        return Ok(0);
+    }
+    let echo = match place {
+        Place::Foreground => Echo::Stdout,
+        Place::Background => Echo::None,
+    };
+    let server = ServerCommand { program, arguments: vec!["server".into()] };
+    let options =
+        Options { directories: Directories::from_environment(), provisioning, echo, server };
+    Ok(daemon::run(options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Request, Failure> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_have_the_originals_spellings() {
+        for line in [
+            "-f -multiuser-server",
+            "-M -f",
+            "--multiuser-server --forground",
+            "--foreground -M -q",
+        ] {
+            let daemon =
+                Request::Daemon { place: Place::Foreground, provisioning: Provisioning::Multiuser };
+            assert_eq!(parsed(line).unwrap(), daemon, "{line}");
+        }
+        let daemon = Request::Daemon {
+            place: Place::Background,
+            provisioning: Provisioning::OneUserAtATime,
+        };
+        assert_eq!(parsed("--daemon").unwrap(), daemon);
+    }
+
+    #[test]
+    fn the_first_plain_word_begins_a_command() {
+        let command = ["ps", "-p", "7"].map(str::to_owned).to_vec();
+        assert_eq!(parsed("ps -p 7").unwrap(), Request::Command(command));
+        assert_eq!(parsed("").unwrap(), Request::Command(Vec::new()));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(matches!(parsed("-z"), Err(Failure::UnknownOption(_))));
+        assert!(matches!(parsed("-d -f"), Err(Failure::BothPlaces)));
+        assert!(matches!(parsed("-M"), Err(Failure::NoDaemon(_))));
+    }
+}

@@ -1,0 +1,100 @@
+//! `openmps run`: a program as a client, with all that it needs started before.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use control::daemon::{BackgroundStart, StartError, start_in_background};
+use control::directories::Directories;
+use control::frontend::{Frontend, FrontendError};
+
+use crate::cli::Run;
+use crate::environment::client_variables;
+use crate::installation::{
+    DriverWish, NATIVE_DRIVER_VARIABLE, NativeDriver, library_directory, native_driver,
+};
+use crate::original;
+
+/// As shells do: found, but not executable.
+const CANNOT_EXECUTE: u8 = 126;
+/// As shells do.
+const NOT_FOUND: u8 = 127;
+
+/// Runs the program in this process's place; returns only when that could not be done.
+///
+/// # Errors
+/// No libraries, no driver, no daemon.
+pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
+    let libraries = library_directory()?;
+    let wish = match (options.softcuda, options.native_driver) {
+        (true, _) => DriverWish::Software,
+        (false, Some(path)) => DriverWish::Path(path),
+        (false, None) => DriverWish::None,
+    };
+    let driver = native_driver(wish, &libraries)?;
+    if let NativeDriver::SoftwareForWant(path) = &driver {
+        eprintln!(
+            "openmps: no NVIDIA driver on this system: running on the software GPU ({})",
+            path.display()
+        );
+    }
+    let directories = Directories::from_environment();
+    ensure_daemon(&directories, &libraries, &driver)?;
+    let Some((program, arguments)) = options.command.split_first() else {
+        bail!("no program was named")
+    };
+    let error = Command::new(program)
+        .args(arguments)
+        .envs(client_variables(&libraries, &driver, &directories)?)
+        .exec();
+    eprintln!("openmps: cannot run {}: {error}", program.to_string_lossy());
+    Ok(ExitCode::from(if error.kind() == io::ErrorKind::NotFound {
+        NOT_FOUND
+    } else {
+        CANNOT_EXECUTE
+    }))
+}
+
+/// Starts a daemon in the background unless one answers.
+fn ensure_daemon(
+    directories: &Directories,
+    libraries: &Path,
+    driver: &NativeDriver,
+) -> anyhow::Result<()> {
+    match Frontend::connect(directories) {
+        Ok(_) => return Ok(()),
+        Err(FrontendError::NoDaemon { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut environment: Vec<(String, OsString)> = vec![
+        (NATIVE_DRIVER_VARIABLE.to_owned(), driver.path().into()),
+        ("OPENMPS_LIB_DIR".to_owned(), libraries.into()),
+    ];
+    let no_log_directory =
+        std::env::var_os("CUDA_MPS_LOG_DIRECTORY").is_none_or(|value| value.is_empty());
+    if no_log_directory && !rustix::process::geteuid().is_root() {
+        // The default is for root alone.
+        environment.push(("CUDA_MPS_LOG_DIRECTORY".to_owned(), directories.pipe().into()));
+    }
+    let start = BackgroundStart {
+        program: std::env::current_exe().context("cannot find this executable")?,
+        name: original::NAME.to_owned(),
+        arguments: vec!["-d".into()],
+        environment,
+    };
+    match start_in_background(&start) {
+        Ok(warnings) => {
+            eprint!("{warnings}");
+            Ok(())
+        }
+        // Another `run` may have been faster.
+        Err(StartError::Background { said }) => match Frontend::connect(directories) {
+            Ok(_) => Ok(()),
+            Err(_) => bail!("the control daemon did not start: {said}"),
+        },
+        Err(error) => Err(error).context("the control daemon did not start"),
+    }
+}

@@ -1,0 +1,165 @@
+//! `openmps ps` and `openmps status`: what runs, for people and for programs.
+
+use std::process::ExitCode;
+
+use control::directories::Directories;
+use control::frontend::Frontend;
+use link::wire::daemon::{ClientSnapshot, ServerStatus};
+use link::wire::ui::{DaemonState, ServerState};
+use serde::Serialize;
+
+use crate::cli::Format;
+
+/// Version of the meaning of what `--json` prints.
+const SCHEMA: u32 = 1;
+
+/// What `--json` prints, beside the command's own fields.
+#[derive(Debug, Serialize)]
+struct Document<T> {
+    schema: u32,
+    #[serde(flatten)]
+    content: T,
+}
+
+#[derive(Debug, Serialize)]
+struct Clients<'a> {
+    clients: Vec<Client<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Client<'a> {
+    server_pid: u32,
+    #[serde(flatten)]
+    client: &'a ClientSnapshot,
+}
+
+/// `openmps ps`.
+///
+/// # Errors
+/// No daemon.
+pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
+    let state = daemon_state()?;
+    let clients: Vec<Client<'_>> = state
+        .servers
+        .iter()
+        .flat_map(|server| {
+            server.snapshot.clients.iter().map(|client| Client { server_pid: server.pid, client })
+        })
+        .collect();
+    match format {
+        Format::Json => print_json(Clients { clients })?,
+        Format::Table => {
+            let mut table = Table::new([
+                "PID", "USER", "SERVER", "DEVICES", "KERNELS", "COPIED", "MEMORY", "COMMAND",
+            ]);
+            for Client { server_pid, client } in clients {
+                let mut devices: Vec<String> =
+                    client.contexts.iter().map(|context| context.device.to_string()).collect();
+                devices.dedup();
+                table.row([
+                    client.pid.to_string(),
+                    client.uid.to_string(),
+                    server_pid.to_string(),
+                    devices.join(","),
+                    client.kernels.to_string(),
+                    bytes(client.copied_bytes),
+                    bytes(client.granted_bytes),
+                    client.command.chars().filter(|c| !c.is_control()).collect(),
+                ]);
+            }
+            table.print();
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `openmps status`.
+///
+/// # Errors
+/// No daemon.
+pub(crate) fn status(format: Format) -> anyhow::Result<ExitCode> {
+    let state = daemon_state()?;
+    match format {
+        Format::Json => print_json(&state)?,
+        Format::Table => {
+            println!("daemon {}, {} server(s)", state.daemon_pid, state.servers.len());
+            state.servers.iter().for_each(print_server);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_server(server: &ServerState) {
+    let ServerState { pid, uid, status, snapshot } = server;
+    let status = match status {
+        ServerStatus::Initializing => "INITIALIZING",
+        ServerStatus::Active => "ACTIVE",
+        ServerStatus::Fault => "FAULT",
+    };
+    println!(
+        "\nserver {pid} of user {uid}: {status}, {} client(s), {} since it started",
+        snapshot.clients.len(),
+        snapshot.clients_ever
+    );
+    let mut table = Table::new(["DEVICE", "NAME", "UUID", "PCI", "EXECUTOR", "MEMORY", "KERNELS"]);
+    for (index, device) in snapshot.devices.iter().enumerate() {
+        table.row([
+            index.to_string(),
+            device.name.clone(),
+            device.uuid.clone(),
+            device.pci_bus_id.clone(),
+            device.executor_pid.to_string(),
+            bytes(device.granted_bytes),
+            device.kernels_ever.to_string(),
+        ]);
+    }
+    table.print();
+}
+
+fn daemon_state() -> anyhow::Result<DaemonState> {
+    Ok(Frontend::connect(&Directories::from_environment())?.state()?)
+}
+
+fn print_json<T: Serialize>(content: T) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(&Document { schema: SCHEMA, content })?);
+    Ok(())
+}
+
+/// A number of bytes with at most four digits and a binary unit.
+fn bytes(count: u64) -> String {
+    let mut value = count as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value < 1024.0 {
+            return if unit == "B" { format!("{count} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}
+
+/// Columns as wide as their widest cell; the last one is not padded.
+struct Table<const N: usize> {
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    fn new(heading: [&str; N]) -> Self {
+        Table { rows: vec![heading.map(str::to_owned)] }
+    }
+
+    fn row(&mut self, cells: [String; N]) {
+        self.rows.push(cells);
+    }
+
+    fn print(&self) {
+        let width = |column: usize| {
+            self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
+        };
+        let widths: [usize; N] = std::array::from_fn(width);
+        for row in &self.rows {
+            let cells: Vec<String> =
+                row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            println!("{}", cells.join("  ").trim_end());
+        }
+    }
+}
