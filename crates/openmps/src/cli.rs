@@ -27,7 +27,10 @@ pub(crate) enum Command {
     Env(Env),
     Ps(View),
     Status(StatusView),
+    Bench(crate::bench::Bench),
     Control(Control),
+    #[command(hide = true)]
+    BenchWorker(crate::bench::BenchWorker),
     #[command(hide = true)]
     Server(Server),
     #[command(hide = true)]

@@ -1,9 +1,10 @@
 //! The openmps executable.
 //!
 //! One file, several faces: as `nvidia-cuda-mps-control` it is the original's control utility ([`original`]); as `openmps`
-//! it runs programs under OpenMPS ([`run`], [`environment`]), shows what runs ([`show`]) and is, behind hidden subcommands, the
+//! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), shows what runs ([`show`]) and is, behind hidden subcommands, the
 //! processes that the daemon starts ([`internal`]).
 
+mod bench;
 mod cli;
 mod environment;
 mod installation;
@@ -39,6 +40,8 @@ fn main() -> ExitCode {
         cli::Command::Env(env) => environment::print_exports(env.shell),
         cli::Command::Ps(view) => show::ps(view.format()),
         cli::Command::Status(view) => show::status(view.format()),
+        cli::Command::Bench(options) => bench::bench(options),
+        cli::Command::BenchWorker(options) => bench::worker(options),
         cli::Command::Control(_) => unreachable_control(),
         cli::Command::Server(server) => internal::server(server),
         cli::Command::Executor(executor) => internal::executor(executor),

@@ -1,0 +1,137 @@
+//! `openmps bench`: the peers of this machine, measured in one run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use bench::peer::{Peer, Places, nvidia_is_installed};
+use bench::report::Report;
+use bench::runner::{self, Plan};
+use bench::worker::{self, Task};
+use bench::workload::Workload;
+use clap::Args;
+
+use crate::installation::{self, DriverWish};
+
+/// Measure small kernels beside the other ways to share a device.
+///
+/// Every peer runs the same client program: `none` is the native driver alone, `nvidia` NVIDIA's MPS where it is installed, `openmps` this project.
+/// The peers take turns, and the whole is repeated; the table shows medians, and each peer's rate over the first peer's.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// What the clients do.
+    #[arg(long, value_delimiter = ',', default_value = "lat,empty", value_parser = workload, value_name = "tiny,empty,lat,infer")]
+    workload: Vec<Workload>,
+    /// How many clients at once.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,8", value_name = "N,...")]
+    clients: Vec<usize>,
+    /// Ways to share [default: all that are installed].
+    #[arg(long, value_delimiter = ',', value_parser = peer, value_name = "none,nvidia,openmps")]
+    peers: Option<Vec<Peer>>,
+    /// How often everything is measured.
+    #[arg(long, default_value_t = 3)]
+    repeat: usize,
+    /// How long each run lasts, in milliseconds.
+    #[arg(long, default_value_t = 1000)]
+    duration_ms: u64,
+    /// Let the software GPU do the work.
+    #[arg(long, conflicts_with = "native_driver")]
+    softcuda: bool,
+    /// Let this driver library do the work.
+    #[arg(long, value_name = "PATH")]
+    native_driver: Option<PathBuf>,
+    /// Write everything measured to this file, as JSON with a `schema` number.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// One client of a bench; started by it.
+#[derive(Debug, Args)]
+pub(crate) struct BenchWorker {
+    /// Driver library to open.
+    #[arg(long)]
+    driver: PathBuf,
+    /// What to do.
+    #[arg(long, value_parser = workload)]
+    workload: Workload,
+    /// For how long, in milliseconds.
+    #[arg(long)]
+    duration_ms: u64,
+}
+
+/// Measures, prints the table and writes the report.
+///
+/// # Errors
+/// A peer that cannot be started, a worker that fails, a report that cannot be written.
+pub(crate) fn bench(options: Bench) -> anyhow::Result<ExitCode> {
+    let libraries = installation::library_directory()?;
+    let wish = match (options.softcuda, options.native_driver) {
+        (true, _) => DriverWish::Software,
+        (false, Some(path)) => DriverWish::Path(path),
+        (false, None) => DriverWish::None,
+    };
+    let native = installation::native_driver(wish, &libraries)?;
+    let software = native.path().starts_with(&libraries);
+    let peers = match options.peers {
+        Some(peers) if peers.contains(&Peer::Nvidia) && (software || !nvidia_is_installed()) => {
+            bail!(
+                "the peer `nvidia` needs NVIDIA's driver and its nvidia-cuda-mps-control on the PATH"
+            )
+        }
+        Some(peers) => peers,
+        None => Peer::ALL
+            .into_iter()
+            .filter(|&peer| peer != Peer::Nvidia || (!software && nvidia_is_installed()))
+            .collect(),
+    };
+    let plan = Plan {
+        places: Places {
+            openmps: std::env::current_exe().context("cannot find this executable")?,
+            client_library: libraries.join("libcuda.so.1"),
+            native_driver: native.path().as_os_str().to_owned(),
+        },
+        peers,
+        workloads: options.workload,
+        clients: options.clients,
+        repeats: options.repeat,
+        duration_ms: options.duration_ms,
+    };
+    let measurements = runner::run(&plan, |measurement| {
+        eprintln!(
+            "{} {} clients={} repeat={} kernels/s={:.0}",
+            measurement.peer.name(),
+            measurement.workload.name(),
+            measurement.clients,
+            measurement.repeat + 1,
+            measurement.kernels_per_second
+        );
+    })?;
+    let report = Report::new(&plan, measurements);
+    print!("{}", report.table());
+    if let Some(path) = options.json {
+        let text = serde_json::to_string_pretty(&report)?;
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Works as one client.
+///
+/// # Errors
+/// What the driver refused.
+pub(crate) fn worker(options: BenchWorker) -> anyhow::Result<ExitCode> {
+    worker::run(&Task {
+        driver: options.driver.into_os_string(),
+        workload: options.workload,
+        duration_ms: options.duration_ms,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn workload(name: &str) -> Result<Workload, String> {
+    Workload::from_name(name).ok_or_else(|| "workloads are tiny, empty, lat and infer".to_owned())
+}
+
+fn peer(name: &str) -> Result<Peer, String> {
+    Peer::from_name(name).ok_or_else(|| "peers are none, nvidia and openmps".to_owned())
+}
