@@ -4,6 +4,7 @@
 //! the README can name one line for each and both run the same code.
 
 mod command;
+mod compat;
 mod dist;
 mod paths;
 mod programs;
@@ -33,6 +34,12 @@ enum Task {
     Ptx,
     /// Compile the CUDA programs of the tests into target/programs
     Programs,
+    /// Write COMPATIBILITY.md from the lists of functions of the client runtime and the software GPU
+    Compat {
+        /// Only check that the file is up to date
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> Result<()> {
@@ -52,6 +59,10 @@ fn main() -> Result<()> {
             let dist = dist::build(&paths)?;
             let programs = programs::build(&paths, &dist)?;
             println!("built {}", programs.display());
+        }
+        Task::Compat { check } => {
+            compat::run(&paths, if check { compat::Mode::Check } else { compat::Mode::Write })?;
+            println!("COMPATIBILITY.md is up to date");
         }
     }
     Ok(())

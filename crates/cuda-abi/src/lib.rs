@@ -16,6 +16,7 @@ mod generated;
 pub mod boundary;
 pub mod build;
 pub mod classes;
+pub mod compat;
 pub mod context_storage;
 pub mod export_tables;
 pub mod functions;
