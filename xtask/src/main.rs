@@ -30,7 +30,7 @@ enum Task {
     Build,
     /// Install the CUDA compiler and libraries that the tests need into target/cuda-toolchain
     Toolchain,
-    /// Compile the kernels of the demo and the benchmark into the PTX that is checked in beside them
+    /// Compile the kernels of the demo into the PTX that is checked in beside them
     Ptx,
     /// Compile the CUDA programs of the tests into target/programs
     Programs,

@@ -1,6 +1,6 @@
 //! `cargo xtask ptx`: compiles the kernels that are checked in beside their source as PTX.
 //!
-//! The demo and the benchmark need nothing but cargo, so the PTX of their kernels is in the repository. This makes it
+//! The demo needs nothing but cargo, so the PTX of its kernels is in the repository. This makes it
 //! anew, with the compiler that `cargo xtask toolchain` installs.
 
 use std::fs;
@@ -14,7 +14,7 @@ use crate::programs::files_in;
 use crate::toolchain;
 
 /// Where kernels lie, relative to the root.
-const DIRECTORIES: &[&str] = &["programs/demo/kernels", "bench/client/kernels"];
+const DIRECTORIES: &[&str] = &["programs/demo/kernels"];
 
 /// Compiles every `.cu` of the directories into the `.ptx` beside it; returns how many.
 ///

@@ -84,8 +84,11 @@ impl Allocator {
         if self.free_bytes <= keep_free_bytes {
             return None;
         }
-        let &(size_bytes, address) =
-            self.by_size.iter().rev().find(|(size, address)| self.grants.get(address) == Some(size))?;
+        let &(size_bytes, address) = self
+            .by_size
+            .iter()
+            .rev()
+            .find(|(size, address)| self.grants.get(address) == Some(size))?;
         self.remove_free(address, size_bytes);
         self.grants.remove(&address);
         Some(Range { address, size_bytes })
@@ -124,7 +127,10 @@ mod tests {
         assert_eq!(allocator.free(a + 512), None, "no start of a range");
         assert_eq!(allocator.free(a), Some(512));
         assert_eq!(allocator.take_free_grant(2 * MIB), None, "kept");
-        assert_eq!(allocator.take_free_grant(0), Some(Range { address: 0x1000_0000, size_bytes: 2 * MIB }));
+        assert_eq!(
+            allocator.take_free_grant(0),
+            Some(Range { address: 0x1000_0000, size_bytes: 2 * MIB })
+        );
         assert_eq!(allocator.allocate(1), None);
     }
 

@@ -22,7 +22,6 @@ pub(crate) enum AttachError {
     },
 }
 
-
 fn socket_path() -> PathBuf {
     let directory = std::env::var_os(PIPE_DIRECTORY_VARIABLE).filter(|d| !d.is_empty());
     let directory = directory.unwrap_or_else(|| DEFAULT_PIPE_DIRECTORY.into());
@@ -31,8 +30,13 @@ fn socket_path() -> PathBuf {
 
 fn open_socket(path: &Path) -> Result<OwnedFd, AttachError> {
     let no_daemon = |reason| AttachError::NoDaemon { path: path.to_owned(), reason };
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(no_daemon)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(no_daemon)?;
     let address = SocketAddrUnix::new(path).map_err(no_daemon)?;
     rustix::net::connect(&socket, &address).map_err(no_daemon)?;
     Ok(socket)

@@ -5,9 +5,9 @@
 //! `cuInit`, never a reason to go native. No socket, or nobody behind it, means native: the jump table is filled with the native driver's functions.
 
 use crate::attach::{self, AttachError};
+use crate::error;
 use crate::exports;
 use crate::native;
-use crate::error;
 use cuda_abi::table::DriverTable;
 use cuda_abi::types::CUresult;
 use std::sync::OnceLock;

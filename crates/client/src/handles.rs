@@ -90,7 +90,8 @@ impl<T> Table<T> {
         if !self.kind.is(token) || token & ((1 << LOW_BITS) - 1) != 0 {
             return None;
         }
-        let generation = u32::try_from(token >> GENERATION_SHIFT & GENERATION_MASK as usize).ok()?;
+        let generation =
+            u32::try_from(token >> GENERATION_SHIFT & GENERATION_MASK as usize).ok()?;
         Some((token >> LOW_BITS & (INDEX_LIMIT - 1), generation))
     }
 
@@ -118,7 +119,13 @@ impl<T> Table<T> {
     /// All that are alive and meet a condition.
     pub(crate) fn select(&self, condition: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
-        slots.entries.iter().filter_map(|s| s.value.as_ref()).filter(|v| condition(v)).cloned().collect()
+        slots
+            .entries
+            .iter()
+            .filter_map(|s| s.value.as_ref())
+            .filter(|v| condition(v))
+            .cloned()
+            .collect()
     }
 }
 

@@ -34,7 +34,9 @@ const LIBRARY: &str = "libcuda.so.1";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NativeError {
     /// None was found.
-    #[error("no native driver: {LIBRARY} is in none of the usual places, and {PATH_VARIABLE} is not set")]
+    #[error(
+        "no native driver: {LIBRARY} is in none of the usual places, and {PATH_VARIABLE} is not set"
+    )]
     NotFound,
     /// The file is this library.
     #[error("{} is the OpenMPS client itself: set {PATH_VARIABLE} to a native driver", .0.display())]

@@ -47,7 +47,8 @@ fn find(devices: &[Identity], ordered: &[usize], entry: &str) -> Option<usize> {
     if prefix.is_empty() {
         return None;
     }
-    let mut matching = ordered.iter().copied().filter(|&i| hex(&devices[i].uuid).starts_with(&prefix));
+    let mut matching =
+        ordered.iter().copied().filter(|&i| hex(&devices[i].uuid).starts_with(&prefix));
     let first = matching.next()?;
     matching.next().is_none().then_some(first)
 }

@@ -46,7 +46,8 @@ unsafe fn find(symbol: *const c_char, version: c_int, flags: u64) -> Answer {
 }
 
 fn address_of(symbol: &str) -> *mut c_void {
-    functions::index_of(symbol).map_or(core::ptr::null_mut(), |index| exports::address(index).cast_mut())
+    functions::index_of(symbol)
+        .map_or(core::ptr::null_mut(), |index| exports::address(index).cast_mut())
 }
 
 pub(crate) unsafe fn cuGetProcAddress_v2(
@@ -119,7 +120,10 @@ pub(crate) unsafe fn cuGetErrorString(error: CUresult, pStr: *mut *const c_char)
 /// First bytes of a table that runtimes ask for before anything else, and that no driver of our version has.
 const UNKNOWN_EARLY_TABLE: [u8; 4] = [0xf8, 0xcf, 0xf9, 0x51];
 
-pub(crate) unsafe fn cuGetExportTable(ppExportTable: *mut *const c_void, pExportTableId: *const CUuuid) -> CUresult {
+pub(crate) unsafe fn cuGetExportTable(
+    ppExportTable: *mut *const c_void,
+    pExportTableId: *const CUuuid,
+) -> CUresult {
     if ppExportTable.is_null() || pExportTableId.is_null() {
         return CUresult::ERROR_INVALID_VALUE;
     }

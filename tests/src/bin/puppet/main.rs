@@ -1,0 +1,89 @@
+//! A CUDA program that does what it reads from standard input and answers each line with one line.
+//!
+//! | order | does | answer |
+//! |---|---|---|
+//! | `open` | initialises CUDA and makes the primary context current | `ok` |
+//! | `allocate BYTES` | allocates and keeps device memory | `ok` |
+//! | `address` | | the device address of the latest allocation |
+//! | `free-bytes` | `cuMemGetInfo` | a number |
+//! | `work N` | N kernels over data of its own, copied in and out and checked against the CPU | `ok`, or `wrong` |
+//! | `churn` | answers, then works without end | `ok` |
+//! | `fault` | a kernel that writes to address 0x10, then a wait for it | `ok` if that went well |
+//! | `bad NAME [ADDRESS]` | one call that CUDA refuses: see [`bad`] | |
+//!
+//! What the driver refuses is answered with `error CODE`, the number of the `CUresult`. At the end of its input it exits with 0.
+
+mod bad;
+mod work;
+
+use std::io::{BufRead, Write, stdin, stdout};
+
+use anyhow::{Context as _, Result, bail};
+use cuda_driver::{Context, DeviceBuffer, Error};
+
+fn main() -> Result<()> {
+    let mut puppet = State::default();
+    for line in stdin().lock().lines() {
+        let line = line?;
+        let answer = match puppet.obey(&line) {
+            Ok(answer) => answer,
+            Err(error) => match error.downcast_ref::<Error>().and_then(Error::code) {
+                Some(code) => format!("error {code}"),
+                None => format!("failed: {error:#}"),
+            },
+        };
+        writeln!(stdout(), "{answer}")?;
+        stdout().flush()?;
+        if line == "churn" {
+            puppet.churn()?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct State {
+    kept: Vec<DeviceBuffer<u8>>,
+    context: Option<Context>,
+}
+
+impl State {
+    fn obey(&mut self, line: &str) -> Result<String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["open"] => {
+                self.context = Some(Context::new(0)?);
+            }
+            ["allocate", size_bytes] => {
+                let buffer = DeviceBuffer::new(self.context()?, size_bytes.parse()?)?;
+                self.kept.push(buffer);
+            }
+            ["address"] => {
+                let latest = self.kept.last().context("nothing was allocated")?;
+                return Ok(latest.address().to_string());
+            }
+            ["free-bytes"] => return Ok(self.context()?.memory_info_bytes()?.0.to_string()),
+            ["work", kernels] => return self.work(kernels.parse()?),
+            ["churn"] => {}
+            ["fault"] => work::write_to_nowhere(self.context()?)?,
+            ["bad", name] => bad::call(self.context()?, name, 0)?,
+            ["bad", name, address] => bad::call(self.context()?, name, address.parse()?)?,
+            _ => bail!("no such order: {line}"),
+        }
+        Ok("ok".to_owned())
+    }
+
+    fn context(&self) -> Result<&Context> {
+        self.context.as_ref().context("the order `open` comes first")
+    }
+
+    fn work(&self, kernels: u32) -> Result<String> {
+        let right = work::work(self.context()?, kernels)?;
+        Ok(if right { "ok" } else { "wrong" }.to_owned())
+    }
+
+    fn churn(&self) -> Result<()> {
+        while work::work(self.context()?, 5)? {}
+        bail!("wrong results");
+    }
+}

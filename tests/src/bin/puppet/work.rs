@@ -1,0 +1,74 @@
+//! Kernels with results that the CPU knows.
+
+use anyhow::Result;
+use cuda_driver::{Context, DeviceBuffer, LaunchShape};
+
+const COUNT: u32 = 4096;
+const BLOCK: u32 = 128;
+
+/// `step`: `values[i] = values[i] * 3 + i`. `poke`: writes to the address that it is given.
+pub(crate) const PTX: &str = r"
+.version 6.0
+.target sm_50
+.address_size 64
+
+.visible .entry step(.param .u64 values, .param .u32 count)
+{
+    .reg .pred %p;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd0, [values];
+    ld.param.u32 %r0, [count];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.u32 %r4, %r1, %r2, %r3;
+    setp.ge.u32 %p, %r4, %r0;
+    @%p bra DONE;
+    mul.wide.u32 %rd1, %r4, 4;
+    add.u64 %rd2, %rd0, %rd1;
+    ld.global.u32 %r5, [%rd2];
+    mad.lo.u32 %r6, %r5, 3, %r4;
+    st.global.u32 [%rd2], %r6;
+DONE:
+    ret;
+}
+
+.visible .entry poke(.param .u64 address)
+{
+    .reg .b64 %rd;
+    .reg .b32 %r;
+    ld.param.u64 %rd, [address];
+    mov.u32 %r, 1;
+    st.global.u32 [%rd], %r;
+    ret;
+}
+";
+
+/// Launches `step` so many times over a fresh array; whether the result agrees with the CPU's.
+pub(crate) fn work(context: &Context, kernels: u32) -> Result<bool> {
+    let module = context.load_ptx(PTX)?;
+    let step = module.function("step")?;
+    let mut values: Vec<u32> = (0..COUNT).map(|i| i.wrapping_mul(2_654_435_761)).collect();
+    let memory = DeviceBuffer::from_host(context, &values)?;
+    for _ in 0..kernels {
+        // SAFETY: COUNT integers and their number, as the kernel declares them.
+        unsafe {
+            step.launch(LaunchShape::linear(COUNT / BLOCK, BLOCK), None, &[&memory, &COUNT])?
+        };
+        for (i, value) in (0..).zip(&mut values) {
+            *value = value.wrapping_mul(3).wrapping_add(i);
+        }
+    }
+    Ok(memory.read()? == values)
+}
+
+/// Launches a kernel that writes outside of all memory, and waits for it.
+pub(crate) fn write_to_nowhere(context: &Context) -> Result<()> {
+    let module = context.load_ptx(PTX)?;
+    let poke = module.function("poke")?;
+    let nowhere = 0x10_u64;
+    // SAFETY: the device refuses the address; that is what this is for.
+    unsafe { poke.launch(LaunchShape::linear(1, 1), None, &[&nowhere])? };
+    Ok(context.synchronize()?)
+}

@@ -1,0 +1,176 @@
+//! Every CUDA program, natively on the software GPU and under OpenMPS: right, and the same output.
+//!
+//! The tests are made from the sources in `programs`, each linked in four ways: `cargo test --test programs scan`
+//! runs those of one program. What OpenMPS ran is proved by its server: the very process was attached, and its kernels were
+//! counted there.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::{Arguments, Trial};
+use openmps_tests::process::{self, Finished};
+use openmps_tests::{Daemon, Installation, Runtime, Sandbox};
+
+/// How CUDA C++ programs are linked with the runtime library; see `xtask/src/programs.rs`.
+const LINKAGES: [&str; 4] =
+    ["cudart-13.0-static", "cudart-13.0-shared", "cudart-12.9-static", "cudart-12.9-shared"];
+
+/// Natively the programs take about a second on an idle machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A program whose kernels print: the order of the lines of different blocks is not defined, ours prints in one block.
+const PRINTS: &str = "device_printf";
+
+/// A program that ends with a fault on the device, which takes a server of its own.
+const FAULTS: &str = "errors";
+
+/// Launches that a program makes, where it makes none that fail: what the server must have counted.
+const KERNELS: &[(&str, u64)] = &[
+    ("vector_add", 1),
+    ("matrix_product", 1),
+    ("reduction", 1),
+    ("histogram", 2),
+    ("n_body", 3),
+    ("transpose", 1),
+    ("scan", 3),
+    ("streams_events", 15),
+    ("symbols", 2),
+    ("functions", 1),
+    ("dynamic_shared", 2),
+    ("per_thread_stream", 4),
+    ("managed_memory", 3),
+    ("wide_numbers", 2),
+    ("host_callbacks", 4),
+    ("copies", 0),
+    ("ptx_text", 2),
+    ("nvrtc", 1),
+    ("cudarc", 2),
+];
+
+/// A compiled program.
+#[derive(Clone)]
+struct Program {
+    kind: &'static str,
+    name: String,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::from_args();
+    let mut trials = Vec::new();
+    for program in programs(&Installation::find()?)? {
+        for (mode, run) in MODES {
+            let (name, program) =
+                (format!("{}::{}::{mode}", program.name, program.kind), program.clone());
+            trials.push(Trial::test(name, move || {
+                Ok(run(&program).map_err(|error| format!("{error:#}"))?)
+            }));
+        }
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // `exit` runs no destructors, and a static has none.
+    drop(SHARED.lock().unwrap_or_else(PoisonError::into_inner).take());
+    conclusion.exit()
+}
+
+type Mode = (&'static str, fn(&Program) -> Result<()>);
+const MODES: [Mode; 3] =
+    [("softcuda", natively), ("no_daemon", without_daemon), ("openmps", under_openmps)];
+
+fn programs(installation: &Installation) -> Result<Vec<Program>> {
+    let mut programs = Vec::new();
+    for name in sources(installation, "cuda", "cu")? {
+        programs.extend(LINKAGES.map(|kind| Program { kind, name: name.clone() }));
+    }
+    for name in sources(installation, "driver_api", "c")? {
+        programs.push(Program { kind: "driver-api", name });
+    }
+    programs.push(Program { kind: "rust", name: "cudarc".to_owned() });
+    Ok(programs)
+}
+
+fn sources(installation: &Installation, directory: &str, extension: &str) -> Result<Vec<String>> {
+    let directory = installation.sources().join(directory);
+    let mut names = Vec::new();
+    for entry in directory.read_dir().with_context(|| format!("{}", directory.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|found| found == extension) {
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
+    }
+    ensure!(!names.is_empty(), "{} holds no program", directory.display());
+    names.sort();
+    Ok(names)
+}
+
+/// The software GPU's driver alone.
+fn natively(program: &Program) -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    run(&sandbox, program, Runtime::Softcuda).map(drop)
+}
+
+/// The client library where no daemon runs: the program must not notice.
+fn without_daemon(program: &Program) -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    run(&sandbox, program, Runtime::OpenMps).map(drop)
+}
+
+/// The client library and a server.
+fn under_openmps(program: &Program) -> Result<()> {
+    let daemon = if program.name == FAULTS { Arc::new(start_daemon()?) } else { shared_daemon()? };
+    let native = run(daemon.sandbox(), program, Runtime::Softcuda)?;
+    let attached = run(daemon.sandbox(), program, Runtime::OpenMps)
+        .with_context(|| daemon.sandbox().logs())?;
+    ensure!(
+        attached.stdout == native.stdout,
+        "under OpenMPS it printed\n{}natively\n{}",
+        attached.stdout,
+        native.stdout
+    );
+    let counted = daemon.departed(attached.pid)?;
+    ensure!(
+        counted.commands > 0,
+        "process {} was attached but nothing of it ran: {counted:?}",
+        attached.pid
+    );
+    if let Some((_, kernels)) = KERNELS.iter().find(|(name, _)| *name == program.name) {
+        ensure!(
+            counted.kernels == *kernels,
+            "{} kernels counted, {kernels} launched",
+            counted.kernels
+        );
+    }
+    Ok(())
+}
+
+fn run(sandbox: &Sandbox, program: &Program, runtime: Runtime) -> Result<Finished> {
+    let path = sandbox.installation.program(program.kind, &program.name);
+    let finished = process::run(&mut sandbox.command(path, runtime), LIMIT)?;
+    let printed = finished.success()?;
+    let line = printed.lines().last().unwrap_or_default();
+    if !line.starts_with(&format!("{}: ok checksum=", program.name)) {
+        bail!("it exited with 0 but printed {printed:?}");
+    }
+    if program.name == PRINTS {
+        let greetings =
+            printed.lines().filter(|line| line.contains("thread 31 of block 0")).count();
+        ensure!(greetings == 3, "three kernels should have printed one line each:\n{printed}");
+    }
+    Ok(finished)
+}
+
+/// The daemon that all programs share, a few at a time, as in life; the text says why there is none.
+static SHARED: Mutex<Option<Result<Arc<Daemon>, String>>> = Mutex::new(None);
+
+fn shared_daemon() -> Result<Arc<Daemon>> {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let started = shared.get_or_insert_with(|| match start_daemon() {
+        Ok(daemon) => Ok(Arc::new(daemon)),
+        Err(error) => Err(format!("{error:#}")),
+    });
+    started.clone().map_err(anyhow::Error::msg)
+}
+
+fn start_daemon() -> Result<Daemon> {
+    Daemon::start(Sandbox::new()?)
+}
