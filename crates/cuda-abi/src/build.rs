@@ -24,7 +24,8 @@
 //! and gives it
 //! - `exports::address(index)`: the address of the exported function at a position of [`FUNCTIONS`],
 //!   the one that `dlsym` gives, for `cuGetProcAddress`;
-//! - in the client also `exports::attach()` and `exports::pass_through(&DriverTable)`, below.
+//! - in the client also `exports::attach()`, `exports::pass_through(&DriverTable)` and
+//!   `exports::detach()`, below.
 //!
 //! # Per-thread default stream
 //! A `_ptsz` variant that is not listed calls its legacy twin (`cuLaunchKernel` for
@@ -41,6 +42,9 @@
 //! 2. after `attach()`, the `crate::entry` functions, or the absent ones;
 //! 3. after `pass_through(&table)` instead, the native driver's own functions, so that a call costs
 //!    one indirect jump more than without the client.
+//!
+//! `detach()` goes back to 1. It only stores to atomics, so the handler of a fork may call it: the
+//! child then sees an uninitialised driver.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -148,6 +152,15 @@ const CLIENT_TAIL: &str = "
         }
     }
 
+    /// Makes the library look uninitialised again.
+    pub(crate) fn detach() {
+        const TABLE: &[*const c_void] = &INITIAL;
+        for (slot, entry) in SLOTS.iter().zip(TABLE) {
+            // Release: as in `attach`.
+            slot.store(entry.cast_mut(), Ordering::Release);
+        }
+    }
+
     /// Sends all calls to the native driver.
     pub(crate) fn pass_through(native: &::cuda_abi::table::DriverTable) {
         const TABLE: &[*const c_void] = &ABSENT;
@@ -171,14 +184,15 @@ fn software(out: &mut String, classes: &Classes) {
 
 fn client(out: &mut String, classes: &Classes) -> Result<(), BuildError> {
     for symbol in ALWAYS {
-        let function = &FUNCTIONS[crate::functions::index_of(symbol).unwrap_or_default()];
-        if !matches!(classes.route(function), Route::Own(_)) {
+        let listed = crate::functions::index_of(symbol)
+            .is_some_and(|index| matches!(classes.route(&FUNCTIONS[index]), Route::Own(_)));
+        if !listed {
             return Err(BuildError::NotListed(symbol));
         }
     }
     let count = FUNCTIONS.len();
     for (index, function) in FUNCTIONS.iter().enumerate() {
-        // Acquire: with the Release in `attach` and `pass_through`.
+        // Acquire: with the Release wherever a slot is stored to.
         let body = format!(
             "let slot_entry = SLOTS[{index}].load(Ordering::Acquire);\n        \
              // SAFETY: only functions of this type are ever stored in this slot.\n        \
@@ -212,6 +226,7 @@ fn client(out: &mut String, classes: &Classes) -> Result<(), BuildError> {
         );
     }
     out.push_str("    ];\n");
+    addresses(out, "INITIAL", "initial::");
     addresses(out, "ATTACHED", "attached::");
     addresses(out, "ABSENT", "absent::");
     out.push_str(CLIENT_TAIL);

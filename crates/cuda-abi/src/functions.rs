@@ -63,6 +63,9 @@ impl Function {
 /// All functions of CUDA 13.0, sorted by symbol. A function's position is its index everywhere.
 pub static FUNCTIONS: &[Function] = generated::functions::FUNCTIONS;
 
+/// How many functions there are.
+pub const FUNCTION_COUNT: usize = FUNCTIONS.len();
+
 /// The position of a symbol in [`FUNCTIONS`].
 pub fn index_of(symbol: &str) -> Option<usize> {
     FUNCTIONS.binary_search_by(|f| f.symbol.cmp(symbol)).ok()

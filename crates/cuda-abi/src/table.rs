@@ -6,7 +6,7 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::NonNull;
 
-use crate::functions::FUNCTIONS;
+use crate::functions::{FUNCTION_COUNT, FUNCTIONS};
 use crate::types::*;
 
 macro_rules! driver_table {
@@ -75,9 +75,9 @@ const fn symbol_name(with_nul: &'static str) -> &'static CStr {
 impl DriverTable {
     /// The address of the function at `index` of [`FUNCTIONS`], if the driver has it.
     pub fn address(&self, index: usize) -> Option<NonNull<c_void>> {
-        const { assert!(size_of::<DriverTable>() == size_of::<*mut c_void>() * FIELD_COUNT) };
-        assert!(index < FIELD_COUNT, "no function with index {index}");
-        // SAFETY: a `repr(C)` struct of FIELD_COUNT function pointers, in the order of `FUNCTIONS`;
+        const { assert!(size_of::<DriverTable>() == size_of::<*mut c_void>() * FUNCTION_COUNT) };
+        assert!(index < FUNCTION_COUNT, "no function with index {index}");
+        // SAFETY: a `repr(C)` struct of FUNCTION_COUNT function pointers, in the order of `FUNCTIONS`;
         // the index is inside it, and an optional function pointer reads as a nullable pointer.
         unsafe { (&raw const *self).cast::<Option<NonNull<c_void>>>().add(index).read() }
     }
@@ -87,8 +87,6 @@ impl DriverTable {
         (0..FUNCTIONS.len()).filter(|&index| self.address(index).is_some()).count()
     }
 }
-
-const FIELD_COUNT: usize = 671;
 
 #[cfg(test)]
 mod tests {

@@ -229,6 +229,58 @@ fn unreadable_memory_is_an_error_and_no_crash() {
     }
 }
 
+/// Bytes that end where readable memory ends.
+struct Fenced {
+    mapping: *mut c_void,
+    start: *const u8,
+}
+
+const FENCED_BYTES: usize = 4 * 4096;
+
+impl Fenced {
+    fn new(bytes: &[u8]) -> Self {
+        use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+        assert!(bytes.len() <= FENCED_BYTES);
+        let (access, size_bytes) = (ProtFlags::READ | ProtFlags::WRITE, FENCED_BYTES + 4096);
+        // SAFETY: a new mapping, of which only this object knows.
+        unsafe {
+            let mapping =
+                mmap_anonymous(core::ptr::null_mut(), size_bytes, access, MapFlags::PRIVATE)
+                    .unwrap();
+            mprotect(mapping.byte_add(FENCED_BYTES), 4096, MprotectFlags::empty()).unwrap();
+            let start = mapping.cast::<u8>().add(FENCED_BYTES - bytes.len());
+            start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            Self { mapping, start }
+        }
+    }
+
+    fn image(&self) -> Result<Image<'_>, ImageError> {
+        // SAFETY: unchanged and mapped as long as `self`.
+        unsafe { Image::from_pointer(self.start.cast()) }
+    }
+}
+
+impl Drop for Fenced {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and no image outlives it.
+        _ = unsafe { rustix::mm::munmap(self.mapping, FENCED_BYTES + 4096) };
+    }
+}
+
+#[test]
+fn truncated_images_at_the_end_of_memory_are_refused() {
+    let cubin = elf(&[(".text.add", b"code")]);
+    for whole in [fatbin(&[zstd(1, 90, PTX), plain(2, 90, &cubin)]), cubin, with_nul(PTX)] {
+        let fenced = Fenced::new(&whole);
+        assert!(fenced.image().is_ok());
+        // Text ends at the first of its NULs.
+        for size_bytes in (1..whole.len() - 3).step_by(7) {
+            let fenced = Fenced::new(&whole[..size_bytes]);
+            assert!(fenced.image().is_err(), "{size_bytes} of {} bytes", whole.len());
+        }
+    }
+}
+
 /// Everything that can be done with an image whose bytes are untrusted.
 fn exercise(bytes: &[u8]) {
     let Ok(image) = Image::parse(bytes) else { return };
@@ -284,8 +336,10 @@ proptest! {
             bytes[at] = *value;
         }
         exercise(&bytes);
+        _ = Fenced::new(&bytes).image();
         bytes.truncate(keep.index(bytes.len()));
         exercise(&bytes);
+        _ = Fenced::new(&bytes).image();
     }
 
     #[test]
@@ -304,6 +358,7 @@ proptest! {
         let at = word_at.index(bytes.len() / 8) * 8;
         bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
         exercise(&bytes);
+        _ = Fenced::new(&bytes).image();
     }
 
     #[test]
