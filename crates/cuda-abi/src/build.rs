@@ -28,12 +28,13 @@
 //!   `exports::detach()`, below.
 //!
 //! # Per-thread default stream
-//! A `_ptsz` variant that is not listed calls its legacy twin (`cuLaunchKernel` for
-//! `cuLaunchKernel_ptsz`) after replacing a NULL stream by `CU_STREAM_PER_THREAD`, in every stream
-//! parameter and in the launch configuration of `cuLaunchKernelEx`. So an implementation written
-//! once serves both, if it treats that handle. A `_ptds` variant (synchronous copies and fills) has
-//! no stream to replace: it is absent until it is listed itself and given a function of its own,
-//! usually one line that calls a common function with the stream to use.
+//! A `_ptsz` or `_ptds` variant that is not listed calls its legacy twin (`cuLaunchKernel` for
+//! `cuLaunchKernel_ptsz`), so that an implementation written once serves both:
+//! - where there are streams to replace, `CU_STREAM_PER_THREAD` replaces NULL: in every stream
+//!   parameter, and in the launch configuration of `cuLaunchKernelEx`;
+//! - elsewhere (synchronous copies and fills) [`default_stream`](crate::boundary::default_stream)
+//!   is per-thread during the call. An implementation that does not ask works in the legacy stream,
+//!   which waits for the per-thread streams and holds them back: the same results, less overlap.
 //!
 //! # The client's jump table
 //! Every client function loads a pointer from its slot and jumps. Slots hold, one after another:
@@ -128,7 +129,7 @@ const HEAD: &str = "\
 pub(crate) mod exports {
     use ::core::ffi::{c_char, c_void};
     use ::core::sync::atomic::{AtomicPtr, Ordering};
-    use ::cuda_abi::boundary::guard;
+    use ::cuda_abi::boundary::{guard, guard_per_thread};
     use ::cuda_abi::types::*;
 
 ";
@@ -279,7 +280,9 @@ fn implementation(route: Route, function: &Function, index: usize, module: &str)
     match route {
         Route::Own(_) => format!("guard(|| unsafe {{ {} }})", call(function.symbol)),
         Route::PerThreadOf(twin, _) => {
-            format!("{}guard(|| unsafe {{ {} }})", per_thread_prelude(function), call(twin))
+            let prelude = per_thread_prelude(function);
+            let guard = if prelude.is_empty() { "guard_per_thread" } else { "guard" };
+            format!("{prelude}{guard}(|| unsafe {{ {} }})", call(twin))
         }
         Route::Absent => {
             format!("guard(|| {{ crate::absent({index}); CUresult::ERROR_NOT_SUPPORTED }})")
@@ -355,7 +358,7 @@ mod tests {
     fn per_thread_variants_replace_the_null_stream() {
         let text = rendered(
             Library::Software,
-            "cuLaunchKernel\timplemented\ncuLaunchKernelEx\timplemented\n",
+            "cuLaunchKernel\timplemented\ncuLaunchKernelEx\timplemented\ncuMemcpy\timplemented\n",
         )
         .unwrap();
         let body = |symbol: &str| {
@@ -368,6 +371,9 @@ mod tests {
         assert!(launch.contains("CUstream::PER_THREAD") && launch.contains("api::cuLaunchKernel("));
         let launch = body("cuLaunchKernelEx_ptsz");
         assert!(launch.contains("per_thread.hStream = CUstream::PER_THREAD"));
-        assert!(body("cuMemcpy_ptds").contains("crate::absent("));
+        assert!(
+            body("cuMemcpy_ptds").contains("guard_per_thread(|| unsafe { crate::api::cuMemcpy(")
+        );
+        assert!(body("cuMemcpyHtoD_v2_ptds").contains("crate::absent("));
     }
 }

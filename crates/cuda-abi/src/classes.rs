@@ -91,8 +91,9 @@ pub struct Classes {
 pub enum Route {
     /// It has an implementation of its own.
     Own(Class),
-    /// It is a per-thread variant that calls this legacy symbol with a NULL stream replaced by
-    /// `CU_STREAM_PER_THREAD`.
+    /// It is a per-thread variant that calls this legacy symbol, with a NULL stream replaced by
+    /// `CU_STREAM_PER_THREAD` or, where there is no stream to replace, with
+    /// [`default_stream`](crate::boundary::default_stream) set.
     PerThreadOf(&'static str, Class),
     /// It is absent.
     Absent,
@@ -140,12 +141,10 @@ impl Classes {
         if let Some(own) = self.listed.get(function.symbol) {
             return Route::Own(own.class);
         }
-        match function.legacy_symbol() {
-            Some(twin) if function.symbol.ends_with("_ptsz") => match self.listed.get(twin) {
-                Some(listed) => Route::PerThreadOf(twin, listed.class),
-                None => Route::Absent,
-            },
-            _ => Route::Absent,
+        let twin = function.legacy_symbol();
+        match twin.and_then(|twin| Some((twin, self.listed.get(twin)?.class))) {
+            Some((twin, class)) => Route::PerThreadOf(twin, class),
+            None => Route::Absent,
         }
     }
 
@@ -181,7 +180,11 @@ mod tests {
         );
         assert_eq!(classes.remark(function("cuLaunchKernel_ptsz")), "no clusters");
         assert_eq!(route("cuMemcpy_ptds"), Route::Own(Class::Called));
-        assert_eq!(route("cuMemcpyHtoD_v2_ptds"), Route::Absent);
+        assert_eq!(
+            route("cuMemcpyHtoD_v2_ptds"),
+            Route::PerThreadOf("cuMemcpyHtoD_v2", Class::Called)
+        );
+        assert_eq!(route("cuMemcpyDtoH_v2_ptds"), Route::Absent);
         assert_eq!(route("cuMemAlloc_v2"), Route::Absent);
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::classes::{Classes, Route};
-use crate::functions::{self, DefaultStream, FUNCTIONS, Function};
+use crate::functions::{DefaultStream, FUNCTIONS, Function};
 
 /// The text of COMPATIBILITY.md.
 pub fn markdown(client: &Classes, software: &Classes) -> String {
@@ -50,22 +50,14 @@ per-thread default stream variants. One that is absent returns `CUDA_ERROR_NOT_S
 
 In the client runtime, attached to a server, a function is *local* (answered within the process),
 *posted* (sent to the server without waiting) or *called* (waits for the server's answer). Where no
-daemon runs, every function is the native driver's own. Functions have their per-thread variant too
-(`_ptsz`, `_ptds`), unless \"per-thread absent\" is said.
+daemon runs, every function is the native driver's own. What is said of a function holds for its
+per-thread variant (`_ptsz`, `_ptds`), too.
 
 ";
 
 /// What a library says of a function.
 fn cell(classes: &Classes, function: &Function) -> String {
     let mut parts = vec![word(classes.route(function)).to_owned()];
-    if let Some(variant) = per_thread_variant(function) {
-        let (own, variant) = (classes.route(function), classes.route(variant));
-        match (own == Route::Absent, variant == Route::Absent) {
-            (false, true) => parts.push("per-thread absent".to_owned()),
-            (true, false) => parts.push("per-thread present".to_owned()),
-            _ => {}
-        }
-    }
     let remark = classes.remark(function);
     if !remark.is_empty() {
         parts.push(remark.replace('|', "\\|"));
@@ -78,13 +70,6 @@ fn word(route: Route) -> &'static str {
         Route::Own(class) | Route::PerThreadOf(_, class) => class.word(),
         Route::Absent => "absent",
     }
-}
-
-fn per_thread_variant(function: &Function) -> Option<&'static Function> {
-    let index = ["_ptsz", "_ptds"]
-        .into_iter()
-        .find_map(|suffix| functions::index_of(&format!("{}{suffix}", function.symbol)))?;
-    Some(&FUNCTIONS[index])
 }
 
 #[cfg(test)]
@@ -101,7 +86,7 @@ mod tests {
         for row in [
             "| `cuInit` | 2.0 | called | implemented |",
             "| `cuLaunchKernel` | 4.0 | posted; no a\\|b | absent |",
-            "| `cuMemcpy` | 4.0 | called; per-thread absent | absent |",
+            "| `cuMemcpy` | 4.0 | called | absent |",
             "| `cuMemAlloc_v2` | 3.2 | absent | absent |",
         ] {
             assert!(text.contains(row), "{row} is not in\n{text}");
@@ -109,6 +94,6 @@ mod tests {
         let rows = text.lines().filter(|line| line.starts_with("| `cu")).count();
         let legacy = FUNCTIONS.iter().filter(|f| f.default_stream == DefaultStream::Legacy);
         assert_eq!(rows, legacy.count());
-        assert!(text.contains("| per-thread default stream variants | 99 | 1 | 0 |"), "{text}");
+        assert!(text.contains("| per-thread default stream variants | 99 | 2 | 0 |"), "{text}");
     }
 }
