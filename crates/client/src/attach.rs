@@ -1,50 +1,147 @@
-//! Finding the daemon.
+//! Attaching: from the daemon's socket to the server's welcome.
+//!
+//! The daemon hands our socket on to the user's server, which may have to be started first; so the answer may take seconds. The
+//! protocol is `link::wire::attach`.
 
+use cuda_abi::types::CUresult;
+use link::socket::{Connection, SocketError};
+use link::wire::attach::{ClientHello, Hello, HelloReply, RequestedLimits, Welcome};
+use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Directory of the daemon's socket, as for the original.
 const PIPE_DIRECTORY_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A server may have to be started, with a context on every device.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(120);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why this process is not attached.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
     /// Nobody listens: the process is native.
-    #[error("no daemon at {}: {reason}", path.display())]
-    NoDaemon {
-        /// Where one would be.
+    #[error("no daemon at {}", .0.display())]
+    NoDaemon(PathBuf),
+    /// Somebody listens and does not answer as a daemon does.
+    #[error("the daemon at {} gave no welcome: {source}", path.display())]
+    Connection {
+        /// Where.
         path: PathBuf,
-        /// What connecting said.
-        reason: Errno,
+        /// What happened.
+        source: SocketError,
     },
+    /// The server speaks another version.
+    #[error(
+        "the server speaks protocol {server} and this library {PROTOCOL_VERSION}: install both from one release"
+    )]
+    Version {
+        /// The server's.
+        server: u32,
+    },
+    /// The server said no.
+    #[error("refused with CUDA result {code}: {message}")]
+    Refused {
+        /// For the program.
+        code: u32,
+        /// For the user.
+        message: String,
+    },
+}
+
+impl AttachError {
+    /// What `cuInit` returns.
+    pub(crate) fn code(&self) -> CUresult {
+        match self {
+            Self::NoDaemon(_) => CUresult::ERROR_NO_DEVICE,
+            Self::Connection { source: SocketError::TimedOut(_), .. } => {
+                CUresult::ERROR_MPS_SERVER_NOT_READY
+            }
+            Self::Connection { .. } | Self::Version { .. } => CUresult::ERROR_MPS_CONNECTION_FAILED,
+            Self::Refused { code, .. } => CUresult(*code),
+        }
+    }
+}
+
+/// A connection to the server, and what it said.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) connection: Connection,
+    pub(crate) welcome: Welcome,
+}
+
+/// Connects to the daemon and waits for the server's welcome.
+pub(crate) fn connect() -> Result<Attachment, AttachError> {
+    let path = socket_path();
+    let connection = match Connection::connect(&path, CONNECT_TIMEOUT) {
+        Ok(connection) => connection,
+        Err(SocketError::Connect { source, .. }) if means_nobody(source) => {
+            return Err(AttachError::NoDaemon(path));
+        }
+        Err(source) => return Err(AttachError::Connection { path, source }),
+    };
+    let failed = |source| AttachError::Connection { path: path.clone(), source };
+    connection.send(&Hello::Client(hello()), &[], SEND_TIMEOUT).map_err(failed)?;
+    let started = Instant::now();
+    let reply = connection.receive::<HelloReply>(WELCOME_TIMEOUT).map_err(failed)?;
+    crate::info!("the server answered after {} ms", started.elapsed().as_millis());
+    match reply.message {
+        HelloReply::Welcome(welcome) if welcome.protocol != PROTOCOL_VERSION => {
+            Err(AttachError::Version { server: welcome.protocol })
+        }
+        HelloReply::Welcome(welcome) => Ok(Attachment { connection, welcome }),
+        HelloReply::Refused(refusal) => {
+            Err(AttachError::Refused { code: refusal.code, message: refusal.message })
+        }
+    }
+}
+
+/// No socket, a stale one, a path that cannot name one, or one that is not ours to use: as if there were no daemon.
+fn means_nobody(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::NOENT
+            | Errno::CONNREFUSED
+            | Errno::NOTDIR
+            | Errno::ACCESS
+            | Errno::NAMETOOLONG
+            | Errno::PROTOTYPE
+    )
 }
 
 fn socket_path() -> PathBuf {
     let directory = std::env::var_os(PIPE_DIRECTORY_VARIABLE).filter(|d| !d.is_empty());
     let directory = directory.unwrap_or_else(|| DEFAULT_PIPE_DIRECTORY.into());
-    Path::new(&directory).join(link::wire::DAEMON_SOCKET)
+    Path::new(&directory).join(DAEMON_SOCKET)
 }
 
-fn open_socket(path: &Path) -> Result<OwnedFd, AttachError> {
-    let no_daemon = |reason| AttachError::NoDaemon { path: path.to_owned(), reason };
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(no_daemon)?;
-    let address = SocketAddrUnix::new(path).map_err(no_daemon)?;
-    rustix::net::connect(&socket, &address).map_err(no_daemon)?;
-    Ok(socket)
+fn hello() -> ClientHello {
+    let variable = |name| std::env::var(name).ok();
+    ClientHello {
+        protocol: PROTOCOL_VERSION,
+        pid: std::process::id(),
+        pid_namespace: pid_namespace().unwrap_or(0),
+        command: command(),
+        limits: RequestedLimits {
+            active_thread_percentage: variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+            pinned_device_mem_limit: variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+            client_priority: variable("CUDA_MPS_CLIENT_PRIORITY"),
+            visible_devices: variable("CUDA_VISIBLE_DEVICES"),
+        },
+    }
 }
 
-/// Connects to the daemon.
-pub(crate) fn connect() -> Result<core::convert::Infallible, AttachError> {
-    let path = socket_path();
-    let _socket = open_socket(&path)?;
-    Err(AttachError::NoDaemon { path, reason: Errno::PROTO })
+fn pid_namespace() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/pid").ok().map(|m| m.ino())
+}
+
+/// The command line, shortened: it is for people's eyes.
+fn command() -> String {
+    const LONGEST: usize = 200;
+    let words: Vec<_> =
+        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    words.join(" ").chars().take(LONGEST).collect()
 }

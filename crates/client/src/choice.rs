@@ -4,10 +4,11 @@
 //! change later). A daemon's socket that takes our connection means attached; what the daemon then refuses is the result of
 //! `cuInit`, never a reason to go native. No socket, or nobody behind it, means native: the jump table is filled with the native driver's functions.
 
-use crate::attach::{self, AttachError};
-use crate::error;
+use crate::attach::{self, AttachError, Attachment};
+use crate::client::{self, Client};
 use crate::exports;
 use crate::native;
+use crate::{error, info};
 use cuda_abi::table::DriverTable;
 use cuda_abi::types::CUresult;
 use std::sync::OnceLock;
@@ -19,6 +20,8 @@ pub(crate) const NEWEST_VERSION: i32 = 13000;
 pub(crate) enum Choice {
     /// Every call goes to the native driver.
     Native(Box<DriverTable>),
+    /// Every call is ours.
+    Attached(&'static Client),
     /// There is a daemon, and it refused, or there is neither daemon nor driver: the result of `cuInit`.
     None(CUresult),
 }
@@ -37,8 +40,28 @@ pub(crate) fn made() -> Option<&'static Choice> {
 
 fn make() -> Choice {
     match attach::connect() {
-        Ok(never) => match never {},
-        Err(AttachError::NoDaemon { .. }) => native_driver(),
+        Ok(attachment) => attached(attachment),
+        Err(AttachError::NoDaemon(_)) => native_driver(),
+        Err(refused) => {
+            error!("{refused}");
+            Choice::None(refused.code())
+        }
+    }
+}
+
+fn attached(attachment: Attachment) -> Choice {
+    info!(
+        "attached to server {} as client {}, {} devices",
+        attachment.welcome.server_pid,
+        attachment.welcome.client_id,
+        attachment.welcome.devices.len()
+    );
+    match client::start(attachment) {
+        Ok(client) => {
+            exports::attach();
+            Choice::Attached(client)
+        }
+        Err(code) => Choice::None(code),
     }
 }
 

@@ -2,14 +2,47 @@
 //!
 //! Exported functions ([`exports`], written by `cuda_abi::build` from `functions.tsv`) jump through one table. `cuInit` makes the
 //! one [`choice`]: attached to an OpenMPS server, or native, where the table is filled with the functions of the native driver.
+//!
+//! Attached, an API function ([`entry`]) finds the thread's context ([`current`]) and that context's [`backend`]: the [`session`] with the
+//! device's executor, and this process's share of memory on both sides. Handles are tokens ([`handles`]); nothing that a program
+//! passes as a handle is ever followed.
+//!
+//! Host functions of streams run on a thread of this process; the stream's later work is held by a device-side wait on a word of shared memory
+//! ([`callbacks`]). Holding back posts in this process instead would let another stream's wait overtake the record that it waits for.
 
 mod allocator;
 mod attach;
+mod backend;
+mod callbacks;
 mod choice;
+mod client;
+mod context;
+mod copy;
+mod current;
+mod device;
+mod device_heap;
 mod entry;
+mod events;
+mod export;
 mod handles;
+mod health;
+mod host_heap;
+mod image;
+mod launch;
+mod library;
+mod link_state;
 mod log;
+mod memory;
+mod memory_map;
+mod module;
 mod native;
+mod numbers;
+mod pool;
+mod session;
+mod slots;
+mod staging;
+mod stream;
+mod thread;
 mod visible;
 
 use cuda_abi::boundary::AbsentCalls;

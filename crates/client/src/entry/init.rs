@@ -3,6 +3,7 @@
 //! Answered in every state. In a native process these are reached only until the choice is made.
 
 use crate::choice::{self, Choice, NEWEST_VERSION};
+use crate::export::TABLES;
 use crate::exports;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use cuda_abi::functions;
@@ -13,6 +14,17 @@ pub(crate) unsafe fn cuInit(Flags: u32) -> CUresult {
     match choice::choose() {
         // SAFETY: the native driver's own cuInit, with the caller's argument.
         Choice::Native(table) => unsafe { table.cuInit(Flags) },
+        Choice::Attached(client) if Flags != 0 || client.is_forked() => {
+            if Flags != 0 {
+                CUresult::ERROR_INVALID_VALUE
+            } else {
+                CUresult::ERROR_NOT_INITIALIZED
+            }
+        }
+        Choice::Attached(client) => {
+            client.initialise();
+            CUresult::SUCCESS
+        }
         Choice::None(code) => *code,
     }
 }
@@ -24,6 +36,7 @@ pub(crate) unsafe fn cuDriverGetVersion(driverVersion: *mut c_int) -> CUresult {
     let version = match choice::choose() {
         // SAFETY: the native driver's own function, with the caller's pointer.
         Choice::Native(table) => return unsafe { table.cuDriverGetVersion(driverVersion) },
+        Choice::Attached(client) => client.driver_version,
         // The reason comes from cuInit, which programs call next.
         Choice::None(_) => NEWEST_VERSION,
     };
@@ -34,7 +47,10 @@ pub(crate) unsafe fn cuDriverGetVersion(driverVersion: *mut c_int) -> CUresult {
 
 /// The version up to which names exist for this process.
 fn lookup_version() -> u32 {
-    NEWEST_VERSION.unsigned_abs()
+    match choice::made() {
+        Some(Choice::Attached(client)) => client.driver_version.unsigned_abs(),
+        _ => NEWEST_VERSION.unsigned_abs(),
+    }
 }
 
 /// # Safety
@@ -117,9 +133,6 @@ pub(crate) unsafe fn cuGetErrorString(error: CUresult, pStr: *mut *const c_char)
     unsafe { answer_text(pStr, error.description()) }
 }
 
-/// First bytes of a table that runtimes ask for before anything else, and that no driver of our version has.
-const UNKNOWN_EARLY_TABLE: [u8; 4] = [0xf8, 0xcf, 0xf9, 0x51];
-
 pub(crate) unsafe fn cuGetExportTable(
     ppExportTable: *mut *const c_void,
     pExportTableId: *const CUuuid,
@@ -129,11 +142,13 @@ pub(crate) unsafe fn cuGetExportTable(
     }
     // SAFETY: not null; the caller vouches for a UUID there.
     let id = unsafe { pExportTableId.read() }.bytes.map(|byte| byte.cast_unsigned());
-    if !id.starts_with(&UNKNOWN_EARLY_TABLE)
+    // A table's address must never change, so the first request for one that we know makes the choice.
+    if TABLES.find(&id).is_some()
         && let Choice::Native(table) = choice::choose()
     {
         // SAFETY: the native driver's own function, with the caller's pointers.
         return unsafe { table.cuGetExportTable(ppExportTable, pExportTableId) };
     }
-    CUresult::ERROR_INVALID_VALUE
+    // SAFETY: the caller's pointers.
+    unsafe { TABLES.get(ppExportTable, pExportTableId) }
 }

@@ -1,0 +1,240 @@
+//! The state of an attached process.
+//!
+//! Made once, by the choice, and never freed: programs call until their last instruction, from exit handlers and from threads that outlive `main`.
+
+use crate::attach::Attachment;
+use crate::context::Context;
+use crate::current;
+use crate::device::Device;
+use crate::events::Event;
+use crate::export::STORAGE;
+use crate::handles::{Kind, Table};
+use crate::health::Health;
+use crate::library::{Kernel, Library};
+use crate::link_state::LinkState;
+use crate::memory_map::MemoryMap;
+use crate::module::{Function, Module};
+use crate::pool::Pool;
+use crate::session::Result;
+use crate::stream::Stream;
+use crate::visible::{Identity, Order, visible};
+use cuda_abi::types::CUresult;
+use link::socket::{Connection, SocketError};
+use link::wire::attach::{ClientReply, ClientRequest};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+/// Longest wait for the server's answer to a request on the control socket: an executor may have to be started.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+
+const STARTED: u8 = 0;
+const INITIALISED: u8 = 1;
+const FORKED: u8 = 2;
+
+/// See the module's description.
+pub(crate) struct Client {
+    /// What `cuDriverGetVersion` tells.
+    pub(crate) driver_version: i32,
+    /// Visible devices, by ordinal.
+    pub(crate) devices: Vec<Device>,
+    /// `CUDA_LAUNCH_BLOCKING`.
+    pub(crate) launches: Launches,
+    pub(crate) health: Health,
+    pub(crate) contexts: Table<Context>,
+    pub(crate) streams: Table<Stream>,
+    pub(crate) events: Table<Event>,
+    pub(crate) modules: Table<Module>,
+    pub(crate) functions: Table<Function>,
+    pub(crate) libraries: Table<Library>,
+    pub(crate) kernels: Table<Kernel>,
+    pub(crate) links: Table<LinkState>,
+    pub(crate) pools: Table<Pool>,
+    pub(crate) memory: MemoryMap,
+    control: Mutex<Connection>,
+    state: AtomicU8,
+}
+
+/// Whether a launch returns before the kernel has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Launches {
+    Asynchronous,
+    Blocking,
+}
+
+static CLIENT: OnceLock<&'static Client> = OnceLock::new();
+
+/// Makes the state of an attached process.
+pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
+    let Attachment { connection, welcome } = attachment;
+    let order = match std::env::var("CUDA_DEVICE_ORDER").as_deref() {
+        Ok("PCI_BUS_ID") => Order::PciBusId,
+        _ => Order::Driver,
+    };
+    let identities: Vec<_> = welcome
+        .devices
+        .iter()
+        .map(|d| Identity { uuid: d.uuid, pci_bus_id: d.pci_bus_id.clone() })
+        .collect();
+    let chosen = visible(&identities, order, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
+    if chosen.is_empty() {
+        crate::error!(
+            "the server has {} devices and CUDA_VISIBLE_DEVICES leaves none",
+            identities.len()
+        );
+        return Err(CUresult::ERROR_NO_DEVICE);
+    }
+    let contexts = Table::new(Kind::Context);
+    let pools = Table::new(Kind::Pool);
+    let mut devices = Vec::new();
+    for (ordinal, &index) in chosen.iter().enumerate() {
+        devices.push(Device::new(
+            ordinal,
+            index,
+            welcome.devices[index].clone(),
+            &contexts,
+            &pools,
+        )?);
+    }
+    let launches = match std::env::var("CUDA_LAUNCH_BLOCKING").as_deref() {
+        Ok("1") => Launches::Blocking,
+        _ => Launches::Asynchronous,
+    };
+    let health = Health::default();
+    let client: &'static Client = Box::leak(Box::new(Client {
+        driver_version: welcome.driver_version.min(crate::choice::NEWEST_VERSION),
+        devices,
+        launches,
+        health: health.clone(),
+        contexts,
+        streams: Table::new(Kind::Stream),
+        events: Table::new(Kind::Event),
+        modules: Table::new(Kind::Module),
+        functions: Table::new(Kind::Function),
+        libraries: Table::new(Kind::Library),
+        kernels: Table::new(Kind::Kernel),
+        links: Table::new(Kind::Link),
+        pools,
+        memory: MemoryMap::default(),
+        control: Mutex::new(connection),
+        state: AtomicU8::new(STARTED),
+    }));
+    let watched = health.watch(&*client.lock_control(), || client.wake_waiters());
+    watched.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    let _ = CLIENT.set(client);
+    // SAFETY: the handler only stores to atomics and closes descriptors, which is allowed in the child of a fork.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    Ok(client)
+}
+
+/// The state, if this process is attached; of any use only after `cuInit`.
+pub(crate) fn started() -> Option<&'static Client> {
+    CLIENT.get().copied()
+}
+
+/// The state for a call of the API: CUDA_ERROR_NOT_INITIALIZED before `cuInit` and in the child of a fork, CUDA_ERROR_NOT_PERMITTED in a
+/// host function.
+pub(crate) fn get() -> Result<&'static Client> {
+    let client = started().ok_or(CUresult::ERROR_NOT_INITIALIZED)?;
+    // Acquire: with the Release in `initialise`; the child of a fork has one thread only.
+    if client.state.load(Ordering::Acquire) != INITIALISED {
+        return Err(CUresult::ERROR_NOT_INITIALIZED);
+    }
+    if current::in_callback() {
+        return Err(CUresult::ERROR_NOT_PERMITTED);
+    }
+    Ok(client)
+}
+
+/// Runs an API function's body and gives its result the C form.
+pub(crate) fn run(body: impl FnOnce(&'static Client) -> Result) -> CUresult {
+    get().and_then(body).into()
+}
+
+/// After a fork the server still serves the parent: the child must neither speak on its connections nor hold them open.
+extern "C" fn in_child() {
+    let Some(client) = started() else { return };
+    client.state.store(FORKED, Ordering::Release);
+    STORAGE.clear();
+    let close = |socket: &Connection| {
+        // SAFETY: the descriptor is this library's; nothing in the child uses it again, as every call is refused from here on.
+        unsafe { libc::close(socket.as_fd().as_raw_fd()) };
+    };
+    // The lock may be held by a thread that does not exist here.
+    if let Ok(control) = client.control.try_lock() {
+        close(&control);
+    }
+    for device in &client.devices {
+        if let Some(backend) = device.opened() {
+            close(backend.session.executor());
+        }
+    }
+}
+
+impl Client {
+    /// `cuInit` has succeeded.
+    pub(crate) fn initialise(&self) {
+        // Release: with the Acquire in `get`. A forked process stays forked.
+        let _ =
+            self.state.compare_exchange(STARTED, INITIALISED, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// Whether `cuInit` has succeeded in this very process.
+    pub(crate) fn is_initialised(&self) -> bool {
+        self.state.load(Ordering::Acquire) == INITIALISED
+    }
+
+    /// Whether this is the child of a process that was attached.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.state.load(Ordering::Acquire) == FORKED
+    }
+
+    /// A device by ordinal.
+    pub(crate) fn device(&self, ordinal: i32) -> Result<&Device> {
+        let index = usize::try_from(ordinal).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+        self.devices.get(index).ok_or(CUresult::ERROR_INVALID_DEVICE)
+    }
+
+    /// A context by handle: CUDA_ERROR_INVALID_CONTEXT for what is none.
+    pub(crate) fn context(&self, token: usize) -> Result<Arc<Context>> {
+        self.contexts.get(token).ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    fn lock_control(&self) -> std::sync::MutexGuard<'_, Connection> {
+        self.control.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Asks the server on the control socket.
+    pub(crate) fn request(&self, request: &ClientRequest) -> Result<(ClientReply, Vec<OwnedFd>)> {
+        if self.health.is_lost() {
+            return Err(CUresult::ERROR_MPS_RPC_FAILURE);
+        }
+        let control = self.lock_control();
+        let failed = |error: SocketError| {
+            crate::error!("the server did not answer {request:?}: {error}");
+            CUresult::ERROR_MPS_RPC_FAILURE
+        };
+        control.send(request, &[], SEND_TIMEOUT).map_err(failed)?;
+        let received = control.receive::<ClientReply>(REPLY_TIMEOUT).map_err(failed)?;
+        match received.message {
+            ClientReply::Refused(refusal) => {
+                crate::error!(
+                    "the server refused {request:?}: {} ({})",
+                    refusal.message,
+                    refusal.code
+                );
+                Err(CUresult(refusal.code))
+            }
+            reply => Ok((reply, received.descriptors)),
+        }
+    }
+
+    /// Makes all waiting threads look at the server's health.
+    pub(crate) fn wake_waiters(&self) {
+        for backend in self.devices.iter().filter_map(Device::opened) {
+            backend.session.wake_waiters();
+        }
+    }
+}

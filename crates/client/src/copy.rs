@@ -1,0 +1,345 @@
+//! Copies, of whatever shape, between whatever ends.
+//!
+//! What the executor reaches at both ends is one posted command. Private memory goes through the staging ring, in pieces, so that
+//! copying here and the device's work overlap. What the caller may rely on when the call returns is CUDA's table: a synchronous copy with a host end has
+//! arrived, or (from pageable memory) been taken; a copy within the device has only been ordered; a copy between two host ends is done.
+
+use crate::client::Client;
+use crate::memory_map::Reach;
+use crate::session::Result;
+use crate::slots::Mark;
+use crate::staging::{PIECE_BYTES, Piece};
+use crate::stream::Target;
+use cuda_abi::types::CUresult;
+use link::wire::command::{Copy, Copy3d, Opcode};
+use std::collections::VecDeque;
+
+/// Pieces in flight from the device.
+const DEPTH: usize = 4;
+
+/// Whether the call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timing {
+    /// The plain form of a function.
+    Synchronous,
+    /// The `Async` form.
+    Asynchronous,
+}
+
+/// One end: where it starts, and how rows and slices follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) address: u64,
+    pub(crate) pitch_bytes: u64,
+    pub(crate) slice_bytes: u64,
+}
+
+/// What is copied: `depth` slices of `height` rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) width_bytes: u64,
+    pub(crate) height: u64,
+    pub(crate) depth: u64,
+}
+
+impl End {
+    /// An end without rows.
+    pub(crate) fn linear(address: u64) -> Self {
+        Self { address, pitch_bytes: 0, slice_bytes: 0 }
+    }
+
+    /// Bytes from the first to the last that is touched; `None` on overflow.
+    fn span_bytes(&self, extent: Extent) -> Option<u64> {
+        let slices = self.slice_bytes.checked_mul(extent.depth - 1)?;
+        let rows = self.pitch_bytes.checked_mul(extent.height - 1)?;
+        slices.checked_add(rows)?.checked_add(extent.width_bytes)
+    }
+
+    fn row(&self, slice: u64, row: u64) -> u64 {
+        self.address + slice * self.slice_bytes + row * self.pitch_bytes
+    }
+}
+
+impl Extent {
+    /// So many bytes in a row.
+    pub(crate) fn linear(size_bytes: u64) -> Self {
+        Self { width_bytes: size_bytes, height: 1, depth: 1 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.width_bytes == 0 || self.height == 0 || self.depth == 0
+    }
+
+    /// Rows that follow each other without gaps at both ends are one long row.
+    fn joined(self, one: End, other: End) -> Self {
+        let Self { width_bytes, height, depth } = self;
+        let dense_rows =
+            height == 1 || (one.pitch_bytes == width_bytes && other.pitch_bytes == width_bytes);
+        let slice = width_bytes * height;
+        let dense_slices = depth == 1 || (one.slice_bytes == slice && other.slice_bytes == slice);
+        if dense_rows && dense_slices { Self::linear(slice * depth) } else { self }
+    }
+}
+
+/// Some rows of one slice, or a part of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    destination: u64,
+    source: u64,
+    width_bytes: u64,
+    rows: u64,
+}
+
+/// Cuts a copy into parts that fit into a staging piece.
+fn parts(destination: End, source: End, extent: Extent) -> impl Iterator<Item = Part> {
+    let Extent { width_bytes, height, depth } = extent;
+    let rows_at_once = (PIECE_BYTES / width_bytes).max(1);
+    let width_at_once = width_bytes.min(PIECE_BYTES);
+    (0..depth).flat_map(move |slice| {
+        (0..height).step_by(usize::try_from(rows_at_once).unwrap_or(usize::MAX)).flat_map(
+            move |row| {
+                let rows = rows_at_once.min(height - row);
+                (0..width_bytes).step_by(PIECE_BYTES as usize).map(move |x| Part {
+                    destination: destination.row(slice, row) + x,
+                    source: source.row(slice, row) + x,
+                    width_bytes: width_at_once.min(width_bytes - x),
+                    rows,
+                })
+            },
+        )
+    })
+}
+
+/// Copies in stream order. The ends are checked: each lies in one range, or is taken for pageable memory.
+///
+/// # Safety
+/// Private ends are the caller's to read or write, as the API says.
+pub(crate) unsafe fn copy(
+    client: &Client,
+    target: &Target,
+    destination: End,
+    source: End,
+    extent: Extent,
+    timing: Timing,
+) -> Result {
+    if extent.is_empty() {
+        return target.backend.session.check();
+    }
+    let invalid = CUresult::ERROR_INVALID_VALUE;
+    let to =
+        client.memory.reach(destination.address, destination.span_bytes(extent).ok_or(invalid)?)?;
+    let from = client.memory.reach(source.address, source.span_bytes(extent).ok_or(invalid)?)?;
+    let extent = extent.joined(destination, source);
+    match (&to, &from) {
+        (Reach::Shared(_), Reach::Shared(_)) => {
+            let mark = post(target, destination, source, extent)?;
+            if timing == Timing::Synchronous && (to.is_host() || from.is_host()) {
+                target.wait(mark)?;
+            }
+            Ok(())
+        }
+        // SAFETY: the caller's promise, here and below.
+        (Reach::Shared(_), Reach::Private) => unsafe {
+            stage_in(target, destination, source, extent)
+        },
+        (Reach::Private, Reach::Shared(_)) => unsafe {
+            stage_out(target, destination, source, extent)
+        },
+        (Reach::Private, Reach::Private) => {
+            target.synchronize()?;
+            for part in parts(destination, source, extent) {
+                for row in 0..part.rows {
+                    let (to, from) = (row * destination.pitch_bytes, row * source.pitch_bytes);
+                    // SAFETY: as above; the ends may overlap.
+                    unsafe {
+                        core::ptr::copy(
+                            (part.source + from) as *const u8,
+                            (part.destination + to) as *mut u8,
+                            part.width_bytes as usize,
+                        );
+                    }
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+fn post(target: &Target, destination: End, source: End, extent: Extent) -> Result<Mark> {
+    if extent.height == 1 && extent.depth == 1 {
+        let body = Copy {
+            stream: target.slot,
+            reserved: 0,
+            destination: destination.address,
+            source: source.address,
+            size_bytes: extent.width_bytes,
+        };
+        return target.post(Opcode::Copy, &body);
+    }
+    let body = Copy3d {
+        stream: target.slot,
+        reserved: 0,
+        destination: destination.address,
+        destination_pitch_bytes: destination.pitch_bytes,
+        destination_slice_bytes: destination.slice_bytes,
+        source: source.address,
+        source_pitch_bytes: source.pitch_bytes,
+        source_slice_bytes: source.slice_bytes,
+        width_bytes: extent.width_bytes,
+        height: extent.height,
+        depth: extent.depth,
+    };
+    target.post(Opcode::Copy3d, &body)
+}
+
+/// The command for one part, whose rows lie densely in a staging piece.
+fn post_part(target: &Target, part: Part, destination: End, source: End) -> Result<Mark> {
+    let extent = Extent { width_bytes: part.width_bytes, height: part.rows, depth: 1 };
+    post(target, destination, source, extent.joined(destination, source))
+}
+
+fn dense(address: u64, part: Part) -> End {
+    End { address, pitch_bytes: part.width_bytes, slice_bytes: part.width_bytes * part.rows }
+}
+
+/// # Safety
+/// The source is the caller's to read.
+unsafe fn stage_in(target: &Target, destination: End, source: End, extent: Extent) -> Result {
+    for part in parts(destination, source, extent) {
+        let piece = target.backend.stage(target.id, part.width_bytes * part.rows)?;
+        // SAFETY: the piece is ours and long enough; the caller's promise for the source.
+        unsafe {
+            copy_rows(part.source, source.pitch_bytes, piece.address, part.width_bytes, part)
+        };
+        let to = End { address: part.destination, ..destination };
+        match post_part(target, part, to, dense(piece.address, part)) {
+            Ok(mark) => target.backend.unstage(piece, target.id, mark),
+            Err(error) => {
+                target.backend.staging.free(piece);
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The destination is the caller's to write.
+unsafe fn stage_out(target: &Target, destination: End, source: End, extent: Extent) -> Result {
+    let mut in_flight: VecDeque<(Piece, Mark, Part)> = VecDeque::new();
+    let finish = |(piece, mark, part): (Piece, Mark, Part)| {
+        let arrived = target.wait(mark);
+        if arrived.is_ok() {
+            // SAFETY: the piece holds the part, densely; the caller's promise for the destination.
+            unsafe {
+                copy_rows(
+                    piece.address,
+                    part.width_bytes,
+                    part.destination,
+                    destination.pitch_bytes,
+                    part,
+                )
+            };
+        }
+        target.backend.staging.free(piece);
+        arrived
+    };
+    let mut result = Ok(());
+    for part in parts(destination, source, extent) {
+        // Never waits for room with pieces of its own in hand: two such callers would wait for each other.
+        let piece = loop {
+            if in_flight.len() < DEPTH
+                && let Some(piece) =
+                    target.backend.try_stage(target.id, part.width_bytes * part.rows)?
+            {
+                break Ok(piece);
+            }
+            match in_flight.pop_front() {
+                Some(oldest) => result = result.and(finish(oldest)),
+                None => break target.backend.stage(target.id, part.width_bytes * part.rows),
+            }
+        };
+        let posted = result.and(piece).and_then(|piece| {
+            let from = End { address: part.source, ..source };
+            let mark = post_part(target, part, dense(piece.address, part), from);
+            let signalled = mark
+                .and_then(|mark| target.backend.session.request(target.id, mark).map(|()| mark));
+            if signalled.is_err() {
+                target.backend.staging.free(piece);
+            }
+            Ok((piece, signalled?, part))
+        });
+        match posted {
+            Ok(one) => in_flight.push_back(one),
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
+        }
+    }
+    for one in in_flight {
+        result = result.and(finish(one));
+    }
+    result
+}
+
+/// # Safety
+/// Both sides are valid for the part's rows and do not overlap.
+unsafe fn copy_rows(from: u64, from_pitch: u64, to: u64, to_pitch: u64, part: Part) {
+    for row in 0..part.rows {
+        // SAFETY: the caller's promise.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                (from + row * from_pitch) as *const u8,
+                (to + row * to_pitch) as *mut u8,
+                part.width_bytes as usize,
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dense_rows_are_one_row() {
+        let end = End { address: 0, pitch_bytes: 8, slice_bytes: 32 };
+        let extent = Extent { width_bytes: 8, height: 4, depth: 2 };
+        assert_eq!(extent.joined(end, end), Extent::linear(64));
+        let padded = End { pitch_bytes: 16, ..end };
+        assert_eq!(extent.joined(end, padded), extent);
+        assert_eq!(end.span_bytes(extent), Some(64));
+    }
+
+    #[test]
+    fn parts_cover_everything_once_and_fit_a_piece() {
+        let destination = End { address: 1 << 40, pitch_bytes: 5000, slice_bytes: 5000 * 700 };
+        let source = End { address: 0, pitch_bytes: 3000, slice_bytes: 3000 * 700 };
+        let extent = Extent { width_bytes: 3000, height: 700, depth: 3 };
+        let all: Vec<_> = parts(destination, source, extent).collect();
+        assert!(all.iter().all(|part| part.width_bytes * part.rows <= PIECE_BYTES));
+        assert_eq!(
+            all.iter().map(|part| part.width_bytes * part.rows).sum::<u64>(),
+            3000 * 700 * 3
+        );
+        let long = Extent::linear(3 * PIECE_BYTES + 5);
+        let all: Vec<_> = parts(End::linear(100), End::linear(7), long).collect();
+        assert_eq!(all.len(), 4);
+        assert_eq!(
+            all[3],
+            Part {
+                destination: 100 + 3 * PIECE_BYTES,
+                source: 7 + 3 * PIECE_BYTES,
+                width_bytes: 5,
+                rows: 1
+            }
+        );
+    }
+
+    #[test]
+    fn spans_that_overflow_are_noticed() {
+        let end = End { address: 0, pitch_bytes: u64::MAX / 2, slice_bytes: 0 };
+        assert_eq!(end.span_bytes(Extent { width_bytes: 1, height: 4, depth: 1 }), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! What belongs to a thread: its stack of contexts, its default streams, whether it runs a host function.
+
+use crate::client::Client;
+use crate::context::Context;
+use crate::session::Result;
+use cuda_abi::types::CUresult;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+thread_local! {
+    static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
+    static DEFAULT_STREAMS: RefCell<Vec<DefaultStream>> = const { RefCell::new(Vec::new()) };
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread's own default stream in a context. Destroyed with the thread.
+struct DefaultStream {
+    context: Arc<Context>,
+    wire_id: u32,
+    slot: u32,
+}
+
+impl Drop for DefaultStream {
+    fn drop(&mut self) {
+        if let Ok((backend, id)) = self.context.backend()
+            && id == self.wire_id
+            && crate::client::started().is_some_and(Client::is_initialised)
+        {
+            // The session may have failed; then there is no stream either.
+            let _ = backend.session.destroy_stream(id, self.slot);
+        }
+    }
+}
+
+/// The current context, alive or not; `None` without one, and in threads that are ending.
+pub(crate) fn top() -> Option<Arc<Context>> {
+    STACK.try_with(|stack| stack.borrow().last().cloned()).ok().flatten()
+}
+
+/// The current context: CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED if it is not alive.
+pub(crate) fn context() -> Result<Arc<Context>> {
+    let context = top().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    if context.is_alive() { Ok(context) } else { Err(CUresult::ERROR_CONTEXT_IS_DESTROYED) }
+}
+
+/// Puts a context on top.
+pub(crate) fn push(context: Arc<Context>) {
+    let _ = STACK.try_with(|stack| stack.borrow_mut().push(context));
+}
+
+/// Takes the top context away.
+pub(crate) fn pop() -> Option<Arc<Context>> {
+    STACK.try_with(|stack| stack.borrow_mut().pop()).ok().flatten()
+}
+
+/// Replaces the top context.
+pub(crate) fn replace(context: Arc<Context>) {
+    pop();
+    push(context);
+}
+
+/// Takes a context that is being destroyed away, if it is on top; deeper and on other threads it stays, dead.
+pub(crate) fn remove_if_top(token: usize) {
+    if top().is_some_and(|context| context.token == token) {
+        pop();
+    }
+}
+
+/// The slot of the calling thread's default stream in a context, made on first use.
+pub(crate) fn default_stream(context: &Arc<Context>) -> Result<u32> {
+    let (backend, id) = context.backend()?;
+    let made = DEFAULT_STREAMS.try_with(|streams| {
+        let mut streams = streams.borrow_mut();
+        let of_context = |s: &&DefaultStream| s.wire_id == id && Arc::ptr_eq(&s.context, context);
+        if let Some(stream) = streams.iter().find(of_context) {
+            return Ok(stream.slot);
+        }
+        let slot = backend.session.create_stream(id, 0, 0)?;
+        streams.push(DefaultStream { context: Arc::clone(context), wire_id: id, slot });
+        Ok(slot)
+    });
+    made.unwrap_or(Err(CUresult::ERROR_DEINITIALIZED))
+}
+
+/// Whether this thread runs a host function of a stream, where CUDA allows no calls.
+pub(crate) fn in_callback() -> bool {
+    IN_CALLBACK.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Runs a host function of a stream.
+pub(crate) fn run_callback(body: impl FnOnce()) {
+    IN_CALLBACK.set(true);
+    body();
+    IN_CALLBACK.set(false);
+}

@@ -1,0 +1,162 @@
+//! A visible device: what the server said of it, its primary context, and its backend once a context has been opened.
+
+use crate::backend::Backend;
+use crate::callbacks::Callbacks;
+use crate::client::Client;
+use crate::context::{Context, Lifetime};
+use crate::device_heap::DeviceHeap;
+use crate::handles::Table;
+use crate::host_heap::HostHeap;
+use crate::numbers::Numbers;
+use crate::pool::Pool;
+use crate::session::{Result, Session};
+use crate::staging::Staging;
+use cuda_abi::types::{CUdevice_attribute, CUresult};
+use link::shm::{Reservation, ShmError};
+use link::socket::Connection;
+use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, DeviceInfo};
+use rustix::fd::OwnedFd;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// See the module's description.
+pub(crate) struct Device {
+    pub(crate) ordinal: i32,
+    /// Its place in the server's list.
+    index: u32,
+    pub(crate) info: DeviceInfo,
+    attributes: HashMap<i32, i32>,
+    pub(crate) primary: Arc<Context>,
+    /// `cuDeviceGetDefaultMemPool`.
+    pub(crate) default_pool: Arc<Pool>,
+    /// `cuDeviceGetMemPool`.
+    pub(crate) pool: Mutex<Arc<Pool>>,
+    backend: OnceLock<&'static Backend>,
+    opening: Mutex<()>,
+}
+
+/// What a client is told otherwise than the driver says it, since it does not hold behind a server: kernels reach only memory of the session,
+/// registered memory has another device address, handles of other processes cannot be opened.
+const OVERRIDES: [(CUdevice_attribute, i32); 8] = [
+    (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS, 0),
+    (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0),
+    (CUdevice_attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0),
+    (CUdevice_attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0),
+    (CUdevice_attribute::IPC_EVENT_SUPPORTED, 0),
+    (CUdevice_attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0),
+    (CUdevice_attribute::GPU_DIRECT_RDMA_SUPPORTED, 0),
+    (CUdevice_attribute::MULTICAST_SUPPORTED, 0),
+];
+
+impl Device {
+    pub(crate) fn new(
+        ordinal: usize,
+        index: usize,
+        info: DeviceInfo,
+        contexts: &Table<Context>,
+        pools: &Table<Pool>,
+    ) -> Result<Self> {
+        let ordinal = i32::try_from(ordinal).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+        let index = u32::try_from(index).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+        let mut attributes: HashMap<i32, i32> = info.attributes.iter().copied().collect();
+        for (attribute, value) in OVERRIDES {
+            if let Some(known) = attributes.get_mut(&(attribute.0.cast_signed())) {
+                *known = value;
+            }
+        }
+        let full = CUresult::ERROR_OUT_OF_MEMORY;
+        let primary = contexts
+            .insert_with(|token| Context::new(token, ordinal, Lifetime::Primary, 0))
+            .ok_or(full)?;
+        let default_pool = pools.insert_with(|token| Pool::new(token, ordinal)).ok_or(full)?;
+        Ok(Self {
+            ordinal,
+            index,
+            info,
+            attributes,
+            primary,
+            pool: Mutex::new(Arc::clone(&default_pool)),
+            default_pool,
+            backend: OnceLock::new(),
+            opening: Mutex::new(()),
+        })
+    }
+
+    /// The value of an attribute, if the device's driver knows it.
+    pub(crate) fn attribute(&self, attribute: CUdevice_attribute) -> Option<i32> {
+        self.attributes.get(&(attribute.0.cast_signed())).copied()
+    }
+
+    /// An attribute that every driver knows, with what to assume if not.
+    pub(crate) fn limit(&self, attribute: CUdevice_attribute, otherwise: u32) -> u32 {
+        self.attribute(attribute).and_then(|value| u32::try_from(value).ok()).unwrap_or(otherwise)
+    }
+
+    /// The backend, if any context has been opened.
+    pub(crate) fn opened(&self) -> Option<&'static Backend> {
+        self.backend.get().copied()
+    }
+
+    /// Has the server open a context; returns its number.
+    pub(crate) fn open_context(&self, client: &'static Client) -> Result<(&'static Backend, u32)> {
+        let _one = self.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (reply, files) = client.request(&ClientRequest::OpenContext { device: self.index })?;
+        let ClientReply::ContextOpened(opened) = reply else {
+            return Err(CUresult::ERROR_MPS_RPC_FAILURE);
+        };
+        if let Some(backend) = self.opened() {
+            return Ok((backend, opened.context_id));
+        }
+        let backend = make_backend(client, &opened, files).map_err(|error| {
+            crate::error!("the session with device {} cannot be opened: {error}", self.ordinal);
+            CUresult::ERROR_MPS_RPC_FAILURE
+        })?;
+        let backend: &'static Backend = Box::leak(Box::new(backend));
+        let watched = client.health.watch(backend.session.executor(), || client.wake_waiters());
+        watched.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        Ok((self.backend.get_or_init(|| backend), opened.context_id))
+    }
+
+    /// Tells the server that a context has ended.
+    pub(crate) fn close_context(&self, client: &Client) {
+        // The server also notices by itself when the process ends.
+        let _ = client.request(&ClientRequest::CloseContext { device: self.index });
+    }
+}
+
+/// Why a session cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error("{0} descriptors came instead of 3")]
+    Descriptors(usize),
+    #[error(transparent)]
+    Memory(#[from] ShmError),
+    #[error(transparent)]
+    Socket(#[from] link::socket::SocketError),
+}
+
+fn make_backend(
+    client: &'static Client,
+    opened: &ContextOpened,
+    files: Vec<OwnedFd>,
+) -> core::result::Result<Backend, OpenError> {
+    let [session, completion, executor] =
+        <[OwnedFd; 3]>::try_from(files).map_err(|files| OpenError::Descriptors(files.len()))?;
+    let executor = Connection::from_socket(executor)?;
+    let device_window = Reservation::new(opened.device_window)
+        .inspect_err(|error| {
+            crate::warn!("addresses of device memory are also used by the program: {error}")
+        })
+        .ok();
+    Ok(Backend {
+        session: Session::open([session, completion], executor, client.health.clone())?,
+        device_heap: DeviceHeap::default(),
+        host_heap: HostHeap::new(opened.host_window)?,
+        staging: Staging::default(),
+        events: Numbers::default(),
+        modules: Numbers::default(),
+        functions: Numbers::default(),
+        callbacks: Callbacks::default(),
+        _device_window: device_window,
+    })
+}

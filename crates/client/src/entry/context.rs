@@ -1,0 +1,249 @@
+//! Contexts and the calling thread's stack of them.
+
+use super::not_null;
+use crate::client::{Client, run};
+use crate::context::{Context, Lifetime};
+use crate::current;
+use crate::session::Result;
+use cuda_abi::types::*;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const ALL_FLAGS: u32 = 0xff;
+
+/// Scheduling flags exclude each other.
+pub(super) fn check_flags(flags: u32) -> Result {
+    let known = flags & !ALL_FLAGS == 0 && matches!(flags & 7, 0 | 1 | 2 | 4);
+    if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+fn create(client: &'static Client, pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Result {
+    not_null(pctx)?;
+    check_flags(flags)?;
+    client.device(dev)?;
+    let made =
+        client.contexts.insert_with(|token| Context::new(token, dev, Lifetime::Created, flags));
+    let context = made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    if let Err(error) = context.open(client) {
+        client.contexts.remove(context.token);
+        return Err(error);
+    }
+    put!(pctx, context.handle());
+    current::push(context);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
+    run(|client| create(client, pctx, flags, dev))
+}
+
+pub(crate) unsafe fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
+    run(|client| create(client, pctx, flags, dev))
+}
+
+/// Execution affinity needs SM limits per context, which are the server's to give.
+pub(crate) unsafe fn cuCtxCreate_v3(
+    pctx: *mut CUcontext,
+    _paramsArray: *mut CUexecAffinityParam,
+    numParams: i32,
+    flags: u32,
+    dev: CUdevice,
+) -> CUresult {
+    run(|client| {
+        if numParams != 0 {
+            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+        }
+        create(client, pctx, flags, dev)
+    })
+}
+
+pub(crate) unsafe fn cuCtxCreate_v4(
+    pctx: *mut CUcontext,
+    ctxCreateParams: *mut CUctxCreateParams,
+    flags: u32,
+    dev: CUdevice,
+) -> CUresult {
+    run(|client| {
+        if !ctxCreateParams.is_null() {
+            // SAFETY: not null; the caller's structure.
+            let params = unsafe { ctxCreateParams.read() };
+            if params.numExecAffinityParams != 0 {
+                return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+            }
+            if !params.cigParams.is_null() {
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
+            }
+        }
+        create(client, pctx, flags, dev)
+    })
+}
+
+pub(crate) unsafe fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
+    run(|client| client.context(ctx.0)?.destroy(client))
+}
+
+pub(crate) unsafe fn cuCtxDestroy(ctx: CUcontext) -> CUresult {
+    // SAFETY: the same function by its newer name.
+    unsafe { cuCtxDestroy_v2(ctx) }
+}
+
+/// The old counting interface: attaching is a query, and detaching destroys.
+pub(crate) unsafe fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> CUresult {
+    run(|_| {
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        put!(pctx, current::context()?.handle());
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxDetach(ctx: CUcontext) -> CUresult {
+    // SAFETY: contexts are not counted, so detaching is destroying.
+    unsafe { cuCtxDestroy_v2(ctx) }
+}
+
+pub(crate) unsafe fn cuCtxGetCurrent(pctx: *mut CUcontext) -> CUresult {
+    run(|_| {
+        put!(pctx, current::top().map_or(CUcontext::NULL, |context| context.handle()));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult {
+    run(|client| {
+        if ctx.is_null() {
+            current::pop();
+            return Ok(());
+        }
+        if current::top().is_some_and(|top| top.token == ctx.0) {
+            return Ok(());
+        }
+        current::replace(client.context(ctx.0)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> CUresult {
+    run(|client| {
+        current::push(client.context(ctx.0)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxPushCurrent(ctx: CUcontext) -> CUresult {
+    // SAFETY: the same function by its newer name.
+    unsafe { cuCtxPushCurrent_v2(ctx) }
+}
+
+pub(crate) unsafe fn cuCtxPopCurrent_v2(pctx: *mut CUcontext) -> CUresult {
+    run(|_| {
+        let popped = current::pop().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        put_optional!(pctx, popped.handle());
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxPopCurrent(pctx: *mut CUcontext) -> CUresult {
+    // SAFETY: the same function by its newer name.
+    unsafe { cuCtxPopCurrent_v2(pctx) }
+}
+
+/// The context that a handle names, or the current one in place of NULL.
+fn or_current(client: &Client, ctx: CUcontext) -> Result<Arc<Context>> {
+    if ctx.is_null() {
+        current::top().ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    } else {
+        client.context(ctx.0)
+    }
+}
+
+pub(crate) unsafe fn cuCtxGetDevice(device: *mut CUdevice) -> CUresult {
+    // SAFETY: the same function with the current context.
+    unsafe { cuCtxGetDevice_v2(device, CUcontext::NULL) }
+}
+
+pub(crate) unsafe fn cuCtxGetDevice_v2(device: *mut CUdevice, ctx: CUcontext) -> CUresult {
+    run(|client| {
+        put!(device, or_current(client, ctx)?.device);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -> CUresult {
+    run(|client| {
+        put!(version, or_current(client, ctx)?.api_version);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxGetId(ctx: CUcontext, ctxId: *mut u64) -> CUresult {
+    run(|client| {
+        put!(ctxId, or_current(client, ctx)?.id);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxGetFlags(flags: *mut u32) -> CUresult {
+    run(|_| {
+        // Relaxed: a value that orders nothing.
+        put!(flags, current::context()?.flags.load(Ordering::Relaxed));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxSetFlags(flags: u32) -> CUresult {
+    run(|_| {
+        check_flags(flags)?;
+        // Relaxed: a value that orders nothing.
+        current::context()?.flags.store(flags, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxSynchronize() -> CUresult {
+    // SAFETY: the same function with the current context.
+    unsafe { cuCtxSynchronize_v2(CUcontext::NULL) }
+}
+
+pub(crate) unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult {
+    run(|client| {
+        let (backend, id) = or_current(client, ctx)?.backend()?;
+        backend.session.wait_all(id)
+    })
+}
+
+pub(crate) unsafe fn cuCtxGetStreamPriorityRange(
+    leastPriority: *mut i32,
+    greatestPriority: *mut i32,
+) -> CUresult {
+    run(|client| {
+        let (least, greatest) = client.device(current::context()?.device)?.info.stream_priorities;
+        put_optional!(leastPriority, least);
+        put_optional!(greatestPriority, greatest);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u32) -> CUresult {
+    run(|client| {
+        let current = current::context()?;
+        let peer = client.context(peerContext.0)?;
+        if Flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let same = current.device == peer.device;
+        Err(if same {
+            CUresult::ERROR_INVALID_CONTEXT
+        } else {
+            CUresult::ERROR_PEER_ACCESS_UNSUPPORTED
+        })
+    })
+}
+
+pub(crate) unsafe fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> CUresult {
+    run(|client| {
+        client.context(peerContext.0)?;
+        Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED)
+    })
+}

@@ -1,0 +1,182 @@
+//! Copies of two and three dimensions, linear memory only.
+
+use crate::client::run;
+use crate::copy::{End, Extent, Timing, copy};
+use crate::session::Result;
+use crate::stream;
+use core::ffi::c_void;
+use cuda_abi::types::*;
+
+/// One end as the API's structures describe it.
+struct Described {
+    kind: CUmemorytype,
+    host: *const c_void,
+    device: CUdeviceptr,
+    x_bytes: usize,
+    y: usize,
+    z: usize,
+    pitch: usize,
+    /// Rows from slice to slice.
+    height: usize,
+}
+
+impl Described {
+    fn end(&self, extent: Extent) -> Result<End> {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let base = match self.kind {
+            CUmemorytype::HOST => self.host.addr() as u64,
+            CUmemorytype::DEVICE | CUmemorytype::UNIFIED => self.device,
+            CUmemorytype::ARRAY => return Err(CUresult::ERROR_NOT_SUPPORTED),
+            _ => return Err(invalid),
+        };
+        let pitch_bytes = if self.pitch == 0 { extent.width_bytes } else { self.pitch as u64 };
+        let height = if self.height == 0 { extent.height } else { self.height as u64 };
+        let too_narrow = pitch_bytes < (self.x_bytes as u64).saturating_add(extent.width_bytes)
+            && extent.height > 1;
+        if too_narrow || (height < extent.height && extent.depth > 1) {
+            return Err(invalid);
+        }
+        let slice_bytes = pitch_bytes.checked_mul(height).ok_or(invalid)?;
+        let start = (self.z as u64).checked_mul(slice_bytes).and_then(|z| {
+            let y = (self.y as u64).checked_mul(pitch_bytes)?;
+            base.checked_add(z)?.checked_add(y)?.checked_add(self.x_bytes as u64)
+        });
+        Ok(End { address: start.ok_or(invalid)?, pitch_bytes, slice_bytes })
+    }
+}
+
+/// # Safety
+/// Host ends are the caller's memory, as large as the description says.
+unsafe fn shaped(
+    to: Described,
+    from: Described,
+    extent: Extent,
+    hStream: CUstream,
+    timing: Timing,
+) -> CUresult {
+    run(|client| {
+        let target = stream::target(client, hStream)?;
+        let (to, from) = (to.end(extent)?, from.end(extent)?);
+        // SAFETY: the caller's promise.
+        unsafe { copy(client, &target, to, from, extent, timing) }
+    })
+}
+
+/// # Safety
+/// `description` is null or valid, and describes the caller's memory.
+unsafe fn plane(description: *const CUDA_MEMCPY2D, hStream: CUstream, timing: Timing) -> CUresult {
+    if description.is_null() {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    // SAFETY: not null; the caller's promise.
+    let c = unsafe { description.read() };
+    let extent = Extent { width_bytes: c.WidthInBytes as u64, height: c.Height as u64, depth: 1 };
+    let to = Described {
+        kind: c.dstMemoryType,
+        host: c.dstHost,
+        device: c.dstDevice,
+        x_bytes: c.dstXInBytes,
+        y: c.dstY,
+        z: 0,
+        pitch: c.dstPitch,
+        height: 0,
+    };
+    let from = Described {
+        kind: c.srcMemoryType,
+        host: c.srcHost,
+        device: c.srcDevice,
+        x_bytes: c.srcXInBytes,
+        y: c.srcY,
+        z: 0,
+        pitch: c.srcPitch,
+        height: 0,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { shaped(to, from, extent, hStream, timing) }
+}
+
+/// # Safety
+/// `description` is null or valid, and describes the caller's memory.
+unsafe fn volume(description: *const CUDA_MEMCPY3D, hStream: CUstream, timing: Timing) -> CUresult {
+    if description.is_null() {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    // SAFETY: not null; the caller's promise.
+    let c = unsafe { description.read() };
+    if c.srcLOD != 0 || c.dstLOD != 0 {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    let extent = Extent {
+        width_bytes: c.WidthInBytes as u64,
+        height: c.Height as u64,
+        depth: c.Depth as u64,
+    };
+    let to = Described {
+        kind: c.dstMemoryType,
+        host: c.dstHost,
+        device: c.dstDevice,
+        x_bytes: c.dstXInBytes,
+        y: c.dstY,
+        z: c.dstZ,
+        pitch: c.dstPitch,
+        height: c.dstHeight,
+    };
+    let from = Described {
+        kind: c.srcMemoryType,
+        host: c.srcHost,
+        device: c.srcDevice,
+        x_bytes: c.srcXInBytes,
+        y: c.srcY,
+        z: c.srcZ,
+        pitch: c.srcPitch,
+        height: c.srcHeight,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { shaped(to, from, extent, hStream, timing) }
+}
+
+pub(crate) unsafe fn cuMemcpy2D_v2(pCopy: *const CUDA_MEMCPY2D) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { plane(pCopy, CUstream::LEGACY, Timing::Synchronous) }
+}
+
+pub(crate) unsafe fn cuMemcpy2D_v2_ptds(pCopy: *const CUDA_MEMCPY2D) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { plane(pCopy, CUstream::PER_THREAD, Timing::Synchronous) }
+}
+
+pub(crate) unsafe fn cuMemcpy2DUnaligned_v2(pCopy: *const CUDA_MEMCPY2D) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { plane(pCopy, CUstream::LEGACY, Timing::Synchronous) }
+}
+
+pub(crate) unsafe fn cuMemcpy2DUnaligned_v2_ptds(pCopy: *const CUDA_MEMCPY2D) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { plane(pCopy, CUstream::PER_THREAD, Timing::Synchronous) }
+}
+
+pub(crate) unsafe fn cuMemcpy3D_v2(pCopy: *const CUDA_MEMCPY3D) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { volume(pCopy, CUstream::LEGACY, Timing::Synchronous) }
+}
+
+pub(crate) unsafe fn cuMemcpy3D_v2_ptds(pCopy: *const CUDA_MEMCPY3D) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { volume(pCopy, CUstream::PER_THREAD, Timing::Synchronous) }
+}
+
+pub(crate) unsafe fn cuMemcpy2DAsync_v2(
+    pCopy: *const CUDA_MEMCPY2D,
+    hStream: CUstream,
+) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { plane(pCopy, hStream, Timing::Asynchronous) }
+}
+
+pub(crate) unsafe fn cuMemcpy3DAsync_v2(
+    pCopy: *const CUDA_MEMCPY3D,
+    hStream: CUstream,
+) -> CUresult {
+    // SAFETY: the caller's memory.
+    unsafe { volume(pCopy, hStream, Timing::Asynchronous) }
+}

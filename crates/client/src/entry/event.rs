@@ -1,0 +1,78 @@
+//! Events.
+
+use super::not_null;
+use crate::client::run;
+use crate::{events, stream};
+use cuda_abi::types::*;
+
+pub(crate) unsafe fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> CUresult {
+    run(|client| {
+        not_null(phEvent)?;
+        put!(phEvent, CUevent(events::create(client, Flags)?.token));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuEventDestroy_v2(hEvent: CUevent) -> CUresult {
+    run(|client| events::destroy(client, hEvent))
+}
+
+pub(crate) unsafe fn cuEventDestroy(hEvent: CUevent) -> CUresult {
+    run(|client| events::destroy(client, hEvent))
+}
+
+pub(crate) unsafe fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CUresult {
+    run(|client| {
+        let event = events::get(client, hEvent)?;
+        event.record(&stream::target(client, hStream)?)
+    })
+}
+
+/// The flags concern captured streams only.
+pub(crate) unsafe fn cuEventRecordWithFlags(
+    hEvent: CUevent,
+    hStream: CUstream,
+    flags: u32,
+) -> CUresult {
+    if flags > 1 {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the same function without flags.
+    unsafe { cuEventRecord(hEvent, hStream) }
+}
+
+pub(crate) unsafe fn cuEventQuery(hEvent: CUevent) -> CUresult {
+    run(|client| {
+        if events::get(client, hEvent)?.is_done()? {
+            Ok(())
+        } else {
+            Err(CUresult::ERROR_NOT_READY)
+        }
+    })
+}
+
+pub(crate) unsafe fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
+    run(|client| events::get(client, hEvent)?.synchronize())
+}
+
+pub(crate) unsafe fn cuEventElapsedTime_v2(
+    pMilliseconds: *mut f32,
+    hStart: CUevent,
+    hEnd: CUevent,
+) -> CUresult {
+    run(|client| {
+        not_null(pMilliseconds)?;
+        let (start, end) = (events::get(client, hStart)?, events::get(client, hEnd)?);
+        put!(pMilliseconds, start.elapsed_ms(&end)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuEventElapsedTime(
+    pMilliseconds: *mut f32,
+    hStart: CUevent,
+    hEnd: CUevent,
+) -> CUresult {
+    // SAFETY: the same function by its newer name.
+    unsafe { cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd) }
+}

@@ -1,0 +1,262 @@
+//! Libraries and their kernels.
+
+use super::module::{loading_mode, read_file};
+use super::{c_name, not_null};
+use crate::client::{Client, run};
+use crate::image::{JitOptions, code_at, code_in, target_of};
+use crate::library::{self, Kernel};
+use crate::session::Result;
+use crate::{current, device::Device};
+use core::ffi::{c_char, c_void};
+use cuda_abi::image::{Code, Target};
+use cuda_abi::types::*;
+use std::sync::Arc;
+
+/// The code for each device, chosen once per kind of device.
+fn for_each_device(
+    devices: &[Device],
+    choose: impl Fn(Target) -> Result<Code<'static>>,
+) -> Result<Vec<Arc<Code<'static>>>> {
+    let mut chosen: Vec<(Target, Arc<Code<'static>>)> = Vec::new();
+    let mut codes = Vec::new();
+    for device in devices {
+        let target = target_of(device);
+        let code = match chosen.iter().find(|(known, _)| *known == target) {
+            Some((_, code)) => Arc::clone(code),
+            None => {
+                let code = Arc::new(choose(target)?);
+                chosen.push((target, Arc::clone(&code)));
+                code
+            }
+        };
+        codes.push(code);
+    }
+    Ok(codes)
+}
+
+fn make(
+    client: &Client,
+    codes: Vec<Arc<Code<'static>>>,
+    options: &JitOptions,
+) -> Result<CUlibrary> {
+    let made = library::create(client, codes, options)?;
+    if loading_mode() == CUmoduleLoadingMode::EAGER_LOADING
+        && let Ok(context) = current::context()
+    {
+        made.module(client, &context)?;
+    }
+    Ok(CUlibrary(made.token))
+}
+
+/// The image is copied, so whether the caller preserves it does not matter.
+pub(crate) unsafe fn cuLibraryLoadData(
+    library: *mut CUlibrary,
+    code: *const c_void,
+    jitOptions: *mut CUjit_option,
+    jitOptionsValues: *mut *mut c_void,
+    numJitOptions: u32,
+    _libraryOptions: *mut CUlibraryOption,
+    _libraryOptionValues: *mut *mut c_void,
+    _numLibraryOptions: u32,
+) -> CUresult {
+    run(|client| {
+        not_null(library)?;
+        // SAFETY: the caller's arrays and buffers.
+        let options = unsafe { JitOptions::read(numJitOptions, jitOptions, jitOptionsValues) }?;
+        // SAFETY: the caller's image.
+        let codes = for_each_device(&client.devices, |target| unsafe { code_at(code, target) })?;
+        put!(library, make(client, codes, &options)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuLibraryLoadFromFile(
+    library: *mut CUlibrary,
+    fileName: *const c_char,
+    jitOptions: *mut CUjit_option,
+    jitOptionsValues: *mut *mut c_void,
+    numJitOptions: u32,
+    _libraryOptions: *mut CUlibraryOption,
+    _libraryOptionValues: *mut *mut c_void,
+    _numLibraryOptions: u32,
+) -> CUresult {
+    run(|client| {
+        not_null(library)?;
+        // SAFETY: the caller's arrays, buffers and string.
+        let options = unsafe { JitOptions::read(numJitOptions, jitOptions, jitOptionsValues) }?;
+        // SAFETY: the caller's string.
+        let bytes = read_file(unsafe { c_name(fileName) }?)?;
+        let codes = for_each_device(&client.devices, |target| code_in(&bytes, target))?;
+        put!(library, make(client, codes, &options)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
+    run(|client| library::unload(client, library.0))
+}
+
+pub(crate) unsafe fn cuLibraryGetKernel(
+    pKernel: *mut CUkernel,
+    library: CUlibrary,
+    name: *const c_char,
+) -> CUresult {
+    run(|client| {
+        not_null(pKernel)?;
+        // SAFETY: the caller's string.
+        let name = unsafe { c_name(name) }?;
+        put!(pKernel, CUkernel(library::get(client, library.0)?.kernel(client, name)?.token));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary) -> CUresult {
+    run(|client| {
+        not_null(pMod)?;
+        let library = library::get(client, library.0)?;
+        put!(pMod, CUmodule(library.module(client, &current::context()?)?.token));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuLibraryGetGlobal(
+    dptr: *mut CUdeviceptr,
+    bytes: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> CUresult {
+    run(|client| {
+        // SAFETY: the caller's string.
+        let name = unsafe { c_name(name) }?;
+        let library = library::get(client, library.0)?;
+        let (address, size_bytes) =
+            library.module(client, &current::context()?)?.global(client, name)?;
+        put_optional!(dptr, address);
+        put_optional!(bytes, size_bytes as usize);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuLibraryGetKernelCount(count: *mut u32, lib: CUlibrary) -> CUresult {
+    run(|client| {
+        let library = library::get(client, lib.0)?;
+        put!(count, library.module(client, &current::context()?)?.kernel_names()?.len() as u32);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuLibraryEnumerateKernels(
+    kernels: *mut CUkernel,
+    numKernels: u32,
+    lib: CUlibrary,
+) -> CUresult {
+    run(|client| {
+        not_null(kernels)?;
+        let library = library::get(client, lib.0)?;
+        let names = library.module(client, &current::context()?)?.kernel_names()?;
+        for (i, name) in names.iter().take(numKernels as usize).enumerate() {
+            put!(kernels.wrapping_add(i), CUkernel(library.kernel(client, name)?.token));
+        }
+        Ok(())
+    })
+}
+
+fn kernel(client: &Client, handle: CUkernel) -> Result<Arc<Kernel>> {
+    client.kernels.get(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+pub(crate) unsafe fn cuKernelGetFunction(pFunc: *mut CUfunction, handle: CUkernel) -> CUresult {
+    run(|client| {
+        not_null(pFunc)?;
+        put!(
+            pFunc,
+            CUfunction(kernel(client, handle)?.function(client, &current::context()?)?.token)
+        );
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuKernelGetLibrary(pLib: *mut CUlibrary, handle: CUkernel) -> CUresult {
+    run(|client| {
+        put!(pLib, CUlibrary(kernel(client, handle)?.library));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuKernelGetName(name: *mut *const c_char, handle: CUkernel) -> CUresult {
+    run(|client| {
+        // The kernel lives in its library's table until that is unloaded, as CUDA promises of the name.
+        put!(name, kernel(client, handle)?.name.as_ptr());
+        Ok(())
+    })
+}
+
+/// The function of a kernel on a device: in the current context if that is the device's, else in its primary context.
+fn on_device(
+    client: &Client,
+    handle: CUkernel,
+    dev: CUdevice,
+) -> Result<Arc<crate::module::Function>> {
+    let device = client.device(dev)?;
+    let kernel = kernel(client, handle)?;
+    match current::context().ok().filter(|context| context.device == dev) {
+        Some(context) => kernel.function(client, &context),
+        None => kernel.function(client, &device.primary),
+    }
+}
+
+pub(crate) unsafe fn cuKernelGetAttribute(
+    pi: *mut i32,
+    attrib: CUfunction_attribute,
+    handle: CUkernel,
+    dev: CUdevice,
+) -> CUresult {
+    run(|client| {
+        not_null(pi)?;
+        put!(pi, on_device(client, handle, dev)?.attribute(attrib)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuKernelSetAttribute(
+    attrib: CUfunction_attribute,
+    val: i32,
+    handle: CUkernel,
+    dev: CUdevice,
+) -> CUresult {
+    run(|client| on_device(client, handle, dev)?.set_attribute(attrib.0.cast_signed(), val))
+}
+
+pub(crate) unsafe fn cuKernelSetCacheConfig(
+    handle: CUkernel,
+    config: CUfunc_cache,
+    dev: CUdevice,
+) -> CUresult {
+    run(|client| {
+        let function = on_device(client, handle, dev)?;
+        function.set_attribute(link::wire::command::CACHE_CONFIG, config.0.cast_signed())
+    })
+}
+
+pub(crate) unsafe fn cuKernelGetParamInfo(
+    handle: CUkernel,
+    paramIndex: usize,
+    paramOffset: *mut usize,
+    paramSize: *mut usize,
+) -> CUresult {
+    run(|client| {
+        let function = kernel(client, handle)?.function(client, &current::context()?)?;
+        super::function::parameter_info(&function, paramIndex, paramOffset, paramSize)
+    })
+}
+
+/// Managed variables need memory that a module's load shares with the host, which the wire has no word for.
+pub(crate) unsafe fn cuLibraryGetManaged(
+    dptr: *mut CUdeviceptr,
+    bytes: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> CUresult {
+    // SAFETY: the same lookup; a program that only copies from and to the variable is served.
+    unsafe { cuLibraryGetGlobal(dptr, bytes, library, name) }
+}

@@ -1,0 +1,146 @@
+//! Device and managed memory.
+
+use super::not_null;
+use crate::client::run;
+use crate::current;
+use crate::memory::{self, allocate};
+use crate::memory_map::Kind;
+use cuda_abi::types::*;
+use link::wire::command::{MemoryInfoReply, Opcode};
+
+pub(crate) unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult {
+    run(|client| {
+        not_null(dptr)?;
+        put!(dptr, allocate(client, bytesize as u64, Kind::Device)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemAllocPitch_v2(
+    dptr: *mut CUdeviceptr,
+    pPitch: *mut usize,
+    WidthInBytes: usize,
+    Height: usize,
+    ElementSizeBytes: u32,
+) -> CUresult {
+    run(|client| {
+        not_null(dptr)?;
+        not_null(pPitch)?;
+        let device = client.device(current::context()?.device)?;
+        if !matches!(ElementSizeBytes, 4 | 8 | 16) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let alignment =
+            device.limit(CUdevice_attribute::TEXTURE_PITCH_ALIGNMENT, 32).max(512) as usize;
+        let pitch = WidthInBytes.checked_next_multiple_of(alignment);
+        let size = pitch
+            .and_then(|pitch| pitch.checked_mul(Height))
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        put!(dptr, allocate(client, size as u64, Kind::Device)?);
+        put!(pPitch, pitch.unwrap_or(0));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
+    run(|client| {
+        current::context()?.backend()?.0.session.check()?;
+        memory::free(client, dptr)
+    })
+}
+
+pub(crate) unsafe fn cuMemAllocManaged(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    flags: u32,
+) -> CUresult {
+    run(|client| {
+        not_null(dptr)?;
+        if !matches!(flags, 1 | 2) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        put!(dptr, memory::allocate_managed(client, bytesize as u64)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+    run(|_| {
+        not_null(free)?;
+        not_null(total)?;
+        let (backend, id) = current::context()?.backend()?;
+        let info: MemoryInfoReply = backend.session.call_for(id, Opcode::MemoryInfo, &[])?;
+        let own = backend.device_heap.free_bytes();
+        put!(free, (info.free_bytes + own).min(info.total_bytes) as usize);
+        put!(total, info.total_bytes as usize);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemGetAddressRange_v2(
+    pbase: *mut CUdeviceptr,
+    psize: *mut usize,
+    dptr: CUdeviceptr,
+) -> CUresult {
+    run(|client| {
+        current::context()?;
+        let area = client
+            .memory
+            .find(dptr)
+            .filter(|area| area.is_shared())
+            .ok_or(CUresult::ERROR_NOT_FOUND)?;
+        put_optional!(pbase, area.base);
+        put_optional!(psize, area.size_bytes as usize);
+        Ok(())
+    })
+}
+
+/// Managed memory stays in the host's memory, so there is nothing to move.
+pub(crate) unsafe fn cuMemPrefetchAsync(
+    devPtr: CUdeviceptr,
+    count: usize,
+    _dstDevice: CUdevice,
+    hStream: CUstream,
+) -> CUresult {
+    managed_hint(devPtr, count, hStream)
+}
+
+pub(crate) unsafe fn cuMemPrefetchAsync_v2(
+    devPtr: CUdeviceptr,
+    count: usize,
+    _location: CUmemLocation,
+    flags: u32,
+    hStream: CUstream,
+) -> CUresult {
+    if flags != 0 {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    managed_hint(devPtr, count, hStream)
+}
+
+pub(crate) unsafe fn cuMemAdvise(
+    devPtr: CUdeviceptr,
+    count: usize,
+    _advice: CUmem_advise,
+    _device: CUdevice,
+) -> CUresult {
+    managed_hint(devPtr, count, CUstream::NULL)
+}
+
+pub(crate) unsafe fn cuMemAdvise_v2(
+    devPtr: CUdeviceptr,
+    count: usize,
+    _advice: CUmem_advise,
+    _location: CUmemLocation,
+) -> CUresult {
+    managed_hint(devPtr, count, CUstream::NULL)
+}
+
+fn managed_hint(address: CUdeviceptr, size_bytes: usize, hStream: CUstream) -> CUresult {
+    run(|client| {
+        crate::stream::target(client, hStream)?;
+        let area = client.memory.device_reach(address, size_bytes as u64)?;
+        let is_managed = matches!(area.kind, Kind::Managed);
+        if is_managed && size_bytes > 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    })
+}

@@ -1,0 +1,167 @@
+//! Occupancy: asked of the executor once per question.
+
+use super::not_null;
+use crate::client::{Client, run};
+use crate::current;
+use crate::library::function_of;
+use crate::session::Result;
+use cuda_abi::types::*;
+use link::wire::command::{Occupancy, OccupancyReply};
+
+fn ask(client: &Client, func: CUfunction, question: Occupancy) -> Result<OccupancyReply> {
+    function_of(client, func.0, &current::context()?)?.occupancy(question)
+}
+
+pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    numBlocks: *mut i32,
+    func: CUfunction,
+    blockSize: i32,
+    dynamicSMemSize: usize,
+    flags: u32,
+) -> CUresult {
+    run(|client| {
+        not_null(numBlocks)?;
+        let block_threads = u32::try_from(blockSize).ok().filter(|&threads| threads > 0);
+        let question = Occupancy {
+            block_threads: block_threads.ok_or(CUresult::ERROR_INVALID_VALUE)?,
+            dynamic_shared_bytes: dynamicSMemSize as u64,
+            flags,
+            ..Default::default()
+        };
+        put!(numBlocks, ask(client, func, question)?.blocks);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    numBlocks: *mut i32,
+    func: CUfunction,
+    blockSize: i32,
+    dynamicSMemSize: usize,
+) -> CUresult {
+    // SAFETY: the same function without flags.
+    unsafe {
+        cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+            numBlocks,
+            func,
+            blockSize,
+            dynamicSMemSize,
+            0,
+        )
+    }
+}
+
+pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+    minGridSize: *mut i32,
+    blockSize: *mut i32,
+    func: CUfunction,
+    blockSizeToDynamicSMemSize: CUoccupancyB2DSize,
+    dynamicSMemSize: usize,
+    blockSizeLimit: i32,
+    flags: u32,
+) -> CUresult {
+    run(|client| {
+        not_null(minGridSize)?;
+        not_null(blockSize)?;
+        let block_limit =
+            u32::try_from(blockSizeLimit).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let found = match blockSizeToDynamicSMemSize {
+            None => {
+                let dynamic_shared_bytes = dynamicSMemSize as u64;
+                ask(
+                    client,
+                    func,
+                    Occupancy { dynamic_shared_bytes, flags, block_limit, ..Default::default() },
+                )?
+            }
+            Some(shared_of) => {
+                // SAFETY: the caller's own function, which it wants called with block sizes.
+                let shared_of = |threads: u32| unsafe { shared_of(threads.cast_signed()) } as u64;
+                search(client, func, flags, block_limit, shared_of)?
+            }
+        };
+        put!(minGridSize, found.blocks);
+        put!(blockSize, found.block_threads);
+        Ok(())
+    })
+}
+
+/// The block size, in whole warps, with the most threads on a multiprocessor; the larger of equals.
+fn search(
+    client: &Client,
+    func: CUfunction,
+    flags: u32,
+    block_limit: u32,
+    shared_of: impl Fn(u32) -> u64,
+) -> Result<OccupancyReply> {
+    let device = client.device(current::context()?.device)?;
+    let function = function_of(client, func.0, &current::context()?)?;
+    let most = function.count(CUfunction_attribute::MAX_THREADS_PER_BLOCK).unwrap_or(1024);
+    let most = if block_limit == 0 { most } else { most.min(block_limit) };
+    let warp = device.limit(CUdevice_attribute::WARP_SIZE, 32);
+    let mut best = OccupancyReply { blocks: 0, block_threads: 0 };
+    let mut threads = most;
+    while threads > 0 {
+        let dynamic_shared_bytes = shared_of(threads);
+        let question =
+            Occupancy { block_threads: threads, dynamic_shared_bytes, flags, ..Default::default() };
+        let blocks = function.occupancy(question)?.blocks;
+        if i64::from(blocks) * i64::from(threads)
+            > i64::from(best.blocks) * i64::from(best.block_threads)
+        {
+            best = OccupancyReply { blocks, block_threads: threads.cast_signed() };
+        }
+        threads = (threads - 1) / warp * warp;
+    }
+    let processors = device.limit(CUdevice_attribute::MULTIPROCESSOR_COUNT, 1).cast_signed();
+    Ok(OccupancyReply { blocks: best.blocks * processors, ..best })
+}
+
+pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
+    minGridSize: *mut i32,
+    blockSize: *mut i32,
+    func: CUfunction,
+    blockSizeToDynamicSMemSize: CUoccupancyB2DSize,
+    dynamicSMemSize: usize,
+    blockSizeLimit: i32,
+) -> CUresult {
+    // SAFETY: the same function without flags.
+    unsafe {
+        cuOccupancyMaxPotentialBlockSizeWithFlags(
+            minGridSize,
+            blockSize,
+            func,
+            blockSizeToDynamicSMemSize,
+            dynamicSMemSize,
+            blockSizeLimit,
+            0,
+        )
+    }
+}
+
+/// From the shared memory of a multiprocessor, divided among the blocks.
+pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
+    dynamicSmemSize: *mut usize,
+    func: CUfunction,
+    numBlocks: i32,
+    blockSize: i32,
+) -> CUresult {
+    run(|client| {
+        not_null(dynamicSmemSize)?;
+        let context = current::context()?;
+        let device = client.device(context.device)?;
+        let function = function_of(client, func.0, &context)?;
+        let blocks = u32::try_from(numBlocks).ok().filter(|&blocks| blocks > 0);
+        let blocks = blocks.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if blockSize <= 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let all = device.limit(CUdevice_attribute::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 48 << 10);
+        let one = device.limit(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 48 << 10);
+        let reserved = device.limit(CUdevice_attribute::RESERVED_SHARED_MEMORY_PER_BLOCK, 0);
+        let fixed = function.count(CUfunction_attribute::SHARED_SIZE_BYTES).unwrap_or(0);
+        let share = (all / blocks).saturating_sub(reserved).min(one).saturating_sub(fixed);
+        put!(dynamicSmemSize, share as usize);
+        Ok(())
+    })
+}

@@ -1,0 +1,158 @@
+//! What an address is.
+
+use super::not_null;
+use crate::client::{Client, run};
+use crate::memory_map::{Area, Kind};
+use crate::session::Result;
+use core::ffi::c_void;
+use cuda_abi::types::*;
+
+/// A value of an attribute, in the width in which it is written.
+enum Value {
+    Word(u64),
+    Int(u32),
+    Bool(bool),
+    Tokens([u64; 2]),
+}
+
+impl Value {
+    /// # Safety
+    /// `data` has room for the attribute's type.
+    unsafe fn write(&self, data: *mut c_void) {
+        // SAFETY: the caller's promise; the caller's variable may have any alignment.
+        unsafe {
+            match *self {
+                Self::Word(value) => data.cast::<u64>().write_unaligned(value),
+                Self::Int(value) => data.cast::<u32>().write_unaligned(value),
+                Self::Bool(value) => data.cast::<bool>().write_unaligned(value),
+                Self::Tokens(value) => data.cast::<[u64; 2]>().write_unaligned(value),
+            }
+        }
+    }
+}
+
+fn memory_type(area: &Area) -> CUmemorytype {
+    match area.kind {
+        Kind::Pinned(_) | Kind::Registered { .. } => CUmemorytype::HOST,
+        _ => CUmemorytype::DEVICE,
+    }
+}
+
+/// An attribute of an address in a known range.
+fn known(
+    client: &Client,
+    area: &Area,
+    address: u64,
+    attribute: CUpointer_attribute,
+) -> Result<Value> {
+    use CUpointer_attribute as A;
+    Ok(match attribute {
+        A::CONTEXT => Value::Word(area.context as u64),
+        A::MEMORY_TYPE => Value::Int(memory_type(area).0),
+        A::DEVICE_POINTER => Value::Word(match area.kind {
+            // Asked of registered memory, the pages are moved to where the device reaches them.
+            Kind::Registered { .. } => crate::memory::device_address(client, address)?,
+            _ => address,
+        }),
+        A::HOST_POINTER if area.is_host() => Value::Word(address),
+        A::HOST_POINTER => return Err(CUresult::ERROR_INVALID_VALUE),
+        A::SYNC_MEMOPS => Value::Bool(false),
+        A::BUFFER_ID => Value::Word(area.buffer_id),
+        A::IS_MANAGED => Value::Bool(matches!(area.kind, Kind::Managed)),
+        A::DEVICE_ORDINAL => Value::Int(area.device.cast_unsigned()),
+        A::IS_LEGACY_CUDA_IPC_CAPABLE
+        | A::IS_GPU_DIRECT_RDMA_CAPABLE
+        | A::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
+        A::RANGE_START_ADDR => Value::Word(area.base),
+        A::RANGE_SIZE | A::MAPPING_SIZE => Value::Word(area.size_bytes),
+        A::MAPPING_BASE_ADDR => Value::Word(area.base),
+        A::MAPPED => Value::Bool(true),
+        A::ALLOWED_HANDLE_TYPES => Value::Word(0),
+        // Read and write.
+        A::ACCESS_FLAGS => Value::Int(3),
+        A::MEMPOOL_HANDLE => Value::Word(match area.kind {
+            Kind::Pool { pool } => pool as u64,
+            _ => 0,
+        }),
+        A::MEMORY_BLOCK_ID => Value::Word(area.buffer_id),
+        A::P2P_TOKENS => return Err(CUresult::ERROR_NOT_SUPPORTED),
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    })
+}
+
+/// What `cuPointerGetAttributes` says of addresses that CUDA does not know.
+fn unknown(attribute: CUpointer_attribute) -> Result<Value> {
+    use CUpointer_attribute as A;
+    Ok(match attribute {
+        A::MEMORY_TYPE | A::ACCESS_FLAGS => Value::Int(0),
+        A::DEVICE_ORDINAL => Value::Int(CU_DEVICE_INVALID.cast_unsigned()),
+        A::SYNC_MEMOPS
+        | A::IS_MANAGED
+        | A::IS_LEGACY_CUDA_IPC_CAPABLE
+        | A::IS_GPU_DIRECT_RDMA_CAPABLE
+        | A::IS_HW_DECOMPRESS_CAPABLE
+        | A::MAPPED => Value::Bool(false),
+        A::P2P_TOKENS => Value::Tokens([0; 2]),
+        _ if attribute.0 == 0 || attribute.0 > A::IS_HW_DECOMPRESS_CAPABLE.0 => {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        _ => Value::Word(0),
+    })
+}
+
+pub(crate) unsafe fn cuPointerGetAttribute(
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> CUresult {
+    run(|client| {
+        not_null(data)?;
+        let area = client.memory.find(ptr).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let value = known(client, &area, ptr, attribute)?;
+        // SAFETY: the caller's variable for this attribute.
+        unsafe { value.write(data) };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuPointerGetAttributes(
+    numAttributes: u32,
+    attributes: *mut CUpointer_attribute,
+    data: *mut *mut c_void,
+    ptr: CUdeviceptr,
+) -> CUresult {
+    run(|client| {
+        not_null(attributes)?;
+        not_null(data)?;
+        if numAttributes == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let area = client.memory.find(ptr);
+        for i in 0..numAttributes as usize {
+            // SAFETY: inside the caller's arrays.
+            let (attribute, place) = unsafe { (attributes.add(i).read(), data.add(i).read()) };
+            not_null(place)?;
+            let answer = match &area {
+                Some(area) => known(client, area, ptr, attribute).or_else(|_| unknown(attribute)),
+                None => unknown(attribute),
+            };
+            // SAFETY: the caller's variable for this attribute.
+            unsafe { answer?.write(place) };
+        }
+        Ok(())
+    })
+}
+
+/// Every copy within the process is synchronous enough for this promise: see [`crate::copy`].
+pub(crate) unsafe fn cuPointerSetAttribute(
+    value: *const c_void,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> CUresult {
+    run(|client| {
+        not_null(value)?;
+        client.memory.find(ptr).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let settable = attribute == CUpointer_attribute::SYNC_MEMOPS;
+        if settable { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    })
+}

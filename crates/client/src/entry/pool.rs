@@ -1,0 +1,203 @@
+//! Memory pools and stream-ordered allocation.
+
+use super::not_null;
+use crate::client::{Client, run};
+use crate::pool::{Pool, Width};
+use crate::session::Result;
+use crate::{memory, stream};
+use core::ffi::c_void;
+use cuda_abi::types::*;
+use std::sync::{Arc, PoisonError};
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const LOCATION_DEVICE: u32 = 1;
+
+fn pool(client: &Client, handle: CUmemoryPool) -> Result<Arc<Pool>> {
+    client.pools.get(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+pub(crate) unsafe fn cuDeviceGetDefaultMemPool(
+    pool_out: *mut CUmemoryPool,
+    dev: CUdevice,
+) -> CUresult {
+    run(|client| {
+        put!(pool_out, CUmemoryPool(client.device(dev)?.default_pool.token));
+        Ok(())
+    })
+}
+
+fn current_pool(client: &Client, dev: CUdevice) -> Result<Arc<Pool>> {
+    let device = client.device(dev)?;
+    Ok(Arc::clone(&device.pool.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+pub(crate) unsafe fn cuDeviceGetMemPool(out: *mut CUmemoryPool, dev: CUdevice) -> CUresult {
+    run(|client| {
+        put!(out, CUmemoryPool(current_pool(client, dev)?.token));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuDeviceSetMemPool(dev: CUdevice, handle: CUmemoryPool) -> CUresult {
+    run(|client| {
+        let pool = pool(client, handle)?;
+        if pool.device != dev {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        *client.device(dev)?.pool.lock().unwrap_or_else(PoisonError::into_inner) = pool;
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemPoolCreate(
+    out: *mut CUmemoryPool,
+    poolProps: *const CUmemPoolProps,
+) -> CUresult {
+    run(|client| {
+        not_null(out)?;
+        not_null(poolProps)?;
+        // SAFETY: not null; the caller's structure.
+        let properties = unsafe { poolProps.read() };
+        if properties.location.type_.0 != LOCATION_DEVICE {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        if properties.handleTypes.0 != 0 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        let device = client.device(properties.location.id)?.ordinal;
+        let made = client.pools.insert_with(|token| Pool::new(token, device));
+        put!(out, CUmemoryPool(made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.token));
+        Ok(())
+    })
+}
+
+/// What was allocated from it stays.
+pub(crate) unsafe fn cuMemPoolDestroy(handle: CUmemoryPool) -> CUresult {
+    run(|client| {
+        let pool = pool(client, handle)?;
+        let device = client.device(pool.device)?;
+        if Arc::ptr_eq(&pool, &device.default_pool) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let mut current = device.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&pool, &current) {
+            *current = Arc::clone(&device.default_pool);
+        }
+        client.pools.remove(handle.0);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemPoolGetAttribute(
+    handle: CUmemoryPool,
+    attr: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    run(|client| {
+        not_null(value)?;
+        let pool = pool(client, handle)?;
+        match Pool::width(attr)? {
+            Width::Int => put!(value.cast::<u32>(), pool.get(attr) as u32),
+            Width::Wide => put!(value.cast::<u64>(), pool.get(attr)),
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemPoolSetAttribute(
+    handle: CUmemoryPool,
+    attr: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    run(|client| {
+        not_null(value)?;
+        let pool = pool(client, handle)?;
+        // SAFETY: not null; the caller's variable has this attribute's width.
+        let value = unsafe {
+            match Pool::width(attr)? {
+                Width::Int => value.cast::<u32>().read().into(),
+                Width::Wide => value.cast::<u64>().read(),
+            }
+        };
+        pool.set(attr, value)
+    })
+}
+
+/// The heap gives memory back by itself.
+pub(crate) unsafe fn cuMemPoolTrimTo(handle: CUmemoryPool, _minBytesToKeep: usize) -> CUresult {
+    run(|client| pool(client, handle).map(drop))
+}
+
+pub(crate) unsafe fn cuMemPoolGetAccess(
+    flags: *mut CUmemAccess_flags,
+    memPool: CUmemoryPool,
+    location: *mut CUmemLocation,
+) -> CUresult {
+    run(|client| {
+        let pool = pool(client, memPool)?;
+        not_null(location)?;
+        // SAFETY: not null; the caller's structure.
+        let location = unsafe { location.read() };
+        let own = location.type_.0 == LOCATION_DEVICE && location.id == pool.device;
+        // Read and write on its own device, nothing elsewhere.
+        put!(flags, CUmemAccess_flags(if own { 3 } else { 0 }));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemPoolSetAccess(
+    handle: CUmemoryPool,
+    map: *const CUmemAccessDesc,
+    count: usize,
+) -> CUresult {
+    run(|client| {
+        let pool = pool(client, handle)?;
+        for i in 0..count {
+            not_null(map)?;
+            // SAFETY: inside the caller's array.
+            let access = unsafe { map.add(i).read() };
+            if access.location.type_.0 != LOCATION_DEVICE || access.location.id != pool.device {
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemAllocAsync(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    hStream: CUstream,
+) -> CUresult {
+    run(|client| {
+        not_null(dptr)?;
+        let target = stream::target(client, hStream)?;
+        let pool = current_pool(client, target.context.device)?;
+        put!(dptr, memory::allocate_from(client, &pool, &target, bytesize as u64)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemAllocFromPoolAsync(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    handle: CUmemoryPool,
+    hStream: CUstream,
+) -> CUresult {
+    run(|client| {
+        not_null(dptr)?;
+        let target = stream::target(client, hStream)?;
+        put!(
+            dptr,
+            memory::allocate_from(client, &*pool(client, handle)?, &target, bytesize as u64)?
+        );
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUresult {
+    run(|client| {
+        stream::target(client, hStream)?;
+        memory::free(client, dptr)
+    })
+}

@@ -1,0 +1,182 @@
+//! Streams: making, waiting, host functions, memory operations.
+
+use super::not_null;
+use crate::client::run;
+use crate::session::Result;
+use crate::{events, stream};
+use core::ffi::c_void;
+use cuda_abi::types::*;
+use link::wire::command::{Opcode, StreamWriteValue};
+
+pub(crate) unsafe fn cuStreamCreate(phStream: *mut CUstream, Flags: u32) -> CUresult {
+    // SAFETY: the same function with the default priority.
+    unsafe { cuStreamCreateWithPriority(phStream, Flags, 0) }
+}
+
+pub(crate) unsafe fn cuStreamCreateWithPriority(
+    phStream: *mut CUstream,
+    flags: u32,
+    priority: i32,
+) -> CUresult {
+    run(|client| {
+        not_null(phStream)?;
+        put!(phStream, CUstream(stream::create(client, flags, priority)?.token));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuStreamDestroy_v2(hStream: CUstream) -> CUresult {
+    run(|client| stream::destroy(client, hStream))
+}
+
+pub(crate) unsafe fn cuStreamDestroy(hStream: CUstream) -> CUresult {
+    run(|client| stream::destroy(client, hStream))
+}
+
+pub(crate) unsafe fn cuStreamQuery(hStream: CUstream) -> CUresult {
+    run(|client| {
+        if stream::target(client, hStream)?.is_idle()? {
+            Ok(())
+        } else {
+            Err(CUresult::ERROR_NOT_READY)
+        }
+    })
+}
+
+pub(crate) unsafe fn cuStreamSynchronize(hStream: CUstream) -> CUresult {
+    run(|client| stream::target(client, hStream)?.synchronize())
+}
+
+pub(crate) unsafe fn cuStreamWaitEvent(hStream: CUstream, hEvent: CUevent, Flags: u32) -> CUresult {
+    run(|client| {
+        if Flags > 1 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let event = events::get(client, hEvent)?;
+        event.hold(&stream::target(client, hStream)?, Flags)
+    })
+}
+
+/// A caller's pointer, on its way to the thread that calls the caller's function.
+struct UserData(*mut c_void);
+
+// SAFETY: the pointer is only handed back to the program, which passed it for use on another thread.
+unsafe impl Send for UserData {}
+
+pub(crate) unsafe fn cuLaunchHostFunc(
+    hStream: CUstream,
+    fn_: CUhostFn,
+    userData: *mut c_void,
+) -> CUresult {
+    run(|client| {
+        let function = fn_.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let target = stream::target(client, hStream)?;
+        let data = UserData(userData);
+        let call = move |outcome: Result| {
+            let UserData(pointer) = { data };
+            if outcome.is_ok() {
+                // SAFETY: the program's own function, with the argument that it asked for.
+                unsafe { function(pointer) };
+            }
+        };
+        target.backend.callbacks.enqueue(&target, Box::new(call))
+    })
+}
+
+pub(crate) unsafe fn cuStreamAddCallback(
+    hStream: CUstream,
+    callback: CUstreamCallback,
+    userData: *mut c_void,
+    flags: u32,
+) -> CUresult {
+    run(|client| {
+        let function = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let target = stream::target(client, hStream)?;
+        let data = UserData(userData);
+        let call = move |outcome: Result| {
+            let UserData(pointer) = { data };
+            // SAFETY: the program's own function, with the argument that it asked for.
+            unsafe { function(hStream, outcome.into(), pointer) };
+        };
+        target.backend.callbacks.enqueue(&target, Box::new(call))
+    })
+}
+
+/// Posts a write or wait of a word in memory that the device reaches.
+fn memory_operation(
+    hStream: CUstream,
+    opcode: Opcode,
+    value_bytes: u32,
+    address: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> CUresult {
+    run(|client| {
+        let target = stream::target(client, hStream)?;
+        if !address.is_multiple_of(value_bytes.into()) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        client.memory.device_reach(address, value_bytes.into())?;
+        let body = StreamWriteValue {
+            stream: target.slot,
+            value_bytes,
+            address,
+            value,
+            flags,
+            reserved: 0,
+        };
+        target.post(opcode, &body).map(drop)
+    })
+}
+
+pub(crate) unsafe fn cuStreamWriteValue32_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: cuuint32_t,
+    flags: u32,
+) -> CUresult {
+    memory_operation(stream, Opcode::StreamWriteValue, 4, addr, value.into(), flags)
+}
+
+pub(crate) unsafe fn cuStreamWriteValue64_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: cuuint64_t,
+    flags: u32,
+) -> CUresult {
+    memory_operation(stream, Opcode::StreamWriteValue, 8, addr, value, flags)
+}
+
+pub(crate) unsafe fn cuStreamWaitValue32_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: cuuint32_t,
+    flags: u32,
+) -> CUresult {
+    memory_operation(stream, Opcode::StreamWaitValue, 4, addr, value.into(), flags)
+}
+
+pub(crate) unsafe fn cuStreamWaitValue64_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: cuuint64_t,
+    flags: u32,
+) -> CUresult {
+    memory_operation(stream, Opcode::StreamWaitValue, 8, addr, value, flags)
+}
+
+/// Managed memory is always attached to everything.
+pub(crate) unsafe fn cuStreamAttachMemAsync(
+    hStream: CUstream,
+    dptr: CUdeviceptr,
+    _length: usize,
+    _flags: u32,
+) -> CUresult {
+    run(|client| {
+        stream::target(client, hStream)?;
+        client.memory.find(dptr).map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+    })
+}

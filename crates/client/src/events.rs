@@ -1,0 +1,151 @@
+//! Events: a record is a mark in a stream's work, and the completion word says when it is reached.
+
+use crate::client::Client;
+use crate::context::Context;
+use crate::current;
+use crate::session::Result;
+use crate::slots::Mark;
+use crate::stream::Target;
+use cuda_abi::types::{CUevent, CUresult};
+use link::wire::command::{
+    EventCreate, EventDestroy, EventElapsed, EventElapsedReply, Opcode, StreamWaitEvent,
+};
+use std::sync::{Arc, Mutex};
+use zerocopy::IntoBytes;
+
+const BLOCKING_SYNC: u32 = 1;
+const DISABLE_TIMING: u32 = 2;
+const INTERPROCESS: u32 = 4;
+
+/// An event that the program made.
+pub(crate) struct Event {
+    pub(crate) token: usize,
+    context: Arc<Context>,
+    number: u32,
+    flags: u32,
+    /// The last record.
+    recorded: Mutex<Option<Mark>>,
+}
+
+/// Makes an event in the current context.
+pub(crate) fn create(client: &Client, flags: u32) -> Result<Arc<Event>> {
+    if flags & !(BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS) != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if flags & INTERPROCESS != 0 {
+        let allowed = flags & DISABLE_TIMING != 0;
+        return Err(if allowed {
+            CUresult::ERROR_NOT_SUPPORTED
+        } else {
+            CUresult::ERROR_INVALID_VALUE
+        });
+    }
+    let context = current::context()?;
+    let (backend, id) = context.backend()?;
+    let number = backend.events.take();
+    backend.session.post(id, Opcode::EventCreate, &EventCreate { event: number, flags })?;
+    let made = client.events.insert_with(|token| Event {
+        token,
+        context,
+        number,
+        flags,
+        recorded: Mutex::new(None),
+    });
+    made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
+/// An event by handle.
+pub(crate) fn get(client: &Client, handle: CUevent) -> Result<Arc<Event>> {
+    client.events.get(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// Destroys an event; who waits for its record goes on waiting.
+pub(crate) fn destroy(client: &Client, handle: CUevent) -> Result {
+    client.events.remove(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?.destroy()
+}
+
+/// Destroys the events of a context that is ending.
+pub(crate) fn end_context(client: &Client, context: &Context) {
+    for event in client.events.select(|event| event.context.token == context.token) {
+        client.events.remove(event.token);
+        // A failed session has no events left.
+        let _ = event.destroy();
+    }
+}
+
+impl Event {
+    fn destroy(&self) -> Result {
+        let (backend, id) = self.context.backend()?;
+        backend.session.post(
+            id,
+            Opcode::EventDestroy,
+            &EventDestroy { event: self.number, reserved: 0 },
+        )?;
+        backend.events.give_back(self.number);
+        Ok(())
+    }
+
+    fn last(&self) -> Option<Mark> {
+        *self.recorded.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Records the event in a stream of its context's device.
+    pub(crate) fn record(&self, target: &Target) -> Result {
+        if target.context.token != self.context.token {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        // Locked while posting, so that the mark kept is the record posted last.
+        let mut recorded = self.recorded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *recorded =
+            Some(target.backend.session.post_record(target.id, target.slot, self.number)?);
+        Ok(())
+    }
+
+    /// Whether the work before the last record is done; so it is without a record.
+    pub(crate) fn is_done(&self) -> Result<bool> {
+        let (backend, id) = self.context.backend()?;
+        match self.last() {
+            None => backend.session.check().map(|()| true),
+            Some(mark) => backend.session.query(id, mark),
+        }
+    }
+
+    /// Waits for the work before the last record.
+    pub(crate) fn synchronize(&self) -> Result {
+        let (backend, id) = self.context.backend()?;
+        match self.last() {
+            None => backend.session.check(),
+            Some(mark) => backend.session.wait(id, mark),
+        }
+    }
+
+    /// Makes a stream's later work wait for the last record.
+    pub(crate) fn hold(&self, target: &Target, flags: u32) -> Result {
+        if self.last().is_none() {
+            return Ok(());
+        }
+        let (own, _) = self.context.backend()?;
+        if !core::ptr::eq(own, target.backend) {
+            // Another device's executor: wait here, in order.
+            return self.synchronize();
+        }
+        let body = StreamWaitEvent { stream: target.slot, event: self.number, flags, reserved: 0 };
+        target.post(Opcode::StreamWaitEvent, &body).map(drop)
+    }
+
+    /// Milliseconds from this record to another.
+    pub(crate) fn elapsed_ms(&self, end: &Event) -> Result<f32> {
+        let timed = |event: &Event| event.flags & DISABLE_TIMING == 0 && event.last().is_some();
+        if !timed(self) || !timed(end) || self.context.token != end.context.token {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        if !self.is_done()? || !end.is_done()? {
+            return Err(CUresult::ERROR_NOT_READY);
+        }
+        let (backend, id) = self.context.backend()?;
+        let body = EventElapsed { start: self.number, end: end.number };
+        let reply: EventElapsedReply =
+            backend.session.call_for(id, Opcode::EventElapsed, &[body.as_bytes()])?;
+        Ok(reply.milliseconds)
+    }
+}

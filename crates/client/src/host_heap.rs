@@ -1,0 +1,141 @@
+//! Host memory that this process shares with the executor, at the same addresses.
+//!
+//! A *region* is a file of ours, mapped by both in the session's host window. Small pinned allocations are pieces of common
+//! regions; large ones, and images, have regions of their own.
+
+use crate::allocator::{Allocator, Range};
+use crate::session::{Result, Session};
+use cuda_abi::types::CUresult;
+use link::shm::{self, Access, Reservation, ShmError};
+use link::wire::attach::Window;
+use link::wire::command::{REGION_PINNED, RegionMap};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard};
+
+const PAGE_BYTES: u64 = 4096;
+/// Regions that small allocations share.
+const COMMON_REGION_BYTES: u64 = 1 << 20;
+/// Longest piece of a common region.
+const SMALL_BYTES: u64 = 128 << 10;
+
+/// See the module's description.
+pub(crate) struct HostHeap {
+    window: Reservation,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Addresses of the window, by regions.
+    regions: Allocator,
+    /// Pieces of common regions.
+    small: Allocator,
+}
+
+/// Memory mapped by both sides.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) address: u64,
+    pub(crate) size_bytes: u64,
+    /// So that it can be mapped elsewhere as well.
+    pub(crate) file: OwnedFd,
+}
+
+impl HostHeap {
+    /// Reserves the session's window.
+    pub(crate) fn new(window: Window) -> core::result::Result<Self, ShmError> {
+        let mut regions = Allocator::default();
+        regions.add_grant(Range { address: window.base, size_bytes: window.size_bytes });
+        let state = State { regions, small: Allocator::default() };
+        Ok(Self { window: Reservation::new(window)?, state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Makes a region of at least `size_bytes`, of zeros.
+    pub(crate) fn create_region(
+        &self,
+        session: &Session,
+        context: u32,
+        size_bytes: u64,
+        kind: u32,
+    ) -> Result<Region> {
+        let size_bytes = size_bytes
+            .max(1)
+            .checked_next_multiple_of(PAGE_BYTES)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let address =
+            self.lock().regions.allocate(size_bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let made = self.map(address, size_bytes).and_then(|file| {
+            let region = RegionMap { address, size_bytes, kind, reserved: 0 };
+            session.map_region(context, file.as_fd(), region)?;
+            Ok(Region { address, size_bytes, file })
+        });
+        if made.is_err() {
+            self.forget(address, size_bytes);
+        }
+        made
+    }
+
+    fn map(&self, address: u64, size_bytes: u64) -> Result<OwnedFd> {
+        let mapped = shm::create("openmps-region", size_bytes).and_then(|file| {
+            self.window.map(file.as_fd(), address, size_bytes, Access::ReadWrite)?;
+            Ok(file)
+        });
+        mapped.map_err(|error| {
+            crate::error!("no region of {size_bytes} bytes: {error}");
+            CUresult::ERROR_OUT_OF_MEMORY
+        })
+    }
+
+    fn forget(&self, address: u64, size_bytes: u64) {
+        match self.window.unmap(address, size_bytes) {
+            Ok(()) => drop(self.lock().regions.free(address)),
+            // The addresses stay taken: nobody else may get them while something is mapped there.
+            Err(error) => crate::error!("a region at {address:#x} stays mapped: {error}"),
+        }
+    }
+
+    /// Ends a region that no work uses any more.
+    pub(crate) fn destroy_region(
+        &self,
+        session: &Session,
+        context: u32,
+        address: u64,
+        size_bytes: u64,
+    ) -> Result {
+        let answer = session.unmap_region(context, address, size_bytes);
+        self.forget(address, size_bytes);
+        answer
+    }
+
+    /// Takes a small piece of pinned memory, or `None` if it is too long for that.
+    pub(crate) fn allocate_small(
+        &self,
+        session: &Session,
+        context: u32,
+        size_bytes: u64,
+    ) -> Option<Result<u64>> {
+        if size_bytes > SMALL_BYTES {
+            return None;
+        }
+        if let Some(address) = self.lock().small.allocate(size_bytes) {
+            return Some(Ok(address));
+        }
+        Some(self.create_region(session, context, COMMON_REGION_BYTES, REGION_PINNED).and_then(
+            |region| {
+                let mut state = self.lock();
+                state
+                    .small
+                    .add_grant(Range { address: region.address, size_bytes: region.size_bytes });
+                state.small.allocate(size_bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+            },
+        ))
+    }
+
+    /// Gives a small piece back that no work uses any more; says whether it was one.
+    pub(crate) fn free_small(&self, address: u64) -> bool {
+        self.lock().small.free(address).is_some()
+    }
+}

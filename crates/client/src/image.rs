@@ -1,0 +1,153 @@
+//! Images: which code of what the program hands over runs on the device, and the options that come with it.
+
+use crate::device::Device;
+use crate::session::Result;
+use core::ffi::c_void;
+use cuda_abi::image::{Accepts, Code, Image, ImageError, Target};
+use cuda_abi::types::{CUdevice_attribute, CUjit_option, CUresult};
+
+/// What a device executes. The software GPU takes PTX alone; it says so in its name.
+pub(crate) fn target_of(device: &Device) -> Target {
+    let software = device.info.name.to_ascii_lowercase().contains("softcuda");
+    Target {
+        major: device.limit(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR, 5),
+        minor: device.limit(CUdevice_attribute::COMPUTE_CAPABILITY_MINOR, 0),
+        accepts: if software { Accepts::PtxOnly } else { Accepts::MachineCode },
+    }
+}
+
+fn refused(error: &ImageError) -> CUresult {
+    crate::warn!("image refused: {error}");
+    error.result()
+}
+
+/// The code in the image at an address, copied.
+///
+/// # Safety
+/// `image` points to an image of any kind, as for `cuModuleLoadData`.
+pub(crate) unsafe fn code_at(image: *const c_void, target: Target) -> Result<Code<'static>> {
+    if image.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the caller's promise.
+    let image = unsafe { Image::from_pointer(image) }.map_err(|error| refused(&error))?;
+    image.choose(target).map(Code::into_owned).map_err(|error| refused(&error))
+}
+
+/// The code in a file's contents.
+pub(crate) fn code_in(bytes: &[u8], target: Target) -> Result<Code<'static>> {
+    let image = Image::parse(bytes).map_err(|error| refused(&error))?;
+    image.choose(target).map(Code::into_owned).map_err(|error| refused(&error))
+}
+
+/// A log buffer of the caller's, and where its length is to be written.
+#[derive(Clone, Copy, Debug)]
+struct Log {
+    buffer: *mut u8,
+    size_bytes: usize,
+    /// The option's value, which becomes the length written.
+    length: *mut *mut c_void,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { buffer: core::ptr::null_mut(), size_bytes: 0, length: core::ptr::null_mut() }
+    }
+}
+
+/// The JIT options that matter here.
+#[derive(Debug)]
+pub(crate) struct JitOptions {
+    pub(crate) optimization_level: u32,
+    pub(crate) max_registers: u32,
+    info: Log,
+    error: Log,
+}
+
+impl Default for JitOptions {
+    fn default() -> Self {
+        Self {
+            optimization_level: u32::MAX,
+            max_registers: 0,
+            info: Log::default(),
+            error: Log::default(),
+        }
+    }
+}
+
+impl JitOptions {
+    /// Options without log buffers.
+    pub(crate) fn without_logs(optimization_level: u32, max_registers: u32) -> Self {
+        Self { optimization_level, max_registers, ..Self::default() }
+    }
+
+    /// Reads an option list; what is unknown is ignored.
+    ///
+    /// # Safety
+    /// `options` and `values` are null or have `count` elements; log buffers are as long as they say, and outlive `self`.
+    pub(crate) unsafe fn read(
+        count: u32,
+        options: *const CUjit_option,
+        values: *mut *mut c_void,
+    ) -> Result<Self> {
+        let mut read = Self::default();
+        if count == 0 {
+            return Ok(read);
+        }
+        if options.is_null() || values.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        for i in 0..count as usize {
+            // SAFETY: inside both arrays.
+            let (option, place) = unsafe { (options.add(i).read(), values.add(i)) };
+            // SAFETY: as above.
+            let value = unsafe { place.read() };
+            match option {
+                CUjit_option::MAX_REGISTERS => read.max_registers = value as usize as u32,
+                CUjit_option::OPTIMIZATION_LEVEL => read.optimization_level = value as usize as u32,
+                CUjit_option::INFO_LOG_BUFFER => read.info.buffer = value.cast(),
+                CUjit_option::ERROR_LOG_BUFFER => read.error.buffer = value.cast(),
+                CUjit_option::INFO_LOG_BUFFER_SIZE_BYTES => {
+                    (read.info.size_bytes, read.info.length) =
+                        (value as usize as u32 as usize, place);
+                }
+                CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES => {
+                    (read.error.size_bytes, read.error.length) =
+                        (value as usize as u32 as usize, place);
+                }
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+
+    /// Room for both logs.
+    pub(crate) fn log_bytes(&self) -> u32 {
+        let room = |log: &Log| if log.buffer.is_null() { 0 } else { log.size_bytes };
+        u32::try_from(room(&self.info).max(room(&self.error))).unwrap_or(u32::MAX)
+    }
+
+    /// Hands the logs to the caller, cut to its buffers and ended by NUL.
+    ///
+    /// # Safety
+    /// The buffers that [`Self::read`] found are still valid.
+    pub(crate) unsafe fn write_logs(&self, info: &[u8], error: &[u8]) {
+        for (log, text) in [(&self.info, info), (&self.error, error)] {
+            let written = if log.buffer.is_null() || log.size_bytes == 0 {
+                0
+            } else {
+                let length = text.len().min(log.size_bytes - 1);
+                // SAFETY: the buffer has `size_bytes`, of which `length + 1` at most are written.
+                unsafe {
+                    core::ptr::copy_nonoverlapping(text.as_ptr(), log.buffer, length);
+                    log.buffer.add(length).write(0);
+                }
+                length
+            };
+            if !log.length.is_null() {
+                // SAFETY: an element of the caller's array of values.
+                unsafe { log.length.write(core::ptr::without_provenance_mut(written)) };
+            }
+        }
+    }
+}

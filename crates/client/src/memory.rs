@@ -1,0 +1,311 @@
+//! Allocating and freeing, on the device and on the host, and the registration of the program's own memory.
+
+use crate::backend::Backend;
+use crate::client::Client;
+use crate::context::Context;
+use crate::copy::Timing;
+use crate::current;
+use crate::memory_map::{Alias, Area, Kind};
+use crate::pool::Pool;
+use crate::session::Result;
+use crate::stream::Target;
+use cuda_abi::types::CUresult;
+use link::wire::command::{Fill, Opcode, REGION_PINNED};
+use rustix::fd::AsFd;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::sync::{Arc, OnceLock};
+
+const PAGE_BYTES: u64 = 4096;
+/// `CU_MEMHOSTREGISTER_DEVICEMAP` and `CU_MEMHOSTALLOC_DEVICEMAP`.
+const DEVICE_MAP: u32 = 2;
+
+/// Allocates device memory in the current context.
+pub(crate) fn allocate(client: &Client, size_bytes: u64, kind: Kind) -> Result<u64> {
+    if size_bytes == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let context = current::context()?;
+    allocate_in(client, &context, size_bytes, kind)
+}
+
+fn allocate_in(client: &Client, context: &Context, size_bytes: u64, kind: Kind) -> Result<u64> {
+    let (backend, id) = context.backend()?;
+    if size_bytes > client.device(context.device)?.info.total_memory_bytes {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY);
+    }
+    let address = backend.device_heap.allocate(&backend.session, id, size_bytes)?;
+    client.memory.insert(Area::new(address, size_bytes, kind, context.token, context.device));
+    Ok(address)
+}
+
+/// Allocates from a pool, in stream order: the heap's free memory is free of earlier work already.
+pub(crate) fn allocate_from(
+    client: &Client,
+    pool: &Pool,
+    target: &Target,
+    size_bytes: u64,
+) -> Result<u64> {
+    if size_bytes == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let address =
+        allocate_in(client, &target.context, size_bytes, Kind::Pool { pool: pool.token })?;
+    pool.took(size_bytes);
+    Ok(address)
+}
+
+/// Frees what [`allocate`], [`allocate_from`] or [`allocate_managed`] gave. NULL is allowed.
+pub(crate) fn free(client: &Client, address: u64) -> Result {
+    if address == 0 {
+        return Ok(());
+    }
+    let is_freeable =
+        |area: &Area| matches!(area.kind, Kind::Device | Kind::Pool { .. } | Kind::Managed);
+    let area = client.memory.remove(address, is_freeable).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    free_area(client, &area)
+}
+
+fn free_area(client: &Client, area: &Area) -> Result {
+    let Some(context) = client.contexts.get(area.context) else { return Ok(()) };
+    let (backend, id) = context.backend()?;
+    match area.kind {
+        Kind::Device => backend.device_heap.free(&backend.session, id, area.base, area.size_bytes),
+        Kind::Pool { pool } => {
+            if let Some(pool) = client.pools.get(pool) {
+                pool.freed(area.size_bytes);
+            }
+            backend.device_heap.free(&backend.session, id, area.base, area.size_bytes)
+        }
+        Kind::Managed | Kind::Pinned(_) => free_shared(backend, id, area),
+        Kind::Registered { ref alias, .. } => match alias.get() {
+            Some(alias) => restore(backend, id, alias),
+            None => Ok(()),
+        },
+        Kind::Global => Ok(()),
+    }
+}
+
+/// Frees all that a context that is ending has allocated.
+pub(crate) fn end_context(client: &Client, context: &Context) {
+    for area in client.memory.remove_all(|area| area.context == context.token) {
+        // A failed session has no memory left.
+        let _ = free_area(client, &area);
+    }
+}
+
+/// Allocates memory that both sides reach at one address.
+fn allocate_shared(client: &Client, size_bytes: u64, kind: Kind) -> Result<u64> {
+    if size_bytes == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let context = current::context()?;
+    let (backend, id) = context.backend()?;
+    let address = match backend.host_heap.allocate_small(&backend.session, id, size_bytes) {
+        Some(small) => small?,
+        None => {
+            backend
+                .host_heap
+                .create_region(&backend.session, id, size_bytes, REGION_PINNED)?
+                .address
+        }
+    };
+    client.memory.insert(Area::new(address, size_bytes, kind, context.token, context.device));
+    Ok(address)
+}
+
+fn free_shared(backend: &Backend, id: u32, area: &Area) -> Result {
+    backend.session.wait_all(0)?;
+    if backend.host_heap.free_small(area.base) {
+        return Ok(());
+    }
+    let size_bytes = area.size_bytes.next_multiple_of(PAGE_BYTES);
+    backend.host_heap.destroy_region(&backend.session, id, area.base, size_bytes)
+}
+
+/// `cuMemHostAlloc`.
+pub(crate) fn allocate_pinned(client: &Client, size_bytes: u64, flags: u32) -> Result<u64> {
+    const ALL_FLAGS: u32 = 7;
+    if flags & !ALL_FLAGS != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    allocate_shared(client, size_bytes, Kind::Pinned(flags))
+}
+
+/// `cuMemAllocManaged`.
+pub(crate) fn allocate_managed(client: &Client, size_bytes: u64) -> Result<u64> {
+    allocate_shared(client, size_bytes, Kind::Managed)
+}
+
+/// `cuMemFreeHost`. NULL is allowed.
+pub(crate) fn free_pinned(client: &Client, address: u64) -> Result {
+    if address == 0 {
+        return Ok(());
+    }
+    let area = client.memory.remove(address, |area| matches!(area.kind, Kind::Pinned(_)));
+    free_area(client, &*area.ok_or(CUresult::ERROR_INVALID_VALUE)?)
+}
+
+/// `cuMemHostRegister`: noted only. Copies from and to it are staged; the pages are moved to shared memory when a device address
+/// of them is asked for.
+pub(crate) fn register(client: &Client, address: u64, size_bytes: u64, flags: u32) -> Result {
+    const ALL_FLAGS: u32 = 0xf;
+    if address == 0
+        || size_bytes == 0
+        || flags & !ALL_FLAGS != 0
+        || address.checked_add(size_bytes).is_none()
+    {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let context = current::context()?;
+    context.backend()?.0.session.check()?;
+    if client.memory.overlaps(address, size_bytes) {
+        return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    let kind = Kind::Registered { flags: flags | DEVICE_MAP, alias: OnceLock::new() };
+    client.memory.insert(Area::new(address, size_bytes, kind, context.token, context.device));
+    Ok(())
+}
+
+/// `cuMemHostUnregister`.
+pub(crate) fn unregister(client: &Client, address: u64) -> Result {
+    let area = client.memory.remove(address, |area| matches!(area.kind, Kind::Registered { .. }));
+    let area = area.ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+    if let Some(context) = client.contexts.get(area.context)
+        && let Ok((backend, _)) = context.backend()
+    {
+        backend.session.wait_all(0)?;
+    }
+    free_area(client, &area)
+}
+
+/// The device's address of host memory: the same for pinned memory; registered pages are moved to shared memory first.
+pub(crate) fn device_address(client: &Client, address: u64) -> Result<u64> {
+    let area = client
+        .memory
+        .find(address)
+        .filter(|area| area.is_host())
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let Kind::Registered { alias, .. } = &area.kind else { return Ok(address) };
+    let alias = match alias.get() {
+        Some(alias) => *alias,
+        None => {
+            let made = share_pages(client, &area)?;
+            *alias.get_or_init(|| made)
+        }
+    };
+    Ok(alias.address + (address - alias.first_page))
+}
+
+/// Moves the pages of a registered range to a region, and maps that region over them: same bytes, same addresses, and the executor reaches
+/// them too. Another thread that writes into these very pages meanwhile may lose its write, as CUDA's callers own the range during the call.
+fn share_pages(client: &Client, area: &Area) -> Result<Alias> {
+    let context = client.context(area.context)?;
+    let (backend, id) = context.backend()?;
+    let first_page = area.base & !(PAGE_BYTES - 1);
+    let size_bytes = (area.base + area.size_bytes).next_multiple_of(PAGE_BYTES) - first_page;
+    let region =
+        backend.host_heap.create_region(&backend.session, id, size_bytes, REGION_PINNED)?;
+    // SAFETY: the pages hold the caller's registered range, so they are mapped; the region is new and as long. The same bytes appear at the
+    // same addresses afterwards, so references into the pages stay valid.
+    let mapped = unsafe {
+        core::ptr::copy_nonoverlapping(
+            first_page as *const u8,
+            region.address as *mut u8,
+            size_bytes as usize,
+        );
+        rustix::mm::mmap(
+            first_page as *mut _,
+            size_bytes as usize,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED | MapFlags::FIXED,
+            region.file.as_fd(),
+            0,
+        )
+    };
+    if let Err(error) = mapped {
+        crate::error!("registered pages at {first_page:#x} cannot be shared: {error}");
+        backend.host_heap.destroy_region(
+            &backend.session,
+            id,
+            region.address,
+            region.size_bytes,
+        )?;
+        return Err(CUresult::ERROR_OUT_OF_MEMORY);
+    }
+    Ok(Alias { address: region.address, size_bytes, first_page })
+}
+
+/// Gives the program's pages memory of their own again.
+fn restore(backend: &Backend, id: u32, alias: &Alias) -> Result {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    // SAFETY: the pages are the ones that `share_pages` replaced; their bytes are in the region and are put back at the same addresses.
+    let mapped = unsafe {
+        let pages = alias.first_page as *mut core::ffi::c_void;
+        rustix::mm::mmap_anonymous(
+            pages,
+            alias.size_bytes as usize,
+            ProtFlags::READ | ProtFlags::WRITE,
+            flags,
+        )
+        .map(|_| {
+            let from = alias.address as *const u8;
+            core::ptr::copy_nonoverlapping(from, pages.cast(), alias.size_bytes as usize);
+        })
+    };
+    mapped.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+    backend.host_heap.destroy_region(&backend.session, id, alias.address, alias.size_bytes)
+}
+
+/// What a memset writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    /// 1, 2 or 4.
+    pub(crate) element_bytes: u32,
+    pub(crate) value: u32,
+}
+
+/// Where a memset writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) address: u64,
+    pub(crate) pitch_bytes: u64,
+    /// Elements of a row.
+    pub(crate) width: u64,
+    pub(crate) height: u64,
+}
+
+/// Fills in stream order; the synchronous form waits where the host could look.
+pub(crate) fn fill(
+    client: &Client,
+    target: &Target,
+    rows: Rows,
+    pattern: Pattern,
+    timing: Timing,
+) -> Result {
+    let Rows { address, pitch_bytes, width, height } = rows;
+    let element = u64::from(pattern.element_bytes);
+    if width == 0 || height == 0 {
+        return target.backend.session.check();
+    }
+    let row_bytes = width.checked_mul(element).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let aligned =
+        address.is_multiple_of(element) && (height == 1 || pitch_bytes.is_multiple_of(element));
+    if !aligned || (height > 1 && pitch_bytes < row_bytes) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let span = pitch_bytes.checked_mul(height - 1).and_then(|bytes| bytes.checked_add(row_bytes));
+    let area: Arc<Area> =
+        client.memory.device_reach(address, span.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
+    let body = Fill {
+        stream: target.slot,
+        element_bytes: pattern.element_bytes,
+        destination: address,
+        pitch_bytes,
+        width,
+        height,
+        value: pattern.value,
+        reserved: 0,
+    };
+    let mark = target.post(Opcode::Fill, &body)?;
+    if timing == Timing::Synchronous && area.is_host() { target.wait(mark) } else { Ok(()) }
+}

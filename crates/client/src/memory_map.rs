@@ -1,0 +1,205 @@
+//! What lies where: every range of addresses that means something to the API, with what is known of it.
+//!
+//! Pointer queries are answered from here, and copies learn whether an end is memory that the executor reaches (*shared*) or memory of this
+//! process alone (*private*), which must be staged.
+
+use crate::session::Result;
+use cuda_abi::types::CUresult;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, RwLock};
+
+/// What a range is.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// `cuMemAlloc` and its kin.
+    Device,
+    /// From a memory pool: freed in stream order.
+    Pool {
+        /// The pool's handle.
+        pool: usize,
+    },
+    /// A `__device__` variable: freed with its module.
+    Global,
+    /// `cuMemHostAlloc`, with its flags.
+    Pinned(u32),
+    /// `cuMemAllocManaged`: pinned memory at one address for both sides.
+    Managed,
+    /// `cuMemHostRegister`: the program's own memory.
+    Registered {
+        flags: u32,
+        /// The device's address of the same bytes, once it was asked for.
+        alias: OnceLock<Alias>,
+    },
+}
+
+/// A second mapping of registered pages, where the executor reaches them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Alias {
+    /// Device address of the first page.
+    pub(crate) address: u64,
+    pub(crate) size_bytes: u64,
+    /// The program's address of the first page.
+    pub(crate) first_page: u64,
+}
+
+/// A range with a meaning.
+#[derive(Debug)]
+pub(crate) struct Area {
+    pub(crate) base: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) kind: Kind,
+    /// Handle of the context that it belongs to.
+    pub(crate) context: usize,
+    pub(crate) device: i32,
+    /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: never used again.
+    pub(crate) buffer_id: u64,
+}
+
+impl Area {
+    pub(crate) fn new(base: u64, size_bytes: u64, kind: Kind, context: usize, device: i32) -> Self {
+        static LAST_ID: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: only uniqueness matters.
+        let buffer_id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { base, size_bytes, kind, context, device, buffer_id }
+    }
+
+    fn contains(&self, address: u64, size_bytes: u64) -> bool {
+        let Some(offset) = address.checked_sub(self.base) else { return false };
+        offset.checked_add(size_bytes).is_some_and(|end| end <= self.size_bytes)
+    }
+
+    /// Whether this process can read and write it through its address.
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self.kind, Kind::Pinned(_) | Kind::Managed | Kind::Registered { .. })
+    }
+
+    /// Whether the executor reaches it at the same address.
+    pub(crate) fn is_shared(&self) -> bool {
+        !matches!(self.kind, Kind::Registered { .. })
+    }
+}
+
+/// One end of a copy.
+#[derive(Clone, Debug)]
+pub(crate) enum Reach {
+    /// The executor reaches it.
+    Shared(Arc<Area>),
+    /// Memory of this process alone.
+    Private,
+}
+
+impl Reach {
+    /// Whether this process reaches it.
+    pub(crate) fn is_host(&self) -> bool {
+        match self {
+            Self::Shared(area) => area.is_host(),
+            Self::Private => true,
+        }
+    }
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryMap(RwLock<BTreeMap<u64, Arc<Area>>>);
+
+impl MemoryMap {
+    /// Adds a range, which overlaps no other.
+    pub(crate) fn insert(&self, area: Area) -> Arc<Area> {
+        let area = Arc::new(area);
+        let mut areas = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        areas.insert(area.base, Arc::clone(&area));
+        area
+    }
+
+    /// The range that holds an address.
+    pub(crate) fn find(&self, address: u64) -> Option<Arc<Area>> {
+        let areas = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (_, area) = areas.range(..=address).next_back()?;
+        area.contains(address, 1).then(|| Arc::clone(area))
+    }
+
+    /// Whether any range lies in `[address, address + size_bytes)`.
+    pub(crate) fn overlaps(&self, address: u64, size_bytes: u64) -> bool {
+        let areas = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let end = address.saturating_add(size_bytes);
+        areas
+            .range(..end)
+            .next_back()
+            .is_some_and(|(_, area)| area.base + area.size_bytes > address)
+    }
+
+    /// Takes the range that starts at an address, if `condition` holds.
+    pub(crate) fn remove(
+        &self,
+        address: u64,
+        condition: impl FnOnce(&Area) -> bool,
+    ) -> Option<Arc<Area>> {
+        let mut areas = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !condition(areas.get(&address)?) {
+            return None;
+        }
+        areas.remove(&address)
+    }
+
+    /// Takes all ranges for which `condition` holds.
+    pub(crate) fn remove_all(&self, condition: impl Fn(&Area) -> bool) -> Vec<Arc<Area>> {
+        let mut areas = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let taken: Vec<_> = areas.values().filter(|area| condition(area)).cloned().collect();
+        for area in &taken {
+            areas.remove(&area.base);
+        }
+        taken
+    }
+
+    /// How an end of a copy is reached; CUDA_ERROR_INVALID_VALUE when it runs over the end of its range.
+    pub(crate) fn reach(&self, address: u64, size_bytes: u64) -> Result<Reach> {
+        match self.find(address) {
+            None if address == 0 => Err(CUresult::ERROR_INVALID_VALUE),
+            None => Ok(Reach::Private),
+            Some(area) if !area.contains(address, size_bytes) => Err(CUresult::ERROR_INVALID_VALUE),
+            Some(area) if area.is_shared() => Ok(Reach::Shared(area)),
+            Some(_) => Ok(Reach::Private),
+        }
+    }
+
+    /// As [`Self::reach`], for what must be memory that the device reaches.
+    pub(crate) fn device_reach(&self, address: u64, size_bytes: u64) -> Result<Arc<Area>> {
+        match self.reach(address, size_bytes)? {
+            Reach::Shared(area) => Ok(area),
+            Reach::Private => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_found_by_any_address_inside() {
+        let map = MemoryMap::default();
+        map.insert(Area::new(0x1000, 0x100, Kind::Device, 1, 0));
+        map.insert(Area::new(0x2000, 0x100, Kind::Pinned(0), 1, 0));
+        map.insert(Area::new(
+            0x3000,
+            0x100,
+            Kind::Registered { flags: 0, alias: OnceLock::new() },
+            1,
+            0,
+        ));
+        assert_eq!(map.find(0x10ff).unwrap().base, 0x1000);
+        assert!(map.find(0x1100).is_none());
+        assert!(matches!(map.reach(0x1010, 0xf0), Ok(Reach::Shared(_))));
+        assert!(matches!(map.reach(0x1010, 0xf1), Err(CUresult::ERROR_INVALID_VALUE)));
+        assert!(matches!(map.reach(0x1010, u64::MAX), Err(CUresult::ERROR_INVALID_VALUE)));
+        assert!(matches!(map.reach(0x3000, 8), Ok(Reach::Private)));
+        assert!(map.device_reach(0x5000, 8).is_err());
+        assert!(
+            map.overlaps(0x0ff0, 0x11) && !map.overlaps(0x0ff0, 0x10) && !map.overlaps(0x1100, 8)
+        );
+        assert!(map.remove(0x1000, |area| area.is_host()).is_none());
+        assert!(map.remove(0x1000, |area| !area.is_host()).is_some());
+        assert!(map.find(0x1000).is_none());
+    }
+}

@@ -1,0 +1,125 @@
+//! Memory pools: attributes that are kept and read back, over the session's common heap.
+//!
+//! Stream-ordered allocation needs no pool of its own here: the heap frees in work order anyway.
+
+use crate::session::Result;
+use cuda_abi::types::{CUmemPool_attribute, CUresult};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// See the module's description.
+pub(crate) struct Pool {
+    pub(crate) token: usize,
+    pub(crate) device: i32,
+    set: Mutex<HashMap<u32, u64>>,
+    used_bytes: AtomicU64,
+    most_used_bytes: AtomicU64,
+}
+
+/// How wide an attribute's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    Int,
+    Wide,
+}
+
+impl Pool {
+    pub(crate) fn new(token: usize, device: i32) -> Self {
+        Self {
+            token,
+            device,
+            set: Mutex::new(HashMap::new()),
+            used_bytes: AtomicU64::new(0),
+            most_used_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The width of an attribute's value; CUDA_ERROR_INVALID_VALUE for what is none.
+    pub(crate) fn width(attribute: CUmemPool_attribute) -> Result<Width> {
+        match attribute.0 {
+            1..=3 => Ok(Width::Int),
+            4..=8 => Ok(Width::Wide),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// The value of an attribute.
+    pub(crate) fn get(&self, attribute: CUmemPool_attribute) -> u64 {
+        // Relaxed: statistics.
+        match attribute {
+            CUmemPool_attribute::RESERVED_MEM_CURRENT | CUmemPool_attribute::USED_MEM_CURRENT => {
+                self.used_bytes.load(Ordering::Relaxed)
+            }
+            CUmemPool_attribute::RESERVED_MEM_HIGH | CUmemPool_attribute::USED_MEM_HIGH => {
+                self.most_used_bytes.load(Ordering::Relaxed)
+            }
+            CUmemPool_attribute::RELEASE_THRESHOLD => self.kept(attribute).unwrap_or(0),
+            // Reuse of memory across streams is allowed until forbidden.
+            _ => self.kept(attribute).unwrap_or(1),
+        }
+    }
+
+    fn kept(&self, attribute: CUmemPool_attribute) -> Option<u64> {
+        self.set.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&attribute.0).copied()
+    }
+
+    /// Sets an attribute; high-water marks can only be reset.
+    pub(crate) fn set(&self, attribute: CUmemPool_attribute, value: u64) -> Result {
+        match attribute {
+            CUmemPool_attribute::RESERVED_MEM_CURRENT | CUmemPool_attribute::USED_MEM_CURRENT => {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            CUmemPool_attribute::RESERVED_MEM_HIGH | CUmemPool_attribute::USED_MEM_HIGH => {
+                if value != 0 {
+                    return Err(CUresult::ERROR_INVALID_VALUE);
+                }
+                // Relaxed: statistics.
+                self.most_used_bytes
+                    .store(self.used_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            _ => {
+                self.set
+                    .lock()
+                    .unwrap_or_else(|poisoned| poisoned.into_inner())
+                    .insert(attribute.0, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts an allocation.
+    pub(crate) fn took(&self, size_bytes: u64) {
+        // Relaxed: statistics.
+        let used = self.used_bytes.fetch_add(size_bytes, Ordering::Relaxed) + size_bytes;
+        self.most_used_bytes.fetch_max(used, Ordering::Relaxed);
+    }
+
+    /// Counts a free.
+    pub(crate) fn freed(&self, size_bytes: u64) {
+        // Relaxed: a statistic.
+        self.used_bytes.fetch_sub(size_bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_read_back() {
+        let pool = Pool::new(1, 0);
+        assert_eq!(pool.get(CUmemPool_attribute::RELEASE_THRESHOLD), 0);
+        pool.set(CUmemPool_attribute::RELEASE_THRESHOLD, u64::MAX).unwrap();
+        assert_eq!(pool.get(CUmemPool_attribute::RELEASE_THRESHOLD), u64::MAX);
+        pool.took(512);
+        pool.took(512);
+        pool.freed(512);
+        assert_eq!(pool.get(CUmemPool_attribute::USED_MEM_CURRENT), 512);
+        assert_eq!(pool.get(CUmemPool_attribute::USED_MEM_HIGH), 1024);
+        assert!(pool.set(CUmemPool_attribute::USED_MEM_HIGH, 1).is_err());
+        pool.set(CUmemPool_attribute::USED_MEM_HIGH, 0).unwrap();
+        assert_eq!(pool.get(CUmemPool_attribute::USED_MEM_HIGH), 512);
+        assert!(Pool::width(CUmemPool_attribute(77)).is_err());
+    }
+}

@@ -1,0 +1,350 @@
+//! A session: this process's line to the executor of one device.
+//!
+//! Commands of all threads go into one ring, in one order, under a short lock. *Posted* ones return at once; *called* ones wait for
+//! their answer in a call slot. Waits are bounded by looks at the server's health, so its death is an error from the next call and never a hang.
+
+use crate::health::Health;
+use crate::slots::{Mark, Slots};
+use cuda_abi::types::CUresult;
+use link::call::{CallError, CallSlots};
+use link::completion::{self, CompletionError, CompletionWords};
+use link::ring::{PostError, Producer};
+use link::session_memory::SessionMemory;
+use link::shm::ShmError;
+use link::socket::Connection;
+use link::spin::Spin;
+use link::wire::attach::RegionFile;
+use link::wire::command::{
+    EventRecord, NO_CALL, Opcode, RegionMap, RegionUnmap, Signal, StreamCreate, StreamDestroy,
+};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The result of what can fail with a `CUresult`.
+pub(crate) type Result<T = ()> = core::result::Result<T, CUresult>;
+
+/// See the module's description.
+pub(crate) struct Session {
+    memory: Arc<SessionMemory>,
+    words: CompletionWords,
+    calls: CallSlots,
+    executor: Connection,
+    health: Health,
+    posting: Mutex<Posting>,
+    /// Keeps a region's descriptor and its command together.
+    mapping: Mutex<()>,
+}
+
+struct Posting {
+    producer: Producer,
+    slots: Slots,
+}
+
+thread_local! {
+    static SPIN: RefCell<Spin> = RefCell::new(Spin::default());
+}
+
+/// Waits with this thread's experience of how long to spin.
+fn with_spin<T>(body: impl FnOnce(&mut Spin) -> T) -> T {
+    // Threads that are ending have no thread-locals left.
+    let mut spin = SPIN.try_with(|spin| spin.borrow().clone()).unwrap_or_default();
+    let result = body(&mut spin);
+    let _ = SPIN.try_with(|kept| *kept.borrow_mut() = spin);
+    result
+}
+
+impl Session {
+    /// Takes over the three descriptors that come with a device's first context.
+    pub(crate) fn open(
+        files: [OwnedFd; 2],
+        executor: Connection,
+        health: Health,
+    ) -> core::result::Result<Self, ShmError> {
+        let [session, completion] = files;
+        let memory = Arc::new(SessionMemory::map(rustix::fd::AsFd::as_fd(&session))?);
+        let words = CompletionWords::map(rustix::fd::AsFd::as_fd(&completion))?;
+        let producer = Producer::new(Arc::clone(&memory));
+        Ok(Self {
+            calls: CallSlots::new(Arc::clone(&memory)),
+            memory,
+            words,
+            executor,
+            health,
+            posting: Mutex::new(Posting { producer, slots: Slots::new() }),
+            mapping: Mutex::new(()),
+        })
+    }
+
+    /// The executor's socket, to be watched and, in the child of a fork, to be closed.
+    pub(crate) fn executor(&self) -> &Connection {
+        &self.executor
+    }
+
+    /// Makes all waiting threads look at the session's health.
+    pub(crate) fn wake_waiters(&self) {
+        self.memory.wake_sleepers();
+    }
+
+    /// The session's own error, or that the server is gone.
+    pub(crate) fn check(&self) -> Result {
+        match self.memory.error() {
+            0 if self.health.is_lost() => Err(CUresult::ERROR_MPS_RPC_FAILURE),
+            0 => Ok(()),
+            error => Err(CUresult(error)),
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.health.is_lost() && !self.executor.is_closed() && self.memory.error() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Posting> {
+        self.posting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn put(
+        &self,
+        posting: &mut Posting,
+        opcode: Opcode,
+        call: u16,
+        context: u32,
+        parts: &[&[u8]],
+    ) -> Result {
+        posting.producer.post(opcode, call, context, parts, &mut || self.is_alive()).map_err(
+            |error| match error {
+                PostError::TooLong { .. } => CUresult::ERROR_INVALID_VALUE,
+                PostError::PeerGone => {
+                    self.check().err().unwrap_or(CUresult::ERROR_MPS_RPC_FAILURE)
+                }
+            },
+        )
+    }
+
+    /// Posts a command that is no work of a stream.
+    pub(crate) fn post(
+        &self,
+        context: u32,
+        opcode: Opcode,
+        body: &(impl IntoBytes + Immutable),
+    ) -> Result {
+        self.check()?;
+        self.put(&mut self.lock(), opcode, NO_CALL, context, &[body.as_bytes()])
+    }
+
+    /// Posts work of a stream; returns where it is.
+    pub(crate) fn post_work(
+        &self,
+        context: u32,
+        slot: u32,
+        opcode: Opcode,
+        parts: &[&[u8]],
+    ) -> Result<Mark> {
+        self.check()?;
+        let mut posting = self.lock();
+        self.put(&mut posting, opcode, NO_CALL, context, parts)?;
+        Ok(Mark { slot, number: posting.slots.next(slot, context) })
+    }
+
+    /// Posts an event's record, which signals as well.
+    pub(crate) fn post_record(&self, context: u32, slot: u32, event: u32) -> Result<Mark> {
+        self.check()?;
+        let mut posting = self.lock();
+        let mark = Mark { slot, number: posting.slots.next(slot, context) };
+        let body = EventRecord { event, stream: slot, value: mark.number };
+        self.put(&mut posting, Opcode::EventRecord, NO_CALL, context, &[body.as_bytes()])?;
+        posting.slots.note_signal(mark);
+        Ok(mark)
+    }
+
+    /// Makes a stream.
+    pub(crate) fn create_stream(&self, context: u32, flags: u32, priority: i32) -> Result<u32> {
+        self.check()?;
+        let mut posting = self.lock();
+        let slot = posting
+            .slots
+            .take(context, |slot| self.words.completed(slot))
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let body = StreamCreate { stream: slot, flags, priority, reserved: 0 };
+        self.put(&mut posting, Opcode::StreamCreate, NO_CALL, context, &[body.as_bytes()])?;
+        Ok(slot)
+    }
+
+    /// Destroys a stream once its work is done; returns at once.
+    pub(crate) fn destroy_stream(&self, context: u32, slot: u32) -> Result {
+        self.check()?;
+        let mut posting = self.lock();
+        let mark = posting.slots.mark(slot, context);
+        self.signal(&mut posting, context, mark)?;
+        let body = StreamDestroy { stream: slot, reserved: 0 };
+        self.put(&mut posting, Opcode::StreamDestroy, NO_CALL, context, &[body.as_bytes()])?;
+        posting.slots.give_back(slot);
+        Ok(())
+    }
+
+    fn signal(&self, posting: &mut Posting, context: u32, mark: Mark) -> Result {
+        let Some(value) = posting.slots.needs_signal(mark) else { return Ok(()) };
+        let body = Signal { stream: mark.slot, reserved: 0, value };
+        self.put(posting, Opcode::Signal, NO_CALL, context, &[body.as_bytes()])
+    }
+
+    /// All of a stream's work so far, with its signal posted.
+    pub(crate) fn mark(&self, context: u32, slot: u32) -> Result<Mark> {
+        self.check()?;
+        let mut posting = self.lock();
+        let mark = posting.slots.mark(slot, context);
+        self.signal(&mut posting, context, mark)?;
+        Ok(mark)
+    }
+
+    /// Asks for the signal of a mark now, so that it does not wait for later work.
+    pub(crate) fn request(&self, context: u32, mark: Mark) -> Result {
+        self.signal(&mut self.lock(), context, mark)
+    }
+
+    /// All work of a context (0: of the session) that is not known to be done, with signals posted.
+    pub(crate) fn outstanding(&self, context: u32) -> Result<Vec<Mark>> {
+        self.check()?;
+        let mut posting = self.lock();
+        let marks = posting.slots.outstanding(context, |slot| self.words.completed(slot));
+        for &mark in &marks {
+            self.signal(&mut posting, context, mark)?;
+        }
+        Ok(marks)
+    }
+
+    /// Whether a mark's work is done, as far as the completion word says.
+    pub(crate) fn is_complete(&self, mark: Mark) -> bool {
+        self.words.completed(mark.slot) >= mark.number
+    }
+
+    /// Whether a mark's work is done; asks for its signal.
+    pub(crate) fn query(&self, context: u32, mark: Mark) -> Result<bool> {
+        if self.is_complete(mark) {
+            return Ok(true);
+        }
+        self.check()?;
+        self.request(context, mark)?;
+        Ok(self.is_complete(mark))
+    }
+
+    /// Waits until a mark's work is done.
+    pub(crate) fn wait(&self, context: u32, mark: Mark) -> Result {
+        if !self.is_complete(mark) {
+            self.check()?;
+            self.request(context, mark)?;
+            self.await_word(mark, None)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a signalled mark's work is done, `timeout` at most; says whether it is.
+    pub(crate) fn wait_briefly(&self, mark: Mark, timeout: Duration) -> Result<bool> {
+        match self.await_word(mark, Some(timeout)) {
+            Err(CUresult::ERROR_NOT_READY) => Ok(false),
+            Err(error) => Err(error),
+            Ok(()) => Ok(true),
+        }
+    }
+
+    fn await_word(&self, mark: Mark, timeout: Option<Duration>) -> Result {
+        let Mark { slot, number } = mark;
+        let waited = with_spin(|spin| {
+            let mut alive = || self.is_alive();
+            completion::wait(&self.memory, &self.words, slot, number, timeout, spin, &mut alive)
+        });
+        waited.map_err(|error| match error {
+            CompletionError::SessionFailed(code) => CUresult(code),
+            CompletionError::PeerGone => {
+                self.check().err().unwrap_or(CUresult::ERROR_MPS_RPC_FAILURE)
+            }
+            CompletionError::TimedOut => CUresult::ERROR_NOT_READY,
+        })
+    }
+
+    /// Waits for all work of a context.
+    pub(crate) fn wait_all(&self, context: u32) -> Result {
+        for mark in self.outstanding(context)? {
+            self.await_word(mark, None)?;
+        }
+        self.check()
+    }
+
+    /// Calls: posts and waits for the answer, success or not.
+    pub(crate) fn call_raw(
+        &self,
+        context: u32,
+        opcode: Opcode,
+        parts: &[&[u8]],
+    ) -> Result<(CUresult, Vec<u8>)> {
+        self.check()?;
+        let call = loop {
+            match self.calls.claim() {
+                Ok(call) => break call,
+                Err(_) if !self.is_alive() => return Err(CUresult::ERROR_MPS_RPC_FAILURE),
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        let posted = self.put(&mut self.lock(), opcode, call.slot(), context, parts);
+        if let Err(error) = posted {
+            call.cancel_unposted();
+            return Err(error);
+        }
+        let mut reply = Vec::new();
+        let answered = with_spin(|spin| call.wait(spin, &mut reply, &mut || self.is_alive()));
+        match answered {
+            Ok(status) => Ok((CUresult(status), reply)),
+            Err(CallError::PeerGone | CallError::NoFreeSlot) => {
+                Err(self.check().err().unwrap_or(CUresult::ERROR_MPS_RPC_FAILURE))
+            }
+        }
+    }
+
+    /// Calls and returns the answer's bytes; what is not success is the error.
+    pub(crate) fn call(&self, context: u32, opcode: Opcode, parts: &[&[u8]]) -> Result<Vec<u8>> {
+        match self.call_raw(context, opcode, parts)? {
+            (CUresult::SUCCESS, reply) => Ok(reply),
+            (error, _) => Err(error),
+        }
+    }
+
+    /// Calls and returns the answer's struct.
+    pub(crate) fn call_for<R: FromBytes>(
+        &self,
+        context: u32,
+        opcode: Opcode,
+        parts: &[&[u8]],
+    ) -> Result<R> {
+        let reply = self.call(context, opcode, parts)?;
+        R::read_from_prefix(&reply)
+            .map(|(reply, _)| reply)
+            .map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)
+    }
+
+    /// Maps a file of ours into the executor, at the address where we have it.
+    pub(crate) fn map_region(
+        &self,
+        context: u32,
+        file: BorrowedFd<'_>,
+        region: RegionMap,
+    ) -> Result {
+        let _together = self.mapping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.check()?;
+        let packet = RegionFile { address: region.address };
+        self.executor.send(&packet, &[file], SEND_TIMEOUT).map_err(|error| {
+            crate::error!("a region's file could not be sent: {error}");
+            CUresult::ERROR_MPS_RPC_FAILURE
+        })?;
+        self.call(context, Opcode::RegionMap, &[region.as_bytes()]).map(drop)
+    }
+
+    /// Takes a region out of the executor; its work is done.
+    pub(crate) fn unmap_region(&self, context: u32, address: u64, size_bytes: u64) -> Result {
+        let body = RegionUnmap { address, size_bytes };
+        self.call(context, Opcode::RegionUnmap, &[body.as_bytes()]).map(drop)
+    }
+}

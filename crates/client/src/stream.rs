@@ -1,0 +1,129 @@
+//! Streams, and what a stream handle means in a call.
+
+use crate::backend::Backend;
+use crate::client::Client;
+use crate::context::Context;
+use crate::current;
+use crate::session::Result;
+use crate::slots::Mark;
+use cuda_abi::types::{CUresult, CUstream};
+use link::wire::command::{LEGACY_STREAM, Opcode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zerocopy::{Immutable, IntoBytes};
+
+/// A stream that the program made.
+pub(crate) struct Stream {
+    pub(crate) token: usize,
+    pub(crate) context: Arc<Context>,
+    wire_id: u32,
+    slot: u32,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    /// `cuStreamGetId`.
+    pub(crate) id: u64,
+}
+
+/// Where a call's work goes.
+pub(crate) struct Target {
+    pub(crate) context: Arc<Context>,
+    pub(crate) backend: &'static Backend,
+    /// The executor's number of the context.
+    pub(crate) id: u32,
+    pub(crate) slot: u32,
+    pub(crate) stream: Option<Arc<Stream>>,
+}
+
+/// Makes a stream in the current context. The priority is clamped to the device's range, as CUDA does.
+pub(crate) fn create(client: &Client, flags: u32, priority: i32) -> Result<Arc<Stream>> {
+    if flags > 1 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let context = current::context()?;
+    let (backend, wire_id) = context.backend()?;
+    let (least, greatest) = client.device(context.device)?.info.stream_priorities;
+    let priority = priority.clamp(greatest.min(least), least.max(greatest));
+    let slot = backend.session.create_stream(wire_id, flags, priority)?;
+    static LAST_ID: AtomicU64 = AtomicU64::new(2);
+    // Relaxed: only uniqueness matters.
+    let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
+    let stream = client.streams.insert_with(|token| Stream {
+        token,
+        context: Arc::clone(&context),
+        wire_id,
+        slot,
+        flags,
+        priority,
+        id,
+    });
+    stream.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
+/// Destroys a stream; its work goes on.
+pub(crate) fn destroy(client: &Client, handle: CUstream) -> Result {
+    let stream = client.streams.remove(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    stream.destroy()
+}
+
+impl Stream {
+    fn destroy(&self) -> Result {
+        let (backend, id) = self.context.backend()?;
+        backend.session.destroy_stream(id, self.slot)
+    }
+}
+
+/// Destroys the streams of a context that is ending.
+pub(crate) fn end_context(client: &Client, context: &Context) {
+    for stream in client.streams.select(|stream| stream.context.token == context.token) {
+        client.streams.remove(stream.token);
+        // A failed session has no streams left.
+        let _ = stream.destroy();
+    }
+}
+
+/// What a stream handle means: NULL and `CU_STREAM_LEGACY` the legacy stream and `CU_STREAM_PER_THREAD` the thread's own, both of the current context;
+/// else a stream that the program made. CUDA_ERROR_INVALID_HANDLE for what is none.
+pub(crate) fn target(client: &Client, handle: CUstream) -> Result<Target> {
+    if handle.0 > CUstream::PER_THREAD.0 {
+        let stream = client.streams.get(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let (backend, id) = stream.context.backend()?;
+        if id != stream.wire_id {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let context = Arc::clone(&stream.context);
+        return Ok(Target { context, backend, id, slot: stream.slot, stream: Some(stream) });
+    }
+    let context = current::context()?;
+    let (backend, id) = context.backend()?;
+    let slot = if handle == CUstream::PER_THREAD {
+        current::default_stream(&context)?
+    } else {
+        LEGACY_STREAM
+    };
+    Ok(Target { context, backend, id, slot, stream: None })
+}
+
+impl Target {
+    /// Posts one piece of work.
+    pub(crate) fn post(&self, opcode: Opcode, body: &(impl IntoBytes + Immutable)) -> Result<Mark> {
+        self.backend.session.post_work(self.id, self.slot, opcode, &[body.as_bytes()])
+    }
+
+    /// Waits for one piece of work.
+    pub(crate) fn wait(&self, mark: Mark) -> Result {
+        self.backend.session.wait(self.id, mark)
+    }
+
+    /// Waits for all work of the stream so far.
+    pub(crate) fn synchronize(&self) -> Result {
+        let mark = self.backend.session.mark(self.id, self.slot)?;
+        self.wait(mark)?;
+        self.backend.session.check()
+    }
+
+    /// Whether all work of the stream so far is done.
+    pub(crate) fn is_idle(&self) -> Result<bool> {
+        let mark = self.backend.session.mark(self.id, self.slot)?;
+        self.backend.session.query(self.id, mark)
+    }
+}
