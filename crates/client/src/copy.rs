@@ -142,6 +142,7 @@ pub(crate) unsafe fn copy(
         (Reach::Shared(_), Reach::Private) => unsafe {
             stage_in(target, destination, source, extent)
         },
+        // SAFETY: as above.
         (Reach::Private, Reach::Shared(_)) => unsafe {
             stage_out(target, destination, source, extent)
         },

@@ -221,6 +221,7 @@ unsafe fn take_packed(extra: *mut *mut c_void, packed: &mut Vec<u8>) -> Result {
             CU_LAUNCH_PARAM_BUFFER_POINTER => buffer = value.cast_const().cast(),
             // SAFETY: this key's value points to a size.
             CU_LAUNCH_PARAM_BUFFER_SIZE if !value.is_null() => {
+                // SAFETY: as above.
                 size_bytes = Some(unsafe { value.cast::<usize>().read() })
             }
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
