@@ -1,4 +1,4 @@
-//! Sub-allocation inside chunks of device memory: first fit, 512-byte alignment.
+//! Sub-allocation inside chunks of device memory: first fit, aligned.
 //!
 //! Pure bookkeeping: who maps and unmaps chunks is [`super::space`].
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::{GRANULARITY_BYTES, round_up};
 
-/// Alignment of every allocation, in bytes.
+/// Alignment of `cuMemAlloc`'s allocations, in bytes.
 pub(crate) const ALIGNMENT_BYTES: u64 = 512;
 /// Requests of this size and more get a mapping of their own.
 pub(crate) const LARGE_BYTES: u64 = GRANULARITY_BYTES / 2;
@@ -20,9 +20,10 @@ struct Chunk {
     free_bytes: u64,
 }
 
-/// The chunks of all devices, by base address.
-#[derive(Debug, Default)]
+/// Chunks, by base address.
+#[derive(Debug)]
 pub(crate) struct Heap {
+    align_bytes: u64,
     chunks: BTreeMap<u64, Chunk>,
     /// Live pieces: address to reserved length.
     live: BTreeMap<u64, u64>,
@@ -38,6 +39,11 @@ pub(crate) enum Freed {
 }
 
 impl Heap {
+    /// An empty heap whose pieces are aligned to `align_bytes`, a power of two.
+    pub(crate) fn new(align_bytes: u64) -> Self {
+        Heap { align_bytes, chunks: BTreeMap::new(), live: BTreeMap::new() }
+    }
+
     /// Adds an empty chunk.
     pub(crate) fn add_chunk(&mut self, device: u32, base: u64, size_bytes: u64) {
         let free = BTreeMap::from([(0, size_bytes)]);
@@ -46,7 +52,7 @@ impl Heap {
 
     /// Takes `size_bytes` out of a chunk of `device`; `None`: no chunk has room.
     pub(crate) fn take(&mut self, device: u32, size_bytes: u64) -> Option<u64> {
-        let need = round_up(size_bytes.max(1), ALIGNMENT_BYTES)?;
+        let need = round_up(size_bytes.max(1), self.align_bytes)?;
         for (&base, chunk) in &mut self.chunks {
             if chunk.device != device || chunk.free_bytes < need {
                 continue;
@@ -89,13 +95,19 @@ impl Heap {
     }
 }
 
+impl Default for Heap {
+    fn default() -> Self {
+        Heap::new(ALIGNMENT_BYTES)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn pieces_are_aligned_disjoint_and_coalesce() {
-        let mut heap = Heap::default();
+        let mut heap = Heap::new(ALIGNMENT_BYTES);
         heap.add_chunk(0, 0x10_0000, 0x2000);
         let pieces: Vec<u64> = (0..4).map(|_| heap.take(0, 2000).expect("room")).collect();
         assert_eq!(pieces, [0x10_0000, 0x10_0800, 0x10_1000, 0x10_1800]);

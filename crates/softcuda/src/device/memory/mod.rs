@@ -2,8 +2,8 @@
 //!
 //! A device pointer is a host virtual address of this process. Address ranges are reserved without
 //! access, physical allocations are memfds, mapping one into the other makes it accessible to
-//! kernels and copies alike. Neighbours: `exec` asks [`ranges`] which range an address lies in,
-//! `engine` copies through [`pieces`](ranges::Accessible), `api` offers `cuMem*` on [`AddressSpace`].
+//! kernels and copies alike. Neighbours: kernels ask [`ranges`] which range an address lies in,
+//! `transfer` copies through [`touch`], `api` offers `cuMem*` on [`AddressSpace`].
 //!
 //! | file | concept |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | [`ranges`] | which addresses kernels may touch; how an unmap waits for those who do |
 //! | [`space`] | reservations, mappings, host registrations |
 //! | [`heap`] | `cuMemAlloc`: sub-allocation from 2 MiB chunks |
+//! | [`touch`] | reading and writing what is accessible |
 //! | [`os`] | the few `mmap` calls, the only `unsafe` of memory management |
 
 pub(crate) mod heap;
@@ -18,6 +19,7 @@ pub(crate) mod os;
 pub(crate) mod physical;
 pub(crate) mod ranges;
 pub(crate) mod space;
+pub(crate) mod touch;
 
 pub(crate) use physical::{Account, Physical};
 pub(crate) use ranges::{Accessible, RangeTable};

@@ -191,21 +191,25 @@ impl AddressSpace {
         if starts.iter().any(|s| inner.allocations.get(s).is_none_or(|a| a.kind != AllocationKind::Mapped)) {
             return Err(DeviceError::InvalidValue("range was not mapped by cuMemMap"));
         }
-        self.drop_mappings(&mut inner, &starts)
+        for start in &starts {
+            inner.allocations.remove(start);
+        }
+        drop(inner);
+        self.drop_mappings(&starts)
     }
 
-    /// Takes mappings out of the table, waits for their users, then clears the addresses.
-    fn drop_mappings(&self, inner: &mut Inner, starts: &[u64]) -> Result<()> {
-        let mut gone = Vec::new();
-        for &start in starts {
-            inner.allocations.remove(&start);
-            if let Some(mapping) = inner.mappings.remove(&start) {
-                gone.push((start..start + mapping.size_bytes, mapping));
-            }
-        }
-        let ranges: Vec<Range<u64>> = gone.iter().map(|(range, _)| range.clone()).collect();
+    /// Waits until nobody uses the mappings any more, then clears their addresses. Not called with the lock held:
+    /// a kernel that is waited for may need it. The entries stay until then, so that nothing is mapped over them.
+    fn drop_mappings(&self, starts: &[u64]) -> Result<()> {
+        let ranges: Vec<Range<u64>> = {
+            let inner = self.lock();
+            let mapped = starts.iter().filter_map(|start| Some((*start, inner.mappings.get(start)?)));
+            mapped.map(|(start, mapping)| start..start + mapping.size_bytes).collect()
+        };
         self.accessible.remove(&ranges);
-        for (range, _) in &gone {
+        let mut inner = self.lock();
+        for range in ranges {
+            inner.mappings.remove(&range.start);
             os::clear(range.start, range.end - range.start)?;
         }
         Ok(())
@@ -283,16 +287,18 @@ impl AddressSpace {
             .cloned()
             .ok_or(DeviceError::InvalidValue("no allocation starts at this address"))?;
         inner.allocations.remove(&base);
+        drop(inner);
         if self.accessible.precision() == Precision::Exact {
             self.accessible.remove(&[allocation.range()]);
         }
-        let whole = match inner.heap.give(base) {
+        let whole = match self.lock().heap.give(base) {
             Some(Freed::Piece) => return Ok(allocation),
             Some(Freed::Chunk(chunk)) => chunk,
             None => base,
         };
-        self.drop_mappings(&mut inner, &[whole])?;
-        if let Some(size_bytes) = inner.reservations.remove(&whole) {
+        self.drop_mappings(&[whole])?;
+        let size_bytes = self.lock().reservations.remove(&whole);
+        if let Some(size_bytes) = size_bytes {
             os::release(whole, size_bytes)?;
         }
         Ok(allocation)
