@@ -2,5 +2,6 @@
 //!
 //! `ptx` reads PTX text, `exec` runs it, `device` is the software GPU (memory, streams, SMs) and `api` its C ABI.
 
+mod device;
 pub mod exec;
 pub mod ptx;

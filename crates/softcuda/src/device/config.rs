@@ -78,8 +78,10 @@ impl Config {
             },
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-        let devices = number("OPENMPS_SOFT_DEVICES", 1, 0, 16, "a number of devices, 0 to 16")? as u32;
-        let memory_mib = number("OPENMPS_SOFT_MEMORY_MIB", 8192, 64, 1 << 20, "MiB, 64 to 1048576")?;
+        let devices =
+            number("OPENMPS_SOFT_DEVICES", 1, 0, 16, "a number of devices, 0 to 16")? as u32;
+        let memory_mib =
+            number("OPENMPS_SOFT_MEMORY_MIB", 8192, 64, 1 << 20, "MiB, 64 to 1048576")?;
         let visible = match get("CUDA_VISIBLE_DEVICES") {
             None => (0..devices).collect(),
             Some(list) => visible_devices(&list, devices),
@@ -99,7 +101,8 @@ impl Config {
                     ((5, 0)..=(12, 9)).contains(&pair).then_some(pair)
                 },
             )?,
-            workers: number("OPENMPS_SOFT_WORKERS", cores, 1, 256, "a number of threads, 1 to 256")? as usize,
+            workers: number("OPENMPS_SOFT_WORKERS", cores, 1, 256, "a number of threads, 1 to 256")?
+                as usize,
             precision: choice(
                 &get,
                 "OPENMPS_SOFT_MEMCHECK",
@@ -111,11 +114,13 @@ impl Config {
                     _ => None,
                 },
             )?,
-            log: choice(&get, "OPENMPS_SOFT_LOG", LogLevel::Error, "off, error or info", |text| match text {
-                "off" => Some(LogLevel::Off),
-                "error" => Some(LogLevel::Error),
-                "info" => Some(LogLevel::Info),
-                _ => None,
+            log: choice(&get, "OPENMPS_SOFT_LOG", LogLevel::Error, "off, error or info", |text| {
+                match text {
+                    "off" => Some(LogLevel::Off),
+                    "error" => Some(LogLevel::Error),
+                    "info" => Some(LogLevel::Info),
+                    _ => None,
+                }
             })?,
             compute_mode: choice(
                 &get,
@@ -195,7 +200,11 @@ mod tests {
 
     #[test]
     fn visible_devices_stop_at_the_first_unknown_one() {
-        let visible = |list| read(&[("OPENMPS_SOFT_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", list)]).expect("valid").visible;
+        let visible = |list| {
+            read(&[("OPENMPS_SOFT_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", list)])
+                .expect("valid")
+                .visible
+        };
         assert_eq!(visible("2,0"), [2, 0]);
         assert_eq!(visible("1,7,0"), [1]);
         assert_eq!(visible(""), [0u32; 0]);

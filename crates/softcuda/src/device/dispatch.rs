@@ -12,7 +12,13 @@ use super::ops::{GateState, Op};
 
 impl Engine {
     /// Begins the operation at the head of stream `id`.
-    pub(crate) fn start(&self, state: &mut State, id: u64, op: Op, again: &mut Vec<u64>) -> Started {
+    pub(crate) fn start(
+        &self,
+        state: &mut State,
+        id: u64,
+        op: Op,
+        again: &mut Vec<u64>,
+    ) -> Started {
         match op {
             Op::Record(marker) => {
                 again.extend(marker.resolve(MarkerState::Done { time_ns: now_ns() }));
@@ -69,9 +75,12 @@ impl Engine {
     }
 
     fn start_grid(&self, state: &mut State, id: u64, grid: Arc<Grid>) -> Started {
-        let Some(placement) = state.devices.get_mut(grid.device as usize) else { return Started::Complete };
+        let Some(placement) = state.devices.get_mut(grid.device as usize) else {
+            return Started::Complete;
+        };
         grid.set_stream(id);
-        let wanted = usize::try_from(grid.units()).unwrap_or(usize::MAX).min(grid.mask.count() as usize);
+        let wanted =
+            usize::try_from(grid.units()).unwrap_or(usize::MAX).min(grid.mask.count() as usize);
         placement.grids.push(grid);
         if wanted == 1 {
             self.work.notify_one();
@@ -82,7 +91,14 @@ impl Engine {
     }
 
     /// Ends an operation of a failed context without doing it; `true`: somebody is still busy with it.
-    pub(crate) fn discard(&self, state: &mut State, id: u64, op: Op, sticky: Sticky, again: &mut Vec<u64>) -> bool {
+    pub(crate) fn discard(
+        &self,
+        state: &mut State,
+        id: u64,
+        op: Op,
+        sticky: Sticky,
+        again: &mut Vec<u64>,
+    ) -> bool {
         match op {
             Op::Record(marker) => again.extend(marker.resolve(MarkerState::Failed)),
             Op::Caller(gate) => {
@@ -94,7 +110,11 @@ impl Engine {
                 self.host_work.notify_one();
                 return true;
             }
-            Op::Launch(_) | Op::Task(_) | Op::Wait(_) | Op::WriteValue { .. } | Op::WaitValue { .. } => {}
+            Op::Launch(_)
+            | Op::Task(_)
+            | Op::Wait(_)
+            | Op::WriteValue { .. }
+            | Op::WaitValue { .. } => {}
         }
         false
     }
@@ -121,8 +141,12 @@ impl Engine {
         // Kernels: those that no worker is in end here, the others at the end of their slice.
         let mut ended: Vec<u64> = Vec::new();
         for placement in &mut state.devices {
-            let mine: Vec<Arc<Grid>> =
-                placement.grids.iter().filter(|grid| grid.services.context == context).cloned().collect();
+            let mine: Vec<Arc<Grid>> = placement
+                .grids
+                .iter()
+                .filter(|grid| grid.services.context == context)
+                .cloned()
+                .collect();
             for grid in mine {
                 grid.stop();
                 if placement.remove(&grid) {

@@ -116,8 +116,13 @@ impl Engine {
         let mut state = self.lock();
         let (context, legacy) = (state.new_id(), state.new_id());
         state.streams.insert(legacy, Stream::new(context, StreamKind::Legacy));
-        let opened =
-            Context { legacy, blocking: Vec::new(), others: Vec::new(), next_number: 1, failed: None };
+        let opened = Context {
+            legacy,
+            blocking: Vec::new(),
+            others: Vec::new(),
+            next_number: 1,
+            failed: None,
+        };
         state.contexts.insert(context, opened);
         (context, legacy)
     }
@@ -234,14 +239,22 @@ impl Engine {
         let (context, kind) = (queue.context, queue.kind);
         if kind == StreamKind::Legacy {
             // Blocking streams' earlier work counts as the legacy stream's own.
-            return self.synchronize(state, context, |context, id| id == context.legacy || context.blocking.contains(&id));
+            return self.synchronize(state, context, |context, id| {
+                id == context.legacy || context.blocking.contains(&id)
+            });
         }
         let last = queue.queue.back().map_or(0, |queued| queued.number);
         loop {
-            if let Some(sticky) = state.contexts.get(&context).map_or(Some(Sticky::ContextDestroyed), |c| c.failed) {
+            if let Some(sticky) =
+                state.contexts.get(&context).map_or(Some(Sticky::ContextDestroyed), |c| c.failed)
+            {
                 return Err(DeviceError::Failed(sticky));
             }
-            let front = state.streams.get(&stream).and_then(|s| s.queue.front()).map(|queued| queued.number);
+            let front = state
+                .streams
+                .get(&stream)
+                .and_then(|s| s.queue.front())
+                .map(|queued| queued.number);
             if front.is_none_or(|number| number > last) {
                 return Ok(());
             }
@@ -262,16 +275,20 @@ impl Engine {
     ) -> Result<()> {
         let before = state.contexts.get(&id).ok_or(DeviceError::WrongState)?.next_number;
         loop {
-            let context = state.contexts.get(&id).ok_or(DeviceError::Failed(Sticky::ContextDestroyed))?;
+            let context =
+                state.contexts.get(&id).ok_or(DeviceError::Failed(Sticky::ContextDestroyed))?;
             if let Some(sticky) = context.failed {
                 return Err(DeviceError::Failed(sticky));
             }
-            let is_pending = |stream: &u64| {
-                let front = state.streams.get(stream).and_then(|s| s.queue.front());
-                concerns(context, *stream) && front.is_some_and(|queued| queued.number < before)
+            let is_pending = {
+                let mut streams =
+                    context.blocking.iter().chain(&context.others).chain([&context.legacy]);
+                streams.any(|&stream| {
+                    let front = state.streams.get(&stream).and_then(|s| s.queue.front());
+                    concerns(context, stream) && front.is_some_and(|queued| queued.number < before)
+                })
             };
-            let mut streams = context.blocking.iter().chain(&context.others).chain([&context.legacy]);
-            if !streams.any(is_pending) {
+            if !is_pending {
                 return Ok(());
             }
             state = self.wait_done(state);
@@ -336,7 +353,10 @@ impl Engine {
         // The operation is taken out; its place in the queue stays until it is complete.
         let op = std::mem::replace(&mut head.op, Op::Host(Box::new(|_| {})));
         if let Some(sticky) = failed {
-            stream.is_busy = self.discard(state, id, op, sticky, again);
+            let is_busy = self.discard(state, id, op, sticky, again);
+            if let Some(stream) = state.streams.get_mut(&id) {
+                stream.is_busy = is_busy;
+            }
         } else {
             match self.start(state, id, op, again) {
                 Started::Complete => {}
@@ -346,7 +366,8 @@ impl Engine {
                     }
                 }
                 Started::Waiting(op) => {
-                    if let Some(head) = state.streams.get_mut(&id).and_then(|s| s.queue.front_mut()) {
+                    if let Some(head) = state.streams.get_mut(&id).and_then(|s| s.queue.front_mut())
+                    {
                         head.op = op;
                     }
                     return false;
@@ -459,6 +480,10 @@ impl State {
     }
 
     pub(crate) fn streams_of(&self, context: u64) -> Vec<u64> {
-        self.streams.iter().filter(|(_, stream)| stream.context == context).map(|(id, _)| *id).collect()
+        self.streams
+            .iter()
+            .filter(|(_, stream)| stream.context == context)
+            .map(|(id, _)| *id)
+            .collect()
     }
 }

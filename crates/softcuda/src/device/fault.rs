@@ -73,8 +73,17 @@ pub(crate) fn log_deadlock(log: super::config::LogLevel, kernel: &str, waiting: 
     let shown: Vec<String> = waiting
         .iter()
         .take(SHOWN)
-        .map(|at| format!("{} ({} threads) at ptx line {} waits for {}", at.position, at.threads, at.ptx_line, at.reason))
+        .map(|at| {
+            format!(
+                "{} ({} threads) at ptx line {} waits for {}",
+                at.position, at.threads, at.ptx_line, at.reason
+            )
+        })
         .collect();
     let more = waiting.len().saturating_sub(SHOWN);
-    eprintln!("softcuda: kernel {kernel}: deadlock: {}{}", shown.join("; "), if more > 0 { format!("; and {more} more") } else { String::new() });
+    eprintln!(
+        "softcuda: kernel {kernel}: deadlock: {}{}",
+        shown.join("; "),
+        if more > 0 { format!("; and {more} more") } else { String::new() }
+    );
 }

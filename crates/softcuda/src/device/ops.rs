@@ -76,7 +76,9 @@ impl Condition {
             Width::Bits64 => (memory, value, u64::MAX),
         };
         match (self, width) {
-            (Condition::GreaterOrEqual, Width::Bits32) => (memory as u32).wrapping_sub(value as u32) as i32 >= 0,
+            (Condition::GreaterOrEqual, Width::Bits32) => {
+                (memory as u32).wrapping_sub(value as u32) as i32 >= 0
+            }
             (Condition::GreaterOrEqual, Width::Bits64) => memory.wrapping_sub(value) as i64 >= 0,
             (Condition::Equal, _) => memory == value,
             (Condition::And, _) => memory & value != 0,

@@ -31,7 +31,12 @@ pub(crate) struct Slice {
 
 impl Placement {
     pub(crate) fn new(sm_count: u32, limit: Footprint) -> Self {
-        Placement { sms: (0..sm_count).map(|_| Sm::default()).collect(), grids: Vec::new(), limit, now: 0 }
+        Placement {
+            sms: (0..sm_count).map(|_| Sm::default()).collect(),
+            grids: Vec::new(),
+            limit,
+            now: 0,
+        }
     }
 
     /// Whether every block of a cooperative grid can be resident at once on empty SMs.
@@ -72,7 +77,13 @@ impl Placement {
             || slot.grid.unit_blocks() > 1
             || slot.slices >= super::sm::PATIENCE_SLICES;
         let fuel = if spins { SPIN_SLICE_WARP_INSTRUCTIONS } else { SLICE_WARP_INSTRUCTIONS };
-        Some(Slice { device, sm: index as u32, grid: slot.grid.clone(), stage, fuel_warp_instructions: fuel })
+        Some(Slice {
+            device,
+            sm: index as u32,
+            grid: slot.grid.clone(),
+            stage,
+            fuel_warp_instructions: fuel,
+        })
     }
 
     /// Places clusters and cooperative grids, whose blocks go to SMs all at once or not at all.
@@ -151,7 +162,8 @@ impl Placement {
         if grid.is_stopped() {
             self.sms.iter_mut().for_each(Sm::evict_stopped);
         }
-        let is_resident = self.sms.iter().any(|sm| sm.slots.iter().any(|slot| Arc::ptr_eq(&slot.grid, grid)));
+        let is_resident =
+            self.sms.iter().any(|sm| sm.slots.iter().any(|slot| Arc::ptr_eq(&slot.grid, grid)));
         if !is_resident {
             self.grids.retain(|other| !Arc::ptr_eq(other, grid));
         }
@@ -184,7 +196,10 @@ fn unit_stages(grid: &Grid, unit: [u32; 3]) -> Vec<Stage> {
         1 => vec![Stage::Fresh(unit)],
         blocks => {
             let arenas = (0..blocks).map(|_| Arena::default()).collect();
-            BlockRun::new_cluster(&grid.launch, unit, arenas).into_iter().map(Stage::Begun).collect()
+            BlockRun::new_cluster(&grid.launch, unit, arenas)
+                .into_iter()
+                .map(Stage::Begun)
+                .collect()
         }
     }
 }

@@ -35,11 +35,21 @@ pub(crate) const SM_CAPACITY: Footprint = Footprint {
 };
 
 /// What a block of a kernel occupies on an SM.
-pub(crate) fn block_footprint(threads: u32, registers_per_thread: u32, shared_bytes: u32) -> Footprint {
+pub(crate) fn block_footprint(
+    threads: u32,
+    registers_per_thread: u32,
+    shared_bytes: u32,
+) -> Footprint {
     let warps = threads.div_ceil(limits::WARP_THREADS).max(1);
     let registers = registers_per_thread.next_multiple_of(limits::REGISTER_UNIT);
-    let shared = (shared_bytes + limits::RESERVED_SHARED_PER_BLOCK).next_multiple_of(limits::SHARED_UNIT);
-    Footprint { blocks: 1, warps, registers: warps * limits::WARP_THREADS * registers, shared_bytes: shared }
+    let shared =
+        (shared_bytes + limits::RESERVED_SHARED_PER_BLOCK).next_multiple_of(limits::SHARED_UNIT);
+    Footprint {
+        blocks: 1,
+        warps,
+        registers: warps * limits::WARP_THREADS * registers,
+        shared_bytes: shared,
+    }
 }
 
 /// Name of device `ordinal`, as `cuDeviceGetName` gives it.

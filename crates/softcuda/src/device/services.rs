@@ -39,7 +39,11 @@ impl ContextServices {
         sm_count: u32,
         heap_bytes: u64,
     ) -> Self {
-        let heap = DeviceHeap { limit_bytes: heap_bytes, pieces: Heap::new(MALLOC_ALIGN_BYTES), is_mapped: false };
+        let heap = DeviceHeap {
+            limit_bytes: heap_bytes,
+            pieces: Heap::new(MALLOC_ALIGN_BYTES),
+            is_mapped: false,
+        };
         ContextServices {
             context,
             device,

@@ -62,7 +62,10 @@ impl Sm {
         };
         for (place, slot) in self.slots.iter().enumerate() {
             if !matches!(slot.stage, Stage::Running) {
-                offer((slot.grid.priority, slot.is_blocked, slot.virtual_time, 1), Next::Slot(place));
+                offer(
+                    (slot.grid.priority, slot.is_blocked, slot.virtual_time, 1),
+                    Next::Slot(place),
+                );
             }
         }
         for (place, grid) in grids.iter().enumerate() {
@@ -101,7 +104,13 @@ impl Sm {
     pub(crate) fn admit(&mut self, grid: &Arc<Grid>, stage: Stage) -> usize {
         let virtual_time = self.floor();
         self.used = self.used.plus(grid.footprint);
-        self.slots.push(Slot { grid: grid.clone(), stage, virtual_time, slices: 0, is_blocked: false });
+        self.slots.push(Slot {
+            grid: grid.clone(),
+            stage,
+            virtual_time,
+            slices: 0,
+            is_blocked: false,
+        });
         self.slots.len() - 1
     }
 

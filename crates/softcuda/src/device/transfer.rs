@@ -37,7 +37,9 @@ impl End {
 
     fn row(&self, row: u64, height: u64) -> u64 {
         let (slice, row) = (row / height, row % height);
-        self.address.wrapping_add(slice.wrapping_mul(self.slice_bytes)).wrapping_add(row.wrapping_mul(self.row_bytes))
+        self.address
+            .wrapping_add(slice.wrapping_mul(self.slice_bytes))
+            .wrapping_add(row.wrapping_mul(self.row_bytes))
     }
 }
 
@@ -67,7 +69,9 @@ impl Copy {
         let rows = self.height.saturating_mul(self.depth);
         [&self.from, &self.to].iter().filter(|end| end.side == Side::Device).all(|end| {
             // First and last row; the rows between are checked as they are copied.
-            [0, rows.saturating_sub(1)].iter().all(|&row| table.covers(end.row(row, self.height.max(1)), self.width_bytes))
+            [0, rows.saturating_sub(1)]
+                .iter()
+                .all(|&row| table.covers(end.row(row, self.height.max(1)), self.width_bytes))
         })
     }
 }
@@ -159,7 +163,10 @@ impl Transfer {
                 unsafe { touch::copy(from, to, size_bytes as usize) };
             }
             Work::Fill(fill) => {
-                let at = fill.address.wrapping_add(self.row.wrapping_mul(fill.row_bytes)).wrapping_add(self.done_bytes);
+                let at = fill
+                    .address
+                    .wrapping_add(self.row.wrapping_mul(fill.row_bytes))
+                    .wrapping_add(self.done_bytes);
                 if at % fill.element_bytes != 0 || !is_fine(at, Side::Device) {
                     return false;
                 }

@@ -36,7 +36,9 @@ pub(crate) fn is_in_host_call() -> bool {
 pub(crate) fn start(engine: &Arc<Engine>, workers: usize) -> std::io::Result<()> {
     for index in 0..workers {
         let engine = engine.clone();
-        std::thread::Builder::new().name(format!("softcuda-{index}")).spawn(move || work(&engine))?;
+        std::thread::Builder::new()
+            .name(format!("softcuda-{index}"))
+            .spawn(move || work(&engine))?;
     }
     let engine = engine.clone();
     std::thread::Builder::new().name("softcuda-host".to_owned()).spawn(move || host(&engine))?;
@@ -55,7 +57,11 @@ fn host(engine: &Engine) {
                 engine.complete(&mut state, stream);
             }
             None => {
-                state = engine.host_work.wait_timeout(state, IDLE_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+                state = engine
+                    .host_work
+                    .wait_timeout(state, IDLE_INTERVAL)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
             }
         }
     }
@@ -132,8 +138,11 @@ struct Ended {
 /// Runs a block, and further blocks of the same grid, until the slice's fuel is spent.
 fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
     let grid = slice.grid;
-    let machine = SliceMachine { memory: engine.space.accessible().enter(), grid: &grid, sm: slice.sm };
-    let fresh = |unit, arenas: &mut Vec<Arena>| BlockRun::new(&grid.launch, unit, arenas.pop().unwrap_or_default());
+    let machine =
+        SliceMachine { memory: engine.space.accessible().enter(), grid: &grid, sm: slice.sm };
+    let fresh = |unit, arenas: &mut Vec<Arena>| {
+        BlockRun::new(&grid.launch, unit, arenas.pop().unwrap_or_default())
+    };
     let mut run = match slice.stage {
         Stage::Fresh(unit) => fresh(unit, arenas),
         Stage::Begun(run) => run,

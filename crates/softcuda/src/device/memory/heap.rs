@@ -57,7 +57,8 @@ impl Heap {
             if chunk.device != device || chunk.free_bytes < need {
                 continue;
             }
-            let Some((&offset, &length)) = chunk.free.iter().find(|(_, length)| **length >= need) else {
+            let Some((&offset, &length)) = chunk.free.iter().find(|(_, length)| **length >= need)
+            else {
                 continue;
             };
             chunk.free.remove(&offset);

@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 
 use super::{GRANULARITY_BYTES, round_up};
 use crate::device::error::{DeviceError, Result};
@@ -65,7 +67,12 @@ impl Physical {
         let size_bytes = round_up(size_bytes, GRANULARITY_BYTES).ok_or(DeviceError::OutOfMemory)?;
         account.charge(size_bytes)?;
         match create(&format!("{NAME_PREFIX}{ordinal}"), size_bytes) {
-            Ok(fd) => Ok(Physical { fd, size_bytes, device: Some(ordinal), account: Some(account.clone()) }),
+            Ok(fd) => Ok(Physical {
+                fd,
+                size_bytes,
+                device: Some(ordinal),
+                account: Some(account.clone()),
+            }),
             Err(error) => {
                 account.refund(size_bytes);
                 Err(error)
@@ -75,14 +82,20 @@ impl Physical {
 
     /// Allocates host-resident memory (pinned or managed) in whole pages.
     pub(crate) fn on_host(size_bytes: u64) -> Result<Self> {
-        let size_bytes =
-            round_up(size_bytes, rustix::param::page_size() as u64).ok_or(DeviceError::OutOfMemory)?;
-        Ok(Physical { fd: create("softcuda-host", size_bytes)?, size_bytes, device: None, account: None })
+        let size_bytes = round_up(size_bytes, rustix::param::page_size() as u64)
+            .ok_or(DeviceError::OutOfMemory)?;
+        Ok(Physical {
+            fd: create("softcuda-host", size_bytes)?,
+            size_bytes,
+            device: None,
+            account: None,
+        })
     }
 
     /// Takes a descriptor that another process exported: it must be a memfd that cannot shrink.
     pub(crate) fn import(fd: BorrowedFd<'_>) -> Result<Self> {
-        const REFUSED: DeviceError = DeviceError::InvalidValue("descriptor is no exported allocation");
+        const REFUSED: DeviceError =
+            DeviceError::InvalidValue("descriptor is no exported allocation");
         let seals = fcntl_get_seals(fd).map_err(|_| REFUSED)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(REFUSED);
@@ -93,7 +106,12 @@ impl Physical {
         }
         let device = device_of(fd);
         // Not charged: the exporter's account carries it.
-        Ok(Physical { fd: rustix::io::fcntl_dupfd_cloexec(fd, 0)?, size_bytes, device, account: None })
+        Ok(Physical {
+            fd: rustix::io::fcntl_dupfd_cloexec(fd, 0)?,
+            size_bytes,
+            device,
+            account: None,
+        })
     }
 
     /// A new descriptor of this allocation, for another process.
@@ -160,7 +178,8 @@ mod tests {
     #[test]
     fn an_import_knows_device_and_size_and_refuses_other_files() {
         let account = Arc::new(Account::new(8 << 20));
-        let exported = Physical::on_device(3, &account, 2 << 20).expect("fits").export().expect("exports");
+        let exported =
+            Physical::on_device(3, &account, 2 << 20).expect("fits").export().expect("exports");
         let imported = Physical::import(exported.as_fd()).expect("imports");
         assert_eq!((imported.device(), imported.size_bytes()), (Some(3), 2 << 20));
         let plain = memfd_create("other", MemfdFlags::CLOEXEC).expect("memfd");

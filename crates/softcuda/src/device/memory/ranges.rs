@@ -112,11 +112,14 @@ impl Accessible {
         let mut ranges: Vec<Range<u64>> = Vec::with_capacity(master.len());
         for (&start, &end) in master {
             match ranges.last_mut() {
-                Some(last) if last.end == start && self.precision == Precision::Mapping => last.end = end,
+                Some(last) if last.end == start && self.precision == Precision::Mapping => {
+                    last.end = end
+                }
                 _ => ranges.push(start..end),
             }
         }
-        *self.published.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(RangeTable { ranges });
+        *self.published.write().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(RangeTable { ranges });
     }
 }
 
@@ -138,7 +141,9 @@ mod tests {
 
     #[test]
     fn adjacent_ranges_merge_unless_exact() {
-        for (precision, expected) in [(Precision::Mapping, 0x1000..0x3000), (Precision::Exact, 0x1000..0x2000)] {
+        for (precision, expected) in
+            [(Precision::Mapping, 0x1000..0x3000), (Precision::Exact, 0x1000..0x2000)]
+        {
             let accessible = Accessible::new(precision);
             accessible.add(0x2000..0x3000);
             accessible.add(0x1000..0x2000);

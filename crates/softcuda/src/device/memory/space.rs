@@ -99,7 +99,9 @@ impl AddressSpace {
     pub(crate) fn reserve(&self, size_bytes: u64, align_bytes: u64, wanted: u64) -> Result<u64> {
         let align = align_bytes.max(GRANULARITY_BYTES);
         if size_bytes == 0 || size_bytes % GRANULARITY_BYTES != 0 || !align.is_power_of_two() {
-            return Err(DeviceError::InvalidValue("size must be a multiple of 2 MiB, alignment a power of two"));
+            return Err(DeviceError::InvalidValue(
+                "size must be a multiple of 2 MiB, alignment a power of two",
+            ));
         }
         let mut inner = self.lock();
         if wanted != 0 && wanted % align == 0 && os::reserve_at(wanted, size_bytes).is_ok() {
@@ -123,13 +125,23 @@ impl AddressSpace {
     }
 
     /// Maps an allocation into a reservation; it stays inaccessible until [`Self::set_access`].
-    pub(crate) fn map(&self, base: u64, size_bytes: u64, physical: Arc<Physical>, offset: u64) -> Result<()> {
+    pub(crate) fn map(
+        &self,
+        base: u64,
+        size_bytes: u64,
+        physical: Arc<Physical>,
+        offset: u64,
+    ) -> Result<()> {
         let fits = offset.checked_add(size_bytes).is_some_and(|end| end <= physical.size_bytes());
         if size_bytes == 0 || !fits || (base | size_bytes | offset) % GRANULARITY_BYTES != 0 {
-            return Err(DeviceError::InvalidValue("mapping exceeds the allocation or is not a multiple of 2 MiB"));
+            return Err(DeviceError::InvalidValue(
+                "mapping exceeds the allocation or is not a multiple of 2 MiB",
+            ));
         }
         let mut inner = self.lock();
-        let end = base.checked_add(size_bytes).ok_or(DeviceError::InvalidValue("address range wraps around"))?;
+        let end = base
+            .checked_add(size_bytes)
+            .ok_or(DeviceError::InvalidValue("address range wraps around"))?;
         let reserved = inner.reservations.range(..=base).next_back();
         if !reserved.is_some_and(|(start, size)| end <= start + size) {
             return Err(DeviceError::InvalidValue("address range is not reserved"));
@@ -143,7 +155,9 @@ impl AddressSpace {
         inner.mappings.insert(base, Mapping { size_bytes, physical, is_accessible: false });
         let buffer_id = self.buffer_id();
         let kind = AllocationKind::Mapped;
-        inner.allocations.insert(base, Allocation { base, size_bytes, kind, device, context: 0, buffer_id });
+        inner
+            .allocations
+            .insert(base, Allocation { base, size_bytes, kind, device, context: 0, buffer_id });
         Ok(())
     }
 
@@ -172,7 +186,11 @@ impl AddressSpace {
     /// The access that kernels have to the mapping at `address`.
     pub(crate) fn access_at(&self, address: u64) -> Result<Access> {
         let inner = self.lock();
-        let found = inner.mappings.range(..=address).next_back().filter(|(s, m)| address < *s + m.size_bytes);
+        let found = inner
+            .mappings
+            .range(..=address)
+            .next_back()
+            .filter(|(s, m)| address < *s + m.size_bytes);
         let (_, mapping) = found.ok_or(DeviceError::InvalidValue("nothing is mapped there"))?;
         Ok(if mapping.is_accessible { Access::ReadWrite } else { Access::None })
     }
@@ -180,15 +198,24 @@ impl AddressSpace {
     /// The physical allocation mapped at `address`.
     pub(crate) fn physical_at(&self, address: u64) -> Result<Arc<Physical>> {
         let inner = self.lock();
-        let found = inner.mappings.range(..=address).next_back().filter(|(s, m)| address < *s + m.size_bytes);
-        found.map(|(_, m)| m.physical.clone()).ok_or(DeviceError::InvalidValue("nothing is mapped there"))
+        let found = inner
+            .mappings
+            .range(..=address)
+            .next_back()
+            .filter(|(s, m)| address < *s + m.size_bytes);
+        found
+            .map(|(_, m)| m.physical.clone())
+            .ok_or(DeviceError::InvalidValue("nothing is mapped there"))
     }
 
     /// Unmaps whole mappings that together fill the range, once no kernel slice or copy uses them.
     pub(crate) fn unmap(&self, base: u64, size_bytes: u64) -> Result<()> {
         let mut inner = self.lock();
         let starts = whole_mappings(&inner, base, size_bytes)?;
-        if starts.iter().any(|s| inner.allocations.get(s).is_none_or(|a| a.kind != AllocationKind::Mapped)) {
+        if starts
+            .iter()
+            .any(|s| inner.allocations.get(s).is_none_or(|a| a.kind != AllocationKind::Mapped))
+        {
             return Err(DeviceError::InvalidValue("range was not mapped by cuMemMap"));
         }
         for start in &starts {
@@ -203,7 +230,8 @@ impl AddressSpace {
     fn drop_mappings(&self, starts: &[u64]) -> Result<()> {
         let ranges: Vec<Range<u64>> = {
             let inner = self.lock();
-            let mapped = starts.iter().filter_map(|start| Some((*start, inner.mappings.get(start)?)));
+            let mapped =
+                starts.iter().filter_map(|start| Some((*start, inner.mappings.get(start)?)));
             mapped.map(|(start, mapping)| start..start + mapping.size_bytes).collect()
         };
         self.accessible.remove(&ranges);
@@ -260,7 +288,8 @@ impl AddressSpace {
 
     /// Reserves addresses of the driver's own range and maps `physical` there.
     fn map_fresh(&self, inner: &mut Inner, physical: Physical) -> Result<u64> {
-        let size_bytes = round_up(physical.size_bytes(), GRANULARITY_BYTES).ok_or(DeviceError::OutOfMemory)?;
+        let size_bytes =
+            round_up(physical.size_bytes(), GRANULARITY_BYTES).ok_or(DeviceError::OutOfMemory)?;
         let base = reserve_own(inner, size_bytes, GRANULARITY_BYTES)?;
         let mapped_bytes = physical.size_bytes();
         if let Err(error) = os::map_at(base, mapped_bytes, &physical, 0) {
@@ -269,7 +298,8 @@ impl AddressSpace {
             return Err(error);
         }
         let is_device = physical.device().is_some();
-        let mapping = Mapping { size_bytes: mapped_bytes, physical: Arc::new(physical), is_accessible: true };
+        let mapping =
+            Mapping { size_bytes: mapped_bytes, physical: Arc::new(physical), is_accessible: true };
         inner.mappings.insert(base, mapping);
         if self.accessible.precision() == Precision::Mapping || !is_device {
             self.accessible.add(base..base + mapped_bytes);
@@ -278,7 +308,11 @@ impl AddressSpace {
     }
 
     /// Frees an allocation of [`Self::allocate`], [`Self::allocate_host`] or [`Self::allocate_managed`].
-    pub(crate) fn free(&self, base: u64, accepts: fn(AllocationKind) -> bool) -> Result<Allocation> {
+    pub(crate) fn free(
+        &self,
+        base: u64,
+        accepts: fn(AllocationKind) -> bool,
+    ) -> Result<Allocation> {
         let mut inner = self.lock();
         let allocation = inner
             .allocations
@@ -318,12 +352,21 @@ impl AddressSpace {
         let mut inner = self.lock();
         let base = self.map_fresh(&mut inner, Physical::on_host(size_bytes)?)?;
         let buffer_id = self.buffer_id();
-        inner.allocations.insert(base, Allocation { base, size_bytes, kind, device, context, buffer_id });
+        inner
+            .allocations
+            .insert(base, Allocation { base, size_bytes, kind, device, context, buffer_id });
         Ok(base)
     }
 
     /// Lets kernels touch host memory of the process, until [`Self::unregister`].
-    pub(crate) fn register(&self, base: u64, size_bytes: u64, flags: u32, device: u32, context: u64) -> Result<()> {
+    pub(crate) fn register(
+        &self,
+        base: u64,
+        size_bytes: u64,
+        flags: u32,
+        device: u32,
+        context: u64,
+    ) -> Result<()> {
         let end = base.checked_add(size_bytes).filter(|_| base != 0 && size_bytes != 0);
         let end = end.ok_or(DeviceError::InvalidValue("host range is empty or wraps around"))?;
         let mut inner = self.lock();
@@ -333,7 +376,9 @@ impl AddressSpace {
         }
         let kind = AllocationKind::Registered { flags };
         let buffer_id = self.buffer_id();
-        inner.allocations.insert(base, Allocation { base, size_bytes, kind, device, context, buffer_id });
+        inner
+            .allocations
+            .insert(base, Allocation { base, size_bytes, kind, device, context, buffer_id });
         self.accessible.add(base..end);
         Ok(())
     }
@@ -376,7 +421,8 @@ pub(crate) enum Access {
 
 /// The starts of mappings that fill the range exactly, without a hole.
 fn whole_mappings(inner: &Inner, base: u64, size_bytes: u64) -> Result<Vec<u64>> {
-    const NOT_WHOLE: DeviceError = DeviceError::InvalidValue("range does not consist of whole mappings");
+    const NOT_WHOLE: DeviceError =
+        DeviceError::InvalidValue("range does not consist of whole mappings");
     let end = base.checked_add(size_bytes).filter(|_| size_bytes != 0).ok_or(NOT_WHOLE)?;
     let mut at = base;
     let mut starts = Vec::new();
@@ -395,7 +441,10 @@ fn reserve_own(inner: &mut Inner, size_bytes: u64, align: u64) -> Result<u64> {
     let mut at = OWN_RANGE.start;
     loop {
         at = round_up(at, align).ok_or(DeviceError::OutOfMemory)?;
-        let end = at.checked_add(size_bytes).filter(|&end| end <= OWN_RANGE.end).ok_or(DeviceError::OutOfMemory)?;
+        let end = at
+            .checked_add(size_bytes)
+            .filter(|&end| end <= OWN_RANGE.end)
+            .ok_or(DeviceError::OutOfMemory)?;
         if let Some((&start, &size)) = inner.reservations.range(..end).next_back()
             && start + size > at
         {

@@ -16,9 +16,13 @@ pub(crate) fn read_value(memory: &Entered<'_>, address: u64, width: Width) -> Op
     // SAFETY: aligned, and mapped for as long as `memory` is held; shared memory is only accessed through atomics here.
     // Acquire: partner of whoever wrote the value (`write_value`, a kernel's or the host's release).
     Some(match width {
-        Width::Bits32 => unsafe { AtomicU32::from_ptr(address as *mut u32) }.load(Ordering::Acquire).into(),
+        Width::Bits32 => {
+            unsafe { AtomicU32::from_ptr(address as *mut u32) }.load(Ordering::Acquire).into()
+        }
         // SAFETY: as above.
-        Width::Bits64 => unsafe { AtomicU64::from_ptr(address as *mut u64) }.load(Ordering::Acquire),
+        Width::Bits64 => {
+            unsafe { AtomicU64::from_ptr(address as *mut u64) }.load(Ordering::Acquire)
+        }
     })
 }
 
@@ -30,9 +34,12 @@ pub(crate) fn write_value(memory: &Entered<'_>, address: u64, value: u64, width:
     // Release: partner of `read_value` and of the host's or another process's acquire.
     match width {
         // SAFETY: aligned, and mapped for as long as `memory` is held.
-        Width::Bits32 => unsafe { AtomicU32::from_ptr(address as *mut u32) }.store(value as u32, Ordering::Release),
+        Width::Bits32 => unsafe { AtomicU32::from_ptr(address as *mut u32) }
+            .store(value as u32, Ordering::Release),
         // SAFETY: as above.
-        Width::Bits64 => unsafe { AtomicU64::from_ptr(address as *mut u64) }.store(value, Ordering::Release),
+        Width::Bits64 => {
+            unsafe { AtomicU64::from_ptr(address as *mut u64) }.store(value, Ordering::Release)
+        }
     }
     true
 }

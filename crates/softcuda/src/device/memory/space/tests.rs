@@ -35,7 +35,10 @@ fn a_wanted_address_is_taken_exactly_and_mapped_memory_keeps_its_contents() {
     assert_eq!(space.reserve(64 << 20, 0, wanted), Ok(wanted));
     let physical = Arc::new(Physical::on_device(0, &account, 4 << 20).expect("allocates"));
     space.map(wanted, 4 << 20, physical.clone(), 0).expect("maps");
-    assert_eq!(space.map(wanted + (2 << 20), 2 << 20, physical.clone(), 0), Err(DeviceError::WrongState));
+    assert_eq!(
+        space.map(wanted + (2 << 20), 2 << 20, physical.clone(), 0),
+        Err(DeviceError::WrongState)
+    );
     assert!(!space.accessible().enter().covers(wanted, 1), "no access yet");
     space.set_access(wanted, 4 << 20, Access::ReadWrite).expect("gives access");
     // SAFETY: mapped and accessible.
