@@ -144,7 +144,8 @@ impl Driver {
             return Err(CUresult::ERROR_NO_DEVICE);
         }
         let space = Arc::new(AddressSpace::new(config.precision));
-        let placements = config.visible.iter().map(|_| Placement::new(config.sm_count, properties::SM_CAPACITY));
+        let placements =
+            config.visible.iter().map(|_| Placement::new(config.sm_count, properties::SM_CAPACITY));
         let engine = Arc::new(Engine::new(placements.collect(), space.clone(), config.log));
         worker::start(&engine, config.workers).map_err(|error| {
             eprintln!("softcuda: cannot start worker threads: {error}");
@@ -186,7 +187,8 @@ impl Driver {
         if let Some(context) = self.contexts.find(handle.0).filter(|context| context.is_alive()) {
             return Ok(context);
         }
-        let was_destroyed = self.destroyed.lock().unwrap_or_else(PoisonError::into_inner).contains(&handle.0);
+        let was_destroyed =
+            self.destroyed.lock().unwrap_or_else(PoisonError::into_inner).contains(&handle.0);
         let is_primary = self.devices.iter().any(|device| device.primary_handle == handle);
         Err(if was_destroyed || is_primary {
             CUresult::ERROR_CONTEXT_IS_DESTROYED
@@ -195,9 +197,15 @@ impl Driver {
         })
     }
 
+    /// The context that the engine knows by this number.
+    pub(crate) fn context_by_id(&self, id: u64) -> Option<Arc<Context>> {
+        self.contexts.find_by(|context| context.id == id)
+    }
+
     /// Whether a handle is, or may become, a context.
     pub(crate) fn is_context(&self, handle: CUcontext) -> bool {
-        self.contexts.find(handle.0).is_some() || self.devices.iter().any(|device| device.primary_handle == handle)
+        self.contexts.find(handle.0).is_some()
+            || self.devices.iter().any(|device| device.primary_handle == handle)
     }
 
     /// Opens a context on a device.
@@ -283,7 +291,14 @@ impl Device {
             Some(context) => context.clone(),
             None => {
                 let flags = primary.flags;
-                driver.create_context(ordinal, self.primary_handle, ContextKind::Primary, 3020, flags, None)?
+                driver.create_context(
+                    ordinal,
+                    self.primary_handle,
+                    ContextKind::Primary,
+                    3020,
+                    flags,
+                    None,
+                )?
             }
         };
         primary.context = Some(context.clone());

@@ -71,8 +71,6 @@ impl Default for ContextSettings {
 /// A stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    /// Handle value; 0 for default streams.
-    pub(crate) handle: usize,
     /// The engine's number.
     pub(crate) id: u64,
     /// Handle of its context.
@@ -111,7 +109,6 @@ impl Context {
         settings: ContextSettings,
     ) -> Self {
         let legacy = Stream {
-            handle: 0,
             id: legacy,
             context: handle,
             context_id: id,
@@ -147,7 +144,6 @@ impl Context {
             return Ok(stream.clone());
         }
         let stream = Arc::new(Stream {
-            handle: 0,
             id: engine.create_stream(self.id, StreamKind::Blocking)?,
             context: self.handle,
             context_id: self.id,
@@ -178,9 +174,4 @@ impl Context {
     pub(crate) fn set<T>(&self, change: impl FnOnce(&mut ContextSettings) -> T) -> T {
         change(&mut self.settings.lock().unwrap_or_else(PoisonError::into_inner))
     }
-}
-
-/// Lets a stream's or event's owner be compared with the current context.
-pub(crate) fn same_context(current: &Context, owner: CUcontext) -> Answer {
-    if current.handle == owner { Ok(()) } else { Err(CUresult::ERROR_INVALID_CONTEXT) }
 }

@@ -48,7 +48,9 @@ pub(crate) unsafe fn read<T: Copy>(pointer: *const T) -> Answer<T> {
 /// `pointer` must be valid for `count` elements.
 pub(crate) unsafe fn read_array<T: Copy>(pointer: *const T, count: usize) -> Answer<Vec<T>> {
     // SAFETY: by the caller's promise.
-    (0..count).map(|index| unsafe { read(if pointer.is_null() { pointer } else { pointer.add(index) }) }).collect()
+    (0..count)
+        .map(|index| unsafe { read(if pointer.is_null() { pointer } else { pointer.add(index) }) })
+        .collect()
 }
 
 /// Reads a C string; NULL and what is no UTF-8 are CUDA_ERROR_INVALID_VALUE.

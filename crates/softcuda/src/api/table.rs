@@ -43,6 +43,12 @@ impl<T> Table<T> {
         self.objects.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned()
     }
 
+    /// The first object that a predicate selects.
+    pub(crate) fn find_by(&self, selects: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        objects.values().find(|object| selects(object)).cloned()
+    }
+
     /// The object of a handle, or CUDA_ERROR_INVALID_HANDLE.
     pub(crate) fn get(&self, handle: usize) -> Answer<Arc<T>> {
         self.find(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
@@ -57,7 +63,11 @@ impl<T> Table<T> {
     /// Takes out all objects that a predicate selects.
     pub(crate) fn remove_all(&self, selects: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
-        let handles: Vec<usize> = objects.iter().filter(|(_, object)| selects(object)).map(|(handle, _)| *handle).collect();
+        let handles: Vec<usize> = objects
+            .iter()
+            .filter(|(_, object)| selects(object))
+            .map(|(handle, _)| *handle)
+            .collect();
         handles.iter().filter_map(|handle| objects.remove(handle)).collect()
     }
 }

@@ -34,11 +34,6 @@ impl SmMask {
     pub(crate) fn count(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
-
-    /// The SMs, ascending.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..256).filter(|&sm| self.contains(sm))
-    }
 }
 
 /// What one block occupies on an SM.

@@ -39,11 +39,6 @@ impl Placement {
         }
     }
 
-    /// Whether every block of a cooperative grid can be resident at once on empty SMs.
-    pub(crate) fn max_resident_blocks(&self, grid: &Grid) -> u64 {
-        u64::from(blocks_per_sm(grid.footprint, self.limit)) * u64::from(grid.mask.count())
-    }
-
     /// Takes the block that should run next, if there is any.
     pub(crate) fn take(&mut self, device: usize) -> Option<Slice> {
         self.place_together();

@@ -22,7 +22,6 @@ pub(crate) mod space;
 pub(crate) mod touch;
 
 pub(crate) use physical::{Account, Physical};
-pub(crate) use ranges::{Accessible, RangeTable};
 pub(crate) use space::{AddressSpace, Allocation, AllocationKind};
 
 /// Mapping granularity in bytes, as of a real device.
