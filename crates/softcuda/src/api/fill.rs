@@ -64,8 +64,8 @@ fn fill(
     let pitch = pitch as u64;
     let last = pitch.checked_mul(height as u64 - 1).and_then(|at| at.checked_add(address));
     let table = driver.space.accessible().snapshot();
-    let is_valid = address % element_bytes == 0
-        && (height == 1 || (pitch >= row_bytes && pitch % element_bytes == 0))
+    let is_valid = address.is_multiple_of(element_bytes)
+        && (height == 1 || (pitch >= row_bytes && pitch.is_multiple_of(element_bytes)))
         && table.covers(address, row_bytes)
         && last.is_some_and(|last| table.covers(last, row_bytes));
     if !is_valid {

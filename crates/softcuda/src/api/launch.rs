@@ -139,7 +139,7 @@ impl Shape {
         {
             return Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
         }
-        let divides = (0..3).all(|axis| self.grid[axis] % self.cluster[axis] == 0);
+        let divides = (0..3).all(|axis| self.grid[axis].is_multiple_of(self.cluster[axis]));
         if count(self.cluster) > u64::from(limits::BLOCKS_PER_CLUSTER) || !divides {
             return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-use cuda_abi::types::{CUcontext, CUresult};
+use cuda_abi::types::CUcontext;
 
 use super::Answer;
 use crate::device::engine::{Engine, StreamKind};

@@ -55,7 +55,7 @@ fn check(driver: &super::driver::Driver, address: u64, width: Width, unknown_fla
         Width::Bits64 => 8,
     };
     let is_valid = unknown_flags == 0
-        && address % size_bytes == 0
+        && address.is_multiple_of(size_bytes)
         && driver.space.accessible().snapshot().covers(address, size_bytes);
     if is_valid { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }

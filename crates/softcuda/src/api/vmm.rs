@@ -30,7 +30,7 @@ api! {
         let driver = driver()?;
         // SAFETY: the caller's structure.
         let ordinal = device_of(driver, &unsafe { out::read(prop)? })?;
-        if handle.is_null() || size == 0 || size as u64 % GRANULARITY_BYTES != 0 || flags != 0 {
+        if handle.is_null() || size == 0 || !(size as u64).is_multiple_of(GRANULARITY_BYTES) || flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let account = &driver.device(ordinal as i32)?.account;

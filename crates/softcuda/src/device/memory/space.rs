@@ -98,13 +98,17 @@ impl AddressSpace {
     /// Reserves addresses. A `wanted` address is taken exactly or not at all (then another one is chosen).
     pub(crate) fn reserve(&self, size_bytes: u64, align_bytes: u64, wanted: u64) -> Result<u64> {
         let align = align_bytes.max(GRANULARITY_BYTES);
-        if size_bytes == 0 || size_bytes % GRANULARITY_BYTES != 0 || !align.is_power_of_two() {
+        if size_bytes == 0
+            || !size_bytes.is_multiple_of(GRANULARITY_BYTES)
+            || !align.is_power_of_two()
+        {
             return Err(DeviceError::InvalidValue(
                 "size must be a multiple of 2 MiB, alignment a power of two",
             ));
         }
         let mut inner = self.lock();
-        if wanted != 0 && wanted % align == 0 && os::reserve_at(wanted, size_bytes).is_ok() {
+        if wanted != 0 && wanted.is_multiple_of(align) && os::reserve_at(wanted, size_bytes).is_ok()
+        {
             inner.reservations.insert(wanted, size_bytes);
             return Ok(wanted);
         }
@@ -133,7 +137,10 @@ impl AddressSpace {
         offset: u64,
     ) -> Result<()> {
         let fits = offset.checked_add(size_bytes).is_some_and(|end| end <= physical.size_bytes());
-        if size_bytes == 0 || !fits || (base | size_bytes | offset) % GRANULARITY_BYTES != 0 {
+        if size_bytes == 0
+            || !fits
+            || !(base | size_bytes | offset).is_multiple_of(GRANULARITY_BYTES)
+        {
             return Err(DeviceError::InvalidValue(
                 "mapping exceeds the allocation or is not a multiple of 2 MiB",
             ));
@@ -143,7 +150,7 @@ impl AddressSpace {
             .checked_add(size_bytes)
             .ok_or(DeviceError::InvalidValue("address range wraps around"))?;
         let reserved = inner.reservations.range(..=base).next_back();
-        if !reserved.is_some_and(|(start, size)| end <= start + size) {
+        if reserved.is_none_or(|(start, size)| end > start + size) {
             return Err(DeviceError::InvalidValue("address range is not reserved"));
         }
         let before = inner.mappings.range(..end).next_back();

@@ -49,7 +49,7 @@ fn is_word(memory: &Entered<'_>, address: u64, width: Width) -> bool {
         Width::Bits32 => 4,
         Width::Bits64 => 8,
     };
-    address % size_bytes == 0 && memory.covers(address, size_bytes)
+    address.is_multiple_of(size_bytes) && memory.covers(address, size_bytes)
 }
 
 /// Copies bytes; ranges may overlap.
