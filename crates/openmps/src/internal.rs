@@ -8,14 +8,16 @@ use crate::cli::{Executor, Server};
 ///
 /// # Errors
 /// Those of the server.
-pub(crate) fn server(_options: Server) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("this build has no server yet")
+pub(crate) fn server(options: Server) -> anyhow::Result<ExitCode> {
+    let options = server::keeper::Options::from_environment(options.control_fd)
+        .map_err(anyhow::Error::msg)?;
+    Ok(server::keeper::run(&options))
 }
 
 /// An executor of one device.
 ///
 /// # Errors
 /// Those of the executor.
-pub(crate) fn executor(_options: Executor) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("this build has no executor yet")
+pub(crate) fn executor(options: Executor) -> anyhow::Result<ExitCode> {
+    Ok(server::executor::main(options.arguments))
 }

@@ -105,9 +105,10 @@ pub(crate) unsafe fn cuStreamAddCallback(
     })
 }
 
-/// Posts a write of a word in memory that the device reaches. Waits are absent: the executor holds no stream for a client.
-fn write_value(
+/// Posts a write or wait of a word in memory that the device reaches.
+fn memory_operation(
     hStream: CUstream,
+    opcode: Opcode,
     value_bytes: u32,
     address: CUdeviceptr,
     value: u64,
@@ -127,7 +128,7 @@ fn write_value(
             flags,
             reserved: 0,
         };
-        target.post(Opcode::StreamWriteValue, &body).map(drop)
+        target.post(opcode, &body).map(drop)
     })
 }
 
@@ -137,7 +138,7 @@ pub(crate) unsafe fn cuStreamWriteValue32_v2(
     value: cuuint32_t,
     flags: u32,
 ) -> CUresult {
-    write_value(stream, 4, addr, value.into(), flags)
+    memory_operation(stream, Opcode::StreamWriteValue, 4, addr, value.into(), flags)
 }
 
 pub(crate) unsafe fn cuStreamWriteValue64_v2(
@@ -146,7 +147,25 @@ pub(crate) unsafe fn cuStreamWriteValue64_v2(
     value: cuuint64_t,
     flags: u32,
 ) -> CUresult {
-    write_value(stream, 8, addr, value, flags)
+    memory_operation(stream, Opcode::StreamWriteValue, 8, addr, value, flags)
+}
+
+pub(crate) unsafe fn cuStreamWaitValue32_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: cuuint32_t,
+    flags: u32,
+) -> CUresult {
+    memory_operation(stream, Opcode::StreamWaitValue, 4, addr, value.into(), flags)
+}
+
+pub(crate) unsafe fn cuStreamWaitValue64_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: cuuint64_t,
+    flags: u32,
+) -> CUresult {
+    memory_operation(stream, Opcode::StreamWaitValue, 8, addr, value, flags)
 }
 
 /// Managed memory is always attached to everything.

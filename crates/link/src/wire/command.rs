@@ -15,6 +15,14 @@ pub const ALIGN: usize = 16;
 pub const MAX_COMMAND_BYTES: usize = 64 * 1024;
 /// [`Header::call_slot`] of a posted command.
 pub const NO_CALL: u16 = u16::MAX;
+/// Events have numbers below this.
+pub const MAX_EVENTS: u32 = 1 << 20;
+/// Modules have numbers below this.
+pub const MAX_MODULES: u32 = 1 << 16;
+/// Functions have numbers below this; the executor's table is as long as the highest number in use.
+pub const MAX_FUNCTIONS: u32 = 1 << 20;
+/// Regions that a session may have at a time.
+pub const MAX_REGIONS: usize = 1 << 16;
 /// Stream slot of the client's legacy default stream. It, and it alone, is ordered with all blocking streams.
 pub const LEGACY_STREAM: u32 = 0;
 

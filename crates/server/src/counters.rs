@@ -1,0 +1,96 @@
+//! What each session has done, counted in shared memory: written by the executor, read by the keeper whenever somebody asks, and still
+//! there when the executor is not.
+
+use link::shm::{self, Access, Mapping, ShmError};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Sessions that one executor can count, those included whose client has left but whose work still runs.
+pub(crate) const SLOTS: usize = 256;
+const PAGE_BYTES: usize = SLOTS * size_of::<Counters>();
+
+/// One session's counts. All relaxed: they are statistics, and order nothing.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    kernels: AtomicU64,
+    copied_bytes: AtomicU64,
+    commands: AtomicU64,
+}
+
+/// One reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) kernels: u64,
+    pub(crate) copied_bytes: u64,
+    pub(crate) commands: u64,
+}
+
+impl Counters {
+    /// A kernel was submitted.
+    pub(crate) fn count_kernel(&self) {
+        self.kernels.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A copy was submitted.
+    pub(crate) fn count_copy(&self, size_bytes: u64) {
+        self.copied_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+    }
+
+    /// A command was taken.
+    pub(crate) fn count_command(&self) {
+        self.commands.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Counts {
+        Counts {
+            kernels: self.kernels.load(Ordering::Relaxed),
+            copied_bytes: self.copied_bytes.load(Ordering::Relaxed),
+            commands: self.commands.load(Ordering::Relaxed),
+        }
+    }
+
+    fn reset(&self) {
+        for word in [&self.kernels, &self.copied_bytes, &self.commands] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The counters of one executor.
+#[derive(Clone, Debug)]
+pub(crate) struct CounterPage {
+    mapping: Arc<Mapping>,
+}
+
+impl CounterPage {
+    /// A page of zeros, and the file to give to the executor.
+    pub(crate) fn create() -> Result<(OwnedFd, Self), ShmError> {
+        let file = shm::create("openmps-counters", PAGE_BYTES as u64)?;
+        let page = Self::map(rustix::fd::AsFd::as_fd(&file))?;
+        Ok((file, page))
+    }
+
+    /// The page in a received file.
+    pub(crate) fn map(file: BorrowedFd<'_>) -> Result<Self, ShmError> {
+        shm::check(file, PAGE_BYTES as u64)?;
+        Ok(Self { mapping: Arc::new(Mapping::new(file, PAGE_BYTES, Access::ReadWrite)?) })
+    }
+
+    /// The counters of a slot; numbers beyond the last share the last.
+    pub(crate) fn slot(&self, index: usize) -> &Counters {
+        // SAFETY: inside the mapping, aligned, only atomics; lives as long as the mapping.
+        unsafe { &*self.mapping.base().cast::<Counters>().add(index.min(SLOTS - 1)) }
+    }
+
+    /// What a slot says now.
+    pub(crate) fn read(&self, index: usize) -> Counts {
+        self.slot(index).read()
+    }
+
+    /// Sets a slot to zero, for its next session.
+    pub(crate) fn reset(&self, index: usize) {
+        self.slot(index).reset();
+    }
+}

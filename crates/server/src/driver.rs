@@ -1,0 +1,82 @@
+//! The native driver: NVIDIA's or the software GPU, opened by path.
+
+use cuda_abi::table::DriverTable;
+use cuda_abi::types::{CUdevice, CUresult};
+use std::ffi::c_void;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Where no MPS daemon can be: a server must never become a client, NVIDIA's or ours.
+const NO_PIPE_DIRECTORY: &str = "/dev/null/none";
+
+/// Why there is no driver.
+#[derive(Debug, Error)]
+pub(crate) enum DriverError {
+    /// No such library, or not loadable.
+    #[error("cannot load the native driver {}: {source}; name another with --native-driver", path.display())]
+    Load {
+        /// Where it should be.
+        path: PathBuf,
+        /// The loader's word.
+        source: libloading::Error,
+    },
+    /// The driver itself refuses.
+    #[error("{call} of the native driver failed: {result}")]
+    Refused {
+        /// Which function.
+        call: &'static str,
+        /// What it said.
+        result: CUresult,
+    },
+}
+
+/// An open, initialised driver. It stays loaded until the process ends: drivers do not survive unloading.
+#[derive(Clone, Copy)]
+pub(crate) struct Driver {
+    table: &'static DriverTable,
+}
+
+impl Deref for Driver {
+    type Target = DriverTable;
+
+    fn deref(&self) -> &DriverTable {
+        self.table
+    }
+}
+
+impl Driver {
+    /// Loads and initialises the driver at `path`. To be called once, before there are other threads.
+    pub(crate) fn open(path: &Path) -> Result<Self, DriverError> {
+        // SAFETY: no other thread exists yet that could read the environment.
+        unsafe {
+            std::env::set_var("CUDA_MPS_PIPE_DIRECTORY", NO_PIPE_DIRECTORY);
+            std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+        }
+        let failed = |source| DriverError::Load { path: path.to_owned(), source };
+        // SAFETY: loading a driver runs its constructors; the administrator named it.
+        let library = unsafe { libloading::Library::new(path) }.map_err(failed)?;
+        let resolve = |symbol: &std::ffi::CStr| {
+            // SAFETY: only the address is taken here.
+            let found = unsafe { library.get::<*const c_void>(symbol.to_bytes_with_nul()) };
+            found.map_or(std::ptr::null(), |address| *address)
+        };
+        // SAFETY: a CUDA driver's symbols have the prototypes of the CUDA driver API, and the library is never closed.
+        let table = unsafe { DriverTable::load(resolve) };
+        std::mem::forget(library);
+        let driver = Self { table: Box::leak(Box::new(table)) };
+        // SAFETY: no arguments but flags.
+        let initialised = unsafe { driver.cuInit(0) };
+        initialised.ok().map_err(|result| DriverError::Refused { call: "cuInit", result })?;
+        Ok(driver)
+    }
+
+    /// The handle of device `ordinal`.
+    pub(crate) fn device(self, ordinal: u32) -> Result<CUdevice, DriverError> {
+        let mut device = 0;
+        // SAFETY: `device` is written.
+        let got = unsafe { self.cuDeviceGet(&mut device, ordinal as i32) };
+        got.ok().map_err(|result| DriverError::Refused { call: "cuDeviceGet", result })?;
+        Ok(device)
+    }
+}

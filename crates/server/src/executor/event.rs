@@ -1,0 +1,69 @@
+//! A session's events.
+
+use super::failure::Failure;
+use super::state::State;
+use super::stream::new_event;
+use cuda_abi::types::{CUevent, CUresult};
+use link::wire::command::{
+    EventCreate, EventDestroy, EventElapsed, EventElapsedReply, EventRecord, MAX_EVENTS,
+    StreamWaitEvent,
+};
+use zerocopy::IntoBytes;
+
+/// `CU_EVENT_DISABLE_TIMING`; the other flags mean nothing to the executor.
+const DISABLE_TIMING: u32 = 2;
+
+impl State {
+    pub(super) fn event_create(&mut self, wanted: EventCreate) -> Result<(), Failure> {
+        let EventCreate { event, flags } = wanted;
+        if event >= MAX_EVENTS || self.events.contains_key(&event) {
+            return Err(Failure::Protocol(format!(
+                "event {event} cannot be created: in use, or beyond {MAX_EVENTS}"
+            )));
+        }
+        let handle = new_event(self.context(), flags & DISABLE_TIMING)?;
+        self.events.insert(event, handle);
+        Ok(())
+    }
+
+    pub(super) fn event_destroy(&mut self, wanted: EventDestroy) -> Result<(), Failure> {
+        let handle = self.events.remove(&wanted.event).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        // SAFETY: a live event of this session; the driver keeps it until its work is done.
+        self.check(unsafe { self.driver().cuEventDestroy_v2(handle) })
+    }
+
+    pub(super) fn event_record(&mut self, wanted: EventRecord) -> Result<(), Failure> {
+        let event = self.event(wanted.event)?;
+        let stream = self.stream_for_work(wanted.stream)?;
+        // SAFETY: live handles of this session.
+        self.check(unsafe { self.driver().cuEventRecord(event, stream) })?;
+        self.signal(wanted.stream, wanted.value)
+    }
+
+    pub(super) fn stream_wait_event(&mut self, wanted: StreamWaitEvent) -> Result<(), Failure> {
+        let event = self.event(wanted.event)?;
+        let stream = self.stream_for_work(wanted.stream)?;
+        // SAFETY: live handles of this session. Flags have a meaning in captures only, which do not come here.
+        self.check(unsafe { self.driver().cuStreamWaitEvent(stream, event, 0) })
+    }
+
+    pub(super) fn event_elapsed(&mut self, wanted: EventElapsed) -> Result<(), Failure> {
+        let (start, end) = (self.event(wanted.start)?, self.event(wanted.end)?);
+        let mut milliseconds = 0.0;
+        let driver = self.driver();
+        // SAFETY: live handles of this session; the result is written.
+        let result = unsafe {
+            match driver.cuEventElapsedTime_v2 {
+                Some(_) => driver.cuEventElapsedTime_v2(&mut milliseconds, start, end),
+                None => driver.cuEventElapsedTime(&mut milliseconds, start, end),
+            }
+        };
+        self.check(result)?;
+        self.reply.extend_from_slice(EventElapsedReply { milliseconds, reserved: 0 }.as_bytes());
+        Ok(())
+    }
+
+    fn event(&self, number: u32) -> Result<CUevent, Failure> {
+        self.events.get(&number).copied().ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+}

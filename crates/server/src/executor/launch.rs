@@ -1,0 +1,178 @@
+//! Kernel launches, occupancy and the context's limits.
+
+use super::failure::Failure;
+use super::state::State;
+use crate::log::log_server;
+use cuda_abi::types::*;
+use link::wire::command::{
+    Launch, LaunchAttribute, LimitGet, LimitReply, LimitSet, Occupancy, OccupancyReply,
+};
+use std::ffi::c_void;
+use std::ptr;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Largest stack per thread that a client may raise the shared context's to; it costs memory for every resident thread.
+const MAX_STACK_BYTES: u64 = 64 << 10;
+/// More than any driver knows.
+const MAX_ATTRIBUTES: u32 = 32;
+
+impl State {
+    pub(super) fn launch(&mut self, wanted: Launch, rest: &[u8]) -> Result<(), Failure> {
+        let function = self.modules.function(wanted.function)?;
+        let handle = function.handle;
+        if wanted.parameter_bytes < function.parameter_bytes {
+            return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
+        }
+        let (mut attributes, parameters) = split(wanted, rest)?;
+        let stream = self.stream_for_work(wanted.stream)?;
+        let mut parameter_bytes = parameters.len();
+        let mut extra = [
+            ptr::without_provenance_mut::<c_void>(CU_LAUNCH_PARAM_BUFFER_POINTER),
+            parameters.as_ptr().cast_mut().cast(),
+            ptr::without_provenance_mut(CU_LAUNCH_PARAM_BUFFER_SIZE),
+            (&raw mut parameter_bytes).cast(),
+            ptr::without_provenance_mut(CU_LAUNCH_PARAM_END),
+        ];
+        let extra = if parameters.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() };
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (wanted.grid, wanted.block);
+        let driver = self.driver();
+        let shared_bytes = wanted.dynamic_shared_bytes;
+        let result = if attributes.is_empty() {
+            // SAFETY: a live function and stream of this session; the parameters are as long as the kernel's.
+            unsafe {
+                driver.cuLaunchKernel(
+                    handle,
+                    grid_x,
+                    grid_y,
+                    grid_z,
+                    block_x,
+                    block_y,
+                    block_z,
+                    shared_bytes,
+                    stream,
+                    ptr::null_mut(),
+                    extra,
+                )
+            }
+        } else {
+            let config = CUlaunchConfig {
+                gridDimX: grid_x,
+                gridDimY: grid_y,
+                gridDimZ: grid_z,
+                blockDimX: block_x,
+                blockDimY: block_y,
+                blockDimZ: block_z,
+                sharedMemBytes: shared_bytes,
+                hStream: stream,
+                attrs: attributes.as_mut_ptr(),
+                numAttrs: attributes.len() as u32,
+            };
+            // SAFETY: as above; the attributes hold no handles.
+            unsafe { driver.cuLaunchKernelEx(&config, handle, ptr::null_mut(), extra) }
+        };
+        self.check(result)?;
+        self.last_function = Some(wanted.function);
+        self.counters().count_kernel();
+        Ok(())
+    }
+
+    pub(super) fn occupancy(&mut self, wanted: Occupancy) -> Result<(), Failure> {
+        let Occupancy { function, block_threads, dynamic_shared_bytes, flags, block_limit } =
+            wanted;
+        let handle = self.modules.function(function)?.handle;
+        let (mut blocks, mut threads) = (0, block_threads as i32);
+        let shared_bytes = dynamic_shared_bytes as usize;
+        let driver = self.driver();
+        // SAFETY: a live function of this session; the results are written.
+        self.check(unsafe {
+            match block_threads {
+                0 => driver.cuOccupancyMaxPotentialBlockSizeWithFlags(
+                    &mut blocks,
+                    &mut threads,
+                    handle,
+                    None,
+                    shared_bytes,
+                    block_limit as i32,
+                    flags,
+                ),
+                _ => driver.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+                    &mut blocks,
+                    handle,
+                    threads,
+                    shared_bytes,
+                    flags,
+                ),
+            }
+        })?;
+        self.reply.extend_from_slice(OccupancyReply { blocks, block_threads: threads }.as_bytes());
+        Ok(())
+    }
+
+    pub(super) fn limit_get(&mut self, wanted: LimitGet) -> Result<(), Failure> {
+        let value = self.limit(CUlimit(wanted.limit))?;
+        self.reply.extend_from_slice(LimitReply { value }.as_bytes());
+        Ok(())
+    }
+
+    /// Limits belong to the context that all clients share: none can lower one, and of what can be raised only the stack is
+    /// cheap enough to be raised for all.
+    pub(super) fn limit_set(&mut self, wanted: LimitSet) -> Result<(), Failure> {
+        let limit = CUlimit(wanted.limit);
+        let now = self.limit(limit)?;
+        if wanted.value <= now {
+            return Ok(());
+        }
+        if limit != CUlimit::STACK_SIZE || wanted.value > MAX_STACK_BYTES {
+            return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
+        }
+        log_server!(
+            "{} raises the stack limit from {now} to {} bytes, for all",
+            self.handle.label,
+            wanted.value
+        );
+        // SAFETY: no pointers.
+        self.check(unsafe { self.driver().cuCtxSetLimit(limit, wanted.value as usize) })
+    }
+
+    fn limit(&self, limit: CUlimit) -> Result<u64, Failure> {
+        let mut value = 0;
+        // SAFETY: `value` is written.
+        self.check(unsafe { self.driver().cuCtxGetLimit(&mut value, limit) })?;
+        Ok(value as u64)
+    }
+}
+
+/// The attributes and the parameters that follow a launch.
+fn split(wanted: Launch, mut rest: &[u8]) -> Result<(Vec<CUlaunchAttribute>, &[u8]), Failure> {
+    let short =
+        || Failure::Protocol("a launch is shorter than its attributes and parameters".into());
+    if wanted.attributes > MAX_ATTRIBUTES {
+        return Err(Failure::Protocol(format!("a launch has {} attributes", wanted.attributes)));
+    }
+    let mut attributes = Vec::new();
+    for _ in 0..wanted.attributes {
+        let (attribute, after) = LaunchAttribute::read_from_prefix(rest).map_err(|_| short())?;
+        rest = after;
+        attributes.push(translate(&attribute)?);
+    }
+    let parameters = rest.get(..wanted.parameter_bytes as usize).ok_or_else(short)?;
+    Ok((attributes, parameters))
+}
+
+fn translate(attribute: &LaunchAttribute) -> Result<CUlaunchAttribute, Failure> {
+    let id = CUlaunchAttributeID(attribute.id);
+    // Those whose value holds a handle would let the driver follow a client's number.
+    let holds_handle = [
+        CUlaunchAttributeID::PROGRAMMATIC_EVENT,
+        CUlaunchAttributeID::LAUNCH_COMPLETION_EVENT,
+        CUlaunchAttributeID::DEVICE_UPDATABLE_KERNEL_NODE,
+    ];
+    if holds_handle.contains(&id) || id.0 >= CUlaunchAttributeID::MAX.0 {
+        return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
+    }
+    let mut pad = [0; 64];
+    for (to, from) in pad.iter_mut().zip(attribute.value.as_bytes()) {
+        *to = *from as _;
+    }
+    Ok(CUlaunchAttribute { id, pad: [0; 4], value: CUlaunchAttributeValue { pad } })
+}

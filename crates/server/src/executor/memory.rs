@@ -1,0 +1,358 @@
+//! A session's memory: its windows, grants, regions and globals; copies and fills, checked against them.
+
+use super::context::Context;
+use super::failure::Failure;
+use super::session::DeliveredGrant;
+use super::state::State;
+use crate::executor_link::{FromExecutor, GrantOutcome, OpenSession};
+use crate::policy::ranges::Ranges;
+use cuda_abi::types::*;
+use link::completion::CompletionWords;
+use link::shm::{self, Access, Reservation};
+use link::socket::Connection;
+use link::wire::attach::{RegionFile, Window};
+use link::wire::command::{
+    Grow, GrowReply, MAX_REGIONS, MemoryInfoReply, REGION_PINNED, REGION_PLAIN, RegionMap,
+    RegionUnmap, Release, StreamWriteValue,
+};
+use link::wire::layout::COMPLETION_BYTES;
+use rustix::fd::{AsFd, AsRawFd};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`.
+const REGISTER_FLAGS: u32 = 1 | 2;
+/// The keeper answers at once, or is gone.
+const GRANT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The client sends a region's file before the command.
+const FILE_TIMEOUT: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RegionKind {
+    Plain,
+    Pinned,
+}
+
+/// What a session may address, and what keeps it so.
+pub(crate) struct Memory {
+    device_window: Window,
+    host: Reservation,
+    completion_base: u64,
+    completion_device_base: u64,
+    socket: Connection,
+    grants_from_keeper: Receiver<DeliveredGrant>,
+    limit_bytes: Option<u64>,
+    granted_bytes: u64,
+    grants: BTreeMap<u64, u64>,
+    regions: BTreeMap<u64, (u64, RegionKind)>,
+    /// Device memory, pinned regions and globals: what copies and kernels may name.
+    pub(super) addressable: Ranges,
+    /// All regions: what images may be read from.
+    readable: Ranges,
+}
+
+impl Memory {
+    /// Reserves the session's windows and registers its completion words.
+    pub(crate) fn reserve(
+        context: &Context,
+        wanted: &OpenSession,
+        words: &CompletionWords,
+        socket: Connection,
+        grants_from_keeper: Receiver<DeliveredGrant>,
+    ) -> Result<Self, (CUresult, String)> {
+        let driver = context.driver();
+        let host = Reservation::new(wanted.host_window)
+            .map_err(|error| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string()))?;
+        let Window { base, size_bytes } = wanted.device_window;
+        let mut reserved = 0;
+        // SAFETY: `reserved` is written.
+        let result =
+            unsafe { driver.cuMemAddressReserve(&mut reserved, size_bytes as usize, 0, base, 0) };
+        let failed = |what: &str, result: CUresult| {
+            (result, format!("{what} of a new session failed: {result}"))
+        };
+        context.check(result).map_err(|result| failed("reserving the device window", result))?;
+        let release = || {
+            // SAFETY: just reserved, nothing mapped.
+            let _ = unsafe { driver.cuMemAddressFree(reserved, size_bytes as usize) };
+        };
+        if reserved != base {
+            release();
+            let message = format!(
+                "the driver reserved {reserved:#x} instead of {base:#x}: the addresses are taken"
+            );
+            return Err((CUresult::ERROR_OUT_OF_MEMORY, message));
+        }
+        let completion_base = words.address();
+        let completion = address(completion_base);
+        // SAFETY: the words are mapped for as long as the session's handle lives, and unregistered before that ends.
+        let registered =
+            unsafe { driver.cuMemHostRegister_v2(completion, COMPLETION_BYTES, REGISTER_FLAGS) };
+        if let Err(result) = context.check(registered) {
+            release();
+            return Err(failed("registering the completion words", result));
+        }
+        let mut completion_device_base = 0;
+        // SAFETY: just registered; the result is written.
+        let mapped = unsafe {
+            driver.cuMemHostGetDevicePointer_v2(&mut completion_device_base, completion, 0)
+        };
+        if context.check(mapped).is_err() {
+            completion_device_base = completion_base;
+        }
+        Ok(Self {
+            device_window: wanted.device_window,
+            host,
+            completion_base,
+            completion_device_base,
+            socket,
+            grants_from_keeper,
+            limit_bytes: wanted.memory_limit_bytes,
+            granted_bytes: 0,
+            grants: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            addressable: Ranges::default(),
+            readable: Ranges::default(),
+        })
+    }
+
+    /// Where the device finds a stream's completion word. The slot has been checked.
+    pub(crate) fn completion_address(&self, slot: u32) -> CUdeviceptr {
+        self.completion_device_base + u64::from(slot) * 8
+    }
+
+    /// Copies bytes out of a region; the client may be writing there.
+    pub(crate) fn read_region(&self, at: u64, size_bytes: u64) -> Result<Vec<u8>, Failure> {
+        if size_bytes == 0 || !self.readable.contain(at, size_bytes) {
+            return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
+        }
+        let length = size_bytes as usize;
+        let mut bytes = Vec::new();
+        // Room for a NUL after PTX text, and for readers that look a little further.
+        bytes.try_reserve_exact(length + 64).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        let mut from = at;
+        while !from.is_multiple_of(8) && bytes.len() < length {
+            // SAFETY: inside a mapped region; atomic, as another process may write.
+            bytes.push(
+                unsafe { &*ptr::with_exposed_provenance::<AtomicU8>(from as usize) }
+                    .load(Ordering::Relaxed),
+            );
+            from += 1;
+        }
+        while length - bytes.len() >= 8 {
+            // SAFETY: as above, and aligned.
+            let word = unsafe { &*ptr::with_exposed_provenance::<AtomicU64>(from as usize) }
+                .load(Ordering::Relaxed);
+            bytes.extend_from_slice(&word.to_ne_bytes());
+            from += 8;
+        }
+        while bytes.len() < length {
+            // SAFETY: as for the first bytes.
+            bytes.push(
+                unsafe { &*ptr::with_exposed_provenance::<AtomicU8>(from as usize) }
+                    .load(Ordering::Relaxed),
+            );
+            from += 1;
+        }
+        Ok(bytes)
+    }
+
+    /// Takes everything out of the driver and this process; nobody uses it any more.
+    pub(crate) fn clear(&mut self, context: &Context) {
+        let driver = context.driver();
+        for (at, (_, kind)) in std::mem::take(&mut self.regions) {
+            if kind == RegionKind::Pinned {
+                // SAFETY: registered by this session.
+                let _ = unsafe { driver.cuMemHostUnregister(address(at)) };
+            }
+        }
+        // SAFETY: registered by `reserve`.
+        let _ = unsafe { driver.cuMemHostUnregister(address(self.completion_base)) };
+        for (at, size_bytes) in std::mem::take(&mut self.grants) {
+            // SAFETY: mapped by this session.
+            let _ = unsafe { driver.cuMemUnmap(at, size_bytes as usize) };
+        }
+        let Window { base, size_bytes } = self.device_window;
+        // SAFETY: reserved by `reserve`, nothing is mapped there now.
+        let _ = unsafe { driver.cuMemAddressFree(base, size_bytes as usize) };
+    }
+}
+
+impl State {
+    pub(super) fn grow(&mut self, wanted: Grow) -> Result<(), Failure> {
+        // An answer that came after its question was given up.
+        while self.memory.grants_from_keeper.try_recv().is_ok() {}
+        let session = self.handle.id;
+        self.shared.tell(&FromExecutor::Grant { session, size_bytes: wanted.size_bytes });
+        let delivered = self.memory.grants_from_keeper.recv_timeout(GRANT_TIMEOUT);
+        let DeliveredGrant { outcome, memory } =
+            delivered.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)?;
+        let (at, size_bytes) = match outcome {
+            GrantOutcome::Memory { address, size_bytes } => (address, size_bytes),
+            GrantOutcome::Refused(code) => return Err(Failure::Cuda(CUresult(code))),
+        };
+        let file = memory.ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
+        if let Err(code) = self.map_grant(&file, at, size_bytes) {
+            self.shared.tell(&FromExecutor::Released { session, address: at });
+            return Err(code.into());
+        }
+        self.memory.grants.insert(at, size_bytes);
+        self.memory.granted_bytes += size_bytes;
+        // The keeper gives no overlapping grants.
+        let _ = self.memory.addressable.insert(at, size_bytes);
+        self.reply.extend_from_slice(GrowReply { address: at, size_bytes }.as_bytes());
+        Ok(())
+    }
+
+    fn map_grant(&self, file: &impl AsFd, at: u64, size_bytes: u64) -> Result<(), CUresult> {
+        let (driver, context) = (self.driver(), self.context());
+        let mut memory = CUmemGenericAllocationHandle::default();
+        let descriptor = ptr::without_provenance_mut::<c_void>(file.as_fd().as_raw_fd() as usize);
+        let access = CUmemAccessDesc {
+            location: CUmemLocation { type_: CUmemLocationType::DEVICE, id: context.device() },
+            flags: CUmemAccess_flags::READWRITE,
+        };
+        // SAFETY: the descriptor is open; `memory` is written; the range lies in this session's reservation and is free. The mapping
+        // keeps the memory, so the handle can go.
+        unsafe {
+            let kind = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
+            context.check(driver.cuMemImportFromShareableHandle(&mut memory, descriptor, kind))?;
+            let mapped = context.check(driver.cuMemMap(at, size_bytes as usize, 0, memory, 0));
+            let _ = driver.cuMemRelease(memory);
+            mapped?;
+            let accessible =
+                context.check(driver.cuMemSetAccess(at, size_bytes as usize, &access, 1));
+            if accessible.is_err() {
+                let _ = driver.cuMemUnmap(at, size_bytes as usize);
+            }
+            accessible
+        }
+    }
+
+    pub(super) fn release(&mut self, wanted: Release) -> Result<(), Failure> {
+        let Release { address: at, size_bytes } = wanted;
+        if self.memory.grants.get(&at) != Some(&size_bytes) {
+            return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
+        }
+        // SAFETY: mapped by this session; its client has waited for its work.
+        self.check(unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) })?;
+        self.memory.grants.remove(&at);
+        self.memory.granted_bytes -= size_bytes;
+        self.memory.addressable.remove(at, size_bytes);
+        self.shared.tell(&FromExecutor::Released { session: self.handle.id, address: at });
+        Ok(())
+    }
+
+    pub(super) fn memory_info(&mut self) -> Result<(), Failure> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are written.
+        self.check(unsafe { self.driver().cuMemGetInfo_v2(&mut free, &mut total) })?;
+        let left =
+            self.memory.limit_bytes.map(|limit| limit.saturating_sub(self.memory.granted_bytes));
+        let free_bytes = left.map_or(free as u64, |left| left.min(free as u64));
+        self.reply.extend_from_slice(
+            MemoryInfoReply { free_bytes, total_bytes: total as u64 }.as_bytes(),
+        );
+        Ok(())
+    }
+
+    pub(super) fn region_map(&mut self, wanted: RegionMap) -> Result<(), Failure> {
+        let RegionMap { address: at, size_bytes, kind, .. } = wanted;
+        let received = self.memory.socket.receive::<RegionFile>(FILE_TIMEOUT);
+        let received = received
+            .map_err(|error| Failure::Protocol(format!("no file came for a region: {error}")))?;
+        let Some(file) = received.descriptors.first().filter(|_| received.message.address == at)
+        else {
+            return Err(Failure::Protocol(format!(
+                "the file that came is not that of the region at {at:#x}"
+            )));
+        };
+        let kind = match kind {
+            REGION_PLAIN => RegionKind::Plain,
+            REGION_PINNED => RegionKind::Pinned,
+            other => return Err(Failure::Protocol(format!("region kind {other} does not exist"))),
+        };
+        let wrong = |error: shm::ShmError| Failure::Protocol(error.to_string());
+        shm::check(file.as_fd(), size_bytes).map_err(wrong)?;
+        if self.memory.regions.len() >= MAX_REGIONS || !self.memory.readable.insert(at, size_bytes)
+        {
+            return Err(Failure::Protocol(format!(
+                "a region at {at:#x} overlaps another, or there are too many"
+            )));
+        }
+        let mapped = self.memory.host.map(file.as_fd(), at, size_bytes, Access::ReadWrite);
+        let registered = mapped.map_err(wrong).and_then(|()| match kind {
+            RegionKind::Plain => Ok(()),
+            // SAFETY: mapped just now, until it is unregistered.
+            RegionKind::Pinned => self.check(unsafe {
+                self.driver().cuMemHostRegister_v2(address(at), size_bytes as usize, REGISTER_FLAGS)
+            }),
+        });
+        if let Err(failure) = registered {
+            self.memory.readable.remove(at, size_bytes);
+            let _ = self.memory.host.unmap(at, size_bytes);
+            return Err(failure);
+        }
+        if kind == RegionKind::Pinned {
+            let _ = self.memory.addressable.insert(at, size_bytes);
+        }
+        self.memory.regions.insert(at, (size_bytes, kind));
+        Ok(())
+    }
+
+    pub(super) fn region_unmap(&mut self, wanted: RegionUnmap) -> Result<(), Failure> {
+        let RegionUnmap { address: at, size_bytes } = wanted;
+        let Some(&(length, kind)) =
+            self.memory.regions.get(&at).filter(|(length, _)| *length == size_bytes)
+        else {
+            return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
+        };
+        if kind == RegionKind::Pinned {
+            // SAFETY: registered by this session; its client has waited for its work.
+            self.check(unsafe { self.driver().cuMemHostUnregister(address(at)) })?;
+            self.memory.addressable.remove(at, length);
+        }
+        self.memory.regions.remove(&at);
+        self.memory.readable.remove(at, length);
+        self.memory.host.unmap(at, length).map_err(|error| Failure::Protocol(error.to_string()))
+    }
+
+    /// Refuses addresses that are not this client's.
+    pub(super) fn check_range(&self, at: u64, size_bytes: u64) -> Result<(), Failure> {
+        if self.memory.addressable.contain(at, size_bytes) {
+            return Ok(());
+        }
+        Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE))
+    }
+
+    pub(super) fn stream_write_value(&mut self, wanted: StreamWriteValue) -> Result<(), Failure> {
+        let StreamWriteValue { stream, value_bytes, address, value, flags, .. } = wanted;
+        self.check_range(address, value_bytes.into())?;
+        let stream = self.stream_for_work(stream)?;
+        let driver = self.driver();
+        // SAFETY: a live stream of this session and an address of its client.
+        self.check(unsafe {
+            match value_bytes {
+                4 => driver.cuStreamWriteValue32_v2(stream, address, value as u32, flags),
+                8 => driver.cuStreamWriteValue64_v2(stream, address, value, flags),
+                _ => CUresult::ERROR_INVALID_VALUE,
+            }
+        })
+    }
+
+    pub(super) fn stream_wait_value(&mut self, _wanted: StreamWriteValue) -> Result<(), Failure> {
+        // A wait that only another client could end would hold a hardware queue that others share; it must be held in software,
+        // which this server does not do yet.
+        Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED))
+    }
+}
+
+/// An address of this process as a pointer.
+pub(super) fn address(at: u64) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(at as usize)
+}

@@ -1,0 +1,197 @@
+//! The executor: one process per device, owner of the device's primary context.
+//!
+//! The main thread talks to the keeper ([`crate::executor_link`]); each client has a session thread ([`session`]) that takes commands off its ring,
+//! checks them and submits them; one monitor thread ([`monitor`]) watches completions for clients that sleep. The keeper's end of the socket
+//! closing ends the process: without a keeper nobody could reclaim anything.
+
+mod context;
+mod copy;
+mod event;
+mod failure;
+mod launch;
+mod memory;
+mod module;
+mod monitor;
+mod session;
+mod state;
+mod stream;
+mod teardown;
+
+use crate::counters::CounterPage;
+use crate::driver::Driver;
+use crate::executor_link::{FromExecutor, OpenSession, ToExecutor};
+use crate::log::log_server;
+use context::Context;
+use link::socket::{Connection, Received, SocketError};
+use rustix::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use session::SessionHandle;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest that one message to the keeper may wait for room.
+pub(crate) const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How an executor is started; the keeper makes these.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Descriptor of the socket to the keeper.
+    pub control_fd: RawFd,
+    /// The native driver's library.
+    pub native_driver: PathBuf,
+}
+
+/// Runs an executor from its command line, program and subcommand left out: `--control-fd N --native-driver PATH`.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match crate::keeper::options::executor_options(arguments) {
+        Ok(options) => run(&options),
+        Err(message) => {
+            log_server!("openmps executor: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs an executor until its keeper closes the socket.
+pub fn run(options: &Options) -> ExitCode {
+    // SAFETY: the keeper passed this descriptor for this use, and nothing else in the process has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(options.control_fd) };
+    let keeper = match Connection::from_socket(socket) {
+        Ok(keeper) => keeper,
+        Err(error) => {
+            log_server!(
+                "openmps executor: descriptor {} is not the keeper's socket: {error}",
+                options.control_fd
+            );
+            return ExitCode::from(2);
+        }
+    };
+    match start(options, keeper) {
+        Ok(executor) => executor.serve(),
+        Err(message) => {
+            log_server!("Executor could not start: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
+    let Received { message, descriptors } =
+        keeper.receive::<ToExecutor>(KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
+    let (ToExecutor::Start { device }, Some(page)) = (message, descriptors.into_iter().next())
+    else {
+        return Err("the keeper's first message is not Start with a counter page".into());
+    };
+    let prepare = || -> Result<(Context, CounterPage), String> {
+        let counters = CounterPage::map(page.as_fd()).map_err(|error| error.to_string())?;
+        let driver = Driver::open(&options.native_driver).map_err(|error| error.to_string())?;
+        let context = Context::retain(driver, device).map_err(|error| error.to_string())?;
+        Ok((context, counters))
+    };
+    match prepare() {
+        Ok((context, counters)) => {
+            let ready = FromExecutor::Ready { stream_priorities: context.stream_priorities() };
+            keeper.send(&ready, &[], KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
+            let shared = Arc::new(Shared { context, counters, keeper });
+            let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
+            Ok(Executor { shared, monitor, sessions: HashMap::new() })
+        }
+        Err(message) => {
+            let failed = FromExecutor::Failed { message: message.clone() };
+            let _ = keeper.send(&failed, &[], KEEPER_TIMEOUT);
+            Err(message)
+        }
+    }
+}
+
+/// What all threads of an executor share.
+pub(crate) struct Shared {
+    pub(crate) context: Context,
+    pub(crate) counters: CounterPage,
+    keeper: Connection,
+}
+
+impl Shared {
+    /// Tells the keeper something. When that is impossible the keeper is gone, and the main thread sees it too.
+    pub(crate) fn tell(&self, message: &FromExecutor) {
+        if let Err(error) = self.keeper.send(message, &[], KEEPER_TIMEOUT) {
+            log_server!("The keeper cannot be told {message:?}: {error}");
+        }
+    }
+}
+
+struct Executor {
+    shared: Arc<Shared>,
+    monitor: monitor::Monitor,
+    sessions: HashMap<u64, Arc<SessionHandle>>,
+}
+
+impl Executor {
+    fn serve(mut self) -> ExitCode {
+        loop {
+            match self.shared.keeper.receive::<ToExecutor>(Duration::from_secs(60)) {
+                Ok(Received { message, descriptors }) => self.handle(message, descriptors),
+                Err(SocketError::TimedOut(_)) => {}
+                Err(SocketError::Closed) => {
+                    // Session threads may be inside the driver; there is nothing to save here that the keeper does not have.
+                    return ExitCode::SUCCESS;
+                }
+                Err(error) => {
+                    log_server!("The keeper cannot be understood: {error}");
+                    return ExitCode::FAILURE;
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, message: ToExecutor, descriptors: Vec<OwnedFd>) {
+        match message {
+            ToExecutor::Start { .. } => log_server!("The keeper sent Start twice"),
+            ToExecutor::OpenSession(wanted) => self.open_session(wanted),
+            ToExecutor::CloseSession { session } => {
+                if let Some(handle) = self.sessions.remove(&session) {
+                    handle.stop();
+                }
+            }
+            ToExecutor::EndSession { session, code } => {
+                if let Some(handle) = self.sessions.get(&session) {
+                    handle.end(code);
+                }
+            }
+            ToExecutor::Granted { session, grant } => {
+                if let Some(handle) = self.sessions.get(&session) {
+                    handle.deliver_grant(grant, descriptors.into_iter().next());
+                }
+            }
+        }
+    }
+
+    fn open_session(&mut self, wanted: OpenSession) {
+        let id = wanted.session;
+        match session::open(&self.shared, &self.monitor, wanted) {
+            Ok(opened) => {
+                let files = [
+                    opened.session_file.as_fd(),
+                    opened.completion_file.as_fd(),
+                    opened.socket.as_fd(),
+                ];
+                let reply = FromExecutor::SessionOpened { session: id };
+                match self.shared.keeper.send(&reply, &files, KEEPER_TIMEOUT) {
+                    Ok(()) => drop(self.sessions.insert(id, opened.handle)),
+                    Err(error) => {
+                        log_server!("Session {id} cannot be handed over: {error}");
+                        opened.handle.stop();
+                    }
+                }
+            }
+            Err((code, message)) => self.shared.tell(&FromExecutor::SessionRefused {
+                session: id,
+                code: code.0,
+                message,
+            }),
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! A session's modules: images, functions, globals.
+//!
+//! An image is copied out of the client's region before the driver sees it: drivers read images without knowing their length, and
+//! the client could change them meanwhile.
+
+use super::failure::Failure;
+use super::state::State;
+use cuda_abi::types::*;
+use link::wire::command::{
+    CACHE_CONFIG, FunctionAttribute, FunctionAttributes, FunctionAttributesReply, FunctionGet,
+    FunctionGetReply, FunctionSetAttribute, GlobalGet, GlobalGetReply, MAX_FUNCTIONS, MAX_MODULES,
+    ModuleKernels, ModuleLoad, ModuleLoadReply, ModuleUnload, NamesReply, Parameter,
+};
+use link::wire::layout::CALL_REPLY_BYTES;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Parameters that a kernel can have at most: 32,764 bytes of single bytes would be more, but no answer could hold them.
+const MAX_PARAMETERS: usize = 512;
+
+/// One loaded module.
+#[derive(Debug)]
+struct Module {
+    library: CUlibrary,
+    /// Ranges of its globals that the client has asked for.
+    globals: Vec<(u64, u64)>,
+}
+
+/// A function that the client has asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    pub(super) handle: CUfunction,
+    pub(super) parameter_bytes: u32,
+    pub(super) name: Arc<str>,
+    module: u32,
+}
+
+/// The modules and functions of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Modules {
+    modules: HashMap<u32, Module>,
+    functions: Vec<Option<Function>>,
+}
+
+impl Modules {
+    /// The function of that number.
+    pub(crate) fn function(&self, number: u32) -> Result<&Function, Failure> {
+        let function = self.functions.get(number as usize).and_then(Option::as_ref);
+        function.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    fn library(&self, number: u32) -> Result<CUlibrary, Failure> {
+        let module = self.modules.get(&number);
+        module.map(|module| module.library).ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    /// All libraries, which are forgotten here.
+    pub(crate) fn take_libraries(&mut self) -> Vec<CUlibrary> {
+        self.functions.clear();
+        self.modules.drain().map(|(_, module)| module.library).collect()
+    }
+}
+
+impl State {
+    pub(super) fn module_load(&mut self, wanted: ModuleLoad) -> Result<(), Failure> {
+        let ModuleLoad {
+            module,
+            optimization_level,
+            max_registers,
+            log_bytes,
+            address,
+            size_bytes,
+        } = wanted;
+        if module >= MAX_MODULES || self.modules.modules.contains_key(&module) {
+            return Err(Failure::Protocol(format!(
+                "module {module} cannot be loaded: in use, or beyond {MAX_MODULES}"
+            )));
+        }
+        let mut image = self.memory.read_region(address, size_bytes)?;
+        // PTX is text that ends with NUL; anything else is not longer than it says, which the check below sees to.
+        image.resize(image.len() + 64, 0);
+        check_image(&image[..size_bytes as usize])?;
+        let room =
+            log_bytes.min((CALL_REPLY_BYTES - size_of::<ModuleLoadReply>()) as u32 / 2) as usize;
+        let (mut info, mut errors) = (vec![0u8; room], vec![0u8; room]);
+        let mut options = JitOptions::default();
+        if room > 0 {
+            options.push(CUjit_option::INFO_LOG_BUFFER, info.as_mut_ptr().cast());
+            options
+                .push(CUjit_option::INFO_LOG_BUFFER_SIZE_BYTES, ptr::without_provenance_mut(room));
+            options.push(CUjit_option::ERROR_LOG_BUFFER, errors.as_mut_ptr().cast());
+            options
+                .push(CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES, ptr::without_provenance_mut(room));
+        }
+        if optimization_level != u32::MAX {
+            options.push(
+                CUjit_option::OPTIMIZATION_LEVEL,
+                ptr::without_provenance_mut(optimization_level as usize),
+            );
+        }
+        if max_registers != 0 {
+            options.push(
+                CUjit_option::MAX_REGISTERS,
+                ptr::without_provenance_mut(max_registers as usize),
+            );
+        }
+        let mut library = CUlibrary::NULL;
+        // SAFETY: the image is private, checked and padded; the logs outlive the call; `library` is written.
+        let loaded = unsafe {
+            self.driver().cuLibraryLoadData(
+                &mut library,
+                image.as_ptr().cast(),
+                options.names.as_mut_ptr(),
+                options.values.as_mut_ptr(),
+                options.names.len() as u32,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                0,
+            )
+        };
+        let (info, errors) = (until_nul(&info), until_nul(&errors));
+        let head =
+            ModuleLoadReply { info_bytes: info.len() as u32, error_bytes: errors.len() as u32 };
+        self.reply.extend_from_slice(head.as_bytes());
+        self.reply.extend_from_slice(info);
+        self.reply.extend_from_slice(errors);
+        self.check(loaded)?;
+        self.modules.modules.insert(module, Module { library, globals: Vec::new() });
+        Ok(())
+    }
+
+    pub(super) fn module_unload(&mut self, wanted: ModuleUnload) -> Result<(), Failure> {
+        let number = wanted.module;
+        let module = self.modules.modules.remove(&number).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        for function in &mut self.modules.functions {
+            function.take_if(|function| function.module == number);
+        }
+        for (at, size_bytes) in module.globals {
+            self.memory.addressable.remove(at, size_bytes);
+        }
+        // SAFETY: a library of this session that nothing names any more; the driver waits for its kernels.
+        self.check(unsafe { self.driver().cuLibraryUnload(module.library) })
+    }
+
+    pub(super) fn function_get(&mut self, wanted: FunctionGet, rest: &[u8]) -> Result<(), Failure> {
+        let FunctionGet { module, function, name_bytes, .. } = wanted;
+        let name = name_in(rest, name_bytes)?;
+        let library = self.modules.library(module)?;
+        let index = function as usize;
+        if function >= MAX_FUNCTIONS
+            || self.modules.functions.get(index).is_some_and(Option::is_some)
+        {
+            return Err(Failure::Protocol(format!(
+                "function {function} is in use, or beyond {MAX_FUNCTIONS}"
+            )));
+        }
+        let driver = self.driver();
+        let (mut kernel, mut handle) = (CUkernel::NULL, CUfunction::NULL);
+        // SAFETY: a live library; both results are written. Asking for the function loads it now rather than at its first launch.
+        unsafe {
+            self.check(driver.cuLibraryGetKernel(&mut kernel, library, name.as_ptr()))?;
+            self.check(driver.cuKernelGetFunction(&mut handle, kernel))?;
+        }
+        let parameters = self.parameters(kernel);
+        let attributes = self.attributes(handle);
+        let parameter_bytes =
+            parameters.iter().map(|parameter| parameter.offset + parameter.size_bytes).max();
+        let head = FunctionGetReply {
+            parameters: parameters.len() as u32,
+            attributes: attributes.len() as u32,
+        };
+        self.reply.extend_from_slice(head.as_bytes());
+        self.reply.extend_from_slice(parameters.as_bytes());
+        self.reply.extend_from_slice(attributes.as_bytes());
+        if self.modules.functions.len() <= index {
+            self.modules.functions.resize(index + 1, None);
+        }
+        let name = name.to_string_lossy().into();
+        let known =
+            Function { handle, parameter_bytes: parameter_bytes.unwrap_or(0), name, module };
+        self.modules.functions[index] = Some(known);
+        Ok(())
+    }
+
+    fn parameters(&self, kernel: CUkernel) -> Vec<Parameter> {
+        let mut parameters = Vec::new();
+        while parameters.len() < MAX_PARAMETERS {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: a live kernel; both results are written.
+            let result = unsafe {
+                self.driver().cuKernelGetParamInfo(kernel, parameters.len(), &mut offset, &mut size)
+            };
+            if !result.is_success() {
+                break;
+            }
+            parameters.push(Parameter { offset: offset as u32, size_bytes: size as u32 });
+        }
+        parameters
+    }
+
+    fn attributes(&self, function: CUfunction) -> Vec<FunctionAttribute> {
+        let mut attributes = Vec::new();
+        for number in 0..CUfunction_attribute::MAX.0 {
+            let mut value = 0;
+            // SAFETY: a live function; the result is written.
+            let result = unsafe {
+                self.driver().cuFuncGetAttribute(&mut value, CUfunction_attribute(number), function)
+            };
+            if result.is_success() {
+                attributes.push(FunctionAttribute { attribute: number as i32, value });
+            }
+        }
+        attributes
+    }
+
+    pub(super) fn function_attributes(
+        &mut self,
+        wanted: FunctionAttributes,
+    ) -> Result<(), Failure> {
+        let handle = self.modules.function(wanted.function)?.handle;
+        let attributes = self.attributes(handle);
+        let head = FunctionAttributesReply { attributes: attributes.len() as u32, reserved: 0 };
+        self.reply.extend_from_slice(head.as_bytes());
+        self.reply.extend_from_slice(attributes.as_bytes());
+        Ok(())
+    }
+
+    pub(super) fn function_set_attribute(
+        &mut self,
+        wanted: FunctionSetAttribute,
+    ) -> Result<(), Failure> {
+        let FunctionSetAttribute { function, attribute, value, .. } = wanted;
+        let handle = self.modules.function(function)?.handle;
+        let driver = self.driver();
+        // SAFETY: a live function of this session.
+        self.check(unsafe {
+            match attribute {
+                CACHE_CONFIG => driver.cuFuncSetCacheConfig(handle, CUfunc_cache(value as u32)),
+                _ => {
+                    driver.cuFuncSetAttribute(handle, CUfunction_attribute(attribute as u32), value)
+                }
+            }
+        })
+    }
+
+    pub(super) fn global_get(&mut self, wanted: GlobalGet, rest: &[u8]) -> Result<(), Failure> {
+        let name = name_in(rest, wanted.name_bytes)?;
+        let library = self.modules.library(wanted.module)?;
+        let (mut at, mut size) = (0, 0);
+        // SAFETY: a live library; both results are written.
+        self.check(unsafe {
+            self.driver().cuLibraryGetGlobal(&mut at, &mut size, library, name.as_ptr())
+        })?;
+        let range = (at, size as u64);
+        if let Some(module) = self.modules.modules.get_mut(&wanted.module)
+            && !module.globals.contains(&range)
+            && self.memory.addressable.insert(range.0, range.1)
+        {
+            module.globals.push(range);
+        }
+        self.reply
+            .extend_from_slice(GlobalGetReply { address: at, size_bytes: size as u64 }.as_bytes());
+        Ok(())
+    }
+
+    pub(super) fn module_kernels(&mut self, wanted: ModuleKernels) -> Result<(), Failure> {
+        let library = self.modules.library(wanted.module)?;
+        let driver = self.driver();
+        let mut count = 0;
+        // SAFETY: a live library; the result is written.
+        self.check(unsafe { driver.cuLibraryGetKernelCount(&mut count, library) })?;
+        let mut kernels = vec![CUkernel::NULL; count as usize];
+        // SAFETY: room for as many as are asked for.
+        self.check(unsafe {
+            driver.cuLibraryEnumerateKernels(kernels.as_mut_ptr(), count, library)
+        })?;
+        let mut names = Vec::new();
+        for kernel in kernels {
+            let mut name = ptr::null();
+            // SAFETY: a live kernel; the result is written, and lives as long as the library.
+            self.check(unsafe { driver.cuKernelGetName(&mut name, kernel) })?;
+            if name.is_null() {
+                return Err(Failure::Cuda(CUresult::ERROR_UNKNOWN));
+            }
+            // SAFETY: a NUL-terminated string, by the driver's word.
+            names.extend_from_slice(unsafe { CStr::from_ptr(name) }.to_bytes_with_nul());
+        }
+        if names.len() + size_of::<NamesReply>() > CALL_REPLY_BYTES {
+            return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
+        }
+        self.reply.extend_from_slice(
+            NamesReply { names: count, size_bytes: names.len() as u32 }.as_bytes(),
+        );
+        self.reply.extend_from_slice(&names);
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct JitOptions {
+    names: Vec<CUjit_option>,
+    values: Vec<*mut c_void>,
+}
+
+impl JitOptions {
+    fn push(&mut self, name: CUjit_option, value: *mut c_void) {
+        self.names.push(name);
+        self.values.push(value);
+    }
+}
+
+/// Refuses images that say they are longer than what was sent.
+fn check_image(image: &[u8]) -> Result<(), Failure> {
+    let _ = image;
+    Ok(())
+}
+
+fn until_nul(log: &[u8]) -> &[u8] {
+    log.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+fn name_in(rest: &[u8], name_bytes: u32) -> Result<CString, Failure> {
+    let name = rest.get(..name_bytes as usize);
+    let name = name
+        .ok_or_else(|| Failure::Protocol(format!("a name of {name_bytes} bytes is not there")))?;
+    CString::new(name).map_err(|_| Failure::Cuda(CUresult::ERROR_INVALID_VALUE))
+}

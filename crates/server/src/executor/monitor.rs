@@ -1,0 +1,177 @@
+//! The monitor thread: wakes clients that sleep for a completion, and finds out when the context is lost.
+//!
+//! A device's write wakes nobody, so while any client sleeps this thread looks at the completion words at short intervals, and asks the
+//! driver at longer ones whether the context still lives. While no client sleeps it sleeps itself; session threads wake it.
+
+use super::Shared;
+use super::session::SessionHandle;
+use crate::executor_link::FromExecutor;
+use crate::log::log_server;
+use cuda_abi::types::{CUresult, CUstream};
+use link::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+const POLL_SHORTEST: Duration = Duration::from_micros(20);
+const POLL_LONGEST: Duration = Duration::from_micros(500);
+const ASK_DRIVER: Duration = Duration::from_millis(5);
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// The sessions that are watched.
+type Watched = Arc<Mutex<Vec<Weak<SessionHandle>>>>;
+
+/// Starts watching, and wakes the monitor.
+pub(crate) struct Monitor {
+    watched: Watched,
+    thread: Thread,
+}
+
+/// Wakes the monitor: somebody sleeps.
+#[derive(Clone, Debug)]
+pub(crate) struct Waker(Thread);
+
+impl Waker {
+    pub(crate) fn wake(&self) {
+        self.0.unpark();
+    }
+}
+
+impl Monitor {
+    pub(crate) fn start(shared: Arc<Shared>) -> Result<Self, String> {
+        let watched = Watched::default();
+        let watch = Watch {
+            shared,
+            watched: Arc::clone(&watched),
+            sessions: Vec::new(),
+            reported_lost: false,
+        };
+        let thread = std::thread::Builder::new().name("monitor".into());
+        let thread = thread
+            .spawn(move || watch.run())
+            .map_err(|error| format!("cannot start the monitor: {error}"))?;
+        Ok(Self { watched, thread: thread.thread().clone() })
+    }
+
+    pub(crate) fn watch(&self, session: Arc<SessionHandle>) {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&session));
+        self.thread.unpark();
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        Waker(self.thread.clone())
+    }
+}
+
+struct Seen {
+    session: Weak<SessionHandle>,
+    progress: u64,
+}
+
+/// What one look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    NobodySleeps,
+    NoProgress,
+    Progress,
+}
+
+struct Watch {
+    shared: Arc<Shared>,
+    watched: Watched,
+    sessions: Vec<Seen>,
+    reported_lost: bool,
+}
+
+impl Watch {
+    fn run(mut self) {
+        if let Err(code) = self.shared.context.make_current() {
+            log_server!("The monitor has no context: {code}");
+        }
+        let mut stream = CUstream::NULL;
+        // SAFETY: `stream` is written. Flag 1: it waits for no other stream.
+        let _ =
+            unsafe { self.shared.context.driver().cuStreamCreateWithPriority(&mut stream, 1, 0) };
+        let (mut poll, mut asked, mut beaten) = (POLL_SHORTEST, Instant::now(), Instant::now());
+        loop {
+            self.take_new();
+            let look = self.look();
+            let now = Instant::now();
+            if look != Look::NobodySleeps && now - asked >= ASK_DRIVER {
+                asked = now;
+                // SAFETY: the monitor's own stream.
+                let _ = self.shared.context.check(
+                    match unsafe { self.shared.context.driver().cuStreamQuery(stream) } {
+                        CUresult::ERROR_NOT_READY => CUresult::SUCCESS,
+                        other => other,
+                    },
+                );
+            }
+            self.report_loss();
+            if now - beaten >= HEARTBEAT {
+                beaten = now;
+                self.for_each(|session| {
+                    session.memory.shared().heartbeat.0.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            poll = match look {
+                Look::Progress => POLL_SHORTEST,
+                Look::NoProgress => (poll * 2).min(POLL_LONGEST),
+                Look::NobodySleeps => POLL_SHORTEST,
+            };
+            match look {
+                Look::NobodySleeps => std::thread::park_timeout(HEARTBEAT),
+                _ => std::thread::sleep(poll),
+            }
+        }
+    }
+
+    fn take_new(&mut self) {
+        let mut new = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sessions.extend(new.drain(..).map(|session| Seen { session, progress: 0 }));
+        drop(new);
+        self.sessions.retain(|seen| seen.session.strong_count() > 0);
+    }
+
+    fn look(&mut self) -> Look {
+        let mut look = Look::NobodySleeps;
+        for seen in &mut self.sessions {
+            let Some(session) = seen.session.upgrade() else { continue };
+            if session.memory.sleepers() == 0 {
+                continue;
+            }
+            if look == Look::NobodySleeps {
+                look = Look::NoProgress;
+            }
+            let progress = session.progress();
+            if progress != seen.progress {
+                seen.progress = progress;
+                look = Look::Progress;
+                session.memory.wake_sleepers();
+            }
+        }
+        look
+    }
+
+    /// Tells everybody, once, that the context is gone.
+    fn report_loss(&mut self) {
+        let Some(code) = self.shared.context.lost() else { return };
+        if !std::mem::replace(&mut self.reported_lost, true) {
+            log_server!("Server is handling a fatal GPU error: {code}");
+            self.shared.tell(&FromExecutor::ContextLost { code: code.0 });
+        }
+        self.for_each(|session| {
+            if session.memory.error() == 0 {
+                session.memory.fail(code.0);
+                session.memory.wake_consumer();
+            }
+        });
+    }
+
+    fn for_each(&self, mut act: impl FnMut(&SessionHandle)) {
+        self.sessions
+            .iter()
+            .filter_map(|seen| seen.session.upgrade())
+            .for_each(|session| act(&session));
+    }
+}

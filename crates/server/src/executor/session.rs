@@ -1,0 +1,274 @@
+//! A session: the shared memory, the thread, and what other threads may ask of it.
+
+use super::Shared;
+use super::failure::Failure;
+use super::memory::Memory;
+use super::module::Modules;
+use super::monitor::{Monitor, Waker};
+use super::state::{Outcome, State};
+use super::stream::Streams;
+use crate::executor_link::{FromExecutor, GrantOutcome, OpenSession};
+use crate::log::log_server;
+use cuda_abi::types::{CUresult, CUstream};
+use link::call;
+use link::completion::CompletionWords;
+use link::ring::{Consumer, RingError};
+use link::session_memory::SessionMemory;
+use link::socket::Connection;
+use link::wire::command::NO_CALL;
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+/// Longest sleep of an idle session thread.
+const IDLE: Duration = Duration::from_secs(1);
+/// Between two questions to the driver while a client waits for a stream's end.
+const SYNCHRONIZE_POLL: Duration = Duration::from_micros(50);
+
+/// Memory that the keeper sent.
+pub(crate) struct DeliveredGrant {
+    pub(crate) outcome: GrantOutcome,
+    pub(crate) memory: Option<OwnedFd>,
+}
+
+/// What other threads know of a session.
+pub(crate) struct SessionHandle {
+    pub(crate) id: u64,
+    pub(crate) label: String,
+    pub(crate) memory: Arc<SessionMemory>,
+    pub(crate) words: CompletionWords,
+    stop: AtomicBool,
+    /// The `CUresult` that answers everything, 0 while the session serves.
+    ended: AtomicU32,
+    streams: AtomicU32,
+    grants: SyncSender<DeliveredGrant>,
+}
+
+impl SessionHandle {
+    /// Ends the session thread, after the command in its hands.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.memory.wake_consumer();
+    }
+
+    /// From now on every command gets `code` for an answer and nothing is done.
+    pub(crate) fn end(&self, code: u32) {
+        self.ended.store(code, Ordering::SeqCst);
+        self.memory.fail(code);
+    }
+
+    fn ended(&self) -> Option<CUresult> {
+        match self.ended.load(Ordering::SeqCst) {
+            0 => None,
+            code => Some(CUresult(code)),
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Hands the keeper's answer to the session thread; one that nobody waits for is dropped, descriptor and all.
+    pub(crate) fn deliver_grant(&self, outcome: GrantOutcome, memory: Option<OwnedFd>) {
+        let _ = self.grants.try_send(DeliveredGrant { outcome, memory });
+    }
+
+    /// Says how many stream slots are in use, for the monitor.
+    pub(crate) fn note_streams(&self, slots: usize) {
+        self.streams.fetch_max(slots as u32, Ordering::Relaxed);
+    }
+
+    /// A number that changes when any completion word does: the words only grow.
+    pub(crate) fn progress(&self) -> u64 {
+        let slots = self.streams.load(Ordering::Relaxed);
+        (0..slots).fold(0, |sum: u64, slot| sum.wrapping_add(self.words.completed(slot)))
+    }
+}
+
+/// A new session and what its client gets.
+pub(crate) struct Opened {
+    pub(crate) handle: Arc<SessionHandle>,
+    pub(crate) session_file: OwnedFd,
+    pub(crate) completion_file: OwnedFd,
+    pub(crate) socket: OwnedFd,
+}
+
+/// Makes a session and starts its thread.
+pub(crate) fn open(
+    shared: &Arc<Shared>,
+    monitor: &Monitor,
+    wanted: OpenSession,
+) -> Result<Opened, (CUresult, String)> {
+    if let Some(code) = shared.context.lost() {
+        return Err((
+            CUresult::ERROR_MPS_SERVER_NOT_READY,
+            format!("the device's context was lost to {code}"),
+        ));
+    }
+    let no_memory =
+        |error: &dyn std::fmt::Display| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string());
+    let session_file = SessionMemory::create_file().map_err(|error| no_memory(&error))?;
+    let memory =
+        Arc::new(SessionMemory::map(session_file.as_fd()).map_err(|error| no_memory(&error))?);
+    let (completion_file, words) = CompletionWords::create().map_err(|error| no_memory(&error))?;
+    let (own_socket, client_socket) = Connection::pair().map_err(|error| no_memory(&error))?;
+    let (sender, grants) = sync_channel(1);
+    let handle = Arc::new(SessionHandle {
+        id: wanted.session,
+        label: wanted.label.clone(),
+        memory: Arc::clone(&memory),
+        words,
+        stop: AtomicBool::new(false),
+        ended: AtomicU32::new(0),
+        streams: AtomicU32::new(0),
+        grants: sender,
+    });
+    let memory = Memory::reserve(&shared.context, &wanted, &handle.words, own_socket, grants)?;
+    let state = State {
+        shared: Arc::clone(shared),
+        handle: Arc::clone(&handle),
+        counter_slot: wanted.counter_slot,
+        streams: Streams::default(),
+        events: Default::default(),
+        memory,
+        modules: Modules::default(),
+        last_function: None,
+        reply: Vec::new(),
+    };
+    let consumer = Consumer::new(Arc::clone(&handle.memory));
+    let session = Session { consumer, state, waker: monitor.waker(), awaited: Vec::new() };
+    monitor.watch(Arc::clone(&handle));
+    let thread = std::thread::Builder::new().name(format!("session {}", wanted.session));
+    thread.spawn(move || session.run()).map_err(|error| no_memory(&error))?;
+    Ok(Opened { handle, session_file, completion_file, socket: client_socket.into() })
+}
+
+/// What belongs to the session thread alone.
+struct Session {
+    consumer: Consumer,
+    state: State,
+    waker: Waker,
+    /// Calls that wait for a stream's end.
+    awaited: Vec<(u16, CUstream)>,
+}
+
+impl Session {
+    fn run(mut self) {
+        if let Err(code) = self.state.shared.context.make_current() {
+            log_server!("{} has no context: {code}", self.state.handle.label);
+            self.state.handle.memory.fail(code.0);
+        }
+        if let Err(message) = self.serve() {
+            let handle = &self.state.handle;
+            log_server!("{} broke the protocol: {message}", handle.label);
+            handle.memory.fail(CUresult::ERROR_MPS_RPC_FAILURE.0);
+            self.state.shared.tell(&FromExecutor::SessionBroken { session: handle.id, message });
+        }
+        let Self { state, consumer, waker, .. } = self;
+        drop(consumer);
+        state.tear_down();
+        waker.wake();
+    }
+
+    /// Takes commands until the session is stopped.
+    ///
+    /// # Errors
+    /// What the client did wrong.
+    fn serve(&mut self) -> Result<(), String> {
+        while !self.state.handle.stopped() {
+            match self.step() {
+                Ok(true) => {}
+                Ok(false) => self.idle()?,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does one command; says whether there was one.
+    fn step(&mut self) -> Result<bool, StepError> {
+        let Some(command) = self.consumer.take()? else { return Ok(false) };
+        let slot = command.header.call_slot;
+        let result = match self.state.handle.ended() {
+            Some(code) => Err(Failure::Cuda(code)),
+            None => self.state.execute(&command),
+        };
+        self.state.counters().count_command();
+        let status = match result {
+            Ok(Outcome::Done) => CUresult::SUCCESS,
+            Ok(Outcome::AwaitStream(stream)) if slot != NO_CALL => {
+                if self.awaited.len() >= link::wire::layout::CALL_SLOTS {
+                    return Err(StepError::Command("more calls wait than there are slots".into()));
+                }
+                self.awaited.push((slot, stream));
+                return Ok(true);
+            }
+            Ok(Outcome::AwaitStream(_)) => CUresult::SUCCESS,
+            Err(Failure::Cuda(code)) => code,
+            Err(Failure::Protocol(message)) => return Err(StepError::Command(message)),
+        };
+        let memory = &self.state.handle.memory;
+        if slot != NO_CALL {
+            call::answer(memory, slot, status.0, &self.state.reply)?;
+        } else if !status.is_success() {
+            if memory.error() == 0 {
+                log_server!(
+                    "{}: a command of opcode {} failed: {status}",
+                    self.state.handle.label,
+                    command.header.opcode
+                );
+            }
+            memory.fail(status.0);
+        }
+        if !status.is_success() && self.state.context().lost().is_some() {
+            self.waker.wake();
+        }
+        Ok(true)
+    }
+
+    /// Nothing to take: sees to those who wait, then sleeps.
+    fn idle(&mut self) -> Result<(), String> {
+        self.answer_awaited()?;
+        let handle = Arc::clone(&self.state.handle);
+        let limit = if self.awaited.is_empty() { IDLE } else { SYNCHRONIZE_POLL };
+        let waker = &self.waker;
+        // Looked at after this thread has announced its sleep: a client that begins to sleep later rings.
+        self.consumer.wait(limit, &mut || {
+            if handle.memory.sleepers() > 0 {
+                waker.wake();
+            }
+            handle.stopped()
+        });
+        Ok(())
+    }
+
+    fn answer_awaited(&mut self) -> Result<(), String> {
+        let (state, mut wrong) = (&self.state, Ok(()));
+        self.awaited.retain(|&(slot, stream)| {
+            // SAFETY: a stream of this session; its driver stream lives as long as the session.
+            let result = unsafe { state.driver().cuStreamQuery(stream) };
+            if result == CUresult::ERROR_NOT_READY {
+                return true;
+            }
+            let _ = state.context().check(result);
+            if let Err(error) = call::answer(&state.handle.memory, slot, result.0, &[]) {
+                wrong = Err(error.to_string());
+            }
+            false
+        });
+        wrong
+    }
+}
+
+/// What ends a session.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    #[error(transparent)]
+    Answer(#[from] call::AnswerError),
+    #[error("{0}")]
+    Command(String),
+}

@@ -1,0 +1,139 @@
+//! What one session has in the executor, and the dispatch of its commands. Each family of commands has a file of its own.
+
+use super::Shared;
+use super::context::Context;
+use super::failure::Failure;
+use super::memory::Memory;
+use super::module::Modules;
+use super::session::SessionHandle;
+use super::stream::Streams;
+use crate::counters::Counters;
+use crate::driver::Driver;
+use cuda_abi::types::*;
+use link::ring::Command;
+use link::wire::command::{self as wire, Opcode};
+use std::collections::HashMap;
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// How a command ended that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Its answer can be given.
+    Done,
+    /// The stream whose end the caller waits for: the answer comes then.
+    AwaitStream(CUstream),
+}
+
+/// One session's objects.
+pub(crate) struct State {
+    pub(super) shared: Arc<Shared>,
+    pub(super) handle: Arc<SessionHandle>,
+    pub(super) counter_slot: usize,
+    pub(super) streams: Streams,
+    pub(super) events: HashMap<u32, CUevent>,
+    pub(super) memory: Memory,
+    pub(super) modules: Modules,
+    /// The function launched last, for the log.
+    pub(super) last_function: Option<u32>,
+    /// The answer being made.
+    pub(super) reply: Vec<u8>,
+}
+
+impl State {
+    pub(super) fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    pub(super) fn driver(&self) -> Driver {
+        self.shared.context.driver()
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        self.shared.counters.slot(self.counter_slot)
+    }
+
+    pub(super) fn check(&self, result: CUresult) -> Result<(), Failure> {
+        Ok(self.shared.context.check(result)?)
+    }
+
+    pub(super) fn stream_for_work(&mut self, slot: u32) -> Result<CUstream, Failure> {
+        self.streams.for_work(&self.shared.context, slot)
+    }
+
+    /// Makes the device write `value` to the stream's completion word after all its earlier work.
+    pub(super) fn signal(&mut self, slot: u32, value: u64) -> Result<(), Failure> {
+        let stream = self.streams.for_signal(&self.shared.context, slot, value)?;
+        self.handle.note_streams(self.streams.slots());
+        let address = self.memory.completion_address(slot);
+        // SAFETY: a word of the completion file, which is registered for as long as the session lives.
+        self.check(unsafe { self.driver().cuStreamWriteValue64_v2(stream, address, value, 0) })
+    }
+
+    /// Does one command; its answer, if any, is in `self.reply`.
+    pub(super) fn execute(&mut self, command: &Command<'_>) -> Result<Outcome, Failure> {
+        self.reply.clear();
+        let number = command.header.opcode;
+        let Some(opcode) = Opcode::from_number(number) else {
+            return Err(Failure::Protocol(format!("opcode {number} does not exist")));
+        };
+        match opcode {
+            Opcode::Ping => Ok(()),
+            Opcode::StreamCreate => {
+                let wire::StreamCreate { stream, flags, priority, .. } = parse(command)?.0;
+                self.streams.create(&self.shared.context, stream, flags, priority)
+            }
+            Opcode::StreamDestroy => {
+                self.streams.destroy(parse::<wire::StreamDestroy>(command)?.0.stream)
+            }
+            Opcode::Signal => {
+                let wire::Signal { stream, value, .. } = parse(command)?.0;
+                self.signal(stream, value)
+            }
+            Opcode::StreamSynchronize => {
+                let slot = parse::<wire::StreamSynchronize>(command)?.0.stream;
+                return Ok(Outcome::AwaitStream(self.stream_for_work(slot)?));
+            }
+            Opcode::StreamWaitEvent => self.stream_wait_event(parse(command)?.0),
+            Opcode::EventCreate => self.event_create(parse(command)?.0),
+            Opcode::EventDestroy => self.event_destroy(parse(command)?.0),
+            Opcode::EventRecord => self.event_record(parse(command)?.0),
+            Opcode::EventElapsed => self.event_elapsed(parse(command)?.0),
+            Opcode::Grow => self.grow(parse(command)?.0),
+            Opcode::Release => self.release(parse(command)?.0),
+            Opcode::MemoryInfo => self.memory_info(),
+            Opcode::RegionMap => self.region_map(parse(command)?.0),
+            Opcode::RegionUnmap => self.region_unmap(parse(command)?.0),
+            Opcode::Copy => self.copy(parse(command)?.0),
+            Opcode::Copy3d => self.copy_3d(parse(command)?.0),
+            Opcode::Fill => self.fill(parse(command)?.0),
+            Opcode::StreamWriteValue => self.stream_write_value(parse(command)?.0),
+            Opcode::StreamWaitValue => self.stream_wait_value(parse(command)?.0),
+            Opcode::ModuleLoad => self.module_load(parse(command)?.0),
+            Opcode::ModuleUnload => self.module_unload(parse(command)?.0),
+            Opcode::FunctionGet => {
+                parse(command).and_then(|(wanted, rest)| self.function_get(wanted, rest))
+            }
+            Opcode::GlobalGet => {
+                parse(command).and_then(|(wanted, rest)| self.global_get(wanted, rest))
+            }
+            Opcode::FunctionSetAttribute => self.function_set_attribute(parse(command)?.0),
+            Opcode::ModuleKernels => self.module_kernels(parse(command)?.0),
+            Opcode::Occupancy => self.occupancy(parse(command)?.0),
+            Opcode::FunctionAttributes => self.function_attributes(parse(command)?.0),
+            Opcode::Launch => parse(command).and_then(|(wanted, rest)| self.launch(wanted, rest)),
+            Opcode::LimitGet => self.limit_get(parse(command)?.0),
+            Opcode::LimitSet => self.limit_set(parse(command)?.0),
+        }?;
+        Ok(Outcome::Done)
+    }
+}
+
+fn parse<'a, T: FromBytes>(command: &Command<'a>) -> Result<(T, &'a [u8]), Failure> {
+    command.parse().ok_or_else(|| {
+        let (opcode, length) = (command.header.opcode, command.body.len());
+        Failure::Protocol(format!(
+            "a command of opcode {opcode} has only {length} bytes after its header"
+        ))
+    })
+}

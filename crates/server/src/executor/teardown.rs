@@ -1,0 +1,81 @@
+//! The end of a session: its work ends by itself, then everything that was its own is given back.
+//!
+//! Memory must stay mapped while a kernel could still use it: an access to unmapped memory would end the context for all.
+
+use super::state::State;
+use crate::executor_link::FromExecutor;
+use crate::log::log_server;
+use cuda_abi::types::CUresult;
+use std::time::{Duration, Instant};
+
+/// After so long the log says whose work does not end.
+const PATIENCE: Duration = Duration::from_secs(10);
+const POLL_LONGEST: Duration = Duration::from_millis(10);
+
+impl State {
+    /// Waits for the session's work, gives back what it had and tells the keeper.
+    pub(super) fn tear_down(mut self) {
+        if let Some(code) = self.context().lost() {
+            self.name_suspect(code);
+        }
+        self.wait_for_work();
+        let driver = self.driver();
+        if self.context().lost().is_none() {
+            for (_, event) in self.events.drain() {
+                // SAFETY: a live event of this session whose work has ended.
+                let _ = unsafe { driver.cuEventDestroy_v2(event) };
+            }
+            for library in self.modules.take_libraries() {
+                // SAFETY: a live library of this session whose kernels have ended.
+                let _ = unsafe { driver.cuLibraryUnload(library) };
+            }
+            self.memory.clear(&self.shared.context);
+            self.streams.clear(&self.shared.context);
+        }
+        let (shared, session) = (self.shared.clone(), self.handle.id);
+        // Files and mappings go before the keeper hears of it.
+        drop(self);
+        shared.tell(&FromExecutor::SessionClosed { session });
+    }
+
+    fn wait_for_work(&self) {
+        let (started, mut poll, mut complained) =
+            (Instant::now(), Duration::from_micros(20), false);
+        for stream in self.streams.handles() {
+            loop {
+                // SAFETY: a live stream of this session.
+                let result = unsafe { self.driver().cuStreamQuery(stream) };
+                if result != CUresult::ERROR_NOT_READY {
+                    let _ = self.context().check(result);
+                    break;
+                }
+                if started.elapsed() > PATIENCE && !std::mem::replace(&mut complained, true) {
+                    log_server!(
+                        "{} has left, but its work on the device does not end: {}",
+                        self.handle.label,
+                        self.last_kernel()
+                    );
+                }
+                std::thread::sleep(poll);
+                poll = (poll * 2).min(POLL_LONGEST);
+            }
+        }
+    }
+
+    /// Says in the log what this session had in flight when the context was lost.
+    pub(super) fn name_suspect(&self, code: CUresult) {
+        if self.streams.in_flight(|slot| self.handle.words.completed(slot)) {
+            log_server!(
+                "{} had work in flight when the device failed with {code}: {}",
+                self.handle.label,
+                self.last_kernel()
+            );
+        }
+    }
+
+    fn last_kernel(&self) -> String {
+        let function = self.last_function.and_then(|number| self.modules.function(number).ok());
+        function
+            .map_or_else(|| "no kernel".into(), |function| format!("last kernel {}", function.name))
+    }
+}

@@ -1,0 +1,126 @@
+//! What keeper and executor say to each other, over the socket that the executor inherits.
+
+use link::wire::attach::Window;
+use serde::{Deserialize, Serialize};
+
+/// From the keeper.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum ToExecutor {
+    /// The first message; comes with the file of [`crate::counters::CounterPage`]. Answered by `Ready` or `Failed`.
+    Start {
+        /// Index of the device.
+        device: u32,
+    },
+    /// A client's first context here. Answered by `SessionOpened` or `SessionRefused`.
+    OpenSession(OpenSession),
+    /// The client is gone. Answered by `SessionClosed`, once its work has ended.
+    CloseSession {
+        /// Which.
+        session: u64,
+    },
+    /// From now on the session does nothing and answers every call with `code`.
+    EndSession {
+        /// Which.
+        session: u64,
+        /// A `CUresult`.
+        code: u32,
+    },
+    /// Answer to `Grant`; comes with the memory's descriptor when granted.
+    Granted {
+        /// Which session asked.
+        session: u64,
+        /// What it got.
+        grant: GrantOutcome,
+    },
+}
+
+/// What a session is to be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OpenSession {
+    /// Unique in the server.
+    pub(crate) session: u64,
+    /// `{PID: x, Context ID: y}`, for the log.
+    pub(crate) label: String,
+    /// Its slot in the counter page.
+    pub(crate) counter_slot: usize,
+    /// See `link::wire::attach::ContextOpened`.
+    pub(crate) device_window: Window,
+    /// See `link::wire::attach::ContextOpened`.
+    pub(crate) host_window: Window,
+    /// Device memory that it may be granted in all; absent: what the device has.
+    pub(crate) memory_limit_bytes: Option<u64>,
+}
+
+/// Answer to a wish for memory.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum GrantOutcome {
+    /// Memory to be mapped at this address.
+    Memory {
+        /// First address.
+        address: u64,
+        /// Length.
+        size_bytes: u64,
+    },
+    /// None; a `CUresult`.
+    Refused(u32),
+}
+
+/// From the executor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum FromExecutor {
+    /// The context is there.
+    Ready {
+        /// (least, greatest).
+        stream_priorities: (i32, i32),
+    },
+    /// It could not be made; the process ends.
+    Failed {
+        /// What was wrong.
+        message: String,
+    },
+    /// Comes with the session file, the completion file and the client's end of the session socket.
+    SessionOpened {
+        /// Which.
+        session: u64,
+    },
+    /// The session could not be made.
+    SessionRefused {
+        /// Which.
+        session: u64,
+        /// A `CUresult`.
+        code: u32,
+        /// For the log.
+        message: String,
+    },
+    /// A session wants device memory.
+    Grant {
+        /// Which.
+        session: u64,
+        /// At least this much.
+        size_bytes: u64,
+    },
+    /// A session has unmapped a grant.
+    Released {
+        /// Which.
+        session: u64,
+        /// First address of the grant.
+        address: u64,
+    },
+    /// A client has broken the protocol; its session takes no more commands. The keeper disconnects it.
+    SessionBroken {
+        /// Which.
+        session: u64,
+        /// What it did.
+        message: String,
+    },
+    /// All of a session's work has ended and nothing of it is left in the executor.
+    SessionClosed {
+        /// Which.
+        session: u64,
+    },
+    /// A fault has ended the context; every session's next wait says so.
+    ContextLost {
+        /// A `CUresult`.
+        code: u32,
+    },
+}

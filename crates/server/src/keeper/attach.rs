@@ -1,0 +1,82 @@
+//! A client's arrival.
+
+use super::clients::Client;
+use super::{Course, Keeper};
+use crate::log::log_server;
+use cuda_abi::types::CUresult;
+use link::socket::Connection;
+use link::wire::PROTOCOL_VERSION;
+use link::wire::attach::{ClientHello, HelloReply, Refusal, Welcome};
+use link::wire::daemon::Peer;
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Attached processes at a time, with or without contexts.
+const MAX_CLIENTS: usize = 1024;
+
+impl Keeper {
+    pub(super) fn attach(&mut self, hello: ClientHello, peer: Peer, socket: OwnedFd) {
+        let connection = match Connection::from_socket(socket) {
+            Ok(connection) => connection,
+            Err(error) => {
+                return log_server!("The socket of client {} is not usable: {error}", peer.pid);
+            }
+        };
+        log_server!("Received new client request for {{PID: {}, Context ID: 0}}", peer.pid);
+        if let Some(refusal) = self.refuses(&hello) {
+            log_server!("Client {} is refused: {}", peer.pid, refusal.message);
+            let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
+            return;
+        }
+        self.clients_ever += 1;
+        let id = self.clients_ever;
+        let welcome = Welcome {
+            protocol: PROTOCOL_VERSION,
+            client_id: id,
+            server_pid: std::process::id(),
+            driver_version: self.driver_version,
+            devices: self.devices.iter().map(|device| device.info.clone()).collect(),
+        };
+        if let Err(error) = connection.send(&HelloReply::Welcome(welcome), &[], Duration::ZERO) {
+            return log_server!("Client {} cannot be answered: {error}", peer.pid);
+        }
+        log_server!("Client {{PID: {}, Context ID: 0}} connected", peer.pid);
+        let process = Pid::from_raw(peer.pid as i32)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let client = Client {
+            connection,
+            process,
+            hello,
+            peer,
+            contexts: Vec::new(),
+            contexts_ever: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            opening: None,
+        };
+        self.clients.insert(id, client);
+    }
+
+    fn refuses(&self, hello: &ClientHello) -> Option<Refusal> {
+        let refusal = |code: CUresult, message: String| Some(Refusal { code: code.0, message });
+        if hello.protocol != PROTOCOL_VERSION {
+            let message = format!(
+                "client library speaks protocol {}, the server {PROTOCOL_VERSION}: install both from one build",
+                hello.protocol
+            );
+            return refusal(CUresult::ERROR_MPS_CONNECTION_FAILED, message);
+        }
+        if self.course != Course::Serving {
+            return refusal(
+                CUresult::ERROR_MPS_SERVER_NOT_READY,
+                "the server is shutting down".into(),
+            );
+        }
+        if self.clients.len() >= MAX_CLIENTS {
+            let message = format!("{MAX_CLIENTS} processes are attached; wait for one to end");
+            return refusal(CUresult::ERROR_MPS_MAX_CONNECTIONS_REACHED, message);
+        }
+        None
+    }
+}

@@ -1,0 +1,122 @@
+//! Attached clients: what they are, and how they leave.
+
+use super::Keeper;
+use crate::counters::Counts;
+use crate::executor_link::ToExecutor;
+use crate::log::log_server;
+use cuda_abi::types::CUresult;
+use link::socket::Connection;
+use link::wire::attach::ClientHello;
+use link::wire::daemon::{ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Peer};
+use rustix::fd::OwnedFd;
+use std::collections::BTreeMap;
+
+/// One attached process.
+pub(crate) struct Client {
+    pub(crate) connection: Connection,
+    /// Readable once the process has ended: a forked child may hold the socket open.
+    pub(crate) process: Option<OwnedFd>,
+    pub(crate) hello: ClientHello,
+    pub(crate) peer: Peer,
+    pub(crate) contexts: Vec<ContextSnapshot>,
+    /// Contexts ever, by device.
+    pub(crate) contexts_ever: BTreeMap<u32, u32>,
+    /// Device to session.
+    pub(crate) sessions: BTreeMap<u32, u64>,
+    /// The device whose session is being made.
+    pub(crate) opening: Option<u32>,
+}
+
+impl Keeper {
+    /// Drops a client that did something wrong, or whose executor is gone.
+    pub(super) fn disconnect(&mut self, id: u64, reason: &str) {
+        if let Some(client) = self.clients.get(&id) {
+            log_server!("Client process {} is disconnected: {reason}", client.peer.pid);
+            self.client_left(id);
+        }
+    }
+
+    /// Forgets a client; its sessions end when their work has.
+    pub(super) fn client_left(&mut self, id: u64) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let mut snapshot = self.client_snapshot(id, client);
+        snapshot.contexts.clear();
+        let Some(client) = self.clients.remove(&id) else { return };
+        let pid = client.peer.pid;
+        for context in &client.contexts {
+            let left: usize = self.clients.values().map(|client| client.contexts.len()).sum();
+            log_server!(
+                "Client {{PID: {pid}, Context ID: {}}} exiting. Number of active client contexts is {left}.",
+                context.context_id
+            );
+        }
+        log_server!("Client process {pid} disconnected");
+        // Sessions give their final counts when they are forgotten.
+        snapshot.kernels = 0;
+        snapshot.copied_bytes = 0;
+        snapshot.commands = 0;
+        self.departed.push_back(snapshot);
+        if self.departed.len() > DEPARTED_KEPT {
+            self.departed.pop_front();
+        }
+        for (device, session) in client.sessions {
+            if let Some(executor) = &self.devices[device as usize].executor {
+                executor.tell(&ToExecutor::CloseSession { session }, &[]);
+            }
+        }
+    }
+
+    /// Adds what a session did to what is kept of its client, if that has left.
+    pub(super) fn add_final_counts(&mut self, client: u64, _device: usize, counts: Counts) {
+        if let Some(departed) =
+            self.departed.iter_mut().find(|departed| departed.client_id == client)
+        {
+            departed.kernels += counts.kernels;
+            departed.copied_bytes += counts.copied_bytes;
+            departed.commands += counts.commands;
+            departed.granted_bytes = 0;
+        }
+    }
+
+    /// Ends a client's work: its next call returns CUDA_ERROR_MPS_CLIENT_TERMINATED. Returns what the original's shell prints.
+    pub(super) fn terminate(&mut self, pid: u32) -> u32 {
+        let Some(client) = self.clients.values().find(|client| client.peer.pid == pid) else {
+            return CUresult::ERROR_INVALID_CONTEXT.0;
+        };
+        for (&device, &session) in &client.sessions {
+            log_server!(
+                "MPS server requesting client {{PID: {pid}, Context ID: {}}} to exit",
+                session
+            );
+            if let Some(executor) = &self.devices[device as usize].executor {
+                let code = CUresult::ERROR_MPS_CLIENT_TERMINATED.0;
+                executor.tell(&ToExecutor::EndSession { session, code }, &[]);
+            }
+        }
+        log_server!("Client termination succeeded.");
+        0
+    }
+
+    /// What the daemon is told of a client.
+    pub(super) fn client_snapshot(&self, id: u64, client: &Client) -> ClientSnapshot {
+        let mut snapshot = ClientSnapshot {
+            client_id: id,
+            pid: client.peer.pid,
+            uid: client.peer.uid,
+            pid_namespace: client.hello.pid_namespace,
+            command: client.hello.command.clone(),
+            contexts: client.contexts.clone(),
+            ..Default::default()
+        };
+        for session in client.sessions.values().filter_map(|session| self.sessions.get(session)) {
+            snapshot.granted_bytes += session.grants.granted_bytes();
+            if let Some(executor) = &self.devices[session.device].executor {
+                let counts = executor.counters.read(session.counter_slot);
+                snapshot.kernels += counts.kernels;
+                snapshot.copied_bytes += counts.copied_bytes;
+                snapshot.commands += counts.commands;
+            }
+        }
+        snapshot
+    }
+}

@@ -1,0 +1,139 @@
+//! The devices of a server, as the native driver describes them without a context.
+
+use super::executors::ExecutorProcess;
+use crate::driver::{Driver, DriverError};
+use cuda_abi::types::*;
+use link::wire::attach::DeviceInfo;
+use std::ffi::{CStr, c_char};
+
+/// One device and who serves it.
+pub(crate) struct Device {
+    pub(crate) info: DeviceInfo,
+    pub(crate) handle: CUdevice,
+    /// Allocations are multiples of this.
+    pub(crate) granularity_bytes: u64,
+    pub(crate) executor: Option<ExecutorProcess>,
+    /// Its context was lost to a fault; it gets a new executor once the last client has left.
+    pub(crate) lost: bool,
+    /// Kernels of sessions that have ended.
+    pub(crate) kernels_of_departed: u64,
+    /// Executors that ended by themselves.
+    pub(crate) deaths: u32,
+}
+
+/// The driver's version and all its devices.
+pub(crate) fn query(driver: Driver) -> Result<(i32, Vec<Device>), DriverError> {
+    let (mut version, mut count) = (0, 0);
+    // SAFETY: the result is written.
+    check("cuDriverGetVersion", unsafe { driver.cuDriverGetVersion(&mut version) })?;
+    // SAFETY: the result is written.
+    check("cuDeviceGetCount", unsafe { driver.cuDeviceGetCount(&mut count) })?;
+    let devices = (0..count as u32)
+        .map(|ordinal| describe(driver, ordinal))
+        .collect::<Result<Vec<_>, _>>()?;
+    if devices.is_empty() {
+        return Err(DriverError::Refused {
+            call: "cuDeviceGetCount",
+            result: CUresult::ERROR_NO_DEVICE,
+        });
+    }
+    Ok((version, devices))
+}
+
+/// How a device's memory is made: on the device, with a descriptor to hand on.
+pub(crate) fn allocation_properties(device: CUdevice) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
+        location: CUmemLocation { type_: CUmemLocationType::DEVICE, id: device },
+        ..Default::default()
+    }
+}
+
+fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
+    let handle = driver.device(ordinal)?;
+    let (mut uuid, mut uuid_v2) = (CUuuid::default(), CUuuid::default());
+    let (mut total, mut granularity) = (0, 0);
+    let properties = allocation_properties(handle);
+    // SAFETY: in all four, the results are written.
+    unsafe {
+        check("cuDeviceGetUuid", driver.cuDeviceGetUuid(&mut uuid, handle))?;
+        if !driver.cuDeviceGetUuid_v2(&mut uuid_v2, handle).is_success() {
+            uuid_v2 = uuid;
+        }
+        check("cuDeviceTotalMem", driver.cuDeviceTotalMem_v2(&mut total, handle))?;
+        let minimum = CUmemAllocationGranularity_flags::MINIMUM;
+        let granular = driver.cuMemGetAllocationGranularity(&mut granularity, &properties, minimum);
+        check("cuMemGetAllocationGranularity", granular)?;
+    }
+    // SAFETY: the function writes at most `length` bytes.
+    let name = text(|buffer, length| unsafe { driver.cuDeviceGetName(buffer, length, handle) });
+    // SAFETY: as above.
+    let pci_bus_id =
+        text(|buffer, length| unsafe { driver.cuDeviceGetPCIBusId(buffer, length, handle) });
+    let info = DeviceInfo {
+        name: name.map_err(|result| DriverError::Refused { call: "cuDeviceGetName", result })?,
+        uuid: uuid.bytes.map(|byte| byte as u8),
+        uuid_v2: uuid_v2.bytes.map(|byte| byte as u8),
+        pci_bus_id: pci_bus_id.unwrap_or_default(),
+        luid: None,
+        total_memory_bytes: total as u64,
+        attributes: attributes(driver, handle),
+        stream_priorities: (0, 0),
+    };
+    Ok(Device {
+        info,
+        handle,
+        granularity_bytes: granularity as u64,
+        executor: None,
+        lost: false,
+        kernels_of_departed: 0,
+        deaths: 0,
+    })
+}
+
+fn attributes(driver: Driver, device: CUdevice) -> Vec<(i32, i32)> {
+    let read = |number: u32| {
+        let mut value = 0;
+        // SAFETY: the result is written.
+        let result =
+            unsafe { driver.cuDeviceGetAttribute(&mut value, CUdevice_attribute(number), device) };
+        result.is_success().then_some((number as i32, value))
+    };
+    (1..CUdevice_attribute::MAX.0).filter_map(read).collect()
+}
+
+fn text(fill: impl FnOnce(*mut c_char, i32) -> CUresult) -> Result<String, CUresult> {
+    let mut buffer = [0u8; 256];
+    fill(buffer.as_mut_ptr().cast(), buffer.len() as i32 - 1).ok()?;
+    let text = CStr::from_bytes_until_nul(&buffer).unwrap_or_default();
+    Ok(text.to_string_lossy().into_owned())
+}
+
+fn check(call: &'static str, result: CUresult) -> Result<(), DriverError> {
+    result.ok().map_err(|result| DriverError::Refused { call, result })
+}
+
+/// `GPU-d123c540-3d02-b0d8-c638-e90011910307`.
+pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
+    let mut text = String::from("GPU-");
+    for (index, byte) in uuid.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn uuids_are_printed_as_the_original_does() {
+        let uuid = [
+            0xd1, 0x23, 0xc5, 0x40, 0x3d, 0x02, 0xb0, 0xd8, 0xc6, 0x38, 0xe9, 0, 0x11, 0x91, 0x03,
+            0x07,
+        ];
+        assert_eq!(super::uuid_text(&uuid), "GPU-d123c540-3d02-b0d8-c638-e90011910307");
+    }
+}

@@ -1,0 +1,291 @@
+//! The keeper: the server process that a daemon starts for one user.
+//!
+//! One thread, one loop over the daemon's socket, the executors' and the clients'. It owns the device memory of all clients, which it
+//! creates without a CUDA context ([`session`]), starts an executor per device ([`executors`]), and knows who is attached
+//! ([`clients`]). What it tells the daemon is in [`snapshot`]. No client can make it wait: packets to clients are sent at once or never.
+
+mod attach;
+mod clients;
+mod devices;
+mod executors;
+pub mod options;
+mod requests;
+mod session;
+mod snapshot;
+
+pub use options::Options;
+
+use crate::driver::Driver;
+use crate::log::{log_other, log_server};
+use crate::policy::windows::WindowSpace;
+use clients::Client;
+use devices::Device;
+use link::socket::{Connection, Received, SocketError};
+use link::wire::daemon::{
+    ClientSnapshot, Defaults, ServerStatus, ShutdownMode, ToDaemon, ToServer,
+};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use session::Session;
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Longest wait for a daemon or an executor to take a packet.
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest sleep of the loop.
+const LOOP_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Runs a server from its command line, program and subcommand left out; see [`Options`].
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match options::keeper_options(arguments) {
+        Ok(options) => run(&options),
+        Err(message) => {
+            log_other!("openmps server: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs a server until the daemon shuts it down.
+pub fn run(options: &Options) -> ExitCode {
+    log_other!("Startup");
+    // SAFETY: the daemon passed this descriptor for this use, and nothing else in the process has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(options.control_fd) };
+    let daemon = match Connection::from_socket(socket) {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            log_other!(
+                "openmps server: descriptor {} is not the daemon's socket: {error}",
+                options.control_fd
+            );
+            return ExitCode::from(2);
+        }
+    };
+    log_other!("Initializing server process");
+    match start(options) {
+        Ok((driver, driver_version, devices)) => {
+            Keeper::new(options, daemon, driver, driver_version, devices).serve()
+        }
+        Err(message) => {
+            log_other!("Server could not start: {message}");
+            let _ = daemon.send(&ToDaemon::Failed { message }, &[], PEER_TIMEOUT);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(options: &Options) -> Result<(Driver, i32, Vec<Device>), String> {
+    let driver = Driver::open(&options.native_driver).map_err(|error| error.to_string())?;
+    let (driver_version, mut devices) =
+        devices::query(driver).map_err(|error| error.to_string())?;
+    for (index, device) in devices.iter_mut().enumerate() {
+        device.start_executor(options, index as u32)?;
+    }
+    for (index, device) in devices.iter_mut().enumerate() {
+        device.await_executor(index as u32)?;
+    }
+    log_server!("OpenMPS server {}", env!("CARGO_PKG_VERSION"));
+    log_server!(
+        "Native driver {} of CUDA version {driver_version}",
+        options.native_driver.display()
+    );
+    log_server!("Server has started");
+    Ok((driver, driver_version, devices))
+}
+
+/// Whether the loop goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    Serving,
+    /// Ends when the last client has left.
+    Draining,
+    /// Ends now.
+    Ending,
+}
+
+pub(crate) struct Keeper {
+    options: Options,
+    daemon: Option<Connection>,
+    driver: Driver,
+    driver_version: i32,
+    devices: Vec<Device>,
+    windows: WindowSpace,
+    clients: BTreeMap<u64, Client>,
+    sessions: BTreeMap<u64, Session>,
+    departed: VecDeque<ClientSnapshot>,
+    clients_ever: u64,
+    next_session: u64,
+    next_context_serial: u64,
+    defaults: Defaults,
+    course: Course,
+}
+
+/// Who has something to say.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Daemon,
+    Executor(usize),
+    Client(u64),
+    ClientProcess(u64),
+}
+
+impl Keeper {
+    fn new(
+        options: &Options,
+        daemon: Connection,
+        driver: Driver,
+        driver_version: i32,
+        devices: Vec<Device>,
+    ) -> Self {
+        let largest =
+            devices.iter().map(|device| device.info.total_memory_bytes).max().unwrap_or(0);
+        Self {
+            options: options.clone(),
+            daemon: Some(daemon),
+            driver,
+            driver_version,
+            devices,
+            windows: WindowSpace::new(largest),
+            clients: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            departed: VecDeque::new(),
+            clients_ever: 0,
+            next_session: 1,
+            next_context_serial: 1,
+            defaults: Defaults::default(),
+            course: Course::Serving,
+        }
+    }
+
+    fn serve(mut self) -> ExitCode {
+        self.tell_daemon(&ToDaemon::Ready);
+        self.tell_daemon(&ToDaemon::Status(ServerStatus::Active));
+        while !self.finished() {
+            for source in self.wait() {
+                match source {
+                    Source::Daemon => self.hear_daemon(),
+                    Source::Executor(device) => self.hear_executor(device),
+                    Source::Client(client) => self.hear_client(client),
+                    Source::ClientProcess(client) => self.client_left(client),
+                }
+            }
+        }
+        self.end()
+    }
+
+    fn finished(&self) -> bool {
+        match self.course {
+            Course::Serving => false,
+            Course::Draining => self.clients.is_empty() && self.sessions.is_empty(),
+            Course::Ending => true,
+        }
+    }
+
+    /// Those that can be heard, or nobody after a while.
+    fn wait(&self) -> Vec<Source> {
+        let mut sources = Vec::new();
+        let mut polled = Vec::new();
+        let mut add = |source, descriptor| {
+            sources.push(source);
+            polled.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN | PollFlags::RDHUP));
+        };
+        if let Some(daemon) = &self.daemon {
+            add(Source::Daemon, daemon.as_fd());
+        }
+        for (index, device) in self.devices.iter().enumerate() {
+            if let Some(executor) = &device.executor {
+                add(Source::Executor(index), executor.connection().as_fd());
+            }
+        }
+        for (&id, client) in &self.clients {
+            add(Source::Client(id), client.connection.as_fd());
+            if let Some(process) = &client.process {
+                add(Source::ClientProcess(id), process.as_fd());
+            }
+        }
+        // An interrupted or failed wait is an empty one: the loop comes back.
+        let _ = rustix::event::poll(&mut polled, Some(&LOOP_TIMEOUT));
+        let ready = polled.iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>();
+        sources
+            .into_iter()
+            .zip(ready)
+            .filter_map(|(source, ready)| ready.then_some(source))
+            .collect()
+    }
+
+    fn hear_daemon(&mut self) {
+        let Some(daemon) = &self.daemon else { return };
+        match daemon.try_receive::<ToServer>() {
+            Ok(None) => {}
+            Ok(Some(Received { message, descriptors })) => self.obey(message, descriptors),
+            Err(SocketError::Closed) => {
+                log_server!("The control daemon is gone; waiting for current clients to finish");
+                self.daemon = None;
+                self.course = Course::Draining;
+            }
+            Err(error) => log_server!("The control daemon cannot be understood: {error}"),
+        }
+    }
+
+    fn obey(&mut self, message: ToServer, descriptors: Vec<OwnedFd>) {
+        match message {
+            ToServer::Attach { hello, peer } => match descriptors.into_iter().next() {
+                Some(socket) => self.attach(hello, peer, socket),
+                None => log_server!(
+                    "The control daemon announced client {} without its socket",
+                    peer.pid
+                ),
+            },
+            ToServer::Snapshot { id } => {
+                let snapshot = self.snapshot();
+                self.tell_daemon(&ToDaemon::Snapshot { id, snapshot });
+            }
+            ToServer::Terminate { id, pid } => {
+                let code = self.terminate(pid);
+                self.tell_daemon(&ToDaemon::Terminated { id, code });
+            }
+            ToServer::SetDefaults(defaults) => self.defaults = defaults,
+            ToServer::Shutdown(mode) => {
+                log_server!("Server has been notified to shutdown");
+                self.course = match mode {
+                    ShutdownMode::WhenIdle => {
+                        log_server!("Waiting for current clients to finish");
+                        Course::Draining
+                    }
+                    ShutdownMode::Now => Course::Ending,
+                };
+            }
+        }
+    }
+
+    fn tell_daemon(&mut self, message: &ToDaemon) {
+        let Some(daemon) = &self.daemon else { return };
+        if let Err(error) = daemon.send(message, &[], PEER_TIMEOUT) {
+            log_server!("The control daemon cannot be told: {error}");
+        }
+    }
+
+    fn tell_status(&mut self) {
+        let fault = self.devices.iter().any(|device| device.lost);
+        self.tell_daemon(&ToDaemon::Status(if fault {
+            ServerStatus::Fault
+        } else {
+            ServerStatus::Active
+        }));
+    }
+
+    fn end(mut self) -> ExitCode {
+        // Clients see their sockets close.
+        self.clients.clear();
+        for (index, device) in self.devices.iter_mut().enumerate() {
+            if let Some(executor) = device.executor.take() {
+                log_server!("Destroy server context on device {index} ({})", device.info.name);
+                executor.stop();
+            }
+        }
+        log_server!("Exiting");
+        ExitCode::SUCCESS
+    }
+}

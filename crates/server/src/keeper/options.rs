@@ -1,0 +1,127 @@
+//! Command lines of the two server processes. The daemon and the keeper write them; people do not.
+
+use rustix::fd::RawFd;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Names the native driver where the command line does not.
+pub const NATIVE_DRIVER_VARIABLE: &str = "OPENMPS_NATIVE_DRIVER";
+/// What the loader finds when nothing names one.
+const DEFAULT_NATIVE_DRIVER: &str = "libcuda.so.1";
+
+/// How a server is started: `--control-fd N [--native-driver PATH] [--executor-program PATH]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Descriptor of the socket to the daemon.
+    pub control_fd: RawFd,
+    /// The native driver's library.
+    pub native_driver: PathBuf,
+    /// What is started as `PROGRAM executor ...`: this very executable, unless named.
+    pub executor_program: PathBuf,
+}
+
+impl Options {
+    /// With what the environment and this process say: the driver that [`NATIVE_DRIVER_VARIABLE`] names, this very executable.
+    ///
+    /// # Errors
+    /// A message, when this executable cannot be found.
+    pub fn from_environment(control_fd: RawFd) -> Result<Self, String> {
+        keeper_options(["--control-fd".into(), control_fd.to_string().into()])
+    }
+}
+
+/// Reads a server's command line, program and subcommand left out.
+///
+/// # Errors
+/// A message that names the argument.
+pub fn keeper_options(arguments: impl IntoIterator<Item = OsString>) -> Result<Options, String> {
+    let mut given = parse(arguments)?;
+    let executor_program = match given.executor_program.take() {
+        Some(program) => program,
+        None => std::env::current_exe()
+            .map_err(|error| format!("cannot find this executable: {error}"))?,
+    };
+    Ok(Options {
+        control_fd: given.control_fd()?,
+        native_driver: given.native_driver(),
+        executor_program,
+    })
+}
+
+/// Reads an executor's command line, program and subcommand left out.
+pub(crate) fn executor_options(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<crate::executor::Options, String> {
+    let given = parse(arguments)?;
+    Ok(crate::executor::Options {
+        control_fd: given.control_fd()?,
+        native_driver: given.native_driver(),
+    })
+}
+
+#[derive(Default)]
+struct Given {
+    control_fd: Option<RawFd>,
+    native_driver: Option<PathBuf>,
+    executor_program: Option<PathBuf>,
+}
+
+impl Given {
+    fn control_fd(&self) -> Result<RawFd, String> {
+        self.control_fd.ok_or_else(|| {
+            "--control-fd N is missing; this is started by the daemon, not by hand".into()
+        })
+    }
+
+    fn native_driver(&self) -> PathBuf {
+        let named = self.native_driver.clone();
+        let from_environment =
+            || std::env::var_os(NATIVE_DRIVER_VARIABLE).filter(|path| !path.is_empty());
+        named
+            .or_else(|| from_environment().map(PathBuf::from))
+            .unwrap_or_else(|| DEFAULT_NATIVE_DRIVER.into())
+    }
+}
+
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Given, String> {
+    let mut given = Given::default();
+    let mut arguments = arguments.into_iter();
+    while let Some(name) = arguments.next() {
+        let name = name.to_string_lossy().into_owned();
+        let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
+        match name.as_str() {
+            "--control-fd" => {
+                let number = value
+                    .to_str()
+                    .and_then(|text| text.parse().ok())
+                    .filter(|&number: &RawFd| number >= 0);
+                given.control_fd =
+                    Some(number.ok_or_else(|| format!("--control-fd {value:?} is no descriptor"))?);
+            }
+            "--native-driver" => given.native_driver = Some(value.into()),
+            "--executor-program" => given.executor_program = Some(value.into()),
+            _ => return Err(format!("unknown argument {name}")),
+        }
+    }
+    Ok(given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read_and_complaints_name_them() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let options =
+            keeper_options(words("--control-fd 5 --native-driver /x --executor-program /y"))
+                .unwrap();
+        let expected =
+            Options { control_fd: 5, native_driver: "/x".into(), executor_program: "/y".into() };
+        assert_eq!(options, expected);
+        assert!(keeper_options(words("--native-driver /x")).unwrap_err().contains("--control-fd"));
+        assert!(keeper_options(words("--control-fd -1")).unwrap_err().contains("-1"));
+        assert!(keeper_options(words("--control-fd")).unwrap_err().contains("value"));
+        assert!(keeper_options(words("--foo 1")).unwrap_err().contains("--foo"));
+    }
+}

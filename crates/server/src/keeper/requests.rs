@@ -1,0 +1,204 @@
+//! What clients ask on their sockets: contexts.
+
+use super::Keeper;
+use super::clients::Client;
+use super::devices::uuid_text;
+use super::session::Session;
+use crate::executor_link::{OpenSession, ToExecutor};
+use crate::log::log_server;
+use crate::policy::MAX_CONTEXTS_PER_DEVICE;
+use crate::policy::grants::Grants;
+use crate::policy::limits::memory_limit_bytes;
+use cuda_abi::types::CUresult;
+use link::socket::{Received, SocketError};
+use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, Refusal};
+use link::wire::daemon::ContextSnapshot;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+impl Keeper {
+    pub(super) fn hear_client(&mut self, id: u64) {
+        let Some(client) = self.clients.get(&id) else { return };
+        match client.connection.try_receive::<ClientRequest>() {
+            Ok(None) => {}
+            Ok(Some(Received { message: ClientRequest::OpenContext { device }, .. })) => {
+                self.open_context(id, device)
+            }
+            Ok(Some(Received { message: ClientRequest::CloseContext { device }, .. })) => {
+                self.close_context(id, device);
+            }
+            Err(SocketError::Closed) => self.client_left(id),
+            Err(error) => self.disconnect(id, &error.to_string()),
+        }
+    }
+
+    fn open_context(&mut self, id: u64, device: u32) {
+        let Some(client) = self.clients.get(&id) else { return };
+        if client.opening.is_some() {
+            return self.disconnect(id, "it asks for a context while another is being made");
+        }
+        match self.may_open(client, device) {
+            Err(refusal) => {
+                log_server!(
+                    "Client {} gets no context on device {device}: {}",
+                    client.peer.pid,
+                    refusal.message
+                );
+                self.reply(id, &ClientReply::Refused(refusal), &[]);
+            }
+            Ok(()) if client.sessions.contains_key(&device) => self.context_opened(id, device, &[]),
+            Ok(()) => {
+                if let Err(refusal) = self.open_session(id, device) {
+                    self.reply(id, &ClientReply::Refused(refusal), &[]);
+                }
+            }
+        }
+    }
+
+    fn may_open(&self, client: &Client, device: u32) -> Result<(), Refusal> {
+        let refusal = |code: CUresult, message: String| Err(Refusal { code: code.0, message });
+        let Some(slot) = self.devices.get(device as usize) else {
+            return refusal(CUresult::ERROR_INVALID_DEVICE, format!("there is no device {device}"));
+        };
+        if slot.lost && !client.sessions.contains_key(&device) {
+            let message =
+                "the device has failed; it comes back when its present clients have ended".into();
+            return refusal(CUresult::ERROR_MPS_SERVER_NOT_READY, message);
+        }
+        let on_device = |client: &Client| {
+            let opening = usize::from(client.opening == Some(device));
+            client.contexts.iter().filter(|context| context.device == device).count() + opening
+        };
+        let contexts: usize = self.clients.values().map(on_device).sum();
+        if contexts >= MAX_CONTEXTS_PER_DEVICE {
+            let message =
+                format!("the maximum of {MAX_CONTEXTS_PER_DEVICE} client contexts is reached");
+            return refusal(CUresult::ERROR_MPS_MAX_CLIENTS_REACHED, message);
+        }
+        Ok(())
+    }
+
+    fn open_session(&mut self, id: u64, device: u32) -> Result<(), Refusal> {
+        let none = |message: &str| Refusal {
+            code: CUresult::ERROR_OUT_OF_MEMORY.0,
+            message: message.into(),
+        };
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        let slot = &mut self.devices[device as usize];
+        let Some(executor) = &mut slot.executor else {
+            return Err(none("the device has no executor"));
+        };
+        let counter_slot = executor
+            .take_slot()
+            .ok_or_else(|| none("too many sessions of ended clients still run"))?;
+        let Some(windows) = self.windows.take() else {
+            executor.free_slot(counter_slot);
+            return Err(none("no window of addresses is free"));
+        };
+        let (limit, complaint) = memory_limit_bytes(&self.defaults, &client.hello.limits, device);
+        if let Some(complaint) = complaint {
+            log_server!("Client {}: {complaint}; ignored", client.peer.pid);
+        }
+        let session = self.next_session;
+        self.next_session += 1;
+        let context = client.contexts_ever.get(&device).copied().unwrap_or(0) + 1;
+        let label = format!("Client {{PID: {}, Context ID: {context}}}", client.peer.pid);
+        client.opening = Some(device);
+        client.sessions.insert(device, session);
+        let grants = Grants::new(windows.device, limit);
+        self.sessions
+            .insert(session, Session::new(id, device as usize, counter_slot, windows, grants));
+        let open = OpenSession {
+            session,
+            label,
+            counter_slot,
+            device_window: windows.device,
+            host_window: windows.host,
+            memory_limit_bytes: limit,
+        };
+        executor.tell(&ToExecutor::OpenSession(open), &[]);
+        Ok(())
+    }
+
+    /// The executor has made a session; its client gets the descriptors.
+    pub(super) fn session_opened(&mut self, session: u64, descriptors: &[OwnedFd]) {
+        let Some(found) = self.sessions.get(&session) else { return };
+        let (client, device) = (found.client, found.device as u32);
+        if !self.clients.contains_key(&client) {
+            // It left meanwhile; its session has been told to close.
+            return;
+        }
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        self.context_opened(client, device, &descriptors);
+    }
+
+    /// The executor could not make a session.
+    pub(super) fn session_refused(&mut self, session: u64, code: u32, message: String) {
+        let Some(found) = self.sessions.get(&session) else { return };
+        let (client, device) = (found.client, found.device as u32);
+        log_server!("A session could not be opened: {message}");
+        self.forget_session(session);
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.opening = None;
+            client.sessions.remove(&device);
+        }
+        self.reply(client, &ClientReply::Refused(Refusal { code, message }), &[]);
+    }
+
+    fn context_opened(&mut self, id: u64, device: u32, descriptors: &[BorrowedFd<'_>]) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(session) =
+            client.sessions.get(&device).and_then(|session| self.sessions.get(session))
+        else {
+            return;
+        };
+        let counter = client.contexts_ever.entry(device).or_insert(0);
+        *counter += 1;
+        let context_id = *counter;
+        client.opening = None;
+        client.contexts.push(ContextSnapshot {
+            device,
+            context_id,
+            serial: self.next_context_serial,
+        });
+        self.next_context_serial += 1;
+        let info = &self.devices[device as usize].info;
+        let label = format!("{{PID: {}, Context ID: {context_id}}}", client.peer.pid);
+        log_server!("Received new client request for {label}");
+        log_server!("Client {label} connected");
+        log_server!("Creating worker thread for client {label}");
+        log_server!("Device {} (uuid {}) is associated", info.name, uuid_text(&info.uuid));
+        log_server!("Status of client {label} is ACTIVE");
+        let opened = ContextOpened {
+            context_id,
+            first: !descriptors.is_empty(),
+            device_window: session.windows.device,
+            host_window: session.windows.host,
+        };
+        self.reply(id, &ClientReply::ContextOpened(opened), descriptors);
+    }
+
+    fn close_context(&mut self, id: u64, device: u32) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(position) = client.contexts.iter().rposition(|context| context.device == device)
+        else {
+            return self.disconnect(id, "it closes a context that it does not have");
+        };
+        let context = client.contexts.remove(position);
+        let pid = client.peer.pid;
+        let left: usize = self.clients.values().map(|client| client.contexts.len()).sum();
+        log_server!(
+            "Client {{PID: {pid}, Context ID: {}}} exiting. Number of active client contexts is {left}.",
+            context.context_id
+        );
+        self.reply(id, &ClientReply::ContextClosed, &[]);
+    }
+
+    /// Answers a client at once, or drops it: nobody waits for a client that does not read.
+    fn reply(&mut self, id: u64, reply: &ClientReply, descriptors: &[BorrowedFd<'_>]) {
+        let Some(client) = self.clients.get(&id) else { return };
+        if let Err(error) = client.connection.send(reply, descriptors, Duration::ZERO) {
+            self.disconnect(id, &error.to_string());
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Sessions as the keeper sees them: a client on a device, its windows and its memory.
+
+use super::Keeper;
+use super::devices::allocation_properties;
+use crate::executor_link::{GrantOutcome, ToExecutor};
+use crate::log::log_server;
+use crate::policy::grants::Grants;
+use crate::policy::windows::WindowPair;
+use cuda_abi::types::*;
+use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use std::collections::BTreeMap;
+
+/// One client on one device, until all its work there has ended.
+pub(crate) struct Session {
+    pub(crate) client: u64,
+    pub(crate) device: usize,
+    pub(crate) counter_slot: usize,
+    pub(crate) windows: WindowPair,
+    pub(crate) grants: Grants,
+    /// First address of a grant to its memory.
+    memory: BTreeMap<u64, CUmemGenericAllocationHandle>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        client: u64,
+        device: usize,
+        counter_slot: usize,
+        windows: WindowPair,
+        grants: Grants,
+    ) -> Self {
+        Self { client, device, counter_slot, windows, grants, memory: BTreeMap::new() }
+    }
+}
+
+impl Keeper {
+    /// Makes memory for a session and sends it to the executor.
+    pub(super) fn grant(&mut self, id: u64, size_bytes: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let device = &self.devices[session.device];
+        let Some(executor) = &device.executor else { return };
+        let planned = session.grants.plan(size_bytes, device.granularity_bytes);
+        let made =
+            planned.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY).and_then(|(address, size_bytes)| {
+                let made = make_memory(self.driver, device.handle, size_bytes);
+                if made.is_err() {
+                    session.grants.release(address);
+                }
+                made.map(|(memory, file)| (address, size_bytes, memory, file))
+            });
+        match made {
+            Ok((address, size_bytes, memory, file)) => {
+                session.memory.insert(address, memory);
+                let grant = GrantOutcome::Memory { address, size_bytes };
+                executor.tell(&ToExecutor::Granted { session: id, grant }, &[file.as_fd()]);
+            }
+            Err(code) => {
+                let grant = GrantOutcome::Refused(code.0);
+                executor.tell(&ToExecutor::Granted { session: id, grant }, &[]);
+            }
+        }
+    }
+
+    /// An executor has unmapped a grant.
+    pub(super) fn release(&mut self, id: u64, address: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some(memory) = session.memory.remove(&address) {
+            session.grants.release(address);
+            release_memory(self.driver, memory);
+        }
+    }
+
+    /// Gives back all that a session had; its executor has nothing of it any more.
+    pub(super) fn forget_session(&mut self, id: u64) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        for memory in session.memory.into_values() {
+            release_memory(self.driver, memory);
+        }
+        self.windows.give_back(session.windows);
+        let device = &mut self.devices[session.device];
+        if let Some(executor) = &mut device.executor {
+            let counts = executor.counters.read(session.counter_slot);
+            device.kernels_of_departed += counts.kernels;
+            executor.free_slot(session.counter_slot);
+            self.add_final_counts(session.client, session.device, counts);
+        }
+    }
+}
+
+fn make_memory(
+    driver: crate::driver::Driver,
+    device: CUdevice,
+    size_bytes: u64,
+) -> Result<(CUmemGenericAllocationHandle, OwnedFd), CUresult> {
+    let mut memory = CUmemGenericAllocationHandle::default();
+    let properties = allocation_properties(device);
+    // SAFETY: the properties are complete; `memory` is written.
+    unsafe { driver.cuMemCreate(&mut memory, size_bytes as usize, &properties, 0) }.ok()?;
+    let mut descriptor: i32 = -1;
+    let kind = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
+    // SAFETY: a live handle; a descriptor is written.
+    let exported = unsafe {
+        driver.cuMemExportToShareableHandle((&raw mut descriptor).cast(), memory, kind, 0)
+    }
+    .ok();
+    if let Err(code) = exported {
+        release_memory(driver, memory);
+        return Err(code);
+    }
+    // SAFETY: the driver made this descriptor for the caller.
+    Ok((memory, unsafe { OwnedFd::from_raw_fd(descriptor) }))
+}
+
+fn release_memory(driver: crate::driver::Driver, memory: CUmemGenericAllocationHandle) {
+    // SAFETY: a live handle that is used no more.
+    let released = unsafe { driver.cuMemRelease(memory) };
+    if !released.is_success() {
+        log_server!("Device memory was not released: {released}");
+    }
+}

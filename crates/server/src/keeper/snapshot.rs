@@ -1,0 +1,43 @@
+//! One moment of the server, for the daemon.
+
+use super::Keeper;
+use super::devices::uuid_text;
+use link::wire::daemon::{DeviceSnapshot, ServerSnapshot};
+
+impl Keeper {
+    pub(super) fn snapshot(&self) -> ServerSnapshot {
+        let clients =
+            self.clients.iter().map(|(&id, client)| self.client_snapshot(id, client)).collect();
+        let mut departed: Vec<_> = self.departed.iter().cloned().collect();
+        // What still runs for those that have just left counts already.
+        for session in self.sessions.values() {
+            let Some(executor) = &self.devices[session.device].executor else { continue };
+            if let Some(departed) =
+                departed.iter_mut().find(|departed| departed.client_id == session.client)
+            {
+                let counts = executor.counters.read(session.counter_slot);
+                departed.kernels += counts.kernels;
+                departed.copied_bytes += counts.copied_bytes;
+                departed.commands += counts.commands;
+            }
+        }
+        let devices = (0..self.devices.len()).map(|index| self.device_snapshot(index)).collect();
+        ServerSnapshot { devices, clients, departed, clients_ever: self.clients_ever }
+    }
+
+    fn device_snapshot(&self, index: usize) -> DeviceSnapshot {
+        let device = &self.devices[index];
+        let sessions = || self.sessions.values().filter(move |session| session.device == index);
+        let running_kernels: u64 = device.executor.as_ref().map_or(0, |executor| {
+            sessions().map(|session| executor.counters.read(session.counter_slot).kernels).sum()
+        });
+        DeviceSnapshot {
+            uuid: uuid_text(&device.info.uuid),
+            name: device.info.name.clone(),
+            pci_bus_id: device.info.pci_bus_id.clone(),
+            executor_pid: device.executor.as_ref().map_or(0, |executor| executor.pid()),
+            granted_bytes: sessions().map(|session| session.grants.granted_bytes()).sum(),
+            kernels_ever: device.kernels_of_departed + running_kernels,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Where in a client's device window its grants lie, and how much it has.
+
+use super::ranges::Ranges;
+use link::wire::attach::Window;
+
+/// What one client has been granted on one device.
+#[derive(Clone, Debug)]
+pub struct Grants {
+    window: Window,
+    ranges: Ranges,
+    granted_bytes: u64,
+    limit_bytes: Option<u64>,
+}
+
+/// Why nothing was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantRefusal {
+    /// Its limit would be exceeded.
+    OverLimit,
+    /// No gap of the window is large enough.
+    NoAddresses,
+}
+
+impl Grants {
+    /// None yet.
+    pub fn new(window: Window, limit_bytes: Option<u64>) -> Self {
+        Self { window, ranges: Ranges::default(), granted_bytes: 0, limit_bytes }
+    }
+
+    /// Plans a grant of `size_bytes`, rounded up to `granularity_bytes`: the lowest gap that holds it. Returns address and length; it counts from now on.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn plan(
+        &mut self,
+        size_bytes: u64,
+        granularity_bytes: u64,
+    ) -> Result<(u64, u64), GrantRefusal> {
+        let granularity_bytes = granularity_bytes.max(1);
+        let size_bytes = size_bytes
+            .max(1)
+            .checked_next_multiple_of(granularity_bytes)
+            .ok_or(GrantRefusal::NoAddresses)?;
+        let total = self.granted_bytes.checked_add(size_bytes).ok_or(GrantRefusal::NoAddresses)?;
+        if self.limit_bytes.is_some_and(|limit| total > limit) {
+            return Err(GrantRefusal::OverLimit);
+        }
+        let mut at = self.window.base;
+        for (address, length) in self.ranges.iter() {
+            if address - at >= size_bytes {
+                break;
+            }
+            at = address + length;
+        }
+        if !self.window.contains(at, size_bytes) || !self.ranges.insert(at, size_bytes) {
+            return Err(GrantRefusal::NoAddresses);
+        }
+        self.granted_bytes = total;
+        Ok((at, size_bytes))
+    }
+
+    /// Forgets the grant that begins at `address`; its length, if there was one.
+    pub fn release(&mut self, address: u64) -> Option<u64> {
+        let (_, size_bytes) = self.ranges.iter().find(|&(start, _)| start == address)?;
+        self.ranges.remove(address, size_bytes);
+        self.granted_bytes -= size_bytes;
+        Some(size_bytes)
+    }
+
+    /// Bytes granted now.
+    pub fn granted_bytes(&self) -> u64 {
+        self.granted_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn grants_are_rounded_counted_and_fill_the_lowest_gap() {
+        let window = Window { base: 1 << 40, size_bytes: 64 * MIB };
+        let mut grants = Grants::new(window, None);
+        assert_eq!(grants.plan(1, 2 * MIB), Ok((window.base, 2 * MIB)));
+        assert_eq!(grants.plan(4 * MIB, 2 * MIB), Ok((window.base + 2 * MIB, 4 * MIB)));
+        assert_eq!(grants.release(window.base), Some(2 * MIB));
+        assert_eq!(grants.release(window.base), None);
+        assert_eq!(grants.plan(4 * MIB, 2 * MIB), Ok((window.base + 6 * MIB, 4 * MIB)));
+        assert_eq!(grants.plan(MIB, 2 * MIB), Ok((window.base, 2 * MIB)));
+        assert_eq!(grants.granted_bytes(), 10 * MIB);
+    }
+
+    #[test]
+    fn limits_and_the_window_end_it() {
+        let window = Window { base: 1 << 40, size_bytes: 64 * MIB };
+        let mut grants = Grants::new(window, Some(8 * MIB));
+        assert_eq!(grants.plan(9 * MIB, 2 * MIB), Err(GrantRefusal::OverLimit));
+        assert!(grants.plan(8 * MIB, 2 * MIB).is_ok());
+        assert_eq!(grants.plan(1, 2 * MIB), Err(GrantRefusal::OverLimit));
+        let mut unlimited = Grants::new(window, None);
+        assert_eq!(unlimited.plan(65 * MIB, 2 * MIB), Err(GrantRefusal::NoAddresses));
+        assert_eq!(unlimited.plan(u64::MAX, 2 * MIB), Err(GrantRefusal::NoAddresses));
+    }
+}

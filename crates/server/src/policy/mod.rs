@@ -1,0 +1,9 @@
+//! Decisions, as plain code: no I/O, no clock, no driver.
+
+pub mod grants;
+pub mod limits;
+pub mod ranges;
+pub mod windows;
+
+/// Contexts that one device serves at a time, as the original; the next is refused with CUDA_ERROR_MPS_MAX_CLIENTS_REACHED.
+pub const MAX_CONTEXTS_PER_DEVICE: usize = 48;
