@@ -65,14 +65,14 @@ impl Daemon {
         Puppet::start(&self.sandbox, Runtime::OpenMps)
     }
 
-    /// What `openmps ps --json` prints.
+    /// What `openmps status --json` prints.
     ///
     /// # Errors
     /// When the daemon does not answer.
     pub fn state(&self) -> Result<DaemonState> {
         let mut command =
             self.sandbox.command(self.sandbox.installation.openmps(), Runtime::OpenMps);
-        let finished = process::run(command.args(["ps", "--json"]), PATIENCE)?;
+        let finished = process::run(command.args(["status", "--json"]), PATIENCE)?;
         let text = finished.success()?;
         serde_json::from_str(text).with_context(|| format!("not understood: {text}"))
     }

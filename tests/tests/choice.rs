@@ -81,8 +81,10 @@ fn run_starts_what_is_missing_and_returns_the_exit_code() -> Result<()> {
     let program = sandbox.installation.program("rust", "cudarc");
     let cuda = run(&[&program.to_string_lossy()])?;
     ensure!(cuda.success()?.starts_with("cudarc: ok"), "{cuda:?}");
-    let state =
-        process::run(sandbox.command(&openmps, Runtime::OpenMps).args(["ps", "--json"]), PATIENCE)?;
+    let state = process::run(
+        sandbox.command(&openmps, Runtime::OpenMps).args(["status", "--json"]),
+        PATIENCE,
+    )?;
     ensure!(state.success()?.contains("cudarc"), "the program was not attached: {state:?}");
     Ok(())
 }

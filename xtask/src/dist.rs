@@ -25,6 +25,16 @@ pub(crate) struct Dist {
 }
 
 impl Dist {
+    /// The layout's place in the build directory, whether it is there or not.
+    pub(crate) fn at(paths: &Paths) -> Self {
+        Self { root: paths.target.join("dist") }
+    }
+
+    /// A directory in which the software GPU's driver has the name that programs open.
+    pub(crate) fn softcuda_directory(&self) -> PathBuf {
+        self.root.join("lib/softcuda")
+    }
+
     /// The directory that holds the client library as `libcuda.so` and `libcuda.so.1`.
     pub(crate) fn client_directory(&self) -> PathBuf {
         self.root.join("lib/openmps")
@@ -43,11 +53,11 @@ pub(crate) fn build(paths: &Paths) -> Result<Dist> {
         "--package=client",
         "--package=softcuda",
     ]))?;
-    let dist = Dist { root: paths.target.join("dist") };
+    let dist = Dist::at(paths);
     let built = paths.target.join("release");
     let bin = dist.root.join("bin");
     let lib = dist.client_directory();
-    let softcuda = dist.root.join("lib/softcuda");
+    let softcuda = dist.softcuda_directory();
     for directory in [&bin, &lib, &softcuda] {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;

@@ -5,6 +5,7 @@
 
 mod command;
 mod compat;
+mod demo;
 mod dist;
 mod paths;
 mod programs;
@@ -26,6 +27,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Run four CUDA programs alone and then at once under OpenMPS
+    Demo(demo::Demo),
     /// Build the release executables and libraries into target/dist
     Build,
     /// Install the CUDA compiler and libraries that the tests need into target/cuda-toolchain
@@ -46,6 +49,7 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let paths = Paths::find();
     match arguments.task {
+        Task::Demo(options) => demo::run(&paths, &options)?,
         Task::Build => {
             let dist = dist::build(&paths)?;
             println!("built {}", dist.root.display());

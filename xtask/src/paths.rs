@@ -12,10 +12,12 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// Finds the checkout that this executable was compiled in.
+    /// Finds the checkout that this executable was compiled in; on another machine, to which the build was copied, the
+    /// current directory takes its place.
     pub(crate) fn find() -> Self {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let root = manifest.parent().unwrap_or(manifest).to_path_buf();
+        let compiled_in = manifest.parent().unwrap_or(manifest).to_path_buf();
+        let root = if compiled_in.exists() { compiled_in } else { PathBuf::from(".") };
         let target = match env::var_os("CARGO_TARGET_DIR") {
             Some(directory) => root.join(directory),
             None => root.join("target"),

@@ -1,0 +1,112 @@
+//! `cargo xtask demo`: several CUDA programs on one device, first one after the other without OpenMPS, then all at once through it.
+//!
+//! The demo succeeds only if every result is right and the same both times, and if the server's own counters say that
+//! each of these processes was attached to it and that its kernels and copies went through it.
+
+mod interrupt;
+mod programs;
+mod session;
+mod table;
+
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+
+use crate::command;
+use crate::dist::{self, Dist};
+use crate::paths::Paths;
+use programs::{DEMO, Finished};
+use session::Session;
+
+/// What the demo is asked for.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Use what is already built
+    #[arg(long)]
+    built: bool,
+}
+
+/// Runs the demo.
+///
+/// # Errors
+/// When something cannot be built or started, a result is wrong, or a program did not run under OpenMPS.
+pub(crate) fn run(paths: &Paths, options: &Demo) -> Result<()> {
+    interrupt::catch();
+    let dist = if options.built { Dist::at(paths) } else { build(paths)? };
+    let session = Session::new(dist)?;
+    let result = show(paths, &session);
+    session.close()?;
+    interrupt::check()?;
+    result
+}
+
+fn build(paths: &Paths) -> Result<Dist> {
+    println!("building OpenMPS and the demo's programs");
+    let dist = dist::build(paths)?;
+    command::run(command::cargo().current_dir(&paths.root).args([
+        "build",
+        "--release",
+        "--package=demo-programs",
+    ]))?;
+    Ok(dist)
+}
+
+fn show(paths: &Paths, session: &Session) -> Result<()> {
+    println!("\ndriver: {}", session.driver());
+    println!("one after the other, without OpenMPS:");
+    let mut alone = Vec::new();
+    for program in DEMO {
+        let finished = session.start_natively(paths, program)?.finish()?;
+        println!("  {:<15} {:8.0} ms", program.name, finished.report.time_ms);
+        alone.push(finished);
+    }
+
+    println!("all {} at once, under OpenMPS", DEMO.len());
+    let start = Instant::now();
+    // The first `openmps run` starts the daemon; the others find it.
+    let running: Vec<_> =
+        DEMO.iter().map(|program| session.start_shared(paths, program)).collect::<Result<_>>()?;
+    let shared: Vec<Finished> =
+        running.into_iter().map(|program| program.finish()).collect::<Result<_>>()?;
+    let shared_ms = start.elapsed().as_secs_f64() * 1e3;
+
+    let counted = session.counters()?;
+    table::print(&alone, &shared, &counted);
+    let alone_ms: f64 = alone.iter().map(|finished| finished.report.time_ms).sum();
+    println!("\none after the other {alone_ms:.0} ms, at once {shared_ms:.0} ms, start of daemon and server included");
+    judge(&alone, &shared, &counted)?;
+    println!(
+        "\ndemo: success: {} processes of {} programs shared one {}, every result right, every kernel counted by server {}",
+        shared.len(),
+        DEMO.len(),
+        shared[0].report.device,
+        counted.server_pid,
+    );
+    Ok(())
+}
+
+fn judge(alone: &[Finished], shared: &[Finished], counted: &session::Counters) -> Result<()> {
+    for (alone, shared) in alone.iter().zip(shared) {
+        let report = &shared.report;
+        ensure!(alone.report.right, "{} was wrong without OpenMPS", report.program);
+        ensure!(report.right, "{} was wrong under OpenMPS", report.program);
+        ensure!(
+            report.checksum == alone.report.checksum,
+            "{} gave another result under OpenMPS",
+            report.program
+        );
+        ensure!(report.pid == shared.pid, "{} ran in a process that was not watched", report.program);
+        let Some(client) = counted.client(report.pid) else {
+            bail!("{}, process {}, was not attached to the server", report.program, report.pid);
+        };
+        ensure!(
+            client.kernels == report.kernels,
+            "the server ran {} kernels of {}, which launched {}",
+            client.kernels,
+            report.program,
+            report.kernels
+        );
+    }
+    Ok(())
+}
