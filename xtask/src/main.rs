@@ -10,6 +10,7 @@ mod dist;
 mod paths;
 mod programs;
 mod ptx;
+mod test;
 mod toolchain;
 
 use anyhow::Result;
@@ -29,6 +30,8 @@ struct Arguments {
 enum Task {
     /// Run four CUDA programs alone and then at once under OpenMPS
     Demo(demo::Demo),
+    /// Run every test: format, lints, unit tests, CUDA programs, black-box tests
+    Test(test::Test),
     /// Build the release executables and libraries into target/dist
     Build,
     /// Install the CUDA compiler and libraries that the tests need into target/cuda-toolchain
@@ -49,6 +52,7 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let paths = Paths::find();
     match arguments.task {
+        Task::Test(options) => test::run(&paths, &options)?,
         Task::Demo(options) => demo::run(&paths, &options)?,
         Task::Build => {
             let dist = dist::build(&paths)?;

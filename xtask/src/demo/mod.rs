@@ -74,7 +74,9 @@ fn show(paths: &Paths, session: &Session) -> Result<()> {
     let counted = session.counters()?;
     table::print(&alone, &shared, &counted);
     let alone_ms: f64 = alone.iter().map(|finished| finished.report.time_ms).sum();
-    println!("\none after the other {alone_ms:.0} ms, at once {shared_ms:.0} ms, start of daemon and server included");
+    println!(
+        "\none after the other {alone_ms:.0} ms, at once {shared_ms:.0} ms, start of daemon and server included"
+    );
     judge(&alone, &shared, &counted)?;
     println!(
         "\ndemo: success: {} processes of {} programs shared one {}, every result right, every kernel counted by server {}",
@@ -96,7 +98,11 @@ fn judge(alone: &[Finished], shared: &[Finished], counted: &session::Counters) -
             "{} gave another result under OpenMPS",
             report.program
         );
-        ensure!(report.pid == shared.pid, "{} ran in a process that was not watched", report.program);
+        ensure!(
+            report.pid == shared.pid,
+            "{} ran in a process that was not watched",
+            report.program
+        );
         let Some(client) = counted.client(report.pid) else {
             bail!("{}, process {}, was not attached to the server", report.program, report.pid);
         };

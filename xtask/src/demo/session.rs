@@ -97,7 +97,8 @@ impl Session {
         if !output.status.success() {
             bail!("openmps env: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
-        let named = text.lines().find_map(|line| line.strip_prefix("export OPENMPS_NATIVE_DRIVER="));
+        let named =
+            text.lines().find_map(|line| line.strip_prefix("export OPENMPS_NATIVE_DRIVER="));
         Ok(named.map(PathBuf::from))
     }
 

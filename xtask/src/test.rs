@@ -1,0 +1,184 @@
+//! `cargo xtask test`: everything that must hold before a change is accepted.
+//!
+//! It prints what it runs and closes with `N passed, N failed` alone on a line. A step that is no test runner, like the
+//! formatter, counts as one test.
+
+use std::io::{BufRead, BufReader, Write, stdout};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::command;
+use crate::dist;
+use crate::paths::Paths;
+use crate::programs;
+
+/// What to test.
+#[derive(Debug, Args)]
+pub(crate) struct Test {
+    /// Also what takes many minutes
+    #[arg(long)]
+    full: bool,
+    /// Only tests whose names contain this; formatter, lints and step counts are skipped
+    filter: Option<String>,
+}
+
+/// Threads of a test runner. The black-box tests mostly wait for other processes.
+const BLACK_BOX_THREADS: &str = "--test-threads=2";
+
+/// Tests passed and failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    passed: u64,
+    failed: u64,
+}
+
+/// One step of the whole.
+struct Step {
+    name: &'static str,
+    counts: Counts,
+    arguments: Vec<String>,
+}
+
+/// How a step's tests are counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    /// The step is one test.
+    AsOne,
+    /// Its runners print `test result:` lines.
+    ByRunner,
+}
+
+/// Runs all steps, also after one has failed.
+///
+/// # Errors
+/// When a test failed, or the product or the programs cannot be built.
+pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
+    let start = Instant::now();
+    let mut total = Count::default();
+    let mut failed_steps = Vec::new();
+    for step in steps(options) {
+        if step.name == BLACK_BOX {
+            announce("product and CUDA programs");
+            let dist = dist::build(paths)?;
+            programs::build(paths, &dist)?;
+        }
+        announce(step.name);
+        let count = run_step(paths, &step)?;
+        if count.failed > 0 {
+            failed_steps.push(step.name);
+        }
+        total.passed += count.passed;
+        total.failed += count.failed;
+    }
+    println!("\n{} s", start.elapsed().as_secs());
+    if !failed_steps.is_empty() {
+        println!("failed: {}", failed_steps.join(", "));
+    }
+    println!("{} passed, {} failed", total.passed, total.failed);
+    if total.failed > 0 {
+        bail!("not all tests passed");
+    }
+    if total.passed == 0 {
+        bail!(
+            "no test ran: is {:?} part of a test's name?",
+            options.filter.as_deref().unwrap_or("")
+        );
+    }
+    Ok(())
+}
+
+const BLACK_BOX: &str = "black-box tests";
+
+fn steps(options: &Test) -> Vec<Step> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let mut unit = words(&["test", "--workspace", "--exclude=openmps-tests", "--no-fail-fast"]);
+    let mut black_box = words(&["test", "--package=openmps-tests", "--no-fail-fast"]);
+    unit.extend(options.filter.clone());
+    black_box.extend(options.filter.clone());
+    black_box.extend(words(&["--", BLACK_BOX_THREADS]));
+    if options.full {
+        unit.extend(words(&["--", "--include-ignored"]));
+        black_box.extend(words(&["--include-ignored"]));
+    }
+    let mut steps = Vec::new();
+    if options.filter.is_none() {
+        steps.push(Step {
+            name: "format",
+            counts: Counts::AsOne,
+            arguments: words(&["fmt", "--all", "--check"]),
+        });
+        steps.push(Step {
+            name: "lints",
+            counts: Counts::AsOne,
+            arguments: words(&["clippy", "--workspace", "--all-targets", "--", "-Dwarnings"]),
+        });
+    }
+    steps.push(Step { name: "unit tests", counts: Counts::ByRunner, arguments: unit });
+    steps.push(Step { name: BLACK_BOX, counts: Counts::ByRunner, arguments: black_box });
+    steps
+}
+
+fn announce(step: &str) {
+    println!("\n=== {step}");
+}
+
+/// Runs cargo, shows its output as it comes, and counts.
+fn run_step(paths: &Paths, step: &Step) -> Result<Count> {
+    let mut child = cargo(paths, step)
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start cargo for {}", step.name))?;
+    let output = child.stdout.take().context("cargo has no output")?;
+    let mut count = Count::default();
+    for line in BufReader::new(output).lines() {
+        let line = line.context("cannot read cargo's output")?;
+        writeln!(stdout(), "{line}")?;
+        if step.counts == Counts::ByRunner
+            && let Some(more) = parse_result(&line)
+        {
+            count.passed += more.passed;
+            count.failed += more.failed;
+        }
+    }
+    let success = child.wait()?.success();
+    match (success, step.counts) {
+        (true, Counts::AsOne) => count.passed += 1,
+        // What did not even compile or crashed outside of a test has no line of its own.
+        (false, _) if count.failed == 0 => count.failed += 1,
+        _ => {}
+    }
+    Ok(count)
+}
+
+fn cargo(paths: &Paths, step: &Step) -> Command {
+    let mut cargo = command::cargo();
+    cargo.current_dir(&paths.root).args(&step.arguments).stdin(Stdio::null());
+    // Where a test failed is in its message; traces through the runner only hide it.
+    cargo.env("RUST_BACKTRACE", "0");
+    cargo
+}
+
+/// `test result: ok. 3 passed; 1 failed; ...`
+fn parse_result(line: &str) -> Option<Count> {
+    let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
+    let number = |word: &str| {
+        counts.split("; ").find_map(|part| part.strip_suffix(word)?.trim().parse::<u64>().ok())
+    };
+    Some(Count { passed: number(" passed")?, failed: number(" failed")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Count, parse_result};
+
+    #[test]
+    fn results_are_read_from_the_runners_closing_line() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s";
+        assert_eq!(parse_result(line), Some(Count { passed: 12, failed: 3 }));
+        assert_eq!(parse_result("test scan ... ok"), None);
+        assert_eq!(parse_result("test result: ok. nothing"), None);
+    }
+}
