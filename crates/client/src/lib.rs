@@ -42,6 +42,8 @@ mod session;
 mod slots;
 mod staging;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod visible;
 

@@ -78,10 +78,13 @@ fn free_area(client: &Client, area: &Area) -> Result {
         }
         Kind::Managed | Kind::Pinned(_) => free_shared(backend, id, area),
         Kind::Registered { ref alias, .. } => match alias.get() {
-            Some(alias) => restore(backend, id, alias),
+            Some(alias) => {
+                client.memory.remove(alias.address, |area| matches!(area.kind, Kind::Alias { .. }));
+                restore(backend, id, alias)
+            }
             None => Ok(()),
         },
-        Kind::Global => Ok(()),
+        Kind::Global | Kind::Alias { .. } => Ok(()),
     }
 }
 
@@ -190,6 +193,14 @@ pub(crate) fn device_address(client: &Client, address: u64) -> Result<u64> {
         Some(alias) => *alias,
         None => {
             let made = share_pages(client, &area)?;
+            let kind = Kind::Alias { first_page: made.first_page };
+            client.memory.insert(Area::new(
+                made.address,
+                made.size_bytes,
+                kind,
+                area.context,
+                area.device,
+            ));
             *alias.get_or_init(|| made)
         }
     };

@@ -31,6 +31,11 @@ pub(crate) enum Kind {
         /// The device's address of the same bytes, once it was asked for.
         alias: OnceLock<Alias>,
     },
+    /// The device's addresses of registered pages.
+    Alias {
+        /// The program's address of the first page.
+        first_page: u64,
+    },
 }
 
 /// A second mapping of registered pages, where the executor reaches them.
@@ -71,7 +76,7 @@ impl Area {
 
     /// Whether this process can read and write it through its address.
     pub(crate) fn is_host(&self) -> bool {
-        matches!(self.kind, Kind::Pinned(_) | Kind::Managed | Kind::Registered { .. })
+        !matches!(self.kind, Kind::Device | Kind::Pool { .. } | Kind::Global)
     }
 
     /// Whether the executor reaches it at the same address.

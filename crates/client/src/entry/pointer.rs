@@ -33,7 +33,7 @@ impl Value {
 
 fn memory_type(area: &Area) -> CUmemorytype {
     match area.kind {
-        Kind::Pinned(_) | Kind::Registered { .. } => CUmemorytype::HOST,
+        Kind::Pinned(_) | Kind::Registered { .. } | Kind::Alias { .. } => CUmemorytype::HOST,
         _ => CUmemorytype::DEVICE,
     }
 }
@@ -54,7 +54,10 @@ fn known(
             Kind::Registered { .. } => crate::memory::device_address(client, address)?,
             _ => address,
         }),
-        A::HOST_POINTER if area.is_host() => Value::Word(address),
+        A::HOST_POINTER if area.is_host() => Value::Word(match area.kind {
+            Kind::Alias { first_page } => first_page + (address - area.base),
+            _ => address,
+        }),
         A::HOST_POINTER => return Err(CUresult::ERROR_INVALID_VALUE),
         A::SYNC_MEMOPS => Value::Bool(false),
         A::BUFFER_ID => Value::Word(area.buffer_id),

@@ -1,0 +1,300 @@
+//! A server for tests: daemon, keeper and executor in threads of the test, with plain memory for a device.
+//!
+//! It speaks the wire as a real one does and does every command at once, in ring order. Its only kernel adds a number to words.
+
+use link::call;
+use link::completion::CompletionWords;
+use link::ring::{Command, Consumer};
+use link::session_memory::SessionMemory;
+use link::socket::{Connection, Listener};
+use link::wire::PROTOCOL_VERSION;
+use link::wire::attach::*;
+use link::wire::command::{self as wire, NO_CALL, Opcode};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use zerocopy::{FromBytes, IntoBytes};
+
+pub(super) const DEVICE_WINDOW: Window = Window { base: 0x2000_0000_0000, size_bytes: 1 << 32 };
+const HOST_WINDOW: Window = Window { base: 0x2100_0000_0000, size_bytes: 1 << 32 };
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// What the fake's device has.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Serves one client at `directory` until it is gone, or the fake is told to die.
+pub(super) fn serve(directory: &Path) {
+    let listener = Listener::bind(&directory.join(link::wire::DAEMON_SOCKET)).unwrap();
+    std::thread::spawn(move || {
+        let client = loop {
+            match listener.try_accept().unwrap() {
+                Some(client) => break client,
+                None => std::thread::yield_now(),
+            }
+        };
+        let hello = client.receive::<Hello>(TIMEOUT).unwrap();
+        assert!(matches!(hello.message, Hello::Client(_)));
+        client.send(&HelloReply::Welcome(welcome()), &[], TIMEOUT).unwrap();
+        let mut contexts = 0;
+        while let Ok(request) = client.receive::<ClientRequest>(TIMEOUT) {
+            match request.message {
+                ClientRequest::OpenContext { .. } => {
+                    contexts += 1;
+                    let opened = ContextOpened {
+                        context_id: contexts,
+                        first: contexts == 1,
+                        device_window: DEVICE_WINDOW,
+                        host_window: HOST_WINDOW,
+                    };
+                    let files = if contexts == 1 { open_session() } else { Vec::new() };
+                    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+                    client.send(&ClientReply::ContextOpened(opened), &files, TIMEOUT).unwrap();
+                }
+                ClientRequest::CloseContext { .. } => {
+                    client.send(&ClientReply::ContextClosed, &[], TIMEOUT).unwrap();
+                }
+            }
+        }
+    });
+}
+
+fn welcome() -> Welcome {
+    // Threads per block, block and grid dimensions, multiprocessors, compute capability, and PCI numbers.
+    let attributes = vec![
+        (1, 1024),
+        (2, 1024),
+        (3, 1024),
+        (4, 64),
+        (5, i32::MAX),
+        (6, 65535),
+        (7, 65535),
+        (16, 2),
+        (75, 7),
+        (76, 5),
+        (33, 1),
+        (34, 2),
+        (50, 3),
+        (91, 1),
+    ];
+    let device = DeviceInfo {
+        name: "a fake softcuda".into(),
+        uuid: [7; 16],
+        uuid_v2: [8; 16],
+        pci_bus_id: "0003:01:02.0".into(),
+        luid: None,
+        total_memory_bytes: MEMORY_BYTES,
+        attributes,
+        stream_priorities: (0, -5),
+    };
+    Welcome {
+        protocol: PROTOCOL_VERSION,
+        client_id: 1,
+        server_pid: 1,
+        driver_version: 13050,
+        devices: vec![device],
+    }
+}
+
+struct Executor {
+    memory: Arc<SessionMemory>,
+    words: CompletionWords,
+    socket: Connection,
+    granted_bytes: u64,
+    reply: Vec<u8>,
+}
+
+fn open_session() -> Vec<OwnedFd> {
+    let session = SessionMemory::create_file().unwrap();
+    let memory = Arc::new(SessionMemory::map(session.as_fd()).unwrap());
+    let (completion, words) = CompletionWords::create().unwrap();
+    let (socket, other) = Connection::pair().unwrap();
+    let mut executor = Executor {
+        memory: Arc::clone(&memory),
+        words,
+        socket,
+        granted_bytes: 0,
+        reply: Vec::new(),
+    };
+    std::thread::spawn(move || {
+        let mut consumer = Consumer::new(memory);
+        loop {
+            while let Some(command) = consumer.take().unwrap() {
+                if !executor.execute(&command) {
+                    return;
+                }
+            }
+            consumer.wait(Duration::from_millis(100), &mut || false);
+        }
+    });
+    vec![session, completion, other.into()]
+}
+
+impl Executor {
+    /// Does a command; false when the executor is to die.
+    fn execute(&mut self, command: &Command<'_>) -> bool {
+        self.reply.clear();
+        let opcode = Opcode::from_number(command.header.opcode).unwrap();
+        let status = match opcode {
+            Opcode::Signal => {
+                let (wire::Signal { stream, value, .. }, _) = command.parse().unwrap();
+                self.complete(stream, value)
+            }
+            Opcode::EventRecord => {
+                let (wire::EventRecord { stream, value, .. }, _) = command.parse().unwrap();
+                self.complete(stream, value)
+            }
+            Opcode::EventElapsed => {
+                self.answer(&wire::EventElapsedReply { milliseconds: 1.5, reserved: 0 })
+            }
+            Opcode::Grow => self.grow(command.parse::<wire::Grow>().unwrap().0.size_bytes),
+            Opcode::Release => {
+                self.granted_bytes -= command.parse::<wire::Release>().unwrap().0.size_bytes;
+                0
+            }
+            Opcode::MemoryInfo => {
+                let free_bytes = MEMORY_BYTES - self.granted_bytes;
+                self.answer(&wire::MemoryInfoReply { free_bytes, total_bytes: MEMORY_BYTES })
+            }
+            Opcode::RegionMap => {
+                let region: wire::RegionMap = command.parse().unwrap().0;
+                let file = self.socket.receive::<RegionFile>(TIMEOUT).unwrap();
+                assert_eq!((file.message.address, file.descriptors.len()), (region.address, 1));
+                0
+            }
+            Opcode::Copy => {
+                let c: wire::Copy = command.parse().unwrap().0;
+                copy(c.destination, c.source, c.size_bytes);
+                0
+            }
+            Opcode::Copy3d => {
+                copy_3d(command.parse().unwrap().0);
+                0
+            }
+            Opcode::Fill => {
+                fill(command.parse().unwrap().0);
+                0
+            }
+            Opcode::ModuleLoad => {
+                let load: wire::ModuleLoad = command.parse().unwrap().0;
+                // SAFETY: the client lends the image for the time of this call.
+                let image = unsafe {
+                    std::slice::from_raw_parts(load.address as *const u8, load.size_bytes as usize)
+                };
+                let fails = image.starts_with(b"// bad");
+                let log = if fails { &b"on line 1"[..] } else { b"" };
+                self.answer(&wire::ModuleLoadReply {
+                    info_bytes: 0,
+                    error_bytes: log.len() as u32,
+                });
+                self.reply.extend_from_slice(log);
+                if fails { 218 } else { 0 }
+            }
+            Opcode::FunctionGet => {
+                let (get, rest) = command.parse::<wire::FunctionGet>().unwrap();
+                if &rest[..get.name_bytes as usize] == b"add" { self.describe() } else { 500 }
+            }
+            Opcode::GlobalGet => {
+                self.answer(&wire::GlobalGetReply { address: DEVICE_WINDOW.base, size_bytes: 64 })
+            }
+            Opcode::Occupancy => {
+                self.answer(&wire::OccupancyReply { blocks: 2, block_threads: 256 })
+            }
+            Opcode::Launch => {
+                let (launch, rest) = command.parse::<wire::Launch>().unwrap();
+                add(&rest[launch.attributes as usize * size_of::<wire::LaunchAttribute>()..]);
+                0
+            }
+            // What a test asks for when the server is to die.
+            Opcode::LimitSet => return false,
+            _ => 0,
+        };
+        if command.header.call_slot != NO_CALL {
+            call::answer(&self.memory, command.header.call_slot, status, &self.reply).unwrap();
+        } else {
+            assert_eq!(status, 0, "{opcode:?}");
+        }
+        true
+    }
+
+    fn answer(&mut self, reply: &(impl IntoBytes + zerocopy::Immutable)) -> u32 {
+        self.reply.extend_from_slice(reply.as_bytes());
+        0
+    }
+
+    fn describe(&mut self) -> u32 {
+        self.answer(&wire::FunctionGetReply { parameters: 3, attributes: 2 });
+        for (offset, size_bytes) in [(0, 8), (8, 4), (12, 4)] {
+            self.answer(&wire::Parameter { offset, size_bytes });
+        }
+        // Most threads of a block, most dynamic shared memory.
+        self.answer(&wire::FunctionAttribute { attribute: 0, value: 512 });
+        self.answer(&wire::FunctionAttribute { attribute: 8, value: 4096 })
+    }
+
+    fn complete(&self, stream: u32, value: u64) -> u32 {
+        let word = (self.words.address() + u64::from(stream) * 8) as *mut u64;
+        // SAFETY: a word of the completion file, which lives as long as `self`.
+        let word = unsafe { AtomicU64::from_ptr(word) };
+        let before = word.swap(value, Ordering::Release);
+        assert!(before < value, "stream {stream}: {before} then {value}");
+        self.memory.wake_sleepers();
+        0
+    }
+
+    fn grow(&mut self, size_bytes: u64) -> u32 {
+        let size_bytes = size_bytes.next_multiple_of(2 << 20);
+        if self.granted_bytes + size_bytes > MEMORY_BYTES {
+            return 2;
+        }
+        static NEXT: AtomicU64 = AtomicU64::new(DEVICE_WINDOW.base);
+        let address = NEXT.fetch_add(size_bytes, Ordering::Relaxed);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: inside the device window, which the client has only reserved.
+        unsafe {
+            let all = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap_anonymous(address as *mut _, size_bytes as usize, all, flags).unwrap();
+        }
+        self.granted_bytes += size_bytes;
+        self.answer(&wire::GrowReply { address, size_bytes })
+    }
+}
+
+fn copy(destination: u64, source: u64, size_bytes: u64) {
+    // SAFETY: the client names mapped memory, or the test crashes.
+    unsafe { std::ptr::copy(source as *const u8, destination as *mut u8, size_bytes as usize) };
+}
+
+fn copy_3d(c: wire::Copy3d) {
+    for slice in 0..c.depth {
+        for row in 0..c.height {
+            copy(
+                c.destination + slice * c.destination_slice_bytes + row * c.destination_pitch_bytes,
+                c.source + slice * c.source_slice_bytes + row * c.source_pitch_bytes,
+                c.width_bytes,
+            );
+        }
+    }
+}
+
+fn fill(f: wire::Fill) {
+    for row in 0..f.height {
+        for x in 0..f.width {
+            let at = f.destination + row * f.pitch_bytes + x * u64::from(f.element_bytes);
+            copy(at, f.value.as_bytes().as_ptr() as u64, f.element_bytes.into());
+        }
+    }
+}
+
+/// The kernel: words, their number, what to add.
+fn add(parameters: &[u8]) {
+    let (address, rest) = u64::read_from_prefix(parameters).unwrap();
+    let (count, rest) = u32::read_from_prefix(rest).unwrap();
+    let (value, _) = u32::read_from_prefix(rest).unwrap();
+    for i in 0..u64::from(count) {
+        let word = (address + i * 4) as *mut u32;
+        // SAFETY: the client names mapped memory, or the test crashes.
+        unsafe { word.write(word.read().wrapping_add(value)) };
+    }
+}
