@@ -8,11 +8,31 @@
 //! between lanes of a warp make progress.
 
 pub mod alu;
+mod assign;
+mod barrier;
+mod cluster;
+mod code;
+mod context;
+mod emit;
 mod fault;
+mod fill;
+mod interpret;
+mod ir;
 mod launch;
+mod lower;
 mod machine;
+mod memory;
+mod op;
+mod optimise;
+mod prepare;
 mod program;
+mod rendezvous;
 mod run;
+mod schedule;
+mod simd;
+mod symbols;
+mod warp;
+mod window;
 
 pub use fault::{Access, Fault, FaultKind, ThreadPosition, WaitingAt};
 pub use launch::Launch;
@@ -24,3 +44,4 @@ pub use program::{
     Program, Relocation, RelocationTarget,
 };
 pub use run::{Arena, BlockRun, Progress};
+pub use simd::SimdLevel;

@@ -1,15 +1,29 @@
 //! Running one block: a resumable state machine over its warps.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use super::barrier::{BARRIERS, Barrier};
+use super::cluster::Cluster;
+use super::code::Frame;
+use super::context::{CachedRange, Context, RANGE_ENTRIES, thread_index};
+use super::fault::ThreadPosition;
+use super::fill::{FillContext, Which, cluster_rank, fill};
+use super::memory::Buffer;
+use super::warp::{Wait, Warp};
 use super::{Fault, Launch, Machine, WaitingAt};
 
+/// Warp instructions a warp runs before the next one gets its turn.
+const QUANTUM: u64 = 4096;
+
 /// Reusable memory of a block (registers, shared and local memory). Blocks that end give theirs back through
-/// [`BlockRun::into_arena`]; a pool of them saves allocation.
+/// [`BlockRun::into_arena`]; a pool of them saves allocation and, between blocks of one launch, initialisation.
 #[derive(Debug, Default)]
 pub struct Arena {
-    #[allow(dead_code)]
-    words: Vec<u64>,
+    registers: Buffer,
+    shared: Buffer,
+    local: Buffer,
+    /// The launch whose constants the registers hold.
+    filled_for: Weak<Launch>,
 }
 
 /// What one call of [`BlockRun::run`] came to. `executed` counts warp instructions of this call.
@@ -39,15 +53,27 @@ pub enum Progress {
 /// One block of a launch, from its first instruction to its last.
 #[derive(Debug)]
 pub struct BlockRun {
-    launch: Arc<Launch>,
+    pub(super) launch: Arc<Launch>,
+    pub(super) index: [u32; 3],
+    pub(super) warps: Vec<Warp>,
+    pub(super) barriers: Vec<Barrier>,
+    pub(super) cluster: Option<Arc<Cluster>>,
+    cluster_shared: Vec<*mut u8>,
+    shared: *mut u8,
+    shared_bytes: u32,
+    local_bytes: u32,
+    cursor: usize,
+    started: bool,
     arena: Arena,
 }
+
+// SAFETY: the pointers lead into the block's own arena or into its cluster, which it keeps alive.
+unsafe impl Send for BlockRun {}
 
 impl BlockRun {
     /// A block at its first instruction. `index` lies within the launch's grid.
     pub fn new(launch: &Arc<Launch>, index: [u32; 3], arena: Arena) -> Self {
-        let _ = index;
-        Self { launch: Arc::clone(launch), arena }
+        Self::with_cluster(launch, index, arena, None)
     }
 
     /// All blocks of one cluster, sharing distributed shared memory and the cluster barrier. `cluster_index` counts
@@ -57,14 +83,220 @@ impl BlockRun {
         cluster_index: [u32; 3],
         arenas: Vec<Arena>,
     ) -> Vec<Self> {
-        let _ = cluster_index;
-        arenas.into_iter().map(|arena| Self::new(launch, [0; 3], arena)).collect()
+        let [cx, cy, cz] = launch.cluster.map(|n| n.max(1));
+        let blocks = (cx * cy * cz) as usize;
+        let shared = launch.kernel.static_shared_bytes.saturating_add(launch.dynamic_shared_bytes);
+        let cluster = Arc::new(Cluster::new(
+            blocks,
+            shared as usize,
+            launch.threads_per_block() * blocks as u32,
+        ));
+        let mut arenas = arenas.into_iter();
+        (0..blocks as u32)
+            .map(|rank| {
+                let inside = [rank % cx, rank / cx % cy, rank / cx / cy];
+                let index =
+                    [0, 1, 2].map(|i| cluster_index[i] * launch.cluster[i].max(1) + inside[i]);
+                let arena = arenas.next().unwrap_or_default();
+                Self::with_cluster(launch, index, arena, Some(Arc::clone(&cluster)))
+            })
+            .collect()
+    }
+
+    fn with_cluster(
+        launch: &Arc<Launch>,
+        index: [u32; 3],
+        arena: Arena,
+        cluster: Option<Arc<Cluster>>,
+    ) -> Self {
+        let kernel = &launch.kernel;
+        let mut local_bytes = kernel.local_bytes;
+        if kernel.code.recursive {
+            local_bytes = local_bytes.saturating_add(launch.stack_bytes);
+        }
+        Self {
+            launch: Arc::clone(launch),
+            index,
+            warps: Vec::new(),
+            barriers: Vec::new(),
+            cluster_shared: cluster.as_ref().map(|c| c.shared()).unwrap_or_default(),
+            cluster,
+            shared: std::ptr::null_mut(),
+            shared_bytes: kernel.static_shared_bytes.saturating_add(launch.dynamic_shared_bytes),
+            local_bytes: local_bytes.next_multiple_of(16),
+            cursor: 0,
+            started: false,
+            arena,
+        }
+    }
+
+    /// Makes memory and warps; on the worker that first runs the block.
+    fn start(&mut self, machine: &dyn Machine) {
+        self.started = true;
+        let code = &self.launch.kernel.code;
+        let Some(Some(entry)) = code.functions.get(code.entry) else { return };
+        let threads = self.launch.threads_per_block();
+        let warps = threads.div_ceil(32) as usize;
+        let frame_bytes = entry.frame_bytes as usize;
+        let same = self
+            .arena
+            .filled_for
+            .upgrade()
+            .is_some_and(|launch| Arc::ptr_eq(&launch, &self.launch));
+        let grew = self.arena.registers.reserve(warps * frame_bytes);
+        if !same && !grew {
+            // Nothing of another launch's registers may be seen.
+            self.arena.registers.clear(warps * frame_bytes);
+        }
+        self.arena.filled_for = Arc::downgrade(&self.launch);
+        self.shared = match &self.cluster {
+            Some(_) => {
+                let rank = cluster_rank(self.launch.cluster.map(|n| n.max(1)), self.index);
+                self.cluster_shared[rank as usize]
+            }
+            None => {
+                if !self.arena.shared.reserve(self.shared_bytes as usize) {
+                    self.arena.shared.clear(self.shared_bytes as usize);
+                }
+                self.arena.shared.start()
+            }
+        };
+        let local_per_warp = self.local_bytes as usize * 32;
+        if !self.arena.local.reserve(local_per_warp * warps) && !same {
+            self.arena.local.clear(local_per_warp * warps);
+        }
+        for warp in 0..warps {
+            // SAFETY: inside the buffers by their sizes.
+            let (memory, local) = unsafe {
+                (
+                    Frame(self.arena.registers.start().add(warp * frame_bytes)),
+                    self.arena.local.start().add(warp * local_per_warp),
+                )
+            };
+            let context = FillContext {
+                launch: &self.launch,
+                block_index: self.index,
+                warp: warp as u32,
+                local_base: 0,
+                nsmid: machine.nsmid(),
+            };
+            let which = if same && !grew { Which::PerBlock } else { Which::All };
+            // SAFETY: the frame has the entry's size.
+            unsafe { fill(entry, memory, &context, which) };
+            let count = (threads - warp as u32 * 32).min(32);
+            let lanes = u32::MAX >> (32 - count);
+            self.warps.push(Warp::new(lanes, code.entry, memory, local));
+        }
+        self.barriers = vec![Barrier::default(); BARRIERS + 1];
     }
 
     /// Runs up to about `fuel_warp_instructions` warp instructions.
     pub fn run(&mut self, machine: &dyn Machine, fuel_warp_instructions: u64) -> Progress {
-        let _ = (machine, fuel_warp_instructions, &self.launch);
-        Progress::Finished { executed: 0 }
+        if !self.started {
+            self.start(machine);
+        }
+        let launch = Arc::clone(&self.launch);
+        let cluster_shared = self.cluster_shared.clone();
+        let mut cx = Context {
+            machine,
+            launch: &launch,
+            block_index: self.index,
+            warp: 0,
+            shared: self.shared,
+            shared_bytes: self.shared_bytes,
+            cluster_shared: &cluster_shared,
+            local: std::ptr::null_mut(),
+            local_bytes: self.local_bytes,
+            ranges: [CachedRange::default(); RANGE_ENTRIES],
+            extras: std::ptr::null(),
+            live: 0,
+            active: 0,
+            executed: 0,
+            fault: None,
+        };
+        let mut left = fuel_warp_instructions.max(1);
+        let mut idle = 0;
+        loop {
+            if self.warps.iter().all(|warp| warp.live == 0) {
+                return Progress::Finished { executed: cx.executed };
+            }
+            if left == 0 || machine.stop_requested() {
+                return Progress::Yielded { executed: cx.executed };
+            }
+            let warp = self.cursor;
+            self.cursor = (warp + 1) % self.warps.len();
+            self.wake_cluster(warp);
+            if self.warps[warp].next().is_none() {
+                idle += 1;
+                if idle >= self.warps.len() {
+                    return self.stuck(cx.executed);
+                }
+                continue;
+            }
+            idle = 0;
+            cx.warp = warp as u32;
+            cx.local = self.warps[warp].local;
+            let quantum = left.min(QUANTUM);
+            let mut fuel = quantum;
+            if let Err(fault) = self.run_warp(&mut cx, warp, &mut fuel) {
+                return Progress::Fault(fault);
+            }
+            left -= (quantum - fuel).min(left);
+        }
+    }
+
+    /// Lets fragments try again that wait for the cluster barrier, if its phase has changed.
+    fn wake_cluster(&mut self, warp: usize) {
+        let Some(cluster) = &self.cluster else { return };
+        let warp = &mut self.warps[warp];
+        if cluster.phase() != warp.cluster_phase {
+            for fragment in &mut warp.fragments {
+                if fragment.wait == Wait::Cluster {
+                    fragment.wait = Wait::Ready;
+                }
+            }
+        }
+    }
+
+    fn stuck(&self, executed: u64) -> Progress {
+        let waiting = |wait| self.warps.iter().any(|w| w.fragments.iter().any(|f| f.wait == wait));
+        if waiting(Wait::Cluster) {
+            return Progress::Blocked { executed };
+        }
+        let mut positions = Vec::new();
+        for (index, warp) in self.warps.iter().enumerate() {
+            for fragment in &warp.fragments {
+                let (_, line) = self.place(index, fragment.frame, fragment.pc);
+                let reason = match fragment.wait {
+                    Wait::Barrier(id) => format!("barrier {id}"),
+                    Wait::Collective => "the other threads of a warp collective".to_owned(),
+                    _ => "nothing".to_owned(),
+                };
+                positions.push(WaitingAt {
+                    position: self.position(index, fragment.mask.trailing_zeros()),
+                    threads: fragment.mask.count_ones(),
+                    ptx_line: line,
+                    reason,
+                });
+            }
+        }
+        Progress::Deadlock(positions)
+    }
+
+    /// Function name and PTX line of a program counter.
+    pub(super) fn place(&self, warp: usize, frame: u32, pc: u32) -> (&str, u32) {
+        let function = self.warps[warp].frames.get(frame as usize).map(|f| f.function);
+        match function.and_then(|f| self.launch.kernel.code.functions.get(f)) {
+            Some(Some(function)) => {
+                (&function.name, function.lines.get(pc as usize).copied().unwrap_or(0))
+            }
+            _ => ("", 0),
+        }
+    }
+
+    pub(super) fn position(&self, warp: usize, lane: u32) -> ThreadPosition {
+        let thread = thread_index(self.launch.block, warp as u32 * 32 + lane.min(31));
+        ThreadPosition { block: self.index, thread }
     }
 
     /// Takes the memory back for the next block.

@@ -42,7 +42,13 @@ impl<'a> Function<'a> {
                 "visible" => linkage = Linkage::Visible,
                 "weak" => linkage = Linkage::Weak,
                 "entry" => {
-                    return function(&mut cursor, FunctionKind::Entry, linkage, Bodies::Keep, start);
+                    return function(
+                        &mut cursor,
+                        FunctionKind::Entry,
+                        linkage,
+                        Bodies::Keep,
+                        start,
+                    );
                 }
                 "func" => {
                     return function(

@@ -1,0 +1,106 @@
+//! Block barriers: sixteen of them, each with its own count of arrivals.
+
+/// What a barrier instruction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum BarrierOp {
+    /// Arrive and wait.
+    Sync,
+    /// Arrive only.
+    Arrive,
+    /// Arrive, wait, and get the number of true predicates.
+    Popc,
+    /// ... whether all predicates are true.
+    And,
+    /// ... whether any predicate is true.
+    Or,
+    /// `barrier.cluster.arrive`
+    ClusterArrive,
+    /// `barrier.cluster.wait`
+    ClusterWait,
+}
+
+/// A barrier instruction as its `ins.x` describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BarrierCall {
+    pub(super) op: BarrierOp,
+    /// Whether there is an explicit thread count.
+    pub(super) counted: bool,
+}
+
+impl BarrierCall {
+    pub(super) fn encode(self) -> u32 {
+        self.op as u32 | u32::from(self.counted) << 8
+    }
+
+    pub(super) fn decode(x: u32) -> Self {
+        let op = match x & 0xff {
+            0 => BarrierOp::Sync,
+            1 => BarrierOp::Arrive,
+            2 => BarrierOp::Popc,
+            3 => BarrierOp::And,
+            4 => BarrierOp::Or,
+            5 => BarrierOp::ClusterArrive,
+            _ => BarrierOp::ClusterWait,
+        };
+        Self { op, counted: x >> 8 & 1 != 0 }
+    }
+}
+
+/// Barriers per block.
+pub(super) const BARRIERS: usize = 16;
+
+/// One barrier of a block.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Barrier {
+    /// Threads that have arrived, idle lanes of a partial warp included.
+    pub(super) arrived: u32,
+    /// Explicit count; 0 means all live threads of the block.
+    pub(super) expected: u32,
+    /// True predicates and predicates so far.
+    pub(super) trues: u32,
+    pub(super) votes: u32,
+    /// Lanes that have arrived in this round, by warp.
+    pub(super) lanes: Vec<u32>,
+}
+
+impl Barrier {
+    /// Counts the arrival of `mask` of warp `warp`, whose live lanes are `live`.
+    pub(super) fn arrive(&mut self, warp: usize, mask: u32, live: u32, trues: u32) {
+        if self.lanes.len() <= warp {
+            self.lanes.resize(warp + 1, 0);
+        }
+        let before = weight(self.lanes[warp], live);
+        self.lanes[warp] |= mask;
+        self.arrived += weight(self.lanes[warp], live) - before;
+        self.trues += trues.count_ones();
+        self.votes += mask.count_ones();
+    }
+
+    /// Whether everybody is there; `live_warps` are the live lanes of each warp.
+    pub(super) fn is_complete(&self, live_warps: impl Iterator<Item = u32>) -> bool {
+        if self.votes == 0 {
+            return false;
+        }
+        if self.expected != 0 {
+            return self.arrived >= self.expected;
+        }
+        live_warps
+            .enumerate()
+            .all(|(warp, live)| live & !self.lanes.get(warp).copied().unwrap_or(0) == 0)
+    }
+
+    /// Starts the next round.
+    pub(super) fn reset(&mut self) {
+        self.arrived = 0;
+        self.expected = 0;
+        self.trues = 0;
+        self.votes = 0;
+        self.lanes.clear();
+    }
+}
+
+/// Threads that an arrival counts for: a whole warp's counts 32 however few threads it has.
+fn weight(lanes: u32, live: u32) -> u32 {
+    if lanes != 0 && live & !lanes == 0 { 32 } else { lanes.count_ones() }
+}

@@ -1,0 +1,309 @@
+//! Handlers of the computational instructions: the operations of `alu`, applied under a lane mask.
+
+use std::marker::PhantomData;
+
+use crate::exec::alu::{
+    self, Binary, BoolOp, Compare, LANES, Lane, Register, Ternary, Unary, compare::Truth, forms,
+};
+use crate::exec::code::{Flow, Frame, Ins, OpFn, Width};
+use crate::exec::context::Context;
+use crate::exec::simd::{Body, SimdLevel, pick};
+
+/// Lanes handled at a time: the sources are read before the destination, which may be the same register, is written.
+const CHUNK: usize = 16;
+
+/// A register of [`CHUNK`] lanes.
+type Chunk<R> = [R; CHUNK];
+
+/// Writes `value` to the lanes of `mask` (low [`CHUNK`] bits) of `d`.
+///
+/// # Safety
+/// `d` is valid for a chunk.
+#[inline(always)]
+pub(super) unsafe fn store_chunk<R: Register>(d: *mut R, value: Chunk<R>, mask: u32) {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        let d = d.cast::<Chunk<R>>();
+        if mask == (1 << CHUNK) - 1 {
+            d.write(value);
+        } else {
+            let old = d.read();
+            let mut new = value;
+            for i in 0..CHUNK {
+                new[i] = if mask >> i & 1 != 0 { value[i] } else { old[i] };
+            }
+            d.write(new);
+        }
+    }
+}
+
+/// Calls `f` with each chunk's first lane and mask, skipping empty chunks.
+#[inline(always)]
+pub(super) fn for_chunks(mask: u32, mut f: impl FnMut(usize, u32)) {
+    for first in (0..LANES).step_by(CHUNK) {
+        let part = mask >> first & ((1 << CHUNK) - 1);
+        if part != 0 {
+            f(first, part);
+        }
+    }
+}
+
+struct UnaryBody<O>(PhantomData<O>);
+
+impl<O: Unary> Body for UnaryBody<O> {
+    #[inline(always)]
+    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        for_chunks(mask, |first, part| {
+            // SAFETY: the operands are registers of these types, by the emitter.
+            unsafe {
+                let a = frame.at::<<O::A as Lane>::Reg>(ins.a).add(first).cast::<Chunk<_>>().read();
+                let mut r = [<O::D as Lane>::Reg::default(); CHUNK];
+                for i in 0..CHUNK {
+                    r[i] = O::lane(O::A::from_reg(a[i])).into_reg();
+                }
+                store_chunk(frame.at::<<O::D as Lane>::Reg>(ins.d).add(first), r, part);
+            }
+        });
+        Flow::Next
+    }
+}
+
+struct BinaryBody<O>(PhantomData<O>);
+
+impl<O: Binary> Body for BinaryBody<O> {
+    #[inline(always)]
+    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        for_chunks(mask, |first, part| {
+            // SAFETY: the operands are registers of these types, by the emitter.
+            unsafe {
+                let a = frame.at::<<O::A as Lane>::Reg>(ins.a).add(first).cast::<Chunk<_>>().read();
+                let b = frame.at::<<O::B as Lane>::Reg>(ins.b).add(first).cast::<Chunk<_>>().read();
+                let mut r = [<O::D as Lane>::Reg::default(); CHUNK];
+                for i in 0..CHUNK {
+                    r[i] = O::lane(O::A::from_reg(a[i]), O::B::from_reg(b[i])).into_reg();
+                }
+                store_chunk(frame.at::<<O::D as Lane>::Reg>(ins.d).add(first), r, part);
+            }
+        });
+        Flow::Next
+    }
+}
+
+struct TernaryBody<O>(PhantomData<O>);
+
+impl<O: Ternary> Body for TernaryBody<O> {
+    #[inline(always)]
+    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        for_chunks(mask, |first, part| {
+            // SAFETY: the operands are registers of these types, by the emitter.
+            unsafe {
+                let a = frame.at::<<O::A as Lane>::Reg>(ins.a).add(first).cast::<Chunk<_>>().read();
+                let b = frame.at::<<O::B as Lane>::Reg>(ins.b).add(first).cast::<Chunk<_>>().read();
+                let c = frame.at::<<O::C as Lane>::Reg>(ins.c).add(first).cast::<Chunk<_>>().read();
+                let mut r = [<O::D as Lane>::Reg::default(); CHUNK];
+                for i in 0..CHUNK {
+                    r[i] =
+                        O::lane(O::A::from_reg(a[i]), O::B::from_reg(b[i]), O::C::from_reg(c[i]))
+                            .into_reg();
+                }
+                store_chunk(frame.at::<<O::D as Lane>::Reg>(ins.d).add(first), r, part);
+            }
+        });
+        Flow::Next
+    }
+}
+
+struct SelectBody<R>(PhantomData<R>);
+
+impl<R: Register> Body for SelectBody<R> {
+    #[inline(always)]
+    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: `c` is a predicate, by the emitter.
+        let chosen = unsafe { frame.predicate(ins.c) };
+        for_chunks(mask, |first, part| {
+            // SAFETY: the operands are registers of this type, by the emitter.
+            unsafe {
+                let a = frame.at::<R>(ins.a).add(first).cast::<Chunk<R>>().read();
+                let b = frame.at::<R>(ins.b).add(first).cast::<Chunk<R>>().read();
+                let mut r = [R::default(); CHUNK];
+                let chosen = chosen >> first;
+                for i in 0..CHUNK {
+                    r[i] = if chosen >> i & 1 != 0 { a[i] } else { b[i] };
+                }
+                store_chunk(frame.at::<R>(ins.d).add(first), r, part);
+            }
+        });
+        Flow::Next
+    }
+}
+
+/// Joins of `setp` and `set`, as `ins.x` holds them.
+const NO_JOIN: u32 = 0;
+
+fn encode_join(join: Option<BoolOp>) -> u32 {
+    match join {
+        None => NO_JOIN,
+        Some(BoolOp::And) => 1,
+        Some(BoolOp::Or) => 2,
+        Some(BoolOp::Xor) => 3,
+    }
+}
+
+#[inline(always)]
+fn joined(x: u32, holds: u32, c: u32) -> u32 {
+    match x {
+        NO_JOIN => holds,
+        1 => holds & c,
+        2 => holds | c,
+        _ => holds ^ c,
+    }
+}
+
+/// The comparison's mask over all lanes.
+///
+/// # Safety
+/// `a` and `b` are registers of the comparison's type.
+#[inline(always)]
+unsafe fn compared<C: Compare>(ins: &Ins, frame: Frame) -> u32 {
+    // SAFETY: by the caller's contract; the registers are only read.
+    unsafe {
+        alu::compare::<C>(
+            &*frame.at::<alu::Regs<C::A>>(ins.a),
+            &*frame.at::<alu::Regs<C::A>>(ins.b),
+        )
+    }
+}
+
+struct SetPredicateBody<C>(PhantomData<C>);
+
+impl<C: Compare> Body for SetPredicateBody<C> {
+    #[inline(always)]
+    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: operands by the emitter; without a join `c` is the always-true predicate.
+        unsafe {
+            let holds = compared::<C>(ins, frame);
+            frame.set_predicate(ins.d, joined(ins.x, holds, frame.predicate(ins.c)), mask);
+        }
+        Flow::Next
+    }
+}
+
+/// `setp p|q`.
+struct SetPredicatesBody<C>(PhantomData<C>);
+
+impl<C: Compare> Body for SetPredicatesBody<C> {
+    #[inline(always)]
+    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: operands by the emitter; destination 1 is in the operand list.
+        unsafe {
+            let holds = compared::<C>(ins, frame);
+            let c = frame.predicate(ins.c);
+            let opposite = cx.extra(ins.e, 1);
+            frame.set_predicate(ins.d, joined(ins.x, holds, c), mask);
+            frame.set_predicate(opposite, joined(ins.x, !holds, c), mask);
+        }
+        Flow::Next
+    }
+}
+
+struct SetBody<C, D>(PhantomData<(C, D)>);
+
+impl<C: Compare, D: Truth> Body for SetBody<C, D> {
+    #[inline(always)]
+    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: operands by the emitter.
+        unsafe {
+            let holds = joined(ins.x, compared::<C>(ins, frame), frame.predicate(ins.c));
+            for_chunks(mask, |first, part| {
+                let mut r = [<D as Lane>::Reg::default(); CHUNK];
+                for (i, r) in r.iter_mut().enumerate() {
+                    *r = if holds >> (first + i) & 1 != 0 {
+                        D::TRUE
+                    } else {
+                        <D as Lane>::Reg::default()
+                    };
+                }
+                store_chunk(frame.at::<<D as Lane>::Reg>(ins.d).add(first), r, part);
+            });
+        }
+        Flow::Next
+    }
+}
+
+/// A computational instruction's handler and the shape of its operands.
+pub(in crate::exec) struct Computation {
+    pub(in crate::exec) run: OpFn,
+    /// Handler for two destinations (`setp p|q`).
+    pub(in crate::exec) run_pair: Option<OpFn>,
+    pub(in crate::exec) d: Width,
+    /// Widths of the sources.
+    pub(in crate::exec) sources: Vec<Width>,
+    /// Value of `ins.x`.
+    pub(in crate::exec) x: u32,
+}
+
+/// The handler of `opcode` with `modifiers`, for `level`.
+pub(in crate::exec) fn computation(
+    opcode: &str,
+    modifiers: &[&str],
+    level: SimdLevel,
+) -> Result<Computation, forms::FormError> {
+    forms::visit(opcode, modifiers, Build { level })
+}
+
+struct Build {
+    level: SimdLevel,
+}
+
+fn width<L: Lane>() -> Width {
+    if <L::Reg as Register>::BITS == 64 { Width::W64 } else { Width::W32 }
+}
+
+impl Build {
+    fn simple<B: Body>(self, d: Width, sources: Vec<Width>) -> Computation {
+        Computation { run: pick::<B>(self.level), run_pair: None, d, sources, x: 0 }
+    }
+}
+
+impl forms::Visitor for Build {
+    type Output = Computation;
+
+    fn unary<O: Unary>(self) -> Computation {
+        self.simple::<UnaryBody<O>>(width::<O::D>(), vec![width::<O::A>()])
+    }
+
+    fn binary<O: Binary>(self) -> Computation {
+        self.simple::<BinaryBody<O>>(width::<O::D>(), vec![width::<O::A>(), width::<O::B>()])
+    }
+
+    fn ternary<O: Ternary>(self) -> Computation {
+        self.simple::<TernaryBody<O>>(
+            width::<O::D>(),
+            vec![width::<O::A>(), width::<O::B>(), width::<O::C>()],
+        )
+    }
+
+    fn select<T: Lane>(self) -> Computation {
+        let w = width::<T>();
+        self.simple::<SelectBody<T::Reg>>(w, vec![w, w, Width::Pred])
+    }
+
+    fn set_predicate<C: Compare>(self, join: Option<BoolOp>) -> Computation {
+        let w = width::<C::A>();
+        Computation {
+            run: pick::<SetPredicateBody<C>>(self.level),
+            run_pair: Some(pick::<SetPredicatesBody<C>>(self.level)),
+            d: Width::Pred,
+            sources: vec![w, w, Width::Pred],
+            x: encode_join(join),
+        }
+    }
+
+    fn set<C: Compare, D: Truth>(self, join: Option<BoolOp>) -> Computation {
+        let w = width::<C::A>();
+        Computation {
+            x: encode_join(join),
+            ..self.simple::<SetBody<C, D>>(width::<D>(), vec![w, w, Width::Pred])
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Instruction handlers.
+
+pub(super) mod address;
+pub(super) mod alu;
+pub(super) mod atomic;
+pub(super) mod collective;
+pub(super) mod control;
+pub(super) mod format;
+pub(super) mod half_bits;
+pub(super) mod load_store;
+pub(super) mod moves;
+pub(super) mod runtime;

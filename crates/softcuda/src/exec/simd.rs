@@ -1,0 +1,101 @@
+//! Vector levels: every instruction handler is compiled for three instruction sets, one is chosen at run time.
+//!
+//! Handlers are plain loops over lanes, marked `#[inline(always)]`; inlined into a function with target features they are
+//! vectorised for it.
+
+use super::code::{Flow, Frame, Ins, OpFn};
+use super::context::Context;
+
+/// Instruction set that handlers use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SimdLevel {
+    /// What every CPU of the architecture has.
+    Baseline,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, CD, DQ and VL.
+    Avx512,
+}
+
+impl SimdLevel {
+    /// The best level of this CPU.
+    pub fn detect() -> Self {
+        Self::Avx512.min_available()
+    }
+
+    /// This level, or the best one below it that the CPU has.
+    pub fn min_available(self) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("lzcnt")
+                && is_x86_feature_detected!("popcnt");
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512cd")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            let best = match (avx512, avx2) {
+                (true, _) => Self::Avx512,
+                (false, true) => Self::Avx2,
+                _ => Self::Baseline,
+            };
+            self.min(best)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            Self::Baseline
+        }
+    }
+}
+
+/// An instruction handler.
+pub(super) trait Body {
+    /// Executes `ins` for the lanes in `mask` (never empty).
+    ///
+    /// # Safety
+    /// `frame` is the register frame that `ins` was emitted for; `cx` describes the warp that owns it.
+    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
+}
+
+unsafe fn baseline<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    // SAFETY: the caller's contract is `Body::run`'s.
+    unsafe { B::run(cx, ins, frame, mask) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+unsafe fn avx2<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    // SAFETY: the caller's contract is `Body::run`'s.
+    unsafe { B::run(cx, ins, frame, mask) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
+)]
+unsafe fn avx512<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    // SAFETY: the caller's contract is `Body::run`'s.
+    unsafe { B::run(cx, ins, frame, mask) }
+}
+
+/// The handler `B` compiled for `level`, which must be available on this CPU.
+pub(super) fn pick<B: Body>(level: SimdLevel) -> OpFn {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx512 => avx512::<B>,
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx2 => avx2::<B>,
+        _ => baseline::<B>,
+    }
+}
+
+/// The handler `B` without vector variants, for what has no loop worth it.
+pub(super) fn plain<B: Body>() -> OpFn {
+    baseline::<B>
+}
