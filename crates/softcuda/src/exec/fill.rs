@@ -50,7 +50,7 @@ pub(super) unsafe fn fill(function: &Function, frame: Frame, cx: &FillContext<'_
 }
 
 unsafe fn fill_one(frame: Frame, fill: &Fill, cx: &FillContext<'_>) {
-    let mut uniform = |value: u64| {
+    let uniform = |value: u64| {
         // SAFETY: by the caller's contract.
         unsafe {
             match fill.width {

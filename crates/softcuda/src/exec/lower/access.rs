@@ -211,7 +211,7 @@ impl<'a> Lower<'a, '_> {
             let Ok(position) = u32::try_from(position) else {
                 return Err("parameter offset is negative".to_owned());
             };
-            let mut param = |delta: u32| FillValue::Param {
+            let param = |delta: u32| FillValue::Param {
                 offset: position + delta,
                 size,
                 signed: ty.is_signed(),
