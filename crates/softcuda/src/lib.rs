@@ -2,5 +2,19 @@
 //!
 //! `ptx` reads PTX text, `exec` runs it, `device` is the software GPU (memory, streams, SMs) and `api` its C ABI.
 
+mod api;
+mod device;
 pub mod exec;
 pub mod ptx;
+
+include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+
+/// Counts a call of a function that is not there; the first of each is named in the log.
+fn absent(index: usize) {
+    static CALLS: cuda_abi::boundary::AbsentCalls = cuda_abi::boundary::AbsentCalls::new();
+    if let Some(function) = CALLS.count(index)
+        && std::env::var("OPENMPS_SOFT_LOG").is_ok_and(|level| level == "info")
+    {
+        eprintln!("softcuda: {} is not supported", function.symbol);
+    }
+}

@@ -22,7 +22,7 @@ op! {
     /// `setp.eq.f*`: false if either is NaN
     compare FEq<T: Float, Z: Subnormals>(a: T, b) { Z::apply(a) == Z::apply(b) }
     /// `setp.ne.f*`: false if either is NaN
-    compare FNe<T: Float, Z: Subnormals>(a: T, b) { let (a, b) = (Z::apply(a), Z::apply(b)); a < b || a > b }
+    compare FNe<T: Float, Z: Subnormals>(a: T, b) { let (a, b) = (Z::apply(a), Z::apply(b)); a != b }
     /// `setp.lt.f*`: false if either is NaN
     compare FLt<T: Float, Z: Subnormals>(a: T, b) { Z::apply(a) < Z::apply(b) }
     /// `setp.le.f*`: false if either is NaN

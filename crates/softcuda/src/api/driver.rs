@@ -1,0 +1,348 @@
+//! The driver of this process: configuration, engine, devices and the tables of handles.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
+
+use super::Answer;
+use super::module_image::{Function, Kernel, Library, Module};
+use super::objects::{Context, ContextKind, ContextSettings, Event, Stream};
+use super::table::{Table, fresh_handle};
+use crate::device::config::{ComputeMode, Config};
+use crate::device::engine::Engine;
+use crate::device::grid::SmMask;
+use crate::device::memory::{Account, AddressSpace, Physical};
+use crate::device::placement::Placement;
+use crate::device::services::ContextServices;
+use crate::device::{properties, worker};
+
+/// Driver version reported to programs: CUDA 13.0.
+pub(crate) const VERSION: i32 = 13000;
+/// Device heap of a context until a program sets another size, in bytes.
+const DEFAULT_HEAP_BYTES: u64 = 8 << 20;
+/// Longest that destroying a context waits for its running work.
+const CONTEXT_END_LIMIT: Duration = Duration::from_secs(10);
+
+/// One device and its primary context.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// Index among all configured devices; identity (UUID, PCI) follows it.
+    pub(crate) physical: u32,
+    pub(crate) account: Arc<Account>,
+    pub(crate) primary_handle: CUcontext,
+    primary: Mutex<Primary>,
+}
+
+#[derive(Debug, Default)]
+struct Primary {
+    retains: u32,
+    flags: u32,
+    context: Option<Arc<Context>>,
+}
+
+/// The driver once `cuInit` has succeeded.
+pub(crate) struct Driver {
+    pub(crate) config: Config,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) space: Arc<AddressSpace>,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) contexts: Table<Context>,
+    /// Handles of contexts that were destroyed: using one is another error than using no handle.
+    destroyed: Mutex<HashSet<usize>>,
+    pub(crate) streams: Table<Stream>,
+    pub(crate) events: Table<Event>,
+    pub(crate) modules: Table<Module>,
+    pub(crate) functions: Table<Function>,
+    pub(crate) libraries: Table<Library>,
+    pub(crate) kernels: Table<Kernel>,
+    /// `CUmemGenericAllocationHandle`s.
+    pub(crate) physicals: Table<Physical>,
+}
+
+static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();
+/// Set in a child of `fork`: threads and locks of the parent are gone.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Handles of the thread's context stack, current last.
+    static STACK: RefCell<Vec<CUcontext>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The driver; CUDA_ERROR_NOT_INITIALIZED before `cuInit` and in a forked child.
+pub(crate) fn driver() -> Answer<&'static Driver> {
+    // Relaxed: set before the child's only thread goes on.
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CUresult::ERROR_NOT_INITIALIZED);
+    }
+    if worker::is_in_host_call() {
+        return Err(CUresult::ERROR_NOT_PERMITTED);
+    }
+    match DRIVER.get() {
+        Some(Ok(driver)) => Ok(driver),
+        _ => Err(CUresult::ERROR_NOT_INITIALIZED),
+    }
+}
+
+/// Reads the configuration and starts the engine, once.
+pub(crate) fn initialise() -> Answer {
+    // Relaxed: as in `driver`.
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CUresult::ERROR_NOT_INITIALIZED);
+    }
+    match DRIVER.get_or_init(Driver::start) {
+        Ok(_) => Ok(()),
+        Err(code) => Err(*code),
+    }
+}
+
+extern "C" fn after_fork_in_child() {
+    // Relaxed: the child has one thread.
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// The current context's handle, or NULL.
+pub(crate) fn current_handle() -> CUcontext {
+    let top = STACK.try_with(|stack| stack.borrow().last().copied());
+    top.ok().flatten().unwrap_or_default()
+}
+
+/// Changes the thread's context stack; without effect while the thread ends.
+pub(crate) fn with_stack<T: Default>(change: impl FnOnce(&mut Vec<CUcontext>) -> T) -> T {
+    STACK.try_with(|stack| change(&mut stack.borrow_mut())).unwrap_or_default()
+}
+
+/// Driver and current context; a sticky error of the context is returned as such.
+pub(crate) fn current() -> Answer<(&'static Driver, Arc<Context>)> {
+    let (driver, context) = current_even_failed()?;
+    match driver.engine.context_error(context.id) {
+        Some(sticky) => Err(sticky.into()),
+        None => Ok((driver, context)),
+    }
+}
+
+/// As [`current`], for calls that work on a failed context, too.
+pub(crate) fn current_even_failed() -> Answer<(&'static Driver, Arc<Context>)> {
+    let driver = driver()?;
+    let handle = current_handle();
+    if handle.is_null() {
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
+    }
+    Ok((driver, driver.context(handle)?))
+}
+
+impl Driver {
+    fn start() -> Result<Self, CUresult> {
+        let config = Config::from_environment().map_err(|error| {
+            eprintln!("softcuda: {error}");
+            CUresult::ERROR_INVALID_VALUE
+        })?;
+        if config.visible.is_empty() {
+            return Err(CUresult::ERROR_NO_DEVICE);
+        }
+        let space = Arc::new(AddressSpace::new(config.precision));
+        let placements =
+            config.visible.iter().map(|_| Placement::new(config.sm_count, properties::SM_CAPACITY));
+        let engine = Arc::new(Engine::new(placements.collect(), space.clone(), config.log));
+        worker::start(&engine, config.workers).map_err(|error| {
+            eprintln!("softcuda: cannot start worker threads: {error}");
+            CUresult::ERROR_OPERATING_SYSTEM
+        })?;
+        // SAFETY: registers a handler that only stores to an atomic.
+        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        let devices = config.visible.iter().map(|&physical| Device {
+            physical,
+            account: Arc::new(Account::new(config.memory_bytes)),
+            primary_handle: CUcontext(fresh_handle()),
+            primary: Mutex::default(),
+        });
+        Ok(Driver {
+            devices: devices.collect(),
+            config,
+            engine,
+            space,
+            contexts: Table::default(),
+            destroyed: Mutex::default(),
+            streams: Table::default(),
+            events: Table::default(),
+            modules: Table::default(),
+            functions: Table::default(),
+            libraries: Table::default(),
+            kernels: Table::default(),
+            physicals: Table::default(),
+        })
+    }
+
+    /// The device of an ordinal, or CUDA_ERROR_INVALID_DEVICE.
+    pub(crate) fn device(&self, ordinal: CUdevice) -> Answer<&Device> {
+        let index = usize::try_from(ordinal).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+        self.devices.get(index).ok_or(CUresult::ERROR_INVALID_DEVICE)
+    }
+
+    /// The context of a handle: 709 when it was destroyed, 201 when it never was one.
+    pub(crate) fn context(&self, handle: CUcontext) -> Answer<Arc<Context>> {
+        if let Some(context) = self.contexts.find(handle.0).filter(|context| context.is_alive()) {
+            return Ok(context);
+        }
+        let was_destroyed =
+            self.destroyed.lock().unwrap_or_else(PoisonError::into_inner).contains(&handle.0);
+        let is_primary = self.devices.iter().any(|device| device.primary_handle == handle);
+        Err(if was_destroyed || is_primary {
+            CUresult::ERROR_CONTEXT_IS_DESTROYED
+        } else {
+            CUresult::ERROR_INVALID_CONTEXT
+        })
+    }
+
+    /// The context that the engine knows by this number.
+    pub(crate) fn context_by_id(&self, id: u64) -> Option<Arc<Context>> {
+        self.contexts.find_by(|context| context.id == id)
+    }
+
+    /// Whether a handle is, or may become, a context.
+    pub(crate) fn is_context(&self, handle: CUcontext) -> bool {
+        self.contexts.find(handle.0).is_some()
+            || self.devices.iter().any(|device| device.primary_handle == handle)
+    }
+
+    /// Opens a context on a device.
+    pub(crate) fn create_context(
+        &self,
+        ordinal: CUdevice,
+        handle: CUcontext,
+        kind: ContextKind,
+        api_version: u32,
+        flags: u32,
+        mask: Option<SmMask>,
+    ) -> Answer<Arc<Context>> {
+        let device = self.device(ordinal)?;
+        if self.config.compute_mode == ComputeMode::Prohibited {
+            return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
+        }
+        let numbers = self.engine.create_context();
+        let sm_count = self.config.sm_count;
+        let services = ContextServices::new(
+            numbers.0,
+            ordinal as u32,
+            self.space.clone(),
+            device.account.clone(),
+            sm_count,
+            DEFAULT_HEAP_BYTES,
+        );
+        let mask = mask.unwrap_or(SmMask::first(sm_count));
+        let settings = ContextSettings { flags, ..ContextSettings::default() };
+        let context = Arc::new(Context::new(
+            handle,
+            numbers,
+            ordinal as u32,
+            kind,
+            Arc::new(services),
+            mask,
+            api_version,
+            settings,
+        ));
+        self.contexts.insert(handle.0, context.clone());
+        Ok(context)
+    }
+
+    /// Ends a context and frees what belongs to it.
+    pub(crate) fn destroy_context(&self, context: &Arc<Context>) -> Answer {
+        if !context.end() {
+            return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
+        }
+        super::init::run_context_destructors(context.handle);
+        context.services.flush_console();
+        self.destroyed.lock().unwrap_or_else(PoisonError::into_inner).insert(context.handle.0);
+        // Only the table's entry of this incarnation: a primary context may have a new one soon.
+        let _ = self.contexts.remove(context.handle.0);
+        let ended = self.engine.destroy_context(context.id, CONTEXT_END_LIMIT);
+        self.streams.remove_all(|stream| stream.context_id == context.id);
+        self.events.remove_all(|event| event.context_id == context.id);
+        self.modules.remove_all(|module| module.context_id == context.id);
+        self.functions.remove_all(|function| function.context_id() == context.id);
+        for allocation in self.space.allocations_of(context.id) {
+            let _ = self.space.free(allocation.base, |_| true);
+        }
+        Ok(ended?)
+    }
+
+    /// The stream that a handle names, in the current context for the default ones.
+    pub(crate) fn stream(&self, context: &Context, handle: CUstream) -> Answer<Arc<Stream>> {
+        match handle {
+            CUstream::NULL | CUstream::LEGACY => Ok(context.legacy_stream()),
+            CUstream::PER_THREAD => context.per_thread_stream(&self.engine),
+            other => self.streams.get(other.0),
+        }
+    }
+}
+
+impl Device {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Primary> {
+        self.primary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Retains the primary context, opening it if need be.
+    pub(crate) fn retain(&self, driver: &Driver, ordinal: CUdevice) -> Answer<Arc<Context>> {
+        let mut primary = self.lock();
+        let context = match &primary.context {
+            Some(context) => context.clone(),
+            None => {
+                let flags = primary.flags;
+                driver.create_context(
+                    ordinal,
+                    self.primary_handle,
+                    ContextKind::Primary,
+                    3020,
+                    flags,
+                    None,
+                )?
+            }
+        };
+        primary.context = Some(context.clone());
+        primary.retains += 1;
+        Ok(context)
+    }
+
+    /// Gives one retain back; the last one closes the context.
+    pub(crate) fn release(&self, driver: &Driver) -> Answer {
+        let mut primary = self.lock();
+        if primary.retains == 0 {
+            return Err(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        primary.retains -= 1;
+        if primary.retains > 0 {
+            return Ok(());
+        }
+        let context = primary.context.take();
+        drop(primary);
+        context.map_or(Ok(()), |context| driver.destroy_context(&context))
+    }
+
+    /// Closes the primary context whatever its retains; they stay counted.
+    pub(crate) fn reset(&self, driver: &Driver) -> Answer {
+        let context = {
+            let mut primary = self.lock();
+            primary.retains = 0;
+            primary.context.take()
+        };
+        context.map_or(Ok(()), |context| driver.destroy_context(&context))
+    }
+
+    /// Flags for the next time that the primary context opens, and now.
+    pub(crate) fn set_flags(&self, flags: u32) {
+        let mut primary = self.lock();
+        primary.flags = flags;
+        if let Some(context) = &primary.context {
+            context.set(|settings| settings.flags = flags);
+        }
+    }
+
+    /// Flags and whether the primary context is open.
+    pub(crate) fn state(&self) -> (u32, bool) {
+        let primary = self.lock();
+        (primary.flags, primary.context.is_some())
+    }
+}

@@ -1,0 +1,85 @@
+//! Memsets.
+
+use cuda_abi::types::{CUdeviceptr, CUresult, CUstream};
+
+use super::Answer;
+use super::copy::on_both_defaults;
+use super::driver::current;
+use crate::device::ops::Op;
+use crate::device::transfer::{Fill, Transfer};
+
+on_both_defaults! {
+    fn cuMemsetD8_v2 / cuMemsetD8_v2_ptds(dstDevice: CUdeviceptr, uc: u8, N: usize)
+        |stream| fill(stream, dstDevice, 0, uc.into(), 1, N, 1);
+    fn cuMemsetD16_v2 / cuMemsetD16_v2_ptds(dstDevice: CUdeviceptr, us: u16, N: usize)
+        |stream| fill(stream, dstDevice, 0, us.into(), 2, N, 1);
+    fn cuMemsetD32_v2 / cuMemsetD32_v2_ptds(dstDevice: CUdeviceptr, ui: u32, N: usize)
+        |stream| fill(stream, dstDevice, 0, ui, 4, N, 1);
+    fn cuMemsetD2D8_v2 / cuMemsetD2D8_v2_ptds(dstDevice: CUdeviceptr, dstPitch: usize, uc: u8, Width: usize, Height: usize)
+        |stream| fill(stream, dstDevice, dstPitch, uc.into(), 1, Width, Height);
+    fn cuMemsetD2D16_v2 / cuMemsetD2D16_v2_ptds(dstDevice: CUdeviceptr, dstPitch: usize, us: u16, Width: usize, Height: usize)
+        |stream| fill(stream, dstDevice, dstPitch, us.into(), 2, Width, Height);
+    fn cuMemsetD2D32_v2 / cuMemsetD2D32_v2_ptds(dstDevice: CUdeviceptr, dstPitch: usize, ui: u32, Width: usize, Height: usize)
+        |stream| fill(stream, dstDevice, dstPitch, ui, 4, Width, Height);
+}
+
+api! {
+    fn cuMemsetD8Async(dstDevice: CUdeviceptr, uc: u8, N: usize, hStream: CUstream) {
+        fill(hStream, dstDevice, 0, uc.into(), 1, N, 1)
+    }
+    fn cuMemsetD16Async(dstDevice: CUdeviceptr, us: u16, N: usize, hStream: CUstream) {
+        fill(hStream, dstDevice, 0, us.into(), 2, N, 1)
+    }
+    fn cuMemsetD32Async(dstDevice: CUdeviceptr, ui: u32, N: usize, hStream: CUstream) {
+        fill(hStream, dstDevice, 0, ui, 4, N, 1)
+    }
+    fn cuMemsetD2D8Async(dstDevice: CUdeviceptr, dstPitch: usize, uc: u8, Width: usize, Height: usize, hStream: CUstream) {
+        fill(hStream, dstDevice, dstPitch, uc.into(), 1, Width, Height)
+    }
+    fn cuMemsetD2D16Async(dstDevice: CUdeviceptr, dstPitch: usize, us: u16, Width: usize, Height: usize, hStream: CUstream) {
+        fill(hStream, dstDevice, dstPitch, us.into(), 2, Width, Height)
+    }
+    fn cuMemsetD2D32Async(dstDevice: CUdeviceptr, dstPitch: usize, ui: u32, Width: usize, Height: usize, hStream: CUstream) {
+        fill(hStream, dstDevice, dstPitch, ui, 4, Width, Height)
+    }
+}
+
+/// Submits a fill; in all forms asynchronous but ordered, as on a real device.
+fn fill(
+    stream: CUstream,
+    address: u64,
+    pitch: usize,
+    value: u32,
+    element_bytes: u64,
+    width: usize,
+    height: usize,
+) -> Answer {
+    let (driver, context) = current()?;
+    let stream = driver.stream(&context, stream)?;
+    let row_bytes =
+        (width as u64).checked_mul(element_bytes).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if width == 0 || height == 0 {
+        return Ok(());
+    }
+    let pitch = pitch as u64;
+    let last = pitch.checked_mul(height as u64 - 1).and_then(|at| at.checked_add(address));
+    let table = driver.space.accessible().snapshot();
+    let is_valid = address.is_multiple_of(element_bytes)
+        && (height == 1 || (pitch >= row_bytes && pitch.is_multiple_of(element_bytes)))
+        && table.covers(address, row_bytes)
+        && last.is_some_and(|last| table.covers(last, row_bytes));
+    if !is_valid {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let fill = Fill {
+        address,
+        row_bytes: pitch,
+        value,
+        element_bytes,
+        width: width as u64,
+        height: height as u64,
+    };
+    Ok(driver
+        .engine
+        .enqueue(stream.id, Op::Task(Box::new(Transfer::fill(driver.space.clone(), fill))))?)
+}

@@ -1,0 +1,90 @@
+//! Device and managed memory.
+
+use cuda_abi::types::{CUdeviceptr, CUresult};
+
+use super::driver::current;
+use super::{Answer, out};
+use crate::device::memory::AllocationKind;
+
+/// Row pitch of `cuMemAllocPitch`, bytes.
+const PITCH_BYTES: usize = 512;
+
+api! {
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+        let (driver, context) = current()?;
+        let account = &driver.device(context.device as i32)?.account;
+        // SAFETY: the caller's pointers.
+        unsafe {
+            out::write(free, account.free_bytes() as usize)?;
+            out::write(total, account.total_bytes() as usize)
+        }
+    }
+
+    fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) {
+        if dptr.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let address = allocate(bytesize)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(dptr, address) }
+    }
+
+    fn cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, pPitch: *mut usize, WidthInBytes: usize, Height: usize, ElementSizeBytes: u32) {
+        if dptr.is_null() || pPitch.is_null() || !matches!(ElementSizeBytes, 4 | 8 | 16) || WidthInBytes == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let pitch = WidthInBytes.checked_next_multiple_of(PITCH_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let address = allocate(pitch.checked_mul(Height).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?)?;
+        // SAFETY: the caller's pointers.
+        unsafe {
+            out::write(dptr, address)?;
+            out::write(pPitch, pitch)
+        }
+    }
+
+    fn cuMemFree_v2(dptr: CUdeviceptr) {
+        let (driver, _) = current()?;
+        if dptr == 0 {
+            return Ok(());
+        }
+        let is_freeable = |kind| matches!(kind, AllocationKind::Device | AllocationKind::Managed);
+        let found = driver.space.allocation_at(dptr).filter(|found| found.base == dptr && is_freeable(found.kind));
+        let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        // Work that was submitted before may use it: programs rely on that.
+        if found.context != 0 {
+            let _ = driver.engine.synchronize_context(found.context);
+        }
+        driver.space.free(dptr, is_freeable)?;
+        Ok(())
+    }
+
+    fn cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr) {
+        let (driver, _) = current()?;
+        let found = driver.space.allocation_at(dptr).ok_or(CUresult::ERROR_NOT_FOUND)?;
+        // SAFETY: the caller's pointers; either may be NULL.
+        unsafe {
+            out::write_optional(pbase, found.base);
+            out::write_optional(psize, found.size_bytes as usize);
+        }
+        Ok(())
+    }
+
+    fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: u32) {
+        let (driver, context) = current()?;
+        // CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST
+        if dptr.is_null() || !matches!(flags, 1 | 2) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let kind = AllocationKind::Managed;
+        let address = driver.space.allocate_host(bytesize as u64, kind, context.device, context.id)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(dptr, address) }
+    }
+}
+
+/// Device memory in the current context.
+pub(crate) fn allocate(size_bytes: usize) -> Answer<u64> {
+    let (driver, context) = current()?;
+    let account = &driver.device(context.device as i32)?.account;
+    Ok(driver.space.allocate(context.device, account, context.id, size_bytes as u64)?)
+}

@@ -1,0 +1,177 @@
+//! What handles stand for: contexts, streams, events. Modules and kernels are in `module_image`.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
+
+use cuda_abi::types::CUcontext;
+
+use super::Answer;
+use crate::device::engine::{Engine, StreamKind};
+use crate::device::grid::SmMask;
+use crate::device::marker::Marker;
+use crate::device::services::ContextServices;
+
+/// How a context came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ContextKind {
+    Primary,
+    Created,
+}
+
+/// A context while it exists. A primary context gets a new one of these, under the same handle, after a reset.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) handle: CUcontext,
+    /// The engine's number.
+    pub(crate) id: u64,
+    pub(crate) device: u32,
+    pub(crate) kind: ContextKind,
+    pub(crate) services: Arc<ContextServices>,
+    /// SMs that its launches may use.
+    pub(crate) mask: SmMask,
+    pub(crate) api_version: u32,
+    pub(crate) settings: Mutex<ContextSettings>,
+    legacy: Arc<Stream>,
+    per_thread: Mutex<HashMap<ThreadId, Arc<Stream>>>,
+    is_alive: AtomicBool,
+}
+
+/// What programs can set on a context and read back.
+#[derive(Debug, Clone)]
+pub(crate) struct ContextSettings {
+    pub(crate) flags: u32,
+    pub(crate) stack_bytes: u64,
+    pub(crate) printf_bytes: u64,
+    pub(crate) sync_depth: u64,
+    pub(crate) pending_launches: u64,
+    pub(crate) l2_fetch_bytes: u64,
+    pub(crate) persisting_l2_bytes: u64,
+    pub(crate) cache_config: u32,
+    pub(crate) shared_config: u32,
+}
+
+impl Default for ContextSettings {
+    fn default() -> Self {
+        ContextSettings {
+            flags: 0,
+            stack_bytes: 1024,
+            printf_bytes: 1 << 20,
+            sync_depth: 2,
+            pending_launches: 2048,
+            l2_fetch_bytes: 64,
+            persisting_l2_bytes: 0,
+            cache_config: 0,
+            shared_config: 0,
+        }
+    }
+}
+
+/// A stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// The engine's number.
+    pub(crate) id: u64,
+    /// Handle of its context.
+    pub(crate) context: CUcontext,
+    pub(crate) context_id: u64,
+    pub(crate) kind: StreamKind,
+    pub(crate) priority: i32,
+    pub(crate) mask: SmMask,
+}
+
+/// An event: flags and the point it was last recorded at.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) context: CUcontext,
+    pub(crate) context_id: u64,
+    pub(crate) flags: u32,
+    pub(crate) recorded: Mutex<Option<Arc<Marker>>>,
+}
+
+impl Event {
+    /// The marker of the last record, if the event was ever recorded.
+    pub(crate) fn marker(&self) -> Option<Arc<Marker>> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Context {
+    pub(crate) fn new(
+        handle: CUcontext,
+        (id, legacy): (u64, u64),
+        device: u32,
+        kind: ContextKind,
+        services: Arc<ContextServices>,
+        mask: SmMask,
+        api_version: u32,
+        settings: ContextSettings,
+    ) -> Self {
+        let legacy = Stream {
+            id: legacy,
+            context: handle,
+            context_id: id,
+            kind: StreamKind::Legacy,
+            priority: 0,
+            mask,
+        };
+        Context {
+            handle,
+            id,
+            device,
+            kind,
+            services,
+            mask,
+            api_version,
+            settings: Mutex::new(settings),
+            legacy: Arc::new(legacy),
+            per_thread: Mutex::default(),
+            is_alive: AtomicBool::new(true),
+        }
+    }
+
+    /// The legacy default stream.
+    pub(crate) fn legacy_stream(&self) -> Arc<Stream> {
+        self.legacy.clone()
+    }
+
+    /// The calling thread's default stream, made on first use.
+    pub(crate) fn per_thread_stream(&self, engine: &Engine) -> Answer<Arc<Stream>> {
+        let mut streams = self.per_thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = std::thread::current().id();
+        if let Some(stream) = streams.get(&thread) {
+            return Ok(stream.clone());
+        }
+        let stream = Arc::new(Stream {
+            id: engine.create_stream(self.id, StreamKind::Blocking)?,
+            context: self.handle,
+            context_id: self.id,
+            kind: StreamKind::Blocking,
+            priority: 0,
+            mask: self.mask,
+        });
+        streams.insert(thread, stream.clone());
+        Ok(stream)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        // Acquire: partner of the Release in `end`.
+        self.is_alive.load(Ordering::Acquire)
+    }
+
+    /// Marks the context destroyed; `false` when it was already.
+    pub(crate) fn end(&self) -> bool {
+        // AcqRel: partner of `is_alive` and of a second `end`.
+        self.is_alive.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn settings(&self) -> ContextSettings {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes settings under their lock.
+    pub(crate) fn set<T>(&self, change: impl FnOnce(&mut ContextSettings) -> T) -> T {
+        change(&mut self.settings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,193 @@
+//! Streams and host callbacks in stream order.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cuda_abi::types::{
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgreenCtx, CUhostFn, CUresult, CUstream,
+    CUstreamCallback, CUstreamCaptureStatus,
+};
+
+use super::driver::{Driver, current, current_even_failed};
+use super::objects::{Context, Stream};
+use super::table::fresh_handle;
+use super::{Answer, out};
+use crate::device::engine::StreamKind;
+use crate::device::fault::Sticky;
+use crate::device::ops::Op;
+
+/// Priority of most streams.
+pub(crate) const LEAST_PRIORITY: i32 = 0;
+/// Priority that goes first.
+pub(crate) const GREATEST_PRIORITY: i32 = -5;
+
+const NON_BLOCKING: u32 = 1;
+
+api! {
+    fn cuStreamCreate(phStream: *mut CUstream, Flags: u32) {
+        // SAFETY: the caller's pointer.
+        unsafe { create(phStream, Flags, LEAST_PRIORITY) }
+    }
+
+    fn cuStreamCreateWithPriority(phStream: *mut CUstream, flags: u32, priority: i32) {
+        // SAFETY: the caller's pointer.
+        unsafe { create(phStream, flags, priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY)) }
+    }
+
+    fn cuStreamDestroy_v2(hStream: CUstream) {
+        let (driver, _) = current_even_failed()?;
+        let stream = driver.streams.remove(hStream.0)?;
+        driver.engine.destroy_stream(stream.id);
+        Ok(())
+    }
+
+    fn cuStreamQuery(hStream: CUstream) {
+        let (driver, context, stream) = find(hStream)?;
+        if driver.engine.query_stream(stream.id)? {
+            context.services.flush_console();
+            Ok(())
+        } else {
+            Err(CUresult::ERROR_NOT_READY)
+        }
+    }
+
+    fn cuStreamSynchronize(hStream: CUstream) {
+        let (driver, context, stream) = find(hStream)?;
+        let done = driver.engine.synchronize_stream(stream.id);
+        context.services.flush_console();
+        Ok(done?)
+    }
+
+    fn cuStreamWaitEvent(hStream: CUstream, hEvent: CUevent, Flags: u32) {
+        let (driver, _, stream) = find(hStream)?;
+        let event = driver.events.get(hEvent.0)?;
+        if Flags & !1 != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        match event.marker() {
+            Some(marker) => Ok(driver.engine.enqueue(stream.id, Op::Wait(marker))?),
+            None => Ok(()),
+        }
+    }
+
+    fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) {
+        let (_, _, stream) = find(hStream)?;
+        let value = if stream.kind == StreamKind::NonBlocking { NON_BLOCKING } else { 0 };
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(flags, value) }
+    }
+
+    fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) {
+        let (_, _, stream) = find(hStream)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(priority, stream.priority) }
+    }
+
+    fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) {
+        let (_, _, stream) = find(hStream)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(streamId, stream.id) }
+    }
+
+    fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdevice) {
+        let (driver, _, stream) = find(hStream)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(device, driver.context(stream.context)?.device as CUdevice) }
+    }
+
+    fn cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext) {
+        let (_, _, stream) = find(hStream)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(pctx, stream.context) }
+    }
+
+    fn cuStreamGetCtx_v2(hStream: CUstream, pCtx: *mut CUcontext, pGreenCtx: *mut CUgreenCtx) {
+        let (_, _, stream) = find(hStream)?;
+        // SAFETY: the caller's pointers.
+        unsafe {
+            out::write_optional(pGreenCtx, CUgreenCtx::NULL);
+            out::write(pCtx, stream.context)
+        }
+    }
+
+    fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenCtx) {
+        find(hStream)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(phCtx, CUgreenCtx::NULL) }
+    }
+
+    fn cuStreamIsCapturing(hStream: CUstream, captureStatus: *mut CUstreamCaptureStatus) {
+        find(hStream)?;
+        // SAFETY: the caller's pointer. Capture cannot be begun yet, so this is the truth.
+        unsafe { out::write(captureStatus, CUstreamCaptureStatus::NONE) }
+    }
+
+    fn cuStreamAttachMemAsync(hStream: CUstream, dptr: CUdeviceptr, length: usize, flags: u32) {
+        let (driver, _, _) = find(hStream)?;
+        let _ = (length, flags);
+        // Managed memory is always accessible from everywhere: nothing to move.
+        driver.space.allocation_at(dptr).map(|_| ()).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    fn cuLaunchHostFunc(hStream: CUstream, fn_: CUhostFn, userData: *mut c_void) {
+        let (driver, _, stream) = find(hStream)?;
+        let function = fn_.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let user = userData as usize;
+        let call = move |failed: Option<Sticky>| {
+            if failed.is_none() {
+                // SAFETY: the program's function with the program's argument.
+                unsafe { function(user as *mut c_void) };
+            }
+        };
+        Ok(driver.engine.enqueue(stream.id, Op::Host(Box::new(call)))?)
+    }
+
+    fn cuStreamAddCallback(hStream: CUstream, callback: CUstreamCallback, userData: *mut c_void, flags: u32) {
+        let (driver, _, stream) = find(hStream)?;
+        let function = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let user = userData as usize;
+        let call = move |failed: Option<Sticky>| {
+            let status = failed.map_or(CUresult::SUCCESS, CUresult::from);
+            // SAFETY: the program's function with the program's argument.
+            unsafe { function(hStream, status, user as *mut c_void) };
+        };
+        Ok(driver.engine.enqueue(stream.id, Op::Host(Box::new(call)))?)
+    }
+}
+
+alias! {
+    cuStreamDestroy(hStream: CUstream) = cuStreamDestroy_v2;
+}
+
+/// Driver, current context and the stream of a handle.
+pub(crate) fn find(handle: CUstream) -> Answer<(&'static Driver, Arc<Context>, Arc<Stream>)> {
+    let (driver, context) = current()?;
+    let stream = driver.stream(&context, handle)?;
+    Ok((driver, context, stream))
+}
+
+/// # Safety
+/// As for [`out::write`].
+unsafe fn create(pointer: *mut CUstream, flags: u32, priority: i32) -> Answer {
+    let (driver, context) = current()?;
+    if pointer.is_null() || flags & !NON_BLOCKING != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let kind =
+        if flags & NON_BLOCKING != 0 { StreamKind::NonBlocking } else { StreamKind::Blocking };
+    let handle = fresh_handle();
+    let stream = Stream {
+        id: driver.engine.create_stream(context.id, kind)?,
+        context: context.handle,
+        context_id: context.id,
+        kind,
+        priority,
+        mask: context.mask,
+    };
+    driver.streams.insert(handle, Arc::new(stream));
+    // SAFETY: by the caller's promise.
+    unsafe { out::write(pointer, CUstream(handle)) }
+}

@@ -1,0 +1,200 @@
+//! One kernel launch while it runs: which blocks are left, what a block needs of an SM.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::exec;
+
+/// Set of SMs by index; at most 256.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SmMask([u64; 4]);
+
+impl SmMask {
+    /// No SM at all.
+    pub(crate) const EMPTY: SmMask = SmMask([0; 4]);
+
+    /// SMs 0 to `count` - 1.
+    pub(crate) fn first(count: u32) -> Self {
+        let mut mask = SmMask::EMPTY;
+        (0..count).for_each(|sm| mask.insert(sm));
+        mask
+    }
+
+    pub(crate) fn insert(&mut self, sm: u32) {
+        if let Some(word) = self.0.get_mut(sm as usize / 64) {
+            *word |= 1 << (sm % 64);
+        }
+    }
+
+    pub(crate) fn contains(&self, sm: u32) -> bool {
+        self.0.get(sm as usize / 64).is_some_and(|word| word >> (sm % 64) & 1 == 1)
+    }
+
+    /// How many SMs.
+    pub(crate) fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+}
+
+/// What one block occupies on an SM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Footprint {
+    pub(crate) blocks: u32,
+    pub(crate) warps: u32,
+    pub(crate) registers: u32,
+    pub(crate) shared_bytes: u32,
+}
+
+impl Footprint {
+    /// Sum of two footprints, saturating.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Footprint {
+            blocks: self.blocks.saturating_add(other.blocks),
+            warps: self.warps.saturating_add(other.warps),
+            registers: self.registers.saturating_add(other.registers),
+            shared_bytes: self.shared_bytes.saturating_add(other.shared_bytes),
+        }
+    }
+
+    /// What is left after `other` leaves.
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Footprint {
+            blocks: self.blocks.saturating_sub(other.blocks),
+            warps: self.warps.saturating_sub(other.warps),
+            registers: self.registers.saturating_sub(other.registers),
+            shared_bytes: self.shared_bytes.saturating_sub(other.shared_bytes),
+        }
+    }
+
+    /// Whether it fits into `limit`.
+    pub(crate) fn within(self, limit: Self) -> bool {
+        self.blocks <= limit.blocks
+            && self.warps <= limit.warps
+            && self.registers <= limit.registers
+            && self.shared_bytes <= limit.shared_bytes
+    }
+}
+
+/// Whether all blocks of a grid must be resident at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Residency {
+    Independent,
+    Cooperative,
+}
+
+/// A launch as the scheduler sees it. Blocks are claimed in units: single blocks, or clusters of blocks.
+#[derive(Debug)]
+pub(crate) struct Grid {
+    pub(crate) launch: Arc<exec::Launch>,
+    pub(crate) device: u32,
+    pub(crate) mask: SmMask,
+    /// Smaller runs first.
+    pub(crate) priority: i32,
+    pub(crate) residency: Residency,
+    /// Of one block.
+    pub(crate) footprint: Footprint,
+    /// Context's memory, heap, console.
+    pub(crate) services: Arc<super::services::ContextServices>,
+    /// Stream whose head this launch is; set when it starts.
+    stream: AtomicU64,
+    units: u64,
+    next_unit: AtomicU64,
+    remaining_blocks: AtomicU64,
+    stopped: AtomicBool,
+}
+
+impl Grid {
+    /// A launch that has not started.
+    pub(crate) fn new(
+        launch: exec::Launch,
+        device: u32,
+        mask: SmMask,
+        priority: i32,
+        residency: Residency,
+        footprint: Footprint,
+        services: Arc<super::services::ContextServices>,
+    ) -> Self {
+        let blocks = count(launch.grid);
+        let units = blocks / count(launch.cluster).max(1);
+        Grid {
+            launch: Arc::new(launch),
+            device,
+            mask,
+            priority,
+            residency,
+            footprint,
+            services,
+            stream: AtomicU64::new(0),
+            units,
+            next_unit: AtomicU64::new(0),
+            remaining_blocks: AtomicU64::new(blocks),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// Blocks of one unit (cluster).
+    pub(crate) fn unit_blocks(&self) -> u32 {
+        count(self.launch.cluster) as u32
+    }
+
+    /// All units, claimed or not.
+    pub(crate) fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// Whether units are left to claim.
+    pub(crate) fn has_pending(&self) -> bool {
+        // Relaxed: a hint; `claim` decides.
+        self.next_unit.load(Ordering::Relaxed) < self.units && !self.is_stopped()
+    }
+
+    /// Claims the next unit: its index in units of the grid (blocks, or clusters).
+    pub(crate) fn claim(&self) -> Option<[u32; 3]> {
+        if self.is_stopped() {
+            return None;
+        }
+        // Relaxed: only the number matters; the launch itself is shared by Arc.
+        let unit = self.next_unit.fetch_add(1, Ordering::Relaxed);
+        if unit >= self.units {
+            // Undo, so that no number of calls can wrap it around. Relaxed: as above.
+            self.next_unit.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        let [x, y, _] = std::array::from_fn::<u64, 3, _>(|axis| {
+            u64::from(self.launch.grid[axis] / self.launch.cluster[axis].max(1)).max(1)
+        });
+        Some([(unit % x) as u32, (unit / x % y) as u32, (unit / x / y) as u32])
+    }
+
+    /// Counts a finished block; `true` for the last one.
+    pub(crate) fn finish_block(&self) -> bool {
+        // AcqRel: the last finisher sees all blocks' effects; partner: every other finisher.
+        self.remaining_blocks.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Tells running blocks to stop and claims to end.
+    pub(crate) fn stop(&self) {
+        // Relaxed: polled; no data travels with it.
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        // Relaxed: as in `stop`.
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stream(&self) -> u64 {
+        // Relaxed: written and read with the engine's lock held.
+        self.stream.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_stream(&self, stream: u64) {
+        // Relaxed: as in `stream`.
+        self.stream.store(stream, Ordering::Relaxed);
+    }
+}
+
+/// Product of three dimensions.
+pub(crate) fn count(dimensions: [u32; 3]) -> u64 {
+    dimensions.iter().map(|&d| u64::from(d)).fold(1, u64::saturating_mul)
+}

@@ -1,0 +1,188 @@
+//! Physical allocations: memfds, charged to a device's account while they live.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+
+use super::{GRANULARITY_BYTES, round_up};
+use crate::device::error::{DeviceError, Result};
+
+/// How much memory a device has and how much of it this process has allocated, in bytes.
+#[derive(Debug)]
+pub(crate) struct Account {
+    total_bytes: u64,
+    used_bytes: AtomicU64,
+}
+
+impl Account {
+    pub(crate) fn new(total_bytes: u64) -> Self {
+        Account { total_bytes, used_bytes: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    pub(crate) fn free_bytes(&self) -> u64 {
+        // A statistic: no partner.
+        self.total_bytes.saturating_sub(self.used_bytes.load(Ordering::Relaxed))
+    }
+
+    fn charge(&self, size_bytes: u64) -> Result<()> {
+        // Relaxed: the counter guards no other memory.
+        self.used_bytes
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(size_bytes).filter(|&sum| sum <= self.total_bytes)
+            })
+            .map(|_| ())
+            .map_err(|_| DeviceError::OutOfMemory)
+    }
+
+    fn refund(&self, size_bytes: u64) {
+        // Relaxed: as in `charge`.
+        self.used_bytes.fetch_sub(size_bytes, Ordering::Relaxed);
+    }
+}
+
+/// One memfd of device (or host-resident) memory; zero when fresh. Dropping the last reference frees it.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    fd: OwnedFd,
+    size_bytes: u64,
+    /// Ordinal of the device it belongs to; `None`: host memory.
+    device: Option<u32>,
+    account: Option<Arc<Account>>,
+}
+
+/// Prefix of the memfd's name; the device's ordinal follows, so that an importer knows it.
+const NAME_PREFIX: &str = "softcuda-device-";
+
+impl Physical {
+    /// Allocates `size_bytes` (rounded up to the granularity) on device `ordinal`.
+    pub(crate) fn on_device(ordinal: u32, account: &Arc<Account>, size_bytes: u64) -> Result<Self> {
+        let size_bytes = round_up(size_bytes, GRANULARITY_BYTES).ok_or(DeviceError::OutOfMemory)?;
+        account.charge(size_bytes)?;
+        match create(&format!("{NAME_PREFIX}{ordinal}"), size_bytes) {
+            Ok(fd) => Ok(Physical {
+                fd,
+                size_bytes,
+                device: Some(ordinal),
+                account: Some(account.clone()),
+            }),
+            Err(error) => {
+                account.refund(size_bytes);
+                Err(error)
+            }
+        }
+    }
+
+    /// Allocates host-resident memory (pinned or managed) in whole pages.
+    pub(crate) fn on_host(size_bytes: u64) -> Result<Self> {
+        let size_bytes = round_up(size_bytes, rustix::param::page_size() as u64)
+            .ok_or(DeviceError::OutOfMemory)?;
+        Ok(Physical {
+            fd: create("softcuda-host", size_bytes)?,
+            size_bytes,
+            device: None,
+            account: None,
+        })
+    }
+
+    /// Takes a descriptor that another process exported: it must be a memfd that cannot shrink.
+    pub(crate) fn import(fd: BorrowedFd<'_>) -> Result<Self> {
+        const REFUSED: DeviceError =
+            DeviceError::InvalidValue("descriptor is no exported allocation");
+        let seals = fcntl_get_seals(fd).map_err(|_| REFUSED)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(REFUSED);
+        }
+        let size_bytes = u64::try_from(fstat(fd)?.st_size).map_err(|_| REFUSED)?;
+        if size_bytes == 0 || size_bytes % GRANULARITY_BYTES != 0 {
+            return Err(REFUSED);
+        }
+        let device = device_of(fd);
+        // Not charged: the exporter's account carries it.
+        Ok(Physical {
+            fd: rustix::io::fcntl_dupfd_cloexec(fd, 0)?,
+            size_bytes,
+            device,
+            account: None,
+        })
+    }
+
+    /// A new descriptor of this allocation, for another process.
+    pub(crate) fn export(&self) -> Result<OwnedFd> {
+        Ok(rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)?)
+    }
+
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    pub(crate) fn device(&self) -> Option<u32> {
+        self.device
+    }
+}
+
+impl AsFd for Physical {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        if let Some(account) = &self.account {
+            account.refund(self.size_bytes);
+        }
+    }
+}
+
+fn create(name: &str, size_bytes: u64) -> Result<OwnedFd> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, size_bytes)?;
+    // An importer maps it: it must never get shorter under a mapping.
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// The device that the memfd's name states, if it is one of ours.
+fn device_of(fd: BorrowedFd<'_>) -> Option<u32> {
+    use std::os::fd::AsRawFd;
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let name = link.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME_PREFIX)?;
+    name.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_refuses_more_than_it_has_and_gets_back_what_is_dropped() {
+        let account = Arc::new(Account::new(4 << 20));
+        let first = Physical::on_device(0, &account, 1).expect("fits");
+        assert_eq!(first.size_bytes(), 2 << 20);
+        let second = Physical::on_device(0, &account, 2 << 20).expect("fits");
+        assert_eq!(Physical::on_device(0, &account, 1).err(), Some(DeviceError::OutOfMemory));
+        drop(first);
+        assert_eq!(account.free_bytes(), 2 << 20);
+        drop(second);
+        assert_eq!(account.free_bytes(), 4 << 20);
+    }
+
+    #[test]
+    fn an_import_knows_device_and_size_and_refuses_other_files() {
+        let account = Arc::new(Account::new(8 << 20));
+        let exported =
+            Physical::on_device(3, &account, 2 << 20).expect("fits").export().expect("exports");
+        let imported = Physical::import(exported.as_fd()).expect("imports");
+        assert_eq!((imported.device(), imported.size_bytes()), (Some(3), 2 << 20));
+        let plain = memfd_create("other", MemfdFlags::CLOEXEC).expect("memfd");
+        assert!(matches!(Physical::import(plain.as_fd()), Err(DeviceError::InvalidValue(_))));
+    }
+}

@@ -1,0 +1,33 @@
+//! The simulated device: memory, streams, events and SMs, below the C ABI and above PTX execution.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`config`] | the environment variables that describe the device |
+//! | [`properties`] | limits and names of a device |
+//! | [`memory`] | addresses, allocations, who may touch what |
+//! | [`engine`], [`dispatch`], [`ops`], [`marker`] | streams: order, start and end of operations |
+//! | [`grid`], [`sm`], [`placement`] | launches: blocks placed on SMs under occupancy limits, least virtual time first |
+//! | [`worker`] | the threads that run slices of blocks and pieces of copies, and the host-callback thread |
+//! | [`transfer`] | copies and fills |
+//! | [`services`] | console and heap of a context's kernels |
+//! | [`fault`] | sticky errors and their log line |
+//!
+//! Scheduling: two or more workers take the SM with the least virtual time, run one slice of one of its resident blocks, and add
+//! what was executed to the SM's time. The share of each set of SMs is therefore exact, whatever the number of host cores.
+
+pub(crate) mod clock;
+pub(crate) mod config;
+pub(crate) mod dispatch;
+pub(crate) mod engine;
+pub(crate) mod error;
+pub(crate) mod fault;
+pub(crate) mod grid;
+pub(crate) mod marker;
+pub(crate) mod memory;
+pub(crate) mod ops;
+pub(crate) mod placement;
+pub(crate) mod properties;
+pub(crate) mod services;
+pub(crate) mod sm;
+pub(crate) mod transfer;
+pub(crate) mod worker;

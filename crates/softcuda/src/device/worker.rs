@@ -1,0 +1,254 @@
+//! Worker threads: they run blocks in slices and tasks in pieces. The host thread runs the program's callbacks.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::clock;
+use super::engine::{Engine, ReadyTask};
+use super::fault::{self, Sticky};
+use super::grid::{Grid, Residency};
+use super::memory::ranges::Entered;
+use super::ops::Step;
+use super::placement::{Slice, Stay};
+use super::sm::Stage;
+use crate::exec::{Arena, BlockRun, Fault, Machine, Progress, WaitingAt};
+
+/// How often values that streams wait for are looked at while nothing else happens.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
+/// Longest sleep of an idle worker.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Block memory that a worker keeps for reuse.
+const ARENAS_KEPT: usize = 32;
+
+thread_local! {
+    static IN_HOST_CALL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is running a callback of the program, where CUDA calls are not permitted.
+pub(crate) fn is_in_host_call() -> bool {
+    IN_HOST_CALL.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Starts `workers` worker threads and the host thread.
+pub(crate) fn start(engine: &Arc<Engine>, workers: usize) -> std::io::Result<()> {
+    for index in 0..workers {
+        let engine = engine.clone();
+        std::thread::Builder::new()
+            .name(format!("softcuda-{index}"))
+            .spawn(move || work(&engine))?;
+    }
+    let engine = engine.clone();
+    std::thread::Builder::new().name("softcuda-host".to_owned()).spawn(move || host(&engine))?;
+    Ok(())
+}
+
+fn host(engine: &Engine) {
+    IN_HOST_CALL.with(|flag| flag.set(true));
+    let mut state = engine.lock();
+    while !state.is_shut_down {
+        match state.host_calls.pop_front() {
+            Some((stream, call, failed)) => {
+                drop(state);
+                call(failed);
+                state = engine.lock();
+                engine.complete(&mut state, stream);
+            }
+            None => {
+                state = engine
+                    .host_work
+                    .wait_timeout(state, IDLE_INTERVAL)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+            }
+        }
+    }
+}
+
+fn work(engine: &Engine) {
+    let mut arenas: Vec<Arena> = Vec::new();
+    let mut state = engine.lock();
+    let mut next_device = 0;
+    while !state.is_shut_down {
+        if !state.polls.is_empty() {
+            engine.poll(&mut state);
+        }
+        if let Some(ready) = state.tasks.pop_front() {
+            drop(state);
+            let (ready, step) = step(ready);
+            state = engine.lock();
+            finish_step(engine, &mut state, ready, step);
+            continue;
+        }
+        let devices = state.devices.len();
+        let slice = (0..devices).find_map(|offset| {
+            let device = (next_device + offset) % devices;
+            state.devices.get_mut(device)?.take(device)
+        });
+        if let Some(slice) = slice {
+            next_device = (slice.device + 1) % devices;
+            drop(state);
+            let (device, sm, grid) = (slice.device, slice.sm, slice.grid.clone());
+            let ended = run_slice(engine, slice, &mut arenas);
+            state = engine.lock();
+            if let Some(placement) = state.devices.get_mut(device) {
+                placement.put_back(sm, ended.executed, ended.stay);
+            }
+            if let Some(sticky) = ended.failed {
+                engine.fail_context(&mut state, grid.services.context, sticky);
+            }
+            engine.settle_grid(&mut state, &grid, ended.is_grid_finished);
+            continue;
+        }
+        let interval = if state.polls.is_empty() { IDLE_INTERVAL } else { POLL_INTERVAL };
+        state = engine.work.wait_timeout(state, interval).unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+fn step(mut ready: ReadyTask) -> (ReadyTask, Step) {
+    let step = ready.task.step();
+    (ready, step)
+}
+
+fn finish_step(engine: &Engine, state: &mut super::engine::State, ready: ReadyTask, step: Step) {
+    let context = state.context_of(ready.stream);
+    let is_failed = context.is_some_and(|context| state.is_failed(context));
+    match step {
+        Step::More if !is_failed => state.tasks.push_back(ready),
+        Step::Fault(sticky) => {
+            if let Some(context) = context {
+                engine.fail_context(state, context, sticky);
+            }
+            engine.complete(state, ready.stream);
+        }
+        _ => engine.complete(state, ready.stream),
+    }
+}
+
+/// What a slice came to.
+struct Ended {
+    executed: u64,
+    stay: Stay,
+    is_grid_finished: bool,
+    failed: Option<Sticky>,
+}
+
+/// Runs a block, and further blocks of the same grid, until the slice's fuel is spent.
+fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
+    let grid = slice.grid;
+    let machine =
+        SliceMachine { memory: engine.space.accessible().enter(), grid: &grid, sm: slice.sm };
+    let fresh = |unit, arenas: &mut Vec<Arena>| {
+        BlockRun::new(&grid.launch, unit, arenas.pop().unwrap_or_default())
+    };
+    let mut run = match slice.stage {
+        Stage::Fresh(unit) => fresh(unit, arenas),
+        Stage::Begun(run) => run,
+        Stage::Running => {
+            return Ended { executed: 0, stay: Stay::Gone, is_grid_finished: false, failed: None };
+        }
+    };
+    let mut ended = Ended { executed: 0, stay: Stay::Gone, is_grid_finished: false, failed: None };
+    loop {
+        let fuel = slice.fuel_warp_instructions.saturating_sub(ended.executed).max(1);
+        match run.run(&machine, fuel) {
+            Progress::Yielded { executed } => {
+                ended.executed += executed;
+                ended.stay = Stay::Resident(run);
+                return ended;
+            }
+            Progress::Blocked { executed } => {
+                ended.executed += executed;
+                ended.stay = Stay::Blocked(run);
+                return ended;
+            }
+            Progress::Finished { executed } => {
+                ended.executed += executed.max(1);
+                keep(arenas, run.into_arena());
+                if grid.finish_block() {
+                    ended.is_grid_finished = true;
+                    return ended;
+                }
+                let goes_on = ended.executed < slice.fuel_warp_instructions
+                    && grid.residency == Residency::Independent
+                    && grid.unit_blocks() == 1;
+                match goes_on.then(|| grid.claim()).flatten() {
+                    Some(unit) => run = fresh(unit, arenas),
+                    None => return ended,
+                }
+            }
+            Progress::Fault(found) => {
+                ended.failed = Some(report_fault(engine, &grid, &found));
+                return ended;
+            }
+            Progress::Deadlock(waiting) => {
+                ended.failed = Some(report_deadlock(engine, &grid, &waiting));
+                return ended;
+            }
+        }
+    }
+}
+
+fn report_fault(engine: &Engine, grid: &Grid, found: &Fault) -> Sticky {
+    grid.services.flush_console();
+    fault::log_fault(engine.log, &grid.launch.kernel.name, found);
+    Sticky::from(found.kind)
+}
+
+fn report_deadlock(engine: &Engine, grid: &Grid, waiting: &[WaitingAt]) -> Sticky {
+    fault::log_deadlock(engine.log, &grid.launch.kernel.name, waiting);
+    Sticky::LaunchTimeout
+}
+
+fn keep(arenas: &mut Vec<Arena>, arena: Arena) {
+    if arenas.len() < ARENAS_KEPT {
+        arenas.push(arena);
+    }
+}
+
+/// The machine as one slice sees it.
+struct SliceMachine<'a> {
+    memory: Entered<'a>,
+    grid: &'a Grid,
+    sm: u32,
+}
+
+impl Machine for SliceMachine<'_> {
+    fn range_of(&self, addr: u64) -> Option<Range<u64>> {
+        self.memory.find(addr)
+    }
+
+    fn smid(&self) -> u32 {
+        self.sm
+    }
+
+    fn nsmid(&self) -> u32 {
+        self.grid.services.sm_count
+    }
+
+    fn clock(&self, _executed: u64) -> u64 {
+        clock::now_cycles()
+    }
+
+    fn globaltimer_ns(&self) -> u64 {
+        clock::now_ns()
+    }
+
+    fn printf(&self, text: &[u8]) {
+        self.grid.services.print(text);
+    }
+
+    fn malloc(&self, size_bytes: u64) -> Option<u64> {
+        self.grid.services.malloc(size_bytes)
+    }
+
+    fn free(&self, addr: u64) -> bool {
+        self.grid.services.free(addr)
+    }
+
+    fn stop_requested(&self) -> bool {
+        self.grid.is_stopped()
+    }
+}
