@@ -7,7 +7,6 @@ use crate::context::Context;
 use crate::current;
 use crate::device::Device;
 use crate::events::Event;
-use crate::export::STORAGE;
 use crate::handles::{Kind, Table};
 use crate::health::Health;
 use crate::library::{Kernel, Library};
@@ -157,7 +156,7 @@ pub(crate) fn run(body: impl FnOnce(&'static Client) -> Result) -> CUresult {
 extern "C" fn in_child() {
     let Some(client) = started() else { return };
     client.state.store(FORKED, Ordering::Release);
-    STORAGE.clear();
+    crate::exports::detach();
     let close = |socket: &Connection| {
         // SAFETY: the descriptor is this library's; nothing in the child uses it again, as every call is refused from here on.
         unsafe { libc::close(socket.as_fd().as_raw_fd()) };

@@ -94,6 +94,7 @@ impl Event {
         if target.context.token != self.context.token {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
+        target.pass_gates()?;
         // Locked while posting, so that the mark kept is the record posted last.
         let mut recorded = self.recorded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         *recorded =

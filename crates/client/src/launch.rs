@@ -89,7 +89,7 @@ fn post(
         reserved: 0,
     };
     let parts = [body.as_bytes(), configuration.attributes.as_bytes(), packed];
-    target.backend.session.post_work(target.id, target.slot, Opcode::Launch, &parts).map(drop)
+    target.post_parts(Opcode::Launch, &parts).map(drop)
 }
 
 fn check_shape(device: &Device, function: &Function, configuration: &Configuration<'_>) -> Result {

@@ -7,8 +7,8 @@
 //! device's executor, and this process's share of memory on both sides. Handles are tokens ([`handles`]); nothing that a program
 //! passes as a handle is ever followed.
 //!
-//! Host functions of streams run on a thread of this process; the stream's later work is held by a device-side wait on a word of shared memory
-//! ([`callbacks`]). Holding back posts in this process instead would let another stream's wait overtake the record that it waits for.
+//! Host functions of streams run on a thread of this process; work that follows one in its stream is posted when it has returned ([`gates`]), so
+//! that posting may wait. A device-side wait would hold a hardware queue that clients share, and the executor refuses it.
 
 mod allocator;
 mod attach;
@@ -24,6 +24,7 @@ mod device_heap;
 mod entry;
 mod events;
 mod export;
+mod gates;
 mod handles;
 mod health;
 mod host_heap;

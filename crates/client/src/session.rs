@@ -3,6 +3,7 @@
 //! Commands of all threads go into one ring, in one order, under a short lock. *Posted* ones return at once; *called* ones wait for
 //! their answer in a call slot. Waits are bounded by looks at the server's health, so its death is an error from the next call and never a hang.
 
+use crate::gates::{Gates, Ordered};
 use crate::health::Health;
 use crate::slots::{Mark, Slots};
 use cuda_abi::types::CUresult;
@@ -36,6 +37,7 @@ pub(crate) struct Session {
     executor: Connection,
     health: Health,
     posting: Mutex<Posting>,
+    gates: Gates,
     /// Keeps a region's descriptor and its command together.
     mapping: Mutex<()>,
 }
@@ -76,6 +78,7 @@ impl Session {
             executor,
             health,
             posting: Mutex::new(Posting { producer, slots: Slots::new() }),
+            gates: Gates::default(),
             mapping: Mutex::new(()),
         })
     }
@@ -123,6 +126,16 @@ impl Session {
                 }
             },
         )
+    }
+
+    /// Streams held by host functions.
+    pub(crate) fn gates(&self) -> &Gates {
+        &self.gates
+    }
+
+    /// Waits while host functions hold a stream.
+    pub(crate) fn pass_gates(&self, slot: u32, ordered: Ordered) -> Result {
+        self.gates.wait(slot, ordered, || self.check())
     }
 
     /// Posts a command that is no work of a stream.
@@ -266,8 +279,9 @@ impl Session {
         })
     }
 
-    /// Waits for all work of a context.
+    /// Waits for all work of a context (0: of the session), and for the host functions of all streams.
     pub(crate) fn wait_all(&self, context: u32) -> Result {
+        self.gates.wait_all(|| self.check())?;
         for mark in self.outstanding(context)? {
             self.await_word(mark, None)?;
         }

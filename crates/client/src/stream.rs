@@ -4,6 +4,7 @@ use crate::backend::Backend;
 use crate::client::Client;
 use crate::context::Context;
 use crate::current;
+use crate::gates::Ordered;
 use crate::session::Result;
 use crate::slots::Mark;
 use cuda_abi::types::{CUresult, CUstream};
@@ -11,6 +12,9 @@ use link::wire::command::{LEGACY_STREAM, Opcode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::{Immutable, IntoBytes};
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
 
 /// A stream that the program made.
 pub(crate) struct Stream {
@@ -104,9 +108,28 @@ pub(crate) fn target(client: &Client, handle: CUstream) -> Result<Target> {
 }
 
 impl Target {
+    /// Whether the stream is ordered with the legacy stream.
+    pub(crate) fn ordered(&self) -> Ordered {
+        match &self.stream {
+            Some(stream) if stream.flags & NON_BLOCKING != 0 => Ordered::Alone,
+            _ => Ordered::WithLegacy,
+        }
+    }
+
+    /// Waits while host functions hold the stream; before every post.
+    pub(crate) fn pass_gates(&self) -> Result {
+        self.backend.session.pass_gates(self.slot, self.ordered())
+    }
+
     /// Posts one piece of work.
     pub(crate) fn post(&self, opcode: Opcode, body: &(impl IntoBytes + Immutable)) -> Result<Mark> {
-        self.backend.session.post_work(self.id, self.slot, opcode, &[body.as_bytes()])
+        self.post_parts(opcode, &[body.as_bytes()])
+    }
+
+    /// Posts one piece of work whose command consists of several parts.
+    pub(crate) fn post_parts(&self, opcode: Opcode, parts: &[&[u8]]) -> Result<Mark> {
+        self.pass_gates()?;
+        self.backend.session.post_work(self.id, self.slot, opcode, parts)
     }
 
     /// Waits for one piece of work.
@@ -116,6 +139,7 @@ impl Target {
 
     /// Waits for all work of the stream so far.
     pub(crate) fn synchronize(&self) -> Result {
+        self.pass_gates()?;
         let mark = self.backend.session.mark(self.id, self.slot)?;
         self.wait(mark)?;
         self.backend.session.check()
@@ -123,6 +147,9 @@ impl Target {
 
     /// Whether all work of the stream so far is done.
     pub(crate) fn is_idle(&self) -> Result<bool> {
+        if self.backend.session.gates().is_held(self.slot, self.ordered()) {
+            return self.backend.session.check().map(|()| false);
+        }
         let mark = self.backend.session.mark(self.id, self.slot)?;
         self.backend.session.query(self.id, mark)
     }

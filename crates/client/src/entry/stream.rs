@@ -105,10 +105,9 @@ pub(crate) unsafe fn cuStreamAddCallback(
     })
 }
 
-/// Posts a write or wait of a word in memory that the device reaches.
-fn memory_operation(
+/// Posts a write of a word in memory that the device reaches. Waits are absent: the executor holds no stream for a client.
+fn write_value(
     hStream: CUstream,
-    opcode: Opcode,
     value_bytes: u32,
     address: CUdeviceptr,
     value: u64,
@@ -128,7 +127,7 @@ fn memory_operation(
             flags,
             reserved: 0,
         };
-        target.post(opcode, &body).map(drop)
+        target.post(Opcode::StreamWriteValue, &body).map(drop)
     })
 }
 
@@ -138,7 +137,7 @@ pub(crate) unsafe fn cuStreamWriteValue32_v2(
     value: cuuint32_t,
     flags: u32,
 ) -> CUresult {
-    memory_operation(stream, Opcode::StreamWriteValue, 4, addr, value.into(), flags)
+    write_value(stream, 4, addr, value.into(), flags)
 }
 
 pub(crate) unsafe fn cuStreamWriteValue64_v2(
@@ -147,25 +146,7 @@ pub(crate) unsafe fn cuStreamWriteValue64_v2(
     value: cuuint64_t,
     flags: u32,
 ) -> CUresult {
-    memory_operation(stream, Opcode::StreamWriteValue, 8, addr, value, flags)
-}
-
-pub(crate) unsafe fn cuStreamWaitValue32_v2(
-    stream: CUstream,
-    addr: CUdeviceptr,
-    value: cuuint32_t,
-    flags: u32,
-) -> CUresult {
-    memory_operation(stream, Opcode::StreamWaitValue, 4, addr, value.into(), flags)
-}
-
-pub(crate) unsafe fn cuStreamWaitValue64_v2(
-    stream: CUstream,
-    addr: CUdeviceptr,
-    value: cuuint64_t,
-    flags: u32,
-) -> CUresult {
-    memory_operation(stream, Opcode::StreamWaitValue, 8, addr, value, flags)
+    write_value(stream, 8, addr, value, flags)
 }
 
 /// Managed memory is always attached to everything.
