@@ -98,6 +98,8 @@ impl Event {
 }
 
 impl Context {
+    /// A context that was just opened in the engine: its number and its legacy stream's.
+    #[allow(clippy::too_many_arguments)] // Each is stored as it is; a structure would repeat this one.
     pub(crate) fn new(
         handle: CUcontext,
         (id, legacy): (u64, u64),

@@ -162,7 +162,7 @@ mod tests {
         std::thread::scope(|scope| {
             let inside = accessible.enter();
             let remover = scope.spawn(|| {
-                accessible.remove(&[0x1000..0x2000]);
+                accessible.remove(std::slice::from_ref(&(0x1000..0x2000)));
                 // SeqCst: pairs with the store below; order is what the test is about.
                 assert!(left.load(std::sync::atomic::Ordering::SeqCst));
             });

@@ -13,15 +13,17 @@ pub(crate) fn read_value(memory: &Entered<'_>, address: u64, width: Width) -> Op
     if !is_word(memory, address, width) {
         return None;
     }
-    // SAFETY: aligned, and mapped for as long as `memory` is held; shared memory is only accessed through atomics here.
     // Acquire: partner of whoever wrote the value (`write_value`, a kernel's or the host's release).
     Some(match width {
         Width::Bits32 => {
-            unsafe { AtomicU32::from_ptr(address as *mut u32) }.load(Ordering::Acquire).into()
+            // SAFETY: aligned, and mapped for as long as `memory` is held; accessed through atomics only here.
+            let word = unsafe { AtomicU32::from_ptr(address as *mut u32) };
+            word.load(Ordering::Acquire).into()
         }
-        // SAFETY: as above.
         Width::Bits64 => {
-            unsafe { AtomicU64::from_ptr(address as *mut u64) }.load(Ordering::Acquire)
+            // SAFETY: as above.
+            let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
+            word.load(Ordering::Acquire)
         }
     })
 }
@@ -33,12 +35,15 @@ pub(crate) fn write_value(memory: &Entered<'_>, address: u64, value: u64, width:
     }
     // Release: partner of `read_value` and of the host's or another process's acquire.
     match width {
-        // SAFETY: aligned, and mapped for as long as `memory` is held.
-        Width::Bits32 => unsafe { AtomicU32::from_ptr(address as *mut u32) }
-            .store(value as u32, Ordering::Release),
-        // SAFETY: as above.
+        Width::Bits32 => {
+            // SAFETY: aligned, and mapped for as long as `memory` is held.
+            let word = unsafe { AtomicU32::from_ptr(address as *mut u32) };
+            word.store(value as u32, Ordering::Release);
+        }
         Width::Bits64 => {
-            unsafe { AtomicU64::from_ptr(address as *mut u64) }.store(value, Ordering::Release)
+            // SAFETY: as above.
+            let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
+            word.store(value, Ordering::Release);
         }
     }
     true
