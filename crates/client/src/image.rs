@@ -8,7 +8,7 @@ use cuda_abi::types::{CUdevice_attribute, CUjit_option, CUresult};
 
 /// What a device executes. The software GPU takes PTX alone; it says so in its name.
 pub(crate) fn target_of(device: &Device) -> Target {
-    let software = device.info.name.to_ascii_lowercase().contains("softcuda");
+    let software = device.info.name.contains("Software GPU");
     Target {
         major: device.limit(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR, 5),
         minor: device.limit(CUdevice_attribute::COMPUTE_CAPABILITY_MINOR, 0),

@@ -79,7 +79,7 @@ fn welcome() -> Welcome {
         (91, 1),
     ];
     let device = DeviceInfo {
-        name: "a fake softcuda".into(),
+        name: "a fake Software GPU".into(),
         uuid: [7; 16],
         uuid_v2: [8; 16],
         pci_bus_id: "0003:01:02.0".into(),
