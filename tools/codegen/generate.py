@@ -377,9 +377,9 @@ def main():
     (a.out / "mod.rs").write_text(
         banner + "//! What the generator wrote. Names are those of the CUDA driver API's documentation.\n"
         "#![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]\n#![allow(clippy::type_complexity)]\n\n"
-        "#[macro_use]\nmod for_each_function;\npub(crate) mod functions;\nmod layout;\npub(crate) mod lookup;\npub(crate) mod types;\n")
+        "#[macro_use]\nmod for_each_function;\n#[rustfmt::skip] // One line per function.\npub(crate) mod functions;\nmod layout;\npub(crate) mod lookup;\npub(crate) mod types;\n")
     subprocess.run(["rustfmt", "--edition", "2024", "--config-path", str(HERE.parents[1])]
-                   + [str(a.out / f) for f in ("types.rs", "lookup.rs", "layout.rs")], check=True)
+                   + [str(a.out / f) for f in ("types.rs", "lookup.rs", "layout.rs", "for_each_function.rs")], check=True)
     print(f"{len(order)} functions, {len(names)} names, {len(types.layouts)} records, {len(consts)} constants")
 
 

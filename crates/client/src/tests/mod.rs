@@ -178,9 +178,8 @@ fn copies() {
     ok!(cuMemcpyDtoHAsync_v2(pinned, b, 1 << 20, CUstream::NULL));
     ok!(cuCtxSynchronize());
     // SAFETY: the pinned memory, whose copy is done.
-    assert!(
-        unsafe { core::slice::from_raw_parts(pinned.cast::<u32>(), 1 << 18) } == &source[..1 << 18]
-    );
+    let copied = unsafe { core::slice::from_raw_parts(pinned.cast::<u32>(), 1 << 18) };
+    assert!(copied == &source[..1 << 18]);
     fails!(ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister_v2(pinned, 16, 0));
     let (address, mut alias) = (target.as_mut_ptr().cast::<c_void>(), 0);
     ok!(cuMemHostRegister_v2(address, 8192, 0));

@@ -7,6 +7,7 @@
 
 #[macro_use]
 mod for_each_function;
+#[rustfmt::skip] // One line per function.
 pub(crate) mod functions;
 mod layout;
 pub(crate) mod lookup;
