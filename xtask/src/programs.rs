@@ -129,7 +129,8 @@ impl Builder<'_> {
             let nvrtc = self.toolchain.nvrtc_directory();
             compiler
                 .arg(nvrtc.join("libnvrtc.so.13"))
-                .arg(format!("-Wl,-rpath,{}", nvrtc.display()))
+                // An rpath of the old kind also serves the libraries that NVRTC opens itself.
+                .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", nvrtc.display()))
                 .arg("-L")
                 .arg(dist.client_directory())
                 .arg("-lcuda");
