@@ -2,8 +2,50 @@
 
 use super::Lane;
 use super::float::{Float, Subnormals};
+use super::half::Half;
 use super::int::Int;
+use super::lane::{Bf16, F16};
 use super::op::op;
+
+/// A floating-point type that can be compared.
+pub trait Comparable: Lane {
+    /// The type that it is compared in.
+    type Value: Float;
+    /// The value, subnormals of the type flushed if `Z` says so.
+    fn value<Z: Subnormals>(self) -> Self::Value;
+}
+
+impl Comparable for f32 {
+    type Value = f32;
+    #[inline(always)]
+    fn value<Z: Subnormals>(self) -> f32 {
+        Z::apply(self)
+    }
+}
+
+impl Comparable for f64 {
+    type Value = f64;
+    #[inline(always)]
+    fn value<Z: Subnormals>(self) -> f64 {
+        Z::apply(self)
+    }
+}
+
+impl Comparable for F16 {
+    type Value = f32;
+    #[inline(always)]
+    fn value<Z: Subnormals>(self) -> f32 {
+        if Z::FLUSH { self.flushed().to_f32() } else { self.to_f32() }
+    }
+}
+
+impl Comparable for Bf16 {
+    type Value = f32;
+    #[inline(always)]
+    fn value<Z: Subnormals>(self) -> f32 {
+        if Z::FLUSH { self.flushed().to_f32() } else { self.to_f32() }
+    }
+}
 
 op! {
     /// `setp.eq`, ordered
@@ -20,26 +62,26 @@ op! {
     compare Ge<T: Int>(a: T, b) { a >= b }
 
     /// `setp.eq.f*`: false if either is NaN
-    compare FEq<T: Float, Z: Subnormals>(a: T, b) { Z::apply(a) == Z::apply(b) }
+    compare FEq<T: Comparable, Z: Subnormals>(a: T, b) { a.value::<Z>() == b.value::<Z>() }
     /// `setp.ne.f*`: false if either is NaN
-    compare FNe<T: Float, Z: Subnormals>(a: T, b) { let (a, b) = (Z::apply(a), Z::apply(b)); a != b }
+    compare FNe<T: Comparable, Z: Subnormals>(a: T, b) { !a.value::<Z>().is_nan() && !b.value::<Z>().is_nan() && a.value::<Z>() != b.value::<Z>() }
     /// `setp.lt.f*`: false if either is NaN
-    compare FLt<T: Float, Z: Subnormals>(a: T, b) { Z::apply(a) < Z::apply(b) }
+    compare FLt<T: Comparable, Z: Subnormals>(a: T, b) { a.value::<Z>() < b.value::<Z>() }
     /// `setp.le.f*`: false if either is NaN
-    compare FLe<T: Float, Z: Subnormals>(a: T, b) { Z::apply(a) <= Z::apply(b) }
+    compare FLe<T: Comparable, Z: Subnormals>(a: T, b) { a.value::<Z>() <= b.value::<Z>() }
     /// `setp.gt.f*`: false if either is NaN
-    compare FGt<T: Float, Z: Subnormals>(a: T, b) { Z::apply(a) > Z::apply(b) }
+    compare FGt<T: Comparable, Z: Subnormals>(a: T, b) { a.value::<Z>() > b.value::<Z>() }
     /// `setp.ge.f*`: false if either is NaN
-    compare FGe<T: Float, Z: Subnormals>(a: T, b) { Z::apply(a) >= Z::apply(b) }
+    compare FGe<T: Comparable, Z: Subnormals>(a: T, b) { a.value::<Z>() >= b.value::<Z>() }
     /// `setp.num`: neither is NaN
-    compare FNum<T: Float, Z: Subnormals>(a: T, b) { !a.is_nan() && !b.is_nan() }
+    compare FNum<T: Comparable, Z: Subnormals>(a: T, b) { !a.value::<Z>().is_nan() && !b.value::<Z>().is_nan() }
 }
 
 macro_rules! unordered {
     ($($(#[$m:meta])* $name:ident not $opposite:ident;)*) => {
         op! {$(
             $(#[$m])*
-            compare $name<T: Float, Z: Subnormals>(a: T, b) { !<$opposite<T, Z> as super::Compare>::lane(a, b) }
+            compare $name<T: Comparable, Z: Subnormals>(a: T, b) { !<$opposite<T, Z> as super::Compare>::lane(a, b) }
         )*}
     };
 }
@@ -64,6 +106,8 @@ unordered! {
 op! {
     /// `slct.type.s32`: `a` if `c >= 0`, else `b`
     ternary SelectInt<T: Lane>(a: T, b: T, c: i32) -> T { if c >= 0 { a } else { b } }
+    /// `slct{.ftz}.type.f32`: `a` if `c >= 0` (so for -0), else `b` (so for NaN)
+    ternary SelectFloat<T: Lane, Z: Subnormals>(a: T, b: T, c: f32) -> T { if Z::apply(c) >= 0.0 { a } else { b } }
 }
 
 /// A destination type of `set`.
@@ -78,4 +122,16 @@ impl Truth for u32 {
 
 impl Truth for f32 {
     const TRUE: u32 = 1.0f32.to_bits();
+}
+
+impl Truth for u16 {
+    const TRUE: u32 = 0xffff;
+}
+
+impl Truth for F16 {
+    const TRUE: u32 = 0x3c00;
+}
+
+impl Truth for Bf16 {
+    const TRUE: u32 = 0x3f80;
 }

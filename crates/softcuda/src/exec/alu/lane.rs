@@ -1,7 +1,8 @@
 //! Values as instruction types see them, and how they lie in registers.
 //!
 //! Registers are 32-bit words for types of up to 32 bits and 64-bit words for 64-bit types. A narrower value occupies
-//! the low bits; what lies above them is ignored on reading and zero on writing.
+//! the low bits; what lies above them is ignored on reading and, on writing, extends the value by its signedness, which is
+//! what `cvt` asks for when its destination register is wider than its type.
 
 /// A register word: `u32` or `u64`.
 pub trait Register: Copy + Default + PartialEq + core::fmt::Debug + Send + Sync + 'static {
@@ -23,12 +24,12 @@ pub trait Lane: Copy + 'static {
     type Reg: Register;
     /// Reads the value from the low bits of a register.
     fn from_reg(reg: Self::Reg) -> Self;
-    /// The register that holds the value, zero above it.
+    /// The register that holds the value, extended by its signedness.
     fn into_reg(self) -> Self::Reg;
 }
 
 macro_rules! int_lane {
-    ($($t:ty, $unsigned:ty, $reg:ty;)*) => {$(
+    ($($t:ty, $widened:ty, $reg:ty;)*) => {$(
         impl Lane for $t {
             type Reg = $reg;
             #[inline(always)]
@@ -37,21 +38,21 @@ macro_rules! int_lane {
             }
             #[inline(always)]
             fn into_reg(self) -> $reg {
-                <$reg>::from(self as $unsigned)
+                self as $widened as $reg
             }
         }
     )*};
 }
 
 int_lane! {
-    u8, u8, u32;
-    i8, u8, u32;
-    u16, u16, u32;
-    i16, u16, u32;
+    u8, u32, u32;
+    i8, i32, u32;
+    u16, u32, u32;
+    i16, i32, u32;
     u32, u32, u32;
-    i32, u32, u32;
+    i32, i32, u32;
     u64, u64, u64;
-    i64, u64, u64;
+    i64, i64, u64;
 }
 
 impl Lane for f32 {

@@ -15,11 +15,16 @@ pub mod compare;
 pub mod cvt;
 pub mod float;
 pub mod forms;
+pub mod half;
 pub mod int;
 pub mod lane;
 mod op;
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod dev;
 
 pub use lane::{Lane, Register};
 
@@ -65,12 +70,36 @@ pub trait Ternary {
     fn lane(a: Self::A, b: Self::B, c: Self::C) -> Self::D;
 }
 
+/// An operation with four sources.
+pub trait Quaternary {
+    /// Type of the first source.
+    type A: Lane;
+    /// Type of the second source.
+    type B: Lane;
+    /// Type of the third source.
+    type C: Lane;
+    /// Type of the fourth source.
+    type E: Lane;
+    /// Type of the destination.
+    type D: Lane;
+    /// The result of one lane.
+    fn lane(a: Self::A, b: Self::B, c: Self::C, e: Self::E) -> Self::D;
+}
+
 /// A comparison, the core of `setp` and `set`.
 pub trait Compare {
     /// Type of both sources.
     type A: Lane;
     /// The result of one lane.
     fn lane(a: Self::A, b: Self::A) -> bool;
+}
+
+/// A property of one source, `testp`.
+pub trait Test {
+    /// Type of the source.
+    type A: Lane;
+    /// The result of one lane.
+    fn lane(a: Self::A) -> bool;
 }
 
 /// Applies `O` to every lane.
@@ -97,6 +126,14 @@ pub fn ternary<O: Ternary>(a: &Regs<O::A>, b: &Regs<O::B>, c: &Regs<O::C>, d: &m
     }
 }
 
+/// Applies `O` to every lane.
+#[inline(always)]
+pub fn quaternary<O: Quaternary>(a: &Regs<O::A>, b: &Regs<O::B>, c: &Regs<O::C>, e: &Regs<O::E>, d: &mut Regs<O::D>) {
+    for i in 0..LANES {
+        d[i] = O::lane(O::A::from_reg(a[i]), O::B::from_reg(b[i]), O::C::from_reg(c[i]), O::E::from_reg(e[i])).into_reg();
+    }
+}
+
 /// The mask of the lanes in which `C` holds.
 #[inline(always)]
 pub fn compare<C: Compare>(a: &Regs<C::A>, b: &Regs<C::A>) -> u32 {
@@ -108,6 +145,16 @@ pub fn compare<C: Compare>(a: &Regs<C::A>, b: &Regs<C::A>) -> u32 {
     let mut mask = 0;
     for (i, &h) in holds.iter().enumerate() {
         mask |= u32::from(h) << i;
+    }
+    mask
+}
+
+/// The mask of the lanes in which `O` holds.
+#[inline(always)]
+pub fn test<O: Test>(a: &Regs<O::A>) -> u32 {
+    let mut mask = 0;
+    for (i, &a) in a.iter().enumerate() {
+        mask |= u32::from(O::lane(O::A::from_reg(a))) << i;
     }
     mask
 }
@@ -148,6 +195,29 @@ impl BoolOp {
             BoolOp::Or => compared | c,
             BoolOp::Xor => compared ^ c,
         }
+    }
+}
+
+/// The masks of the lanes in which `C` holds for the low and for the high halves of packed operands.
+#[inline(always)]
+pub fn compare_pair<C>(a: &[u32; LANES], b: &[u32; LANES]) -> (u32, u32)
+where
+    C: Compare,
+    C::A: Lane<Reg = u32>,
+{
+    let high = |x: &[u32; LANES]| -> [u32; LANES] { core::array::from_fn(|i| x[i] >> 16) };
+    (compare::<C>(a, b), compare::<C>(&high(a), &high(b)))
+}
+
+/// `set` of packed halves: writes the true value of `D` into each half whose mask is set, zero elsewhere.
+#[inline(always)]
+pub fn expand_pair<D>(low: u32, high: u32, d: &mut [u32; LANES])
+where
+    D: compare::Truth<Reg = u32>,
+{
+    for (i, d) in d.iter_mut().enumerate() {
+        let bit = |mask: u32| if mask >> i & 1 != 0 { D::TRUE & 0xffff } else { 0 };
+        *d = bit(high) << 16 | bit(low);
     }
 }
 

@@ -36,6 +36,19 @@ macro_rules! op {
         }
         op!($($rest)*);
     };
+    ($(#[$m:meta])* quaternary $name:ident<$($p:ident: $b:path),*>($a:ident: $at:ty, $c:ident: $ct:ty, $e:ident: $et:ty, $f:ident: $ft:ty) -> $d:ty $body:block $($rest:tt)*) => {
+        op!(@struct $(#[$m])* $name $($p: $b),*);
+        impl<$($p: $b),*> $crate::exec::alu::Quaternary for $name<$($p),*> {
+            type A = $at;
+            type B = $ct;
+            type C = $et;
+            type E = $ft;
+            type D = $d;
+            #[inline(always)]
+            fn lane($a: $at, $c: $ct, $e: $et, $f: $ft) -> $d $body
+        }
+        op!($($rest)*);
+    };
     ($(#[$m:meta])* compare $name:ident<$($p:ident: $b:path),*>($a:ident: $at:ty, $c:ident) $body:block $($rest:tt)*) => {
         op!(@struct $(#[$m])* $name $($p: $b),*);
         impl<$($p: $b),*> $crate::exec::alu::Compare for $name<$($p),*> {

@@ -1,8 +1,9 @@
 //! Evaluates a form, as PTX writes it, on one lane: what the families' tests are written with.
 
 use super::compare::Truth;
-use super::forms::{FormError, Visitor, visit};
-use super::{Binary, BoolOp, Compare, LANES, Lane, Register, Ternary, Unary};
+use super::forms::{CarryOut, FormError, Visitor, visit};
+use super::int::Carry;
+use super::{Binary, BoolOp, Compare, LANES, Lane, Quaternary, Register, Ternary, Test, Unary};
 
 /// The lane that carries the operands; the others hold different values, so a lane mix-up shows.
 const PROBE: usize = 21;
@@ -112,6 +113,51 @@ impl Visitor for Eval<'_> {
 
     fn set_predicate<C: Compare>(self, join: Option<BoolOp>) -> u64 {
         u64::from(self.joined::<C>(join) >> PROBE & 1)
+    }
+
+    fn quaternary<O: Quaternary>(self) -> Option<u64> {
+        let mut d = [<O::D as Lane>::Reg::default(); LANES];
+        super::quaternary::<O>(&source(&self, 0), &source(&self, 1), &source(&self, 2), &source(&self, 3), &mut d);
+        Some(probe(d))
+    }
+
+    fn test<O: Test>(self) -> Option<u64> {
+        Some(u64::from(super::test::<O>(&source(&self, 0)) >> PROBE & 1))
+    }
+
+    /// Bit 0 is the low halves' predicate, bit 1 the high halves'.
+    fn set_predicate_pair<C>(self, join: Option<BoolOp>) -> Option<u64>
+    where
+        C: Compare,
+        C::A: Lane<Reg = u32>,
+    {
+        let (low, high) = super::compare_pair::<C>(&source(&self, 0), &source(&self, 1));
+        let bit = |mask: u32| u64::from(join.map_or(mask, |join| join.join(mask, self.mask(2))) >> PROBE & 1);
+        Some(bit(high) << 1 | bit(low))
+    }
+
+    fn set_pair<C, D>(self, join: Option<BoolOp>) -> Option<u64>
+    where
+        C: Compare,
+        C::A: Lane<Reg = u32>,
+        D: Truth<Reg = u32>,
+    {
+        let (low, high) = super::compare_pair::<C>(&source(&self, 0), &source(&self, 1));
+        let joined = |mask: u32| join.map_or(mask, |join| join.join(mask, self.mask(2)));
+        let mut d = [0; LANES];
+        super::expand_pair::<D>(joined(low), joined(high), &mut d);
+        Some(probe(d))
+    }
+
+    /// The last operand is the carry in; the carry out (if written) is returned in place of the result if `operands`
+    /// has one word more.
+    fn carry<O: Carry>(self, out: CarryOut) -> Option<u64> {
+        let third = O::SOURCES - 1;
+        let carries = self.mask(O::SOURCES);
+        let mut d = [<O::T as Lane>::Reg::default(); LANES];
+        let carried = super::int::carry::<O>(&source(&self, 0), &source(&self, 1), &source(&self, third), carries, &mut d);
+        let flag = if out == CarryOut::Write { carried } else { carries };
+        Some(if self.0.len() > O::SOURCES + 1 { u64::from(flag >> PROBE & 1) } else { probe(d) })
     }
 
     fn set<C: Compare, D: Truth>(self, join: Option<BoolOp>) -> u64 {

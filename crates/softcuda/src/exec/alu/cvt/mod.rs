@@ -1,7 +1,9 @@
 //! `cvt`: conversions between all types.
 
 mod float;
+mod narrow;
 mod int;
 
 pub use float::*;
 pub use int::*;
+pub use narrow::*;

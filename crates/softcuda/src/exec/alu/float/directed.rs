@@ -13,6 +13,10 @@ pub(super) trait Directed: Sized {
     fn mul(self, b: Self, mode: Round) -> Self;
     /// `self * b + c`, rounded once
     fn fma(self, b: Self, c: Self, mode: Round) -> Self;
+    /// `self / b`
+    fn div(self, b: Self, mode: Round) -> Self;
+    /// Square root
+    fn sqrt(self, mode: Round) -> Self;
 }
 
 impl Directed for f32 {
@@ -29,6 +33,20 @@ impl Directed for f32 {
     #[inline(always)]
     fn fma(self, b: f32, c: f32, mode: Round) -> f32 {
         sum(f64::from(self) * f64::from(b), f64::from(c), mode)
+    }
+
+    #[inline(always)]
+    fn div(self, b: f32, mode: Round) -> f32 {
+        let nearest = self / b;
+        // The product is exact, so the difference has the right sign even where it is rounded.
+        let rest = f64::from(self) - f64::from(nearest) * f64::from(b);
+        step(nearest, if b.is_sign_negative() { -rest } else { rest }, mode)
+    }
+
+    #[inline(always)]
+    fn sqrt(self, mode: Round) -> f32 {
+        let nearest = self.sqrt();
+        step(nearest, f64::from(self) - f64::from(nearest) * f64::from(nearest), mode)
     }
 }
 
@@ -88,5 +106,15 @@ impl Directed for f64 {
     #[inline(always)]
     fn fma(self, b: f64, c: f64, mode: Round) -> f64 {
         soft::fma(self, b, c, mode)
+    }
+
+    #[inline(always)]
+    fn div(self, b: f64, mode: Round) -> f64 {
+        soft::div(self, b, mode)
+    }
+
+    #[inline(always)]
+    fn sqrt(self, mode: Round) -> f64 {
+        soft::sqrt(self, mode)
     }
 }

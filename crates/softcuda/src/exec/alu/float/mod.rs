@@ -1,12 +1,16 @@
 //! `.f32` and `.f64` instructions.
 
+mod approx;
 mod arith;
 mod directed;
+mod div;
 mod modifiers;
 mod sign;
 pub(crate) mod soft;
 
+pub use approx::*;
 pub use arith::*;
+pub use div::*;
 pub use modifiers::*;
 pub use sign::*;
 
@@ -26,6 +30,12 @@ pub trait Float: Lane + PartialOrd {
     fn mul<R: Rounding>(self, b: Self) -> Self;
     /// `a * b + c` with one rounding, as `R` says.
     fn fma<R: Rounding>(self, b: Self, c: Self) -> Self;
+    /// `a - b`, rounded as `R` says; a NaN keeps its sign.
+    fn sub<R: Rounding>(self, b: Self) -> Self;
+    /// `a / b`, rounded as `R` says.
+    fn div<R: Rounding>(self, b: Self) -> Self;
+    /// The square root, rounded as `R` says.
+    fn sqrt<R: Rounding>(self) -> Self;
     /// The value with its sign changed, NaN included.
     fn negated(self) -> Self;
     /// The value with its sign cleared, NaN included.
@@ -38,6 +48,8 @@ pub trait Float: Lane + PartialOrd {
     fn flushed(self) -> Self;
     /// NaN becomes the type's canonical NaN where the hardware does so.
     fn canonical(self) -> Self;
+    /// A signalling NaN made quiet; other values unchanged.
+    fn quiet(self) -> Self;
     /// Whether the value is infinite.
     fn is_infinite(self) -> bool;
     /// Whether the value is subnormal (zero is not).
@@ -77,6 +89,27 @@ macro_rules! float {
                 }
             }
             #[inline(always)]
+            fn sub<R: Rounding>(self, b: Self) -> Self {
+                match R::MODE {
+                    Round::Nearest => self - b,
+                    mode => directed::Directed::add(self, if b.is_nan() { b } else { -b }, mode),
+                }
+            }
+            #[inline(always)]
+            fn div<R: Rounding>(self, b: Self) -> Self {
+                match R::MODE {
+                    Round::Nearest => self / b,
+                    mode => directed::Directed::div(self, b, mode),
+                }
+            }
+            #[inline(always)]
+            fn sqrt<R: Rounding>(self) -> Self {
+                match R::MODE {
+                    Round::Nearest => <$t>::sqrt(self),
+                    mode => directed::Directed::sqrt(self, mode),
+                }
+            }
+            #[inline(always)]
             fn negated(self) -> Self {
                 -self
             }
@@ -95,6 +128,10 @@ macro_rules! float {
             #[inline(always)]
             fn flushed(self) -> Self {
                 if self.abs() < <$t>::MIN_POSITIVE { (0.0 as $t).copysign(self) } else { self }
+            }
+            #[inline(always)]
+            fn quiet(self) -> Self {
+                if self.is_nan() { <$t>::from_bits(self.to_bits() | 1 << (<$t>::MANTISSA_DIGITS - 2)) } else { self }
             }
             #[inline(always)]
             fn canonical(self) -> Self {

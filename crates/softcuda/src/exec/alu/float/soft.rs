@@ -153,6 +153,34 @@ pub(crate) fn fma(a: f64, b: f64, c: f64, mode: Round) -> f64 {
     }
 }
 
+/// `a / b`.
+#[inline]
+pub(crate) fn div(a: f64, b: f64, mode: Round) -> f64 {
+    if !a.is_finite() || !b.is_finite() || a == 0.0 || b == 0.0 {
+        return a / b;
+    }
+    let ((an, am, ae), (bn, bm, be)) = (unpack(a), unpack(b));
+    // At least 64 bits of quotient, and a sticky bit for the remainder.
+    let shift = am.leading_zeros() as i32 + 63;
+    let (dividend, divisor) = (u128::from(am) << shift, u128::from(bm));
+    let quotient = dividend / divisor << 1 | u128::from(dividend % divisor != 0);
+    round_f64(an != bn, quotient, ae - shift - be - 1, mode)
+}
+
+/// Square root.
+#[inline]
+pub(crate) fn sqrt(a: f64, mode: Round) -> f64 {
+    if !a.is_finite() || a <= 0.0 {
+        return a.sqrt();
+    }
+    let (_, sig, exponent) = unpack(a);
+    // An even exponent and some 60 bits of root.
+    let shift = (sig.leading_zeros() as i32 + 60 & !1) + (exponent & 1);
+    let square = u128::from(sig) << shift;
+    let root = square.isqrt();
+    round_f64(false, root << 1 | u128::from(root * root != square), (exponent - shift) / 2 - 1, mode)
+}
+
 /// `sig >> shift`, with the lowest bit set if any bit was lost.
 #[inline]
 pub(crate) fn shift_sticky(sig: u128, shift: i32) -> u128 {

@@ -1,22 +1,18 @@
 //! Forms of the `.f32` and `.f64` instructions.
 
 use super::Visitor;
-use super::pick::{
-    Form, with_any_int, with_integral_rounding, with_range, with_rounding, with_subnormals,
-    with_type,
-};
-use crate::exec::alu::cvt;
-use crate::exec::alu::float::{self, Ftz, Full, Keep, Rm, Rn, Rp, Rz, Sat};
+use super::pick::{Form, with_extremum, with_range, with_rounding, with_subnormals, with_type};
+use crate::exec::alu::float::{self, Ftz, Full, Keep, NanLoses, NanWins, OwnSign, Rm, Rn, Rp, Rz, Sat, XorSign};
 use crate::exec::alu::int;
 
 pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
     match form.opcode {
+        _ if form.types.last() == Some(&"f32x2") => packed(form, v),
         "add" | "sub" | "mul" | "fma" | "mad" => arithmetic(form, v),
-        "cvt" => convert(form, v),
-        _ => {
-            form.only(&["ftz"])?;
-            simple(form, v)
-        }
+        "min" | "max" | "min3" | "max3" => extremum(form, v),
+        "div" | "rcp" | "sqrt" => quotient(form, v),
+        "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh" => approximate(form, v),
+        _ => simple(form, v),
     }
 }
 
@@ -50,6 +46,7 @@ fn arithmetic<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
 }
 
 fn simple<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
+    form.only(&["ftz"])?;
     macro_rules! simple {
         ($method:ident $op:ident) => {
             match form.types.as_slice() {
@@ -59,110 +56,88 @@ fn simple<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
             }
         };
     }
+    let t = *form.types.last()?;
     match form.opcode {
         "abs" => simple!(unary Abs),
         "neg" => simple!(unary Neg),
-        "min" => simple!(binary Min),
-        "max" => simple!(binary Max),
-        "copysign" => {
-            with_type!(*form.types.last()?, T in ["f32" => f32, "f64" => f64], Some(v.binary::<float::CopySign<T>>()))
-        }
-        "mov" => {
-            with_type!(*form.types.last()?, T in ["f32" => f32, "f64" => f64], Some(v.unary::<int::Move<T>>()))
-        }
+        "copysign" => with_type!(t, T in ["f32" => f32, "f64" => f64], Some(v.binary::<float::CopySign<T>>())),
+        "mov" => with_type!(t, T in ["f32" => f32, "f64" => f64], Some(v.unary::<int::Move<T>>())),
         _ => None,
     }
 }
 
-pub(super) fn convert<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
-    let &[to, from] = form.types.as_slice() else { return None };
-    match (to, from) {
-        ("f64", "f32") => {
-            form.only(&["ftz", "sat"])?;
-            with_subnormals!(form, Z, with_range!(form, C, Some(v.unary::<cvt::Widen<Z, C>>())))
-        }
-        ("f32", "f64") => {
-            form.only(&["rn", "rz", "rm", "rp", "ftz", "sat"])?;
-            with_rounding!(
-                form,
-                R,
-                with_subnormals!(
-                    form,
-                    Z,
-                    with_range!(form, C, Some(v.unary::<cvt::Narrow<R, Z, C>>()))
-                )
-            )
-        }
-        ("f32", "f32") => {
-            form.only(&["rni", "rzi", "rmi", "rpi", "ftz", "sat"])?;
-            with_subnormals!(
-                form,
-                Z,
-                with_range!(
-                    form,
-                    C,
-                    match form.one_of(&["rni", "rzi", "rmi", "rpi"]) {
-                        None => Some(v.unary::<cvt::Same<f32, Z, C>>()),
-                        _ => with_integral_rounding!(
-                            form,
-                            R,
-                            Some(v.unary::<cvt::RoundToIntegral<f32, R, Z, C>>())
-                        ),
-                    }
-                )
-            )
-        }
-        ("f64", "f64") => {
-            form.only(&["rni", "rzi", "rmi", "rpi", "sat"])?;
-            with_range!(
-                form,
-                C,
-                match form.one_of(&["rni", "rzi", "rmi", "rpi"]) {
-                    None => Some(v.unary::<cvt::Same<f64, Keep, C>>()),
-                    _ => with_integral_rounding!(
-                        form,
-                        R,
-                        Some(v.unary::<cvt::RoundToIntegral<f64, R, Keep, C>>())
-                    ),
+fn extremum<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
+    form.only(&["ftz", "NaN", "xorsign", "abs"])?;
+    macro_rules! extremum {
+        ($method:ident $op:ident) => {
+            match form.types.as_slice() {
+                ["f64"] => {
+                    form.only(&[])?;
+                    Some(v.$method::<float::$op<f64, Keep, NanLoses, OwnSign>>())
                 }
-            )
-        }
-        (_, "f32") => {
-            form.only(&["rni", "rzi", "rmi", "rpi", "ftz", "sat"])?;
-            with_integral_rounding!(
-                form,
-                R,
-                with_subnormals!(
-                    form,
-                    Z,
-                    with_any_int!(to, D, Some(v.unary::<cvt::FloatToInt<D, f32, R, Z>>()))
-                )
-            )
-        }
-        (_, "f64") => {
-            form.only(&["rni", "rzi", "rmi", "rpi", "sat"])?;
-            with_integral_rounding!(
-                form,
-                R,
-                with_any_int!(to, D, Some(v.unary::<cvt::FloatToInt<D, f64, R, Keep>>()))
-            )
-        }
-        ("f32" | "f64", _) => {
-            form.only(&["rn", "rz", "rm", "rp", "sat"])?;
-            with_rounding!(
-                form,
-                R,
-                with_range!(
-                    form,
-                    C,
-                    with_any_int!(
-                        from,
-                        S,
-                        with_type!(to, D in ["f32" => f32, "f64" => f64], Some(v.unary::<cvt::IntToFloat<D, S, R, C>>()))
-                    )
-                )
-            )
-        }
+                ["f32"] => with_subnormals!(form, Z, with_extremum!(form, N, X, Some(v.$method::<float::$op<f32, Z, N, X>>()))),
+                _ => None,
+            }
+        };
+    }
+    match form.opcode {
+        "min" => extremum!(binary Min),
+        "max" => extremum!(binary Max),
+        "min3" => extremum!(ternary Min3),
+        _ => extremum!(ternary Max3),
+    }
+}
+
+/// `div rcp sqrt`, exactly rounded or approximate.
+fn quotient<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
+    form.only(&["rn", "rz", "rm", "rp", "approx", "full", "ftz"])?;
+    let t = *form.types.last()?;
+    if (form.opcode, t) == ("rcp", "f64") && form.has("approx") {
+        return form.has("ftz").then(|| v.unary::<float::RcpGross>());
+    }
+    if t == "f64" && (form.has("ftz") || form.has("approx") || form.has("full")) {
+        return None;
+    }
+    macro_rules! quotient {
+        ($method:ident $op:ident) => {
+            match t {
+                "f64" => with_rounding!(form, R, Some(v.$method::<float::$op<f64, R, Keep>>())),
+                "f32" => with_rounding!(form, R, with_subnormals!(form, Z, Some(v.$method::<float::$op<f32, R, Z>>()))),
+                _ => None,
+            }
+        };
+    }
+    match form.opcode {
+        "div" => quotient!(binary Div),
+        "rcp" => quotient!(unary Rcp),
+        _ => quotient!(unary Sqrt),
+    }
+}
+
+fn approximate<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
+    form.only(&["approx", "ftz"])?;
+    form.has("approx").then_some(())?;
+    match (form.opcode, *form.types.last()?, form.has("ftz")) {
+        ("rsqrt", "f64", true) => Some(v.unary::<float::RsqrtGross>()),
+        ("rsqrt", "f64", false) => Some(v.unary::<float::RsqrtDouble>()),
+        ("rsqrt", "f32", _) => with_subnormals!(form, Z, Some(v.unary::<float::Rsqrt<Z>>())),
+        ("sin", "f32", _) => with_subnormals!(form, Z, Some(v.unary::<float::Sin<Z>>())),
+        ("cos", "f32", _) => with_subnormals!(form, Z, Some(v.unary::<float::Cos<Z>>())),
+        ("lg2", "f32", _) => with_subnormals!(form, Z, Some(v.unary::<float::Lg2<Z>>())),
+        ("ex2", "f32", _) => with_subnormals!(form, Z, Some(v.unary::<float::Ex2<Z>>())),
+        ("tanh", "f32", false) => Some(v.unary::<float::Tanh>()),
+        _ => None,
+    }
+}
+
+/// `.f32x2`: two independent `.f32`.
+fn packed<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
+    form.only(&["rn", "rz", "rm", "rp", "ftz"])?;
+    match form.opcode {
+        "add" => with_rounding!(form, R, with_subnormals!(form, Z, Some(v.binary::<float::AddPair<R, Z>>()))),
+        "sub" => with_rounding!(form, R, with_subnormals!(form, Z, Some(v.binary::<float::SubPair<R, Z>>()))),
+        "mul" => with_rounding!(form, R, with_subnormals!(form, Z, Some(v.binary::<float::MulPair<R, Z>>()))),
+        "fma" => with_rounding!(form, R, with_subnormals!(form, Z, Some(v.ternary::<float::FmaPair<R, Z>>()))),
         _ => None,
     }
 }

@@ -1,8 +1,10 @@
 //! Forms of the integer instructions.
 
 use super::Visitor;
-use super::pick::{Form, with_any_int, with_bits, with_int, with_type};
-use crate::exec::alu::{cvt, int};
+use super::pick::{Form, with_int, with_type};
+use super::CarryOut;
+use crate::exec::alu::int;
+use crate::exec::alu::lane::{S16x2, U16x2};
 
 pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
     let t = *form.types.last()?;
@@ -15,11 +17,14 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
                 _ => None,
             }
         }
+        "addc" | "subc" | "madc" => carry(form, t, v),
+        "add" | "sub" | "mad" if form.has("cc") => carry(form, t, v),
         "mul" | "mad" | "mul24" | "mad24" => multiply(form, t, v),
-        "cvt" => convert(form, v),
         "min" | "max" if form.has("relu") => match (form.opcode, t) {
             ("min", "s32") => Some(v.binary::<int::MinRelu<i32>>()),
             ("max", "s32") => Some(v.binary::<int::MaxRelu<i32>>()),
+            ("min", "s16x2") => Some(v.binary::<int::MinRelu16x2<S16x2>>()),
+            ("max", "s16x2") => Some(v.binary::<int::MaxRelu16x2<S16x2>>()),
             _ => None,
         },
         _ => {
@@ -29,7 +34,38 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
     }
 }
 
+/// Condition-code forms: `.cc` writes it, the opcodes that end in `c` read it.
+fn carry<V: Visitor>(form: &Form<'_>, t: &str, v: V) -> Option<V::Output> {
+    form.only(&["cc", "lo", "hi"])?;
+    let out = if form.has("cc") { CarryOut::Write } else { CarryOut::Discard };
+    macro_rules! chain {
+        ($op:ident, $link:ident) => {
+            with_type!(t, T in ["u32" => u32, "s32" => i32, "u64" => u64, "s64" => i64], v.carry::<int::$op<T, int::$link>>(out))
+        };
+    }
+    match (form.opcode, form.one_of(&["lo", "hi"])) {
+        ("add", None) => chain!(AddCarry, Start),
+        ("addc", None) => chain!(AddCarry, Continue),
+        ("sub", None) => chain!(SubBorrow, Start),
+        ("subc", None) => chain!(SubBorrow, Continue),
+        ("mad", Some("lo")) => chain!(MadLoCarry, Start),
+        ("madc", Some("lo")) => chain!(MadLoCarry, Continue),
+        ("mad", Some("hi")) => chain!(MadHiCarry, Start),
+        ("madc", Some("hi")) => chain!(MadHiCarry, Continue),
+        _ => None,
+    }
+}
+
 fn plain<V: Visitor>(form: &Form<'_>, t: &str, v: V) -> Option<V::Output> {
+    match (form.opcode, t) {
+        ("add", "u16x2") => return Some(v.binary::<int::Add16x2<U16x2>>()),
+        ("add", "s16x2") => return Some(v.binary::<int::Add16x2<S16x2>>()),
+        ("min", "u16x2") => return Some(v.binary::<int::Min16x2<U16x2>>()),
+        ("min", "s16x2") => return Some(v.binary::<int::Min16x2<S16x2>>()),
+        ("max", "u16x2") => return Some(v.binary::<int::Max16x2<U16x2>>()),
+        ("max", "s16x2") => return Some(v.binary::<int::Max16x2<S16x2>>()),
+        _ => {}
+    }
     match form.opcode {
         "add" => with_int!(t, T, Some(v.binary::<int::Add<T>>())),
         "sub" => with_int!(t, T, Some(v.binary::<int::Sub<T>>())),
@@ -44,17 +80,6 @@ fn plain<V: Visitor>(form: &Form<'_>, t: &str, v: V) -> Option<V::Output> {
         "neg" => {
             with_type!(t, T in ["s16" => i16, "s32" => i32, "s64" => i64], Some(v.unary::<int::Neg<T>>()))
         }
-        "and" => with_bits!(t, T, Some(v.binary::<int::And<T>>())),
-        "or" => with_bits!(t, T, Some(v.binary::<int::Or<T>>())),
-        "xor" => with_bits!(t, T, Some(v.binary::<int::Xor<T>>())),
-        "not" => with_bits!(t, T, Some(v.unary::<int::Complement<T>>())),
-        "cnot" => with_bits!(t, T, Some(v.unary::<int::LogicalNot<T>>())),
-        "shl" => with_bits!(t, T, Some(v.binary::<int::Shl<T>>())),
-        "shr" => with_type!(
-            t,
-            T in ["b16" | "u16" => u16, "s16" => i16, "b32" | "u32" => u32, "s32" => i32, "b64" | "u64" => u64, "s64" => i64],
-            Some(v.binary::<int::Shr<T>>())
-        ),
         "mov" => with_type!(
             t,
             T in ["b8" | "u8" | "s8" => u8, "b16" | "u16" | "s16" => u16, "b32" | "u32" | "s32" => u32, "b64" | "u64" | "s64" => u64],
@@ -98,18 +123,5 @@ fn multiply<V: Visitor>(form: &Form<'_>, t: &str, v: V) -> Option<V::Output> {
             with_type!(t, T in ["u32" => u32, "s32" => i32], Some(v.ternary::<int::Mad24Hi<T>>()))
         }
         _ => None,
-    }
-}
-
-fn convert<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
-    let &[to, from] = form.types.as_slice() else { return None };
-    if to.contains('f') {
-        return super::float::convert(form, v);
-    }
-    form.only(&["sat"])?;
-    if form.has("sat") {
-        with_any_int!(to, D, with_any_int!(from, S, Some(v.unary::<cvt::IntToIntSat<D, S>>())))
-    } else {
-        with_any_int!(to, D, with_any_int!(from, S, Some(v.unary::<cvt::IntToInt<D, S>>())))
     }
 }

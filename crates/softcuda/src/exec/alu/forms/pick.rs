@@ -11,8 +11,8 @@ pub(super) struct Form<'a> {
 }
 
 const TYPES: &[&str] = &[
-    "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "b8", "b16", "b32", "b64", "f16", "bf16",
-    "f16x2", "bf16x2", "tf32", "f32", "f64", "f32x2", "u16x2", "s16x2", "pred", "e4m3x2", "e5m2x2",
+    "u2", "s2", "u4", "s4", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "b8", "b16", "b32", "b64", "f16", "bf16",
+    "f16x2", "bf16x2", "tf32", "ue8m0x2", "e2m1x2", "e2m3x2", "e3m2x2", "f32", "f64", "f32x2", "u16x2", "s16x2", "pred", "e4m3x2", "e5m2x2",
     "e4m3", "e5m2",
 ];
 
@@ -20,11 +20,6 @@ impl<'a> Form<'a> {
     pub(super) fn new(opcode: &'a str, modifiers: &[&'a str]) -> Self {
         let (types, flags) = modifiers.iter().partition(|m| TYPES.contains(m));
         Form { opcode, types, flags }
-    }
-
-    /// Whether the last type is a floating-point one.
-    pub(super) fn last_is_float(&self) -> bool {
-        self.types.last().is_some_and(|t| t.contains('f') || t.starts_with('e'))
     }
 
     /// Whether a modifier is there.
@@ -150,7 +145,30 @@ macro_rules! with_range {
     };
 }
 
-pub(super) use {
+/// `.clamp` or `.wrap`, one of which must be there.
+macro_rules! with_excess {
+    ($form:expr, $M:ident, $body:expr) => {
+        match $form.one_of(&["clamp", "wrap"]) {
+            Some("clamp") => { type $M = Clamp; $body }
+            Some(_) => { type $M = Wrap; $body }
+            None => None,
+        }
+    };
+}
+
+/// The NaN and sign rules of `min` and `max`.
+macro_rules! with_extremum {
+    ($form:expr, $N:ident, $X:ident, $body:expr) => {
+        match ($form.has("NaN"), $form.has("xorsign") || $form.has("abs")) {
+            (false, false) => { type $N = NanLoses; type $X = OwnSign; $body }
+            (false, true) => { type $N = NanLoses; type $X = XorSign; $body }
+            (true, false) => { type $N = NanWins; type $X = OwnSign; $body }
+            (true, true) => { type $N = NanWins; type $X = XorSign; $body }
+        }
+    };
+}
+
+pub(super) use {with_excess, with_extremum, 
     with_any_int, with_bits, with_int, with_integral_rounding, with_range, with_rounding,
     with_subnormals, with_type,
 };

@@ -2,8 +2,14 @@
 
 mod arith;
 mod bits;
+mod carry;
+mod fields;
 mod traits;
+mod words;
 
 pub use arith::*;
 pub use bits::*;
+pub use carry::*;
+pub use fields::*;
+pub use words::*;
 pub use traits::{Int, Widening};

@@ -18,7 +18,7 @@ pub trait Int: Lane + Ord {
     fn mul_hi(self, b: Self) -> Self;
     /// Quotient; division by zero gives all ones, the overflowing one the dividend.
     fn div(self, b: Self) -> Self;
-    /// Remainder; by zero the dividend, that of the overflowing division zero.
+    /// Remainder; by zero all ones, that of the overflowing division zero.
     fn rem(self, b: Self) -> Self;
     /// `|self - b|` modulo 2^BITS.
     fn abs_diff(self, b: Self) -> Self;
@@ -63,7 +63,7 @@ macro_rules! int {
             }
             #[inline(always)]
             fn rem(self, b: Self) -> Self {
-                if b == 0 { self } else { self.wrapping_rem(b) }
+                if b == 0 { !0 } else { self.wrapping_rem(b) }
             }
             #[inline(always)]
             fn abs_diff(self, b: Self) -> Self {
