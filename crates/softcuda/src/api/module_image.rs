@@ -80,12 +80,15 @@ impl PtxTexts {
 
     /// Parses and links the texts.
     pub(crate) fn load(&self, driver: &Driver) -> Result<Program, Refusal> {
-        let env = LoadEnv { compute_capability: driver.config.compute_capability, ..LoadEnv::default() };
+        let env =
+            LoadEnv { compute_capability: driver.config.compute_capability, ..LoadEnv::default() };
         let texts: Vec<&str> = self.0.iter().map(String::as_str).collect();
         Program::link(&texts, &env).map_err(|error| {
             let code = match error {
                 LoadError::Parse(_) | LoadError::Symbol { .. } => CUresult::ERROR_INVALID_PTX,
-                LoadError::Target { .. } | LoadError::AddressSize(_) => CUresult::ERROR_NO_BINARY_FOR_GPU,
+                LoadError::Target { .. } | LoadError::AddressSize(_) => {
+                    CUresult::ERROR_NO_BINARY_FOR_GPU
+                }
             };
             Refusal::new(code, error)
         })

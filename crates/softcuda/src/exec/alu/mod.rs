@@ -20,11 +20,7 @@ pub mod int;
 pub mod lane;
 mod op;
 #[cfg(test)]
-mod recorded;
-#[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod dev;
 
 pub use lane::{Lane, Register};
 
@@ -128,9 +124,21 @@ pub fn ternary<O: Ternary>(a: &Regs<O::A>, b: &Regs<O::B>, c: &Regs<O::C>, d: &m
 
 /// Applies `O` to every lane.
 #[inline(always)]
-pub fn quaternary<O: Quaternary>(a: &Regs<O::A>, b: &Regs<O::B>, c: &Regs<O::C>, e: &Regs<O::E>, d: &mut Regs<O::D>) {
+pub fn quaternary<O: Quaternary>(
+    a: &Regs<O::A>,
+    b: &Regs<O::B>,
+    c: &Regs<O::C>,
+    e: &Regs<O::E>,
+    d: &mut Regs<O::D>,
+) {
     for i in 0..LANES {
-        d[i] = O::lane(O::A::from_reg(a[i]), O::B::from_reg(b[i]), O::C::from_reg(c[i]), O::E::from_reg(e[i])).into_reg();
+        d[i] = O::lane(
+            O::A::from_reg(a[i]),
+            O::B::from_reg(b[i]),
+            O::C::from_reg(c[i]),
+            O::E::from_reg(e[i]),
+        )
+        .into_reg();
     }
 }
 

@@ -117,7 +117,13 @@ impl Visitor for Eval<'_> {
 
     fn quaternary<O: Quaternary>(self) -> Option<u64> {
         let mut d = [<O::D as Lane>::Reg::default(); LANES];
-        super::quaternary::<O>(&source(&self, 0), &source(&self, 1), &source(&self, 2), &source(&self, 3), &mut d);
+        super::quaternary::<O>(
+            &source(&self, 0),
+            &source(&self, 1),
+            &source(&self, 2),
+            &source(&self, 3),
+            &mut d,
+        );
         Some(probe(d))
     }
 
@@ -132,7 +138,9 @@ impl Visitor for Eval<'_> {
         C::A: Lane<Reg = u32>,
     {
         let (low, high) = super::compare_pair::<C>(&source(&self, 0), &source(&self, 1));
-        let bit = |mask: u32| u64::from(join.map_or(mask, |join| join.join(mask, self.mask(2))) >> PROBE & 1);
+        let bit = |mask: u32| {
+            u64::from(join.map_or(mask, |join| join.join(mask, self.mask(2))) >> PROBE & 1)
+        };
         Some(bit(high) << 1 | bit(low))
     }
 
@@ -155,7 +163,13 @@ impl Visitor for Eval<'_> {
         let third = O::SOURCES - 1;
         let carries = self.mask(O::SOURCES);
         let mut d = [<O::T as Lane>::Reg::default(); LANES];
-        let carried = super::int::carry::<O>(&source(&self, 0), &source(&self, 1), &source(&self, third), carries, &mut d);
+        let carried = super::int::carry::<O>(
+            &source(&self, 0),
+            &source(&self, 1),
+            &source(&self, third),
+            carries,
+            &mut d,
+        );
         let flag = if out == CarryOut::Write { carried } else { carries };
         Some(if self.0.len() > O::SOURCES + 1 { u64::from(flag >> PROBE & 1) } else { probe(d) })
     }

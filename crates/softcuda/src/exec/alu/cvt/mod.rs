@@ -1,8 +1,8 @@
 //! `cvt`: conversions between all types.
 
 mod float;
-mod narrow;
 mod int;
+mod narrow;
 
 pub use float::*;
 pub use int::*;

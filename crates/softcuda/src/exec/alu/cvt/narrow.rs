@@ -30,7 +30,11 @@ impl ByteFormat for E4m3 {
         let magnitude = bits & 0x7f;
         let (exponent, fraction) = (magnitude >> 3, f32::from(magnitude & 7));
         let scale = |e: i32| f32::from_bits(((e + 127) as u32) << 23);
-        let x = if exponent == 0 { fraction * scale(-9) } else { (8.0 + fraction) * scale(i32::from(exponent) - 10) };
+        let x = if exponent == 0 {
+            fraction * scale(-9)
+        } else {
+            (8.0 + fraction) * scale(i32::from(exponent) - 10)
+        };
         let x = if magnitude == 0x7f { f32::NAN } else { x };
         if bits & 0x80 != 0 { -x } else { x }
     }

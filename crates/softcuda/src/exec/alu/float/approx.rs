@@ -97,7 +97,16 @@ fn reduce(x: f64) -> (f64, bool) {
     let n = (x * core::f64::consts::FRAC_1_PI).round_ties_even();
     let r = x - n * core::f64::consts::PI - n * 1.224_646_799_147_353_2e-16;
     let half = n * 0.5;
-    (if r.abs() <= 2.0 { r } else { x - x }, half != half.round_ties_even())
+    (
+        if r.abs() <= 2.0 {
+            r
+        } else if x.is_finite() {
+            0.0
+        } else {
+            f64::NAN
+        },
+        half != half.round_ties_even(),
+    )
 }
 
 #[inline(always)]
@@ -106,7 +115,12 @@ fn sin(x: f32) -> f32 {
     let z = r * r;
     // Taylor series in [-pi/2, pi/2]: the first term left out is 6e-8.
     let mut p = -2.505_210_838_544_172e-8;
-    for c in [2.755_731_922_398_589e-6, -1.984_126_984_126_984e-4, 8.333_333_333_333_333e-3, -1.666_666_666_666_666_6e-1] {
+    for c in [
+        2.755_731_922_398_589e-6,
+        -1.984_126_984_126_984e-4,
+        8.333_333_333_333_333e-3,
+        -1.666_666_666_666_666_6e-1,
+    ] {
         p = p * z + c;
     }
     let s = (r + r * z * p) as f32;
@@ -143,7 +157,8 @@ pub(crate) fn tanh(x: f32) -> f32 {
     let large = 1.0 - 2.0 / (t + 1.0);
     // Near zero the difference above cancels; the series' first term left out is 3e-7 of the result.
     let z = a * a;
-    let small = a * (1.0 + z * (-1.0 / 3.0 + z * (2.0 / 15.0 + z * (-17.0 / 315.0 + z * (62.0 / 2835.0)))));
+    let small =
+        a * (1.0 + z * (-1.0 / 3.0 + z * (2.0 / 15.0 + z * (-17.0 / 315.0 + z * (62.0 / 2835.0)))));
     let r = if a < 0.25 { small } else { large };
     if x.is_nan() { x } else { r.copysign(x) }
 }

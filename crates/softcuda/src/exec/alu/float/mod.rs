@@ -131,7 +131,11 @@ macro_rules! float {
             }
             #[inline(always)]
             fn quiet(self) -> Self {
-                if self.is_nan() { <$t>::from_bits(self.to_bits() | 1 << (<$t>::MANTISSA_DIGITS - 2)) } else { self }
+                if self.is_nan() {
+                    <$t>::from_bits(self.to_bits() | 1 << (<$t>::MANTISSA_DIGITS - 2))
+                } else {
+                    self
+                }
             }
             #[inline(always)]
             fn canonical(self) -> Self {

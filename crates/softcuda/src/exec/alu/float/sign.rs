@@ -131,7 +131,8 @@ pub(crate) fn larger<T: Float, N: NanRule, X: SignRule>(a: T, b: T) -> T {
 fn choose<T: Float, N: NanRule, X: SignRule>(a: T, b: T, first: impl Fn(T, T) -> bool) -> T {
     let (x, y) = if X::XOR { (a.magnitude(), b.magnitude()) } else { (a, b) };
     let chosen = if first(x, y) || y.is_nan() { x } else { y };
-    let chosen = if X::XOR && a.is_negative() != b.is_negative() { chosen.negated() } else { chosen };
+    let chosen =
+        if X::XOR && a.is_negative() != b.is_negative() { chosen.negated() } else { chosen };
     let nan = if N::PROPAGATE { a.is_nan() || b.is_nan() } else { a.is_nan() && b.is_nan() };
     if nan { T::NAN } else { chosen }
 }

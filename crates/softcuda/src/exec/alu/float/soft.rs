@@ -178,7 +178,12 @@ pub(crate) fn sqrt(a: f64, mode: Round) -> f64 {
     let shift = (sig.leading_zeros() as i32 + 60 & !1) + (exponent & 1);
     let square = u128::from(sig) << shift;
     let root = square.isqrt();
-    round_f64(false, root << 1 | u128::from(root * root != square), (exponent - shift) / 2 - 1, mode)
+    round_f64(
+        false,
+        root << 1 | u128::from(root * root != square),
+        (exponent - shift) / 2 - 1,
+        mode,
+    )
 }
 
 /// `sig >> shift`, with the lowest bit set if any bit was lost.

@@ -24,7 +24,11 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
         }
         "szext" => {
             form.only(&["clamp", "wrap"])?;
-            with_excess!(form, M, with_type!(t, T in ["u32" => u32, "s32" => i32], Some(v.binary::<int::ExtendFrom<T, M>>())))
+            with_excess!(
+                form,
+                M,
+                with_type!(t, T in ["u32" => u32, "s32" => i32], Some(v.binary::<int::ExtendFrom<T, M>>()))
+            )
         }
         "bmsk" => {
             form.only(&["clamp", "wrap"])?;
@@ -70,9 +74,15 @@ fn plain<V: Visitor>(form: &Form<'_>, t: &str, v: V) -> Option<V::Output> {
             T in ["b16" | "u16" => u16, "s16" => i16, "b32" | "u32" => u32, "s32" => i32, "b64" | "u64" => u64, "s64" => i64],
             Some(v.binary::<int::Shr<T>>())
         ),
-        "popc" => with_type!(t, T in ["b32" => u32, "b64" => u64], Some(v.unary::<int::PopCount<T>>())),
-        "clz" => with_type!(t, T in ["b32" => u32, "b64" => u64], Some(v.unary::<int::LeadingZeros<T>>())),
-        "brev" => with_type!(t, T in ["b32" => u32, "b64" => u64], Some(v.unary::<int::Reverse<T>>())),
+        "popc" => {
+            with_type!(t, T in ["b32" => u32, "b64" => u64], Some(v.unary::<int::PopCount<T>>()))
+        }
+        "clz" => {
+            with_type!(t, T in ["b32" => u32, "b64" => u64], Some(v.unary::<int::LeadingZeros<T>>()))
+        }
+        "brev" => {
+            with_type!(t, T in ["b32" => u32, "b64" => u64], Some(v.unary::<int::Reverse<T>>()))
+        }
         "bfe" => with_wide!(t, T, Some(v.ternary::<int::Extract<T>>())),
         "bfi" => with_type!(t, T in ["b32" => u32, "b64" => u64], v.quaternary::<int::Insert<T>>()),
         "fns" => Some(v.ternary::<int::FindNth>()),

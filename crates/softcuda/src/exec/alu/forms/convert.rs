@@ -1,7 +1,10 @@
 //! Forms of `cvt`.
 
 use super::Visitor;
-use super::pick::{Form, with_any_int, with_integral_rounding, with_range, with_rounding, with_subnormals, with_type};
+use super::pick::{
+    Form, with_any_int, with_integral_rounding, with_range, with_rounding, with_subnormals,
+    with_type,
+};
 use crate::exec::alu::cvt;
 use crate::exec::alu::float::{Ftz, Full, Keep, Rm, Rn, Rna, Rp, Rz, Sat};
 use crate::exec::alu::half::{self, Infinite, Relu, SatFinite};
@@ -23,29 +26,65 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
         (_, "f16" | "bf16") => from_half(form, to, from, v),
         ("f16" | "bf16", _) => {
             form.only(&["rn", "rz", "rm", "rp"])?;
-            with_rounding!(form, R, with_any_int!(from, S, with_type!(to, H in ["f16" => F16, "bf16" => Bf16], Some(v.unary::<half::IntToHalf<H, S, R>>()))))
+            with_rounding!(
+                form,
+                R,
+                with_any_int!(
+                    from,
+                    S,
+                    with_type!(to, H in ["f16" => F16, "bf16" => Bf16], Some(v.unary::<half::IntToHalf<H, S, R>>()))
+                )
+            )
         }
         ("f32" | "f64", "f32" | "f64") => between_floats(form, to, from, v),
         (_, "f32") => {
             form.only(INTEGRAL)?;
-            with_integral_rounding!(form, R, with_subnormals!(form, Z, with_any_int!(to, D, Some(v.unary::<cvt::FloatToInt<D, f32, R, Z>>()))))
+            with_integral_rounding!(
+                form,
+                R,
+                with_subnormals!(
+                    form,
+                    Z,
+                    with_any_int!(to, D, Some(v.unary::<cvt::FloatToInt<D, f32, R, Z>>()))
+                )
+            )
         }
         (_, "f64") => {
             form.only(&["rni", "rzi", "rmi", "rpi", "sat"])?;
-            with_integral_rounding!(form, R, with_any_int!(to, D, Some(v.unary::<cvt::FloatToInt<D, f64, R, Keep>>())))
+            with_integral_rounding!(
+                form,
+                R,
+                with_any_int!(to, D, Some(v.unary::<cvt::FloatToInt<D, f64, R, Keep>>()))
+            )
         }
         ("f32" | "f64", _) => {
             form.only(ARITHMETIC)?;
-            with_rounding!(form, R, with_range!(form, C, with_any_int!(from, S, with_type!(
-                to,
-                D in ["f32" => f32, "f64" => f64],
-                Some(v.unary::<cvt::IntToFloat<D, S, R, C>>())
-            ))))
+            with_rounding!(
+                form,
+                R,
+                with_range!(
+                    form,
+                    C,
+                    with_any_int!(
+                        from,
+                        S,
+                        with_type!(
+                            to,
+                            D in ["f32" => f32, "f64" => f64],
+                            Some(v.unary::<cvt::IntToFloat<D, S, R, C>>())
+                        )
+                    )
+                )
+            )
         }
         _ => {
             form.only(&["sat"])?;
             if form.has("sat") {
-                with_any_int!(to, D, with_any_int!(from, S, Some(v.unary::<cvt::IntToIntSat<D, S>>())))
+                with_any_int!(
+                    to,
+                    D,
+                    with_any_int!(from, S, Some(v.unary::<cvt::IntToIntSat<D, S>>()))
+                )
             } else {
                 with_any_int!(to, D, with_any_int!(from, S, Some(v.unary::<cvt::IntToInt<D, S>>())))
             }
@@ -62,15 +101,35 @@ fn between_floats<V: Visitor>(form: &Form<'_>, to: &str, from: &str, v: V) -> Op
         }
         ("f32", "f64") => {
             form.only(ARITHMETIC)?;
-            with_rounding!(form, R, with_subnormals!(form, Z, with_range!(form, C, Some(v.unary::<cvt::Narrow<R, Z, C>>()))))
+            with_rounding!(
+                form,
+                R,
+                with_subnormals!(
+                    form,
+                    Z,
+                    with_range!(form, C, Some(v.unary::<cvt::Narrow<R, Z, C>>()))
+                )
+            )
         }
         ("f32", _) if integral => {
             form.only(INTEGRAL)?;
-            with_integral_rounding!(form, R, with_subnormals!(form, Z, with_range!(form, C, Some(v.unary::<cvt::RoundToIntegral<f32, R, Z, C>>()))))
+            with_integral_rounding!(
+                form,
+                R,
+                with_subnormals!(
+                    form,
+                    Z,
+                    with_range!(form, C, Some(v.unary::<cvt::RoundToIntegral<f32, R, Z, C>>()))
+                )
+            )
         }
         (_, _) if integral => {
             form.only(INTEGRAL)?;
-            with_integral_rounding!(form, R, with_range!(form, C, Some(v.unary::<cvt::RoundToIntegral<f64, R, Keep, C>>())))
+            with_integral_rounding!(
+                form,
+                R,
+                with_range!(form, C, Some(v.unary::<cvt::RoundToIntegral<f64, R, Keep, C>>()))
+            )
         }
         ("f32", _) => {
             form.only(&["ftz", "sat"])?;
@@ -103,7 +162,15 @@ fn from_half<V: Visitor>(form: &Form<'_>, to: &str, from: &str, v: V) -> Option<
 fn to_half<V: Visitor>(form: &Form<'_>, to: &str, from: &str, v: V) -> Option<V::Output> {
     if to == from && form.one_of(&["rni", "rzi", "rmi", "rpi"]).is_some() {
         form.only(INTEGRAL)?;
-        return with_integral_rounding!(form, R, with_range!(form, C, with_type!(to, H in ["f16" => F16, "bf16" => Bf16], Some(v.unary::<half::HalfToIntegral<H, R, C>>()))));
+        return with_integral_rounding!(
+            form,
+            R,
+            with_range!(
+                form,
+                C,
+                with_type!(to, H in ["f16" => F16, "bf16" => Bf16], Some(v.unary::<half::HalfToIntegral<H, R, C>>()))
+            )
+        );
     }
     form.only(&["rn", "rz", "rm", "rp", "ftz", "sat", "relu", "satfinite"])?;
     with_type!(to, H in ["f16" => F16, "bf16" => Bf16], with_type!(
@@ -124,12 +191,16 @@ fn to_half_pair<V: Visitor>(form: &Form<'_>, to: &str, v: V) -> Option<V::Output
     form.only(&["rn", "rz", "relu", "satfinite"])?;
     macro_rules! pair {
         ($op:ident) => {
-            with_rounding!(form, R, match (form.has("relu"), form.has("satfinite")) {
-                (false, false) => Some(v.binary::<half::$op<R, Full, Infinite>>()),
-                (true, false) => Some(v.binary::<half::$op<R, Relu, Infinite>>()),
-                (false, true) => Some(v.binary::<half::$op<R, Full, SatFinite>>()),
-                (true, true) => Some(v.binary::<half::$op<R, Relu, SatFinite>>()),
-            })
+            with_rounding!(
+                form,
+                R,
+                match (form.has("relu"), form.has("satfinite")) {
+                    (false, false) => Some(v.binary::<half::$op<R, Full, Infinite>>()),
+                    (true, false) => Some(v.binary::<half::$op<R, Relu, Infinite>>()),
+                    (false, true) => Some(v.binary::<half::$op<R, Full, SatFinite>>()),
+                    (true, true) => Some(v.binary::<half::$op<R, Relu, SatFinite>>()),
+                }
+            )
         };
     }
     if to == "f16x2" { pair!(ToF16x2) } else { pair!(ToBf16x2) }
@@ -176,7 +247,9 @@ fn pack<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
     form.only(&["pack", "sat"])?;
     form.has("sat").then_some(())?;
     match form.types.as_slice() {
-        [to, "s32"] => with_type!(*to, D in ["u16" => cvt::PackU16, "s16" => cvt::PackS16], Some(v.binary::<cvt::Pack<D>>())),
+        [to, "s32"] => {
+            with_type!(*to, D in ["u16" => cvt::PackU16, "s16" => cvt::PackS16], Some(v.binary::<cvt::Pack<D>>()))
+        }
         [to, "s32", "b32"] => with_type!(
             *to,
             D in [

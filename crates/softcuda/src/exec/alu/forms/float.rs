@@ -2,7 +2,9 @@
 
 use super::Visitor;
 use super::pick::{Form, with_extremum, with_range, with_rounding, with_subnormals, with_type};
-use crate::exec::alu::float::{self, Ftz, Full, Keep, NanLoses, NanWins, OwnSign, Rm, Rn, Rp, Rz, Sat, XorSign};
+use crate::exec::alu::float::{
+    self, Ftz, Full, Keep, NanLoses, NanWins, OwnSign, Rm, Rn, Rp, Rz, Sat, XorSign,
+};
 use crate::exec::alu::int;
 
 pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
@@ -60,7 +62,9 @@ fn simple<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
     match form.opcode {
         "abs" => simple!(unary Abs),
         "neg" => simple!(unary Neg),
-        "copysign" => with_type!(t, T in ["f32" => f32, "f64" => f64], Some(v.binary::<float::CopySign<T>>())),
+        "copysign" => {
+            with_type!(t, T in ["f32" => f32, "f64" => f64], Some(v.binary::<float::CopySign<T>>()))
+        }
         "mov" => with_type!(t, T in ["f32" => f32, "f64" => f64], Some(v.unary::<int::Move<T>>())),
         _ => None,
     }
@@ -75,7 +79,11 @@ fn extremum<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
                     form.only(&[])?;
                     Some(v.$method::<float::$op<f64, Keep, NanLoses, OwnSign>>())
                 }
-                ["f32"] => with_subnormals!(form, Z, with_extremum!(form, N, X, Some(v.$method::<float::$op<f32, Z, N, X>>()))),
+                ["f32"] => with_subnormals!(
+                    form,
+                    Z,
+                    with_extremum!(form, N, X, Some(v.$method::<float::$op<f32, Z, N, X>>()))
+                ),
                 _ => None,
             }
         };
@@ -102,7 +110,11 @@ fn quotient<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
         ($method:ident $op:ident) => {
             match t {
                 "f64" => with_rounding!(form, R, Some(v.$method::<float::$op<f64, R, Keep>>())),
-                "f32" => with_rounding!(form, R, with_subnormals!(form, Z, Some(v.$method::<float::$op<f32, R, Z>>()))),
+                "f32" => with_rounding!(
+                    form,
+                    R,
+                    with_subnormals!(form, Z, Some(v.$method::<float::$op<f32, R, Z>>()))
+                ),
                 _ => None,
             }
         };
@@ -134,10 +146,26 @@ fn approximate<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
 fn packed<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
     form.only(&["rn", "rz", "rm", "rp", "ftz"])?;
     match form.opcode {
-        "add" => with_rounding!(form, R, with_subnormals!(form, Z, Some(v.binary::<float::AddPair<R, Z>>()))),
-        "sub" => with_rounding!(form, R, with_subnormals!(form, Z, Some(v.binary::<float::SubPair<R, Z>>()))),
-        "mul" => with_rounding!(form, R, with_subnormals!(form, Z, Some(v.binary::<float::MulPair<R, Z>>()))),
-        "fma" => with_rounding!(form, R, with_subnormals!(form, Z, Some(v.ternary::<float::FmaPair<R, Z>>()))),
+        "add" => with_rounding!(
+            form,
+            R,
+            with_subnormals!(form, Z, Some(v.binary::<float::AddPair<R, Z>>()))
+        ),
+        "sub" => with_rounding!(
+            form,
+            R,
+            with_subnormals!(form, Z, Some(v.binary::<float::SubPair<R, Z>>()))
+        ),
+        "mul" => with_rounding!(
+            form,
+            R,
+            with_subnormals!(form, Z, Some(v.binary::<float::MulPair<R, Z>>()))
+        ),
+        "fma" => with_rounding!(
+            form,
+            R,
+            with_subnormals!(form, Z, Some(v.ternary::<float::FmaPair<R, Z>>()))
+        ),
         _ => None,
     }
 }

@@ -24,11 +24,19 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
             form.only(&["rn", "ftz", "sat"])?;
             macro_rules! arithmetic {
                 ($op:ident) => {
-                    with_half!(t, T, with_subnormals!(form, Z, if form.has("sat") {
-                        Some(v.binary::<half::$op<T, Z, Sat>>())
-                    } else {
-                        Some(v.binary::<half::$op<T, Z, Full>>())
-                    }))
+                    with_half!(
+                        t,
+                        T,
+                        with_subnormals!(
+                            form,
+                            Z,
+                            if form.has("sat") {
+                                Some(v.binary::<half::$op<T, Z, Sat>>())
+                            } else {
+                                Some(v.binary::<half::$op<T, Z, Full>>())
+                            }
+                        )
+                    )
                 };
             }
             match form.opcode {
@@ -40,18 +48,30 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
         "fma" => {
             form.only(&["rn", "ftz", "sat", "relu", "oob"])?;
             if form.has("oob") {
-                return with_half!(t, T, if form.has("relu") {
-                    Some(v.ternary::<half::FmaOob<T, Relu>>())
-                } else {
-                    Some(v.ternary::<half::FmaOob<T, Full>>())
-                });
+                return with_half!(
+                    t,
+                    T,
+                    if form.has("relu") {
+                        Some(v.ternary::<half::FmaOob<T, Relu>>())
+                    } else {
+                        Some(v.ternary::<half::FmaOob<T, Full>>())
+                    }
+                );
             }
-            with_half!(t, T, with_subnormals!(form, Z, match (form.has("sat"), form.has("relu")) {
-                (false, false) => Some(v.ternary::<half::Fma<T, Z, Full>>()),
-                (true, false) => Some(v.ternary::<half::Fma<T, Z, Sat>>()),
-                (false, true) => Some(v.ternary::<half::Fma<T, Z, Relu>>()),
-                (true, true) => None,
-            }))
+            with_half!(
+                t,
+                T,
+                with_subnormals!(
+                    form,
+                    Z,
+                    match (form.has("sat"), form.has("relu")) {
+                        (false, false) => Some(v.ternary::<half::Fma<T, Z, Full>>()),
+                        (true, false) => Some(v.ternary::<half::Fma<T, Z, Sat>>()),
+                        (false, true) => Some(v.ternary::<half::Fma<T, Z, Relu>>()),
+                        (true, true) => None,
+                    }
+                )
+            )
         }
         "abs" => {
             form.only(&["ftz"])?;
@@ -63,11 +83,27 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
         }
         "min" => {
             form.only(&["ftz", "NaN", "xorsign", "abs"])?;
-            with_half!(t, T, with_subnormals!(form, Z, with_extremum!(form, N, X, Some(v.binary::<half::Min<T, Z, N, X>>()))))
+            with_half!(
+                t,
+                T,
+                with_subnormals!(
+                    form,
+                    Z,
+                    with_extremum!(form, N, X, Some(v.binary::<half::Min<T, Z, N, X>>()))
+                )
+            )
         }
         "max" => {
             form.only(&["ftz", "NaN", "xorsign", "abs"])?;
-            with_half!(t, T, with_subnormals!(form, Z, with_extremum!(form, N, X, Some(v.binary::<half::Max<T, Z, N, X>>()))))
+            with_half!(
+                t,
+                T,
+                with_subnormals!(
+                    form,
+                    Z,
+                    with_extremum!(form, N, X, Some(v.binary::<half::Max<T, Z, N, X>>()))
+                )
+            )
         }
         "ex2" => {
             form.only(&["approx", "ftz"])?;

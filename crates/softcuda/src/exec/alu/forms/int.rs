@@ -1,8 +1,8 @@
 //! Forms of the integer instructions.
 
+use super::CarryOut;
 use super::Visitor;
 use super::pick::{Form, with_int, with_type};
-use super::CarryOut;
 use crate::exec::alu::int;
 use crate::exec::alu::lane::{S16x2, U16x2};
 

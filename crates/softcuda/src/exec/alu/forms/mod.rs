@@ -96,22 +96,32 @@ pub enum FormError {
 ///
 /// # Errors
 /// The opcode is not one of this module's, or not with these modifiers.
-pub fn visit<V: Visitor>(opcode: &str, modifiers: &[&str], visitor: V) -> Result<V::Output, FormError> {
+pub fn visit<V: Visitor>(
+    opcode: &str,
+    modifiers: &[&str],
+    visitor: V,
+) -> Result<V::Output, FormError> {
     let form = pick::Form::new(opcode, modifiers);
     let found = match opcode {
         "cvt" => convert::visit(&form, visitor),
         "setp" | "set" | "selp" | "slct" | "testp" => predicate::visit(&form, visitor),
-        "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "popc" | "clz" | "brev" | "bfind" | "bfe" | "bfi"
-        | "szext" | "bmsk" | "shf" | "fns" | "lop3" | "prmt" | "dp4a" | "dp2a" => bits::visit(&form, visitor),
+        "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "popc" | "clz" | "brev"
+        | "bfind" | "bfe" | "bfi" | "szext" | "bmsk" | "shf" | "fns" | "lop3" | "prmt" | "dp4a"
+        | "dp2a" => bits::visit(&form, visitor),
         "sad" | "rem" | "mul24" | "mad24" | "addc" | "subc" | "madc" => int::visit(&form, visitor),
-        "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" | "min3" | "max3" => float::visit(&form, visitor),
-        "add" | "sub" | "mul" | "mad" | "fma" | "div" | "abs" | "neg" | "min" | "max" | "copysign" | "mov" | "ex2"
-        | "tanh" => match form.types.last() {
+        "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" | "min3" | "max3" => {
+            float::visit(&form, visitor)
+        }
+        "add" | "sub" | "mul" | "mad" | "fma" | "div" | "abs" | "neg" | "min" | "max"
+        | "copysign" | "mov" | "ex2" | "tanh" => match form.types.last() {
             Some(&("f16" | "bf16" | "f16x2" | "bf16x2")) => half::visit(&form, visitor),
             Some(&("f32" | "f64" | "f32x2")) => float::visit(&form, visitor),
             _ => int::visit(&form, visitor),
         },
         _ => return Err(FormError::Opcode(opcode.to_owned())),
     };
-    found.ok_or_else(|| FormError::Modifiers { opcode: opcode.to_owned(), modifiers: modifiers.join(".") })
+    found.ok_or_else(|| FormError::Modifiers {
+        opcode: opcode.to_owned(),
+        modifiers: modifiers.join("."),
+    })
 }

@@ -11,9 +11,9 @@ pub(super) struct Form<'a> {
 }
 
 const TYPES: &[&str] = &[
-    "u2", "s2", "u4", "s4", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "b8", "b16", "b32", "b64", "f16", "bf16",
-    "f16x2", "bf16x2", "tf32", "ue8m0x2", "e2m1x2", "e2m3x2", "e3m2x2", "f32", "f64", "f32x2", "u16x2", "s16x2", "pred", "e4m3x2", "e5m2x2",
-    "e4m3", "e5m2",
+    "u2", "s2", "u4", "s4", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "b8", "b16",
+    "b32", "b64", "f16", "bf16", "f16x2", "bf16x2", "tf32", "ue8m0x2", "e2m1x2", "e2m3x2",
+    "e3m2x2", "f32", "f64", "f32x2", "u16x2", "s16x2", "pred", "e4m3x2", "e5m2x2", "e4m3", "e5m2",
 ];
 
 impl<'a> Form<'a> {
@@ -149,8 +149,14 @@ macro_rules! with_range {
 macro_rules! with_excess {
     ($form:expr, $M:ident, $body:expr) => {
         match $form.one_of(&["clamp", "wrap"]) {
-            Some("clamp") => { type $M = Clamp; $body }
-            Some(_) => { type $M = Wrap; $body }
+            Some("clamp") => {
+                type $M = Clamp;
+                $body
+            }
+            Some(_) => {
+                type $M = Wrap;
+                $body
+            }
             None => None,
         }
     };
@@ -160,15 +166,31 @@ macro_rules! with_excess {
 macro_rules! with_extremum {
     ($form:expr, $N:ident, $X:ident, $body:expr) => {
         match ($form.has("NaN"), $form.has("xorsign") || $form.has("abs")) {
-            (false, false) => { type $N = NanLoses; type $X = OwnSign; $body }
-            (false, true) => { type $N = NanLoses; type $X = XorSign; $body }
-            (true, false) => { type $N = NanWins; type $X = OwnSign; $body }
-            (true, true) => { type $N = NanWins; type $X = XorSign; $body }
+            (false, false) => {
+                type $N = NanLoses;
+                type $X = OwnSign;
+                $body
+            }
+            (false, true) => {
+                type $N = NanLoses;
+                type $X = XorSign;
+                $body
+            }
+            (true, false) => {
+                type $N = NanWins;
+                type $X = OwnSign;
+                $body
+            }
+            (true, true) => {
+                type $N = NanWins;
+                type $X = XorSign;
+                $body
+            }
         }
     };
 }
 
-pub(super) use {with_excess, with_extremum, 
-    with_any_int, with_bits, with_int, with_integral_rounding, with_range, with_rounding,
-    with_subnormals, with_type,
+pub(super) use {
+    with_any_int, with_bits, with_excess, with_extremum, with_int, with_integral_rounding,
+    with_range, with_rounding, with_subnormals, with_type,
 };

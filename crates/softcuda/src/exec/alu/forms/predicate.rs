@@ -2,12 +2,12 @@
 
 use super::Visitor;
 use super::pick::{Form, with_int, with_subnormals, with_type};
+use crate::exec::alu::compare::{self, Comparable, Truth};
 use crate::exec::alu::float::{self, Subnormals};
+use crate::exec::alu::float::{Ftz, Keep};
 use crate::exec::alu::lane::{Bf16, F16};
 use crate::exec::alu::{BoolOp, Compare, Lane};
 use core::marker::PhantomData;
-use crate::exec::alu::compare::{self, Comparable, Truth};
-use crate::exec::alu::float::{Ftz, Keep};
 
 /// What to do with a comparison.
 trait Sink {
@@ -85,8 +85,12 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
             _ => None,
         },
         "set" => match form.types.as_slice() {
-            ["f16x2", "f16x2"] => comparison_pair::<F16, _>(form, SetPair(v, join, PhantomData::<F16>)),
-            ["bf16x2", "bf16x2"] => comparison_pair::<Bf16, _>(form, SetPair(v, join, PhantomData::<Bf16>)),
+            ["f16x2", "f16x2"] => {
+                comparison_pair::<F16, _>(form, SetPair(v, join, PhantomData::<F16>))
+            }
+            ["bf16x2", "bf16x2"] => {
+                comparison_pair::<Bf16, _>(form, SetPair(v, join, PhantomData::<Bf16>))
+            }
             [to, from] => with_type!(
                 *to,
                 D in ["u16" | "s16" => u16, "u32" | "s32" => u32, "f16" => F16, "bf16" => Bf16, "f32" => f32],
@@ -146,29 +150,41 @@ fn comparison<S: Sink>(form: &Form<'_>, from: &str, sink: S) -> Option<S::Output
             T in ["f16" => F16, "bf16" => Bf16, "f32" => f32, "f64" => f64],
             with_subnormals!(form, Z, with_comparison!(op, T, Z, C, Some(sink.take::<C>())))
         ),
-        "b16" | "b32" | "b64" => with_type!(from, T in ["b16" => u16, "b32" => u32, "b64" => u64], match op {
-            "eq" => Some(sink.take::<compare::Eq<T>>()),
-            "ne" => Some(sink.take::<compare::Ne<T>>()),
-            _ => None,
-        }),
-        _ => with_int!(from, T, match op {
-            "eq" => Some(sink.take::<compare::Eq<T>>()),
-            "ne" => Some(sink.take::<compare::Ne<T>>()),
-            "lt" | "lo" => Some(sink.take::<compare::Lt<T>>()),
-            "le" | "ls" => Some(sink.take::<compare::Le<T>>()),
-            "gt" | "hi" => Some(sink.take::<compare::Gt<T>>()),
-            "ge" | "hs" => Some(sink.take::<compare::Ge<T>>()),
-            _ => None,
-        }),
+        "b16" | "b32" | "b64" => {
+            with_type!(from, T in ["b16" => u16, "b32" => u32, "b64" => u64], match op {
+                "eq" => Some(sink.take::<compare::Eq<T>>()),
+                "ne" => Some(sink.take::<compare::Ne<T>>()),
+                _ => None,
+            })
+        }
+        _ => with_int!(
+            from,
+            T,
+            match op {
+                "eq" => Some(sink.take::<compare::Eq<T>>()),
+                "ne" => Some(sink.take::<compare::Ne<T>>()),
+                "lt" | "lo" => Some(sink.take::<compare::Lt<T>>()),
+                "le" | "ls" => Some(sink.take::<compare::Le<T>>()),
+                "gt" | "hi" => Some(sink.take::<compare::Gt<T>>()),
+                "ge" | "hs" => Some(sink.take::<compare::Ge<T>>()),
+                _ => None,
+            }
+        ),
     }
 }
 
-fn comparison_pair<T: Comparable<Reg = u32>, S: SinkPair>(form: &Form<'_>, sink: S) -> Option<S::Output> {
+fn comparison_pair<T: Comparable<Reg = u32>, S: SinkPair>(
+    form: &Form<'_>,
+    sink: S,
+) -> Option<S::Output> {
     let op = form.one_of(COMPARISONS)?;
     with_subnormals!(form, Z, pair::<T, Z, S>(op, sink))
 }
 
-fn pair<T: Comparable<Reg = u32>, Z: Subnormals, S: SinkPair>(op: &str, sink: S) -> Option<S::Output> {
+fn pair<T: Comparable<Reg = u32>, Z: Subnormals, S: SinkPair>(
+    op: &str,
+    sink: S,
+) -> Option<S::Output> {
     match op {
         "eq" => sink.take::<compare::FEq<T, Z>>(),
         "ne" => sink.take::<compare::FNe<T, Z>>(),

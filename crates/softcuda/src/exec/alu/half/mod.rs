@@ -136,7 +136,12 @@ pub trait Halves: Lane<Reg = u32> {
     /// Applies `f` to the halves at the same place.
     fn map2(self, b: Self, f: impl Fn(Self::Part, Self::Part) -> Self::Part) -> Self;
     /// Applies `f` to the halves at the same place.
-    fn map3(self, b: Self, c: Self, f: impl Fn(Self::Part, Self::Part, Self::Part) -> Self::Part) -> Self;
+    fn map3(
+        self,
+        b: Self,
+        c: Self,
+        f: impl Fn(Self::Part, Self::Part, Self::Part) -> Self::Part,
+    ) -> Self;
 }
 
 macro_rules! single {

@@ -19,11 +19,18 @@ pub trait Carry {
 /// Applies `O` to every lane. Returns the mask of carries out, to be blended into the condition code if the instruction
 /// has `.cc`; `carries` is the condition code before it.
 #[inline(always)]
-pub fn carry<O: Carry>(a: &Regs<O::T>, b: &Regs<O::T>, c: &Regs<O::T>, carries: u32, d: &mut Regs<O::T>) -> u32 {
+pub fn carry<O: Carry>(
+    a: &Regs<O::T>,
+    b: &Regs<O::T>,
+    c: &Regs<O::T>,
+    carries: u32,
+    d: &mut Regs<O::T>,
+) -> u32 {
     let mut out = 0;
     for i in 0..LANES {
         let carry = O::READS && carries >> i & 1 != 0;
-        let (result, carry) = O::lane(O::T::from_reg(a[i]), O::T::from_reg(b[i]), O::T::from_reg(c[i]), carry);
+        let (result, carry) =
+            O::lane(O::T::from_reg(a[i]), O::T::from_reg(b[i]), O::T::from_reg(c[i]), carry);
         d[i] = result.into_reg();
         out |= u32::from(carry) << i;
     }
@@ -54,7 +61,8 @@ impl CarryIn for Continue {
 #[inline(always)]
 fn sum<T: Int>(a: T, b: T, carry: bool) -> (T, bool) {
     let mask = u128::from(u64::MAX >> (64 - T::BITS));
-    let total = (u128::from(a.extend()) & mask) + (u128::from(b.extend()) & mask) + u128::from(carry);
+    let total =
+        (u128::from(a.extend()) & mask) + (u128::from(b.extend()) & mask) + u128::from(carry);
     (T::truncate(total as u64), total > mask)
 }
 

@@ -11,5 +11,5 @@ pub use arith::*;
 pub use bits::*;
 pub use carry::*;
 pub use fields::*;
-pub use words::*;
 pub use traits::{Int, Widening};
+pub use words::*;

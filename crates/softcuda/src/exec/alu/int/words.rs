@@ -1,9 +1,9 @@
 //! Operations on the bytes, halves and bit patterns of words: `lop3 prmt dp4a dp2a` and packed 16-bit arithmetic.
 
 use super::Int;
+use crate::exec::alu::Lane;
 use crate::exec::alu::lane::{S16x2, U16x2};
 use crate::exec::alu::op::op;
-use crate::exec::alu::Lane;
 
 op! {
     /// `lop3.b32 d, a, b, c, lut`: bit `a << 2 | b << 1 | c` of the table, for every bit position
