@@ -4,7 +4,7 @@
 //! The crate lists what it has in `functions.tsv` (see [`classes`](crate::classes)), depends on
 //! cuda-abi both normally and as a build dependency, and has
 //!
-//! ```ignore
+//! ```text
 //! // build.rs
 //! fn main() {
 //!     cuda_abi::build::emit(cuda_abi::classes::Library::Software);
