@@ -173,10 +173,11 @@ impl Engine {
         }
     }
 
-    /// Records a slice's outcome for its grid: the last block completes the launch.
-    pub(crate) fn settle_grid(&self, state: &mut State, grid: &Arc<Grid>, is_finished: bool) {
+    /// Completes a grid's launch after a slice, if it was the last to leave its SM. That need not be the slice that finished the last block:
+    /// blocks finish without the lock, and another slice may come back here later.
+    pub(crate) fn settle_grid(&self, state: &mut State, grid: &Arc<Grid>) {
         let Some(placement) = state.devices.get_mut(grid.device as usize) else { return };
-        if (is_finished || grid.is_stopped()) && placement.remove(grid) {
+        if (grid.is_finished() || grid.is_stopped()) && placement.remove(grid) {
             self.complete(state, grid.stream());
         }
     }

@@ -172,6 +172,12 @@ impl Grid {
         self.remaining_blocks.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
+    /// Whether all blocks have finished.
+    pub(crate) fn is_finished(&self) -> bool {
+        // Acquire: partner of the AcqRel in `finish_block`.
+        self.remaining_blocks.load(Ordering::Acquire) == 0
+    }
+
     /// Tells running blocks to stop and claims to end.
     pub(crate) fn stop(&self) {
         // Relaxed: polled; no data travels with it.

@@ -99,7 +99,7 @@ fn work(engine: &Engine) {
             if let Some(sticky) = ended.failed {
                 engine.fail_context(&mut state, grid.services.context, sticky);
             }
-            engine.settle_grid(&mut state, &grid, ended.is_grid_finished);
+            engine.settle_grid(&mut state, &grid);
             continue;
         }
         let interval = if state.polls.is_empty() { IDLE_INTERVAL } else { POLL_INTERVAL };
@@ -131,7 +131,6 @@ fn finish_step(engine: &Engine, state: &mut super::engine::State, ready: ReadyTa
 struct Ended {
     executed: u64,
     stay: Stay,
-    is_grid_finished: bool,
     failed: Option<Sticky>,
 }
 
@@ -147,10 +146,10 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
         Stage::Fresh(unit) => fresh(unit, arenas),
         Stage::Begun(run) => run,
         Stage::Running => {
-            return Ended { executed: 0, stay: Stay::Gone, is_grid_finished: false, failed: None };
+            return Ended { executed: 0, stay: Stay::Gone, failed: None };
         }
     };
-    let mut ended = Ended { executed: 0, stay: Stay::Gone, is_grid_finished: false, failed: None };
+    let mut ended = Ended { executed: 0, stay: Stay::Gone, failed: None };
     loop {
         let fuel = slice.fuel_warp_instructions.saturating_sub(ended.executed).max(1);
         match run.run(&machine, fuel) {
@@ -168,7 +167,6 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
                 ended.executed += executed.max(1);
                 keep(arenas, run.into_arena());
                 if grid.finish_block() {
-                    ended.is_grid_finished = true;
                     return ended;
                 }
                 let goes_on = ended.executed < slice.fuel_warp_instructions
