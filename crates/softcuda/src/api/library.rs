@@ -117,13 +117,11 @@ api! {
     }
 
     fn cuLibraryGetManaged(dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char) {
-        let (driver, context) = current()?;
+        let driver = driver()?;
         // SAFETY: the caller's string.
         let name = unsafe { out::string(name)? };
-        let global = driver.libraries.get(library.0)?.module(driver, &context)?.global(name)?;
-        if !global.is_managed {
-            return Err(CUresult::ERROR_NOT_FOUND);
-        }
+        let library = driver.libraries.get(library.0)?;
+        let global = library.managed(driver)?.get(name).copied().ok_or(CUresult::ERROR_NOT_FOUND)?;
         // SAFETY: the caller's pointers; either may be NULL.
         unsafe {
             out::write_optional(dptr, global.address);

@@ -1,5 +1,6 @@
 //! Modules: images loaded into the current context.
 
+use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
 
 use cuda_abi::types::{CUdeviceptr, CUfunction, CUjit_option, CUmodule, CUresult};
@@ -15,7 +16,7 @@ api! {
         let path = unsafe { out::string(fname)? };
         let bytes = std::fs::read(path).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
         let texts = PtxTexts::from_bytes(driver, &bytes).map_err(|refusal| refusal.code)?;
-        let loaded = Module::load(driver, &context, &texts).map_err(|refusal| refusal.code)?;
+        let loaded = Module::load(driver, &context, &texts, &HashMap::new()).map_err(|refusal| refusal.code)?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(module, loaded.handle) }
     }
@@ -103,7 +104,7 @@ pub(crate) unsafe fn load_image(image: *const c_void) -> Result<CUmodule, Refusa
     let (driver, context) = current().map_err(|code| Refusal { code, log: String::new() })?;
     // SAFETY: by the caller's promise.
     let texts = unsafe { PtxTexts::from_pointer(driver, image)? };
-    Module::load(driver, &context, &texts).map(|module| module.handle)
+    Module::load(driver, &context, &texts, &HashMap::new()).map(|module| module.handle)
 }
 
 /// # Safety

@@ -154,6 +154,8 @@ pub(crate) struct Library {
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
     /// For questions that no context is needed for; its globals have no addresses.
     probe: OnceLock<Program>,
+    /// `.managed` variables, which all contexts share; placed on first use.
+    managed: OnceLock<HashMap<String, Global>>,
 }
 
 impl Default for FunctionSettings {
@@ -209,15 +211,16 @@ impl FunctionSettings {
 }
 
 impl Module {
-    /// Loads a program into a context and registers the module's handle.
+    /// Loads a program into a context and registers the module's handle. Variables in `shared` are placed already.
     pub(crate) fn load(
         driver: &Driver,
         context: &Context,
         texts: &PtxTexts,
+        shared: &HashMap<String, Global>,
     ) -> Result<Arc<Self>, Refusal> {
         let mut program = texts.load(driver)?;
         let mut owned = Vec::new();
-        let placed = place_globals(driver, context, &mut program, &mut owned);
+        let placed = place_globals(driver, context, &mut program, shared, &mut owned);
         let module = placed.map(|globals| Module {
             handle: CUmodule(fresh_handle()),
             context_id: context.id,
@@ -295,6 +298,7 @@ impl Library {
             modules: Mutex::default(),
             kernels: Mutex::default(),
             probe: OnceLock::new(),
+            managed: OnceLock::new(),
         }
     }
 
@@ -304,7 +308,8 @@ impl Library {
         if let Some(module) = modules.get(&context.id) {
             return Ok(module.clone());
         }
-        let module = Module::load(driver, context, &self.texts).map_err(|refusal| refusal.code)?;
+        let module = Module::load(driver, context, &self.texts, self.managed(driver)?)
+            .map_err(|refusal| refusal.code)?;
         modules.insert(context.id, module.clone());
         Ok(module)
     }
@@ -318,6 +323,31 @@ impl Library {
             let _ = self.probe.set(program);
         }
         self.probe.get().ok_or_else(|| Refusal::new(CUresult::ERROR_UNKNOWN, "program vanished"))
+    }
+
+    /// The library's `.managed` variables by name. They need no context and are the same in all.
+    pub(crate) fn managed(&self, driver: &Driver) -> Answer<&HashMap<String, Global>> {
+        // One thread places them; the lock also keeps modules from loading meanwhile.
+        let program = self.probe(driver).map_err(|refusal| refusal.code)?;
+        let _placing = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(placed) = self.managed.get() {
+            return Ok(placed);
+        }
+        let mut placed = HashMap::new();
+        for (index, global) in
+            program.globals().iter().enumerate().filter(|(_, global)| global.managed)
+        {
+            let size = global.size_bytes.max(1);
+            let address = driver.space.allocate_host(size, AllocationKind::Managed, 0, 0)?;
+            initialise(
+                address,
+                global.size_bytes,
+                &program.initial_bytes(index).unwrap_or_default(),
+            );
+            let found = Global { address, size_bytes: global.size_bytes, is_managed: true };
+            placed.insert(global.name.clone(), found);
+        }
+        Ok(self.managed.get_or_init(|| placed))
     }
 
     /// The kernel of a name.
@@ -356,6 +386,9 @@ impl Library {
         }
         for kernel in self.kernels.lock().unwrap_or_else(PoisonError::into_inner).values() {
             let _ = driver.kernels.remove(kernel.handle.0);
+        }
+        for global in self.managed.get().into_iter().flat_map(HashMap::values) {
+            let _ = driver.space.free(global.address, |kind| kind == AllocationKind::Managed);
         }
     }
 }
@@ -411,6 +444,7 @@ fn place_globals(
     driver: &Driver,
     context: &Context,
     program: &mut Program,
+    shared: &HashMap<String, Global>,
     owned: &mut Vec<u64>,
 ) -> Answer<HashMap<String, Global>> {
     let mut placed = Vec::new();
@@ -418,7 +452,9 @@ fn place_globals(
     for global in program.globals() {
         let align = global.align_bytes.clamp(1, 512);
         let offset = total.next_multiple_of(align.max(8));
-        if global.managed {
+        if let Some(found) = shared.get(&global.name).filter(|_| global.managed) {
+            placed.push(found.address);
+        } else if global.managed {
             let size = global.size_bytes.max(1);
             let address = driver.space.allocate_host(
                 size,
@@ -450,12 +486,12 @@ fn place_globals(
     }
     let mut globals = HashMap::new();
     for (index, (global, &address)) in program.globals().iter().zip(&placed).enumerate() {
-        let bytes = program.initial_bytes(index).unwrap_or_default();
-        let length = bytes.len().min(global.size_bytes as usize);
-        // SAFETY: the variable's memory was allocated above and nothing else uses it yet.
-        unsafe {
-            touch::fill(address, 0, 1, global.size_bytes as usize);
-            touch::copy(bytes.as_ptr() as u64, address, length);
+        if !(global.managed && shared.contains_key(&global.name)) {
+            initialise(
+                address,
+                global.size_bytes,
+                &program.initial_bytes(index).unwrap_or_default(),
+            );
         }
         if matches!(global.space, GlobalSpace::Global | GlobalSpace::Const) {
             let found =
@@ -464,4 +500,14 @@ fn place_globals(
         }
     }
     Ok(globals)
+}
+
+/// Fills a variable that was just placed: `bytes`, then zeros.
+fn initialise(address: u64, size_bytes: u64, bytes: &[u8]) {
+    let length = bytes.len().min(size_bytes as usize);
+    // SAFETY: the variable's memory was allocated by the caller and nothing else uses it yet.
+    unsafe {
+        touch::fill(address, 0, 1, size_bytes as usize);
+        touch::copy(bytes.as_ptr() as u64, address, length);
+    }
 }
