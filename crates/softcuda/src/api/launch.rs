@@ -127,7 +127,7 @@ impl Shape {
         let threads = count(self.block);
         if !within(self.grid, limits::GRID)
             || !within(self.block, limits::BLOCK)
-            || threads > u64::from(limits::THREADS_PER_BLOCK)
+            || threads > u64::from(kernel.max_threads_per_block.min(limits::THREADS_PER_BLOCK))
             || kernel.required_block.is_some_and(|block| block != self.block)
             || self.dynamic_shared_bytes > function.settings.max_dynamic_shared_bytes(kernel)
         {
