@@ -1,0 +1,112 @@
+//! Streams and events: order within and between streams, waits for values, host callbacks.
+
+mod support;
+
+use std::ffi::c_void;
+use std::sync::mpsc;
+
+use support::{PTX, allocate, context, function, launch, read, stream};
+
+const NOT_READY: u32 = 600;
+
+#[test]
+fn work_of_one_stream_runs_in_order() {
+    context();
+    let add = function(PTX, "add");
+    let memory = allocate(4096 * 4);
+    let stream = stream();
+    assert_eq!(cu!(cuMemsetD32Async(memory => u64, 5 => u32, 4096 => usize, stream => usize)), 0);
+    for _ in 0..10 {
+        assert_eq!(launch(add, 32, 128, stream, &[memory, 3]), 0);
+    }
+    assert_eq!(cu!(cuStreamSynchronize(stream => usize)), 0);
+    assert_eq!(read(memory, 4096), vec![35; 4096]);
+}
+
+#[test]
+fn a_stream_waits_for_an_event_and_for_a_value() {
+    context();
+    let add = function(PTX, "add");
+    let (memory, flag) = (allocate(4), allocate(4));
+    assert_eq!(cu!(cuMemsetD32_v2(memory => u64, 0 => u32, 1 => usize)), 0);
+    assert_eq!(cu!(cuMemsetD32_v2(flag => u64, 0 => u32, 1 => usize)), 0);
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
+    let (first, second) = (stream(), stream());
+    let mut event = 0usize;
+    assert_eq!(cu!(cuEventCreate(&mut event => *mut usize, 2 => u32)), 0);
+    // `first` waits for the flag, `second` for `first`.
+    assert_eq!(cu!(cuStreamWaitValue32_v2(first => usize, flag => u64, 7 => u32, 0 => u32)), 0);
+    assert_eq!(launch(add, 1, 1, first, &[memory, 1]), 0);
+    assert_eq!(cu!(cuEventRecord(event => usize, first => usize)), 0);
+    assert_eq!(cu!(cuStreamWaitEvent(second => usize, event => usize, 0 => u32)), 0);
+    assert_eq!(launch(add, 1, 1, second, &[memory, 10]), 0);
+    assert_eq!(cu!(cuEventQuery(event => usize)), NOT_READY);
+    assert_eq!(cu!(cuStreamQuery(second => usize)), NOT_READY);
+    let third = stream();
+    assert_eq!(cu!(cuStreamWriteValue32_v2(third => usize, flag => u64, 7 => u32, 0 => u32)), 0);
+    assert_eq!(cu!(cuEventSynchronize(event => usize)), 0);
+    assert_eq!(cu!(cuStreamSynchronize(second => usize)), 0);
+    assert_eq!(read(memory, 1), [11]);
+}
+
+#[test]
+fn the_legacy_stream_and_blocking_streams_wait_for_each_other() {
+    context();
+    let (add, spin) = (function(PTX, "add"), function(PTX, "spin"));
+    let (memory, flag) = (allocate(4), allocate(4));
+    for address in [memory, flag] {
+        assert_eq!(cu!(cuMemsetD32_v2(address => u64, 0 => u32, 1 => usize)), 0);
+    }
+    let mut blocking = 0usize;
+    assert_eq!(cu!(cuStreamCreate(&mut blocking => *mut usize, 0 => u32)), 0);
+    let free = stream();
+    assert_eq!(launch(spin, 1, 1, blocking, &[flag]), 0);
+    // On the legacy stream: waits for the spinning kernel. On a non-blocking one: does not.
+    assert_eq!(launch(add, 1, 1, 0, &[memory, 1]), 0);
+    assert_eq!(launch(add, 1, 1, free, &[memory, 100]), 0);
+    assert_eq!(cu!(cuStreamSynchronize(free => usize)), 0);
+    assert_eq!(cu!(cuStreamQuery(0 => usize)), NOT_READY);
+    assert_eq!(cu!(cuStreamWriteValue32_v2(free => usize, flag => u64, 1 => u32, 0 => u32)), 0);
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
+    assert_eq!(read(memory, 1), [101]);
+}
+
+extern "C" fn tell(sender: *mut c_void) {
+    // SAFETY: the test's own sender, which outlives the call.
+    let sender = unsafe { &*sender.cast::<mpsc::Sender<u32>>() };
+    let mut count = 0i32;
+    let code = cu!(cuDeviceGetCount(&mut count => *mut i32));
+    sender.send(code).expect("the test waits");
+}
+
+#[test]
+fn host_functions_run_in_stream_order_and_may_not_call_the_driver() {
+    context();
+    let (sender, receiver) = mpsc::channel::<u32>();
+    let pointer = (&raw const sender).cast_mut().cast::<c_void>();
+    let stream = stream();
+    let code = cu!(cuLaunchHostFunc(stream => usize, tell => extern "C" fn(*mut c_void), pointer => *mut c_void));
+    assert_eq!(code, 0);
+    assert_eq!(cu!(cuStreamSynchronize(stream => usize)), 0);
+    assert_eq!(receiver.try_recv(), Ok(800), "it ran before the synchronisation returned");
+}
+
+#[test]
+fn event_times_grow() {
+    context();
+    let add = function(PTX, "add");
+    let memory = allocate(1 << 20);
+    let (mut start, mut end, mut elapsed_ms) = (0usize, 0usize, -1f32);
+    for event in [&mut start, &mut end] {
+        assert_eq!(cu!(cuEventCreate(event => *mut usize, 0 => u32)), 0);
+    }
+    assert_eq!(cu!(cuEventRecord(start => usize, 0 => usize)), 0);
+    assert_eq!(launch(add, 1024, 256, 0, &[memory, 1]), 0);
+    assert_eq!(cu!(cuEventRecord(end => usize, 0 => usize)), 0);
+    assert_eq!(cu!(cuEventSynchronize(end => usize)), 0);
+    assert_eq!(
+        cu!(cuEventElapsedTime(&mut elapsed_ms => *mut f32, start => usize, end => usize)),
+        0
+    );
+    assert!(elapsed_ms > 0.0);
+}
