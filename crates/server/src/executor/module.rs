@@ -5,6 +5,7 @@
 
 use super::failure::Failure;
 use super::state::State;
+use cuda_abi::image::Image;
 use cuda_abi::types::*;
 use link::wire::command::{
     CACHE_CONFIG, FunctionAttribute, FunctionAttributes, FunctionAttributesReply, FunctionGet,
@@ -312,10 +313,9 @@ impl JitOptions {
     }
 }
 
-/// Refuses images that say they are longer than what was sent.
+/// Refuses images that say they are longer than what was sent: drivers believe what an image says.
 fn check_image(image: &[u8]) -> Result<(), Failure> {
-    let _ = image;
-    Ok(())
+    Image::parse(image).map(drop).map_err(|error| Failure::Cuda(error.result()))
 }
 
 fn until_nul(log: &[u8]) -> &[u8] {

@@ -191,7 +191,8 @@ impl Session {
     fn step(&mut self) -> Result<bool, StepError> {
         let Some(command) = self.consumer.take()? else { return Ok(false) };
         let slot = command.header.call_slot;
-        let result = match self.state.handle.ended() {
+        // In a lost context not every driver would say so to every call.
+        let result = match self.state.handle.ended().or(self.state.context().lost()) {
             Some(code) => Err(Failure::Cuda(code)),
             None => self.state.execute(&command),
         };
