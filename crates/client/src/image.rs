@@ -21,6 +21,20 @@ fn refused(error: &ImageError) -> CUresult {
     error.result()
 }
 
+/// Code with `__managed__` variables is refused: the host would read them at the device's address, and a module's variables lie where only the
+/// executor has them.
+fn without_managed_variables(code: Code<'static>) -> Result<Code<'static>> {
+    const MARK: &[u8] = b".attribute(.managed)";
+    if matches!(code, Code::Ptx(_)) && code.bytes().windows(MARK.len()).any(|window| window == MARK)
+    {
+        crate::error!(
+            "__managed__ variables are not supported under OpenMPS; cudaMallocManaged is"
+        );
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    Ok(code)
+}
+
 /// The code in the image at an address, copied.
 ///
 /// # Safety
@@ -31,13 +45,15 @@ pub(crate) unsafe fn code_at(image: *const c_void, target: Target) -> Result<Cod
     }
     // SAFETY: the caller's promise.
     let image = unsafe { Image::from_pointer(image) }.map_err(|error| refused(&error))?;
-    image.choose(target).map(Code::into_owned).map_err(|error| refused(&error))
+    let code = image.choose(target).map_err(|error| refused(&error))?;
+    without_managed_variables(code.into_owned())
 }
 
 /// The code in a file's contents.
 pub(crate) fn code_in(bytes: &[u8], target: Target) -> Result<Code<'static>> {
     let image = Image::parse(bytes).map_err(|error| refused(&error))?;
-    image.choose(target).map(Code::into_owned).map_err(|error| refused(&error))
+    let code = image.choose(target).map_err(|error| refused(&error))?;
+    without_managed_variables(code.into_owned())
 }
 
 /// A log buffer of the caller's, and where its length is to be written.

@@ -250,13 +250,19 @@ pub(crate) unsafe fn cuKernelGetParamInfo(
     })
 }
 
-/// Managed variables need memory that a module's load shares with the host, which the wire has no word for.
+/// Absent for managed variables: the host reads them at the device's address, and a module's variables lie where only the executor has them. A program that has
+/// such variables asks for them when it starts, and is told so.
 pub(crate) unsafe fn cuLibraryGetManaged(
-    dptr: *mut CUdeviceptr,
-    bytes: *mut usize,
+    _dptr: *mut CUdeviceptr,
+    _bytes: *mut usize,
     library: CUlibrary,
-    name: *const c_char,
+    _name: *const c_char,
 ) -> CUresult {
-    // SAFETY: the same lookup; a program that only copies from and to the variable is served.
-    unsafe { cuLibraryGetGlobal(dptr, bytes, library, name) }
+    run(|client| {
+        library::get(client, library.0)?;
+        crate::error!(
+            "__managed__ variables are not supported under OpenMPS; cudaMallocManaged is"
+        );
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    })
 }
