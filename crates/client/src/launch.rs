@@ -118,7 +118,7 @@ fn check_shape(device: &Device, function: &Function, configuration: &Configurati
     }
     let function_threads = function.count(CUfunction_attribute::MAX_THREADS_PER_BLOCK);
     if function_threads.is_some_and(|most| threads > most.into()) {
-        return Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+        return Err(too_many_threads(device, function, threads));
     }
     let most_shared = function.count(CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES);
     if most_shared.is_some_and(|most| *dynamic_shared_bytes > most) {
@@ -143,6 +143,19 @@ fn check_shape(device: &Device, function: &Function, configuration: &Configurati
         }
     }
     Ok(())
+}
+
+/// More threads than a kernel takes: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES when their registers are not there, else CUDA_ERROR_INVALID_VALUE, for
+/// more than its launch bounds allow (observed on an H200).
+fn too_many_threads(device: &Device, function: &Function, threads: u64) -> CUresult {
+    const REGISTERS_ALLOCATED_AT_ONCE: u32 = 8;
+    let registers = function.count(CUfunction_attribute::NUM_REGS).unwrap_or(0);
+    let wanted = u64::from(registers.next_multiple_of(REGISTERS_ALLOCATED_AT_ONCE)) * threads;
+    if wanted > device.limit(CUdevice_attribute::MAX_REGISTERS_PER_BLOCK, 65536).into() {
+        CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES
+    } else {
+        CUresult::ERROR_INVALID_VALUE
+    }
 }
 
 /// A cooperative grid must be on the device as a whole.

@@ -224,11 +224,12 @@ impl Executor {
     }
 
     fn describe(&mut self) -> u32 {
-        self.answer(&wire::FunctionGetReply { parameters: 3, attributes: 2 });
+        self.answer(&wire::FunctionGetReply { parameters: 3, attributes: 3 });
         for (offset, size_bytes) in [(0, 8), (8, 4), (12, 4)] {
             self.answer(&wire::Parameter { offset, size_bytes });
         }
-        // Most threads of a block, most dynamic shared memory.
+        // Registers, most threads of a block, most dynamic shared memory.
+        self.answer(&wire::FunctionAttribute { attribute: 4, value: 100 });
         self.answer(&wire::FunctionAttribute { attribute: 0, value: 512 });
         self.answer(&wire::FunctionAttribute { attribute: 8, value: 4096 })
     }

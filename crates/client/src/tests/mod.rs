@@ -289,6 +289,7 @@ fn modules_and_launches() {
     assert_eq!(launch(function, 0, 32, 0, own), CUresult::ERROR_INVALID_VALUE);
     assert_eq!(launch(function, 1, 2000, 0, own), CUresult::ERROR_INVALID_VALUE);
     assert_eq!(launch(function, 1, 1024, 0, own), CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+    assert_eq!(launch(function, 1, 520, 0, own), CUresult::ERROR_INVALID_VALUE, "launch bounds");
     assert_eq!(launch(function, 1, 32, 5000, own), CUresult::ERROR_INVALID_VALUE);
     assert_eq!(launch(function, 1, 32, 0, null_mut()), CUresult::ERROR_INVALID_VALUE);
     assert_eq!(launch(CUfunction::NULL, 1, 32, 0, own), CUresult::ERROR_INVALID_HANDLE);
