@@ -110,3 +110,21 @@ fn registered_host_memory_is_reached_by_kernels_at_its_own_address() {
     assert!(words.iter().all(|word| *word == 7));
     assert_eq!(cu!(cuMemHostUnregister(address => u64)), 713);
 }
+
+#[test]
+fn pools_count_what_they_give_and_remember_attributes() {
+    context();
+    let (mut pool, mut address, mut value) = (0usize, 0u64, 12345u64);
+    assert_eq!(cu!(cuDeviceGetDefaultMemPool(&mut pool => *mut usize, 0 => i32)), 0);
+    assert_eq!(cu!(cuMemPoolSetAttribute(pool => usize, 4 => u32, &mut value => *mut u64)), 0);
+    value = 0;
+    assert_eq!(cu!(cuMemPoolGetAttribute(pool => usize, 4 => u32, &mut value => *mut u64)), 0);
+    assert_eq!(value, 12345);
+    assert_eq!(cu!(cuMemAllocAsync(&mut address => *mut u64, 5000 => usize, 0 => usize)), 0);
+    assert_eq!(cu!(cuMemPoolGetAttribute(pool => usize, 7 => u32, &mut value => *mut u64)), 0);
+    assert_eq!(value, 5000);
+    assert_eq!(cu!(cuMemFreeAsync(address => u64, 0 => usize)), 0);
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
+    assert_eq!(cu!(cuMemPoolGetAttribute(pool => usize, 7 => u32, &mut value => *mut u64)), 0);
+    assert_eq!(value, 0);
+}

@@ -193,6 +193,7 @@ pub(crate) fn attribute(driver: &Driver, device: &Device, attribute: Attribute) 
         | Attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         | Attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         | Attribute::CLUSTER_LAUNCH
+        | Attribute::MEMORY_POOLS_SUPPORTED
         | Attribute::UNIFIED_FUNCTION_POINTERS => 1,
         Attribute::ASYNC_ENGINE_COUNT => 2,
         Attribute::PCI_BUS_ID => bus,

@@ -2,15 +2,17 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::Answer;
+use super::link::LinkState;
 use super::module_image::{Function, Kernel, Library, Module};
 use super::objects::{Context, ContextKind, ContextSettings, Event, Stream};
+use super::pool::Pool;
 use super::table::{Table, fresh_handle};
 use crate::device::config::{ComputeMode, Config};
 use crate::device::engine::Engine;
@@ -34,6 +36,9 @@ pub(crate) struct Device {
     pub(crate) physical: u32,
     pub(crate) account: Arc<Account>,
     pub(crate) primary_handle: CUcontext,
+    /// Handle of the pool that is there from the start.
+    pub(crate) default_pool: usize,
+    current_pool: AtomicUsize,
     primary: Mutex<Primary>,
 }
 
@@ -59,6 +64,8 @@ pub(crate) struct Driver {
     pub(crate) functions: Table<Function>,
     pub(crate) libraries: Table<Library>,
     pub(crate) kernels: Table<Kernel>,
+    pub(crate) links: Table<LinkState>,
+    pub(crate) pools: Table<Pool>,
     /// `CUmemGenericAllocationHandle`s.
     pub(crate) physicals: Table<Physical>,
 }
@@ -153,14 +160,22 @@ impl Driver {
         })?;
         // SAFETY: registers a handler that only stores to an atomic.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
-        let devices = config.visible.iter().map(|&physical| Device {
-            physical,
-            account: Arc::new(Account::new(config.memory_bytes)),
-            primary_handle: CUcontext(fresh_handle()),
-            primary: Mutex::default(),
+        let pools = Table::default();
+        let devices = config.visible.iter().enumerate().map(|(ordinal, &physical)| {
+            let pool = fresh_handle();
+            pools.insert(pool, Arc::new(Pool::on(ordinal as u32)));
+            Device {
+                physical,
+                account: Arc::new(Account::new(config.memory_bytes)),
+                primary_handle: CUcontext(fresh_handle()),
+                default_pool: pool,
+                current_pool: AtomicUsize::new(pool),
+                primary: Mutex::default(),
+            }
         });
+        let devices = devices.collect();
         Ok(Driver {
-            devices: devices.collect(),
+            devices,
             config,
             engine,
             space,
@@ -172,6 +187,8 @@ impl Driver {
             functions: Table::default(),
             libraries: Table::default(),
             kernels: Table::default(),
+            links: Table::default(),
+            pools,
             physicals: Table::default(),
         })
     }
@@ -280,6 +297,17 @@ impl Driver {
 }
 
 impl Device {
+    /// Handle of the pool that `cuMemAllocAsync` takes from.
+    pub(crate) fn current_pool(&self) -> usize {
+        // Relaxed: a number alone.
+        self.current_pool.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_pool(&self, pool: usize) {
+        // Relaxed: as in `current_pool`.
+        self.current_pool.store(pool, Ordering::Relaxed);
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Primary> {
         self.primary.lock().unwrap_or_else(PoisonError::into_inner)
     }

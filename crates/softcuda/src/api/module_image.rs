@@ -75,7 +75,10 @@ impl PtxTexts {
                 "machine code cannot be executed, only ptx",
             )),
         };
-        codes.iter().map(text).collect::<Result<_, _>>().map(PtxTexts)
+        let texts = codes.iter().map(text).collect::<Result<Vec<String>, _>>()?;
+        // What the linker put together comes apart again.
+        let parts = texts.iter().flat_map(|text| text.split(super::link::SEPARATOR));
+        Ok(PtxTexts(parts.map(str::to_owned).collect()))
     }
 
     /// Parses and links the texts.
@@ -100,7 +103,6 @@ impl PtxTexts {
 pub(crate) struct Global {
     pub(crate) address: u64,
     pub(crate) size_bytes: u64,
-    pub(crate) is_managed: bool,
 }
 
 /// A program loaded into a context.
@@ -344,7 +346,7 @@ impl Library {
                 global.size_bytes,
                 &program.initial_bytes(index).unwrap_or_default(),
             );
-            let found = Global { address, size_bytes: global.size_bytes, is_managed: true };
+            let found = Global { address, size_bytes: global.size_bytes };
             placed.insert(global.name.clone(), found);
         }
         Ok(self.managed.get_or_init(|| placed))
@@ -494,8 +496,7 @@ fn place_globals(
             );
         }
         if matches!(global.space, GlobalSpace::Global | GlobalSpace::Const) {
-            let found =
-                Global { address, size_bytes: global.size_bytes, is_managed: global.managed };
+            let found = Global { address, size_bytes: global.size_bytes };
             globals.insert(global.name.clone(), found);
         }
     }

@@ -124,7 +124,9 @@ api! {
         let fd = RawFd::try_from(osHandle as usize).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         // Whether it is open is the first thing that the import finds out.
         // SAFETY: only used for system calls that fail for a closed descriptor; -1 cannot come out of a usize.
-        let physical = Physical::import(unsafe { BorrowedFd::borrow_raw(fd) })?;
+        let physical = Physical::import(unsafe { BorrowedFd::borrow_raw(fd) }, |device| {
+            driver.devices.get(device as usize).map(|device| &device.account)
+        })?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(handle, register(driver, Arc::new(physical))) }
     }

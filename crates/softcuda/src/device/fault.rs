@@ -56,10 +56,10 @@ impl From<FaultKind> for Sticky {
 pub(crate) fn log_fault(log: super::config::LogLevel, kernel: &str, fault: &Fault) {
     if fault.kind == FaultKind::Assert && !fault.detail.is_empty() {
         // What the CUDA runtime's own assertion handler prints.
-        eprintln!("{}", fault.detail);
+        write_line(&fault.detail);
     }
     if log >= super::config::LogLevel::Error {
-        eprintln!("softcuda: kernel {kernel}: {fault}");
+        write_line(&format!("softcuda: kernel {kernel}: {fault}"));
     }
 }
 
@@ -81,9 +81,16 @@ pub(crate) fn log_deadlock(log: super::config::LogLevel, kernel: &str, waiting: 
         })
         .collect();
     let more = waiting.len().saturating_sub(SHOWN);
-    eprintln!(
+    write_line(&format!(
         "softcuda: kernel {kernel}: deadlock: {}{}",
         shown.join("; "),
         if more > 0 { format!("; and {more} more") } else { String::new() }
-    );
+    ));
+}
+
+/// One write, so that lines of several threads and processes do not mix.
+fn write_line(line: &str) {
+    use std::io::Write;
+    // Nobody to tell if standard error is closed.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

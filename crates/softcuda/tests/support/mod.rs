@@ -14,13 +14,16 @@ macro_rules! cu {
         let function: unsafe extern "C" fn($($ty),*) -> u32 =
             // SAFETY: the symbol's prototype is the one spelled out at the call.
             unsafe { std::mem::transmute($crate::support::symbol(symbol)) };
+        #[allow(clippy::macro_metavars_in_unsafe)]
         // SAFETY: the test passes valid pointers.
-        unsafe { function($($arg),*) }
+        unsafe {
+            function($($arg),*)
+        }
     }};
 }
 
 /// The address of an exported symbol.
-pub fn symbol(name: &str) -> *mut c_void {
+pub(crate) fn symbol(name: &str) -> *mut c_void {
     let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("ends with NUL");
     // SAFETY: the handle is open for the process's life.
     let address = unsafe { libc::dlsym(library() as *mut c_void, name.as_ptr()) };
@@ -48,7 +51,7 @@ fn path() -> PathBuf {
 }
 
 /// Initialises the driver and makes a context of its own current; returns its handle.
-pub fn context() -> usize {
+pub(crate) fn context() -> usize {
     assert_eq!(cu!(cuInit(0 => u32)), 0);
     let mut context = 0usize;
     assert_eq!(cu!(cuCtxCreate_v2(&mut context => *mut usize, 0 => u32, 0 => i32)), 0);
@@ -56,7 +59,7 @@ pub fn context() -> usize {
 }
 
 /// Loads PTX and returns the function of a name.
-pub fn function(ptx: &str, name: &str) -> usize {
+pub(crate) fn function(ptx: &str, name: &str) -> usize {
     let text = CString::new(ptx).expect("no NUL");
     let name = CString::new(name).expect("no NUL");
     let (mut module, mut function) = (0usize, 0usize);
@@ -69,14 +72,20 @@ pub fn function(ptx: &str, name: &str) -> usize {
 }
 
 /// Allocates device memory.
-pub fn allocate(size_bytes: usize) -> u64 {
+pub(crate) fn allocate(size_bytes: usize) -> u64 {
     let mut address = 0u64;
     assert_eq!(cu!(cuMemAlloc_v2(&mut address => *mut u64, size_bytes => usize)), 0);
     address
 }
 
 /// Launches with 64-bit arguments and returns the driver's code.
-pub fn launch(function: usize, grid: u32, block: u32, stream: usize, arguments: &[u64]) -> u32 {
+pub(crate) fn launch(
+    function: usize,
+    grid: u32,
+    block: u32,
+    stream: usize,
+    arguments: &[u64],
+) -> u32 {
     let mut pointers: Vec<*const u64> =
         arguments.iter().map(|argument| argument as *const u64).collect();
     cu!(cuLaunchKernel(
@@ -91,7 +100,7 @@ pub fn launch(function: usize, grid: u32, block: u32, stream: usize, arguments: 
 }
 
 /// Reads 32-bit words of device memory.
-pub fn read(address: u64, count: usize) -> Vec<u32> {
+pub(crate) fn read(address: u64, count: usize) -> Vec<u32> {
     let mut words = vec![0u32; count];
     let code =
         cu!(cuMemcpyDtoH_v2(words.as_mut_ptr() => *mut u32, address => u64, count * 4 => usize));
@@ -100,7 +109,7 @@ pub fn read(address: u64, count: usize) -> Vec<u32> {
 }
 
 /// Creates a non-blocking stream.
-pub fn stream() -> usize {
+pub(crate) fn stream() -> usize {
     let mut stream = 0usize;
     assert_eq!(cu!(cuStreamCreate(&mut stream => *mut usize, 1 => u32)), 0);
     stream
@@ -108,7 +117,7 @@ pub fn stream() -> usize {
 
 /// Kernels of these tests: `add` adds its second argument to each word, `spin` loops until the word at its argument is not 0,
 /// `poke` writes to the address it is given, `trap` traps.
-pub const PTX: &str = r#"
+pub(crate) const PTX: &str = r#"
 .version 7.0
 .target sm_70
 .address_size 64

@@ -93,7 +93,13 @@ impl Physical {
     }
 
     /// Takes a descriptor that another process exported: it must be a memfd that cannot shrink.
-    pub(crate) fn import(fd: BorrowedFd<'_>) -> Result<Self> {
+    ///
+    /// It is charged to the account that `account_of` gives for its device, as far as this process has one: what a device
+    /// has free is told by each process from what it knows.
+    pub(crate) fn import<'a>(
+        fd: BorrowedFd<'_>,
+        account_of: impl FnOnce(u32) -> Option<&'a Arc<Account>>,
+    ) -> Result<Self> {
         const REFUSED: DeviceError =
             DeviceError::InvalidValue("descriptor is no exported allocation");
         let seals = fcntl_get_seals(fd).map_err(|_| REFUSED)?;
@@ -105,13 +111,12 @@ impl Physical {
             return Err(REFUSED);
         }
         let device = device_of(fd);
-        // Not charged: the exporter's account carries it.
-        Ok(Physical {
-            fd: rustix::io::fcntl_dupfd_cloexec(fd, 0)?,
-            size_bytes,
-            device,
-            account: None,
-        })
+        let account = device.and_then(account_of).cloned();
+        let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
+        if let Some(account) = &account {
+            account.charge(size_bytes)?;
+        }
+        Ok(Physical { fd, size_bytes, device, account })
     }
 
     /// A new descriptor of this allocation, for another process.
@@ -180,9 +185,12 @@ mod tests {
         let account = Arc::new(Account::new(8 << 20));
         let exported =
             Physical::on_device(3, &account, 2 << 20).expect("fits").export().expect("exports");
-        let imported = Physical::import(exported.as_fd()).expect("imports");
+        let imported = Physical::import(exported.as_fd(), |_| None).expect("imports");
         assert_eq!((imported.device(), imported.size_bytes()), (Some(3), 2 << 20));
         let plain = memfd_create("other", MemfdFlags::CLOEXEC).expect("memfd");
-        assert!(matches!(Physical::import(plain.as_fd()), Err(DeviceError::InvalidValue(_))));
+        assert!(matches!(
+            Physical::import(plain.as_fd(), |_| None),
+            Err(DeviceError::InvalidValue(_))
+        ));
     }
 }

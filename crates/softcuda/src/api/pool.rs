@@ -1,0 +1,197 @@
+//! Memory pools and stream-ordered allocation. A pool keeps its attributes and counts; memory comes from the device's heap
+//! and goes back to it in stream order.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cuda_abi::types::{
+    CUdevice, CUdeviceptr, CUmemPool_attribute as Attribute, CUmemPoolProps, CUmemoryPool,
+    CUresult, CUstream,
+};
+
+use super::device::checked;
+use super::driver::{Driver, driver};
+use super::stream::find;
+use super::table::fresh_handle;
+use super::{Answer, out};
+use crate::device::memory::{AddressSpace, AllocationKind};
+use crate::device::ops::{Op, Step, Task};
+
+/// A pool.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    device: u32,
+    attributes: Mutex<HashMap<u32, u64>>,
+    used_bytes: AtomicU64,
+    most_used_bytes: AtomicU64,
+}
+
+impl Pool {
+    /// An empty pool on a device.
+    pub(crate) fn on(device: u32) -> Self {
+        Pool { device, ..Pool::default() }
+    }
+
+    fn take(&self, size_bytes: u64) {
+        // Relaxed: statistics.
+        let used = self.used_bytes.fetch_add(size_bytes, Ordering::Relaxed) + size_bytes;
+        self.most_used_bytes.fetch_max(used, Ordering::Relaxed);
+    }
+}
+
+api! {
+    fn cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, dev: CUdevice) {
+        let (_, device) = checked(dev)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(pool_out, CUmemoryPool(device.default_pool)) }
+    }
+
+    fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) {
+        let (_, device) = checked(dev)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(pool, CUmemoryPool(device.current_pool())) }
+    }
+
+    fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) {
+        let (driver, device) = checked(dev)?;
+        get(driver, pool)?;
+        device.set_pool(pool.0);
+        Ok(())
+    }
+
+    fn cuMemPoolCreate(pool: *mut CUmemoryPool, poolProps: *const CUmemPoolProps) {
+        let driver = driver()?;
+        // SAFETY: the caller's structure.
+        let properties = unsafe { out::read(poolProps)? };
+        if properties.handleTypes.0 != 0 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        driver.device(properties.location.id)?;
+        let handle = fresh_handle();
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(pool, CUmemoryPool(handle))? };
+        driver.pools.insert(handle, Arc::new(Pool::on(properties.location.id as u32)));
+        Ok(())
+    }
+
+    fn cuMemPoolDestroy(pool: CUmemoryPool) {
+        let driver = driver()?;
+        if driver.devices.iter().any(|device| device.default_pool == pool.0) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        driver.pools.remove(pool.0).map(|_| ()).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+    }
+
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, attr: Attribute, value: *mut c_void) {
+        let pool = get(driver()?, pool)?;
+        // SAFETY: the caller's value of the attribute's size.
+        let value = unsafe {
+            match attr.0 {
+                1..=3 => u64::from(out::read(value.cast::<u32>())?),
+                4 | 6 | 8 => out::read(value.cast::<u64>())?,
+                _ => return Err(CUresult::ERROR_INVALID_VALUE),
+            }
+        };
+        match attr.0 {
+            // High-water marks can only be reset.
+            6 | 8 if value != 0 => return Err(CUresult::ERROR_INVALID_VALUE),
+            // Relaxed: a statistic.
+            8 => pool.most_used_bytes.store(pool.used_bytes.load(Ordering::Relaxed), Ordering::Relaxed),
+            _ => {}
+        }
+        pool.attributes.lock().unwrap_or_else(PoisonError::into_inner).insert(attr.0, value);
+        Ok(())
+    }
+
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, attr: Attribute, value: *mut c_void) {
+        let pool = get(driver()?, pool)?;
+        let set = pool.attributes.lock().unwrap_or_else(PoisonError::into_inner).get(&attr.0).copied();
+        // Relaxed: statistics.
+        let (used, most) = (pool.used_bytes.load(Ordering::Relaxed), pool.most_used_bytes.load(Ordering::Relaxed));
+        // SAFETY: the caller's buffer of the attribute's size.
+        unsafe {
+            match attr.0 {
+                1..=3 => out::write(value.cast::<u32>(), set.unwrap_or(1) as u32),
+                4 => out::write(value.cast::<u64>(), set.unwrap_or(0)),
+                // Nothing is kept beyond what is used.
+                5 | 7 => out::write(value.cast::<u64>(), used),
+                6 | 8 => out::write(value.cast::<u64>(), most),
+                _ => Err(CUresult::ERROR_INVALID_VALUE),
+            }
+        }
+    }
+
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize) {
+        let _ = minBytesToKeep;
+        get(driver()?, pool).map(|_| ())
+    }
+
+    fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream) {
+        let (driver, context, _) = find(hStream)?;
+        let pool = CUmemoryPool(driver.device(context.device as i32)?.current_pool());
+        // SAFETY: the caller's pointer.
+        unsafe { allocate(dptr, bytesize, pool, hStream) }
+    }
+
+    fn cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, hStream: CUstream) {
+        // SAFETY: the caller's pointer.
+        unsafe { allocate(dptr, bytesize, pool, hStream) }
+    }
+
+    fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) {
+        let (driver, _, stream) = find(hStream)?;
+        let found = driver.space.allocation_at(dptr).filter(|a| a.base == dptr && a.kind == AllocationKind::Device);
+        let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let pool = driver.pools.find(driver.device(found.device as i32)?.current_pool());
+        let free = Free { space: driver.space.clone(), address: dptr, size_bytes: found.size_bytes, pool };
+        Ok(driver.engine.enqueue(stream.id, Op::Task(Box::new(free)))?)
+    }
+}
+
+/// Frees memory at its turn in a stream.
+struct Free {
+    space: Arc<AddressSpace>,
+    address: u64,
+    size_bytes: u64,
+    pool: Option<Arc<Pool>>,
+}
+
+impl Task for Free {
+    fn step(&mut self) -> Step {
+        let freed = self.space.free(self.address, |kind| kind == AllocationKind::Device);
+        if let (Ok(_), Some(pool)) = (freed, &self.pool) {
+            // Saturating: an allocation of cuMemAlloc may be freed here, too. Relaxed: a statistic.
+            let _ = pool.used_bytes.try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                Some(used.saturating_sub(self.size_bytes))
+            });
+        }
+        Step::Done
+    }
+}
+
+fn get(driver: &Driver, pool: CUmemoryPool) -> Answer<Arc<Pool>> {
+    driver.pools.find(pool.0).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// # Safety
+/// As for [`out::write`].
+unsafe fn allocate(
+    dptr: *mut CUdeviceptr,
+    size_bytes: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> Answer {
+    let (driver, context, _) = find(stream)?;
+    let pool = get(driver, pool)?;
+    if dptr.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // At once instead of in stream order: earlier than promised is allowed.
+    let account = &driver.device(pool.device as i32)?.account;
+    let address = driver.space.allocate(pool.device, account, context.id, size_bytes as u64)?;
+    pool.take(size_bytes as u64);
+    // SAFETY: by the caller's promise.
+    unsafe { out::write(dptr, address) }
+}
