@@ -50,6 +50,11 @@ pub struct Shared {
 #[derive(Debug, Default)]
 pub struct Line<T>(pub T);
 
+/// Room for an answer, aligned for any reply struct.
+#[repr(C, align(8))]
+#[derive(Debug)]
+pub struct ReplyBytes(pub [u8; CALL_REPLY_BYTES]);
+
 /// Where the answer to a called command arrives.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -63,7 +68,7 @@ pub struct CallSlot {
     /// Keeps `reply` aligned for what is read from it.
     pub _reserved: [u32; 13],
     /// A reply struct of [`super::command`], with what follows it.
-    pub reply: [u8; CALL_REPLY_BYTES],
+    pub reply: ReplyBytes,
 }
 
 impl Default for CallSlot {
@@ -73,7 +78,7 @@ impl Default for CallSlot {
             status: AtomicU32::new(0),
             reply_bytes: AtomicU32::new(0),
             _reserved: [0; 13],
-            reply: [0; CALL_REPLY_BYTES],
+            reply: ReplyBytes([0; CALL_REPLY_BYTES]),
         }
     }
 }
