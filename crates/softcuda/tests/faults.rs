@@ -116,3 +116,40 @@ fn bad_handles_pointers_and_images_have_their_codes() {
     let code = cu!(cuModuleGetFunction(&mut function => *mut usize, module => usize, c"none".as_ptr() => *const c_char));
     assert_eq!(code, NOT_FOUND);
 }
+
+extern "C" fn count(_stream: usize, status: u32, seen: *mut c_void) {
+    // SAFETY: the test's own counters, which outlive the context's work.
+    let seen = unsafe { &*seen.cast::<[std::sync::atomic::AtomicU32; 2]>() };
+    let index = usize::from(status == ILLEGAL_ADDRESS);
+    // SeqCst: read after the callbacks are known to be over.
+    seen[index].fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+}
+
+#[test]
+fn callbacks_behind_a_fault_are_called_once_each_with_the_error() {
+    let failing = context();
+    let poke = function(PTX, "poke");
+    let seen = [const { std::sync::atomic::AtomicU32::new(0) }; 2];
+    let pointer = (&raw const seen).cast_mut().cast::<c_void>();
+    let stream = stream();
+    let flag = allocate(4);
+    assert_eq!(cu!(cuMemsetD32_v2(flag => u64, 0 => u32, 1 => usize)), 0);
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
+    // Everything is queued before the fault can happen.
+    assert_eq!(cu!(cuStreamWaitValue32_v2(stream => usize, flag => u64, 1 => u32, 0 => u32)), 0);
+    assert_eq!(launch(poke, 64, 32, stream, &[0x10]), 0);
+    for _ in 0..20 {
+        let callback: extern "C" fn(usize, u32, *mut c_void) = count;
+        let code = cu!(cuStreamAddCallback(
+            stream => usize, callback => extern "C" fn(usize, u32, *mut c_void), pointer => *mut c_void, 0 => u32,
+        ));
+        assert_eq!(code, 0);
+    }
+    let other = support::stream();
+    assert_eq!(cu!(cuStreamWriteValue32_v2(other => usize, flag => u64, 1 => u32, 0 => u32)), 0);
+    assert_eq!(cu!(cuStreamSynchronize(stream => usize)), ILLEGAL_ADDRESS);
+    // Destroying the context waits for its callbacks.
+    assert_eq!(cu!(cuCtxDestroy_v2(failing => usize)), 0);
+    let seen = seen.map(|counter| counter.into_inner());
+    assert_eq!(seen, [0, 20]);
+}

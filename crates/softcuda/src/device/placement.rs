@@ -152,17 +152,17 @@ impl Placement {
     }
 
     /// Drops a grid's resident blocks (those not running) and takes it off the list once none is left.
-    /// Returns whether it is gone.
+    /// Returns whether this call took it off: its launch is completed once.
     pub(crate) fn remove(&mut self, grid: &Arc<Grid>) -> bool {
         if grid.is_stopped() {
             self.sms.iter_mut().for_each(Sm::evict_stopped);
         }
-        let is_resident =
-            self.sms.iter().any(|sm| sm.slots.iter().any(|slot| Arc::ptr_eq(&slot.grid, grid)));
-        if !is_resident {
-            self.grids.retain(|other| !Arc::ptr_eq(other, grid));
+        if self.sms.iter().any(|sm| sm.slots.iter().any(|slot| Arc::ptr_eq(&slot.grid, grid))) {
+            return false;
         }
-        !is_resident
+        let before = self.grids.len();
+        self.grids.retain(|other| !Arc::ptr_eq(other, grid));
+        self.grids.len() < before
     }
 }
 
