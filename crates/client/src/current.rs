@@ -1,5 +1,6 @@
 //! What belongs to a thread: its stack of contexts, its default streams, whether it runs a host function.
 
+use crate::backend::Backend;
 use crate::client::Client;
 use crate::context::Context;
 use crate::session::Result;
@@ -13,21 +14,19 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The thread's own default stream in a context. Destroyed with the thread.
+/// The thread's own default stream in a context. Destroyed with the thread, or when another is made after its context has ended.
 struct DefaultStream {
     context: Arc<Context>,
+    backend: &'static Backend,
     wire_id: u32,
     slot: u32,
 }
 
 impl Drop for DefaultStream {
     fn drop(&mut self) {
-        if let Ok((backend, id)) = self.context.backend()
-            && id == self.wire_id
-            && crate::client::started().is_some_and(Client::is_initialised)
-        {
-            // The session may have failed; then there is no stream either.
-            let _ = backend.session.destroy_stream(id, self.slot);
+        if crate::client::started().is_some_and(Client::is_initialised) {
+            // The session, which outlives contexts, may have failed; then there is no stream either.
+            let _ = self.backend.session.destroy_stream(self.wire_id, self.slot);
         }
     }
 }
@@ -75,8 +74,9 @@ pub(crate) fn default_stream(context: &Arc<Context>) -> Result<u32> {
         if let Some(stream) = streams.iter().find(of_context) {
             return Ok(stream.slot);
         }
+        streams.retain(|stream| stream.context.wire_id() == stream.wire_id);
         let slot = backend.session.create_stream(id, 0, 0)?;
-        streams.push(DefaultStream { context: Arc::clone(context), wire_id: id, slot });
+        streams.push(DefaultStream { context: Arc::clone(context), backend, wire_id: id, slot });
         Ok(slot)
     });
     made.unwrap_or(Err(CUresult::ERROR_DEINITIALIZED))

@@ -1,5 +1,6 @@
 //! A visible device: what the server said of it, its primary context, and its backend once a context has been opened.
 
+use crate::attributes::Attributes;
 use crate::backend::Backend;
 use crate::callbacks::Callbacks;
 use crate::client::Client;
@@ -16,7 +17,6 @@ use link::shm::{Reservation, ShmError};
 use link::socket::Connection;
 use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, DeviceInfo};
 use rustix::fd::OwnedFd;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// See the module's description.
@@ -25,7 +25,7 @@ pub(crate) struct Device {
     /// Its place in the server's list.
     index: u32,
     pub(crate) info: DeviceInfo,
-    attributes: HashMap<i32, i32>,
+    attributes: Attributes,
     pub(crate) primary: Arc<Context>,
     /// `cuDeviceGetDefaultMemPool`.
     pub(crate) default_pool: Arc<Pool>,
@@ -58,11 +58,9 @@ impl Device {
     ) -> Result<Self> {
         let ordinal = i32::try_from(ordinal).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
         let index = u32::try_from(index).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
-        let mut attributes: HashMap<i32, i32> = info.attributes.iter().copied().collect();
+        let mut attributes: Attributes = info.attributes.iter().copied().collect();
         for (attribute, value) in OVERRIDES {
-            if let Some(known) = attributes.get_mut(&(attribute.0.cast_signed())) {
-                *known = value;
-            }
+            attributes.override_with(attribute.0, value);
         }
         let full = CUresult::ERROR_OUT_OF_MEMORY;
         let primary = contexts
@@ -84,7 +82,7 @@ impl Device {
 
     /// The value of an attribute, if the device's driver knows it.
     pub(crate) fn attribute(&self, attribute: CUdevice_attribute) -> Option<i32> {
-        self.attributes.get(&(attribute.0.cast_signed())).copied()
+        self.attributes.get(attribute.0)
     }
 
     /// An attribute that every driver knows, with what to assume if not.

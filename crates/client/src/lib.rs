@@ -12,6 +12,7 @@
 
 mod allocator;
 mod attach;
+mod attributes;
 mod backend;
 mod callbacks;
 mod choice;

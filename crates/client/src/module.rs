@@ -1,5 +1,6 @@
 //! Modules and their functions, as the executor knows them: loaded into one context, and forgotten with it.
 
+use crate::attributes::Attributes;
 use crate::client::Client;
 use crate::context::Context;
 use crate::image::JitOptions;
@@ -36,7 +37,7 @@ pub(crate) struct Function {
     pub(crate) number: u32,
     pub(crate) name: CString,
     pub(crate) parameters: Vec<Parameter>,
-    attributes: RwLock<HashMap<i32, i32>>,
+    attributes: RwLock<Attributes>,
     occupancy: Mutex<HashMap<OccupancyQuestion, OccupancyReply>>,
 }
 
@@ -203,7 +204,7 @@ impl Module {
     }
 }
 
-type Described = (Vec<Parameter>, HashMap<i32, i32>);
+type Described = (Vec<Parameter>, Attributes);
 
 fn described(reply: &[u8]) -> Option<Described> {
     let (counts, rest) = FunctionGetReply::read_from_prefix(reply).ok()?;
@@ -212,7 +213,7 @@ fn described(reply: &[u8]) -> Option<Described> {
     Some((parameters.to_vec(), attributes(rest, counts.attributes as usize)?))
 }
 
-fn attributes(bytes: &[u8], count: usize) -> Option<HashMap<i32, i32>> {
+fn attributes(bytes: &[u8], count: usize) -> Option<Attributes> {
     let (attributes, _) = <[FunctionAttribute]>::ref_from_prefix_with_elems(bytes, count).ok()?;
     Some(attributes.iter().map(|a| (a.attribute, a.value)).collect())
 }
@@ -221,7 +222,7 @@ impl Function {
     /// A cached attribute: CUDA_ERROR_INVALID_VALUE for what the driver does not know.
     pub(crate) fn attribute(&self, attribute: CUfunction_attribute) -> Result<i32> {
         let attributes = self.attributes.read().unwrap_or_else(|e| e.into_inner());
-        attributes.get(&(attribute.0.cast_signed())).copied().ok_or(CUresult::ERROR_INVALID_VALUE)
+        attributes.get(attribute.0).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// A cached attribute that counts something.

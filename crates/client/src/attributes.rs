@@ -1,0 +1,54 @@
+//! Small numbers with values, looked up at every launch: attributes of devices and functions.
+
+/// Values by attribute number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attributes(Vec<Option<i32>>);
+
+/// Numbers beyond this are none that a driver of today has.
+const LIMIT: usize = 1024;
+
+impl Attributes {
+    /// The value of an attribute, if it has one.
+    pub(crate) fn get(&self, number: u32) -> Option<i32> {
+        self.0.get(number as usize).copied().flatten()
+    }
+
+    /// Changes the value of an attribute that has one.
+    pub(crate) fn override_with(&mut self, number: u32, value: i32) {
+        if let Some(Some(known)) = self.0.get_mut(number as usize) {
+            *known = value;
+        }
+    }
+}
+
+impl FromIterator<(i32, i32)> for Attributes {
+    fn from_iter<T: IntoIterator<Item = (i32, i32)>>(pairs: T) -> Self {
+        let mut values = Vec::new();
+        for (number, value) in pairs {
+            let Some(index) = usize::try_from(number).ok().filter(|&index| index < LIMIT) else {
+                continue;
+            };
+            if values.len() <= index {
+                values.resize(index + 1, None);
+            }
+            values[index] = Some(value);
+        }
+        Self(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_known_has_a_value() {
+        let mut attributes: Attributes =
+            [(3, 30), (-1, 1), (0, 7), (1 << 30, 2)].into_iter().collect();
+        assert_eq!((attributes.get(0), attributes.get(3)), (Some(7), Some(30)));
+        assert_eq!((attributes.get(1), attributes.get(u32::MAX)), (None, None));
+        attributes.override_with(3, 31);
+        attributes.override_with(2, 5);
+        assert_eq!((attributes.get(3), attributes.get(2)), (Some(31), None));
+    }
+}
