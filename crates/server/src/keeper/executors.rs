@@ -227,5 +227,6 @@ impl Keeper {
             self.course = super::Course::Ending;
         }
         self.tell_status();
+        self.answer_held(device as u32);
     }
 }

@@ -114,6 +114,8 @@ pub(crate) struct Keeper {
     windows: WindowSpace,
     clients: BTreeMap<u64, Client>,
     sessions: BTreeMap<u64, Session>,
+    /// Clients, and the device that each waits for.
+    held: Vec<(u64, u32)>,
     departed: VecDeque<ClientSnapshot>,
     clients_ever: u64,
     next_session: u64,
@@ -150,6 +152,7 @@ impl Keeper {
             windows: WindowSpace::new(largest),
             clients: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            held: Vec::new(),
             departed: VecDeque::new(),
             clients_ever: 0,
             next_session: 1,

@@ -37,6 +37,9 @@ impl Keeper {
         if client.opening.is_some() {
             return self.disconnect(id, "it asks for a context while another is being made");
         }
+        if self.is_coming_back(device) && !client.sessions.contains_key(&device) {
+            return self.hold(id, device);
+        }
         match self.may_open(client, device) {
             Err(refusal) => {
                 log_server!(
@@ -51,6 +54,36 @@ impl Keeper {
                 if let Err(refusal) = self.open_session(id, device) {
                     self.reply(id, &ClientReply::Refused(refusal), &[]);
                 }
+            }
+        }
+    }
+
+    /// Whether the device has lost its context and only waits for the sessions of clients that have ended.
+    fn is_coming_back(&self, device: u32) -> bool {
+        let held_back = |session: &Session| {
+            session.device == device as usize && self.clients.contains_key(&session.client)
+        };
+        self.devices.get(device as usize).is_some_and(|slot| slot.lost)
+            && !self.sessions.values().any(held_back)
+    }
+
+    /// Answers this client when the device has its new executor; see [`Self::answer_held`].
+    fn hold(&mut self, id: u64, device: u32) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.opening = Some(device);
+            self.held.push((id, device));
+        }
+    }
+
+    /// Answers the clients that waited for a device.
+    pub(super) fn answer_held(&mut self, device: u32) {
+        let (answered, held) = self.held.drain(..).partition(|&(_, wanted)| wanted == device);
+        self.held = held;
+        let answered: Vec<(u64, u32)> = answered;
+        for (id, device) in answered {
+            if let Some(client) = self.clients.get_mut(&id) {
+                client.opening = None;
+                self.open_context(id, device);
             }
         }
     }

@@ -1,0 +1,25 @@
+//! Faults on the device, and who notices them.
+
+use anyhow::Result;
+use openmps_tests::process;
+use openmps_tests::wait::PATIENCE;
+use openmps_tests::{Daemon, Runtime, Sandbox};
+
+/// A program that ends with an illegal address in a kernel.
+const FAULTY: &str = "errors";
+
+#[test]
+fn who_comes_right_after_a_fault_waits_for_the_new_context() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let sandbox = daemon.sandbox();
+    let program = sandbox.installation.program("cudart-13.0-static", FAULTY);
+    for _ in 0..5 {
+        process::run(&mut sandbox.command(program.clone(), Runtime::OpenMps), PATIENCE)?
+            .success()?;
+        let mut next = daemon.puppet()?;
+        next.must("open")?;
+        next.must("work 2")?;
+        next.dismiss()?;
+    }
+    Ok(())
+}
