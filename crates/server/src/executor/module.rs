@@ -122,13 +122,29 @@ impl State {
                 0,
             )
         };
+        // A library is compiled and loaded when it is first needed; its client wants to hear of errors now, and the logs
+        // must not be written to once they are gone.
+        let mut module_handle = CUmodule::NULL;
+        let loaded = self.check(loaded).and_then(|()| {
+            // SAFETY: a live library; the result is written.
+            let result = unsafe { self.driver().cuLibraryGetModule(&mut module_handle, library) };
+            let compiled = match result {
+                CUresult::ERROR_NOT_SUPPORTED => Ok(()),
+                result => self.check(result),
+            };
+            if compiled.is_err() {
+                // SAFETY: a live library that nothing names.
+                let _ = unsafe { self.driver().cuLibraryUnload(library) };
+            }
+            compiled
+        });
         let (info, errors) = (until_nul(&info), until_nul(&errors));
         let head =
             ModuleLoadReply { info_bytes: info.len() as u32, error_bytes: errors.len() as u32 };
         self.reply.extend_from_slice(head.as_bytes());
         self.reply.extend_from_slice(info);
         self.reply.extend_from_slice(errors);
-        self.check(loaded)?;
+        loaded?;
         self.modules.modules.insert(module, Module { library, globals: Vec::new() });
         Ok(())
     }

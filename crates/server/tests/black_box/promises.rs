@@ -20,6 +20,7 @@ pub(crate) const ALL: &[super::Test] = &[
     ("garbage_in_the_ring_ends_its_writer_only", garbage_in_the_ring_ends_its_writer_only),
     ("the_forty_ninth_context_is_refused", the_forty_ninth_context_is_refused),
     ("memory_limits_hold", memory_limits_hold),
+    ("memory_that_another_had_is_zero", memory_that_another_had_is_zero),
     ("a_killed_client_is_forgotten", a_killed_client_is_forgotten),
     ("nothing_leaks_over_many_clients", nothing_leaks_over_many_clients),
     ("a_terminated_client_is_told", a_terminated_client_is_told),
@@ -191,6 +192,37 @@ fn memory_limits_hold() {
     let release = wire::Release { address: grant.address, size_bytes: grant.size_bytes };
     assert_eq!(client.try_call(Opcode::Release, &[release.as_bytes()]).0, 0);
     client.grow(4 << 20);
+}
+
+fn memory_that_another_had_is_zero() {
+    let mut server = Server::start();
+    let size_bytes = 64 << 20;
+    for _ in 0..3 {
+        let mut client = server.client();
+        let grant = client.grow(size_bytes);
+        let region = client.pinned(size_bytes);
+        client.host_bytes(region, size_bytes as usize).fill(0x55);
+        client.copy(0, region, grant.address, size_bytes);
+        client.finish(0).unwrap();
+        assert!(
+            client.host_bytes(region, size_bytes as usize).iter().all(|&byte| byte == 0),
+            "a secret came through"
+        );
+        let fill = wire::Fill {
+            element_bytes: 4,
+            destination: grant.address,
+            width: size_bytes / 4,
+            height: 1,
+            value: 0xabad_cafe,
+            ..Default::default()
+        };
+        client.post(Opcode::Fill, &[fill.as_bytes()]);
+        client.finish(0).unwrap();
+        drop(client);
+        server.await_snapshot("the end of the session", |snapshot| {
+            snapshot.devices[0].granted_bytes == 0
+        });
+    }
 }
 
 fn a_killed_client_is_forgotten() {
