@@ -12,6 +12,8 @@ pub mod command;
 mod limits;
 mod provision;
 mod shell;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::time::Duration;

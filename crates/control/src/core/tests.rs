@@ -1,0 +1,437 @@
+//! The original's transcripts, replayed; and who gets a server when.
+
+use super::*;
+use link::wire::daemon::{ClientSnapshot, ContextSnapshot, DeviceSnapshot, ServerStatus};
+
+const ROOT: u32 = 0;
+const ALICE: u32 = 1000;
+const BOB: u32 = 1001;
+const UI: ConnectionId = ConnectionId(9999);
+
+/// A core with a hand-driven world around it.
+struct World {
+    core: Core,
+    now: Now,
+    log: Vec<String>,
+    /// All effects but log lines, not yet looked at.
+    effects: VecDeque<Effect>,
+    snapshot: ServerSnapshot,
+    next_pid: Pid,
+}
+
+impl World {
+    fn new(provisioning: Provisioning, daemon_uid: u32) -> Self {
+        let config = Config { daemon_pid: 969, daemon_uid, daemon_gid: daemon_uid, provisioning };
+        World {
+            core: Core::new(config, Limits::default()),
+            now: Now::ZERO,
+            log: Vec::new(),
+            effects: VecDeque::new(),
+            snapshot: ServerSnapshot::default(),
+            next_pid: 975,
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        for effect in self.core.handle(self.now, event) {
+            match effect {
+                Effect::Log { line, .. } => self.log.push(line),
+                // Servers start at once.
+                Effect::Spawn { uid, .. } => {
+                    let pid = self.next_pid;
+                    self.next_pid += 1;
+                    self.event(Event::ServerSpawned { pid, uid });
+                }
+                effect => self.effects.push_back(effect),
+            }
+        }
+    }
+
+    fn client(&mut self, connection: u64, uid: u32) {
+        let limits = Default::default();
+        let hello =
+            ClientHello { protocol: 1, pid: 1, pid_namespace: 0, command: String::new(), limits };
+        let peer = Peer { pid: 100 + connection as Pid, uid, gid: uid };
+        self.event(Event::ClientArrived { connection: ConnectionId(connection), peer, hello });
+    }
+
+    fn ready(&mut self, server: Pid) {
+        self.event(Event::ServerSaid { server, message: ToDaemon::Ready });
+    }
+
+    fn exited(&mut self, server: Pid, status: i32) {
+        self.event(Event::ServerExited { server, exit: ServerExit::Status(status) });
+    }
+
+    /// (connection, server) of the clients that were handed on since the last call.
+    fn forwarded(&mut self) -> Vec<(u64, Pid)> {
+        let taken = std::mem::take(&mut self.effects);
+        let forward = |effect| match effect {
+            Effect::Forward { connection, server, .. } => Some((connection.0, server)),
+            _ => None,
+        };
+        taken.into_iter().filter_map(forward).collect()
+    }
+
+    fn told_to_stop(&self, server: Pid) -> Option<ShutdownMode> {
+        self.effects.iter().rev().find_map(|effect| match effect {
+            Effect::Send { server: to, message: Message::Shutdown(mode) } if *to == server => {
+                Some(*mode)
+            }
+            _ => None,
+        })
+    }
+
+    fn refusals(&self) -> Vec<(u64, u32)> {
+        let refusal = |effect: &Effect| match effect {
+            Effect::Refuse { connection, code, .. } => Some((connection.0, *code)),
+            _ => None,
+        };
+        self.effects.iter().filter_map(refusal).collect()
+    }
+
+    fn exit_status(&self) -> Option<u8> {
+        self.effects.iter().find_map(|effect| match effect {
+            Effect::Exit { status } => Some(*status),
+            _ => None,
+        })
+    }
+
+    /// Runs a line as `uid`, its servers answering at once; (standard output, standard error).
+    fn line_as(&mut self, uid: u32, line: &str) -> (String, String) {
+        self.effects.clear();
+        let peer = Peer { pid: 1, uid, gid: uid };
+        self.event(Event::UiLine { connection: UI, peer, line: line.to_owned() });
+        while let Some(effect) = self.effects.pop_front() {
+            match effect {
+                Effect::Send { server, message: Message::Snapshot(id) } => {
+                    let snapshot = self.snapshot.clone();
+                    self.event(Event::ServerSaid {
+                        server,
+                        message: ToDaemon::Snapshot { id, snapshot },
+                    });
+                }
+                Effect::Send { server, message: Message::Terminate { id, client } } => {
+                    let known = self.snapshot.clients.iter().any(|known| known.pid == client);
+                    let code = if known { 0 } else { 201 };
+                    self.event(Event::ServerSaid {
+                        server,
+                        message: ToDaemon::Terminated { id, code },
+                    });
+                }
+                Effect::Reply { output, error, .. } => return (output, error),
+                _ => {}
+            }
+        }
+        panic!("no reply to {line}");
+    }
+
+    fn line(&mut self, line: &str) -> (String, String) {
+        self.line_as(ROOT, line)
+    }
+
+    /// Replays a transcript: `--- command`, then what it prints.
+    fn replay(&mut self, transcript: &str) {
+        for part in transcript.split("--- ").skip(1) {
+            let (command, expected) = part.split_once('\n').unwrap();
+            assert_eq!(self.line(command).0, expected, "{command}");
+        }
+    }
+}
+
+/// The state of the recording: server 975 of root, two clients on one H200.
+fn recorded_world() -> World {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    let client = |pid, serial| ClientSnapshot {
+        pid,
+        pid_namespace: 4026531836,
+        command: "/tmp/feas".into(),
+        contexts: vec![ContextSnapshot { device: 0, context_id: 1, serial }],
+        ..Default::default()
+    };
+    world.snapshot = ServerSnapshot {
+        devices: vec![DeviceSnapshot {
+            uuid: "GPU-d123c540-3d02-b0d8-c638-e90011910307".into(),
+            name: "NVIDIA H200".into(),
+            pci_bus_id: "0000:00:06.0".into(),
+            ..Default::default()
+        }],
+        clients: vec![client(1622, 122), client(1623, 121)],
+        ..Default::default()
+    };
+    world.client(1, ROOT);
+    world.ready(975);
+    world
+}
+
+#[test]
+fn the_recorded_session_prints_the_same() {
+    let mut world = recorded_world();
+    world.replay(include_str!("transcript-580.txt"));
+    world.event(Event::ServerSaid { server: 975, message: ToDaemon::Status(ServerStatus::Fault) });
+    world.replay("--- get_server_status 975\nFAULT\n");
+    world.event(Event::ServerSaid { server: 975, message: ToDaemon::Status(ServerStatus::Active) });
+    world.replay("--- get_server_status 975\nACTIVE\n--- terminate_client 975 1622\n0\n");
+    world.snapshot.clients.clear();
+    world.replay("--- get_client_list 975\n");
+}
+
+#[test]
+fn what_the_original_passes_over_gets_an_error() {
+    let mut world = recorded_world();
+    for line in [
+        "set_default_device_pinned_mem_limit 0 3X",
+        "set_default_device_pinned_mem_limit 99 3G",
+        "set_default_active_thread_percentage 0",
+        "set_default_client_priority x",
+        "get_server_status 1",
+        "get_client_list",
+        "terminate_client 975 1",
+        "foo",
+    ] {
+        assert_ne!(world.line(line).1, "", "{line}");
+    }
+    world.replay("--- get_default_device_pinned_mem_limit 0\n--- get_default_client_priority\n0\n");
+    for line in [
+        "get_server_list",
+        "ps",
+        "set_active_thread_percentage 975 10",
+        "terminate_client 975 1622",
+    ] {
+        assert_eq!(world.line(line).1, "", "{line}");
+    }
+}
+
+#[test]
+fn without_servers_lists_are_empty() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.replay("--- get_server_list\n--- ps\nServer not found\n--- get_device_client_list\n");
+    world.replay("--- start_server\nA user id (UID) is required to start a new server\n");
+}
+
+#[test]
+fn limits_of_a_server_reach_it_and_defaults_reach_the_next() {
+    let mut world = recorded_world();
+    world.effects.clear();
+    world.event(Event::UiLine {
+        connection: UI,
+        peer: Peer { pid: 1, uid: ROOT, gid: ROOT },
+        line: "set_active_thread_percentage 975 40".into(),
+    });
+    let told = world.effects.iter().find_map(|effect| match effect {
+        Effect::Send { message: Message::SetDefaults(defaults), .. } => {
+            defaults.active_thread_percentage
+        }
+        _ => None,
+    });
+    assert_eq!(told, Some(40.0));
+    world.line("set_default_active_thread_percentage 25");
+    world.replay("--- get_active_thread_percentage 975\n40.0\n");
+    world.exited(975, 0);
+    world.client(2, ROOT);
+    world.replay("--- get_active_thread_percentage 976\n25.0\n");
+}
+
+#[test]
+fn clients_are_held_until_the_server_is_ready() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ROOT);
+    world.client(2, ROOT);
+    assert!(world.forwarded().is_empty());
+    world.ready(975);
+    assert_eq!(world.forwarded(), [(1, 975), (2, 975)]);
+    world.client(3, ROOT);
+    assert_eq!(world.forwarded(), [(3, 975)]);
+    assert_eq!(
+        world.log,
+        [
+            "NEW CLIENT 101 from user 0: Server is not ready, push client to pending list",
+            "Starting new server 975 for user 0",
+            "NEW CLIENT 102 from user 0: Server is not ready, push client to pending list",
+            "NEW SERVER 975: Ready",
+            "NEW CLIENT 103 from user 0: Server already exists",
+        ]
+    );
+}
+
+#[test]
+fn another_user_waits_for_the_first_to_leave_and_order_is_kept() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ALICE);
+    world.ready(975);
+    world.forwarded();
+    world.client(2, BOB);
+    assert_eq!(world.told_to_stop(975), Some(ShutdownMode::WhenIdle));
+    world.client(3, ALICE); // Behind Bob.
+    assert!(world.forwarded().is_empty());
+    world.exited(975, 0);
+    world.client(4, BOB);
+    world.ready(976);
+    // Bob's turn; Alice's next client makes his server leave once he has.
+    assert_eq!(world.told_to_stop(976), Some(ShutdownMode::WhenIdle));
+    assert_eq!(world.forwarded(), [(2, 976)]);
+    world.exited(976, 0);
+    world.ready(977);
+    assert_eq!(world.forwarded(), [(3, 977)]);
+}
+
+#[test]
+fn a_server_outlives_its_clients_and_serves_its_user_again() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ALICE);
+    world.ready(975);
+    world.client(2, ALICE);
+    assert_eq!(world.forwarded(), [(1, 975), (2, 975)]);
+    assert_eq!(world.told_to_stop(975), None);
+}
+
+#[test]
+fn a_client_that_stops_waiting_is_forgotten() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ROOT);
+    world.event(Event::ConnectionClosed { connection: ConnectionId(1) });
+    world.ready(975);
+    assert!(world.forwarded().is_empty());
+}
+
+#[test]
+fn a_multiuser_server_serves_everybody() {
+    let mut world = World::new(Provisioning::Multiuser, ROOT);
+    world.client(1, ALICE);
+    world.client(2, BOB);
+    world.ready(975);
+    assert_eq!(world.forwarded(), [(1, 975), (2, 975)]);
+}
+
+#[test]
+fn concurrent_users_have_servers_at_the_same_time() {
+    let mut world = World::new(Provisioning::Concurrent, ROOT);
+    world.client(1, ALICE);
+    world.client(2, BOB);
+    world.ready(976);
+    world.ready(975);
+    assert_eq!(world.forwarded(), [(2, 976), (1, 975)]);
+}
+
+#[test]
+fn a_users_daemon_serves_that_user_only() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ALICE);
+    world.client(1, BOB);
+    assert_eq!(world.refusals(), [(1, 805)]);
+    assert_eq!(world.log, ["Insufficient privileges for UID 1001"]);
+    assert_ne!(world.line_as(ALICE, "start_server -uid 1001").1, "");
+}
+
+#[test]
+fn other_users_may_look_but_not_touch() {
+    let mut world = recorded_world();
+    assert_eq!(world.line_as(BOB, "get_server_list"), ("975\n".to_owned(), String::new()));
+    for line in [
+        "quit",
+        "start_server -uid 1001",
+        "set_default_client_priority 1",
+        "terminate_client 975 1622",
+    ] {
+        assert_ne!(world.line_as(BOB, line).1, "", "{line}");
+    }
+    world.replay("--- get_default_client_priority\n0\n--- get_server_list\n975\n");
+}
+
+#[test]
+fn a_server_that_does_not_start_is_told_to_its_clients_and_tried_again_for_later_ones() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ROOT);
+    world.exited(975, 1);
+    assert_eq!(world.refusals(), [(1, 807)]);
+    world.client(2, ROOT);
+    world.ready(976);
+    assert_eq!(world.forwarded(), [(2, 976)]);
+}
+
+#[test]
+fn a_server_that_hangs_at_its_start_is_killed() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ROOT);
+    world.now = world.core.next_deadline().unwrap();
+    world.event(Event::Tick);
+    assert!(world.effects.iter().any(|effect| matches!(effect, Effect::Kill { server: 975 })));
+    world.event(Event::ServerExited { server: 975, exit: ServerExit::Signal(9) });
+    assert_eq!(world.refusals(), [(1, 807)]);
+}
+
+#[test]
+fn quit_waits_for_clients_and_a_timeout_forces() {
+    let quit = |line: &str| Event::UiLine {
+        connection: UI,
+        peer: Peer { pid: 1, uid: ROOT, gid: ROOT },
+        line: line.to_owned(),
+    };
+    let mut world = recorded_world();
+    world.event(quit("quit"));
+    assert_eq!(world.told_to_stop(975), Some(ShutdownMode::WhenIdle));
+    world.client(2, ROOT);
+    assert_eq!(world.refusals(), [(2, 807)]);
+    assert_eq!(world.exit_status(), None);
+    world.exited(975, 0);
+    assert_eq!(world.exit_status(), Some(0));
+
+    let mut world = recorded_world();
+    world.event(quit("quit -t 5"));
+    assert_eq!(world.core.next_deadline(), Some(Now::from_secs(5)));
+    world.now = Now::from_secs(5);
+    world.event(Event::Tick);
+    assert_eq!(world.told_to_stop(975), Some(ShutdownMode::Now));
+    world.now = world.core.next_deadline().unwrap();
+    world.event(Event::Tick);
+    assert!(world.effects.iter().any(|effect| matches!(effect, Effect::Kill { server: 975 })));
+    world.event(Event::ServerExited { server: 975, exit: ServerExit::Signal(9) });
+    assert_eq!(world.exit_status(), Some(1));
+    assert_eq!(world.log.last().unwrap(), "Exit with status 1");
+}
+
+#[test]
+fn a_signal_quits_and_a_second_one_forces() {
+    let mut world = recorded_world();
+    world.event(Event::StopSignal);
+    assert_eq!(world.told_to_stop(975), Some(ShutdownMode::WhenIdle));
+    world.event(Event::StopSignal);
+    assert_eq!(world.told_to_stop(975), Some(ShutdownMode::Now));
+}
+
+#[test]
+fn a_server_that_does_not_answer_holds_nobody_up_for_long() {
+    let mut world = recorded_world();
+    world.effects.clear();
+    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT };
+    world.event(Event::UiLine { connection: UI, peer, line: "get_client_list 975".into() });
+    assert!(!world.effects.iter().any(|effect| matches!(effect, Effect::Reply { .. })));
+    world.now = world.core.next_deadline().unwrap();
+    world.event(Event::Tick);
+    let answered =
+        |effect: &Effect| matches!(effect, Effect::Reply { error, .. } if !error.is_empty());
+    assert!(world.effects.iter().any(answered));
+}
+
+#[test]
+fn limits_by_uuid_hold_clients_until_the_devices_are_known() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.line("set_default_device_pinned_mem_limit GPU-aaaa 2G");
+    world.client(1, ROOT);
+    world.ready(975);
+    let id = world.effects.iter().find_map(|effect| match effect {
+        Effect::Send { message: Message::Snapshot(id), .. } => Some(*id),
+        _ => None,
+    });
+    assert!(!world.effects.iter().any(|effect| matches!(effect, Effect::Forward { .. })));
+    let device = DeviceSnapshot { uuid: "GPU-aaaa-bbbb".into(), ..Default::default() };
+    let snapshot = ServerSnapshot { devices: vec![device], ..Default::default() };
+    world.effects.clear();
+    let message = ToDaemon::Snapshot { id: id.unwrap(), snapshot };
+    world.event(Event::ServerSaid { server: 975, message });
+    // The limit goes before the client.
+    assert!(matches!(
+        world.effects.make_contiguous(),
+        [Effect::Send { message: Message::SetDefaults(limits), .. }, Effect::Forward { .. }]
+            if limits.pinned_device_mem_limits_bytes == [(0, 2 << 30)]
+    ));
+}
