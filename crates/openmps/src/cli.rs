@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Status(StatusView),
     Bench(crate::bench::Bench),
     Control(Control),
+    Completions(Completions),
+    Man(Man),
     #[command(hide = true)]
     BenchWorker(crate::bench::BenchWorker),
     #[command(hide = true)]
@@ -128,6 +130,21 @@ pub(crate) struct Control {
     /// Its options and command.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
+}
+
+/// Print completions for a shell.
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Print the manual page of openmps, or of one of its commands.
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// The command.
+    pub(crate) command: Option<String>,
 }
 
 /// A server process; started by the daemon.

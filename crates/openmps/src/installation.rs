@@ -111,7 +111,7 @@ pub(crate) fn native_driver(wish: DriverWish, libraries: &Path) -> anyhow::Resul
         }
         return Ok(NativeDriver::Named(path));
     }
-    if let Some(path) = system_driver(libraries) {
+    if let Some(path) = system_driver(Some(libraries)) {
         return Ok(NativeDriver::System(path));
     }
     if Path::new("/dev/nvidiactl").exists() {
@@ -128,9 +128,32 @@ pub(crate) fn native_driver(wish: DriverWish, libraries: &Path) -> anyhow::Resul
     Ok(NativeDriver::SoftwareForWant(software))
 }
 
+/// The driver of a daemon that was started by hand: the named one, or NVIDIA's. The software GPU is never a guess there.
+///
+/// # Errors
+/// Which library is missing.
+pub(crate) fn daemon_driver() -> anyhow::Result<PathBuf> {
+    let named = std::env::var_os(NATIVE_DRIVER_VARIABLE).filter(|value| !value.is_empty());
+    match named {
+        Some(path) => {
+            let path = std::path::absolute(path)?;
+            if !path.exists() {
+                bail!("{NATIVE_DRIVER_VARIABLE}={}: there is no such library", path.display());
+            }
+            Ok(path)
+        }
+        None => system_driver(library_directory().ok().as_deref()).with_context(|| {
+            format!(
+                "NVIDIA's {CLIENT_LIBRARY} is in none of the usual places: set {NATIVE_DRIVER_VARIABLE} to it, or to {SOFTWARE_GPU} for the software GPU"
+            )
+        }),
+    }
+}
+
 /// NVIDIA's driver library, never our own.
-fn system_driver(libraries: &Path) -> Option<PathBuf> {
-    let ours = fs::canonicalize(libraries.join(CLIENT_LIBRARY)).ok();
+fn system_driver(libraries: Option<&Path>) -> Option<PathBuf> {
+    let ours =
+        libraries.and_then(|libraries| fs::canonicalize(libraries.join(CLIENT_LIBRARY)).ok());
     let search_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let named: Vec<PathBuf> =
         std::env::split_paths(&search_path).filter(|directory| directory.is_absolute()).collect();
@@ -141,7 +164,13 @@ fn system_driver(libraries: &Path) -> Option<PathBuf> {
         .filter(|candidate| candidate.exists())
         // Another installation of OpenMPS has the software GPU beside its client library.
         .filter(|candidate| !candidate.with_file_name(SOFTWARE_GPU).exists())
-        .find(|candidate| fs::canonicalize(candidate).ok() != ours)
+        .find(|candidate| {
+            let file = fs::canonicalize(candidate).ok();
+            // Under the driver's name for programs that run on it alone: chosen only by its own name.
+            let is_software =
+                file.as_deref().and_then(Path::file_name) == Some(OsStr::new(SOFTWARE_GPU));
+            file.is_some() && file != ours && !is_software
+        })
 }
 
 /// `LD_LIBRARY_PATH` with the library directory first, and once.

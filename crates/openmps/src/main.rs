@@ -6,6 +6,7 @@
 
 mod bench;
 mod cli;
+mod documents;
 mod environment;
 mod installation;
 mod internal;
@@ -42,6 +43,8 @@ fn main() -> ExitCode {
         cli::Command::Status(view) => show::status(view.format()),
         cli::Command::Bench(options) => bench::bench(options),
         cli::Command::BenchWorker(options) => bench::worker(options),
+        cli::Command::Completions(options) => documents::completions(options.shell),
+        cli::Command::Man(options) => documents::manual_page(options.command.as_deref()),
         cli::Command::Control(_) => unreachable_control(),
         cli::Command::Server(server) => internal::server(server),
         cli::Command::Executor(executor) => internal::executor(executor),

@@ -15,6 +15,7 @@ use control::frontend::{Frontend, FrontendError, Outcome, run_arguments, run_std
 use control::log::Echo;
 
 use crate::FAILURE;
+use crate::installation::{NATIVE_DRIVER_VARIABLE, daemon_driver};
 
 /// By this name the executable is the original's control utility; so are daemons shown.
 pub(crate) const NAME: &str = "nvidia-cuda-mps-control";
@@ -40,6 +41,7 @@ OPTIONS:
   -d, --daemon            Start the daemon in the background
   -f, --foreground        Start the daemon in the foreground, log on standard output (also --forground)
   -M, --multiuser-server  One server for all users, who give up their isolation (also -multiuser-server)
+      --concurrent        A server per user at the same time, instead of one user after the other
   -q, --ready-devices     Accepted for compatibility
 
 COMMANDS:
@@ -94,6 +96,8 @@ enum Failure {
     UnknownOption(String),
     #[error("-d and -f exclude each other")]
     BothPlaces,
+    #[error("-M and --concurrent exclude each other")]
+    BothProvisionings,
     #[error("{0} is for a daemon that is being started: give -d or -f too")]
     NoDaemon(&'static str),
     #[error("the multi-user server must be started by root")]
@@ -124,7 +128,8 @@ pub(crate) fn main(arguments: Vec<OsString>, exit: ExitStatus) -> ExitCode {
 
 fn parse(words: &[String]) -> Result<Request, Failure> {
     let mut place = None;
-    let mut multiuser = None;
+    // The option that asked for it, and for what.
+    let mut wish: Option<(&'static str, Provisioning)> = None;
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         match word.as_str() {
@@ -132,7 +137,12 @@ fn parse(words: &[String]) -> Result<Request, Failure> {
             "-v" | "--version" => return Ok(Request::Version),
             "-d" | "--daemon" => set_place(&mut place, Place::Background)?,
             "-f" | "--forground" | "--foreground" => set_place(&mut place, Place::Foreground)?,
-            "-M" | "--multiuser-server" | "-multiuser-server" => multiuser = Some("-M"),
+            "-M" | "--multiuser-server" | "-multiuser-server" => {
+                set_provisioning(&mut wish, "-M", Provisioning::Multiuser)?;
+            }
+            "--concurrent" => {
+                set_provisioning(&mut wish, "--concurrent", Provisioning::Concurrent)?
+            }
             "-q" | "--ready-devices" => {}
             option if option.starts_with('-') => {
                 return Err(Failure::UnknownOption(option.to_owned()));
@@ -143,17 +153,25 @@ fn parse(words: &[String]) -> Result<Request, Failure> {
             }
         }
     }
-    match (place, multiuser) {
+    match (place, wish) {
         (Some(place), _) => {
-            let provisioning = if multiuser.is_some() {
-                Provisioning::Multiuser
-            } else {
-                Provisioning::OneUserAtATime
-            };
+            let provisioning =
+                wish.map_or(Provisioning::default(), |(_, provisioning)| provisioning);
             Ok(Request::Daemon { place, provisioning })
         }
-        (None, Some(option)) => Err(Failure::NoDaemon(option)),
+        (None, Some((option, _))) => Err(Failure::NoDaemon(option)),
         (None, None) => Ok(Request::Command(Vec::new())),
+    }
+}
+
+fn set_provisioning(
+    wish: &mut Option<(&'static str, Provisioning)>,
+    option: &'static str,
+    wanted: Provisioning,
+) -> Result<(), Failure> {
+    match wish.replace((option, wanted)) {
+        Some((_, other)) if other != wanted => Err(Failure::BothProvisionings),
+        _ => Ok(()),
     }
 }
 
@@ -215,7 +233,13 @@ fn start_daemon(
         Place::Foreground => Echo::Stdout,
         Place::Background => Echo::None,
     };
-    let server = ServerCommand { program, arguments: vec!["server".into()] };
+    let mut environment = Vec::new();
+    match daemon_driver() {
+        Ok(driver) => environment.push((NATIVE_DRIVER_VARIABLE.to_owned(), driver.into())),
+        // The shell works all the same; what needs a GPU will say so too.
+        Err(error) => eprintln!("Warning: no server will start: {error:#}"),
+    }
+    let server = ServerCommand { program, arguments: vec!["server".into()], environment };
     let options =
         Options { directories: Directories::from_environment(), provisioning, echo, server };
     Ok(daemon::run(options)?)
@@ -260,5 +284,6 @@ mod tests {
         assert!(matches!(parsed("-z"), Err(Failure::UnknownOption(_))));
         assert!(matches!(parsed("-d -f"), Err(Failure::BothPlaces)));
         assert!(matches!(parsed("-M"), Err(Failure::NoDaemon(_))));
+        assert!(matches!(parsed("-d -M --concurrent"), Err(Failure::BothProvisionings)));
     }
 }

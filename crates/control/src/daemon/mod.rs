@@ -44,6 +44,8 @@ pub struct ServerCommand {
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// Added to its environment.
+    pub environment: Vec<(String, OsString)>,
 }
 
 /// Why a daemon did not start.

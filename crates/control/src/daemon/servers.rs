@@ -63,6 +63,7 @@ impl ServerProcess {
             .arg0(SHOWN_NAME)
             .args(&options.server.arguments)
             .args([OsStr::new("--control-fd"), theirs.as_raw_fd().to_string().as_ref()])
+            .envs(options.server.environment.iter().map(|(name, value)| (name, value)))
             .env("CUDA_MPS_PIPE_DIRECTORY", options.directories.pipe())
             .env("CUDA_MPS_LOG_DIRECTORY", options.directories.log())
             .env_remove("NOTIFY_SOCKET")

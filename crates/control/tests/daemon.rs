@@ -1,0 +1,335 @@
+//! A real daemon, real sockets and processes, and servers with no GPU behind them (`examples/fake_server.rs`).
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use control::core::Provisioning;
+use control::daemon::{Options, ServerCommand, StartError, run};
+use control::directories::Directories;
+use control::frontend::{Answer, Frontend, FrontendError};
+use control::log::Echo;
+use link::socket::Connection;
+use rustix::net::{SendFlags, send};
+
+/// What must come about comes about within this time, or the test fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn fake() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().unwrap().parent().unwrap().join("examples/fake_server")
+}
+
+/// A daemon in this process, in a directory of its own.
+struct Daemon {
+    directory: tempfile::TempDir,
+    thread: Option<JoinHandle<Result<u8, StartError>>>,
+}
+
+impl Daemon {
+    fn start(provisioning: Provisioning) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let options = options(&directory, provisioning);
+        let thread = std::thread::spawn(move || run(options));
+        let daemon = Daemon { directory, thread: Some(thread) };
+        until("the daemon answers", || Frontend::connect(&daemon.directories()).is_ok());
+        // Clients of any user must reach the socket.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(daemon.directory.path(), open).unwrap();
+        daemon
+    }
+
+    fn directories(&self) -> Directories {
+        directories(&self.directory)
+    }
+
+    fn command(&self, line: &str) -> Answer {
+        Frontend::connect(&self.directories()).unwrap().command(line).unwrap()
+    }
+
+    fn output(&self, line: &str) -> String {
+        self.command(line).output
+    }
+
+    fn client(&self, uid: u32) -> Client {
+        let mut command = Command::new(fake());
+        command.arg("client").arg(self.directories().socket());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        if uid != rustix::process::geteuid().as_raw() {
+            command.uid(uid).gid(uid);
+        }
+        Client { child: command.spawn().unwrap() }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directories().control_log()).unwrap()
+    }
+
+    fn quit(mut self) -> u8 {
+        let answer = self.command("quit");
+        assert_eq!(answer.error, "");
+        self.thread.take().unwrap().join().unwrap().unwrap()
+    }
+}
+
+struct Client {
+    child: Child,
+}
+
+impl Client {
+    /// The line that it prints when it is answered.
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        BufReader::new(self.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn leave(mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap();
+    }
+}
+
+fn directories(directory: &tempfile::TempDir) -> Directories {
+    // One directory for both: allowed, and what `openmps run` does for a user.
+    Directories::from_variables(|_| Some(directory.path().join("mps").into()))
+}
+
+fn options(directory: &tempfile::TempDir, provisioning: Provisioning) -> Options {
+    let server = ServerCommand { program: fake(), arguments: Vec::new(), environment: Vec::new() };
+    Options { directories: directories(directory), provisioning, echo: Echo::None, server }
+}
+
+#[track_caller]
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[test]
+fn a_client_brings_its_server_and_leaves_no_trace() {
+    let daemon = Daemon::start(Provisioning::OneUserAtATime);
+    assert_eq!(daemon.output("get_server_list"), "");
+    let mut client = daemon.client(uid());
+    assert_eq!(client.answer(), "attached");
+    let server = daemon.output("get_server_list").trim().to_owned();
+    assert_eq!(daemon.output(&format!("get_server_status {server}")), "ACTIVE\n");
+    let listed = format!("{}\n", client.child.id());
+    assert_eq!(daemon.output(&format!("get_client_list {server}")), listed);
+    assert!(daemon.output("ps").lines().any(|line| line.starts_with(listed.trim())));
+    client.child.kill().unwrap();
+    client.child.wait().unwrap();
+    until("the killed client is gone", || {
+        daemon.output(&format!("get_client_list {server}")).is_empty()
+    });
+    assert_eq!(daemon.output("get_server_list").trim(), server, "the server outlives its clients");
+    let log = daemon.log();
+    for line in
+        ["Server is not ready, push client to pending list", "Starting new server", ": Ready"]
+    {
+        assert!(log.contains(line), "{line} is not in\n{log}");
+    }
+    let directory = daemon.directories();
+    assert_eq!(daemon.quit(), 0);
+    for path in [directory.socket(), directory.pid_file(), directory.lock()] {
+        assert!(!path.exists(), "{} was left", path.display());
+    }
+}
+
+#[test]
+fn a_terminated_client_is_gone() {
+    let daemon = Daemon::start(Provisioning::OneUserAtATime);
+    let mut client = daemon.client(uid());
+    assert_eq!(client.answer(), "attached");
+    let server = daemon.output("get_server_list").trim().to_owned();
+    assert_eq!(daemon.output(&format!("terminate_client {server} 1")), "201\n");
+    assert_eq!(daemon.output(&format!("terminate_client {server} {}", client.child.id())), "0\n");
+    assert_eq!(daemon.output(&format!("get_client_list {server}")), "");
+    client.leave();
+    assert_eq!(daemon.quit(), 0);
+}
+
+#[test]
+fn another_user_gets_a_server_once_the_first_has_left() {
+    if uid() != 0 {
+        return eprintln!("skipped: needs root");
+    }
+    let daemon = Daemon::start(Provisioning::OneUserAtATime);
+    let mut first = daemon.client(12345);
+    if first.answer() != "attached" {
+        return eprintln!("skipped: other users cannot reach the test's files");
+    }
+    let server = daemon.output("get_server_list");
+    let mut second = daemon.client(12346);
+    until("the second waits", || daemon.log().contains("from user 12346: Server is not ready"));
+    assert_eq!(daemon.output("get_server_list"), server);
+    first.leave();
+    assert_eq!(second.answer(), "attached");
+    let next = daemon.output("get_server_list");
+    assert_ne!(next, server);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", next.trim())).unwrap();
+    assert!(status.contains("Uid:\t12346\t12346"), "{status}");
+    second.leave();
+    assert_eq!(daemon.quit(), 0);
+}
+
+#[test]
+fn concurrent_users_share() {
+    if uid() != 0 {
+        return eprintln!("skipped: needs root");
+    }
+    let daemon = Daemon::start(Provisioning::Concurrent);
+    let mut clients = [daemon.client(12345), daemon.client(12346)];
+    if clients[0].answer() != "attached" {
+        return eprintln!("skipped: other users cannot reach the test's files");
+    }
+    assert_eq!(clients[1].answer(), "attached");
+    assert_eq!(daemon.output("get_server_list").lines().count(), 2);
+    clients.into_iter().for_each(Client::leave);
+    assert_eq!(daemon.quit(), 0);
+}
+
+#[test]
+fn a_killed_server_is_replaced() {
+    let daemon = Daemon::start(Provisioning::OneUserAtATime);
+    let mut client = daemon.client(uid());
+    assert_eq!(client.answer(), "attached");
+    let server: i32 = daemon.output("get_server_list").trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(server).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    until("the killed server is gone", || daemon.output("get_server_list").is_empty());
+    client.leave();
+    let mut client = daemon.client(uid());
+    assert_eq!(client.answer(), "attached");
+    client.leave();
+    assert_eq!(daemon.quit(), 0);
+}
+
+#[test]
+fn quit_waits_for_clients() {
+    let daemon = Daemon::start(Provisioning::OneUserAtATime);
+    let mut client = daemon.client(uid());
+    assert_eq!(client.answer(), "attached");
+    let directories = daemon.directories();
+    let quit = std::thread::spawn(move || {
+        Frontend::connect(&directories).unwrap().command("quit").unwrap()
+    });
+    until("quit is under way", || daemon.log().contains("Try shutting down server"));
+    assert_eq!(daemon.client(uid()).answer(), "refused 807");
+    assert!(!quit.is_finished());
+    client.leave();
+    assert_eq!(quit.join().unwrap().exit_status, 0);
+}
+
+#[test]
+fn one_daemon_per_directory_and_what_a_dead_one_left_is_no_hindrance() {
+    let daemon = Daemon::start(Provisioning::OneUserAtATime);
+    let second = run(options(&daemon.directory, Provisioning::OneUserAtATime));
+    assert!(matches!(second, Err(StartError::AlreadyRunning { pid: Some(_), .. })), "{second:?}");
+    assert_eq!(daemon.quit(), 0);
+
+    let directory = tempfile::tempdir().unwrap();
+    let stale = directories(&directory);
+    std::fs::create_dir_all(stale.pipe()).unwrap();
+    std::fs::write(stale.pid_file(), "1\n").unwrap();
+    std::fs::write(stale.lock(), "").unwrap();
+    drop(std::os::unix::net::UnixListener::bind(stale.socket()).unwrap());
+    assert!(matches!(
+        Frontend::connect(&stale),
+        Err(FrontendError::NoDaemon { .. } | FrontendError::Connect { .. })
+    ));
+    let options = options(&directory, Provisioning::OneUserAtATime);
+    let thread = std::thread::spawn(move || run(options));
+    until("the daemon answers", || Frontend::connect(&stale).is_ok());
+    assert_eq!(
+        std::fs::read_to_string(stale.pid_file()).unwrap().trim(),
+        std::process::id().to_string()
+    );
+    Frontend::connect(&stale).unwrap().command("quit").unwrap();
+    assert_eq!(thread.join().unwrap().unwrap(), 0);
+}
+
+#[test]
+fn nvidias_own_daemon_is_not_disturbed() {
+    let directory = tempfile::tempdir().unwrap();
+    let directories = directories(&directory);
+    std::fs::create_dir_all(directories.pipe()).unwrap();
+    let _native = std::os::unix::net::UnixListener::bind(directories.native_socket()).unwrap();
+    let result = run(options(&directory, Provisioning::OneUserAtATime));
+    assert!(matches!(result, Err(StartError::NativeDaemon { .. })), "{result:?}");
+    assert!(directories.native_socket().exists() && !directories.socket().exists());
+}
+
+#[test]
+fn ten_thousand_malformed_messages_change_nothing() {
+    let daemon = Daemon::start(Provisioning::OneUserAtATime);
+    let socket = daemon.directories().socket();
+    let hello = br#"{"ui":{"protocol":1}}"#;
+    let long = vec![b'['; 100_000];
+    let shapes: [&[u8]; 8] = [
+        b"x",
+        b"{",
+        b"\xff\xfe\x00",
+        br#"{"ui":{"protocol":2}}"#,
+        br#"{"client":{"protocol":1}}"#,
+        br#"{"client":{"protocol":99,"pid":1,"pid_namespace":0,"command":"","limits":{}}}"#,
+        br#"{"command":{"line":5}}"#,
+        &long,
+    ];
+    for round in 0..10_000 {
+        let connection = Connection::connect(&socket, PATIENCE).unwrap();
+        if round % 2 == 0 {
+            let _ = send(&connection, hello, SendFlags::NOSIGNAL);
+        }
+        let _ = send(&connection, shapes[round % shapes.len()], SendFlags::NOSIGNAL);
+    }
+    assert_eq!(daemon.output("get_server_list"), "");
+    assert_eq!(daemon.output("get_default_active_thread_percentage"), "100.0\n");
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    until("all connections are closed", || descriptors() < 200);
+    assert_eq!(daemon.quit(), 0);
+}
+
+#[test]
+fn silent_connections_hold_nobody_up() {
+    let daemon = Daemon::start(Provisioning::OneUserAtATime);
+    let socket = daemon.directories().socket();
+    let silent: Vec<Connection> =
+        (0..100).map(|_| Connection::connect(&socket, PATIENCE).unwrap()).collect();
+    assert_eq!(daemon.output("get_default_client_priority"), "0\n");
+    until("they are closed", || silent.iter().all(Connection::is_closed));
+    assert_eq!(daemon.quit(), 0);
+}
+
+#[test]
+fn a_log_directory_that_cannot_be_made_is_no_hindrance() {
+    let directory = tempfile::tempdir().unwrap();
+    let directories = Directories::from_variables(|name| {
+        Some(if name.contains("LOG") {
+            "/dev/null/logs".into()
+        } else {
+            directory.path().join("mps").into()
+        })
+    });
+    let options = Options {
+        directories: directories.clone(),
+        ..options(&directory, Provisioning::OneUserAtATime)
+    };
+    let thread = std::thread::spawn(move || run(options));
+    until("the daemon answers", || Frontend::connect(&directories).is_ok());
+    let mut frontend = Frontend::connect(&directories).unwrap();
+    assert_eq!(frontend.command("get_default_client_priority").unwrap().output, "0\n");
+    frontend.command("quit").unwrap();
+    assert_eq!(thread.join().unwrap().unwrap(), 0);
+    let _ = std::io::stderr().flush();
+}
