@@ -37,15 +37,10 @@ pub(super) unsafe fn store_chunk<R: Register>(d: *mut R, value: Chunk<R>, mask: 
     }
 }
 
-/// Calls `f` with each chunk's first lane and mask, skipping empty chunks.
+/// First lane and mask of each chunk of a lane mask; empty ones are skipped by the caller.
 #[inline(always)]
-pub(super) fn for_chunks(mask: u32, mut f: impl FnMut(usize, u32)) {
-    for first in (0..LANES).step_by(CHUNK) {
-        let part = mask >> first & ((1 << CHUNK) - 1);
-        if part != 0 {
-            f(first, part);
-        }
-    }
+pub(super) fn chunks(mask: u32) -> [(usize, u32); LANES / CHUNK] {
+    [(0, mask & 0xffff), (CHUNK, mask >> CHUNK)]
 }
 
 struct UnaryBody<O>(PhantomData<O>);
@@ -53,7 +48,10 @@ struct UnaryBody<O>(PhantomData<O>);
 impl<O: Unary> Body for UnaryBody<O> {
     #[inline(always)]
     unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-        for_chunks(mask, |first, part| {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
             // SAFETY: the operands are registers of these types, by the emitter.
             unsafe {
                 let a = frame.at::<<O::A as Lane>::Reg>(ins.a).add(first).cast::<Chunk<_>>().read();
@@ -63,7 +61,7 @@ impl<O: Unary> Body for UnaryBody<O> {
                 }
                 store_chunk(frame.at::<<O::D as Lane>::Reg>(ins.d).add(first), r, part);
             }
-        });
+        }
         Flow::Next
     }
 }
@@ -73,7 +71,10 @@ struct BinaryBody<O>(PhantomData<O>);
 impl<O: Binary> Body for BinaryBody<O> {
     #[inline(always)]
     unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-        for_chunks(mask, |first, part| {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
             // SAFETY: the operands are registers of these types, by the emitter.
             unsafe {
                 let a = frame.at::<<O::A as Lane>::Reg>(ins.a).add(first).cast::<Chunk<_>>().read();
@@ -84,7 +85,7 @@ impl<O: Binary> Body for BinaryBody<O> {
                 }
                 store_chunk(frame.at::<<O::D as Lane>::Reg>(ins.d).add(first), r, part);
             }
-        });
+        }
         Flow::Next
     }
 }
@@ -94,7 +95,10 @@ struct TernaryBody<O>(PhantomData<O>);
 impl<O: Ternary> Body for TernaryBody<O> {
     #[inline(always)]
     unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-        for_chunks(mask, |first, part| {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
             // SAFETY: the operands are registers of these types, by the emitter.
             unsafe {
                 let a = frame.at::<<O::A as Lane>::Reg>(ins.a).add(first).cast::<Chunk<_>>().read();
@@ -108,7 +112,7 @@ impl<O: Ternary> Body for TernaryBody<O> {
                 }
                 store_chunk(frame.at::<<O::D as Lane>::Reg>(ins.d).add(first), r, part);
             }
-        });
+        }
         Flow::Next
     }
 }
@@ -120,7 +124,10 @@ impl<R: Register> Body for SelectBody<R> {
     unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: `c` is a predicate, by the emitter.
         let chosen = unsafe { frame.predicate(ins.c) };
-        for_chunks(mask, |first, part| {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
             // SAFETY: the operands are registers of this type, by the emitter.
             unsafe {
                 let a = frame.at::<R>(ins.a).add(first).cast::<Chunk<R>>().read();
@@ -132,7 +139,7 @@ impl<R: Register> Body for SelectBody<R> {
                 }
                 store_chunk(frame.at::<R>(ins.d).add(first), r, part);
             }
-        });
+        }
         Flow::Next
     }
 }
@@ -214,7 +221,10 @@ impl<C: Compare, D: Truth> Body for SetBody<C, D> {
         // SAFETY: operands by the emitter.
         unsafe {
             let holds = joined(ins.x, compared::<C>(ins, frame), frame.predicate(ins.c));
-            for_chunks(mask, |first, part| {
+            for (first, part) in chunks(mask) {
+                if part == 0 {
+                    continue;
+                }
                 let mut r = [<D as Lane>::Reg::default(); CHUNK];
                 for (i, r) in r.iter_mut().enumerate() {
                     *r = if holds >> (first + i) & 1 != 0 {
@@ -224,7 +234,7 @@ impl<C: Compare, D: Truth> Body for SetBody<C, D> {
                     };
                 }
                 store_chunk(frame.at::<<D as Lane>::Reg>(ins.d).add(first), r, part);
-            });
+            }
         }
         Flow::Next
     }

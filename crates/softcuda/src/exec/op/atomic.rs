@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use super::address::{CHUNK, Space};
-use super::alu::for_chunks;
+use super::alu::chunks;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
 use crate::exec::fault::Access;
@@ -205,10 +205,9 @@ impl<S: Space, C: Cell> Body for Atomic<S, C> {
         let op = AtomicOp::ALL[(ins.x >> 8 & 0xff) as usize % AtomicOp::ALL.len()];
         let ty = AtomicType::ALL[(ins.x >> 16 & 0xff) as usize % AtomicType::ALL.len()];
         let size = size_of::<C>() as u64;
-        let mut flow = Flow::Next;
-        for_chunks(mask, |first, part| {
-            if flow != Flow::Next {
-                return;
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
             }
             // SAFETY: operands by the emitter; the pointer was checked by the space.
             unsafe {
@@ -225,8 +224,7 @@ impl<S: Space, C: Cell> Body for Atomic<S, C> {
                             match S::lane(cx, ins, addr[i], lane as u32, size, Access::Atomic) {
                                 Some(p) => p,
                                 None => {
-                                    flow = Flow::Fault;
-                                    return;
+                                    return Flow::Fault;
                                 }
                             }
                         }
@@ -243,7 +241,7 @@ impl<S: Space, C: Cell> Body for Atomic<S, C> {
                     }
                 }
             }
-        });
-        flow
+        }
+        Flow::Next
     }
 }

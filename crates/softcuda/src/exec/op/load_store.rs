@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 
 use super::address::{CHUNK, Space};
-use super::alu::{for_chunks, store_chunk};
+use super::alu::{chunks, store_chunk};
 use crate::exec::alu::Register;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
@@ -134,10 +134,9 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
     unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let size = size_of::<E::Raw>();
         let stride = (size * N) as u64;
-        let mut flow = Flow::Next;
-        for_chunks(mask, |first, part| {
-            if flow != Flow::Next {
-                return;
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
             }
             // SAFETY: operands by the emitter; pointers were checked by the space for `stride` bytes each.
             unsafe {
@@ -175,8 +174,7 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
                                 let lane = (first + i) as u32;
                                 let Some(p) = S::lane(cx, ins, addr[i], lane, stride, Access::Read)
                                 else {
-                                    flow = Flow::Fault;
-                                    return;
+                                    return Flow::Fault;
                                 };
                                 let p = p.cast::<[E::Raw; N]>().read_unaligned();
                                 for n in 0..N {
@@ -195,8 +193,8 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
                     store_chunk(frame.at::<E::Reg>(d).add(first), r, part);
                 }
             }
-        });
-        flow
+        }
+        Flow::Next
     }
 }
 
@@ -208,10 +206,9 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
     unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let size = size_of::<E::Raw>();
         let stride = (size * N) as u64;
-        let mut flow = Flow::Next;
-        for_chunks(mask, |first, part| {
-            if flow != Flow::Next {
-                return;
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
             }
             // SAFETY: operands by the emitter; pointers were checked by the space for `stride` bytes each.
             unsafe {
@@ -255,8 +252,7 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
                                 let Some(p) =
                                     S::lane(cx, ins, addr[i], lane, stride, Access::Write)
                                 else {
-                                    flow = Flow::Fault;
-                                    return;
+                                    return Flow::Fault;
                                 };
                                 p.cast::<[E::Raw; N]>().write_unaligned(raw[i]);
                             }
@@ -264,7 +260,7 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
                     }
                 }
             }
-        });
-        flow
+        }
+        Flow::Next
     }
 }

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::alu::{for_chunks, store_chunk};
+use super::alu::{chunks, store_chunk};
 use crate::exec::alu::{LANES, Register};
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
@@ -17,13 +17,16 @@ pub(in crate::exec) struct Copy<R>(PhantomData<R>);
 impl<R: Register> Body for Copy<R> {
     #[inline(always)]
     unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-        for_chunks(mask, |first, part| {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
             // SAFETY: operands are registers of `R`, by the emitter.
             unsafe {
                 let a = frame.at::<R>(ins.a).add(first).cast::<[R; CHUNK]>().read();
                 store_chunk(frame.at::<R>(ins.d).add(first), a, part);
             }
-        });
+        }
         Flow::Next
     }
 }
@@ -35,7 +38,10 @@ macro_rules! convert_handlers {
         impl Body for $name {
             #[inline(always)]
             unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-                for_chunks(mask, |first, part| {
+                for (first, part) in chunks(mask) {
+if part == 0 {
+continue;
+}
                     // SAFETY: operands are registers of these words, by the emitter.
                     unsafe {
                         let a = frame.at::<$from>(ins.a).add(first).cast::<[$from; CHUNK]>().read();
@@ -46,7 +52,7 @@ macro_rules! convert_handlers {
                         }
                         store_chunk(frame.at::<$to>(ins.d).add(first), r, part);
                     }
-                });
+                }
                 Flow::Next
             }
         }
@@ -75,7 +81,10 @@ impl Body for ExtractBits {
     #[inline(always)]
     unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let (shift, keep) = (ins.x & 31, bit_mask(ins.x >> 8));
-        for_chunks(mask, |first, part| {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
             // SAFETY: operands are 32-bit registers, by the emitter.
             unsafe {
                 let mut a = frame.at::<u32>(ins.a).add(first).cast::<[u32; CHUNK]>().read();
@@ -84,7 +93,7 @@ impl Body for ExtractBits {
                 }
                 store_chunk(frame.at::<u32>(ins.d).add(first), a, part);
             }
-        });
+        }
         Flow::Next
     }
 }
@@ -96,7 +105,10 @@ impl Body for SignExtendBits {
     #[inline(always)]
     unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let (shift, unused) = (ins.x & 31, 32 - (ins.x >> 8).clamp(1, 32));
-        for_chunks(mask, |first, part| {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
             // SAFETY: operands are 32-bit registers, by the emitter.
             unsafe {
                 let mut a = frame.at::<u32>(ins.a).add(first).cast::<[u32; CHUNK]>().read();
@@ -105,7 +117,7 @@ impl Body for SignExtendBits {
                 }
                 store_chunk(frame.at::<u32>(ins.d).add(first), a, part);
             }
-        });
+        }
         Flow::Next
     }
 }
@@ -137,7 +149,10 @@ impl Body for InsertBits {
     #[inline(always)]
     unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let (shift, keep) = (ins.x & 31, bit_mask(ins.x >> 8));
-        for_chunks(mask, |first, part| {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
             // SAFETY: operands are 32-bit registers, by the emitter.
             unsafe {
                 let mut a = frame.at::<u32>(ins.a).add(first).cast::<[u32; CHUNK]>().read();
@@ -147,7 +162,7 @@ impl Body for InsertBits {
                 }
                 store_chunk(frame.at::<u32>(ins.d).add(first), a, part);
             }
-        });
+        }
         Flow::Next
     }
 }
@@ -162,7 +177,10 @@ pub(in crate::exec) struct Join;
 impl Body for Join {
     #[inline(always)]
     unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-        for_chunks(mask, |first, part| {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
             // SAFETY: operands are registers of these words, by the emitter.
             unsafe {
                 let a = frame.at::<u32>(ins.a).add(first).cast::<[u32; CHUNK]>().read();
@@ -173,7 +191,7 @@ impl Body for Join {
                 }
                 store_chunk(frame.at::<u64>(ins.d).add(first), r, part);
             }
-        });
+        }
         Flow::Next
     }
 }
@@ -238,13 +256,16 @@ impl Body for WordFromPredicate {
         // SAFETY: `a` is a predicate and `d` a 32-bit register, by the emitter.
         unsafe {
             let a = frame.predicate(ins.a);
-            for_chunks(mask, |first, part| {
+            for (first, part) in chunks(mask) {
+                if part == 0 {
+                    continue;
+                }
                 let mut r = [0u32; CHUNK];
                 for (i, r) in r.iter_mut().enumerate() {
                     *r = a >> (first + i) & 1;
                 }
                 store_chunk(frame.at::<u32>(ins.d).add(first), r, part);
-            });
+            }
         }
         Flow::Next
     }
@@ -281,10 +302,13 @@ impl<D: Register + TryFrom<u64>> Body for ReadClock<D> {
         };
         let value = if D::BITS == 32 { value & u64::from(u32::MAX) } else { value };
         let value = D::try_from(value).unwrap_or_default();
-        for_chunks(mask, |first, part| {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
             // SAFETY: `d` is a register of `D`, by the emitter.
             unsafe { store_chunk(frame.at::<D>(ins.d).add(first), [value; CHUNK], part) }
-        });
+        }
         Flow::Next
     }
 }
