@@ -43,7 +43,11 @@ fn main() {
         program.kernel("reduce").unwrap()
     });
     println!("load and prepare two kernels: {:.0} us", seconds * 1e6);
-    for level in machine::levels() {
+    let only = std::env::args().nth(1);
+    for level in machine::levels()
+        .into_iter()
+        .filter(|l| only.as_ref().is_none_or(|o| *o == format!("{l:?}") || o.starts_with("--")))
+    {
         println!("{level:?}");
         measure(level);
     }

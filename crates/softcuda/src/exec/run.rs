@@ -24,6 +24,9 @@ pub struct Arena {
     local: Buffer,
     /// The launch whose constants the registers hold.
     filled_for: Weak<Launch>,
+    /// Warps of the last block, whose lists are reused; callee frames too, within one launch.
+    warps: Vec<Warp>,
+    barriers: Vec<Barrier>,
 }
 
 /// What one call of [`BlockRun::run`] came to. `executed` counts warp instructions of this call.
@@ -165,6 +168,12 @@ impl BlockRun {
         if !self.arena.local.reserve(local_per_warp * warps) && !same {
             self.arena.local.clear(local_per_warp * warps);
         }
+        self.warps = std::mem::take(&mut self.arena.warps);
+        if !same {
+            // Callee frames hold constants of their launch.
+            self.warps.clear();
+        }
+        self.warps.resize_with(warps, Warp::idle);
         for warp in 0..warps {
             // SAFETY: inside the buffers by their sizes.
             let (memory, local) = unsafe {
@@ -185,9 +194,11 @@ impl BlockRun {
             unsafe { fill(entry, memory, &context, which) };
             let count = (threads - warp as u32 * 32).min(32);
             let lanes = u32::MAX >> (32 - count);
-            self.warps.push(Warp::new(lanes, code.entry, memory, local));
+            self.warps[warp].restart(lanes, memory, local, code.entry);
         }
-        self.barriers = vec![Barrier::default(); BARRIERS + 1];
+        self.barriers = std::mem::take(&mut self.arena.barriers);
+        self.barriers.resize_with(BARRIERS + 1, Barrier::default);
+        self.barriers.iter_mut().for_each(Barrier::reset);
     }
 
     /// Runs up to about `fuel_warp_instructions` warp instructions.
@@ -300,7 +311,9 @@ impl BlockRun {
     }
 
     /// Takes the memory back for the next block.
-    pub fn into_arena(self) -> Arena {
+    pub fn into_arena(mut self) -> Arena {
+        self.arena.warps = self.warps;
+        self.arena.barriers = self.barriers;
         self.arena
     }
 }

@@ -85,9 +85,25 @@ unsafe impl Send for Warp {}
 const FREE_FRAMES: usize = 64;
 
 impl Warp {
-    /// A warp with `lanes` live at the start of function `entry`, in frame memory `memory`.
-    pub(super) fn new(lanes: u32, entry: usize, memory: Frame, local: *mut u8) -> Self {
-        let record = FrameRecord {
+    /// A warp without threads; [`restart`](Self::restart) gives it some.
+    pub(super) fn idle() -> Self {
+        Self {
+            live: 0,
+            fragments: Vec::new(),
+            frames: Vec::new(),
+            free_records: Vec::new(),
+            free_memory: Vec::new(),
+            local: std::ptr::null_mut(),
+            cluster_phase: 0,
+        }
+    }
+
+    /// Makes it a fresh warp at the start of its entry, whose frame and local memory stay.
+    pub(super) fn restart(&mut self, lanes: u32, memory: Frame, local: *mut u8, entry: usize) {
+        self.frames.clear();
+        self.fragments.clear();
+        self.free_records.clear();
+        self.frames.push(FrameRecord {
             function: entry,
             memory,
             owned: None,
@@ -96,18 +112,18 @@ impl Warp {
             call_pc: 0,
             depth: 0,
             local_base: 0,
-        };
-        let fragment =
-            Fragment { pc: 0, mask: lanes, frame: 0, epoch: 0, spins: 0, wait: Wait::Ready };
-        Self {
-            live: lanes,
-            fragments: vec![fragment],
-            frames: vec![record],
-            free_records: Vec::new(),
-            free_memory: Vec::new(),
-            local,
-            cluster_phase: 0,
-        }
+        });
+        self.fragments.push(Fragment {
+            pc: 0,
+            mask: lanes,
+            frame: 0,
+            epoch: 0,
+            spins: 0,
+            wait: Wait::Ready,
+        });
+        self.live = lanes;
+        self.local = local;
+        self.cluster_phase = 0;
     }
 
     /// Index of the fragment to run: ready, smallest (epoch, depth from the innermost, program counter).

@@ -12,11 +12,14 @@ pub(super) const CHUNK: usize = 16;
 
 /// A state space as load and store handlers see it.
 pub(in crate::exec) trait Space {
+    /// As addresses of this space are computed: 32 bits for windows of less than 4 GiB.
+    type Word: AddressWord;
+
     /// Reads the addresses of 16 lanes from register `offset`, plus the instruction's immediate.
     ///
     /// # Safety
     /// `offset` is an address register of this space in `frame`.
-    unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u64; CHUNK];
+    unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [Self::Word; CHUNK];
 
     /// A pointer to `len` bytes at `addr` if they are all valid; no fault is recorded otherwise.
     fn contiguous(cx: &mut Context<'_>, ins: &Ins, addr: u64, len: u64) -> Option<*mut u8>;
@@ -26,7 +29,7 @@ pub(in crate::exec) trait Space {
     fn all(
         cx: &mut Context<'_>,
         ins: &Ins,
-        addr: &[u64; CHUNK],
+        addr: &[Self::Word; CHUNK],
         mask: u32,
         size: u64,
     ) -> Option<usize>;
@@ -42,38 +45,87 @@ pub(in crate::exec) trait Space {
     ) -> Option<*mut u8>;
 }
 
-/// The lane word of an address register.
-pub(in crate::exec) trait AddressWord: Copy {
+/// The lane word of an address.
+pub(in crate::exec) trait AddressWord: Copy + Default {
     fn widen(self) -> u64;
+    /// The low bits of an address.
+    fn narrow(addr: u64) -> Self;
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn xor(self, other: Self) -> Self;
+    fn or(self, other: Self) -> Self;
+    /// All bits if `condition` holds, else none.
+    fn all_if(condition: bool) -> Self;
+    fn and(self, other: Self) -> Self;
+    fn top_bit(self) -> bool;
 }
 
-impl AddressWord for u32 {
-    #[inline(always)]
-    fn widen(self) -> u64 {
-        u64::from(self)
-    }
+macro_rules! address_word {
+    ($($t:ty),*) => {$(
+        impl AddressWord for $t {
+            #[inline(always)]
+            fn widen(self) -> u64 {
+                u64::from(self)
+            }
+            #[inline(always)]
+            fn narrow(addr: u64) -> Self {
+                addr as $t
+            }
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+            #[inline(always)]
+            fn sub(self, other: Self) -> Self {
+                self.wrapping_sub(other)
+            }
+            #[inline(always)]
+            fn xor(self, other: Self) -> Self {
+                self ^ other
+            }
+            #[inline(always)]
+            fn or(self, other: Self) -> Self {
+                self | other
+            }
+            #[inline(always)]
+            fn all_if(condition: bool) -> Self {
+                if condition { <$t>::MAX } else { 0 }
+            }
+            #[inline(always)]
+            fn and(self, other: Self) -> Self {
+                self & other
+            }
+            #[inline(always)]
+            fn top_bit(self) -> bool {
+                self >> (<$t>::BITS - 1) != 0
+            }
+        }
+    )*};
 }
 
-impl AddressWord for u64 {
-    #[inline(always)]
-    fn widen(self) -> u64 {
-        self
-    }
-}
+address_word!(u32, u64);
 
 /// Whether all lanes of `mask` satisfy `addr - start <= limit` and are multiples of `size`.
-/// Written without comparisons so that it vectorises: a violation shows in bit 63.
+/// Written without comparisons so that it vectorises: a violation shows in the top bit.
 #[inline(always)]
-fn all_within(addr: &[u64; CHUNK], mask: u32, start: u64, limit: u64, size: u64) -> bool {
-    let mut high = 0u64;
-    let mut low = 0u64;
-    for i in 0..CHUNK {
-        let offset = addr[i].wrapping_sub(start);
-        let live = if mask >> i & 1 != 0 { u64::MAX } else { 0 };
-        high |= (offset | limit.wrapping_sub(offset)) & live;
-        low |= addr[i] & live;
+fn all_within<W: AddressWord>(addr: &[W; CHUNK], mask: u32, start: W, limit: W, size: u64) -> bool {
+    let mut high = W::default();
+    let mut low = W::default();
+    if mask == 0xffff {
+        for &addr in addr {
+            let offset = addr.sub(start);
+            high = high.or(offset.or(limit.sub(offset)));
+            low = low.or(addr);
+        }
+    } else {
+        for (i, &addr) in addr.iter().enumerate() {
+            let offset = addr.sub(start);
+            let live = W::all_if(mask >> i & 1 != 0);
+            high = high.or(offset.or(limit.sub(offset)).and(live));
+            low = low.or(addr.and(live));
+        }
     }
-    high >> 63 == 0 && low & (size - 1) == 0
+    !high.top_bit() && low.widen() & (size - 1) == 0
 }
 
 /// `.global` and `.const`: identity-mapped.
@@ -105,6 +157,8 @@ impl Global {
 }
 
 impl Space for Global {
+    type Word = u64;
+
     #[inline(always)]
     unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u64; CHUNK] {
         // SAFETY: by the caller's contract.
@@ -174,13 +228,15 @@ impl Space for Global {
 pub(in crate::exec) struct Shared<W>(PhantomData<W>);
 
 impl<W: AddressWord> Space for Shared<W> {
+    type Word = u32;
+
     #[inline(always)]
-    unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u64; CHUNK] {
+    unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u32; CHUNK] {
         // SAFETY: by the caller's contract.
         let words = unsafe { frame.at::<W>(offset).add(first).cast::<[W; CHUNK]>().read() };
-        let mut addr = [0u64; CHUNK];
+        let mut addr = [0u32; CHUNK];
         for i in 0..CHUNK {
-            addr[i] = u64::from((words[i].widen() as u32).wrapping_add(imm as u32));
+            addr[i] = (words[i].widen() as u32).wrapping_add(imm as u32);
         }
         addr
     }
@@ -196,11 +252,11 @@ impl<W: AddressWord> Space for Shared<W> {
     fn all(
         cx: &mut Context<'_>,
         _: &Ins,
-        addr: &[u64; CHUNK],
+        addr: &[u32; CHUNK],
         mask: u32,
         size: u64,
     ) -> Option<usize> {
-        let limit = u64::from(cx.shared_bytes).checked_sub(size)?;
+        let limit = cx.shared_bytes.checked_sub(size as u32)?;
         all_within(addr, mask, 0, limit, size).then_some(cx.shared as usize)
     }
 
@@ -258,8 +314,10 @@ fn shared_lane(
 pub(in crate::exec) struct Local<W>(PhantomData<W>);
 
 impl<W: AddressWord> Space for Local<W> {
+    type Word = u32;
+
     #[inline(always)]
-    unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u64; CHUNK] {
+    unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u32; CHUNK] {
         // SAFETY: by the caller's contract.
         unsafe { Shared::<W>::addresses(frame, offset, first, imm) }
     }
@@ -270,7 +328,7 @@ impl<W: AddressWord> Space for Local<W> {
     }
 
     #[inline(always)]
-    fn all(_: &mut Context<'_>, _: &Ins, _: &[u64; CHUNK], _: u32, _: u64) -> Option<usize> {
+    fn all(_: &mut Context<'_>, _: &Ins, _: &[u32; CHUNK], _: u32, _: u64) -> Option<usize> {
         None
     }
 
@@ -303,6 +361,8 @@ impl<W: AddressWord> Space for Local<W> {
 pub(in crate::exec) struct Generic;
 
 impl Space for Generic {
+    type Word = u64;
+
     #[inline(always)]
     unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u64; CHUNK] {
         // SAFETY: by the caller's contract.

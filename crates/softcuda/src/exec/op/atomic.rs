@@ -5,7 +5,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use super::address::{CHUNK, Space};
+use super::address::{AddressWord, CHUNK, Space};
 use super::alu::chunks;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
@@ -219,9 +219,16 @@ impl<S: Space, C: Cell> Body for Atomic<S, C> {
                     }
                     let lane = first + i;
                     let p = match bias {
-                        Some(bias) => (addr[i] as usize).wrapping_add(bias) as *mut u8,
+                        Some(bias) => (addr[i].widen() as usize).wrapping_add(bias) as *mut u8,
                         None => {
-                            match S::lane(cx, ins, addr[i], lane as u32, size, Access::Atomic) {
+                            match S::lane(
+                                cx,
+                                ins,
+                                addr[i].widen(),
+                                lane as u32,
+                                size,
+                                Access::Atomic,
+                            ) {
                                 Some(p) => p,
                                 None => {
                                     return Flow::Fault;

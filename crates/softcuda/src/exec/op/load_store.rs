@@ -6,7 +6,7 @@
 
 use std::marker::PhantomData;
 
-use super::address::{CHUNK, Space};
+use super::address::{AddressWord, CHUNK, Space};
 use super::alu::{chunks, store_chunk};
 use crate::exec::alu::Register;
 use crate::exec::code::{Flow, Frame, Ins};
@@ -72,40 +72,55 @@ enum Pattern {
     Slow,
 }
 
-/// Classifies the addresses of the lanes of `mask`.
+/// Offsets of 16 consecutive elements.
+const fn steps32(stride: u64) -> [u32; CHUNK] {
+    let mut steps = [0; CHUNK];
+    let mut i = 0;
+    while i < CHUNK {
+        steps[i] = i as u32 * stride as u32;
+        i += 1;
+    }
+    steps
+}
+
+/// Classifies the addresses of the lanes of `mask`; `steps` are multiples of `stride`.
 #[inline(always)]
 fn pattern<S: Space>(
     cx: &mut Context<'_>,
     ins: &Ins,
-    addr: &[u64; CHUNK],
+    addr: &[S::Word; CHUNK],
     mask: u32,
     stride: u64,
+    steps: &[u32; CHUNK],
 ) -> Pattern {
     let lead = mask.trailing_zeros() as usize;
     let first = addr[lead];
-    let start = first.wrapping_sub(lead as u64 * stride);
-    let mut apart = 0u64;
-    let mut unequal = 0u64;
+    let start = first.sub(S::Word::narrow(lead as u64 * stride));
+    let mut apart = S::Word::default();
+    let mut unequal = S::Word::default();
     if mask == 0xffff {
-        for (i, &addr) in addr.iter().enumerate() {
-            apart |= addr ^ start.wrapping_add(i as u64 * stride);
-            unequal |= addr ^ first;
+        for i in 0..CHUNK {
+            apart = apart.or(addr[i].sub(S::Word::narrow(u64::from(steps[i]))).xor(start));
+            unequal = unequal.or(addr[i].xor(first));
         }
     } else {
-        for (i, &addr) in addr.iter().enumerate() {
-            let live = if mask >> i & 1 != 0 { u64::MAX } else { 0 };
-            apart |= (addr ^ start.wrapping_add(i as u64 * stride)) & live;
-            unequal |= (addr ^ first) & live;
+        for i in 0..CHUNK {
+            let live = S::Word::all_if(mask >> i & 1 != 0);
+            apart =
+                apart.or(addr[i].sub(S::Word::narrow(u64::from(steps[i]))).xor(start).and(live));
+            unequal = unequal.or(addr[i].xor(first).and(live));
         }
     }
-    if apart == 0 && first & (stride - 1) == 0 {
+    let (first, start) = (first.widen(), start.widen());
+    if apart.widen() == 0 && first & (stride - 1) == 0 {
         if let Some(p) = S::contiguous(cx, ins, start, CHUNK as u64 * stride) {
             return Pattern::Consecutive(p);
         }
-    } else if unequal == 0 && first & (stride - 1) == 0 {
-        if let Some(p) = S::contiguous(cx, ins, first, stride) {
-            return Pattern::Uniform(p);
-        }
+    } else if unequal.widen() == 0
+        && first & (stride - 1) == 0
+        && let Some(p) = S::contiguous(cx, ins, first, stride)
+    {
+        return Pattern::Uniform(p);
     }
     match S::all(cx, ins, addr, mask, stride) {
         Some(bias) => Pattern::Scattered(bias),
@@ -134,6 +149,7 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
     unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let size = size_of::<E::Raw>();
         let stride = (size * N) as u64;
+        let steps = const { &steps32((size_of::<E::Raw>() * N) as u64) };
         for (first, part) in chunks(mask) {
             if part == 0 {
                 continue;
@@ -142,7 +158,7 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
             unsafe {
                 let addr = S::addresses(frame, ins.a, first, ins.imm);
                 let mut raw = [[E::Raw::default(); CHUNK]; N];
-                match pattern::<S>(cx, ins, &addr, part, stride) {
+                match pattern::<S>(cx, ins, &addr, part, stride, steps) {
                     Pattern::Consecutive(p) => {
                         let p = p.cast::<[[E::Raw; N]; CHUNK]>().read_unaligned();
                         for n in 0..N {
@@ -160,7 +176,8 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
                     Pattern::Scattered(bias) => {
                         for i in 0..CHUNK {
                             if part >> i & 1 != 0 {
-                                let p = (addr[i] as usize).wrapping_add(bias) as *const [E::Raw; N];
+                                let p = (addr[i].widen() as usize).wrapping_add(bias)
+                                    as *const [E::Raw; N];
                                 let p = p.read_unaligned();
                                 for n in 0..N {
                                     raw[n][i] = p[n];
@@ -172,7 +189,8 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
                         for i in 0..CHUNK {
                             if part >> i & 1 != 0 {
                                 let lane = (first + i) as u32;
-                                let Some(p) = S::lane(cx, ins, addr[i], lane, stride, Access::Read)
+                                let Some(p) =
+                                    S::lane(cx, ins, addr[i].widen(), lane, stride, Access::Read)
                                 else {
                                     return Flow::Fault;
                                 };
@@ -206,6 +224,7 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
     unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let size = size_of::<E::Raw>();
         let stride = (size * N) as u64;
+        let steps = const { &steps32((size_of::<E::Raw>() * N) as u64) };
         for (first, part) in chunks(mask) {
             if part == 0 {
                 continue;
@@ -221,7 +240,7 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
                         raw[i][n] = E::truncate(r[i]);
                     }
                 }
-                match pattern::<S>(cx, ins, &addr, part, stride) {
+                match pattern::<S>(cx, ins, &addr, part, stride, steps) {
                     Pattern::Consecutive(p) if part == 0xffff => {
                         p.cast::<[[E::Raw; N]; CHUNK]>().write_unaligned(raw);
                     }
@@ -240,7 +259,8 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
                     Pattern::Scattered(bias) => {
                         for i in 0..CHUNK {
                             if part >> i & 1 != 0 {
-                                let p = (addr[i] as usize).wrapping_add(bias) as *mut [E::Raw; N];
+                                let p = (addr[i].widen() as usize).wrapping_add(bias)
+                                    as *mut [E::Raw; N];
                                 p.write_unaligned(raw[i]);
                             }
                         }
@@ -250,7 +270,7 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
                             if part >> i & 1 != 0 {
                                 let lane = (first + i) as u32;
                                 let Some(p) =
-                                    S::lane(cx, ins, addr[i], lane, stride, Access::Write)
+                                    S::lane(cx, ins, addr[i].widen(), lane, stride, Access::Write)
                                 else {
                                     return Flow::Fault;
                                 };
