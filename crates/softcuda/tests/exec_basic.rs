@@ -301,3 +301,40 @@ fn structures_by_value() {
         assert_eq!(m.read::<i32>(out, 32), expected);
     });
 }
+
+#[test]
+fn nbody_is_close_to_the_host() {
+    each_level(|m, level| {
+        let program = m.load(PTX, level);
+        let n = 64;
+        let p: Vec<[f32; 4]> =
+            (0..n).map(|i| std::array::from_fn(|k| ((i * (k + 3) * 7) % 19) as f32)).collect();
+        let (pp, acc) = (m.upload(&p), m.alloc(n * 12));
+        let kernel = program.kernel("nbody").unwrap();
+        m.run(
+            launch(&kernel, [2, 1, 1], [32, 1, 1], Params::new().push(pp).push(acc).push(n as i32)),
+            FUEL,
+        )
+        .unwrap();
+        let got = m.read::<[f32; 3]>(acc, n);
+        for i in 0..n {
+            let mut a = [0f64; 3];
+            for q in &p {
+                let d: Vec<f64> = (0..3).map(|k| f64::from(q[k] - p[i][k])).collect();
+                let r = d.iter().map(|x| x * x).sum::<f64>() + 1e-3;
+                let s = f64::from(q[3]) / (r * r.sqrt());
+                for k in 0..3 {
+                    a[k] += d[k] * s;
+                }
+            }
+            for k in 0..3 {
+                assert!(
+                    (f64::from(got[i][k]) - a[k]).abs() < 1e-3 * (1.0 + a[k].abs()),
+                    "{i} {k} {} {}",
+                    got[i][k],
+                    a[k]
+                );
+            }
+        }
+    });
+}

@@ -4,6 +4,7 @@ use super::names::Symbol;
 use super::opcode::Opcode;
 use super::variables::register_width;
 use super::{Lower, Result};
+use crate::exec::alu::forms::CarryOut;
 use crate::exec::code::Width;
 use crate::exec::ir::{Kind, VReg};
 use crate::exec::op::alu::computation;
@@ -246,8 +247,30 @@ impl<'a> Lower<'a, '_> {
             (2, Some(run)) => run,
             _ => return Err("too many destinations".to_owned()),
         };
+        if let Some(out) = computation.carry {
+            let carry = self.carry_flag();
+            while sources.len() < 3 {
+                sources.push(sources[0]);
+            }
+            sources.push(carry);
+            if out == CarryOut::Write {
+                dsts.push(carry);
+            }
+        }
         self.push(run, Kind::Pure, &dsts, &sources, 0, computation.x);
         Ok(())
+    }
+
+    /// The condition code's carry bit.
+    fn carry_flag(&mut self) -> VReg {
+        match self.carry {
+            Some(reg) => reg,
+            None => {
+                let reg = self.ir.vreg(Width::Pred);
+                self.carry = Some(reg);
+                reg
+            }
+        }
     }
 
     fn predicate_logic(&mut self, opcode: &Opcode<'_>, operands: &[Operand<'a>]) -> Result<()> {

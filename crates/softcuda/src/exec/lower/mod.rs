@@ -12,6 +12,7 @@ mod opcode;
 mod operands;
 mod special;
 mod sync;
+mod transfer;
 pub(super) mod variables;
 
 use std::collections::HashMap;
@@ -250,10 +251,13 @@ impl<'a> Lower<'a, '_> {
                 self.lower_control(&opcode, operands)
             }
             "setmaxnreg" | "griddepcontrol" => Ok(()),
-            _ => match self.lower_warp(&opcode, operands) {
-                Some(result) => result,
-                None => self.lower_computation(&opcode, operands),
-            },
+            _ => {
+                let special = self.lower_warp(&opcode, operands);
+                match special.or_else(|| self.lower_transfer(&opcode, operands)) {
+                    Some(result) => result,
+                    None => self.lower_computation(&opcode, operands),
+                }
+            }
         }?;
         for (reg, temporary, signed) in std::mem::take(&mut self.after) {
             let run = if signed {

@@ -1,11 +1,9 @@
 //! An opcode split into its name and its set of modifiers.
 
-use crate::exec::ir::Kind;
 use crate::ptx::Type;
 
 /// `ld.global.v4.u32`: name `ld`, modifiers `global`, `v4`, `u32` in order.
 pub(super) struct Opcode<'a> {
-    pub(super) text: &'a str,
     pub(super) name: &'a str,
     pub(super) modifiers: Vec<&'a str>,
 }
@@ -14,7 +12,7 @@ impl<'a> Opcode<'a> {
     pub(super) fn split(text: &'a str) -> Self {
         let mut parts = text.split('.');
         let name = parts.next().unwrap_or("");
-        Self { text, name, modifiers: parts.collect() }
+        Self { name, modifiers: parts.collect() }
     }
 
     /// Whether `modifier` is there, as a whole or before `::` (`shared` covers `shared::cta`).
@@ -50,10 +48,5 @@ impl<'a> Opcode<'a> {
             Some(_) => 8,
             None => 1,
         }
-    }
-
-    /// The kind of a computation.
-    pub(super) fn pure_kind(&self) -> Kind {
-        Kind::Pure
     }
 }

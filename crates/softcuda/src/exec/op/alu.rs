@@ -2,8 +2,11 @@
 
 use std::marker::PhantomData;
 
+use crate::exec::alu::forms::CarryOut;
+use crate::exec::alu::int::Carry;
 use crate::exec::alu::{
-    self, Binary, BoolOp, Compare, LANES, Lane, Register, Ternary, Unary, compare::Truth, forms,
+    self, Binary, BoolOp, Compare, LANES, Lane, Quaternary, Register, Ternary, Test, Unary,
+    compare::Truth, forms,
 };
 use crate::exec::code::{Flow, Frame, Ins, OpFn, Width};
 use crate::exec::context::Context;
@@ -240,6 +243,119 @@ impl<C: Compare, D: Truth> Body for SetBody<C, D> {
     }
 }
 
+struct QuaternaryBody<O>(PhantomData<O>);
+
+impl<O: Quaternary> Body for QuaternaryBody<O> {
+    #[inline(always)]
+    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        for (first, part) in chunks(mask) {
+            if part == 0 {
+                continue;
+            }
+            // SAFETY: the operands are registers of these types, by the emitter; the fourth is in the list.
+            unsafe {
+                let a = frame.at::<<O::A as Lane>::Reg>(ins.a).add(first).cast::<Chunk<_>>().read();
+                let b = frame.at::<<O::B as Lane>::Reg>(ins.b).add(first).cast::<Chunk<_>>().read();
+                let c = frame.at::<<O::C as Lane>::Reg>(ins.c).add(first).cast::<Chunk<_>>().read();
+                let e = frame.at::<<O::E as Lane>::Reg>(cx.extra(ins.e, 4));
+                let e = e.add(first).cast::<Chunk<_>>().read();
+                let mut r = [<O::D as Lane>::Reg::default(); CHUNK];
+                for i in 0..CHUNK {
+                    let (a, b) = (O::A::from_reg(a[i]), O::B::from_reg(b[i]));
+                    r[i] = O::lane(a, b, O::C::from_reg(c[i]), O::E::from_reg(e[i])).into_reg();
+                }
+                store_chunk(frame.at::<<O::D as Lane>::Reg>(ins.d).add(first), r, part);
+            }
+        }
+        Flow::Next
+    }
+}
+
+struct TestBody<O>(PhantomData<O>);
+
+impl<O: Test> Body for TestBody<O> {
+    #[inline(always)]
+    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: operands by the emitter.
+        unsafe {
+            let holds = alu::test::<O>(&*frame.at::<alu::Regs<O::A>>(ins.a));
+            frame.set_predicate(ins.d, holds, mask);
+        }
+        Flow::Next
+    }
+}
+
+/// `setp p|q` of packed halves.
+struct SetPredicatePairBody<C>(PhantomData<C>);
+
+impl<C> Body for SetPredicatePairBody<C>
+where
+    C: Compare,
+    C::A: Lane<Reg = u32>,
+{
+    #[inline(always)]
+    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: operands by the emitter; destination 1 is in the operand list.
+        unsafe {
+            let (low, high) = alu::compare_pair::<C>(&*frame.at(ins.a), &*frame.at(ins.b));
+            let c = frame.predicate(ins.c);
+            let second = cx.extra(ins.e, 1);
+            frame.set_predicate(ins.d, joined(ins.x, low, c), mask);
+            frame.set_predicate(second, joined(ins.x, high, c), mask);
+        }
+        Flow::Next
+    }
+}
+
+/// `set` of packed halves.
+struct SetPairBody<C, D>(PhantomData<(C, D)>);
+
+impl<C, D> Body for SetPairBody<C, D>
+where
+    C: Compare,
+    C::A: Lane<Reg = u32>,
+    D: Truth<Reg = u32>,
+{
+    #[inline(always)]
+    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: operands by the emitter.
+        unsafe {
+            let (low, high) = alu::compare_pair::<C>(&*frame.at(ins.a), &*frame.at(ins.b));
+            let c = frame.predicate(ins.c);
+            let mut r = [0u32; LANES];
+            alu::expand_pair::<D>(joined(ins.x, low, c), joined(ins.x, high, c), &mut r);
+            alu::blend(mask, &r, &mut *frame.at(ins.d));
+        }
+        Flow::Next
+    }
+}
+
+/// A carry chain's instruction: sources a, b, c, carry in; destinations d and, if `WRITES`, carry out.
+struct CarryBody<O, const WRITES: bool>(PhantomData<O>);
+
+impl<O: Carry, const WRITES: bool> Body for CarryBody<O, WRITES> {
+    #[inline(always)]
+    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: operands by the emitter; the list holds one or two destinations and four sources.
+        unsafe {
+            let (a, b, c) = (
+                frame.at::<alu::Regs<O::T>>(ins.a).read(),
+                frame.at::<alu::Regs<O::T>>(ins.b).read(),
+                frame.at::<alu::Regs<O::T>>(ins.c).read(),
+            );
+            let dsts = if WRITES { 2 } else { 1 };
+            let carries = frame.predicate(cx.extra(ins.e, dsts + 3));
+            let mut r = [<O::T as Lane>::Reg::default(); LANES];
+            let out = alu::int::carry::<O>(&a, &b, &c, carries, &mut r);
+            alu::blend(mask, &r, &mut *frame.at(ins.d));
+            if WRITES {
+                frame.set_predicate(cx.extra(ins.e, 1), out, mask);
+            }
+        }
+        Flow::Next
+    }
+}
+
 /// A computational instruction's handler and the shape of its operands.
 pub(in crate::exec) struct Computation {
     pub(in crate::exec) run: OpFn,
@@ -250,6 +366,8 @@ pub(in crate::exec) struct Computation {
     pub(in crate::exec) sources: Vec<Width>,
     /// Value of `ins.x`.
     pub(in crate::exec) x: u32,
+    /// Whether it is part of a carry chain, and writes the condition code.
+    pub(in crate::exec) carry: Option<CarryOut>,
 }
 
 /// The handler of `opcode` with `modifiers`, for `level`.
@@ -271,7 +389,7 @@ fn width<L: Lane>() -> Width {
 
 impl Build {
     fn simple<B: Body>(self, d: Width, sources: Vec<Width>) -> Computation {
-        Computation { run: pick::<B>(self.level), run_pair: None, d, sources, x: 0 }
+        Computation { run: pick::<B>(self.level), run_pair: None, d, sources, x: 0, carry: None }
     }
 }
 
@@ -306,6 +424,7 @@ impl forms::Visitor for Build {
             d: Width::Pred,
             sources: vec![w, w, Width::Pred],
             x: encode_join(join),
+            carry: None,
         }
     }
 
@@ -315,5 +434,51 @@ impl forms::Visitor for Build {
             x: encode_join(join),
             ..self.simple::<SetBody<C, D>>(width::<D>(), vec![w, w, Width::Pred])
         }
+    }
+
+    fn quaternary<O: Quaternary>(self) -> Option<Computation> {
+        let sources = vec![width::<O::A>(), width::<O::B>(), width::<O::C>(), width::<O::E>()];
+        Some(self.simple::<QuaternaryBody<O>>(width::<O::D>(), sources))
+    }
+
+    fn test<O: Test>(self) -> Option<Computation> {
+        Some(self.simple::<TestBody<O>>(Width::Pred, vec![width::<O::A>()]))
+    }
+
+    fn set_predicate_pair<C>(self, join: Option<BoolOp>) -> Option<Computation>
+    where
+        C: Compare,
+        C::A: Lane<Reg = u32>,
+    {
+        let run = pick::<SetPredicatePairBody<C>>(self.level);
+        Some(Computation {
+            run,
+            run_pair: Some(run),
+            d: Width::Pred,
+            sources: vec![Width::W32, Width::W32, Width::Pred],
+            x: encode_join(join),
+            carry: None,
+        })
+    }
+
+    fn set_pair<C, D>(self, join: Option<BoolOp>) -> Option<Computation>
+    where
+        C: Compare,
+        C::A: Lane<Reg = u32>,
+        D: Truth<Reg = u32>,
+    {
+        let sources = vec![Width::W32, Width::W32, Width::Pred];
+        let set = self.simple::<SetPairBody<C, D>>(Width::W32, sources);
+        Some(Computation { x: encode_join(join), ..set })
+    }
+
+    fn carry<O: Carry>(self, out: CarryOut) -> Option<Computation> {
+        let w = width::<O::T>();
+        let sources = vec![w; O::SOURCES];
+        let computation = match out {
+            CarryOut::Write => self.simple::<CarryBody<O, true>>(w, sources),
+            CarryOut::Discard => self.simple::<CarryBody<O, false>>(w, sources),
+        };
+        Some(Computation { carry: Some(out), ..computation })
     }
 }
