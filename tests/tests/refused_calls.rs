@@ -16,7 +16,8 @@ const CALLS: &[(&str, &[u32])] = &[
     ("overrun-copy", &[1]),
     ("huge-allocation", &[2]),
     ("cut-ptx", &[218]),
-    ("unknown-instruction", &[218]),
+    // The software GPU translates a kernel when it is looked up, and then says that it cannot.
+    ("unknown-instruction", &[218, 801]),
     ("cut-fatbin", &[200, 218]),
     ("corrupt-fatbin", &[200]),
     ("no-image", &[200, 218]),

@@ -74,7 +74,8 @@ pub(crate) fn call(context: &Context, name: &str, address: u64) -> Result<()> {
         "huge-allocation" => Ok(DeviceBuffer::<u8>::new(context, 1 << 50).map(drop)?),
         "cut-ptx" => Ok(context.load_ptx(&PTX[..PTX.len() / 2]).map(drop)?),
         "unknown-instruction" => {
-            Ok(context.load_ptx(&PTX.replace("mad.lo.u32", "mad.sideways.u32")).map(drop)?)
+            let module = context.load_ptx(&PTX.replace("mad.lo.u32", "mad.sideways.u32"))?;
+            module.function("step").map(drop).map_err(Into::into)
         }
         "good-fatbin" => load_image(context, &fatbin()),
         "cut-fatbin" => load_image(context, &shortened(fatbin())),
