@@ -48,7 +48,7 @@ pub(crate) struct Kernel {
     functions: RwLock<Vec<(usize, u32, Arc<Function>)>>,
 }
 
-/// Makes a library of code for each device. A context that is current and alive gets it at once where `eager`.
+/// Makes a library of code for each device; nothing is loaded yet.
 pub(crate) fn create(
     client: &Client,
     codes: Vec<Arc<Code<'static>>>,

@@ -46,9 +46,9 @@ pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) ->
     })
 }
 
-/// The older form refuses while the context is active.
+/// The older form's name differs, its behaviour does not.
 pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -> CUresult {
-    // SAFETY: the same function by its newer name, which changes active contexts too.
+    // SAFETY: the same function by its newer name.
     unsafe { cuDevicePrimaryCtxSetFlags_v2(dev, flags) }
 }
 
