@@ -60,6 +60,10 @@ fn statement<'a>(cursor: &mut Cursor<'a>, body: &mut Body<'a>) -> Result<(), Par
     }
     let opcode = cursor.opcode_from(start)?;
     let operands = operand_list(cursor, &mut body.operands)?;
+    let least = least_operands(opcode);
+    if operands.end - operands.start < least {
+        return cursor.error(format!("{opcode} needs at least {least} operands"));
+    }
     body.statements.push(Statement::Instruction(Instruction {
         opcode,
         guard,
@@ -68,6 +72,18 @@ fn statement<'a>(cursor: &mut Cursor<'a>, body: &mut Body<'a>) -> Result<(), Par
         column,
     }));
     Ok(())
+}
+
+/// How many operands an instruction has whatever its modifiers: what has fewer is no PTX, whereas a form that is
+/// not known may be one of a newer ISA.
+fn least_operands(opcode: &str) -> u32 {
+    match opcode.split('.').next().unwrap_or_default() {
+        "add" | "sub" | "mul" | "div" | "rem" | "min" | "max" | "and" | "or" | "xor" | "shl"
+        | "shr" | "setp" => 3,
+        "mad" | "fma" | "selp" => 4,
+        "mov" | "ld" | "st" | "cvt" | "cvta" | "neg" | "not" | "abs" => 2,
+        _ => 0,
+    }
 }
 
 fn guard<'a>(cursor: &mut Cursor<'a>) -> Result<Option<Guard<'a>>, ParseError> {
