@@ -1,16 +1,17 @@
 //! The other side of the shell: what `nvidia-cuda-mps-control` does with a command, a script or a user at a terminal.
 
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use link::socket::{Connection, SocketError};
+use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::Hello;
 use link::wire::ui::{DaemonState, UiReply, UiRequest};
-use link::wire::{MAX_PACKET_BYTES, PROTOCOL_VERSION};
+
+use rustix::io::Errno;
 
 use crate::directories::Directories;
-use crate::packet::{self, Received};
 
 /// A daemon answers within this time; only `quit` may take longer, for it waits for clients.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -48,8 +49,7 @@ pub enum FrontendError {
 /// A connection to a daemon, as a front end.
 #[derive(Debug)]
 pub struct Frontend {
-    socket: OwnedFd,
-    buffer: Vec<u8>,
+    socket: Connection,
 }
 
 /// What a command came to.
@@ -70,13 +70,17 @@ impl Frontend {
     /// [`FrontendError`].
     pub fn connect(directories: &Directories) -> Result<Self, FrontendError> {
         let path = directories.socket();
-        let socket = packet::connect(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::NotADirectory => FrontendError::NoDaemon { socket: path.clone() },
-            _ => FrontendError::Connect { socket: path.clone(), source },
+        let socket = Connection::connect(&path, ANSWER_LIMIT).map_err(|error| match error {
+            SocketError::Connect {
+                source: Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR,
+                ..
+            } => FrontendError::NoDaemon { socket: path.clone() },
+            SocketError::Connect { source, .. } => {
+                FrontendError::Connect { socket: path.clone(), source: source.into() }
+            }
+            other => broken(other),
         })?;
-        let frontend = Frontend { socket, buffer: vec![0; MAX_PACKET_BYTES] };
+        let frontend = Frontend { socket };
         frontend.send(&Hello::Ui { protocol: PROTOCOL_VERSION })?;
         Ok(frontend)
     }
@@ -88,7 +92,8 @@ impl Frontend {
     pub fn command(&mut self, line: &str) -> Result<Answer, FrontendError> {
         let is_quit = line.split_ascii_whitespace().next() == Some("quit");
         self.send(&UiRequest::Command { line: line.to_owned() })?;
-        let reply = self.receive(if is_quit { None } else { Some(ANSWER_LIMIT) })?;
+        let reply =
+            self.receive(if is_quit { Patience::UntilItEnds } else { Patience::Limited })?;
         let UiReply::Command { output, error, exit_status } = reply else {
             return Err(broken("the daemon answered another question"));
         };
@@ -105,39 +110,43 @@ impl Frontend {
     /// [`FrontendError::Broken`].
     pub fn state(&mut self) -> Result<DaemonState, FrontendError> {
         self.send(&UiRequest::State)?;
-        match self.receive(Some(ANSWER_LIMIT))? {
+        match self.receive(Patience::Limited)? {
             UiReply::State(state) => Ok(state),
             UiReply::Command { .. } => Err(broken("the daemon answered another question")),
         }
     }
 
     fn send<T: serde::Serialize>(&self, message: &T) -> Result<(), FrontendError> {
-        packet::encode(message)
-            .and_then(|bytes| packet::send(self.socket.as_fd(), &bytes, None))
-            .map_err(broken)
+        self.socket.send(message, &[], ANSWER_LIMIT).map_err(broken)
     }
 
-    fn receive(&mut self, limit: Option<Duration>) -> Result<UiReply, FrontendError> {
-        match packet::wait_readable(&self.socket, limit) {
-            Ok(true) => {}
-            Ok(false) => return Err(broken("the daemon does not answer")),
-            Err(error) => return Err(broken(error)),
-        }
-        match packet::receive(self.socket.as_fd(), &mut self.buffer) {
-            Ok(Received::Message(reply)) => Ok(reply),
-            Ok(Received::Closed) => Err(broken("the daemon closed the connection")),
-            Ok(Received::Garbage | Received::Nothing) => {
-                Err(broken("the daemon's answer cannot be read"))
+    fn receive(&mut self, patience: Patience) -> Result<UiReply, FrontendError> {
+        loop {
+            match self.socket.receive(ANSWER_LIMIT) {
+                Ok(received) => return Ok(received.message),
+                Err(SocketError::TimedOut(_)) if patience == Patience::UntilItEnds => {}
+                Err(error) => return Err(broken(error)),
             }
-            Err(error) => Err(broken(error)),
         }
     }
 
     /// The daemon is gone when it has closed.
     fn wait_for_end(&self) -> Result<(), FrontendError> {
-        packet::wait_readable(&self.socket, Some(EXIT_LIMIT)).map_err(broken)?;
-        Ok(())
+        match self.socket.receive::<UiReply>(EXIT_LIMIT) {
+            Err(SocketError::Closed) => Ok(()),
+            Ok(_) => Err(broken("the daemon answered twice")),
+            Err(error) => Err(broken(error)),
+        }
     }
+}
+
+/// How long a front end waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// [`ANSWER_LIMIT`].
+    Limited,
+    /// As long as the daemon is there.
+    UntilItEnds,
 }
 
 fn broken(reason: impl std::fmt::Display) -> FrontendError {

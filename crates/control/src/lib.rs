@@ -13,5 +13,4 @@ pub mod daemon;
 pub mod directories;
 pub mod frontend;
 pub mod log;
-mod packet;
 pub mod values;

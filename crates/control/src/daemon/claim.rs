@@ -5,23 +5,22 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use link::socket::{Listener, SocketError};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::StartError;
 use crate::directories::Directories;
-use crate::packet;
 
 /// A directory that is ours; its files go when this is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
     directories: Directories,
-    listener: OwnedFd,
+    listener: Listener,
     _lock: File,
 }
 
@@ -42,7 +41,7 @@ impl Claim {
             move |source| StartError::File { path, source }
         };
         remove_stale(&socket).map_err(in_file(&socket))?;
-        let listener = packet::listen(&socket).map_err(in_file(&socket))?;
+        let listener = Listener::bind(&socket).map_err(into_io).map_err(in_file(&socket))?;
         // Root serves everybody; a user's daemon only that user, so others are kept out by the file system already.
         let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
         fs::set_permissions(&socket, Permissions::from_mode(mode)).map_err(in_file(&socket))?;
@@ -52,8 +51,8 @@ impl Claim {
         Ok(claim)
     }
 
-    pub(super) fn listener(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+    pub(super) fn listener(&self) -> &Listener {
+        &self.listener
     }
 
     fn write_pid_file(&self, path: &Path) -> io::Result<()> {
@@ -121,6 +120,13 @@ fn refuse_native_daemon(directories: &Directories) -> Result<(), StartError> {
             Err(StartError::NativeDaemon { path: directories.pipe().to_owned() })
         }
         Err(_) => Ok(()),
+    }
+}
+
+fn into_io(error: SocketError) -> io::Error {
+    match error {
+        SocketError::Kernel(errno) => errno.into(),
+        other => io::Error::other(other),
     }
 }
 

@@ -4,10 +4,9 @@
 //! user has a share of the connections; a front end's next line is read only after its last one was answered.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use link::socket::{Connection as Socket, SocketError};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal};
 use link::wire::daemon::Peer;
@@ -16,7 +15,6 @@ use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::core::ConnectionId;
-use crate::packet::{self, Received};
 
 /// A connection says what it is within this time.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -24,6 +22,8 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 const MAX_CONNECTIONS: usize = 4096;
 /// Descriptors kept free for logs, servers and what passes through.
 const SPARE_DESCRIPTORS: u64 = 128;
+/// A peer that has no room for its answer is not waited for.
+const NO_WAIT: Duration = Duration::ZERO;
 /// `CUDA_ERROR_MPS_RPC_FAILURE`.
 const RPC_FAILURE: u32 = 806;
 
@@ -42,7 +42,7 @@ enum Role {
 
 #[derive(Debug)]
 struct Connection {
-    socket: OwnedFd,
+    socket: Socket,
     peer: Peer,
     role: Role,
 }
@@ -85,8 +85,8 @@ impl Connections {
     }
 
     /// Takes a new connection, unless its user has too many.
-    pub(super) fn add(&mut self, socket: OwnedFd, now: Instant) -> io::Result<bool> {
-        let peer = link::peer::credentials(socket.as_fd())?;
+    pub(super) fn add(&mut self, socket: Socket, now: Instant) -> Result<bool, SocketError> {
+        let peer = socket.peer()?;
         let of_user = self.open.values().filter(|other| other.peer.uid == peer.uid).count();
         if self.open.len() >= self.max || of_user >= self.max / 2 {
             return Ok(false);
@@ -98,7 +98,7 @@ impl Connections {
     }
 
     /// What to poll.
-    pub(super) fn polled(&self) -> impl Iterator<Item = (ConnectionId, &OwnedFd, PollFlags)> {
+    pub(super) fn polled(&self) -> impl Iterator<Item = (ConnectionId, &Socket, PollFlags)> {
         self.open.iter().map(|(id, connection)| {
             let flags = match connection.role {
                 Role::New(_) | Role::Ui => PollFlags::IN,
@@ -121,18 +121,18 @@ impl Connections {
     }
 
     /// Looks at a connection that poll named.
-    pub(super) fn act(&mut self, id: ConnectionId, buffer: &mut [u8]) -> Act {
+    pub(super) fn act(&mut self, id: ConnectionId) -> Act {
         let Some(connection) = self.open.get_mut(&id) else { return Act::Nothing };
         match connection.role {
-            Role::New(_) => connection.hello(buffer),
-            Role::Ui => connection.request(buffer),
+            Role::New(_) => connection.hello(),
+            Role::Ui => connection.request(),
             Role::Client => Act::Closed("A client gave up waiting for a server"),
             Role::BusyUi => Act::Closed("UI closed"),
         }
     }
 
     /// Forgets a connection, which closes it unless its socket is kept.
-    pub(super) fn remove(&mut self, id: ConnectionId) -> Option<OwnedFd> {
+    pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Socket> {
         self.open.remove(&id).map(|connection| connection.socket)
     }
 
@@ -147,8 +147,10 @@ impl Connections {
     pub(super) fn reply(&mut self, id: ConnectionId, reply: &UiReply) {
         let Some(connection) = self.open.get_mut(&id) else { return };
         connection.role = Role::Ui;
-        let bytes = packet::encode(reply).or_else(|_| packet::encode(&too_long()));
-        let sent = bytes.and_then(|bytes| packet::send(connection.socket.as_fd(), &bytes, None));
+        let mut sent = connection.socket.send(reply, &[], NO_WAIT);
+        if matches!(sent, Err(SocketError::TooLong)) {
+            sent = connection.socket.send(&too_long(), &[], NO_WAIT);
+        }
         if sent.is_err() {
             self.open.remove(&id);
         }
@@ -163,54 +165,61 @@ impl Connection {
         }
     }
 
-    fn hello(&mut self, buffer: &mut [u8]) -> Act {
-        match packet::receive(self.socket.as_fd(), buffer) {
-            Ok(Received::Nothing) => Act::Nothing,
-            Ok(Received::Message(Hello::Client(hello))) if hello.protocol == PROTOCOL_VERSION => {
+    fn hello(&mut self) -> Act {
+        match self.socket.try_receive().map(message) {
+            Ok(None) => Act::Nothing,
+            Ok(Some(Hello::Client(hello))) if hello.protocol == PROTOCOL_VERSION => {
                 self.role = Role::Client;
                 Act::Client(self.peer, Box::new(hello))
             }
-            Ok(Received::Message(Hello::Ui { protocol: PROTOCOL_VERSION })) => {
+            Ok(Some(Hello::Ui { protocol: PROTOCOL_VERSION })) => {
                 self.role = Role::Ui;
                 Act::Ui
             }
-            Ok(Received::Message(
-                Hello::Client(ClientHello { protocol, .. }) | Hello::Ui { protocol },
-            )) => {
+            Ok(Some(Hello::Client(ClientHello { protocol, .. }) | Hello::Ui { protocol })) => {
                 let message = format!(
                     "this daemon speaks version {PROTOCOL_VERSION} of the protocol, its peer version {protocol}: use one release of OpenMPS for both"
                 );
                 refuse(&self.socket, RPC_FAILURE, message);
                 Act::Closed("Unknown type of connection: another version of the protocol")
             }
-            Ok(Received::Garbage) => Act::Closed("Unknown type of connection"),
-            Ok(Received::Closed) | Err(_) => {
-                Act::Closed("Unable to read new connection type information")
-            }
+            Err(error) if is_garbage(&error) => Act::Closed("Unknown type of connection"),
+            Err(_) => Act::Closed("Unable to read new connection type information"),
         }
     }
 
-    fn request(&mut self, buffer: &mut [u8]) -> Act {
-        match packet::receive(self.socket.as_fd(), buffer) {
-            Ok(Received::Nothing) => Act::Nothing,
-            Ok(Received::Message(request)) => {
+    fn request(&mut self) -> Act {
+        match self.socket.try_receive().map(message) {
+            Ok(None) => Act::Nothing,
+            Ok(Some(request)) => {
                 self.role = Role::BusyUi;
                 match request {
                     UiRequest::Command { line } => Act::UiLine(self.peer, line),
                     UiRequest::State => Act::UiState,
                 }
             }
-            Ok(Received::Garbage) => Act::Closed("UI sent what is no command"),
-            Ok(Received::Closed) | Err(_) => Act::Closed("UI closed"),
+            Err(error) if is_garbage(&error) => Act::Closed("UI sent what is no command"),
+            Err(_) => Act::Closed("UI closed"),
         }
     }
 }
 
 /// A peer that does not take its refusal learns it from the closing.
-fn refuse(socket: &OwnedFd, code: u32, message: String) {
-    if let Ok(bytes) = packet::encode(&HelloReply::Refused(Refusal { code, message })) {
-        let _ = packet::send(socket.as_fd(), &bytes, None);
-    }
+fn refuse(socket: &Socket, code: u32, message: String) {
+    let _ = socket.send(&HelloReply::Refused(Refusal { code, message }), &[], NO_WAIT);
+}
+
+/// Descriptors that came along are closed: nobody sends the daemon any.
+fn message<T>(received: Option<link::socket::Received<T>>) -> Option<T> {
+    received.map(|received| received.message)
+}
+
+/// Something came, but no message.
+fn is_garbage(error: &SocketError) -> bool {
+    matches!(
+        error,
+        SocketError::NotUnderstood(_) | SocketError::TooLong | SocketError::DescriptorsLost
+    )
 }
 
 fn too_long() -> UiReply {

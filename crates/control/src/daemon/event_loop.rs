@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use link::wire::MAX_PACKET_BYTES;
+use link::socket::Listener;
 use link::wire::daemon::ToServer;
 use link::wire::ui::UiReply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +21,6 @@ use super::{Options, StartError};
 use crate::core::command::Pid;
 use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
 use crate::log::{ControlLog, open_for_append};
-use crate::packet;
 
 /// The CUDA version that clients are told, in the form that the original logs.
 const BINARY_VERSION: u32 = 13000;
@@ -52,7 +51,6 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         connections: Connections::new(),
         servers: BTreeMap::new(),
         started: Instant::now(),
-        buffer: vec![0; MAX_PACKET_BYTES],
         options,
     };
     daemon.log_start(&complaints);
@@ -132,7 +130,6 @@ struct Daemon {
     connections: Connections,
     servers: BTreeMap<Pid, ServerProcess>,
     started: Instant,
-    buffer: Vec<u8>,
     options: Options,
 }
 
@@ -176,10 +173,10 @@ impl Daemon {
     }
 
     /// Waits for something to happen or some deadline to pass.
-    fn wait(&self, listener: BorrowedFd<'_>, signals: &Signals) -> io::Result<Vec<Token>> {
+    fn wait(&self, listener: &Listener, signals: &Signals) -> io::Result<Vec<Token>> {
         let mut tokens = vec![Token::Listener, Token::StopSignal, Token::ReopenLogs];
         let mut fds = vec![
-            PollFd::from_borrowed_fd(listener, PollFlags::IN),
+            PollFd::new(listener, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.stop.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(signals.reopen_logs.as_fd(), PollFlags::IN),
         ];
@@ -235,7 +232,7 @@ impl Daemon {
 
     fn accept(&mut self, claim: &Claim) {
         for _ in 0..ACCEPTS_PER_ROUND {
-            let socket = match packet::accept(claim.listener()) {
+            let socket = match claim.listener().try_accept() {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
                 Err(error) => {
@@ -253,7 +250,7 @@ impl Daemon {
     }
 
     fn connection_acts(&mut self, connection: ConnectionId, events: &mut VecDeque<Event>) {
-        match self.connections.act(connection, &mut self.buffer) {
+        match self.connections.act(connection) {
             Act::Client(peer, hello) => {
                 events.push_back(Event::ClientArrived { connection, peer, hello: *hello });
             }
@@ -274,7 +271,7 @@ impl Daemon {
         if server.flush().is_err() {
             return server.hang_up();
         }
-        match server.hear(&mut self.buffer) {
+        match server.hear() {
             Heard::Message(message) => {
                 events.push_back(Event::ServerSaid { server: pid, message: *message });
             }
@@ -286,7 +283,7 @@ impl Daemon {
     fn reap_server(&mut self, pid: Pid, events: &mut VecDeque<Event>) {
         let Some(server) = self.servers.get_mut(&pid) else { return };
         // Its last words come before its end.
-        while let Heard::Message(message) = server.hear(&mut self.buffer) {
+        while let Heard::Message(message) = server.hear() {
             events.push_back(Event::ServerSaid { server: pid, message: *message });
         }
         if let Some(exit) = server.exit() {
@@ -335,10 +332,10 @@ impl Daemon {
                     Err(error) => Event::SpawnFailed { uid, message: error.to_string() },
                 });
             }
-            Effect::Send { server, message } => self.send(server, &message.into(), None),
+            Effect::Send { server, message } => self.send(server, message.into(), None),
             Effect::Forward { connection, server, hello, peer } => {
                 if let Some(socket) = self.connections.remove(connection) {
-                    self.send(server, &ToServer::Attach { hello, peer }, Some(socket));
+                    self.send(server, ToServer::Attach { hello, peer }, Some(socket.into()));
                 }
             }
             Effect::Refuse { connection, code, message } => {
@@ -362,7 +359,7 @@ impl Daemon {
         None
     }
 
-    fn send(&mut self, pid: Pid, message: &ToServer, descriptor: Option<OwnedFd>) {
+    fn send(&mut self, pid: Pid, message: ToServer, descriptor: Option<OwnedFd>) {
         if let Some(server) = self.servers.get_mut(&pid)
             && let Err(error) = server.send(message, descriptor)
         {

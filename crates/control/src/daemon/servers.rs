@@ -9,6 +9,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use link::socket::{Connection as Socket, SocketError};
 use link::wire::daemon::{ToDaemon, ToServer};
 use rustix::io::FdFlags;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -17,7 +18,6 @@ use super::Options;
 use crate::core::ServerExit;
 use crate::core::command::Pid;
 use crate::log::open_for_append;
-use crate::packet::{self, Received};
 
 /// Shown for servers by `ps`, where scripts look for it.
 const SHOWN_NAME: &str = "nvidia-cuda-mps-server";
@@ -33,8 +33,8 @@ const NOBODY: u32 = 65534;
 pub(super) struct ServerProcess {
     child: Child,
     exit_fd: OwnedFd,
-    socket: Option<OwnedFd>,
-    unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    socket: Option<Socket>,
+    unsent: VecDeque<(ToServer, Option<OwnedFd>)>,
     /// Set once it has hung up.
     pub(super) kill_at: Option<Instant>,
 }
@@ -50,8 +50,8 @@ pub(super) enum Heard {
 impl ServerProcess {
     /// Starts a server for a user.
     pub(super) fn start(options: &Options, uid: u32, gid: Option<u32>) -> io::Result<Self> {
-        let (ours, theirs) = packet::pair()?;
-        rustix::io::ioctl_fionbio(&theirs, false)?;
+        let (ours, theirs) = Socket::pair().map_err(io::Error::other)?;
+        let theirs = OwnedFd::from(theirs);
         // Inherited by this child alone: the daemon has one thread, and closes it below.
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
         let log = || {
@@ -105,7 +105,7 @@ impl ServerProcess {
         &self.exit_fd
     }
 
-    pub(super) fn socket(&self) -> Option<&OwnedFd> {
+    pub(super) fn socket(&self) -> Option<&Socket> {
         self.socket.as_ref()
     }
 
@@ -117,40 +117,41 @@ impl ServerProcess {
     /// Queues a message and sends what can be sent. An error means that the server is stuck or gone.
     pub(super) fn send(
         &mut self,
-        message: &ToServer,
+        message: ToServer,
         descriptor: Option<OwnedFd>,
-    ) -> io::Result<()> {
+    ) -> Result<(), SocketError> {
         if self.unsent.len() >= MAX_UNSENT {
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "the server does not read its messages",
-            ));
+            return Err(SocketError::TimedOut(Duration::ZERO));
         }
-        self.unsent.push_back((packet::encode(message)?, descriptor));
+        self.unsent.push_back((message, descriptor));
         self.flush()
     }
 
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    /// Sends what waits for room.
+    pub(super) fn flush(&mut self) -> Result<(), SocketError> {
         let Some(socket) = &self.socket else {
             self.unsent.clear();
             return Ok(());
         };
-        while let Some((bytes, descriptor)) = self.unsent.front() {
-            match packet::send(socket.as_fd(), bytes, descriptor.as_ref().map(AsFd::as_fd)) {
+        while let Some((message, descriptor)) = self.unsent.front() {
+            let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
+            match socket.send(message, &descriptors, Duration::ZERO) {
                 Ok(()) => drop(self.unsent.pop_front()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(SocketError::TimedOut(_)) => return Ok(()),
+                // A client whose hello grew too long on the way: its socket closes, which tells it.
+                Err(SocketError::TooLong) => drop(self.unsent.pop_front()),
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    pub(super) fn hear(&mut self, buffer: &mut [u8]) -> Heard {
+    pub(super) fn hear(&mut self) -> Heard {
         let Some(socket) = &self.socket else { return Heard::Nothing };
-        match packet::receive(socket.as_fd(), buffer) {
-            Ok(Received::Message(message)) => Heard::Message(Box::new(message)),
-            Ok(Received::Nothing) => Heard::Nothing,
-            Ok(Received::Garbage | Received::Closed) | Err(_) => Heard::HungUp,
+        match socket.try_receive() {
+            Ok(Some(received)) => Heard::Message(Box::new(received.message)),
+            Ok(None) => Heard::Nothing,
+            Err(_) => Heard::HungUp,
         }
     }
 
