@@ -19,8 +19,14 @@ use crate::directories::Directories;
 /// A directory that is ours; its files go when this is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
-    directories: Directories,
     listener: Listener,
+    _files: Files,
+}
+
+/// The daemon's files, some of them not there yet.
+#[derive(Debug)]
+struct Files {
+    directories: Directories,
     _lock: File,
 }
 
@@ -34,43 +40,44 @@ impl Claim {
             .create(pipe)
             .map_err(|source| StartError::PipeDirectory { path: pipe.to_owned(), source })?;
         let lock = take_lock(directories)?;
+        let files = Files { directories: directories.clone(), _lock: lock };
         refuse_native_daemon(directories)?;
+        // Before the socket: who is answered finds the pid file.
+        let pid_file = directories.pid_file();
+        write_pid_file(&pid_file).map_err(in_file(&pid_file))?;
         let socket = directories.socket();
-        let in_file = |path: &Path| {
-            let path = path.to_owned();
-            move |source| StartError::File { path, source }
-        };
         remove_stale(&socket).map_err(in_file(&socket))?;
         let listener = Listener::bind(&socket).map_err(into_io).map_err(in_file(&socket))?;
         // Root serves everybody; a user's daemon only that user, so others are kept out by the file system already.
         let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
         fs::set_permissions(&socket, Permissions::from_mode(mode)).map_err(in_file(&socket))?;
-        let claim = Claim { directories: directories.clone(), listener, _lock: lock };
-        let pid_file = directories.pid_file();
-        claim.write_pid_file(&pid_file).map_err(in_file(&pid_file))?;
-        Ok(claim)
+        Ok(Claim { listener, _files: files })
     }
 
     pub(super) fn listener(&self) -> &Listener {
         &self.listener
     }
-
-    fn write_pid_file(&self, path: &Path) -> io::Result<()> {
-        remove_stale(path)?;
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
-        writeln!(file, "{}", std::process::id())
-    }
 }
 
-impl Drop for Claim {
+impl Drop for Files {
     fn drop(&mut self) {
         // Still locked: nobody else can have put theirs in our place.
-        for path in
-            [self.directories.socket(), self.directories.pid_file(), self.directories.lock()]
-        {
+        let directories = &self.directories;
+        for path in [directories.socket(), directories.pid_file(), directories.lock()] {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+fn write_pid_file(path: &Path) -> io::Result<()> {
+    remove_stale(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+    writeln!(file, "{}", std::process::id())
+}
+
+fn in_file(path: &Path) -> impl FnOnce(io::Error) -> StartError {
+    let path = path.to_owned();
+    move |source| StartError::File { path, source }
 }
 
 fn take_lock(directories: &Directories) -> Result<File, StartError> {
