@@ -265,7 +265,9 @@ fn nvidias_own_daemon_is_not_disturbed() {
     let directories = directories(&directory);
     std::fs::create_dir_all(directories.pipe()).unwrap();
     let _native = std::os::unix::net::UnixListener::bind(directories.native_socket()).unwrap();
+    std::fs::write(directories.pid_file(), "1\n").unwrap();
     let result = run(options(&directory, Provisioning::OneUserAtATime));
+    assert_eq!(std::fs::read_to_string(directories.pid_file()).unwrap(), "1\n");
     assert!(matches!(result, Err(StartError::NativeDaemon { .. })), "{result:?}");
     assert!(directories.native_socket().exists() && !directories.socket().exists());
 }

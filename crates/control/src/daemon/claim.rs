@@ -39,9 +39,10 @@ impl Claim {
             .mode(0o755)
             .create(pipe)
             .map_err(|source| StartError::PipeDirectory { path: pipe.to_owned(), source })?;
+        // Before anything is made: its pid file has the name of ours.
+        refuse_native_daemon(directories)?;
         let lock = take_lock(directories)?;
         let files = Files { directories: directories.clone(), _lock: lock };
-        refuse_native_daemon(directories)?;
         // Before the socket: who is answered finds the pid file.
         let pid_file = directories.pid_file();
         write_pid_file(&pid_file).map_err(in_file(&pid_file))?;
