@@ -173,8 +173,9 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// A PID that may be missing; 0 counts as missing, as in the original.
     fn optional_pid(&mut self) -> Option<Pid> {
-        self.rest.clone().next().map(|_| self.pid("server PID"))
+        self.rest.clone().next().map(|_| self.pid("server PID")).filter(|pid| *pid != 0)
     }
 
     /// A value; its absence is the error of an empty one.
@@ -270,6 +271,7 @@ mod tests {
             assert_eq!(parsed.command, Command::GetClientList(0));
             assert!(parsed.complaint.is_some(), "{line}");
         }
+        assert_eq!(command("get_device_client_list 0"), Command::GetDeviceClientList(None));
         assert_eq!(parse_line("ps -p").command, Command::Ps(Some(0)));
         assert_eq!(parse_line("start_server -uid x").command, Command::StartServer(None));
         assert!(parse_line("quit -t soon").complaint.is_some());
