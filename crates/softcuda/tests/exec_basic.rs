@@ -184,7 +184,7 @@ fn integers_of_64_bits() {
             .iter()
             .zip(&b)
             .map(|(&a, &b)| {
-                let high = (i128::from(a) * i128::from(b) >> 64) as i64;
+                let high = ((i128::from(a) * i128::from(b)) >> 64) as i64;
                 a.wrapping_mul(b)
                     .wrapping_add(a / b)
                     .wrapping_sub(a % b)
@@ -249,7 +249,8 @@ fn local_arrays_are_private() {
         let kernel = program.kernel("local_array").unwrap();
         m.run(launch(&kernel, [1, 1, 1], [64, 1, 1], Params::new().push(out).push(5i32)), FUEL)
             .unwrap();
-        let expected: Vec<i32> = (0..64).map(|t| (0..5).map(|i| (i * 7 & 31) * t).sum()).collect();
+        let expected: Vec<i32> =
+            (0..64).map(|t| (0..5).map(|i| ((i * 7) & 31) * t).sum()).collect();
         assert_eq!(m.read::<i32>(out, 64), expected);
     });
 }

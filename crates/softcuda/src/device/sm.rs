@@ -10,6 +10,10 @@ use crate::exec::BlockRun;
 pub(crate) const PATIENCE_SLICES: u32 = 4;
 
 /// How far a resident block is.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most slots hold a begun block, and a box would be one more allocation each"
+)]
 pub(crate) enum Stage {
     /// Placed, not yet begun: the block's index. Its registers are made by the worker that runs it first.
     Fresh([u32; 3]),

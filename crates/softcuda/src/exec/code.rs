@@ -30,8 +30,6 @@ pub(super) enum Flow {
     Collective,
     /// Another thread should run: the instruction is done, the fragment goes to the back.
     Pause,
-    /// The fragment waits for other blocks and tries the instruction again.
-    Retry,
     /// `Context::fault` holds a fault.
     Fault,
 }
@@ -123,7 +121,6 @@ pub(super) enum Special {
     LaneId,
     WarpId,
     NwarpId,
-    SmId,
     NsmId,
     GridId,
     LanemaskEq,
@@ -150,11 +147,7 @@ impl Special {
     pub(super) fn is_per_launch(self) -> bool {
         !matches!(
             self,
-            Self::Ctaid(_)
-                | Self::SmId
-                | Self::ClusterId(_)
-                | Self::ClusterCtaid(_)
-                | Self::ClusterCtarank
+            Self::Ctaid(_) | Self::ClusterId(_) | Self::ClusterCtaid(_) | Self::ClusterCtarank
         )
     }
 }

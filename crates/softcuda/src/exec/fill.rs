@@ -113,7 +113,6 @@ fn special_value(special: Special, cx: &FillContext<'_>, lane: u32) -> u64 {
         Special::LaneId => lane,
         Special::WarpId => cx.warp,
         Special::NwarpId => launch.threads_per_block().div_ceil(32),
-        Special::SmId => 0,
         Special::NsmId => cx.nsmid,
         Special::GridId => return launch.grid_id,
         Special::LanemaskEq => 1 << lane,

@@ -41,10 +41,6 @@ impl Buffer {
         self.start.as_ptr()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Makes the buffer at least `len` bytes long; contents are lost if it grows. Whether it grew.
     pub(super) fn reserve(&mut self, len: usize) -> bool {
         if self.len >= len {

@@ -144,10 +144,6 @@ impl BlockRun {
                 self.isolate(w, index, lanes);
                 self.park_collective(w, index, function, frame);
             }
-            Flow::Retry => {
-                self.isolate(w, index, lanes);
-                self.warps[w].fragments[index].wait = Wait::Cluster;
-            }
         }
         Ok(())
     }

@@ -104,7 +104,7 @@ impl<'a> Lower<'a, '_> {
                     &[value],
                     &[word],
                     0,
-                    bit % 32 | each << 8,
+                    (bit % 32) | (each << 8),
                 );
                 value
             };
@@ -166,7 +166,7 @@ impl<'a> Lower<'a, '_> {
             for (index, part) in parts.iter().enumerate().skip(1) {
                 let value = self.source(part, Width::W32, ty)?;
                 let joined = self.ir.vreg(Width::W32);
-                let x = index as u32 * each | each << 8;
+                let x = (index as u32 * each) | (each << 8);
                 self.push(
                     pick::<InsertBits>(self.level),
                     Kind::Pure,

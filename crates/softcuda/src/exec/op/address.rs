@@ -50,7 +50,6 @@ pub(in crate::exec) trait AddressWord: Copy + Default {
     fn widen(self) -> u64;
     /// The low bits of an address.
     fn narrow(addr: u64) -> Self;
-    fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn xor(self, other: Self) -> Self;
     fn or(self, other: Self) -> Self;
@@ -70,10 +69,6 @@ macro_rules! address_word {
             #[inline(always)]
             fn narrow(addr: u64) -> Self {
                 addr as $t
-            }
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                self.wrapping_add(other)
             }
             #[inline(always)]
             fn sub(self, other: Self) -> Self {
@@ -214,9 +209,9 @@ impl Space for Global {
             return None;
         }
         let slot = Self::slot(ins);
-        if !Self::cached(cx.ranges[slot], addr, size)
-            && !(Self::refill(cx, slot, addr) && Self::cached(cx.ranges[slot], addr, size))
-        {
+        let reachable = Self::cached(cx.ranges[slot], addr, size)
+            || (Self::refill(cx, slot, addr) && Self::cached(cx.ranges[slot], addr, size));
+        if !reachable {
             cx.raise_access(FaultKind::IllegalAddress, access, addr, size as u32, lane);
             return None;
         }

@@ -50,17 +50,6 @@ impl Body for Trap {
     }
 }
 
-/// An instruction that cannot be executed, in a function that is refused only if it gets here.
-pub(in crate::exec) struct Illegal;
-
-impl Body for Illegal {
-    #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, _: &Ins, _: Frame, mask: u32) -> Flow {
-        cx.raise(FaultKind::IllegalInstruction, mask.trailing_zeros(), "");
-        Flow::Fault
-    }
-}
-
 /// `fence`, `membar` and the fences of acquire, release and volatile accesses.
 pub(in crate::exec) struct Fence;
 

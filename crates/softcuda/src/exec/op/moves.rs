@@ -68,10 +68,6 @@ convert_handlers! {
     ZeroExtend: u32 => u64, |a| u64::from(a);
     /// Sign extension.
     SignExtend: u32 => u64, |a| a as i32 as i64 as u64;
-    /// Low half of a word.
-    LowHalf: u32 => u32, |a| a & 0xffff;
-    /// High half of a word.
-    HighHalf: u32 => u32, |a| a >> 16;
 }
 
 /// Bits `x >> 8` wide from bit `x & 255` of a word.
@@ -279,7 +275,6 @@ pub(in crate::exec) enum Counter {
     GlobalTimer,
     ActiveMask,
     SmId,
-    ActiveMask64,
     ClockHigh,
     GlobalTimerHigh,
     Zero,

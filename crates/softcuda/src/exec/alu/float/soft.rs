@@ -163,7 +163,7 @@ pub(crate) fn div(a: f64, b: f64, mode: Round) -> f64 {
     // At least 64 bits of quotient, and a sticky bit for the remainder.
     let shift = am.leading_zeros() as i32 + 63;
     let (dividend, divisor) = (u128::from(am) << shift, u128::from(bm));
-    let quotient = dividend / divisor << 1 | u128::from(dividend % divisor != 0);
+    let quotient = ((dividend / divisor) << 1) | u128::from(dividend % divisor != 0);
     round_f64(an != bn, quotient, ae - shift - be - 1, mode)
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn sqrt(a: f64, mode: Round) -> f64 {
     }
     let (_, sig, exponent) = unpack(a);
     // An even exponent and some 60 bits of root.
-    let shift = (sig.leading_zeros() as i32 + 60 & !1) + (exponent & 1);
+    let shift = ((sig.leading_zeros() as i32 + 60) & !1) + (exponent & 1);
     let square = u128::from(sig) << shift;
     let root = square.isqrt();
     round_f64(

@@ -37,7 +37,7 @@ pub(crate) fn to_odd(high: f64, low: f64) -> f32 {
     // NaN (from infinities) compares false.
     let above = if rest == 0.0 { low } else { rest };
     let inward = if nearest.is_sign_negative() { above > 0.0 } else { above < 0.0 };
-    let inexact = above > 0.0 || above < 0.0;
+    let inexact = above != 0.0 && !above.is_nan();
     // One step towards zero is one less in the magnitude's bits.
     f32::from_bits((nearest.to_bits() - u32::from(inward)) | u32::from(inexact))
 }
