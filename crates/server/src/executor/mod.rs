@@ -136,8 +136,10 @@ impl Executor {
                 Ok(Received { message, descriptors }) => self.handle(message, descriptors),
                 Err(SocketError::TimedOut(_)) => {}
                 Err(SocketError::Closed) => {
-                    // Session threads may be inside the driver; there is nothing to save here that the keeper does not have.
-                    return ExitCode::SUCCESS;
+                    // Session threads may be inside the driver, whose own clean-up would meet them; there is nothing
+                    // to save here that the keeper does not have, and the kernel frees what the device has of us.
+                    // SAFETY: ends the process at once; no destructor is owed to anybody.
+                    unsafe { libc::_exit(0) };
                 }
                 Err(error) => {
                     log_server!("The keeper cannot be understood: {error}");

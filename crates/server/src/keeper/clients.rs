@@ -84,10 +84,12 @@ impl Keeper {
             return CUresult::ERROR_INVALID_CONTEXT.0;
         };
         for (&device, &session) in &client.sessions {
-            log_server!(
-                "MPS server requesting client {{PID: {pid}, Context ID: {}}} to exit",
-                session
-            );
+            for context in client.contexts.iter().filter(|context| context.device == device) {
+                log_server!(
+                    "MPS server requesting client {{PID: {pid}, Context ID: {}}} to exit",
+                    context.context_id
+                );
+            }
             if let Some(executor) = &self.devices[device as usize].executor {
                 let code = CUresult::ERROR_MPS_CLIENT_TERMINATED.0;
                 executor.tell(&ToExecutor::EndSession { session, code }, &[]);

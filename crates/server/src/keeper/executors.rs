@@ -59,8 +59,9 @@ impl ExecutorProcess {
 
     /// Sends it a message; a failure shows as its end.
     pub(crate) fn tell(&self, message: &ToExecutor, descriptors: &[BorrowedFd<'_>]) {
-        if let Err(error) = self.connection.send(message, descriptors, PEER_TIMEOUT) {
-            log_server!("Executor {} cannot be told: {error}", self.pid());
+        match self.connection.send(message, descriptors, PEER_TIMEOUT) {
+            Ok(()) | Err(SocketError::Closed) => {}
+            Err(error) => log_server!("Executor {} cannot be told: {error}", self.pid()),
         }
     }
 
@@ -191,11 +192,9 @@ impl Keeper {
 
     /// The executor is gone: its clients' sessions with it. Their sockets are closed, so that their next call says so.
     fn executor_died(&mut self, device: usize) {
-        let Some(executor) = self.devices[device].executor.take() else { return };
+        let Some(executor) = &self.devices[device].executor else { return };
         let pid = executor.pid();
-        let status = executor.stop();
-        log_server!("Executor {pid} of device {device} ended unexpectedly ({status})");
-        self.devices[device].deaths += 1;
+        log_server!("Executor {pid} of device {device} is gone; its clients are disconnected");
         let sessions: Vec<u64> = self
             .sessions
             .iter()
@@ -206,7 +205,13 @@ impl Keeper {
             if let Some(client) = self.sessions.get(&id).map(|session| session.client) {
                 self.disconnect(client, "the executor that served it is gone");
             }
+            // While the executor's counters are still here.
             self.forget_session(id);
+        }
+        self.devices[device].deaths += 1;
+        if let Some(executor) = self.devices[device].executor.take() {
+            let status = executor.stop();
+            log_server!("Executor {pid} of device {device} ended unexpectedly ({status})");
         }
         if self.devices[device].deaths > MAX_DEATHS {
             log_server!("Executors of device {device} end too often; the server gives up");

@@ -56,7 +56,10 @@ fn native_driver() -> &'static PathBuf {
         if let Some(path) = std::env::var_os("OPENMPS_NATIVE_DRIVER") {
             return path.into();
         }
-        let built = Command::new(env!("CARGO")).args(["build", "-q", "-p", "softcuda"]).status();
+        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "-q", "-p", "softcuda", "--profile", profile])
+            .status();
         assert!(built.is_ok_and(|status| status.success()), "softcuda does not build");
         // .../target/debug/deps/black_box-HASH
         let program = std::env::current_exe().expect("this program's path");

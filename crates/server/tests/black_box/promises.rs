@@ -321,6 +321,7 @@ fn a_dead_executor_ends_its_clients_and_is_replaced() {
     let snapshot = server.snapshot();
     assert!(snapshot.clients.is_empty());
     assert_ne!(snapshot.devices[0].executor_pid, executor);
+    assert_eq!(snapshot.departed[0].kernels, 1);
     compute(&mut server.client(), 1000);
 }
 
