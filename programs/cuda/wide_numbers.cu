@@ -53,6 +53,7 @@ int main() {
     }
     DeviceArray<double> device_in(in), device_exact(kCount), device_functions(kCount);
     doubles<<<kGrid, kBlock>>>(device_in.get(), device_exact.get(), device_functions.get(), kCount);
+    CHECK(cudaGetLastError());
     std::vector<double> exact = device_exact.to_host(), functions = device_functions.to_host();
     for (int i = 0; i < kCount; ++i) {
         double x = in[i];
@@ -79,6 +80,7 @@ int main() {
     DeviceArray<unsigned long long> device_total(2);
     CHECK(cudaMemset(device_total.get(), 0, device_total.size_bytes()));
     integers<<<kGrid, kBlock>>>(device_wide.get(), device_out.get(), device_total.get(), kCount);
+    CHECK(cudaGetLastError());
     std::vector<long long> out = device_out.to_host();
     std::vector<unsigned long long> total = device_total.to_host();
     for (int i = 0; i < kCount; ++i) {

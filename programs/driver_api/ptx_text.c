@@ -99,7 +99,7 @@ int main(void) {
     char log[1024] = "";
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void *values[] = {log, (void *)(uintptr_t)sizeof log};
-    require(cuModuleLoadDataEx_(&module, ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry x() { add.what; }\n",
+    require(cuModuleLoadDataEx_(&module, ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry x( { ret; }\n",
                                 2, options, values),
             CUDA_ERROR_INVALID_PTX, "a text that does not parse", __LINE__);
     if (log[0] == 0) {

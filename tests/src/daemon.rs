@@ -48,7 +48,7 @@ impl Daemon {
             .context("cannot start the daemon")?;
         let daemon = Self { child, sandbox };
         wait::until("the daemon answers", PATIENCE, || daemon.state().is_ok())
-            .with_context(|| daemon.sandbox.logs())?;
+            .with_context(|| daemon.sandbox.last_log_lines())?;
         Ok(daemon)
     }
 
@@ -104,7 +104,9 @@ impl Daemon {
             found = departed.into_iter().rev().find(|client| client.pid == pid);
             found.is_some()
         })
-        .with_context(|| format!("process {pid} was not attached\n{}", self.sandbox.logs()))?;
+        .with_context(|| {
+            format!("process {pid} was not attached\n{}", self.sandbox.last_log_lines())
+        })?;
         found.context("a client that was found")
     }
 

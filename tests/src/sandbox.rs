@@ -68,6 +68,19 @@ impl Sandbox {
         logs
     }
 
+    /// The end of each log, for the message of a test that failed.
+    pub fn last_log_lines(&self) -> String {
+        const LINES: usize = 12;
+        let logs = self.logs();
+        let mut shown: Vec<&str> = Vec::new();
+        for log in logs.split("--- ").filter(|log| !log.is_empty()) {
+            let lines: Vec<&str> = log.lines().collect();
+            shown.extend(lines.first());
+            shown.extend(lines.iter().skip(1.max(lines.len().saturating_sub(LINES))));
+        }
+        shown.join("\n")
+    }
+
     /// A command with this sandbox's directories, the software GPU as the native driver, and the libraries of `runtime`.
     pub fn command(&self, program: impl AsRef<Path>, runtime: Runtime) -> Command {
         let mut command = Command::new(program.as_ref());

@@ -109,7 +109,7 @@ fn garbage_in_the_ring_ends_that_client_only() -> Result<()> {
         witness.tell("work 3")?;
         client.post(&bytes, tail)?;
         wait::until("the hostile client is disconnected", PATIENCE, || client.socket.is_closed())
-            .with_context(|| format!("{what}\n{}", daemon.sandbox().logs()))?;
+            .with_context(|| format!("{what}\n{}", daemon.sandbox().last_log_lines()))?;
         wait::until("the log says so", PATIENCE, || lines_about_us(&daemon) > before)
             .with_context(|| what.to_owned())?;
         ensure!(witness.answer_within(PATIENCE)? == "ok", "the witness suffered from {what}");
