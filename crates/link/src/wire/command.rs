@@ -72,7 +72,7 @@ opcodes! {
     Signal = 12,
     /// Posted: later work of the stream waits for the event's last record.
     StreamWaitEvent = 13,
-    /// Called: takes a `Signal`, answers when the driver says that all earlier work of the stream is done, with the driver's word.
+    /// Called: answers when the driver says that all earlier work of the stream is done, with the driver's word.
     StreamSynchronize = 14,
     /// Posted.
     EventCreate = 20,
@@ -100,7 +100,8 @@ opcodes! {
     Fill = 42,
     /// Posted: `cuStreamWriteValue`.
     StreamWriteValue = 43,
-    /// Posted: `cuStreamWaitValue`.
+    /// Posted: `cuStreamWaitValue`; takes a [`StreamWriteValue`]. Executors answer CUDA_ERROR_NOT_SUPPORTED so far: a wait that another client
+    /// must end may not hold a hardware queue.
     StreamWaitValue = 44,
     /// Called: [`ModuleLoadReply`].
     ModuleLoad = 50,

@@ -26,6 +26,7 @@ use link::wire::daemon::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use session::Session;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -64,6 +65,7 @@ pub fn run(options: &Options) -> ExitCode {
         }
     };
     log_other!("Initializing server process");
+    allow_many_descriptors();
     match start(options) {
         Ok((driver, driver_version, devices)) => {
             Keeper::new(options, daemon, driver, driver_version, devices).serve()
@@ -73,6 +75,15 @@ pub fn run(options: &Options) -> ExitCode {
             let _ = daemon.send(&ToDaemon::Failed { message }, &[], PEER_TIMEOUT);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Each client costs two descriptors; the usual soft limit of 1024 is for programs that use `select`.
+fn allow_many_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        log_other!("The limit of open files stays as it is: {error}");
     }
 }
 

@@ -3,6 +3,9 @@
 use super::ranges::Ranges;
 use link::wire::attach::Window;
 
+/// Grants that one session may have at a time, so that no client makes planning slow for others.
+pub const MAX_GRANTS: usize = 8192;
+
 /// What one client has been granted on one device.
 #[derive(Clone, Debug)]
 pub struct Grants {
@@ -17,7 +20,7 @@ pub struct Grants {
 pub enum GrantRefusal {
     /// Its limit would be exceeded.
     OverLimit,
-    /// No gap of the window is large enough.
+    /// No gap of the window is large enough, or it has [`MAX_GRANTS`] already.
     NoAddresses,
 }
 
@@ -44,6 +47,9 @@ impl Grants {
         let total = self.granted_bytes.checked_add(size_bytes).ok_or(GrantRefusal::NoAddresses)?;
         if self.limit_bytes.is_some_and(|limit| total > limit) {
             return Err(GrantRefusal::OverLimit);
+        }
+        if self.ranges.len() >= MAX_GRANTS {
+            return Err(GrantRefusal::NoAddresses);
         }
         let mut at = self.window.base;
         for (address, length) in self.ranges.iter() {
@@ -102,5 +108,12 @@ mod tests {
         let mut unlimited = Grants::new(window, None);
         assert_eq!(unlimited.plan(65 * MIB, 2 * MIB), Err(GrantRefusal::NoAddresses));
         assert_eq!(unlimited.plan(u64::MAX, 2 * MIB), Err(GrantRefusal::NoAddresses));
+        let mut many = Grants::new(Window { base: 1 << 40, size_bytes: 1 << 40 }, None);
+        for _ in 0..MAX_GRANTS {
+            assert!(many.plan(1, 2 * MIB).is_ok());
+        }
+        assert_eq!(many.plan(1, 2 * MIB), Err(GrantRefusal::NoAddresses));
+        many.release(1 << 40);
+        assert_eq!(many.plan(1, 2 * MIB), Ok((1 << 40, 2 * MIB)));
     }
 }
