@@ -4,9 +4,10 @@
 //! anew, with the compiler that `cargo xtask toolchain` installs.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::command;
 use crate::paths::Paths;
@@ -21,23 +22,44 @@ const DIRECTORIES: &[&str] = &["programs/demo/kernels"];
 /// # Errors
 /// When the compiler is missing or refuses a kernel.
 pub(crate) fn regenerate(paths: &Paths) -> Result<usize> {
+    let compiled = compile(paths)?;
+    for (ptx, text) in &compiled {
+        fs::write(ptx, text).with_context(|| format!("cannot write {}", ptx.display()))?;
+    }
+    Ok(compiled.len())
+}
+
+/// Checks that every `.ptx` is what its source compiles to.
+///
+/// # Errors
+/// When one is not; the message names it.
+pub(crate) fn check(paths: &Paths) -> Result<()> {
+    for (ptx, text) in compile(paths)? {
+        let present =
+            fs::read_to_string(&ptx).with_context(|| format!("cannot read {}", ptx.display()))?;
+        ensure!(present == text, "{} is out of date: run `cargo xtask ptx`", ptx.display());
+    }
+    Ok(())
+}
+
+/// Each `.ptx` and the text that belongs there.
+fn compile(paths: &Paths) -> Result<Vec<(PathBuf, String)>> {
     let toolchain = toolchain::ensure(paths)?;
-    let mut compiled = 0;
+    let scratch = tempfile::tempdir()?;
+    let mut compiled = Vec::new();
     for directory in DIRECTORIES {
         for source in files_in(&paths.root.join(directory), "cu")? {
-            let ptx = source.with_extension("ptx");
+            let fresh = scratch.path().join("fresh.ptx");
             command::run_quietly(
                 Command::new(toolchain.nvcc())
                     .args(["-std=c++17", "-O2", "-arch=compute_75", "-ptx"])
                     .arg(&source)
                     .arg("-o")
-                    .arg(&ptx),
+                    .arg(&fresh),
             )?;
-            let text = fs::read_to_string(&ptx)
-                .with_context(|| format!("cannot read {}", ptx.display()))?;
-            fs::write(&ptx, without_comments(&text))
-                .with_context(|| format!("cannot write {}", ptx.display()))?;
-            compiled += 1;
+            let text = fs::read_to_string(&fresh)
+                .with_context(|| format!("cannot read {}", fresh.display()))?;
+            compiled.push((source.with_extension("ptx"), without_comments(&text)));
         }
     }
     Ok(compiled)

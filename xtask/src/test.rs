@@ -11,9 +11,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::command;
+use crate::compat;
 use crate::dist;
 use crate::paths::Paths;
 use crate::programs;
+use crate::ptx;
 
 /// What to test.
 #[derive(Debug, Args)]
@@ -59,6 +61,17 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     let start = Instant::now();
     let mut total = Count::default();
     let mut failed_steps = Vec::new();
+    if options.filter.is_none() {
+        announce(GENERATED);
+        match generated_files(paths) {
+            Ok(()) => total.passed += 1,
+            Err(error) => {
+                println!("{error:#}");
+                failed_steps.push(GENERATED);
+                total.failed += 1;
+            }
+        }
+    }
     for step in steps(options) {
         if step.name == BLACK_BOX {
             announce("product and CUDA programs");
@@ -91,6 +104,13 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
 }
 
 const BLACK_BOX: &str = "black-box tests";
+const GENERATED: &str = "generated files";
+
+/// What is checked in although it is made from something else.
+fn generated_files(paths: &Paths) -> Result<()> {
+    compat::run(paths, compat::Mode::Check)?;
+    ptx::check(paths)
+}
 
 fn steps(options: &Test) -> Vec<Step> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
