@@ -135,11 +135,6 @@ fn steps(options: &Test) -> Vec<Step> {
             counts: Counts::AsOne,
             arguments: words(&["clippy", "--workspace", "--all-targets", "--", "-Dwarnings"]),
         });
-        steps.push(Step {
-            name: "COMPATIBILITY.md",
-            counts: Counts::AsOne,
-            arguments: words(&["xtask", "compat", "--check"]),
-        });
     }
     steps.push(Step { name: "unit tests", counts: Counts::ByRunner, arguments: unit });
     steps.push(Step { name: BLACK_BOX, counts: Counts::ByRunner, arguments: black_box });
