@@ -237,18 +237,18 @@ impl Session {
 
     /// Whether a mark's work is done; asks for its signal.
     pub(crate) fn query(&self, context: u32, mark: Mark) -> Result<bool> {
+        self.check()?;
         if self.is_complete(mark) {
             return Ok(true);
         }
-        self.check()?;
         self.request(context, mark)?;
         Ok(self.is_complete(mark))
     }
 
     /// Waits until a mark's work is done.
     pub(crate) fn wait(&self, context: u32, mark: Mark) -> Result {
+        self.check()?;
         if !self.is_complete(mark) {
-            self.check()?;
             self.request(context, mark)?;
             self.await_word(mark, None)?;
         }

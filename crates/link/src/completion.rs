@@ -85,7 +85,7 @@ impl CompletionWords {
 /// Waits until `stream` has reached `value`: spins, then sleeps. Without `timeout`, until it is reached or the session has failed.
 ///
 /// # Errors
-/// [`CompletionError`]; a value that has been reached wins over a failed session.
+/// [`CompletionError`]; a failed session wins over a value that has been reached, as CUDA's waits return a sticky error.
 pub fn wait(
     memory: &SessionMemory,
     words: &CompletionWords,
@@ -97,7 +97,7 @@ pub fn wait(
 ) -> Result<(), CompletionError> {
     let failed = || memory.shared().session_error.0.load(Ordering::Acquire);
     if spin.until(|| words.completed(stream) >= value || failed() != 0) {
-        return outcome(words.completed(stream) >= value, failed());
+        return outcome(failed());
     }
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let _sleeper = Sleeper::register(memory);
@@ -105,7 +105,7 @@ pub fn wait(
         // Acquire: pairs with the release in `wake_sleepers`; read before the words, so that a change after this look moves it.
         let epoch = memory.shared().wake_epoch.0.load(Ordering::Acquire);
         if words.completed(stream) >= value || failed() != 0 {
-            return outcome(words.completed(stream) >= value, failed());
+            return outcome(failed());
         }
         let left = deadline.map_or(LIVENESS_INTERVAL, |deadline| {
             deadline.saturating_duration_since(Instant::now())
@@ -120,10 +120,10 @@ pub fn wait(
     }
 }
 
-fn outcome(reached: bool, error: u32) -> Result<(), CompletionError> {
-    match (reached, error) {
-        (true, _) => Ok(()),
-        (false, error) => Err(CompletionError::SessionFailed(error)),
+fn outcome(error: u32) -> Result<(), CompletionError> {
+    match error {
+        0 => Ok(()),
+        error => Err(CompletionError::SessionFailed(error)),
     }
 }
 

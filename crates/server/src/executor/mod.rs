@@ -22,6 +22,7 @@ use crate::driver::Driver;
 use crate::executor_link::{FromExecutor, OpenSession, ToExecutor};
 use crate::log::log_server;
 use context::Context;
+use cuda_abi::types::CUresult;
 use link::socket::{Connection, Received, SocketError};
 use rustix::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use session::SessionHandle;
@@ -189,11 +190,15 @@ impl Executor {
                     }
                 }
             }
-            Err((code, message)) => self.shared.tell(&FromExecutor::SessionRefused {
-                session: id,
-                code: code.0,
-                message,
-            }),
+            Err((code, message)) => {
+                // Whatever failed in a lost context failed because of that.
+                let code = match self.shared.context.lost() {
+                    Some(_) => CUresult::ERROR_MPS_SERVER_NOT_READY,
+                    None => code,
+                };
+                let refused = FromExecutor::SessionRefused { session: id, code: code.0, message };
+                self.shared.tell(&refused);
+            }
         }
     }
 }

@@ -175,6 +175,13 @@ impl Keeper {
             client.opening = None;
             client.sessions.remove(&device);
         }
+        if code == CUresult::ERROR_MPS_SERVER_NOT_READY.0 {
+            // The executor knew of the lost context before its word of it came here.
+            self.devices[device as usize].lost = true;
+            self.tell_status();
+            self.open_context(client, device);
+            return self.renew_if_lost(device as usize);
+        }
         self.reply(client, &ClientReply::Refused(Refusal { code, message }), &[]);
     }
 

@@ -33,6 +33,7 @@ impl Server {
             .args(["server", "--control-fd", "0", "--native-driver"])
             .arg(super::native_driver())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stderr(super::server_log::file())
             .spawn()
             .unwrap();
         let mut server = Self { child, daemon, requests: 0 };

@@ -5,6 +5,7 @@
 
 mod fake_client;
 mod promises;
+mod server_log;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -37,8 +38,12 @@ fn run(filters: &[String]) -> ExitCode {
     println!("\nrunning {} tests", wanted.len());
     let mut failed = 0;
     for (name, test) in &wanted {
+        server_log::begin(name);
         let passed = std::panic::catch_unwind(test).is_ok();
         failed += usize::from(!passed);
+        if !passed {
+            println!("--- what the servers of {name} said\n{}---", server_log::text());
+        }
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
     }
     let passed = wanted.len() - failed;
