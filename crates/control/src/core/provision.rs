@@ -85,12 +85,6 @@ impl Core {
                     self.effects.push(Effect::Forward { connection, server, hello, peer });
                     continue;
                 }
-                Some(server) if server.status == ServerStatus::Fault => {
-                    let message =
-                        format!("server {} is handling a fatal fault: try again", server.pid);
-                    self.refuse(client.connection, SERVER_NOT_READY, message);
-                    continue;
-                }
                 Some(_) => {}
                 None => self.make_room_for(uid, Some(client.peer.gid), &waiting_users),
             }
@@ -364,7 +358,10 @@ impl Core {
 }
 
 impl Server {
+    /// After a fault too: the server knows which devices work, and whom it need only keep waiting for a moment.
     fn takes_clients(&self) -> bool {
-        self.status == ServerStatus::Active && self.stopping == Stopping::No && !self.awaits_devices
+        matches!(self.status, ServerStatus::Active | ServerStatus::Fault)
+            && self.stopping == Stopping::No
+            && !self.awaits_devices
     }
 }
