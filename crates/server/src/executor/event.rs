@@ -1,6 +1,6 @@
 //! A session's events.
 
-use super::failure::Failure;
+use super::failure::{Failure, below};
 use super::state::State;
 use super::stream::new_event;
 use cuda_abi::types::{CUevent, CUresult};
@@ -27,6 +27,7 @@ impl State {
     }
 
     pub(super) fn event_destroy(&mut self, wanted: EventDestroy) -> Result<(), Failure> {
+        below("event", wanted.event, MAX_EVENTS)?;
         let handle = self.events.remove(&wanted.event).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         // SAFETY: a live event of this session; the driver keeps it until its work is done.
         self.check(unsafe { self.driver().cuEventDestroy_v2(handle) })
@@ -64,6 +65,7 @@ impl State {
     }
 
     fn event(&self, number: u32) -> Result<CUevent, Failure> {
+        below("event", number, MAX_EVENTS)?;
         self.events.get(&number).copied().ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
 }

@@ -17,6 +17,15 @@ impl From<CUresult> for Failure {
     }
 }
 
+/// Refuses a number that no honest client can have given out. One within bounds that names nothing is the program's mistake, such as the use of
+/// what it has destroyed.
+pub(crate) fn below(what: &str, number: u32, limit: u32) -> Result<(), Failure> {
+    if number < limit {
+        return Ok(());
+    }
+    Err(Failure::Protocol(format!("{what} {number} is beyond the last, {}", limit - 1)))
+}
+
 /// Whether a result says that the context is gone and every later call will say so too.
 pub(crate) fn is_sticky(result: CUresult) -> bool {
     matches!(

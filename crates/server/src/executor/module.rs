@@ -3,7 +3,7 @@
 //! An image is copied out of the client's region before the driver sees it: drivers read images without knowing their length, and
 //! the client could change them meanwhile.
 
-use super::failure::Failure;
+use super::failure::{Failure, below};
 use super::state::State;
 use cuda_abi::image::Image;
 use cuda_abi::types::*;
@@ -49,11 +49,13 @@ pub(crate) struct Modules {
 impl Modules {
     /// The function of that number.
     pub(crate) fn function(&self, number: u32) -> Result<&Function, Failure> {
+        below("function", number, MAX_FUNCTIONS)?;
         let function = self.functions.get(number as usize).and_then(Option::as_ref);
         function.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
 
     fn library(&self, number: u32) -> Result<CUlibrary, Failure> {
+        below("module", number, MAX_MODULES)?;
         let module = self.modules.get(&number);
         module.map(|module| module.library).ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
@@ -151,6 +153,7 @@ impl State {
 
     pub(super) fn module_unload(&mut self, wanted: ModuleUnload) -> Result<(), Failure> {
         let number = wanted.module;
+        below("module", number, MAX_MODULES)?;
         let module = self.modules.modules.remove(&number).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         for function in &mut self.modules.functions {
             function.take_if(|function| function.module == number);

@@ -8,7 +8,7 @@
 //! one cannot be written after those of the new one.
 
 use super::context::Context;
-use super::failure::Failure;
+use super::failure::{Failure, below};
 use cuda_abi::types::*;
 use link::wire::command::LEGACY_STREAM;
 use link::wire::layout::STREAM_SLOTS;
@@ -192,6 +192,7 @@ impl Streams {
     }
 
     fn open_slot(&mut self, slot: u32) -> Result<&mut Stream, Failure> {
+        below("stream slot", slot, STREAM_SLOTS as u32)?;
         let stream =
             self.slots.get_mut(slot as usize).and_then(Option::as_mut).filter(|stream| stream.open);
         // A program can use a stream that it has destroyed; its client should have noticed.

@@ -18,6 +18,10 @@ pub(crate) const ALL: &[super::Test] = &[
     ("streams_keep_cudas_order", streams_keep_cudas_order),
     ("foreign_addresses_and_bad_images_are_refused", foreign_addresses_and_bad_images_are_refused),
     ("garbage_in_the_ring_ends_its_writer_only", garbage_in_the_ring_ends_its_writer_only),
+    (
+        "numbers_beyond_the_last_end_their_writer_only",
+        numbers_beyond_the_last_end_their_writer_only,
+    ),
     ("the_forty_ninth_context_is_refused", the_forty_ninth_context_is_refused),
     ("memory_limits_hold", memory_limits_hold),
     ("memory_that_another_had_is_zero", memory_that_another_had_is_zero),
@@ -164,6 +168,32 @@ fn garbage_in_the_ring_ends_its_writer_only() {
     compute(&mut good, 1000);
     // Its descriptors are still here, and harm nobody.
     bad.post(Opcode::Ping, &[]);
+}
+
+fn numbers_beyond_the_last_end_their_writer_only() {
+    let mut server = Server::start();
+    let mut good = server.client();
+    let beyond = u32::MAX;
+    let launch =
+        wire::Launch { function: beyond, grid: [1; 3], block: [1; 3], ..Default::default() };
+    let copy = wire::Copy { stream: beyond, ..Default::default() };
+    let signal = wire::Signal { stream: beyond, reserved: 0, value: 1 };
+    let record = wire::EventRecord { event: beyond, ..Default::default() };
+    let unload = wire::ModuleUnload { module: beyond, ..Default::default() };
+    let commands: [(Opcode, &[u8]); 5] = [
+        (Opcode::Launch, launch.as_bytes()),
+        (Opcode::Copy, copy.as_bytes()),
+        (Opcode::Signal, signal.as_bytes()),
+        (Opcode::EventRecord, record.as_bytes()),
+        (Opcode::ModuleUnload, unload.as_bytes()),
+    ];
+    for (opcode, body) in commands {
+        let mut bad = server.client();
+        bad.post(opcode, &[body]);
+        server.await_snapshot("the disconnection", |snapshot| snapshot.clients.len() == 1);
+        assert!(bad.connection.is_closed(), "{opcode:?}");
+    }
+    compute(&mut good, 1000);
 }
 
 fn the_forty_ninth_context_is_refused() {
