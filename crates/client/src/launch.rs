@@ -89,7 +89,12 @@ fn post(
         reserved: 0,
     };
     let parts = [body.as_bytes(), configuration.attributes.as_bytes(), packed];
-    target.post_parts(Opcode::Launch, &parts).map(drop)
+    target.post_parts(Opcode::Launch, &parts)?;
+    if function.prints {
+        // Once it is posted: whoever synchronises from here on finds the text.
+        target.backend.session.output().expect();
+    }
+    Ok(())
 }
 
 fn check_shape(device: &Device, function: &Function, configuration: &Configuration<'_>) -> Result {

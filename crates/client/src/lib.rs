@@ -39,6 +39,7 @@ mod memory_map;
 mod module;
 mod native;
 mod numbers;
+mod output;
 mod pool;
 mod session;
 mod slots;

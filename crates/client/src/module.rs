@@ -37,6 +37,8 @@ pub(crate) struct Function {
     pub(crate) number: u32,
     pub(crate) name: CString,
     pub(crate) parameters: Vec<Parameter>,
+    /// It can print.
+    pub(crate) prints: bool,
     attributes: RwLock<Attributes>,
     occupancy: Mutex<HashMap<OccupancyQuestion, OccupancyReply>>,
 }
@@ -116,6 +118,9 @@ impl Module {
         for (_, (address, _)) in self.globals.lock().unwrap_or_else(|e| e.into_inner()).drain() {
             client.memory.remove(address, |area| matches!(area.kind, Kind::Global));
         }
+        if backend.session.output().is_expected() {
+            backend.session.wait_all(id)?;
+        }
         backend.session.post(
             id,
             Opcode::ModuleUnload,
@@ -142,7 +147,8 @@ impl Module {
         };
         let got = backend.session.call(id, Opcode::FunctionGet, &[body.as_bytes(), bytes]);
         let reply = got.inspect_err(|_| backend.functions.give_back(number))?;
-        let (parameters, attributes) = described(&reply).ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
+        let (prints, parameters, attributes) =
+            described(&reply).ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
         let made = client.functions.insert_with(|token| Function {
             token,
             module: self.token,
@@ -151,6 +157,7 @@ impl Module {
             number,
             name: name.to_owned(),
             parameters,
+            prints,
             attributes: RwLock::new(attributes),
             occupancy: Mutex::default(),
         });
@@ -204,13 +211,14 @@ impl Module {
     }
 }
 
-type Described = (Vec<Parameter>, Attributes);
+type Described = (bool, Vec<Parameter>, Attributes);
 
 fn described(reply: &[u8]) -> Option<Described> {
     let (counts, rest) = FunctionGetReply::read_from_prefix(reply).ok()?;
     let (parameters, rest) =
         <[Parameter]>::ref_from_prefix_with_elems(rest, counts.parameters as usize).ok()?;
-    Some((parameters.to_vec(), attributes(rest, counts.attributes as usize)?))
+    let attributes = attributes(rest, counts.attributes as usize)?;
+    Some((counts.prints != 0, parameters.to_vec(), attributes))
 }
 
 fn attributes(bytes: &[u8], count: usize) -> Option<Attributes> {

@@ -5,6 +5,7 @@
 
 use crate::gates::{Gates, Ordered};
 use crate::health::Health;
+use crate::output::Output;
 use crate::slots::{Mark, Slots};
 use cuda_abi::types::CUresult;
 use link::call::{CallError, CallSlots};
@@ -38,6 +39,7 @@ pub(crate) struct Session {
     health: Health,
     posting: Mutex<Posting>,
     gates: Gates,
+    output: Output,
     /// Keeps a region's descriptor and its command together.
     mapping: Mutex<()>,
 }
@@ -77,6 +79,7 @@ impl Session {
             words,
             executor,
             health,
+            output: Output::default(),
             posting: Mutex::new(Posting { producer, slots: Slots::new() }),
             gates: Gates::default(),
             mapping: Mutex::new(()),
@@ -252,7 +255,7 @@ impl Session {
             self.request(context, mark)?;
             self.await_word(mark, None)?;
         }
-        Ok(())
+        self.output.deliver(self, context)
     }
 
     /// Waits until a signalled mark's work is done, `timeout` at most; says whether it is.
@@ -279,12 +282,18 @@ impl Session {
         })
     }
 
+    /// What the session's kernels print.
+    pub(crate) fn output(&self) -> &Output {
+        &self.output
+    }
+
     /// Waits for all work of a context (0: of the session), and for the host functions of all streams.
     pub(crate) fn wait_all(&self, context: u32) -> Result {
         self.gates.wait_all(|| self.check())?;
         for mark in self.outstanding(context)? {
             self.await_word(mark, None)?;
         }
+        self.output.deliver(self, context)?;
         self.check()
     }
 

@@ -224,7 +224,7 @@ impl Executor {
     }
 
     fn describe(&mut self) -> u32 {
-        self.answer(&wire::FunctionGetReply { parameters: 3, attributes: 3 });
+        self.answer(&wire::FunctionGetReply { parameters: 3, attributes: 3, ..Default::default() });
         for (offset, size_bytes) in [(0, 8), (8, 4), (12, 4)] {
             self.answer(&wire::Parameter { offset, size_bytes });
         }

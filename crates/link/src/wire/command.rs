@@ -121,6 +121,8 @@ opcodes! {
     FunctionAttributes = 57,
     /// Posted.
     Launch = 60,
+    /// Called: [`OutputReply`]: what the session's kernels have printed.
+    OutputTake = 61,
     /// Called: [`LimitReply`].
     LimitGet = 70,
     /// Called.
@@ -381,6 +383,17 @@ wire_struct! {
         parameters: u32,
         /// How many attributes follow.
         attributes: u32,
+        /// 1 if the kernel's module uses device `printf`, else 0.
+        prints: u32,
+        /// Zero.
+        reserved: u32,
+    }
+    /// Answer to [`Opcode::OutputTake`]; the text follows.
+    struct OutputReply {
+        /// Length of the text.
+        size_bytes: u32,
+        /// 1 if there is more, or kernels that can print have not ended; else 0.
+        more: u32,
     }
     /// One kernel parameter: where it goes in the packed buffer.
     struct Parameter {

@@ -19,12 +19,15 @@ const MAX_ATTRIBUTES: u32 = 32;
 impl State {
     pub(super) fn launch(&mut self, wanted: Launch, rest: &[u8]) -> Result<(), Failure> {
         let function = self.modules.function(wanted.function)?;
-        let handle = function.handle;
+        let (handle, prints) = (function.handle, function.prints);
         if wanted.parameter_bytes < function.parameter_bytes {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         }
         let (mut attributes, parameters) = split(wanted, rest)?;
         let stream = self.stream_for_work(wanted.stream)?;
+        if prints {
+            self.begin_printing()?;
+        }
         let mut parameter_bytes = parameters.len();
         let mut extra = [
             ptr::without_provenance_mut::<c_void>(CU_LAUNCH_PARAM_BUFFER_POINTER),
@@ -70,6 +73,9 @@ impl State {
             // SAFETY: as above; the attributes hold no handles.
             unsafe { driver.cuLaunchKernelEx(&config, handle, ptr::null_mut(), extra) }
         };
+        if prints {
+            self.printing_launched(stream)?;
+        }
         self.check(result)?;
         self.last_function = Some(wanted.function);
         self.counters().count_kernel();

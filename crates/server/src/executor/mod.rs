@@ -12,6 +12,7 @@ mod launch;
 mod memory;
 mod module;
 mod monitor;
+mod printing;
 mod session;
 mod state;
 mod stream;
@@ -24,6 +25,7 @@ use crate::log::log_server;
 use context::Context;
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, Received, SocketError};
+use printing::Console;
 use rustix::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use session::SessionHandle;
 use std::collections::HashMap;
@@ -86,17 +88,19 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
     else {
         return Err("the keeper's first message is not Start with a counter page".into());
     };
-    let prepare = || -> Result<(Context, CounterPage), String> {
+    let prepare = || -> Result<(Context, CounterPage, Console), String> {
+        let console = Console::capture()
+            .map_err(|error| format!("standard output cannot be captured: {error}"))?;
         let counters = CounterPage::map(page.as_fd()).map_err(|error| error.to_string())?;
         let driver = Driver::open(&options.native_driver).map_err(|error| error.to_string())?;
         let context = Context::retain(driver, device).map_err(|error| error.to_string())?;
-        Ok((context, counters))
+        Ok((context, counters, console))
     };
     match prepare() {
-        Ok((context, counters)) => {
+        Ok((context, counters, console)) => {
             let ready = FromExecutor::Ready { stream_priorities: context.stream_priorities() };
             keeper.send(&ready, &[], KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
-            let shared = Arc::new(Shared { context, counters, keeper });
+            let shared = Arc::new(Shared { context, counters, console, keeper });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
             Ok(Executor { shared, monitor, sessions: HashMap::new() })
         }
@@ -112,6 +116,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
 pub(crate) struct Shared {
     pub(crate) context: Context,
     pub(crate) counters: CounterPage,
+    pub(crate) console: Console,
     keeper: Connection,
 }
 

@@ -4,6 +4,7 @@
 //! the client could change them meanwhile.
 
 use super::failure::{Failure, below};
+use super::printing::can_print;
 use super::state::State;
 use cuda_abi::image::Image;
 use cuda_abi::types::*;
@@ -26,6 +27,7 @@ const MAX_PARAMETERS: usize = 512;
 #[derive(Debug)]
 struct Module {
     library: CUlibrary,
+    prints: bool,
     /// Ranges of its globals that the client has asked for.
     globals: Vec<(u64, u64)>,
 }
@@ -36,6 +38,8 @@ pub(crate) struct Function {
     pub(super) handle: CUfunction,
     pub(super) parameter_bytes: u32,
     pub(super) name: Arc<str>,
+    /// Its module uses device `printf`.
+    pub(super) prints: bool,
     module: u32,
 }
 
@@ -147,7 +151,8 @@ impl State {
         self.reply.extend_from_slice(info);
         self.reply.extend_from_slice(errors);
         loaded?;
-        self.modules.modules.insert(module, Module { library, globals: Vec::new() });
+        let prints = can_print(&image[..size_bytes as usize]);
+        self.modules.modules.insert(module, Module { library, prints, globals: Vec::new() });
         Ok(())
     }
 
@@ -169,6 +174,7 @@ impl State {
         let FunctionGet { module, function, name_bytes, .. } = wanted;
         let name = name_in(rest, name_bytes)?;
         let library = self.modules.library(module)?;
+        let prints = self.modules.modules.get(&module).is_some_and(|module| module.prints);
         let index = function as usize;
         if function >= MAX_FUNCTIONS
             || self.modules.functions.get(index).is_some_and(Option::is_some)
@@ -191,6 +197,8 @@ impl State {
         let head = FunctionGetReply {
             parameters: parameters.len() as u32,
             attributes: attributes.len() as u32,
+            prints: u32::from(prints),
+            reserved: 0,
         };
         self.reply.extend_from_slice(head.as_bytes());
         self.reply.extend_from_slice(parameters.as_bytes());
@@ -199,8 +207,13 @@ impl State {
             self.modules.functions.resize(index + 1, None);
         }
         let name = name.to_string_lossy().into();
-        let known =
-            Function { handle, parameter_bytes: parameter_bytes.unwrap_or(0), name, module };
+        let known = Function {
+            handle,
+            parameter_bytes: parameter_bytes.unwrap_or(0),
+            name,
+            prints,
+            module,
+        };
         self.modules.functions[index] = Some(known);
         Ok(())
     }

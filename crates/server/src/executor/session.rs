@@ -66,7 +66,7 @@ impl SessionHandle {
         }
     }
 
-    fn stopped(&self) -> bool {
+    pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
 
@@ -134,6 +134,7 @@ pub(crate) fn open(
         events: Default::default(),
         memory,
         modules: Modules::default(),
+        printing: Default::default(),
         last_function: None,
         reply: Vec::new(),
     };
@@ -232,8 +233,13 @@ impl Session {
     /// Nothing to take: sees to those who wait, then sleeps.
     fn idle(&mut self) -> Result<(), String> {
         self.answer_awaited()?;
+        if self.state.collect_output().is_err() {
+            // The context is lost, which the monitor tells everybody.
+            self.waker.wake();
+        }
         let handle = Arc::clone(&self.state.handle);
-        let limit = if self.awaited.is_empty() { IDLE } else { SYNCHRONIZE_POLL };
+        let waits = !self.awaited.is_empty() || self.state.printing.is_active();
+        let limit = if waits { SYNCHRONIZE_POLL } else { IDLE };
         let waker = &self.waker;
         // Looked at after this thread has announced its sleep: a client that begins to sleep later rings.
         self.consumer.wait(limit, &mut || {

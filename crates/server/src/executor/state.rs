@@ -5,6 +5,7 @@ use super::context::Context;
 use super::failure::Failure;
 use super::memory::Memory;
 use super::module::Modules;
+use super::printing::Printing;
 use super::session::SessionHandle;
 use super::stream::Streams;
 use crate::counters::Counters;
@@ -34,6 +35,7 @@ pub(crate) struct State {
     pub(super) events: HashMap<u32, CUevent>,
     pub(super) memory: Memory,
     pub(super) modules: Modules,
+    pub(super) printing: Printing,
     /// The function launched last, for the log.
     pub(super) last_function: Option<u32>,
     /// The answer being made.
@@ -122,6 +124,7 @@ impl State {
             Opcode::Occupancy => self.occupancy(parse(command)?.0),
             Opcode::FunctionAttributes => self.function_attributes(parse(command)?.0),
             Opcode::Launch => parse(command).and_then(|(wanted, rest)| self.launch(wanted, rest)),
+            Opcode::OutputTake => self.output_take(),
             Opcode::LimitGet => self.limit_get(parse(command)?.0),
             Opcode::LimitSet => self.limit_set(parse(command)?.0),
         }?;

@@ -21,6 +21,7 @@ impl State {
         self.wait_for_work();
         let driver = self.driver();
         if self.context().lost().is_none() {
+            self.end_printing(driver);
             for (_, event) in self.events.drain() {
                 // SAFETY: a live event of this session whose work has ended.
                 let _ = unsafe { driver.cuEventDestroy_v2(event) };
