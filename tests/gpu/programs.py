@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Every CUDA program of the tests on a real GPU: natively and under OpenMPS, one at a time and several at once.
+
+Build first (`cargo xtask build`, and `cargo xtask test programs`, which builds the programs), then, on a machine with
+a GPU and its driver:
+
+    python3 tests/gpu/programs.py
+
+A program passes when both runs exit with 0 and print the same, and the server counted this very process and its kernels. Needs Python 3
+alone. Prints a table; exits with 1 when anything failed.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIMIT_S = 120
+# Programs that launch no kernel.
+WITHOUT_KERNELS = {"copies"}
+# Refused with this error under OpenMPS, and told so.
+ABSENT = {"managed_variables": "cudaErrorNotSupported"}
+# Their launches end the context, and what runs beside them.
+FAULTY = {"errors"}
+AT_ONCE = 4
+
+
+class OpenMps:
+    """A daemon in directories of its own."""
+
+    def __init__(self, dist, directory):
+        self.executable = dist / "bin/openmps"
+        self.logs = directory / "log"
+        pipe = directory / "pipe"
+        pipe.mkdir()
+        self.logs.mkdir()
+        self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(pipe), CUDA_MPS_LOG_DIRECTORY=str(self.logs))
+
+    def start(self, program):
+        return subprocess.Popen([self.executable, "run", "--", program], env=self.environment, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def clients(self):
+        """All clients that servers know, those that have left included, by process id."""
+        status = subprocess.run([self.executable, "status", "--json"], env=self.environment, text=True,
+                                capture_output=True, check=True).stdout
+        found = {}
+
+        def look(value):
+            if isinstance(value, dict):
+                if "pid" in value and "kernels" in value:
+                    found[value["pid"]] = value
+                for inner in value.values():
+                    look(inner)
+            elif isinstance(value, list):
+                for inner in value:
+                    look(inner)
+
+        look(json.loads(status))
+        return found
+
+    def quit(self):
+        subprocess.run([self.executable, "control"], input="quit\n", env=self.environment, text=True,
+                       capture_output=True, check=False)
+
+
+def natively(program, directory):
+    """The program with the system's own driver and no daemon."""
+    environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nobody"))
+    return subprocess.run([program], env=environment, text=True, capture_output=True, timeout=LIMIT_S, check=False)
+
+
+def judge(name, native, started, openmps):
+    """What is wrong with a run under OpenMPS, or None."""
+    out, err = started.communicate(timeout=LIMIT_S)
+    if name in ABSENT:
+        return None if started.returncode == 1 and ABSENT[name] in err else f"not refused: {out}{err}"
+    if native.returncode != 0:
+        return f"natively: exit {native.returncode}: {native.stderr.strip()}"
+    if started.returncode != 0:
+        return f"exit {started.returncode}: {err.strip().splitlines()[-1:]}"
+    if out != native.stdout:
+        return f"printed {out!r}, natively {native.stdout!r}"
+    # `openmps run` becomes the program: the process that was started is the client.
+    client = openmps.clients().get(started.pid)
+    if client is None:
+        return "the server never saw this process"
+    if client["kernels"] == 0 and name not in WITHOUT_KERNELS:
+        return "the server counted no kernel of this process"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=pathlib.Path, default=ROOT / "target", help="the build directory [target]")
+    options = parser.parse_args()
+    programs = sorted(path for folder in ("cudart-13.0-static", "cudart-12.9-static", "driver-api", "rust")
+                      for path in (options.target / "programs" / folder).glob("*") if os.access(path, os.X_OK) and path.is_file())
+    if not programs:
+        sys.exit(f"no programs under {options.target}/programs: build them first")
+    failures = 0
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        openmps = OpenMps(options.target / "dist", directory)
+        results = []
+
+        def report(program, how, wrong):
+            nonlocal failures
+            failures += wrong is not None
+            label = f"{program.parent.name}/{program.name}"
+            results.append(f"{label:40} {how:8} {'same' if wrong is None else wrong}")
+
+        native = {program: natively(program, directory) for program in programs}
+        for program in programs:
+            report(program, "alone", judge(program.name, native[program], openmps.start(program), openmps))
+        harmless = [program for program in programs if program.name not in FAULTY]
+        for first in range(0, len(harmless), AT_ONCE):
+            together = harmless[first:first + AT_ONCE]
+            running = [(program, openmps.start(program)) for program in together]
+            for program, started in running:
+                report(program, "shared", judge(program.name, native[program], started, openmps))
+        openmps.quit()
+        print("\n".join(results))
+        if failures:
+            print((openmps.logs / "server.log").read_text()[-4000:])
+    print(f"{len(results) - failures} passed, {failures} failed")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
