@@ -176,6 +176,7 @@ api! {
 
     fn cuCtxSynchronize() {
         let (driver, context) = current()?;
+        driver.captures.refuse_synchronizing(context.id)?;
         let done = driver.engine.synchronize_context(context.id);
         context.services.flush_console();
         Ok(done?)
@@ -188,6 +189,7 @@ api! {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
         let context = driver.context(ctx)?;
+        driver.captures.refuse_synchronizing(context.id)?;
         let done = driver.engine.synchronize_context(context.id);
         context.services.flush_console();
         Ok(done?)
@@ -204,7 +206,8 @@ api! {
     }
 
     fn cuCtxSetLimit(limit: CUlimit, value: usize) {
-        let (_, context) = current()?;
+        let (driver, context) = current()?;
+        driver.captures.refuse_unsafe_call()?;
         let value = value as u64;
         match limit {
             CUlimit::MALLOC_HEAP_SIZE => {

@@ -5,7 +5,11 @@ use std::ffi::c_void;
 use cuda_abi::types::{CUcontext, CUdeviceptr, CUresult, CUstream};
 
 use super::Answer;
-use super::driver::current;
+use super::copy_shapes::Volume;
+use super::driver::{Driver, current};
+use super::graph::capture;
+use super::graph::kinds::NodeKind;
+use super::stream::find;
 use crate::device::fault::Sticky;
 use crate::device::ops::Op;
 use crate::device::transfer::{Copy, End, Side, Transfer};
@@ -74,23 +78,21 @@ fn host<T>(pointer: *const T) -> End {
 }
 
 /// An end of which only the address says what it is.
-pub(crate) fn any(address: u64) -> Answer<End> {
-    let (driver, _) = current()?;
+pub(crate) fn side_of(driver: &Driver, address: u64) -> End {
     let is_known = driver.space.allocation_at(address).is_some();
-    Ok(End::linear(address, if is_known { Side::Device } else { Side::Host }))
+    End::linear(address, if is_known { Side::Device } else { Side::Host })
+}
+
+fn any(address: u64) -> Answer<End> {
+    Ok(side_of(current()?.0, address))
 }
 
 fn linear(stream: CUstream, to: End, from: End, size_bytes: usize, mode: Mode) -> Answer {
-    submit(stream, Copy::linear(from, to, size_bytes as u64), mode)
+    submit(stream, Copy::linear(from, to, size_bytes as u64), Volume::linear, mode)
 }
 
-/// Checks and submits a copy.
-pub(crate) fn submit(stream: CUstream, mut copy: Copy, mode: Mode) -> Answer {
-    let (driver, context) = current()?;
-    let stream = driver.stream(&context, stream)?;
-    if copy.is_empty() {
-        return Ok(());
-    }
+/// Checks a copy's addresses: CUDA_ERROR_INVALID_VALUE. Returns it with host memory that the driver knows taken as device memory, and which ends it does not know.
+pub(crate) fn check(driver: &Driver, mut copy: Copy) -> Answer<(Copy, [bool; 2])> {
     let mut is_pageable = [false; 2];
     for (end, pageable) in [&mut copy.from, &mut copy.to].into_iter().zip(&mut is_pageable) {
         if end.address == 0 {
@@ -104,8 +106,30 @@ pub(crate) fn submit(stream: CUstream, mut copy: Copy, mode: Mode) -> Answer {
             }
         }
     }
-    if !copy.is_accessible(&driver.space) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
+    // Memory of a graph is there only while the graph runs.
+    let is_fine = copy.is_accessible(&driver.space)
+        || [copy.from, copy.to].iter().any(|end| driver.graph_memory_at(end.address).is_some());
+    if is_fine { Ok((copy, is_pageable)) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+/// Checks and submits a copy. `describe` gives the descriptor of a node, should the stream be captured.
+pub(crate) fn submit(
+    stream: CUstream,
+    copy: Copy,
+    describe: impl FnOnce(&Copy) -> Volume,
+    mode: Mode,
+) -> Answer {
+    let (driver, context, stream) = find(stream)?;
+    if mode == Mode::Synchronous {
+        capture::refuse(&stream)?;
+    }
+    if copy.is_empty() {
+        return Ok(());
+    }
+    let asked = copy;
+    let (copy, is_pageable) = check(driver, copy)?;
+    if stream.is_capturing() {
+        return super::submit::submit(driver, &stream, NodeKind::Memcpy(describe(&asked)));
     }
     let space = driver.space.clone();
     let is_linear = copy.height == 1 && copy.depth == 1;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::Answer;
+use super::graph::{Captures, Executable, Graph, GraphMemory, HighWater, UserObject};
 use super::link::LinkState;
 use super::module_image::{Function, Kernel, Library, Module};
 use super::objects::{Context, ContextKind, ContextSettings, Event, Stream};
@@ -38,6 +39,8 @@ pub(crate) struct Device {
     pub(crate) primary_handle: CUcontext,
     /// Handle of the pool that is there from the start.
     pub(crate) default_pool: usize,
+    /// High-water marks of memory that graphs allocate.
+    pub(crate) graph_memory: HighWater,
     current_pool: AtomicUsize,
     primary: Mutex<Primary>,
 }
@@ -68,6 +71,14 @@ pub(crate) struct Driver {
     pub(crate) pools: Table<Pool>,
     /// `CUmemGenericAllocationHandle`s.
     pub(crate) physicals: Table<Physical>,
+    pub(crate) graphs: Table<Graph>,
+    /// By node: the graph that it is in.
+    pub(crate) graph_nodes: Table<Graph>,
+    pub(crate) executables: Table<Executable>,
+    /// By address.
+    pub(crate) graph_memory: Table<GraphMemory>,
+    pub(crate) user_objects: Table<UserObject>,
+    pub(crate) captures: Captures,
 }
 
 static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();
@@ -169,6 +180,7 @@ impl Driver {
                 account: Arc::new(Account::new(config.memory_bytes)),
                 primary_handle: CUcontext(fresh_handle()),
                 default_pool: pool,
+                graph_memory: HighWater::default(),
                 current_pool: AtomicUsize::new(pool),
                 primary: Mutex::default(),
             }
@@ -190,6 +202,12 @@ impl Driver {
             links: Table::default(),
             pools,
             physicals: Table::default(),
+            graphs: Table::default(),
+            graph_nodes: Table::default(),
+            executables: Table::default(),
+            graph_memory: Table::default(),
+            user_objects: Table::default(),
+            captures: Captures::default(),
         })
     }
 

@@ -1,19 +1,24 @@
 //! Events.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use cuda_abi::types::{CUevent, CUresult, CUstream};
+use cuda_abi::types::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
 
-use super::driver::{current, current_even_failed};
-use super::objects::Event;
+use super::driver::{Driver, current, current_even_failed};
+use super::graph::capture;
+use super::graph::kinds::{EventWork, NodeKind};
+use super::objects::{Event, Recorded};
 use super::stream::find;
+use super::submit::submit;
 use super::table::fresh_handle;
 use super::{Answer, out};
-use crate::device::marker::{Marker, MarkerState};
+use crate::device::marker::MarkerState;
 use crate::device::ops::Op;
 
 const NO_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
+/// `CU_EVENT_RECORD_EXTERNAL`: in a capture, a node of its own.
+const EXTERNAL: u32 = 1;
 
 api! {
     fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) {
@@ -23,8 +28,7 @@ api! {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let handle = fresh_handle();
-        let event = Event { context: context.handle, context_id: context.id, flags: Flags, recorded: Mutex::default() };
-        driver.events.insert(handle, Arc::new(event));
+        driver.events.insert(handle, Arc::new(Event::new(&context, Flags)));
         // SAFETY: the caller's pointer.
         unsafe { out::write(phEvent, CUevent(handle)) }
     }
@@ -45,7 +49,7 @@ api! {
     fn cuEventQuery(hEvent: CUevent) {
         let (driver, context) = current()?;
         let event = driver.events.get(hEvent.0)?;
-        match event.marker().map_or(MarkerState::Done { time_ns: 0 }, |marker| marker.state()) {
+        match uncaptured(driver, &event)? {
             MarkerState::Pending => Err(CUresult::ERROR_NOT_READY),
             MarkerState::Done { .. } => {
                 context.services.flush_console();
@@ -58,6 +62,7 @@ api! {
     fn cuEventSynchronize(hEvent: CUevent) {
         let (driver, context) = current()?;
         let event = driver.events.get(hEvent.0)?;
+        uncaptured(driver, &event)?;
         let Some(marker) = event.marker() else { return Ok(()) };
         let state = driver.engine.wait_marker(&marker);
         context.services.flush_console();
@@ -69,6 +74,9 @@ api! {
         let (start, end) = (driver.events.get(hStart.0)?, driver.events.get(hEnd.0)?);
         if (start.flags | end.flags) & NO_TIMING != 0 {
             return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        if [&start, &end].iter().any(|event| matches!(event.recorded(), Recorded::Captured { .. })) {
+            return Err(CUresult::ERROR_CAPTURED_EVENT);
         }
         let time = |event: &Event| match event.marker().ok_or(CUresult::ERROR_INVALID_HANDLE)?.state() {
             MarkerState::Pending => Err(CUresult::ERROR_NOT_READY),
@@ -86,25 +94,47 @@ alias! {
     cuEventElapsedTime(pMilliseconds: *mut f32, hStart: CUevent, hEnd: CUevent) = cuEventElapsedTime_v2;
 }
 
-fn record(event: CUevent, stream: CUstream, flags: u32) -> Answer {
+fn record(handle: CUevent, stream: CUstream, flags: u32) -> Answer {
     let (driver, _, stream) = find(stream)?;
-    let event = driver.events.get(event.0)?;
-    if flags & !1 != 0 {
+    let event = driver.events.get(handle.0)?;
+    if flags & !EXTERNAL != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if event.context != stream.context {
+    if event.context_id != stream.context_id {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
-    let marker = Arc::new(Marker::default());
-    // Held while enqueueing, so that two records do not overtake each other.
-    let mut recorded = event.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-    driver.engine.enqueue(stream.id, Op::Record(marker.clone()))?;
-    *recorded = Some(marker);
-    Ok(())
+    match capture::of(&stream)? {
+        Some(_) if flags & EXTERNAL != 0 => {
+            submit(driver, &stream, NodeKind::EventRecord(EventWork { handle, event }))
+        }
+        Some(capture) => {
+            capture.record(&stream, &event);
+            Ok(())
+        }
+        None => event.record(|marker| Ok(driver.engine.enqueue(stream.id, Op::Record(marker))?)),
+    }
+}
+
+/// How far an event is that was not recorded in a capture: 907, and the capture is invalidated, if it was; 1 if that capture is over.
+/// Asking is refused while other streams are captured, too.
+fn uncaptured(driver: &Driver, event: &Event) -> Answer<MarkerState> {
+    let recorded = event.recorded();
+    if let Recorded::Captured { capture, .. } = &recorded
+        && capture.status() != CUstreamCaptureStatus::NONE
+    {
+        capture.invalidate();
+        return Err(CUresult::ERROR_CAPTURED_EVENT);
+    }
+    driver.captures.refuse_unsafe_call()?;
+    match recorded {
+        Recorded::Never => Ok(MarkerState::Done { time_ns: 0 }),
+        Recorded::At(marker) => Ok(marker.state()),
+        Recorded::Captured { .. } => Err(CUresult::ERROR_INVALID_VALUE),
+    }
 }
 
 /// The error of the event's own context.
-fn failure(driver: &super::driver::Driver, event: &Event) -> CUresult {
+fn failure(driver: &Driver, event: &Event) -> CUresult {
     driver
         .engine
         .context_error(event.context_id)

@@ -4,9 +4,11 @@ use cuda_abi::types::{CUdeviceptr, CUresult, CUstream};
 
 use super::Answer;
 use super::copy::on_both_defaults;
-use super::driver::current;
-use crate::device::ops::Op;
-use crate::device::transfer::{Fill, Transfer};
+use super::driver::Driver;
+use super::graph::kinds::NodeKind;
+use super::stream::find;
+use super::submit::submit;
+use crate::device::transfer::Fill;
 
 on_both_defaults! {
     fn cuMemsetD8_v2 / cuMemsetD8_v2_ptds(dstDevice: CUdeviceptr, uc: u8, N: usize)
@@ -54,32 +56,33 @@ fn fill(
     width: usize,
     height: usize,
 ) -> Answer {
-    let (driver, context) = current()?;
-    let stream = driver.stream(&context, stream)?;
-    let row_bytes =
-        (width as u64).checked_mul(element_bytes).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let (driver, _, stream) = find(stream)?;
     if width == 0 || height == 0 {
         return Ok(());
     }
-    let pitch = pitch as u64;
-    let last = pitch.checked_mul(height as u64 - 1).and_then(|at| at.checked_add(address));
-    let table = driver.space.accessible().snapshot();
-    let is_valid = address.is_multiple_of(element_bytes)
-        && (height == 1 || (pitch >= row_bytes && pitch.is_multiple_of(element_bytes)))
-        && table.covers(address, row_bytes)
-        && last.is_some_and(|last| table.covers(last, row_bytes));
-    if !is_valid {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
     let fill = Fill {
         address,
-        row_bytes: pitch,
+        row_bytes: pitch as u64,
         value,
         element_bytes,
         width: width as u64,
         height: height as u64,
     };
-    Ok(driver
-        .engine
-        .enqueue(stream.id, Op::Task(Box::new(Transfer::fill(driver.space.clone(), fill))))?)
+    if driver.graph_memory_at(address).is_none() {
+        check(driver, &fill)?;
+    }
+    submit(driver, &stream, NodeKind::Memset(fill))
+}
+
+/// CUDA_ERROR_INVALID_VALUE for a fill that is misaligned or leaves accessible memory.
+pub(crate) fn check(driver: &Driver, fill: &Fill) -> Answer {
+    let Fill { address, row_bytes: pitch, element_bytes, width, height, .. } = *fill;
+    let row_bytes = width.checked_mul(element_bytes).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let last = pitch.checked_mul(height - 1).and_then(|at| at.checked_add(address));
+    let table = driver.space.accessible().snapshot();
+    let is_valid = address.is_multiple_of(element_bytes)
+        && (height == 1 || (pitch >= row_bytes && pitch.is_multiple_of(element_bytes)))
+        && table.covers(address, row_bytes)
+        && last.is_some_and(|last| table.covers(last, row_bytes));
+    if is_valid { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }

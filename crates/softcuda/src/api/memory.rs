@@ -43,9 +43,15 @@ api! {
     }
 
     fn cuMemFree_v2(dptr: CUdeviceptr) {
-        let (driver, _) = current()?;
+        let (driver, context) = current()?;
+        driver.captures.refuse_unsafe_call()?;
         if dptr == 0 {
             return Ok(());
+        }
+        if let Some(memory) = driver.graph_memory.find(dptr as usize).filter(|memory| memory.is_live()) {
+            let _ = driver.engine.synchronize_context(context.id);
+            memory.set_live(false);
+            return memory.unmap();
         }
         let is_freeable = |kind| matches!(kind, AllocationKind::Device | AllocationKind::Managed);
         let found = driver.space.allocation_at(dptr).filter(|found| found.base == dptr && is_freeable(found.kind));
@@ -71,6 +77,7 @@ api! {
 
     fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: u32) {
         let (driver, context) = current()?;
+        driver.captures.refuse_unsafe_call()?;
         // CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST
         if dptr.is_null() || !matches!(flags, 1 | 2) {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -85,6 +92,7 @@ api! {
 /// Device memory in the current context.
 pub(crate) fn allocate(size_bytes: usize) -> Answer<u64> {
     let (driver, context) = current()?;
+    driver.captures.refuse_unsafe_call()?;
     let account = &driver.device(context.device as i32)?.account;
     Ok(driver.space.allocate(context.device, account, context.id, size_bytes as u64)?)
 }

@@ -8,6 +8,7 @@ use std::thread::ThreadId;
 use cuda_abi::types::CUcontext;
 
 use super::Answer;
+use super::graph::capture::Capture;
 use crate::device::engine::{Engine, StreamKind};
 use crate::device::grid::SmMask;
 use crate::device::marker::Marker;
@@ -79,21 +80,88 @@ pub(crate) struct Stream {
     pub(crate) kind: StreamKind,
     pub(crate) priority: i32,
     pub(crate) mask: SmMask,
+    /// The capture that it takes part in.
+    capture: Mutex<Option<Arc<Capture>>>,
+}
+
+impl Stream {
+    /// A stream of a context, which the engine knows as `id`.
+    pub(crate) fn new(
+        id: u64,
+        (context, context_id): (CUcontext, u64),
+        kind: StreamKind,
+        priority: i32,
+        mask: SmMask,
+    ) -> Self {
+        Stream { id, context, context_id, kind, priority, mask, capture: Mutex::default() }
+    }
+
+    /// The capture that the stream takes part in, also an invalidated one.
+    pub(crate) fn capture(&self) -> Option<Arc<Capture>> {
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_capture(&self, capture: Option<Arc<Capture>>) {
+        *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
+    }
+
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
 }
 
 /// An event: flags and the point it was last recorded at.
 #[derive(Debug)]
 pub(crate) struct Event {
-    pub(crate) context: CUcontext,
     pub(crate) context_id: u64,
     pub(crate) flags: u32,
-    pub(crate) recorded: Mutex<Option<Arc<Marker>>>,
+    recorded: Mutex<Recorded>,
+}
+
+/// Where an event was last recorded.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Recorded {
+    #[default]
+    Never,
+    At(Arc<Marker>),
+    /// In a capture, after these nodes.
+    Captured {
+        capture: Arc<Capture>,
+        nodes: Vec<usize>,
+    },
 }
 
 impl Event {
-    /// The marker of the last record, if the event was ever recorded.
-    pub(crate) fn marker(&self) -> Option<Arc<Marker>> {
+    /// An event that was never recorded.
+    pub(crate) fn new(context: &Context, flags: u32) -> Self {
+        let recorded = Mutex::default();
+        Event { context_id: context.id, flags, recorded }
+    }
+
+    /// Where it was last recorded.
+    pub(crate) fn recorded(&self) -> Recorded {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The marker of the last record, if there was one outside captures.
+    pub(crate) fn marker(&self) -> Option<Arc<Marker>> {
+        match self.recorded() {
+            Recorded::At(marker) => Some(marker),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn set_recorded(&self, recorded: Recorded) {
+        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = recorded;
+    }
+
+    /// Records it where `enqueue` puts the marker; two records do not overtake each other.
+    pub(crate) fn record(&self, enqueue: impl FnOnce(Arc<Marker>) -> Answer) -> Answer {
+        let marker = Arc::new(Marker::default());
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        enqueue(marker.clone())?;
+        *recorded = Recorded::At(marker);
+        Ok(())
     }
 }
 
@@ -110,14 +178,7 @@ impl Context {
         api_version: u32,
         settings: ContextSettings,
     ) -> Self {
-        let legacy = Stream {
-            id: legacy,
-            context: handle,
-            context_id: id,
-            kind: StreamKind::Legacy,
-            priority: 0,
-            mask,
-        };
+        let legacy = Stream::new(legacy, (handle, id), StreamKind::Legacy, 0, mask);
         Context {
             handle,
             id,
@@ -145,14 +206,9 @@ impl Context {
         if let Some(stream) = streams.get(&thread) {
             return Ok(stream.clone());
         }
-        let stream = Arc::new(Stream {
-            id: engine.create_stream(self.id, StreamKind::Blocking)?,
-            context: self.handle,
-            context_id: self.id,
-            kind: StreamKind::Blocking,
-            priority: 0,
-            mask: self.mask,
-        });
+        let id = engine.create_stream(self.id, StreamKind::Blocking)?;
+        let owner = (self.handle, self.id);
+        let stream = Arc::new(Stream::new(id, owner, StreamKind::Blocking, 0, self.mask));
         streams.insert(thread, stream.clone());
         Ok(stream)
     }

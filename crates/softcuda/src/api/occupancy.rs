@@ -4,7 +4,7 @@ use cuda_abi::types::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult};
 
 use super::driver::current;
 use super::function::max_threads;
-use super::launch::Shape;
+use super::kernel_work::Shape;
 use super::module_image::resolve;
 use super::{Answer, out};
 use crate::device::grid::count;

@@ -13,7 +13,12 @@ use cuda_abi::types::{
 
 use super::device::checked;
 use super::driver::{Driver, driver};
+use super::graph::capture;
+use super::graph::kinds::NodeKind;
+use super::graph::memory::{FreeWork, GraphAllocation};
+use super::objects::Stream;
 use super::stream::find;
+use super::submit::submit;
 use super::table::fresh_handle;
 use super::{Answer, out};
 use crate::device::memory::{AddressSpace, AllocationKind};
@@ -125,7 +130,9 @@ api! {
 
     fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize) {
         let _ = minBytesToKeep;
-        get(driver()?, pool).map(|_| ())
+        let driver = driver()?;
+        driver.captures.refuse_unsafe_call()?;
+        get(driver, pool).map(|_| ())
     }
 
     fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream) {
@@ -142,12 +149,29 @@ api! {
 
     fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) {
         let (driver, _, stream) = find(hStream)?;
+        if let Ok(free) = FreeWork::new(driver, dptr) {
+            return free_graph_memory(driver, &stream, free);
+        }
+        capture::refuse(&stream)?;
         let found = driver.space.allocation_at(dptr).filter(|a| a.base == dptr && a.kind == AllocationKind::Device);
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let pool = driver.pools.find(driver.device(found.device as i32)?.current_pool());
         let free = Free { space: driver.space.clone(), address: dptr, size_bytes: found.size_bytes, pool };
         Ok(driver.engine.enqueue(stream.id, Op::Task(Box::new(free)))?)
     }
+}
+
+/// Frees what an allocation node allocated, in stream order, or in the graph that is being captured.
+fn free_graph_memory(driver: &Driver, stream: &Arc<Stream>, free: FreeWork) -> Answer {
+    if stream.is_capturing() {
+        return submit(driver, stream, NodeKind::MemFree(free));
+    }
+    if !free.memory.is_live() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    driver.engine.enqueue(stream.id, free.memory.unmap_op())?;
+    free.memory.set_live(false);
+    Ok(())
 }
 
 /// Frees memory at its turn in a stream.
@@ -183,10 +207,18 @@ unsafe fn allocate(
     pool: CUmemoryPool,
     stream: CUstream,
 ) -> Answer {
-    let (driver, context, _) = find(stream)?;
+    let (driver, context, stream) = find(stream)?;
     let pool = get(driver, pool)?;
     if dptr.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if stream.is_capturing() {
+        let size = size_bytes as u64;
+        let allocation = GraphAllocation::reserve(driver, context.id, pool.device, size)?;
+        let address = allocation.memory.address;
+        submit(driver, &stream, NodeKind::MemAlloc(allocation))?;
+        // SAFETY: by the caller's promise.
+        return unsafe { out::write(dptr, address) };
     }
     // At once instead of in stream order: earlier than promised is allowed.
     let account = &driver.device(pool.device as i32)?.account;

@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use cuda_abi::types::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUgreenCtx, CUhostFn, CUresult, CUstream,
-    CUstreamCallback, CUstreamCaptureStatus,
+    CUstreamCallback,
 };
 
 use super::driver::{Driver, current, current_even_failed};
+use super::graph::capture::{self, Effect};
+use super::graph::kinds::{EventWork, HostWork, NodeKind};
 use super::objects::{Context, Stream};
+use super::submit::submit;
 use super::table::fresh_handle;
 use super::{Answer, out};
 use crate::device::engine::StreamKind;
@@ -22,6 +25,8 @@ pub(crate) const LEAST_PRIORITY: i32 = 0;
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
 const NON_BLOCKING: u32 = 1;
+/// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node of its own.
+const EXTERNAL: u32 = 1;
 
 api! {
     fn cuStreamCreate(phStream: *mut CUstream, Flags: u32) {
@@ -37,12 +42,15 @@ api! {
     fn cuStreamDestroy_v2(hStream: CUstream) {
         let (driver, _) = current_even_failed()?;
         let stream = driver.streams.remove(hStream.0)?;
+        driver.captures.abandon(driver, &stream);
         driver.engine.destroy_stream(stream.id);
         Ok(())
     }
 
     fn cuStreamQuery(hStream: CUstream) {
         let (driver, context, stream) = find(hStream)?;
+        capture::refuse(&stream)?;
+        driver.captures.refuse_unsafe_call()?;
         if driver.engine.query_stream(stream.id)? {
             context.services.flush_console();
             Ok(())
@@ -53,6 +61,8 @@ api! {
 
     fn cuStreamSynchronize(hStream: CUstream) {
         let (driver, context, stream) = find(hStream)?;
+        capture::refuse(&stream)?;
+        driver.captures.refuse_unsafe_call()?;
         let done = driver.engine.synchronize_stream(stream.id);
         context.services.flush_console();
         Ok(done?)
@@ -64,6 +74,12 @@ api! {
         if Flags & !1 != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
+        if Flags & EXTERNAL != 0 && stream.is_capturing() {
+            return submit(driver, &stream, NodeKind::EventWait(EventWork { handle: hEvent, event }));
+        }
+        if capture::wait(&stream, &event)? {
+            return Ok(());
+        }
         match event.marker() {
             Some(marker) => Ok(driver.engine.enqueue(stream.id, Op::Wait(marker))?),
             None => Ok(()),
@@ -71,38 +87,38 @@ api! {
     }
 
     fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) {
-        let (_, _, stream) = find(hStream)?;
+        let (_, _, stream) = locate(hStream)?;
         let value = if stream.kind == StreamKind::NonBlocking { NON_BLOCKING } else { 0 };
         // SAFETY: the caller's pointer.
         unsafe { out::write(flags, value) }
     }
 
     fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) {
-        let (_, _, stream) = find(hStream)?;
+        let (_, _, stream) = locate(hStream)?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(priority, stream.priority) }
     }
 
     fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) {
-        let (_, _, stream) = find(hStream)?;
+        let (_, _, stream) = locate(hStream)?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(streamId, stream.id) }
     }
 
     fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdevice) {
-        let (driver, _, stream) = find(hStream)?;
+        let (driver, _, stream) = locate(hStream)?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(device, driver.context(stream.context)?.device as CUdevice) }
     }
 
     fn cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext) {
-        let (_, _, stream) = find(hStream)?;
+        let (_, _, stream) = locate(hStream)?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(pctx, stream.context) }
     }
 
     fn cuStreamGetCtx_v2(hStream: CUstream, pCtx: *mut CUcontext, pGreenCtx: *mut CUgreenCtx) {
-        let (_, _, stream) = find(hStream)?;
+        let (_, _, stream) = locate(hStream)?;
         // SAFETY: the caller's pointers.
         unsafe {
             out::write_optional(pGreenCtx, CUgreenCtx::NULL);
@@ -111,19 +127,14 @@ api! {
     }
 
     fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenCtx) {
-        find(hStream)?;
+        locate(hStream)?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(phCtx, CUgreenCtx::NULL) }
     }
 
-    fn cuStreamIsCapturing(hStream: CUstream, captureStatus: *mut CUstreamCaptureStatus) {
-        find(hStream)?;
-        // SAFETY: the caller's pointer. Capture cannot be begun yet, so this is the truth.
-        unsafe { out::write(captureStatus, CUstreamCaptureStatus::NONE) }
-    }
-
     fn cuStreamAttachMemAsync(hStream: CUstream, dptr: CUdeviceptr, length: usize, flags: u32) {
-        let (driver, _, _) = find(hStream)?;
+        let (driver, _, stream) = find(hStream)?;
+        capture::refuse(&stream)?;
         let _ = (length, flags);
         // Managed memory is always accessible from everywhere: nothing to move.
         driver.space.allocation_at(dptr).map(|_| ()).ok_or(CUresult::ERROR_INVALID_VALUE)
@@ -131,19 +142,12 @@ api! {
 
     fn cuLaunchHostFunc(hStream: CUstream, fn_: CUhostFn, userData: *mut c_void) {
         let (driver, _, stream) = find(hStream)?;
-        let function = fn_.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let user = userData as usize;
-        let call = move |failed: Option<Sticky>| {
-            if failed.is_none() {
-                // SAFETY: the program's function with the program's argument.
-                unsafe { function(user as *mut c_void) };
-            }
-        };
-        Ok(driver.engine.enqueue(stream.id, Op::Host(Box::new(call)))?)
+        submit(driver, &stream, NodeKind::Host(HostWork::new(fn_, userData)?))
     }
 
     fn cuStreamAddCallback(hStream: CUstream, callback: CUstreamCallback, userData: *mut c_void, flags: u32) {
         let (driver, _, stream) = find(hStream)?;
+        capture::refuse(&stream)?;
         let function = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -162,8 +166,25 @@ alias! {
     cuStreamDestroy(hStream: CUstream) = cuStreamDestroy_v2;
 }
 
-/// Driver, current context and the stream of a handle.
+/// Driver, current context and the stream of a handle, for work or waiting.
 pub(crate) fn find(handle: CUstream) -> Answer<(&'static Driver, Arc<Context>, Arc<Stream>)> {
+    peek(handle, Effect::Invalidate)
+}
+
+/// The same; `effect` says what becomes of a capture that the legacy stream cannot be used beside.
+pub(crate) fn peek(
+    handle: CUstream,
+    effect: Effect,
+) -> Answer<(&'static Driver, Arc<Context>, Arc<Stream>)> {
+    let (driver, context, stream) = locate(handle)?;
+    if stream.kind == StreamKind::Legacy {
+        driver.captures.refuse_legacy(stream.context_id, effect)?;
+    }
+    Ok((driver, context, stream))
+}
+
+/// The same, for questions that have nothing to do with work.
+fn locate(handle: CUstream) -> Answer<(&'static Driver, Arc<Context>, Arc<Stream>)> {
     let (driver, context) = current()?;
     let stream = driver.stream(&context, handle)?;
     Ok((driver, context, stream))
@@ -179,14 +200,8 @@ unsafe fn create(pointer: *mut CUstream, flags: u32, priority: i32) -> Answer {
     let kind =
         if flags & NON_BLOCKING != 0 { StreamKind::NonBlocking } else { StreamKind::Blocking };
     let handle = fresh_handle();
-    let stream = Stream {
-        id: driver.engine.create_stream(context.id, kind)?,
-        context: context.handle,
-        context_id: context.id,
-        kind,
-        priority,
-        mask: context.mask,
-    };
+    let id = driver.engine.create_stream(context.id, kind)?;
+    let stream = Stream::new(id, (context.handle, context.id), kind, priority, context.mask);
     driver.streams.insert(handle, Arc::new(stream));
     // SAFETY: by the caller's promise.
     unsafe { out::write(pointer, CUstream(handle)) }

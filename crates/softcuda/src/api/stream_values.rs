@@ -1,23 +1,41 @@
-//! Stream memory operations: writing values and waiting for them.
+//! Stream memory operations: writing values and waiting for them, one by one and in batches.
 
-use cuda_abi::types::{CUdeviceptr, CUresult, CUstream, cuuint32_t, cuuint64_t};
+use cuda_abi::types::{
+    CUdeviceptr, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType as Type,
+    cuuint32_t, cuuint64_t,
+};
 
-use super::Answer;
+use super::driver::Driver;
+use super::graph::kinds::{MemoryOpsWork, NodeKind};
 use super::stream::find;
+use super::submit::submit;
+use super::{Answer, out};
 use crate::device::ops::{Condition, Op, Width};
+
+/// Most operations of one batch.
+const BATCH_OPS: usize = 256;
+/// CU_STREAM_WAIT_VALUE_FLUSH: remote writes are visible at once here.
+const FLUSH: u32 = 1 << 30;
 
 api! {
     fn cuStreamWriteValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: u32) {
-        write(stream, addr, value.into(), Width::Bits32, flags)
+        one(stream, write_parameters(Type::WRITE_VALUE_32, addr, value.into(), flags))
     }
     fn cuStreamWriteValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: u32) {
-        write(stream, addr, value, Width::Bits64, flags)
+        one(stream, write_parameters(Type::WRITE_VALUE_64, addr, value, flags))
     }
     fn cuStreamWaitValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: u32) {
-        wait(stream, addr, value.into(), Width::Bits32, flags)
+        one(stream, wait_parameters(Type::WAIT_VALUE_32, addr, value.into(), flags))
     }
     fn cuStreamWaitValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: u32) {
-        wait(stream, addr, value, Width::Bits64, flags)
+        one(stream, wait_parameters(Type::WAIT_VALUE_64, addr, value, flags))
+    }
+
+    fn cuStreamBatchMemOp_v2(stream: CUstream, count: u32, paramArray: *mut CUstreamBatchMemOpParams, flags: u32) {
+        let (driver, context, stream) = find(stream)?;
+        // SAFETY: the caller's array of `count`.
+        let work = unsafe { work(driver, context.handle, paramArray, count, flags)? };
+        submit(driver, &stream, NodeKind::BatchMemOp(work))
     }
 }
 
@@ -26,30 +44,148 @@ alias! {
     cuStreamWriteValue64(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: u32) = cuStreamWriteValue64_v2;
     cuStreamWaitValue32(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: u32) = cuStreamWaitValue32_v2;
     cuStreamWaitValue64(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: u32) = cuStreamWaitValue64_v2;
+    cuStreamBatchMemOp(stream: CUstream, count: u32, paramArray: *mut CUstreamBatchMemOpParams, flags: u32) = cuStreamBatchMemOp_v2;
 }
 
-fn write(stream: CUstream, address: u64, value: u64, width: Width, flags: u32) -> Answer {
-    let (driver, _, stream) = find(stream)?;
-    // Flag 1 drops the memory barrier; keeping it is always right.
-    check(driver, address, width, flags & !1)?;
-    Ok(driver.engine.enqueue(stream.id, Op::WriteValue { address, value, width })?)
+/// One checked operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryOp {
+    Write {
+        address: u64,
+        value: u64,
+        width: Width,
+    },
+    Wait {
+        address: u64,
+        value: u64,
+        width: Width,
+        condition: Condition,
+    },
+    /// Earlier writes become visible: they are at once.
+    Barrier,
 }
 
-fn wait(stream: CUstream, address: u64, value: u64, width: Width, flags: u32) -> Answer {
-    /// CU_STREAM_WAIT_VALUE_FLUSH: remote writes are visible at once here.
-    const FLUSH: u32 = 1 << 30;
-    let (driver, _, stream) = find(stream)?;
-    check(driver, address, width, flags & !(FLUSH | 3))?;
-    let condition = match flags & 3 {
-        0 => Condition::GreaterOrEqual,
-        1 => Condition::Equal,
-        2 => Condition::And,
-        _ => Condition::Nor,
+impl MemoryOp {
+    /// Checks an operation of a batch: CUDA_ERROR_INVALID_VALUE for unknown operations, flags and addresses.
+    pub(crate) fn new(driver: &Driver, asked: &CUstreamBatchMemOpParams) -> Answer<Self> {
+        // SAFETY: every member begins with the operation; all are plain numbers.
+        let operation = unsafe { asked.operation };
+        let width = match operation {
+            Type::WAIT_VALUE_64 | Type::WRITE_VALUE_64 => Width::Bits64,
+            _ => Width::Bits32,
+        };
+        // SAFETY: the operation says which member the caller filled in; all are plain numbers.
+        unsafe {
+            match operation {
+                Type::WRITE_VALUE_32 | Type::WRITE_VALUE_64 => {
+                    let write = asked.writeValue;
+                    // Flag 1 drops the memory barrier; keeping it is always right.
+                    check(driver, write.address, width, write.flags & !1)?;
+                    let value = value_of(write.anonymous.value64, width);
+                    Ok(MemoryOp::Write { address: write.address, value, width })
+                }
+                Type::WAIT_VALUE_32 | Type::WAIT_VALUE_64 => {
+                    let wait = asked.waitValue;
+                    check(driver, wait.address, width, wait.flags & !(FLUSH | 3))?;
+                    let condition = match wait.flags & 3 {
+                        0 => Condition::GreaterOrEqual,
+                        1 => Condition::Equal,
+                        2 => Condition::And,
+                        _ => Condition::Nor,
+                    };
+                    let value = value_of(wait.anonymous.value64, width);
+                    Ok(MemoryOp::Wait { address: wait.address, value, width, condition })
+                }
+                Type::BARRIER if asked.memoryBarrier.flags <= 1 => Ok(MemoryOp::Barrier),
+                Type::FLUSH_REMOTE_WRITES => Err(CUresult::ERROR_NOT_SUPPORTED),
+                _ => Err(CUresult::ERROR_INVALID_VALUE),
+            }
+        }
+    }
+
+    /// The operation of a stream, if it needs one.
+    pub(crate) fn op(&self) -> Option<Op> {
+        match *self {
+            MemoryOp::Write { address, value, width } => {
+                Some(Op::WriteValue { address, value, width })
+            }
+            MemoryOp::Wait { address, value, width, condition } => {
+                Some(Op::WaitValue { address, value, width, condition })
+            }
+            MemoryOp::Barrier => None,
+        }
+    }
+}
+
+/// Checks a batch.
+///
+/// # Safety
+/// `operations` has `count` elements.
+pub(crate) unsafe fn work(
+    driver: &Driver,
+    context: cuda_abi::types::CUcontext,
+    operations: *const CUstreamBatchMemOpParams,
+    count: u32,
+    flags: u32,
+) -> Answer<MemoryOpsWork> {
+    if flags != 0 || count as usize > BATCH_OPS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: by the caller's promise.
+    let asked = unsafe { out::read_array(operations, count as usize)? };
+    let ops = asked.iter().map(|one| MemoryOp::new(driver, one)).collect::<Answer<Vec<_>>>()?;
+    Ok(MemoryOpsWork { ops: ops.into(), asked: asked.into(), flags, context })
+}
+
+fn one(stream: CUstream, asked: CUstreamBatchMemOpParams) -> Answer {
+    let (driver, context, stream) = find(stream)?;
+    let op = MemoryOp::new(driver, &asked)?;
+    let work = MemoryOpsWork {
+        ops: [op].into(),
+        asked: [asked].into(),
+        flags: 0,
+        context: context.handle,
     };
-    Ok(driver.engine.enqueue(stream.id, Op::WaitValue { address, value, width, condition })?)
+    submit(driver, &stream, NodeKind::BatchMemOp(work))
 }
 
-fn check(driver: &super::driver::Driver, address: u64, width: Width, unknown_flags: u32) -> Answer {
+fn write_parameters(
+    operation: Type,
+    address: u64,
+    value: u64,
+    flags: u32,
+) -> CUstreamBatchMemOpParams {
+    let mut asked = CUstreamBatchMemOpParams::default();
+    asked.writeValue.operation = operation;
+    asked.writeValue.address = address;
+    asked.writeValue.anonymous.value64 = value;
+    asked.writeValue.flags = flags;
+    asked
+}
+
+fn wait_parameters(
+    operation: Type,
+    address: u64,
+    value: u64,
+    flags: u32,
+) -> CUstreamBatchMemOpParams {
+    let mut asked = CUstreamBatchMemOpParams::default();
+    asked.waitValue.operation = operation;
+    asked.waitValue.address = address;
+    asked.waitValue.anonymous.value64 = value;
+    asked.waitValue.flags = flags;
+    asked
+}
+
+/// The value's member of 32 bits is the low half.
+fn value_of(value: u64, width: Width) -> u64 {
+    match width {
+        Width::Bits32 => value & 0xffff_ffff,
+        Width::Bits64 => value,
+    }
+}
+
+fn check(driver: &Driver, address: u64, width: Width, unknown_flags: u32) -> Answer {
     let size_bytes = match width {
         Width::Bits32 => 4,
         Width::Bits64 => 8,

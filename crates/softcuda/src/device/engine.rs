@@ -179,8 +179,13 @@ impl Engine {
 
     /// Appends several operations that nothing of another thread comes between.
     pub(crate) fn enqueue_all(&self, stream: u64, ops: Vec<Op>) -> Result<()> {
+        self.enqueue_plan(ops.into_iter().map(|op| (stream, op)).collect())
+    }
+
+    /// The same for several streams.
+    pub(crate) fn enqueue_plan(&self, plan: Vec<(u64, Op)>) -> Result<()> {
         let mut state = self.lock();
-        for op in ops {
+        for (stream, op) in plan {
             self.enqueue_locked(&mut state, stream, op)?;
         }
         Ok(())

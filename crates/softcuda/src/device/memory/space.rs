@@ -26,6 +26,8 @@ pub(crate) enum AllocationKind {
     Registered { flags: u32 },
     /// `cuMemAllocManaged`.
     Managed,
+    /// An allocation node of a graph.
+    Graph,
 }
 
 /// One allocation that a pointer can point into.
@@ -470,5 +472,6 @@ fn reserve_own(inner: &mut Inner, size_bytes: u64, align: u64) -> Result<u64> {
     }
 }
 
+mod graph;
 #[cfg(test)]
 mod tests;

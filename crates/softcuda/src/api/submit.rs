@@ -1,0 +1,21 @@
+//! Work in a stream: done in its order, or, while the stream is captured, made a node of the graph.
+
+use std::sync::Arc;
+
+use super::Answer;
+use super::driver::Driver;
+use super::graph::capture;
+use super::graph::kinds::NodeKind;
+use super::objects::Stream;
+
+/// Submits work to a stream.
+pub(crate) fn submit(driver: &Driver, stream: &Arc<Stream>, work: NodeKind) -> Answer {
+    match capture::of(stream)? {
+        Some(capture) => capture.add(driver, stream, work).map(|_| ()),
+        None => {
+            let priority = work.own_priority().unwrap_or(stream.priority);
+            let ops = work.ops(driver, priority)?;
+            Ok(driver.engine.enqueue_all(stream.id, ops)?)
+        }
+    }
+}
