@@ -72,14 +72,16 @@ op! {
     }
     /// `cvt.rXi{.ftz}{.sat}.fN.fN`: to an integral value of the same type
     unary RoundToIntegral<T: Integral, R: Rounding, Z: Subnormals, C: Range>(a: T) -> T {
-        C::apply(Z::apply(a).integral::<R>().canonical())
+        C::apply(Z::apply(a).quiet().integral::<R>().canonical())
     }
     /// `cvt{.ftz}{.sat}.f64.f32`
-    unary Widen<Z: Subnormals, C: Range>(a: f32) -> f64 { C::apply(f64::from(Z::apply(a))) }
+    unary Widen<Z: Subnormals, C: Range>(a: f32) -> f64 {
+        C::apply(f64::from(if Z::FLUSH { Z::apply(a).canonical() } else { a }))
+    }
     /// `cvt.rX{.ftz}{.sat}.f32.f64`
-    unary Narrow<R: Rounding, Z: Subnormals, C: Range>(a: f64) -> f32 { C::apply(Z::apply(soft::narrow::<R>(a).canonical())) }
+    unary Narrow<R: Rounding, Z: Subnormals, C: Range>(a: f64) -> f32 { C::apply(Z::apply(soft::narrow::<R>(a))) }
     /// `cvt{.ftz}{.sat}.fN.fN` without rounding
-    unary Same<T: Float, Z: Subnormals, C: Range>(a: T) -> T { C::apply(Z::apply(a).canonical()) }
+    unary Same<T: Float, Z: Subnormals, C: Range>(a: T) -> T { C::apply(Z::apply(a)) }
     /// `cvt.rX{.sat}.float.int`
     unary IntToFloat<D: FromInt, S: Int, R: Rounding, C: Range>(a: S) -> D {
         C::apply(if S::SIGNED { D::from_signed::<R>(a.extend() as i64, S::BITS) } else { D::from_unsigned::<R>(a.extend(), S::BITS) })

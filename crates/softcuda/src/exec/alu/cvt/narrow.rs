@@ -100,7 +100,7 @@ op! {
         };
         let special = bits & 0x7f80_0000 == 0x7f80_0000;
         let rounded = if special { bits } else { bits + increment } & !0x1fff;
-        let overflowed = rounded & 0x7fff_e000 == 0x7f80_0000;
+        let overflowed = rounded & 0x7f80_0000 == 0x7f80_0000;
         if a.is_nan() && R::MODE != Round::NearestAway {
             0x7fff_e000
         } else if V::FINITE && overflowed {

@@ -34,8 +34,8 @@ fn gross(a: f64, f: impl Fn(f64) -> f64) -> f64 {
     let upper = |bits: u64| f64::from_bits(bits & !0xffff_ffff).flushed();
     let r = f(upper(a.to_bits()));
     // Half a unit of the upper word; infinities have a zero fraction and keep it.
-    let rounded = upper(r.to_bits() + if r.is_infinite() { 0 } else { 0x8000_0000 });
-    if a.is_nan() || r.is_nan() { f64::from_bits(0x7fff_ffff_0000_0000) } else { rounded }
+    let rounded = upper(r.to_bits());
+    if r.is_nan() { f64::from_bits(0x7fff_ffff_0000_0000) } else { rounded }
 }
 
 /// 2^x, relative error about 2^-23.

@@ -50,6 +50,8 @@ pub trait Float: Lane + PartialOrd {
     fn canonical(self) -> Self;
     /// A signalling NaN made quiet; other values unchanged.
     fn quiet(self) -> Self;
+    /// The canonical NaN if `nan`, else `x`; never another NaN.
+    fn select_nan(nan: bool, x: Self) -> Self;
     /// Whether the value is infinite.
     fn is_infinite(self) -> bool;
     /// Whether the value is subnormal (zero is not).
@@ -130,6 +132,10 @@ macro_rules! float {
                 if self.abs() < <$t>::MIN_POSITIVE { (0.0 as $t).copysign(self) } else { self }
             }
             #[inline(always)]
+            fn select_nan(nan: bool, x: Self) -> Self {
+                <$t>::from_bits(if nan { $nan } else { x.to_bits() })
+            }
+            #[inline(always)]
             fn quiet(self) -> Self {
                 if self.is_nan() {
                     <$t>::from_bits(self.to_bits() | 1 << (<$t>::MANTISSA_DIGITS - 2))
@@ -155,5 +161,6 @@ macro_rules! float {
 }
 
 // The hardware gives one NaN for every .f32 result that is NaN; .f64 carries the payload of an operand.
-float!(f32, u32, 0x7fff_ffff, canonical: |x| if x.is_nan() { <f32 as Float>::NAN } else { x });
+// The choice is made between integers: the compiler may take one NaN for another.
+float!(f32, u32, 0x7fff_ffff, canonical: |x| f32::from_bits(if x.is_nan() { 0x7fff_ffff } else { x.to_bits() }));
 float!(f64, u64, 0xfff8_0000_0000_0000, canonical: |x| x);

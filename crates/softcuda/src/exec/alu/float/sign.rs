@@ -72,8 +72,8 @@ properties! {
     Number = |x| !x.is_nan();
     /// `testp.notanumber`
     NotANumber = |x| x.is_nan();
-    /// `testp.normal`: neither NaN, infinite, subnormal nor zero
-    Normal = |x| !x.is_nan() && !x.is_infinite() && !x.is_subnormal() && x != T::ZERO;
+    /// `testp.normal`: neither NaN, infinite nor subnormal; zero is normal
+    Normal = |x| !x.is_nan() && !x.is_infinite() && !x.is_subnormal();
     /// `testp.subnormal`
     Subnormal = |x| x.is_subnormal();
 }
@@ -134,5 +134,5 @@ fn choose<T: Float, N: NanRule, X: SignRule>(a: T, b: T, first: impl Fn(T, T) ->
     let chosen =
         if X::XOR && a.is_negative() != b.is_negative() { chosen.negated() } else { chosen };
     let nan = if N::PROPAGATE { a.is_nan() || b.is_nan() } else { a.is_nan() && b.is_nan() };
-    if nan { T::NAN } else { chosen }
+    T::select_nan(nan, chosen)
 }

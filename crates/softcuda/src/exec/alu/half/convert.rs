@@ -54,6 +54,12 @@ fn round_half<H: HalfFormat>(negative: bool, sig: u64, exponent: i32, mode: Roun
 pub trait ToHalf: Lane {
     /// The value.
     fn sticky(self) -> f32;
+    /// The bits of a half with `fraction_bits` for a NaN.
+    #[inline(always)]
+    fn nan(self, fraction_bits: u32) -> u16 {
+        let _ = fraction_bits;
+        0x7fff
+    }
 }
 
 impl ToHalf for f32 {
@@ -67,6 +73,12 @@ impl ToHalf for f64 {
     #[inline(always)]
     fn sticky(self) -> f32 {
         to_odd(self, 0.0)
+    }
+    #[inline(always)]
+    fn nan(self, fraction_bits: u32) -> u16 {
+        // Sign and upper fraction bits stay, made quiet.
+        let bits = self.to_bits();
+        (bits >> 48 & 0x8000 | 0x7fff << (fraction_bits - 1) & 0x7fff | bits >> (52 - fraction_bits) & ((1 << fraction_bits) - 1)) as u16
     }
 }
 
@@ -114,7 +126,9 @@ fn narrow<H: HalfFormat, R: Rounding, C: HalfRange, V: Overflow>(x: f32) -> H {
 op! {
     /// `cvt.rnd{.relu,.sat}{.satfinite}.half.float`
     unary ToHalfFrom<H: HalfFormat, S: ToHalf, R: Rounding, C: HalfRange, V: Overflow>(a: S) -> H {
-        narrow::<H, R, C, V>(a.sticky())
+        let x = a.sticky();
+        let h = narrow::<H, R, C, V>(x);
+        if x.is_nan() && h.to_f32().is_nan() { H::from_bits(a.nan(H::FORMAT.0)) } else { h }
     }
     /// `cvt.rnd{.relu}{.satfinite}.f16x2.f32 d, high, low`
     binary ToF16x2<R: Rounding, C: HalfRange, V: Overflow>(high: f32, low: f32) -> F16x2 {

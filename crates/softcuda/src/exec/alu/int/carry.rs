@@ -79,7 +79,7 @@ impl<T: Int, I: CarryIn> Carry for AddCarry<T, I> {
     }
 }
 
-/// `sub.cc`, `subc{.cc}`: the carry bit holds the borrow
+/// `sub.cc`, `subc{.cc}`: `a + !b + carry`, so that a clear carry bit is a borrow
 #[derive(Debug, Clone, Copy)]
 pub struct SubBorrow<T, I>(PhantomData<(T, I)>);
 impl<T: Int, I: CarryIn> Carry for SubBorrow<T, I> {
@@ -88,9 +88,7 @@ impl<T: Int, I: CarryIn> Carry for SubBorrow<T, I> {
     const READS: bool = I::READS;
     #[inline(always)]
     fn lane(a: T, b: T, _: T, carry: bool) -> (T, bool) {
-        // a - b - borrow = a + !b + 1 - borrow; a carry out of that means no borrow.
-        let (difference, no_borrow) = sum(a, T::truncate(!b.extend()), !carry);
-        (difference, !no_borrow)
+        sum(a, T::truncate(!b.extend()), carry || !I::READS)
     }
 }
 

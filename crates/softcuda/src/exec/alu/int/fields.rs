@@ -55,6 +55,12 @@ fn low_ones(count: u32) -> u64 {
     if count >= 64 { !0 } else { (1 << count) - 1 }
 }
 
+/// A position or length of a field: 32-bit instructions read the low byte, 64-bit ones the whole operand.
+#[inline(always)]
+fn field_count<T: Int>(count: u32) -> u32 {
+    if T::BITS == 64 { count } else { count & 0xff }
+}
+
 /// The word zero-extended, whatever the type's signedness.
 #[inline(always)]
 fn word<T: Int>(x: T) -> u64 {
@@ -84,8 +90,8 @@ op! {
     ternary FindNth<>(mask: u32, base: u32, offset: i32) -> u32 { find_nth(mask, base, offset) }
     /// `bfe.type d, a, position, length`: zero- or sign-extended from the field's top bit (or the word's, if nearer)
     ternary Extract<T: Int>(a: T, position: u32, length: u32) -> T {
-        let (position, length) = (position & 0xff, length & 0xff);
-        let top = (position + length).saturating_sub(1).min(T::BITS - 1);
+        let (position, length) = (field_count::<T>(position), field_count::<T>(length));
+        let top = position.saturating_add(length).saturating_sub(1).min(T::BITS - 1);
         let negative = T::SIGNED && length != 0 && word(a) >> top & 1 != 0;
         let available = length.min(T::BITS.saturating_sub(position));
         let field = if position < T::BITS { word(a) >> position & low_ones(available) } else { 0 };
@@ -112,7 +118,7 @@ op! {
     }
     /// `bfi.bN f, field, base, position, length`: `field`'s low bits put into `base`
     quaternary Insert<T: Int>(field: T, base: T, position: u32, length: u32) -> T {
-        let (position, length) = (position & 0xff, length & 0xff);
+        let (position, length) = (field_count::<T>(position), field_count::<T>(length));
         let mask = if position < T::BITS { low_ones(length) << position } else { 0 };
         let shifted = if position < T::BITS { word(field) << position } else { 0 };
         T::truncate(shifted & mask | word(base) & !mask)
