@@ -20,6 +20,8 @@ pub mod int;
 pub mod lane;
 mod op;
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod testing;
 
 pub use lane::{Lane, Register};

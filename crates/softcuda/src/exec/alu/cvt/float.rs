@@ -81,7 +81,7 @@ op! {
     /// `cvt.rX{.ftz}{.sat}.f32.f64`
     unary Narrow<R: Rounding, Z: Subnormals, C: Range>(a: f64) -> f32 { C::apply(Z::apply(soft::narrow::<R>(a))) }
     /// `cvt{.ftz}{.sat}.fN.fN` without rounding
-    unary Same<T: Float, Z: Subnormals, C: Range>(a: T) -> T { C::apply(Z::apply(a)) }
+    unary Same<T: Float, Z: Subnormals, C: Range>(a: T) -> T { C::apply(if Z::FLUSH { Z::apply(a).canonical() } else { a }) }
     /// `cvt.rX{.sat}.float.int`
     unary IntToFloat<D: FromInt, S: Int, R: Rounding, C: Range>(a: S) -> D {
         C::apply(if S::SIGNED { D::from_signed::<R>(a.extend() as i64, S::BITS) } else { D::from_unsigned::<R>(a.extend(), S::BITS) })

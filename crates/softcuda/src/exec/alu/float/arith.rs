@@ -8,7 +8,8 @@ use crate::exec::alu::{Binary, Ternary};
 /// The modifiers of a result: canonical NaN, `.ftz`, `.sat`.
 #[inline(always)]
 pub(super) fn finish<T: Float, Z: Subnormals, S: Range>(x: T) -> T {
-    S::apply(Z::apply(x.canonical()))
+    // Last, so that no operation on floats follows the choice of NaN.
+    S::apply(Z::apply(x)).canonical()
 }
 
 op! {

@@ -1,7 +1,7 @@
 //! Half-precision `add sub mul fma abs neg min max`, comparisons' operands, `ex2` and `tanh`.
 
 use super::{Half, HalfRange, Halves, to_odd};
-use crate::exec::alu::float::{Keep, NanRule, SignRule, Subnormals, exp2, larger, smaller, tanh};
+use crate::exec::alu::float::{NanRule, SignRule, Subnormals, exp2, larger, smaller, tanh};
 use crate::exec::alu::op::op;
 
 /// The value as the operation sees it.
@@ -27,9 +27,6 @@ fn fused(a: f32, b: f32, c: f32) -> f32 {
     to_odd(high, low)
 }
 
-/// The NaN of out-of-bounds tensor elements.
-const OUT_OF_BOUNDS: u16 = 0xffff;
-
 op! {
     /// `add{.rn}{.ftz}{.sat}.type`
     binary Add<T: Halves, Z: Subnormals, S: HalfRange>(a: T, b: T) -> T {
@@ -46,16 +43,6 @@ op! {
     /// `fma.rn{.ftz}{.sat,.relu}.type`
     ternary Fma<T: Halves, Z: Subnormals, S: HalfRange>(a: T, b: T, c: T) -> T {
         a.map3(b, c, |a, b, c| result::<_, Z, S>(fused(source::<_, Z>(a), source::<_, Z>(b), source::<_, Z>(c))))
-    }
-    /// `fma.rn.oob{.relu}.type`: zero if a factor is the NaN that out-of-bounds elements of a tensor have
-    ternary FmaOob<T: Halves, S: HalfRange>(a: T, b: T, c: T) -> T {
-        a.map3(b, c, |a, b, c| {
-            if false {
-                T::Part::from_bits(0)
-            } else {
-                result::<_, Keep, S>(fused(a.to_f32(), b.to_f32(), c.to_f32()))
-            }
-        })
     }
     /// `abs{.ftz}.type`
     unary Abs<T: Halves, Z: Subnormals>(a: T) -> T { a.map(|a| sign_only::<_, Z>(a, |bits| bits & 0x7fff)) }

@@ -78,7 +78,9 @@ impl ToHalf for f64 {
     fn nan(self, fraction_bits: u32) -> u16 {
         // Sign and upper fraction bits stay, made quiet.
         let bits = self.to_bits();
-        (bits >> 48 & 0x8000 | 0x7fff << (fraction_bits - 1) & 0x7fff | bits >> (52 - fraction_bits) & ((1 << fraction_bits) - 1)) as u16
+        (bits >> 48 & 0x8000
+            | 0x7fff << (fraction_bits - 1) & 0x7fff
+            | bits >> (52 - fraction_bits) & ((1 << fraction_bits) - 1)) as u16
     }
 }
 
@@ -139,7 +141,7 @@ op! {
         Bf16x2::join(narrow::<Bf16, R, C, V>(low), narrow::<Bf16, R, C, V>(high))
     }
     /// `cvt{.ftz}{.sat}.f32.half`
-    unary HalfToF32<H: Half, Z: Subnormals, C: Range>(a: H) -> f32 { C::apply(Z::apply(a.to_f32())) }
+    unary HalfToF32<H: Half, Z: Subnormals, C: Range>(a: H) -> f32 { C::apply(Z::apply(a.widened())) }
     /// `cvt{.sat}.f64.half`
     unary HalfToF64<H: Half, C: Range>(a: H) -> f64 { C::apply(f64::from(a.to_f32())) }
     /// `cvt.rXi.int.half`

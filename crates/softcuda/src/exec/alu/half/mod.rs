@@ -15,8 +15,10 @@ use super::lane::{Bf16, Bf16x2, F16, F16x2};
 
 /// A half-precision format.
 pub trait Half: Lane<Reg = u32> {
-    /// The value, exactly. NaN becomes the canonical one from `.f16` and keeps its bits from `.bf16`.
+    /// The value, exactly. NaN keeps its upper fraction bits.
     fn to_f32(self) -> f32;
+    /// The value as `cvt.f32` gives it: NaN becomes canonical from `.f16` and keeps its bits from `.bf16`.
+    fn widened(self) -> f32;
     /// The nearest value, ties to even; NaN becomes the canonical one.
     fn nearest(x: f32) -> Self;
     /// Subnormals become zero of the same sign.
@@ -49,8 +51,12 @@ impl Half for F16 {
         // The factor moves the exponent from bias 15 to 127 and makes subnormals normal.
         let scaled = (f32::from_bits(magnitude) * f32::from_bits((254 - 15) << 23)).to_bits();
         let bits = if magnitude >= 0x7c00 << 13 { magnitude | 0x7f80_0000 } else { scaled };
-        let signed = bits | u32::from(self.0 & 0x8000) << 16;
-        f32::from_bits(if magnitude > 0x7c00 << 13 { 0x7fff_ffff } else { signed })
+        f32::from_bits(bits | u32::from(self.0 & 0x8000) << 16)
+    }
+
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        self.to_f32().canonical()
     }
 
     #[inline(always)]
@@ -97,6 +103,11 @@ impl Half for Bf16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         f32::from_bits(u32::from(self.0) << 16)
+    }
+
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        self.to_f32()
     }
 
     #[inline(always)]
