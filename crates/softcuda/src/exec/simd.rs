@@ -56,6 +56,9 @@ impl SimdLevel {
 
 /// An instruction handler.
 pub(super) trait Body {
+    /// Whether it is worth compiling for every vector level.
+    const VECTOR: bool = true;
+
     /// Executes `ins` for the lanes in `mask` (never empty).
     ///
     /// # Safety
@@ -86,6 +89,9 @@ unsafe fn avx512<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u
 
 /// The handler `B` compiled for `level`, which must be available on this CPU.
 pub(super) fn pick<B: Body>(level: SimdLevel) -> OpFn {
+    if !B::VECTOR {
+        return baseline::<B>;
+    }
     match level {
         #[cfg(target_arch = "x86_64")]
         SimdLevel::Avx512 => avx512::<B>,

@@ -15,6 +15,9 @@ pub(in crate::exec) trait Space {
     /// As addresses of this space are computed: 32 bits for windows of less than 4 GiB.
     type Word: AddressWord;
 
+    /// Whether several lanes are accessed at once.
+    const VECTOR: bool = true;
+
     /// Reads the addresses of 16 lanes from register `offset`, plus the instruction's immediate.
     ///
     /// # Safety
@@ -209,13 +212,12 @@ impl Space for Global {
             return None;
         }
         let slot = Self::slot(ins);
-        let reachable = Self::cached(cx.ranges[slot], addr, size)
-            || (Self::refill(cx, slot, addr) && Self::cached(cx.ranges[slot], addr, size));
-        if !reachable {
-            cx.raise_access(FaultKind::IllegalAddress, access, addr, size as u32, lane);
-            return None;
+        let known = Self::cached(cx.ranges[slot], addr, size);
+        if known || (Self::refill(cx, slot, addr) && Self::cached(cx.ranges[slot], addr, size)) {
+            return Some(addr as usize as *mut u8);
         }
-        Some(addr as usize as *mut u8)
+        cx.raise_access(FaultKind::IllegalAddress, access, addr, size as u32, lane);
+        None
     }
 }
 
@@ -310,6 +312,7 @@ pub(in crate::exec) struct Local<W>(PhantomData<W>);
 
 impl<W: AddressWord> Space for Local<W> {
     type Word = u32;
+    const VECTOR: bool = false;
 
     #[inline(always)]
     unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u32; CHUNK] {

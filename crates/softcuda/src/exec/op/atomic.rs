@@ -5,7 +5,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use super::address::{AddressWord, CHUNK, Space};
+use super::address::{AddressWord, Space};
 use super::alu::chunks;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
@@ -213,22 +213,16 @@ impl<S: Space, C: Cell> Body for Atomic<S, C> {
             unsafe {
                 let addr = S::addresses(frame, ins.a, first, ins.imm);
                 let bias = S::all(cx, ins, &addr, part, size);
-                for i in 0..CHUNK {
+                for (i, addr) in addr.iter().enumerate() {
                     if part >> i & 1 == 0 {
                         continue;
                     }
                     let lane = first + i;
                     let p = match bias {
-                        Some(bias) => (addr[i].widen() as usize).wrapping_add(bias) as *mut u8,
+                        Some(bias) => (addr.widen() as usize).wrapping_add(bias) as *mut u8,
                         None => {
-                            match S::lane(
-                                cx,
-                                ins,
-                                addr[i].widen(),
-                                lane as u32,
-                                size,
-                                Access::Atomic,
-                            ) {
+                            match S::lane(cx, ins, addr.widen(), lane as u32, size, Access::Atomic)
+                            {
                                 Some(p) => p,
                                 None => {
                                     return Flow::Fault;

@@ -131,8 +131,8 @@ impl Body for Vote {
                 x if x == VoteMode::Uniform as u32 => votes == 0 || votes == mask,
                 _ => {
                     let d = &mut *frame.at::<[u32; LANES]>(ins.d);
-                    for lane in 0..LANES {
-                        d[lane] = if mask >> lane & 1 != 0 { votes } else { d[lane] };
+                    for (lane, d) in d.iter_mut().enumerate() {
+                        *d = if mask >> lane & 1 != 0 { votes } else { *d };
                     }
                     return Flow::Next;
                 }

@@ -145,6 +145,9 @@ unsafe fn vector_register<const N: usize>(
 pub(in crate::exec) struct Load<S, E, const N: usize>(PhantomData<(S, E)>);
 
 impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
+    /// Vectors of small or many elements are rare: one version is enough.
+    const VECTOR: bool = S::VECTOR && (N == 1 || size_of::<E::Raw>() >= 4) && N <= 4;
+
     #[inline(always)]
     unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let size = size_of::<E::Raw>();
@@ -220,6 +223,9 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
 pub(in crate::exec) struct Store<S, E, const N: usize>(PhantomData<(S, E)>);
 
 impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
+    /// Vectors of small or many elements are rare: one version is enough.
+    const VECTOR: bool = S::VECTOR && (N == 1 || size_of::<E::Raw>() >= 4) && N <= 4;
+
     #[inline(always)]
     unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let size = size_of::<E::Raw>();
@@ -233,6 +239,7 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
             unsafe {
                 let addr = S::addresses(frame, ins.a, first, ins.imm);
                 let mut raw = [[E::Raw::default(); N]; CHUNK];
+                #[allow(clippy::needless_range_loop)]
                 for n in 0..N {
                     let source = vector_register::<N>(cx, ins, ins.b, 1, n);
                     let r = frame.at::<E::Reg>(source).add(first).cast::<[E::Reg; CHUNK]>().read();
