@@ -54,6 +54,7 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
             Some(_) => Some(v.ternary::<int::PermuteMode<int::Replicate16>>()),
         },
         "dp4a" | "dp2a" => dot(form, v),
+        "vabsdiff4" => differences(form, v),
         _ => {
             form.only(&[])?;
             plain(form, t, v)
@@ -88,6 +89,20 @@ fn plain<V: Visitor>(form: &Form<'_>, t: &str, v: V) -> Option<V::Output> {
         "fns" => Some(v.ternary::<int::FindNth>()),
         "lop3" => v.quaternary::<int::Lop3>(),
         _ => None,
+    }
+}
+
+fn differences<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
+    let &[_, a, b] = form.types.as_slice() else { return None };
+    form.only(&["add"])?;
+    macro_rules! parts {
+        ($op:ident) => {
+            with_type!(a, A in ["u32" => u32, "s32" => i32], with_type!(b, B in ["u32" => u32, "s32" => i32], Some(v.ternary::<int::$op<A, B>>())))
+        };
+    }
+    match form.one_of(&["add"]) {
+        Some(_) => parts!(SumOfDifferences4),
+        None => parts!(AbsoluteDifference4),
     }
 }
 

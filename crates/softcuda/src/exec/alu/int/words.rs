@@ -1,4 +1,4 @@
-//! Operations on the bytes, halves and bit patterns of words: `lop3 prmt dp4a dp2a` and packed 16-bit arithmetic.
+//! Operations on the bytes, halves and bit patterns of words: `lop3 prmt dp4a dp2a vabsdiff4` and packed 16-bit arithmetic.
 
 use super::Int;
 use crate::exec::alu::Lane;
@@ -44,6 +44,22 @@ op! {
     ternary Dot2Low<A: Part, B: Part>(a: u32, b: u32, c: u32) -> u32 { dot2::<A, B>(a, b, c, 0) }
     /// `dp2a.hi.atype.btype`: `c` plus the dot product of the halves of `a` with the high bytes of `b`
     ternary Dot2High<A: Part, B: Part>(a: u32, b: u32, c: u32) -> u32 { dot2::<A, B>(a, b, c, 2) }
+    /// `vabsdiff4.dtype.atype.btype`: how far the bytes of `a` and `b` are apart, each in its place
+    ternary AbsoluteDifference4<A: Part, B: Part>(a: u32, b: u32, _c: u32) -> u32 {
+        let mut d = 0;
+        for i in 0..4 {
+            d |= (A::byte(a, i).abs_diff(B::byte(b, i)) & 0xff) << (8 * i);
+        }
+        d
+    }
+    /// `vabsdiff4.dtype.atype.btype.add`: `c` plus the sum of what the bytes of `a` and `b` are apart
+    ternary SumOfDifferences4<A: Part, B: Part>(a: u32, b: u32, c: u32) -> u32 {
+        let mut sum = c;
+        for i in 0..4 {
+            sum = sum.wrapping_add(A::byte(a, i).abs_diff(B::byte(b, i)));
+        }
+        sum
+    }
     /// `add.u16x2`, `add.s16x2`
     binary Add16x2<T: Halves>(a: T, b: T) -> T { T::map(a, b, |x, y| x.add(y)) }
     /// `min.type16x2`
@@ -150,4 +166,17 @@ permute_modes! {
     EdgeClampRight = [0x0000, 0x1110, 0x2210, 0x3210];
     /// `.rc16`: half `c & 1` twice
     Replicate16 = [0x1010, 0x3232, 0x1010, 0x3232];
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::exec::alu::testing::eval;
+
+    #[test]
+    fn bytes_are_compared_one_by_one() {
+        let operands = [0x01ff_1020, 0x0300_2010, 7];
+        assert_eq!(eval("vabsdiff4.u32.u32.u32", &operands), 0x02ff_1010);
+        assert_eq!(eval("vabsdiff4.s32.s32.s32", &operands), 0x0201_1010);
+        assert_eq!(eval("vabsdiff4.u32.u32.u32.add", &operands), 7 + 2 + 255 + 16 + 16);
+    }
 }
