@@ -13,4 +13,5 @@ pub mod daemon;
 pub mod directories;
 pub mod frontend;
 pub mod log;
+pub mod metrics;
 pub mod values;

@@ -1,6 +1,7 @@
 //! A real daemon, real sockets and processes, and servers with no GPU behind them (`examples/fake_server.rs`).
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -100,7 +101,8 @@ fn directories(directory: &tempfile::TempDir) -> Directories {
 
 fn options(directory: &tempfile::TempDir, provisioning: Provisioning) -> Options {
     let server = ServerCommand { program: fake(), arguments: Vec::new(), environment: Vec::new() };
-    Options { directories: directories(directory), provisioning, echo: Echo::None, server }
+    let directories = directories(directory);
+    Options { directories, provisioning, metrics: None, echo: Echo::None, server }
 }
 
 #[track_caller]
@@ -311,6 +313,41 @@ fn silent_connections_hold_nobody_up() {
     assert_eq!(daemon.output("get_default_client_priority"), "0\n");
     until("they are closed", || silent.iter().all(Connection::is_closed));
     assert_eq!(daemon.quit(), 0);
+}
+
+#[test]
+fn metrics_are_served_and_bad_requests_cost_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("metrics");
+    let options = Options {
+        metrics: Some(format!("unix:{}", socket.display()).parse().unwrap()),
+        ..options(&directory, Provisioning::OneUserAtATime)
+    };
+    let directories = options.directories.clone();
+    let thread = std::thread::spawn(move || run(options));
+    until("the daemon answers", || Frontend::connect(&directories).is_ok());
+    let ask = |request: &[u8]| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(request).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    for (request, status) in [
+        (&b"GET /metrics HTTP/1.1\r\n\r\n"[..], "200 OK"),
+        (b"GET /elsewhere HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+        (b"\xff\x00\r\n\r\n", "400 Bad Request"),
+        (b"", "400 Bad Request"),
+    ] {
+        assert!(ask(request).starts_with(&format!("HTTP/1.1 {status}\r\n")), "{status}");
+    }
+    let answer = ask(b"GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(answer.contains("\nopenmps_servers 0\n") && answer.ends_with("# EOF\n"), "{answer}");
+    Frontend::connect(&directories).unwrap().command("quit").unwrap();
+    assert_eq!(thread.join().unwrap().unwrap(), 0);
+    assert!(!socket.exists(), "the socket is left behind");
 }
 
 #[test]

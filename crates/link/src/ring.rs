@@ -338,6 +338,11 @@ impl Consumer {
         if self.has_posted() { Waited::Posted } else { Waited::Nothing }
     }
 
+    /// Bytes that were posted when this side last looked, and are not taken yet.
+    pub fn backlog_bytes(&self) -> u64 {
+        self.tail_seen.wrapping_sub(self.head)
+    }
+
     fn available(&mut self) -> Result<u64, RingError> {
         if self.tail_seen == self.head {
             // Acquire: pairs with the release in `Producer::post`.

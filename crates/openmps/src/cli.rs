@@ -11,6 +11,9 @@ Environment:
   CUDA_MPS_LOG_DIRECTORY   where control.log and server.log are [/var/log/nvidia-mps]
   OPENMPS_LIB_DIR          where libcuda.so.1 and libsoftcuda.so of OpenMPS are [../lib/openmps beside the
                            executable's directory, or that directory itself if it has libcuda.so.1]
+  OPENMPS_CONFIG           the configuration file [/etc/openmps/config.toml, if it is there]
+  OPENMPS_METRICS          where the daemon serves Prometheus metrics: ADDRESS:PORT or unix:/PATH [nowhere]
+  OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
   OPENMPS_NATIVE_DRIVER    the driver library that does the work [NVIDIA's libcuda.so.1 of this system]";
 
 /// Share a GPU between CUDA programs.
@@ -27,12 +30,18 @@ pub(crate) enum Command {
     Env(Env),
     Ps(View),
     Status(StatusView),
+    Top(Top),
+    Logs(Logs),
+    Doctor(Doctor),
+    Config(Config),
     Bench(crate::bench::Bench),
     Control(Control),
     Completions(Completions),
     Man(Man),
     #[command(hide = true)]
     BenchWorker(crate::bench::BenchWorker),
+    #[command(hide = true)]
+    ProbeDriver(ProbeDriver),
     #[command(hide = true)]
     Server(Server),
     #[command(hide = true)]
@@ -123,6 +132,75 @@ fn format_of(json: bool) -> Format {
     if json { Format::Json } else { Format::Table }
 }
 
+/// Watch GPUs and clients in the terminal.
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Print one look and end; also done where standard output is no terminal.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub(crate) interval: f64,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    if (0.1..=3600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("give 0.1 to 3600 seconds".to_owned())
+    }
+}
+
+/// Show the logs of the daemon and of its servers.
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    /// Go on with what is added.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// How many lines of the past.
+    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 20)]
+    pub(crate) lines: usize,
+    /// Which log; both without it.
+    #[arg(value_enum)]
+    pub(crate) source: Option<LogSource>,
+}
+
+/// Logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogSource {
+    /// The daemon's.
+    Control,
+    /// The servers'.
+    Server,
+}
+
+/// Look for what keeps programs from running under OpenMPS, and say what to do.
+///
+/// Ends with 1 if something was found.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Print JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Doctor {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
+    }
+}
+
+/// Show every setting and where it comes from.
+///
+/// The configuration file is /etc/openmps/config.toml, or what OPENMPS_CONFIG names. Variables win over it.
+#[derive(Debug, Args)]
+pub(crate) struct Config {
+    /// Check this file instead.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) check: Option<PathBuf>,
+}
+
 /// The control utility, as nvidia-cuda-mps-control but with honest exit codes (see its --help).
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
@@ -145,6 +223,13 @@ pub(crate) struct Completions {
 pub(crate) struct Man {
     /// The command.
     pub(crate) command: Option<String>,
+}
+
+/// A look at a driver; started by `openmps doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct ProbeDriver {
+    /// The driver library.
+    pub(crate) path: PathBuf,
 }
 
 /// A server process; started by the daemon.

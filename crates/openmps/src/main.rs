@@ -1,18 +1,23 @@
 //! The openmps executable.
 //!
 //! One file, several faces: as `nvidia-cuda-mps-control` it is the original's control utility ([`original`]); as `openmps`
-//! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), shows what runs ([`show`]) and is, behind hidden subcommands, the
+//! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), shows what runs ([`show`], [`top`], [`logs`]) and what is
+//! wrong ([`doctor`]), and is, behind hidden subcommands, the
 //! processes that the daemon starts ([`internal`]).
 
 mod bench;
 mod cli;
+mod config;
+mod doctor;
 mod documents;
 mod environment;
 mod installation;
 mod internal;
+mod logs;
 mod original;
 mod run;
 mod show;
+mod top;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -26,6 +31,15 @@ const FAILURE: u8 = 1;
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
+    // Comes back only without a file, with one that adds nothing, or with a wrong one.
+    let configuration = config::apply();
+    let looks_at_it = ["doctor", "config", "server", "executor"];
+    let complain =
+        !std::env::args().nth(1).is_some_and(|word| looks_at_it.contains(&word.as_str()));
+    if complain && let Err(error) = &configuration {
+        eprintln!("openmps: {error:#}");
+        return ExitCode::from(FAILURE);
+    }
     if Path::new(&name).file_name().is_some_and(|name| name == original::NAME) {
         return original::main(arguments.collect(), original::ExitStatus::AsTheOriginal);
     }
@@ -41,6 +55,11 @@ fn main() -> ExitCode {
         cli::Command::Env(env) => environment::print_exports(env.shell),
         cli::Command::Ps(view) => show::ps(view.format()),
         cli::Command::Status(view) => show::status(view.format()),
+        cli::Command::Top(options) => top::top(&options),
+        cli::Command::Logs(options) => logs::logs(&options),
+        cli::Command::Doctor(options) => doctor::doctor(options.format(), configuration),
+        cli::Command::Config(options) => config::show(options.check.as_deref()),
+        cli::Command::ProbeDriver(options) => doctor::probe(&options.path),
         cli::Command::Bench(options) => bench::bench(options),
         cli::Command::BenchWorker(options) => bench::worker(options),
         cli::Command::Completions(options) => documents::completions(options.shell),

@@ -13,12 +13,18 @@ use control::daemon::{self, BackgroundStart, Options, ServerCommand, StartError}
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError, Outcome, run_arguments, run_stdin};
 use control::log::Echo;
+use control::metrics::{Address, AddressError};
 
 use crate::FAILURE;
 use crate::installation::{NATIVE_DRIVER_VARIABLE, daemon_driver};
 
 /// By this name the executable is the original's control utility; so are daemons shown.
 pub(crate) const NAME: &str = "nvidia-cuda-mps-control";
+
+/// Where metrics are served, if no option says so.
+const METRICS_VARIABLE: &str = "OPENMPS_METRICS";
+/// Whose clients get a server when, if no option says so.
+const PROVISIONING_VARIABLE: &str = "OPENMPS_PROVISIONING";
 
 /// What failure of a command means for the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +48,7 @@ OPTIONS:
   -f, --foreground        Start the daemon in the foreground, log on standard output (also --forground)
   -M, --multiuser-server  One server for all users, who give up their isolation (also -multiuser-server)
       --concurrent        A server per user at the same time, instead of one user after the other
+      --metrics <address> Serve Prometheus metrics at ADDRESS:PORT or unix:/PATH
   -q, --ready-devices     Accepted for compatibility
 
 COMMANDS:
@@ -78,7 +85,9 @@ enum Request {
     Version,
     Daemon {
         place: Place,
-        provisioning: Provisioning,
+        /// Where no option says so, the environment does.
+        provisioning: Option<Provisioning>,
+        metrics: Option<Address>,
     },
     /// A command, or with no words those of standard input.
     Command(Vec<String>),
@@ -100,6 +109,12 @@ enum Failure {
     BothProvisionings,
     #[error("{0} is for a daemon that is being started: give -d or -f too")]
     NoDaemon(&'static str),
+    #[error("--metrics: {0}")]
+    Metrics(#[from] AddressError),
+    #[error("--metrics wants an address: ADDRESS:PORT or unix:/PATH")]
+    NoMetricsAddress,
+    #[error("OPENMPS_PROVISIONING={0}: it must be one-user-at-a-time, multiuser or concurrent")]
+    UnknownProvisioning(String),
     #[error("the multi-user server must be started by root")]
     MultiuserWithoutRoot,
     #[error(transparent)]
@@ -130,6 +145,7 @@ fn parse(words: &[String]) -> Result<Request, Failure> {
     let mut place = None;
     // The option that asked for it, and for what.
     let mut wish: Option<(&'static str, Provisioning)> = None;
+    let mut metrics = None;
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         match word.as_str() {
@@ -143,6 +159,7 @@ fn parse(words: &[String]) -> Result<Request, Failure> {
             "--concurrent" => {
                 set_provisioning(&mut wish, "--concurrent", Provisioning::Concurrent)?
             }
+            "--metrics" => metrics = Some(rest.next().ok_or(Failure::NoMetricsAddress)?.parse()?),
             "-q" | "--ready-devices" => {}
             option if option.starts_with('-') => {
                 return Err(Failure::UnknownOption(option.to_owned()));
@@ -153,14 +170,12 @@ fn parse(words: &[String]) -> Result<Request, Failure> {
             }
         }
     }
-    match (place, wish) {
-        (Some(place), _) => {
-            let provisioning =
-                wish.map_or(Provisioning::default(), |(_, provisioning)| provisioning);
-            Ok(Request::Daemon { place, provisioning })
-        }
-        (None, Some((option, _))) => Err(Failure::NoDaemon(option)),
-        (None, None) => Ok(Request::Command(Vec::new())),
+    let provisioning = wish.map(|(_, provisioning)| provisioning);
+    match (place, wish, &metrics) {
+        (Some(place), ..) => Ok(Request::Daemon { place, provisioning, metrics }),
+        (None, Some((option, _)), _) => Err(Failure::NoDaemon(option)),
+        (None, None, Some(_)) => Err(Failure::NoDaemon("--metrics")),
+        (None, None, None) => Ok(Request::Command(Vec::new())),
     }
 }
 
@@ -193,13 +208,20 @@ fn carry_out(request: Request, arguments: &[OsString]) -> Result<Outcome, Failur
             println!("OpenMPS control {}. Binary version: 13000", env!("CARGO_PKG_VERSION"));
             done(0)
         }
-        Request::Daemon { provisioning: Provisioning::Multiuser, .. }
-            if !rustix::process::geteuid().is_root() =>
-        {
-            Err(Failure::MultiuserWithoutRoot)
-        }
-        Request::Daemon { place, provisioning } => {
-            start_daemon(place, provisioning, arguments).and_then(done)
+        Request::Daemon { place, provisioning, metrics } => {
+            let provisioning = match provisioning {
+                Some(provisioning) => provisioning,
+                None => provisioning_of_environment()?,
+            };
+            if provisioning == Provisioning::Multiuser && !rustix::process::geteuid().is_root() {
+                return Err(Failure::MultiuserWithoutRoot);
+            }
+            let metrics = match (metrics, std::env::var(METRICS_VARIABLE)) {
+                (Some(address), _) => Some(address),
+                (None, Ok(text)) if !text.is_empty() => Some(text.parse()?),
+                (None, _) => None,
+            };
+            start_daemon(place, provisioning, metrics, arguments).and_then(done)
         }
         Request::Command(words) => {
             let mut frontend = Frontend::connect(&Directories::from_environment())?;
@@ -212,9 +234,20 @@ fn carry_out(request: Request, arguments: &[OsString]) -> Result<Outcome, Failur
     }
 }
 
+fn provisioning_of_environment() -> Result<Provisioning, Failure> {
+    match std::env::var(PROVISIONING_VARIABLE).as_deref() {
+        Err(_) | Ok("") => Ok(Provisioning::default()),
+        Ok("one-user-at-a-time") => Ok(Provisioning::OneUserAtATime),
+        Ok("multiuser") => Ok(Provisioning::Multiuser),
+        Ok("concurrent") => Ok(Provisioning::Concurrent),
+        Ok(other) => Err(Failure::UnknownProvisioning(other.to_owned())),
+    }
+}
+
 fn start_daemon(
     place: Place,
     provisioning: Provisioning,
+    metrics: Option<Address>,
     arguments: &[OsString],
 ) -> Result<u8, Failure> {
     let program = std::env::current_exe().map_err(Failure::Executable)?;
@@ -240,8 +273,13 @@ fn start_daemon(
         Err(error) => eprintln!("Warning: no server will start: {error:#}"),
     }
     let server = ServerCommand { program, arguments: vec!["server".into()], environment };
-    let options =
-        Options { directories: Directories::from_environment(), provisioning, echo, server };
+    let options = Options {
+        directories: Directories::from_environment(),
+        provisioning,
+        metrics,
+        echo,
+        server,
+    };
     Ok(daemon::run(options)?)
 }
 
@@ -261,15 +299,22 @@ mod tests {
             "--multiuser-server --forground",
             "--foreground -M -q",
         ] {
-            let daemon =
-                Request::Daemon { place: Place::Foreground, provisioning: Provisioning::Multiuser };
+            let daemon = Request::Daemon {
+                place: Place::Foreground,
+                provisioning: Some(Provisioning::Multiuser),
+                metrics: None,
+            };
             assert_eq!(parsed(line).unwrap(), daemon, "{line}");
         }
+        let daemon =
+            Request::Daemon { place: Place::Background, provisioning: None, metrics: None };
+        assert_eq!(parsed("--daemon").unwrap(), daemon);
         let daemon = Request::Daemon {
             place: Place::Background,
-            provisioning: Provisioning::OneUserAtATime,
+            provisioning: None,
+            metrics: Some("127.0.0.1:9400".parse().unwrap()),
         };
-        assert_eq!(parsed("--daemon").unwrap(), daemon);
+        assert_eq!(parsed("-d --metrics 127.0.0.1:9400").unwrap(), daemon);
     }
 
     #[test]
@@ -284,6 +329,9 @@ mod tests {
         assert!(matches!(parsed("-z"), Err(Failure::UnknownOption(_))));
         assert!(matches!(parsed("-d -f"), Err(Failure::BothPlaces)));
         assert!(matches!(parsed("-M"), Err(Failure::NoDaemon(_))));
+        assert!(matches!(parsed("--metrics 127.0.0.1:1"), Err(Failure::NoDaemon(_))));
+        assert!(matches!(parsed("-d --metrics"), Err(Failure::NoMetricsAddress)));
+        assert!(matches!(parsed("-d --metrics 9"), Err(Failure::Metrics(_))));
         assert!(matches!(parsed("-d -M --concurrent"), Err(Failure::BothProvisionings)));
     }
 }

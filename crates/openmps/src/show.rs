@@ -126,7 +126,7 @@ fn print_json<T: Serialize>(content: T) -> anyhow::Result<()> {
 }
 
 /// A number of bytes with at most four digits and a binary unit.
-fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     let mut value = count as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if value < 1024.0 {

@@ -2,9 +2,11 @@
 //! there when the executor is not.
 
 use link::shm::{self, Access, Mapping, ShmError};
+use link::wire::daemon::LAUNCH_BOUNDS_US;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Sessions that one executor can count, those included whose client has left but whose work still runs.
 pub(crate) const SLOTS: usize = 256;
@@ -17,7 +19,15 @@ pub(crate) struct Counters {
     kernels: AtomicU64,
     copied_bytes: AtomicU64,
     commands: AtomicU64,
+    gpu_time_ns: AtomicU64,
+    queued_bytes: AtomicU64,
+    error: AtomicU64,
+    launch_time_ns: AtomicU64,
+    launches: [AtomicU64; LAUNCH_CLASSES],
 }
+
+/// Classes of launch times; see [`LAUNCH_BOUNDS_US`].
+const LAUNCH_CLASSES: usize = LAUNCH_BOUNDS_US.len() + 1;
 
 /// One reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +35,11 @@ pub(crate) struct Counts {
     pub(crate) kernels: u64,
     pub(crate) copied_bytes: u64,
     pub(crate) commands: u64,
+    pub(crate) gpu_time_ns: u64,
+    pub(crate) queued_bytes: u64,
+    pub(crate) error: u32,
+    pub(crate) launch_time_ns: u64,
+    pub(crate) launches: [u64; LAUNCH_CLASSES],
 }
 
 impl Counters {
@@ -43,8 +58,36 @@ impl Counters {
         self.commands.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Kernels took this long on the device, by estimate.
+    pub(crate) fn add_gpu_time(&self, time: Duration) {
+        self.gpu_time_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// The ring held this much when the executor last looked.
+    pub(crate) fn set_queued(&self, size_bytes: u64) {
+        self.queued_bytes.store(size_bytes, Ordering::Relaxed);
+    }
+
+    /// The session has failed with this `CUresult`.
+    pub(crate) fn set_error(&self, code: u32) {
+        self.error.store(code.into(), Ordering::Relaxed);
+    }
+
+    /// The driver took this long to accept a launch.
+    pub(crate) fn count_launch_time(&self, time: Duration) {
+        let us = time.as_nanos().div_ceil(1000) as u64;
+        let class = LAUNCH_BOUNDS_US.partition_point(|bound| *bound < us);
+        self.launches[class].fetch_add(1, Ordering::Relaxed);
+        self.launch_time_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
     fn read(&self) -> Counts {
         Counts {
+            gpu_time_ns: self.gpu_time_ns.load(Ordering::Relaxed),
+            queued_bytes: self.queued_bytes.load(Ordering::Relaxed),
+            error: self.error.load(Ordering::Relaxed) as u32,
+            launch_time_ns: self.launch_time_ns.load(Ordering::Relaxed),
+            launches: std::array::from_fn(|class| self.launches[class].load(Ordering::Relaxed)),
             kernels: self.kernels.load(Ordering::Relaxed),
             copied_bytes: self.copied_bytes.load(Ordering::Relaxed),
             commands: self.commands.load(Ordering::Relaxed),
@@ -52,7 +95,16 @@ impl Counters {
     }
 
     fn reset(&self) {
-        for word in [&self.kernels, &self.copied_bytes, &self.commands] {
+        let words = [
+            &self.kernels,
+            &self.copied_bytes,
+            &self.commands,
+            &self.gpu_time_ns,
+            &self.queued_bytes,
+            &self.error,
+            &self.launch_time_ns,
+        ];
+        for word in words.into_iter().chain(&self.launches) {
             word.store(0, Ordering::Relaxed);
         }
     }

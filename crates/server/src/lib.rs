@@ -17,3 +17,4 @@ mod executor_link;
 pub mod keeper;
 mod log;
 pub mod policy;
+pub mod probe;

@@ -37,6 +37,11 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     let background = enter_background();
     let signals = Signals::take_over().map_err(StartError::system("take over signals"))?;
     let claim = Claim::take(&options.directories)?;
+    let metrics = options.metrics.as_ref().map(|address| {
+        let failed = |source| StartError::Metrics { address: address.clone(), source };
+        crate::metrics::serve(address, &options.directories).map_err(failed)
+    });
+    let _metrics = metrics.transpose()?;
     let log = open_log(&options);
     let (limits, complaints) = Limits::from_environment(|name| std::env::var(name).ok());
     let config = Config {

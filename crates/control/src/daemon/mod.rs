@@ -31,6 +31,8 @@ pub struct Options {
     pub directories: Directories,
     /// Whose clients get a server when.
     pub provisioning: Provisioning,
+    /// Where metrics are served, if anywhere.
+    pub metrics: Option<crate::metrics::Address>,
     /// Whether log lines go to standard output too.
     pub echo: Echo,
     /// How servers are started.
@@ -79,6 +81,14 @@ pub enum StartError {
     NativeDaemon {
         /// The directory.
         path: PathBuf,
+    },
+    /// Metrics cannot be served there.
+    #[error("cannot serve metrics at {address}: {source}")]
+    Metrics {
+        /// Where.
+        address: crate::metrics::Address,
+        /// Why not.
+        source: io::Error,
     },
     /// A file of the daemon's cannot be made.
     #[error("cannot make {}: {source}", path.display())]

@@ -52,7 +52,7 @@ impl ServerProcess {
     pub(super) fn start(options: &Options, uid: u32, gid: Option<u32>) -> io::Result<Self> {
         let (ours, theirs) = Socket::pair().map_err(io::Error::other)?;
         let theirs = OwnedFd::from(theirs);
-        // Inherited by this child alone: the daemon has one thread, and closes it below.
+        // Inherited by this child alone: no other thread of the daemon starts processes, and this one closes it below.
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
         let log = || {
             open_for_append(&options.directories.server_log())

@@ -140,6 +140,18 @@ pub struct DeviceSnapshot {
     pub granted_bytes: u64,
     /// Kernels run for clients, those that left included.
     pub kernels_ever: u64,
+    /// All of its memory.
+    #[serde(default)]
+    pub total_memory_bytes: u64,
+    /// Its streaming multiprocessors.
+    #[serde(default)]
+    pub multiprocessors: u32,
+    /// Fatal faults of its context since the server started.
+    #[serde(default)]
+    pub faults: u64,
+    /// Executors started after the first.
+    #[serde(default)]
+    pub restarts: u64,
 }
 
 /// One client, summed over its contexts.
@@ -165,6 +177,44 @@ pub struct ClientSnapshot {
     pub granted_bytes: u64,
     /// Commands taken off its ring.
     pub commands: u64,
+    /// Per cent of the SMs that its settings allow it.
+    #[serde(default)]
+    pub active_thread_percentage: f64,
+    /// 0 normal, 1 below normal.
+    #[serde(default)]
+    pub priority: u32,
+    /// The same by device.
+    #[serde(default)]
+    pub devices: Vec<ClientDeviceSnapshot>,
+}
+
+/// Upper bounds of the classes of [`ClientDeviceSnapshot::launch_counts`], in microseconds; one more class is beyond the last.
+pub const LAUNCH_BOUNDS_US: [u64; 15] =
+    [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
+
+/// One client on one device.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ClientDeviceSnapshot {
+    /// Device index.
+    pub device: u32,
+    /// Device memory granted.
+    pub granted_bytes: u64,
+    /// How much may be granted; absent: no limit.
+    pub memory_limit_bytes: Option<u64>,
+    /// Kernels submitted.
+    pub kernels: u64,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+    /// Time that its kernels took on the device, estimated from a sample of them.
+    pub gpu_time_ns: u64,
+    /// Bytes in its ring that the executor had not taken when it last looked.
+    pub queued_bytes: u64,
+    /// How long the driver took to accept a launch, one launch in eight: counts by class, bounds [`LAUNCH_BOUNDS_US`].
+    pub launch_counts: Vec<u64>,
+    /// The sum of those times.
+    pub launch_time_ns: u64,
+    /// The `CUresult` that its session has failed with, 0 while it works.
+    pub error: u32,
 }
 
 /// One context of a client.

@@ -10,6 +10,7 @@ mod event;
 mod failure;
 mod launch;
 mod memory;
+mod meter;
 mod module;
 mod monitor;
 mod printing;

@@ -135,6 +135,7 @@ pub(crate) fn open(
         memory,
         modules: Modules::default(),
         printing: Default::default(),
+        meter: Default::default(),
         last_function: None,
         reply: Vec::new(),
     };
@@ -190,6 +191,7 @@ impl Session {
 
     /// Does one command; says whether there was one.
     fn step(&mut self) -> Result<bool, StepError> {
+        self.state.counters().set_queued(self.consumer.backlog_bytes());
         let Some(command) = self.consumer.take()? else { return Ok(false) };
         let slot = command.header.call_slot;
         // In a lost context not every driver would say so to every call.
@@ -223,6 +225,7 @@ impl Session {
                 );
             }
             memory.fail(status.0);
+            self.state.counters().set_error(status.0);
         }
         if !status.is_success() && self.state.context().lost().is_some() {
             self.waker.wake();

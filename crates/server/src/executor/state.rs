@@ -4,6 +4,7 @@ use super::Shared;
 use super::context::Context;
 use super::failure::Failure;
 use super::memory::Memory;
+use super::meter::Meter;
 use super::module::Modules;
 use super::printing::Printing;
 use super::session::SessionHandle;
@@ -36,6 +37,7 @@ pub(crate) struct State {
     pub(super) memory: Memory,
     pub(super) modules: Modules,
     pub(super) printing: Printing,
+    pub(super) meter: Meter,
     /// The function launched last, for the log.
     pub(super) last_function: Option<u32>,
     /// The answer being made.

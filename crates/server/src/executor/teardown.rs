@@ -22,6 +22,7 @@ impl State {
         let driver = self.driver();
         if self.context().lost().is_none() {
             self.end_printing(driver);
+            self.end_metering();
             for (_, event) in self.events.drain() {
                 // SAFETY: a live event of this session whose work has ended.
                 let _ = unsafe { driver.cuEventDestroy_v2(event) };

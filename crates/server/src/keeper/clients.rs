@@ -4,10 +4,13 @@ use super::Keeper;
 use crate::counters::Counts;
 use crate::executor_link::ToExecutor;
 use crate::log::log_server;
+use crate::policy::limits::{active_thread_percentage, client_priority};
 use cuda_abi::types::CUresult;
 use link::socket::Connection;
 use link::wire::attach::ClientHello;
-use link::wire::daemon::{ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Peer};
+use link::wire::daemon::{
+    ClientDeviceSnapshot, ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Peer,
+};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 
@@ -41,6 +44,7 @@ impl Keeper {
         let Some(client) = self.clients.get(&id) else { return };
         let mut snapshot = self.client_snapshot(id, client);
         snapshot.contexts.clear();
+        snapshot.devices.clear();
         let Some(client) = self.clients.remove(&id) else { return };
         let pid = client.peer.pid;
         for context in &client.contexts {
@@ -101,6 +105,7 @@ impl Keeper {
 
     /// What the daemon is told of a client.
     pub(super) fn client_snapshot(&self, id: u64, client: &Client) -> ClientSnapshot {
+        let limits = &client.hello.limits;
         let mut snapshot = ClientSnapshot {
             client_id: id,
             pid: client.peer.pid,
@@ -108,16 +113,31 @@ impl Keeper {
             pid_namespace: client.hello.pid_namespace,
             command: client.hello.command.clone(),
             contexts: client.contexts.clone(),
+            active_thread_percentage: active_thread_percentage(&self.defaults, limits),
+            priority: client_priority(&self.defaults, limits),
             ..Default::default()
         };
         for session in client.sessions.values().filter_map(|session| self.sessions.get(session)) {
+            let executor = self.devices[session.device].executor.as_ref();
+            let counts = executor
+                .map(|executor| executor.counters.read(session.counter_slot))
+                .unwrap_or_default();
             snapshot.granted_bytes += session.grants.granted_bytes();
-            if let Some(executor) = &self.devices[session.device].executor {
-                let counts = executor.counters.read(session.counter_slot);
-                snapshot.kernels += counts.kernels;
-                snapshot.copied_bytes += counts.copied_bytes;
-                snapshot.commands += counts.commands;
-            }
+            snapshot.kernels += counts.kernels;
+            snapshot.copied_bytes += counts.copied_bytes;
+            snapshot.commands += counts.commands;
+            snapshot.devices.push(ClientDeviceSnapshot {
+                device: session.device as u32,
+                granted_bytes: session.grants.granted_bytes(),
+                memory_limit_bytes: session.grants.limit_bytes(),
+                kernels: counts.kernels,
+                copied_bytes: counts.copied_bytes,
+                gpu_time_ns: counts.gpu_time_ns,
+                queued_bytes: counts.queued_bytes,
+                launch_counts: counts.launches.to_vec(),
+                launch_time_ns: counts.launch_time_ns,
+                error: counts.error,
+            });
         }
         snapshot
     }

@@ -19,6 +19,19 @@ pub(crate) struct Device {
     pub(crate) kernels_of_departed: u64,
     /// Executors that ended by themselves.
     pub(crate) deaths: u32,
+    /// Fatal faults of its context.
+    pub(crate) faults: u64,
+    /// Executors started after the first.
+    pub(crate) restarts: u64,
+}
+
+impl Device {
+    /// Its streaming multiprocessors; 0 where the driver does not say.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        let wanted = CUdevice_attribute::MULTIPROCESSOR_COUNT.0 as i32;
+        let found = self.info.attributes.iter().find(|(attribute, _)| *attribute == wanted);
+        found.map_or(0, |&(_, count)| count.max(0) as u32)
+    }
 }
 
 /// The driver's version and all its devices.
@@ -89,6 +102,8 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         lost: false,
         kernels_of_departed: 0,
         deaths: 0,
+        faults: 0,
+        restarts: 0,
     })
 }
 

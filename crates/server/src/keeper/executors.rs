@@ -169,6 +169,7 @@ impl Keeper {
             "Device {device} has lost its context to {name}; its clients keep this error until they end"
         );
         self.devices[device].lost = true;
+        self.devices[device].faults += 1;
         self.tell_status();
         self.renew_if_lost(device);
     }
@@ -224,6 +225,7 @@ impl Keeper {
     fn restart_executor(&mut self, device: usize) {
         let options = self.options.clone();
         let slot = &mut self.devices[device];
+        slot.restarts += 1;
         let started = slot
             .start_executor(&options, device as u32)
             .and_then(|()| slot.await_executor(device as u32));

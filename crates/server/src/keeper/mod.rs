@@ -6,7 +6,7 @@
 
 mod attach;
 mod clients;
-mod devices;
+pub(crate) mod devices;
 mod executors;
 pub mod options;
 mod requests;

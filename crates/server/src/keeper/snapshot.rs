@@ -38,6 +38,10 @@ impl Keeper {
             executor_pid: device.executor.as_ref().map_or(0, |executor| executor.pid()),
             granted_bytes: sessions().map(|session| session.grants.granted_bytes()).sum(),
             kernels_ever: device.kernels_of_departed + running_kernels,
+            total_memory_bytes: device.info.total_memory_bytes,
+            multiprocessors: device.multiprocessors(),
+            faults: device.faults,
+            restarts: device.restarts,
         }
     }
 }

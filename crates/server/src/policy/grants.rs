@@ -30,6 +30,11 @@ impl Grants {
         Self { window, ranges: Ranges::default(), granted_bytes: 0, limit_bytes }
     }
 
+    /// How much may be granted, if that is limited.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        self.limit_bytes
+    }
+
     /// Plans a grant of `size_bytes`, rounded up to `granularity_bytes`: the lowest gap that holds it. Returns address and length; it counts from now on.
     ///
     /// # Errors

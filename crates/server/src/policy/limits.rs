@@ -30,6 +30,21 @@ pub fn memory_limit_bytes(
     (limit, complaint)
 }
 
+/// The share of the SMs that a client's settings allow it, in per cent: the smaller of the server's default and its own wish.
+/// A wish that is no percentage counts as none, as the original has it.
+pub fn active_thread_percentage(defaults: &Defaults, requested: &RequestedLimits) -> f64 {
+    let wish =
+        requested.active_thread_percentage.as_deref().and_then(|text| text.trim().parse().ok());
+    let wish = wish.filter(|percent: &f64| *percent > 0.0 && *percent <= 100.0);
+    defaults.active_thread_percentage.unwrap_or(100.0).min(wish.unwrap_or(100.0))
+}
+
+/// The priority that a client's settings give it: 0 normal, 1 below normal. Its own wish comes first.
+pub fn client_priority(defaults: &Defaults, requested: &RequestedLimits) -> u32 {
+    let wish = requested.client_priority.as_deref().and_then(|text| text.trim().parse().ok());
+    wish.filter(|priority| *priority <= 1).or(defaults.client_priority).unwrap_or(0)
+}
+
 /// Reads `0=1G,1=512M` as (device, bytes); K, M and G count by 1024, and may be followed by B.
 ///
 /// # Errors
@@ -76,6 +91,27 @@ mod tests {
             ["1G", "0=", "0=3X", "x=1G", "0=-1", "0=99999999999999999999", "0=99999999999G"]
         {
             assert!(parse_memory_limits(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn shares_and_priorities_that_cannot_be_read_are_none() {
+        let defaults = Defaults {
+            active_thread_percentage: Some(50.0),
+            client_priority: Some(1),
+            ..Defaults::default()
+        };
+        let asks = |percentage: &str, priority: &str| RequestedLimits {
+            active_thread_percentage: Some(percentage.into()),
+            client_priority: Some(priority.into()),
+            ..Default::default()
+        };
+        for (text, percent) in [("25", 25.0), ("75", 50.0), ("0", 50.0), ("x", 50.0), ("NaN", 50.0)]
+        {
+            assert_eq!(active_thread_percentage(&defaults, &asks(text, "0")), percent, "{text}");
+        }
+        for (text, priority) in [("0", 0), ("1", 1), ("2", 1), ("-1", 1), ("", 1)] {
+            assert_eq!(client_priority(&defaults, &asks("1", text)), priority, "{text}");
         }
     }
 

@@ -15,6 +15,7 @@ const POKE: u32 = 1;
 
 pub(crate) const ALL: &[super::Test] = &[
     ("a_client_computes_and_the_server_counts_it", a_client_computes_and_the_server_counts_it),
+    ("launches_are_metered", launches_are_metered),
     ("streams_keep_cudas_order", streams_keep_cudas_order),
     ("foreign_addresses_and_bad_images_are_refused", foreign_addresses_and_bad_images_are_refused),
     ("garbage_in_the_ring_ends_its_writer_only", garbage_in_the_ring_ends_its_writer_only),
@@ -80,6 +81,28 @@ fn a_client_computes_and_the_server_counts_it() {
 }
 
 /// A chain over the legacy stream, a blocking stream and a waiting one, where each step reads what the one before wrote.
+fn launches_are_metered() {
+    let mut server = Server::start();
+    let mut client = server.client();
+    let region = client.pinned(4096);
+    client.function(0, PTX, ADD_ONE, "add_one");
+    let deadline = std::time::Instant::now() + SOON;
+    loop {
+        for _ in 0..100 {
+            client.launch(ADD_ONE, 0, 8, 128, &parameters(region, 1000));
+        }
+        client.finish(0).unwrap();
+        let snapshot = server.snapshot();
+        let share = &snapshot.clients[0].devices[0];
+        assert_eq!(share.kernels, snapshot.clients[0].kernels);
+        assert!(share.launch_counts.iter().sum::<u64>() > 0 && share.launch_time_ns > 0);
+        if share.gpu_time_ns > 0 {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "no kernel's time was sampled: {share:?}");
+    }
+}
+
 fn streams_keep_cudas_order() {
     let mut server = Server::start();
     let mut client = server.client();

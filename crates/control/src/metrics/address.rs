@@ -1,0 +1,59 @@
+//! Where metrics are served.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A place to listen at: `127.0.0.1:9400`, `[::1]:9400`, or `unix:/run/openmps/metrics`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A TCP port.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// A text that is no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no place to serve metrics at: give ADDRESS:PORT, as 127.0.0.1:9400, or unix:/PATH"
+)]
+pub struct AddressError(String);
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let wrong = || AddressError(text.to_owned());
+        match text.strip_prefix("unix:") {
+            Some(path) if path.starts_with('/') => Ok(Self::Unix(path.into())),
+            Some(_) => Err(wrong()),
+            None => text.parse().map(Self::Tcp).map_err(|_| wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_printed_alike() {
+        for text in ["127.0.0.1:9400", "[::1]:0", "unix:/run/openmps/metrics"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for wrong in ["", "9400", "localhost", "unix:relative", "127.0.0.1:99999"] {
+            assert!(wrong.parse::<Address>().unwrap_err().to_string().contains(wrong));
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What the daemon knows, as Prometheus metrics.
+//!
+//! Per GPU and per client; the labels `gpu` and `UUID` are those of NVIDIA's DCGM exporter, so that both can be joined. [`serve`]
+//! answers scrapes; [`render`] makes the text of one.
+
+mod address;
+mod http;
+
+pub use address::{Address, AddressError};
+pub use http::{Metrics, serve};
+
+use std::fmt;
+
+use link::wire::daemon::{
+    ClientDeviceSnapshot, ClientSnapshot, DeviceSnapshot, LAUNCH_BOUNDS_US, ServerStatus,
+};
+use link::wire::ui::{DaemonState, ServerState};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+/// The text of a scrape, in the OpenMetrics format.
+pub fn render(state: DaemonState) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(State(state)));
+    let mut text = String::new();
+    // Writing to a String cannot fail, and all names are constants.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct State(DaemonState);
+
+type Labels = Vec<(&'static str, String)>;
+
+/// What a metric is of, and how it is read.
+enum Reading<T> {
+    Gauge(fn(&T) -> Option<f64>),
+    Counter(fn(&T) -> f64),
+}
+
+struct Metric<T> {
+    name: &'static str,
+    help: &'static str,
+    reading: Reading<T>,
+}
+
+/// A device of a server.
+struct DeviceView<'a> {
+    index: u32,
+    device: &'a DeviceSnapshot,
+    server: &'a ServerState,
+}
+
+/// A client on one device.
+struct ClientView<'a> {
+    client: &'a ClientSnapshot,
+    share: &'a ClientDeviceSnapshot,
+    device: DeviceView<'a>,
+}
+
+fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 7] {
+    [
+        Metric {
+            name: "openmps_device_clients",
+            help: "Client processes with a context on the device",
+            reading: Reading::Gauge(|view| Some(view.clients().count() as f64)),
+        },
+        Metric {
+            name: "openmps_device_memory_bytes",
+            help: "Memory of the device",
+            reading: Reading::Gauge(|view| Some(view.device.total_memory_bytes as f64)),
+        },
+        Metric {
+            name: "openmps_device_memory_granted_bytes",
+            help: "Device memory granted to clients",
+            reading: Reading::Gauge(|view| Some(view.device.granted_bytes as f64)),
+        },
+        Metric {
+            name: "openmps_device_multiprocessors",
+            help: "Streaming multiprocessors of the device",
+            reading: Reading::Gauge(|view| Some(view.device.multiprocessors.into())),
+        },
+        Metric {
+            name: "openmps_device_kernels",
+            help: "Kernels run for clients since the server started",
+            reading: Reading::Counter(|view| view.device.kernels_ever as f64),
+        },
+        Metric {
+            name: "openmps_device_faults",
+            help: "Fatal faults of the context of the device since the server started",
+            reading: Reading::Counter(|view| view.device.faults as f64),
+        },
+        Metric {
+            name: "openmps_device_executor_restarts",
+            help: "Executors started after the first since the server started",
+            reading: Reading::Counter(|view| view.device.restarts as f64),
+        },
+    ]
+}
+
+fn client_metrics<'a>() -> [Metric<ClientView<'a>>; 10] {
+    [
+        Metric {
+            name: "openmps_client_memory_granted_bytes",
+            help: "Device memory granted to the client",
+            reading: Reading::Gauge(|view| Some(view.share.granted_bytes as f64)),
+        },
+        Metric {
+            name: "openmps_client_memory_limit_bytes",
+            help: "How much device memory the client may be granted; absent without a limit",
+            reading: Reading::Gauge(|view| view.share.memory_limit_bytes.map(|bytes| bytes as f64)),
+        },
+        Metric {
+            name: "openmps_client_active_thread_percentage",
+            help: "Share of the multiprocessors that the settings of the client allow it, in per cent",
+            reading: Reading::Gauge(|view| Some(view.client.active_thread_percentage)),
+        },
+        Metric {
+            name: "openmps_client_multiprocessors",
+            help: "Multiprocessors that this share is of the device",
+            reading: Reading::Gauge(|view| {
+                let all = f64::from(view.device.device.multiprocessors);
+                Some((all * view.client.active_thread_percentage / 100.0).ceil())
+            }),
+        },
+        Metric {
+            name: "openmps_client_priority",
+            help: "0 normal, 1 below normal",
+            reading: Reading::Gauge(|view| Some(view.client.priority.into())),
+        },
+        Metric {
+            name: "openmps_client_queued_bytes",
+            help: "Bytes of commands that the executor had not taken when it last looked",
+            reading: Reading::Gauge(|view| Some(view.share.queued_bytes as f64)),
+        },
+        Metric {
+            name: "openmps_client_failed",
+            help: "1 if the session of the client has failed and every call of it returns an error",
+            reading: Reading::Gauge(|view| Some(f64::from(u8::from(view.share.error != 0)))),
+        },
+        Metric {
+            name: "openmps_client_kernels",
+            help: "Kernels submitted for the client",
+            reading: Reading::Counter(|view| view.share.kernels as f64),
+        },
+        Metric {
+            name: "openmps_client_copied_bytes",
+            help: "Bytes copied for the client, either direction and on the device",
+            reading: Reading::Counter(|view| view.share.copied_bytes as f64),
+        },
+        Metric {
+            name: "openmps_client_gpu_seconds",
+            help: "Time that kernels of the client took on the device, estimated from a sample of them",
+            reading: Reading::Counter(|view| view.share.gpu_time_ns as f64 / 1e9),
+        },
+    ]
+}
+
+impl Collector for State {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let servers = &self.0.servers;
+        encoder
+            .encode_descriptor("openmps_servers", "Servers", None, MetricType::Gauge)?
+            .encode_gauge(&(servers.len() as u64))?;
+        let mut states = encoder.encode_descriptor(
+            "openmps_server_status",
+            "1 for the status that the server is in",
+            None,
+            MetricType::Gauge,
+        )?;
+        for server in servers {
+            let status = match server.status {
+                ServerStatus::Initializing => "INITIALIZING",
+                ServerStatus::Active => "ACTIVE",
+                ServerStatus::Fault => "FAULT",
+            };
+            let mut labels = server_labels(server);
+            labels.push(("status", status.to_owned()));
+            states.encode_family(&labels)?.encode_gauge(&1u64)?;
+        }
+        let devices = || servers.iter().flat_map(devices_of);
+        let clients = || devices().flat_map(DeviceView::into_clients);
+        encode_all(&mut encoder, &device_metrics(), devices, DeviceView::labels)?;
+        encode_all(&mut encoder, &client_metrics(), clients, ClientView::labels)?;
+        encode_launches(&mut encoder, clients())
+    }
+}
+
+fn encode_all<T, V: Iterator<Item = T>>(
+    encoder: &mut DescriptorEncoder<'_>,
+    metrics: &[Metric<T>],
+    views: impl Fn() -> V,
+    labels: impl Fn(&T) -> Labels,
+) -> fmt::Result {
+    for Metric { name, help, reading } in metrics {
+        let kind = match reading {
+            Reading::Gauge(_) => MetricType::Gauge,
+            Reading::Counter(_) => MetricType::Counter,
+        };
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for view in views() {
+            let labels = labels(&view);
+            match reading {
+                Reading::Counter(read) => {
+                    family
+                        .encode_family(&labels)?
+                        .encode_counter::<NoLabelSet, f64, f64>(&read(&view), None)?;
+                }
+                Reading::Gauge(read) => {
+                    if let Some(value) = read(&view) {
+                        family.encode_family(&labels)?.encode_gauge(&value)?;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn encode_launches<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    views: impl Iterator<Item = ClientView<'a>>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(
+        "openmps_client_launch_seconds",
+        "How long the driver took to accept a launch, one launch in eight",
+        None,
+        MetricType::Histogram,
+    )?;
+    for view in views {
+        let bounds = LAUNCH_BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::MAX]);
+        let classes: Vec<(f64, u64)> =
+            bounds.zip(view.share.launch_counts.iter().copied()).collect();
+        let count = view.share.launch_counts.iter().sum();
+        let sum = view.share.launch_time_ns as f64 / 1e9;
+        family
+            .encode_family(&view.labels())?
+            .encode_histogram::<NoLabelSet>(sum, count, &classes, None)?;
+    }
+    Ok(())
+}
+
+fn server_labels(server: &ServerState) -> Labels {
+    vec![("server", server.pid.to_string()), ("user", server.uid.to_string())]
+}
+
+fn devices_of(server: &ServerState) -> impl Iterator<Item = DeviceView<'_>> {
+    let devices = (0u32..).zip(&server.snapshot.devices);
+    devices.map(move |(index, device)| DeviceView { index, device, server })
+}
+
+impl<'a> DeviceView<'a> {
+    fn labels(&self) -> Labels {
+        let mut labels = vec![("gpu", self.index.to_string()), ("UUID", self.device.uuid.clone())];
+        labels.extend(server_labels(self.server));
+        labels
+    }
+
+    fn clients(
+        &self,
+    ) -> impl Iterator<Item = (&'a ClientSnapshot, &'a ClientDeviceSnapshot)> + use<'a> {
+        let index = self.index;
+        self.server.snapshot.clients.iter().flat_map(move |client| {
+            let here = client.devices.iter().filter(move |share| share.device == index);
+            here.map(move |share| (client, share))
+        })
+    }
+
+    fn into_clients(self) -> impl Iterator<Item = ClientView<'a>> {
+        let Self { index, device, server } = self;
+        self.clients().map(move |(client, share)| ClientView {
+            client,
+            share,
+            device: DeviceView { index, device, server },
+        })
+    }
+}
+
+impl ClientView<'_> {
+    fn labels(&self) -> Labels {
+        let mut labels = self.device.labels();
+        let command: String = self.client.command.chars().filter(|c| !c.is_control()).collect();
+        labels.extend([
+            ("pid", self.client.pid.to_string()),
+            ("client_user", self.client.uid.to_string()),
+            ("command", command),
+        ]);
+        labels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use link::wire::daemon::ServerSnapshot;
+
+    fn state() -> DaemonState {
+        let share = ClientDeviceSnapshot {
+            memory_limit_bytes: Some(1 << 30),
+            granted_bytes: 4096,
+            kernels: 7,
+            gpu_time_ns: 2_500_000_000,
+            launch_counts: vec![3, 0, 1],
+            launch_time_ns: 9000,
+            ..Default::default()
+        };
+        let client = ClientSnapshot {
+            pid: 42,
+            uid: 1000,
+            command: "say \"hi\"\n".into(),
+            active_thread_percentage: 25.0,
+            devices: vec![share],
+            ..Default::default()
+        };
+        let device = DeviceSnapshot {
+            uuid: "GPU-aa".into(),
+            multiprocessors: 132,
+            faults: 2,
+            ..Default::default()
+        };
+        let snapshot =
+            ServerSnapshot { devices: vec![device], clients: vec![client], ..Default::default() };
+        let server = ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot };
+        DaemonState { daemon_pid: 1, servers: vec![server] }
+    }
+
+    #[test]
+    fn devices_and_clients_have_their_labels_and_values() {
+        let text = render(state());
+        let device = "gpu=\"0\",UUID=\"GPU-aa\",server=\"9\",user=\"0\"";
+        let client = format!("{device},pid=\"42\",client_user=\"1000\",command=\"say \\\"hi\\\"\"");
+        for line in [
+            format!("openmps_device_clients{{{device}}} 1.0"),
+            format!("openmps_device_faults_total{{{device}}} 2.0"),
+            format!("openmps_client_memory_limit_bytes{{{client}}} 1073741824.0"),
+            format!("openmps_client_multiprocessors{{{client}}} 33.0"),
+            format!("openmps_client_gpu_seconds_total{{{client}}} 2.5"),
+            format!("openmps_client_launch_seconds_count{{{client}}} 4"),
+            "openmps_server_status{server=\"9\",user=\"0\",status=\"ACTIVE\"} 1".to_owned(),
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line} is not in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

@@ -1,0 +1,259 @@
+//! The configuration file, and `openmps config`.
+//!
+//! A file in TOML sets what environment variables set: for a service that nobody starts from a shell. A variable that is set wins over
+//! the file, an option over both. Where the file says what the environment does not, the executable starts itself anew with the file's
+//! values as variables ([`apply`]), so that everything behind has one way to learn them.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+/// Names another file.
+pub(crate) const FILE_VARIABLE: &str = "OPENMPS_CONFIG";
+/// Read if it is there.
+const SYSTEM_FILE: &str = "/etc/openmps/config.toml";
+
+/// What a file may say; other keys are refused.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    directories: Directories,
+    #[serde(default)]
+    driver: Driver,
+    #[serde(default)]
+    daemon: Daemon,
+    #[serde(default)]
+    limits: Limits,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Directories {
+    pipe: Option<PathBuf>,
+    log: Option<PathBuf>,
+    libraries: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Driver {
+    native: Option<PathBuf>,
+    visible_devices: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Daemon {
+    provisioning: Option<Provisioning>,
+    metrics: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Provisioning {
+    OneUserAtATime,
+    Multiuser,
+    Concurrent,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    active_thread_percentage: Option<f64>,
+    device_memory: Option<String>,
+    client_priority: Option<u8>,
+}
+
+/// A setting: where the file has it, the variable that it becomes, and its value.
+struct Setting {
+    key: &'static str,
+    variable: &'static str,
+    value: Option<OsString>,
+}
+
+impl File {
+    fn settings(&self) -> Vec<Setting> {
+        let provisioning = self.daemon.provisioning.map(|provisioning| match provisioning {
+            Provisioning::OneUserAtATime => "one-user-at-a-time",
+            Provisioning::Multiuser => "multiuser",
+            Provisioning::Concurrent => "concurrent",
+        });
+        let path = |path: &Option<PathBuf>| path.clone().map(OsString::from);
+        let text = |text: Option<String>| text.map(OsString::from);
+        let limits = &self.limits;
+        [
+            ("directories.pipe", "CUDA_MPS_PIPE_DIRECTORY", path(&self.directories.pipe)),
+            ("directories.log", "CUDA_MPS_LOG_DIRECTORY", path(&self.directories.log)),
+            ("directories.libraries", "OPENMPS_LIB_DIR", path(&self.directories.libraries)),
+            ("driver.native", "OPENMPS_NATIVE_DRIVER", path(&self.driver.native)),
+            (
+                "driver.visible_devices",
+                "CUDA_VISIBLE_DEVICES",
+                text(self.driver.visible_devices.clone()),
+            ),
+            ("daemon.provisioning", "OPENMPS_PROVISIONING", provisioning.map(OsString::from)),
+            ("daemon.metrics", "OPENMPS_METRICS", text(self.daemon.metrics.clone())),
+            (
+                "limits.active_thread_percentage",
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+                text(limits.active_thread_percentage.map(|percent| percent.to_string())),
+            ),
+            (
+                "limits.device_memory",
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+                text(limits.device_memory.clone()),
+            ),
+            (
+                "limits.client_priority",
+                "CUDA_MPS_CLIENT_PRIORITY",
+                text(limits.client_priority.map(|priority| priority.to_string())),
+            ),
+        ]
+        .map(|(key, variable, value)| Setting { key, variable, value })
+        .into()
+    }
+}
+
+/// The file that is read: the named one, or the system's if it is there.
+fn file() -> Option<PathBuf> {
+    match std::env::var_os(FILE_VARIABLE) {
+        Some(path) if path.is_empty() => None,
+        Some(path) => Some(path.into()),
+        None => Some(PathBuf::from(SYSTEM_FILE)).filter(|path| path.exists()),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<File> {
+    let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => anyhow::anyhow!("there is no configuration file {}", path.display()),
+        _ => anyhow::anyhow!("cannot read {}: {error}", path.display()),
+    })?;
+    let parsed: File = toml::from_str(&text)
+        .with_context(|| format!("{} is no configuration of OpenMPS", path.display()))?;
+    check(&parsed).with_context(|| path.display().to_string())?;
+    Ok(parsed)
+}
+
+/// Refuses values that their variables would refuse.
+fn check(file: &File) -> anyhow::Result<()> {
+    if let Some(percent) = file.limits.active_thread_percentage
+        && !(percent > 0.0 && percent <= 100.0)
+    {
+        bail!("limits.active_thread_percentage is {percent}: it must be above 0 and at most 100");
+    }
+    if let Some(priority) = file.limits.client_priority
+        && priority > 1
+    {
+        bail!("limits.client_priority is {priority}: 0 is normal, 1 below normal");
+    }
+    if let Some(list) = &file.limits.device_memory {
+        control::values::parse_limit_list(list).context("limits.device_memory")?;
+    }
+    if let Some(address) = &file.daemon.metrics {
+        address.parse::<control::metrics::Address>().context("daemon.metrics")?;
+    }
+    Ok(())
+}
+
+/// Starts this process anew with the file's values, if it has any that the environment lacks.
+///
+/// # Errors
+/// A file that cannot be read or is wrong; an executable that cannot be started.
+pub(crate) fn apply() -> anyhow::Result<()> {
+    let missing = missing_variables()?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut arguments = std::env::args_os();
+    let program = std::env::current_exe().context("cannot find this executable")?;
+    let error = Command::new(program)
+        .arg0(arguments.next().unwrap_or_default())
+        .args(arguments)
+        .envs(missing)
+        .exec();
+    Err(error).context("cannot start anew with the configuration file's values")
+}
+
+fn missing_variables() -> anyhow::Result<Vec<(&'static str, OsString)>> {
+    let Some(path) = file() else { return Ok(Vec::new()) };
+    let settings = read(&path)?.settings();
+    let missing = settings.into_iter().filter_map(|Setting { variable, value, .. }| {
+        let absent = std::env::var_os(variable).is_none_or(|set| set.is_empty());
+        value.filter(|value| absent && !value.is_empty()).map(|value| (variable, value))
+    });
+    Ok(missing.collect())
+}
+
+/// `openmps config`: every setting, its value and where that comes from; with a file, whether that is in order.
+///
+/// # Errors
+/// A file that cannot be read or is wrong.
+pub(crate) fn show(checked: Option<&Path>) -> anyhow::Result<ExitCode> {
+    if let Some(path) = checked {
+        read(path)?;
+        println!("{}: in order", path.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let found = file();
+    match &found {
+        Some(path) => println!("# {}", path.display()),
+        None => println!("# no file: neither {FILE_VARIABLE} is set nor is there {SYSTEM_FILE}"),
+    }
+    let file = found.as_deref().map(read).transpose()?.unwrap_or_default();
+    for Setting { key, variable, value } in file.settings() {
+        // Variables of the file were set at this process's start: equal values come from there.
+        let set = std::env::var_os(variable).filter(|set| !set.is_empty());
+        let (value, origin) = match (set, value) {
+            (Some(set), Some(value)) if set == value => (value, "file".to_owned()),
+            (Some(set), _) => (set, variable.to_owned()),
+            (None, Some(value)) => (value, "file".to_owned()),
+            (None, None) => (OsString::from("(default)"), format!("or {variable}")),
+        };
+        println!("{key:<34}{:<42}{origin}", value.to_string_lossy());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> anyhow::Result<File> {
+        let file = toml::from_str(text)?;
+        check(&file)?;
+        Ok(file)
+    }
+
+    #[test]
+    fn every_setting_becomes_a_variable() {
+        let file = parsed(
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1",
+        );
+        let settings = file.unwrap().settings();
+        assert!(settings.iter().all(|setting| setting.value.is_some()));
+        let percentage = settings.iter().find(|setting| setting.variable.contains("PERCENTAGE"));
+        assert_eq!(percentage.unwrap().value.as_deref(), Some("50".as_ref()));
+    }
+
+    #[test]
+    fn wrong_files_are_refused_by_key() {
+        for (text, named) in [
+            ("[limits]\nactive_thread_percentages = 5", "active_thread_percentages"),
+            ("[limit]", "limit"),
+            ("[limits]\nactive_thread_percentage = 0", "active_thread_percentage"),
+            ("[limits]\ndevice_memory = '3X'", "device_memory"),
+            ("[limits]\nclient_priority = 2", "client_priority"),
+            ("[daemon]\nmetrics = '9400'", "daemon.metrics"),
+            ("[daemon]\nprovisioning = 'all'", "all"),
+        ] {
+            let error = format!("{:#}", parsed(text).unwrap_err());
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A scene on the screen, or as plain lines.
+
+use std::fmt::Write;
+
+use link::wire::daemon::ServerStatus;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Row as TableRow, Table, TableState};
+
+use super::columns::{columns, count};
+use super::model::{Gpu, Row, Scene, SortKey};
+use crate::show::bytes;
+
+/// What the user has set, beside the scene.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) sort: SortKey,
+    pub(super) filter: String,
+    pub(super) selected: usize,
+    /// The last line of the screen, where it is not the keys.
+    pub(super) message: Option<String>,
+}
+
+const KEYS: &str = "q quit  s sort  / filter  up, down select  t terminate";
+
+/// Draws the whole screen.
+pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, settings: &Settings) {
+    let gpus = u16::try_from(scene.gpus.len()).unwrap_or(u16::MAX).clamp(1, 8) + 1;
+    let [title, gpu_area, gap, client_area, footer] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(gpus),
+        Constraint::Length(1),
+        Constraint::Min(1),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(Line::from(title_text(scene, settings)).style(bold()), title);
+    frame.render_widget(gpu_table(scene), gpu_area);
+    frame.render_widget(Line::default(), gap);
+    let mut state = TableState::default();
+    if !scene.rows.is_empty() {
+        state.select(Some(settings.selected.min(scene.rows.len() - 1)));
+    }
+    let width = client_area.width;
+    frame.render_stateful_widget(client_table(scene, width), client_area, &mut state);
+    frame.render_widget(Line::from(settings.message.as_deref().unwrap_or(KEYS)), footer);
+}
+
+fn bold() -> Style {
+    Style::default().add_modifier(Modifier::BOLD)
+}
+
+fn title_text(scene: &Scene, settings: &Settings) -> String {
+    let mut text = format!(
+        "openmps top: daemon {}, {} client(s) shown, by {}",
+        scene.daemon_pid,
+        scene.rows.len(),
+        settings.sort.name()
+    );
+    if !settings.filter.is_empty() {
+        let _ = write!(text, ", filter `{}`", settings.filter); // Writing to a String cannot fail.
+    }
+    text
+}
+
+const GPU_TITLES: [&str; 9] =
+    ["GPU", "SERVER", "STATUS", "CLIENTS", "BUSY%", "KERN/S", "MEMORY", "FAULTS", "NAME"];
+const GPU_WIDTHS: [u16; 8] = [3, 8, 12, 7, 6, 8, 17, 6];
+
+fn gpu_cells(gpu: &Gpu) -> [String; 9] {
+    let status = match gpu.status {
+        ServerStatus::Initializing => "INITIALIZING",
+        ServerStatus::Active => "ACTIVE",
+        ServerStatus::Fault => "FAULT",
+    };
+    [
+        gpu.index.to_string(),
+        gpu.server_pid.to_string(),
+        status.to_owned(),
+        gpu.clients.to_string(),
+        format!("{:.1}", gpu.busy_percent),
+        count(gpu.kernels_per_s),
+        format!("{}/{}", short(gpu.granted_bytes), short(gpu.total_bytes)),
+        gpu.faults.to_string(),
+        format!("{} ({} SMs, {} restarts)", gpu.name, gpu.multiprocessors, gpu.restarts),
+    ]
+}
+
+/// Bytes without the space.
+fn short(count: u64) -> String {
+    bytes(count).replace(' ', "")
+}
+
+fn gpu_table(scene: &Scene) -> Table<'_> {
+    let rows = scene.gpus.iter().map(|gpu| {
+        let style = match gpu.status {
+            ServerStatus::Fault => Style::default().fg(Color::Red),
+            _ => Style::default(),
+        };
+        TableRow::new(gpu_cells(gpu).map(Cell::from)).style(style)
+    });
+    let widths = GPU_WIDTHS.map(Constraint::Length).into_iter().chain([Constraint::Min(10)]);
+    Table::new(rows, widths).header(TableRow::new(GPU_TITLES).style(bold()))
+}
+
+fn client_table(scene: &Scene, terminal_width: u16) -> Table<'_> {
+    let columns = columns(terminal_width);
+    let rows = scene.rows.iter().map(|row| {
+        let style = match row.error {
+            0 => Style::default(),
+            _ => Style::default().fg(Color::Red),
+        };
+        TableRow::new(columns.iter().map(|column| Cell::from((column.text)(row)))).style(style)
+    });
+    let widths = columns.iter().map(|column| match column.width {
+        0 => Constraint::Min(10),
+        width => Constraint::Length(width),
+    });
+    Table::new(rows, widths)
+        .header(TableRow::new(columns.iter().map(|column| column.title)).style(bold()))
+        .row_highlight_style(Style::default().add_modifier(Modifier::REVERSED))
+}
+
+/// The scene as lines without colour, for `--once`.
+pub(super) fn plain(scene: &Scene, settings: &Settings, width: u16) -> String {
+    let mut text = title_text(scene, settings);
+    text.push('\n');
+    let widths: Vec<usize> = GPU_WIDTHS.map(usize::from).into_iter().chain([0]).collect();
+    push_line(&mut text, GPU_TITLES.map(str::to_owned).iter(), &widths);
+    for gpu in &scene.gpus {
+        push_line(&mut text, gpu_cells(gpu).iter(), &widths);
+    }
+    text.push('\n');
+    let columns = columns(width);
+    let widths: Vec<usize> = columns.iter().map(|column| usize::from(column.width)).collect();
+    let titles: Vec<String> = columns.iter().map(|column| column.title.to_owned()).collect();
+    push_line(&mut text, titles.iter(), &widths);
+    for row in &scene.rows {
+        let cells: Vec<String> = columns.iter().map(|column| cell(column.text, row)).collect();
+        push_line(&mut text, cells.iter(), &widths);
+    }
+    text
+}
+
+fn cell(text: fn(&Row) -> String, row: &Row) -> String {
+    text(row)
+}
+
+fn push_line<'a>(text: &mut String, cells: impl Iterator<Item = &'a String>, widths: &[usize]) {
+    let cells: Vec<String> =
+        cells.zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+    text.push_str(cells.join(" ").trim_end());
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn scene(clients: u32) -> Scene {
+        let row = |pid| Row {
+            pid,
+            uid: 1000,
+            server_pid: 99,
+            gpu: 0,
+            granted_bytes: 3 << 30,
+            limit_bytes: Some(4 << 30),
+            multiprocessors: 33,
+            kernels_per_s: 123_456.0,
+            busy_percent: 98.7,
+            copied_per_s: 1e9,
+            queued_bytes: 65_536,
+            launch_us: Some((4, 128)),
+            error: 0,
+            command: "python train.py --with many --arguments".into(),
+        };
+        let gpu = Gpu {
+            index: 0,
+            server_pid: 99,
+            name: "NVIDIA H200".into(),
+            status: ServerStatus::Active,
+            clients: clients as usize,
+            granted_bytes: 3 << 30,
+            total_bytes: 139 << 30,
+            multiprocessors: 132,
+            kernels_per_s: 1e6,
+            busy_percent: 100.0,
+            faults: 0,
+            restarts: 0,
+        };
+        Scene { daemon_pid: 1, gpus: vec![gpu], rows: (100..100 + clients).map(row).collect() }
+    }
+
+    fn screen(width: u16, clients: u32, selected: usize) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
+        let settings =
+            Settings { sort: SortKey::Busy, filter: String::new(), selected, message: None };
+        terminal.draw(|frame| draw(frame, &scene(clients), &settings)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn screens_of_every_width_show_the_clients() {
+        for width in [80, 200] {
+            for clients in [0, 1, 60] {
+                let screen = screen(width, clients, 0);
+                assert!(screen.contains("NVIDIA H200") || width == 80, "{screen}");
+                assert!(screen.contains("KERN/S") && screen.contains("q quit"), "{screen}");
+                assert_eq!(screen.contains("python"), clients > 0, "{screen}");
+            }
+        }
+        assert!(screen(200, 1, 0).contains("4.0 GiB"), "limits are shown where there is room");
+    }
+
+    #[test]
+    fn the_selected_client_is_scrolled_into_view() {
+        assert!(!screen(80, 60, 0).contains("159 "));
+        assert!(screen(80, 60, 59).contains("159 "));
+    }
+
+    #[test]
+    fn plain_lines_have_no_escapes() {
+        let settings =
+            Settings { sort: SortKey::Pid, filter: String::new(), selected: 0, message: None };
+        let text = plain(&scene(2), &settings, 80);
+        assert!(text.lines().count() == 7 && !text.contains('\u{1b}'), "{text}");
+    }
+}

@@ -1,0 +1,58 @@
+//! A look at a native driver, for those who ask why nothing runs. To be done in a process of its own: a driver may crash, and it stays loaded.
+
+use crate::driver::Driver;
+use crate::keeper::devices;
+use cuda_abi::types::CUdevice_attribute;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What a driver says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DriverFacts {
+    /// `cuDriverGetVersion`: 13000 for CUDA 13.0.
+    pub version: i32,
+    /// Its devices.
+    pub devices: Vec<DeviceFacts>,
+}
+
+/// What a driver says of a device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceFacts {
+    /// Its name.
+    pub name: String,
+    /// As the original prints it.
+    pub uuid: String,
+    /// Major and minor number of the compute capability.
+    pub compute_capability: (i32, i32),
+    /// `CUcomputemode`: 0 default, 2 prohibited, 3 exclusive process.
+    pub compute_mode: i32,
+    /// Whether host and device share one range of addresses.
+    pub unified_addressing: bool,
+}
+
+/// Loads the driver at `path` and asks it.
+///
+/// # Errors
+/// Why it cannot be loaded, or what it said.
+pub fn probe(path: &Path) -> Result<DriverFacts, String> {
+    let driver = Driver::open(path).map_err(|error| error.to_string())?;
+    let (version, devices) = devices::query(driver).map_err(|error| error.to_string())?;
+    let devices = devices.iter().map(|device| {
+        let attribute = |wanted: CUdevice_attribute| {
+            let found =
+                device.info.attributes.iter().find(|(number, _)| *number == wanted.0 as i32);
+            found.map_or(0, |&(_, value)| value)
+        };
+        DeviceFacts {
+            name: device.info.name.clone(),
+            uuid: devices::uuid_text(&device.info.uuid),
+            compute_capability: (
+                attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR),
+                attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MINOR),
+            ),
+            compute_mode: attribute(CUdevice_attribute::COMPUTE_MODE),
+            unified_addressing: attribute(CUdevice_attribute::UNIFIED_ADDRESSING) != 0,
+        }
+    });
+    Ok(DriverFacts { version, devices: devices.collect() })
+}
