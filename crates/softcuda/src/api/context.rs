@@ -1,8 +1,8 @@
 //! Contexts: primary and created ones, the thread's stack, limits, synchronisation.
 
 use cuda_abi::types::{
-    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult,
-    CUsharedconfig,
+    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache,
+    CUlimit, CUresult, CUsharedconfig,
 };
 
 use super::device::checked;
@@ -60,30 +60,41 @@ api! {
     }
 
     fn cuCtxCreate_v3(pctx: *mut CUcontext, paramsArray: *mut CUexecAffinityParam, numParams: i32, flags: u32, dev: CUdevice) {
-        if numParams != 0 || !paramsArray.is_null() {
-            // Execution affinity exists for MPS clients only.
-            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
-        }
-        // SAFETY: the caller's pointer.
-        unsafe { create(pctx, flags, dev, 3020) }
+        // SAFETY: the caller's pointer and array of `numParams`.
+        unsafe { create_with_affinity(pctx, paramsArray, numParams, flags, dev) }
     }
 
     fn cuCtxCreate_v4(pctx: *mut CUcontext, ctxCreateParams: *mut CUctxCreateParams, flags: u32, dev: CUdevice) {
-        if !ctxCreateParams.is_null() {
-            // SAFETY: not NULL, the caller's structure.
-            let params = unsafe { out::read(ctxCreateParams)? };
-            if params.numExecAffinityParams != 0 || !params.cigParams.is_null() {
-                return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
-            }
+        if ctxCreateParams.is_null() {
+            // SAFETY: the caller's pointer.
+            return unsafe { create(pctx, flags, dev, 3020) };
         }
+        // SAFETY: not NULL, the caller's structure and array.
+        unsafe {
+            let params = out::read(ctxCreateParams)?;
+            if !params.cigParams.is_null() {
+                // Graphics queues to share the context with: there are none.
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
+            }
+            create_with_affinity(pctx, params.execAffinityParams, params.numExecAffinityParams, flags, dev)
+        }
+    }
+
+    fn cuCtxGetExecAffinity(pExecAffinity: *mut CUexecAffinityParam, type_: CUexecAffinityType) {
+        let (_, context) = current()?;
+        if type_ != CUexecAffinityType::SM_COUNT {
+            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+        }
+        let mut affinity = CUexecAffinityParam { type_, ..CUexecAffinityParam::default() };
+        affinity.param.smCount.val = context.mask.count();
         // SAFETY: the caller's pointer.
-        unsafe { create(pctx, flags, dev, 3020) }
+        unsafe { out::write(pExecAffinity, affinity) }
     }
 
     fn cuCtxDestroy_v2(ctx: CUcontext) {
         let driver = driver()?;
         let context = driver.context(ctx)?;
-        if context.kind == ContextKind::Primary {
+        if matches!(context.kind, ContextKind::Primary | ContextKind::Green(_)) {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
         // Only the caller's stack loses it; on others it stays, destroyed.
@@ -164,7 +175,7 @@ api! {
         let driver = driver()?;
         let ctx = if ctx.is_null() { current_handle() } else { ctx };
         // SAFETY: the caller's pointer.
-        unsafe { out::write(ctxId, driver.context(ctx)?.id) }
+        unsafe { out::write(ctxId, driver.context(ctx)?.number) }
     }
 
     fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) {
@@ -318,6 +329,48 @@ unsafe fn create(pctx: *mut CUcontext, flags: u32, dev: CUdevice, api_version: u
     }
     let handle = CUcontext(fresh_handle());
     driver.create_context(dev, handle, ContextKind::Created, api_version, flags, None)?;
+    with_stack(|stack| stack.push(handle));
+    // SAFETY: by the caller's promise.
+    unsafe { out::write(pctx, handle) }
+}
+
+/// A context on a number of SMs, exactly as many as asked for (at most all), where the fewest such contexts are.
+///
+/// # Safety
+/// As for [`out::write`]; the array has `count` elements.
+unsafe fn create_with_affinity(
+    pctx: *mut CUcontext,
+    params: *const CUexecAffinityParam,
+    count: i32,
+    flags: u32,
+    dev: CUdevice,
+) -> Answer {
+    let count = usize::try_from(count).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    // SAFETY: by the caller's promise.
+    let params = unsafe { out::read_array(params, count)? };
+    let Some(last) = params.last() else {
+        // SAFETY: by the caller's promise.
+        return unsafe { create(pctx, flags, dev, 3020) };
+    };
+    if params.iter().any(|param| param.type_ != CUexecAffinityType::SM_COUNT) {
+        return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    }
+    // SAFETY: the type says that this member was filled in.
+    let wanted = unsafe { last.param.smCount.val };
+    let driver = driver()?;
+    let device = driver.device(dev)?;
+    if pctx.is_null() || flags & !FLAGS != 0 || wanted == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let sm_count = driver.config.sm_count;
+    let mask = device.sm_loads().take(wanted.min(sm_count), sm_count);
+    let handle = CUcontext(fresh_handle());
+    let created =
+        driver.create_context(dev, handle, ContextKind::Affinity, 3020, flags, Some(mask));
+    if let Err(code) = created {
+        device.sm_loads().give(mask);
+        return Err(code);
+    }
     with_stack(|stack| stack.push(handle));
     // SAFETY: by the caller's promise.
     unsafe { out::write(pctx, handle) }

@@ -128,10 +128,8 @@ api! {
 
     fn cuDeviceGetExecAffinitySupport(pi: *mut i32, type_: CUexecAffinityType, dev: CUdevice) {
         driver()?.device(dev)?;
-        // SM_COUNT affinity belongs to MPS clients.
-        let _ = type_;
         // SAFETY: the caller's pointer.
-        unsafe { out::write(pi, 0) }
+        unsafe { out::write(pi, i32::from(type_ == CUexecAffinityType::SM_COUNT)) }
     }
 }
 

@@ -3,24 +3,28 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::Answer;
 use super::graph::{Captures, Executable, Graph, GraphMemory, HighWater, UserObject};
+use super::green::{GreenContext, ResourceDescription, is_green};
+use super::ipc::Opened;
 use super::link::LinkState;
 use super::module_image::{Function, Kernel, Library, Module};
 use super::objects::{Context, ContextKind, ContextSettings, Event, Stream};
 use super::pool::Pool;
 use super::table::{Table, fresh_handle};
+use super::vmm::MemoryHandle;
 use crate::device::config::{ComputeMode, Config};
 use crate::device::engine::Engine;
 use crate::device::grid::SmMask;
-use crate::device::memory::{Account, AddressSpace, Physical};
+use crate::device::memory::{Account, AddressSpace};
 use crate::device::placement::Placement;
 use crate::device::services::ContextServices;
+use crate::device::sm_sets::Loads;
 use crate::device::{properties, worker};
 
 /// Driver version reported to programs: CUDA 13.0.
@@ -42,6 +46,8 @@ pub(crate) struct Device {
     /// High-water marks of memory that graphs allocate.
     pub(crate) graph_memory: HighWater,
     current_pool: AtomicUsize,
+    /// Contexts with a number of SMs, by SM.
+    sm_loads: Mutex<Loads>,
     primary: Mutex<Primary>,
 }
 
@@ -61,6 +67,9 @@ pub(crate) struct Driver {
     pub(crate) contexts: Table<Context>,
     /// Handles of contexts that were destroyed: using one is another error than using no handle.
     destroyed: Mutex<HashSet<usize>>,
+    /// SM resource descriptions; they are never destroyed.
+    pub(crate) descriptions: Table<ResourceDescription>,
+    pub(crate) green_contexts: Table<GreenContext>,
     pub(crate) streams: Table<Stream>,
     pub(crate) events: Table<Event>,
     pub(crate) modules: Table<Module>,
@@ -70,7 +79,9 @@ pub(crate) struct Driver {
     pub(crate) links: Table<LinkState>,
     pub(crate) pools: Table<Pool>,
     /// `CUmemGenericAllocationHandle`s.
-    pub(crate) physicals: Table<Physical>,
+    pub(crate) physicals: Table<MemoryHandle>,
+    /// Memory of other processes, by its address here.
+    pub(crate) opened: Table<Opened>,
     pub(crate) graphs: Table<Graph>,
     /// By node: the graph that it is in.
     pub(crate) graph_nodes: Table<Graph>,
@@ -182,6 +193,7 @@ impl Driver {
                 default_pool: pool,
                 graph_memory: HighWater::default(),
                 current_pool: AtomicUsize::new(pool),
+                sm_loads: Mutex::default(),
                 primary: Mutex::default(),
             }
         });
@@ -193,6 +205,8 @@ impl Driver {
             space,
             contexts: Table::default(),
             destroyed: Mutex::default(),
+            descriptions: Table::default(),
+            green_contexts: Table::default(),
             streams: Table::default(),
             events: Table::default(),
             modules: Table::default(),
@@ -202,6 +216,7 @@ impl Driver {
             links: Table::default(),
             pools,
             physicals: Table::default(),
+            opened: Table::default(),
             graphs: Table::default(),
             graph_nodes: Table::default(),
             executables: Table::default(),
@@ -232,9 +247,16 @@ impl Driver {
         })
     }
 
-    /// The context that the engine knows by this number.
+    /// The context that the engine knows by this number; not the green ones of it.
     pub(crate) fn context_by_id(&self, id: u64) -> Option<Arc<Context>> {
-        self.contexts.find_by(|context| context.id == id)
+        self.contexts.find_by(|context| context.id == id && !is_green(context))
+    }
+
+    /// Ends a green context; its streams' work goes on.
+    pub(crate) fn end_green(&self, context: &Context) {
+        context.end();
+        self.destroyed.lock().unwrap_or_else(PoisonError::into_inner).insert(context.handle.0);
+        let _ = self.contexts.remove(context.handle.0);
     }
 
     /// Whether a handle is, or may become, a context.
@@ -293,6 +315,14 @@ impl Driver {
         self.destroyed.lock().unwrap_or_else(PoisonError::into_inner).insert(context.handle.0);
         // Only the table's entry of this incarnation: a primary context may have a new one soon.
         let _ = self.contexts.remove(context.handle.0);
+        for green in self.contexts.all().iter().filter(|other| other.id == context.id) {
+            self.end_green(green);
+        }
+        if context.kind == ContextKind::Affinity
+            && let Some(device) = self.devices.get(context.device as usize)
+        {
+            device.sm_loads().give(context.mask);
+        }
         let ended = self.engine.destroy_context(context.id, CONTEXT_END_LIMIT);
         self.streams.remove_all(|stream| stream.context_id == context.id);
         self.events.remove_all(|event| event.context_id == context.id);
@@ -315,6 +345,11 @@ impl Driver {
 }
 
 impl Device {
+    /// Which SMs contexts with a number of SMs are on.
+    pub(crate) fn sm_loads(&self) -> MutexGuard<'_, Loads> {
+        self.sm_loads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Handle of the pool that `cuMemAllocAsync` takes from.
     pub(crate) fn current_pool(&self) -> usize {
         // Relaxed: a number alone.
@@ -326,7 +361,7 @@ impl Device {
         self.current_pool.store(pool, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Primary> {
+    fn lock(&self) -> MutexGuard<'_, Primary> {
         self.primary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,22 +1,23 @@
 //! Events.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_abi::types::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
 
 use super::driver::{Driver, current, current_even_failed};
 use super::graph::capture;
 use super::graph::kinds::{EventWork, NodeKind};
-use super::objects::{Event, Recorded};
+use super::objects::{Context, Event, INTERPROCESS, NO_TIMING, Recorded};
+use super::shared_event::SharedEvent;
 use super::stream::find;
 use super::submit::submit;
 use super::table::fresh_handle;
 use super::{Answer, out};
 use crate::device::marker::MarkerState;
-use crate::device::ops::Op;
 
-const NO_TIMING: u32 = 2;
-const INTERPROCESS: u32 = 4;
+/// How often an event of several processes is looked at.
+const SHARED_POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// `CU_EVENT_RECORD_EXTERNAL`: in a capture, a node of its own.
 const EXTERNAL: u32 = 1;
 
@@ -28,7 +29,11 @@ api! {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let handle = fresh_handle();
-        driver.events.insert(handle, Arc::new(Event::new(&context, Flags)));
+        let event = match Flags & INTERPROCESS {
+            0 => Event::new(&context, Flags),
+            _ => Event::new_shared(&context, SharedEvent::new(driver, &context)?),
+        };
+        driver.events.insert(handle, Arc::new(event));
         // SAFETY: the caller's pointer.
         unsafe { out::write(phEvent, CUevent(handle)) }
     }
@@ -49,7 +54,11 @@ api! {
     fn cuEventQuery(hEvent: CUevent) {
         let (driver, context) = current()?;
         let event = driver.events.get(hEvent.0)?;
-        match uncaptured(driver, &event)? {
+        let state = uncaptured(driver, &event)?;
+        if event.shared().is_some_and(|shared| shared.pending().is_some()) {
+            return Err(CUresult::ERROR_NOT_READY);
+        }
+        match state {
             MarkerState::Pending => Err(CUresult::ERROR_NOT_READY),
             MarkerState::Done { .. } => {
                 context.services.flush_console();
@@ -63,6 +72,9 @@ api! {
         let (driver, context) = current()?;
         let event = driver.events.get(hEvent.0)?;
         uncaptured(driver, &event)?;
+        if let Some(shared) = event.shared() {
+            return wait_shared(driver, &context, shared);
+        }
         let Some(marker) = event.marker() else { return Ok(()) };
         let state = driver.engine.wait_marker(&marker);
         context.services.flush_console();
@@ -111,8 +123,23 @@ fn record(handle: CUevent, stream: CUstream, flags: u32) -> Answer {
             capture.record(&stream, &event);
             Ok(())
         }
-        None => event.record(|marker| Ok(driver.engine.enqueue(stream.id, Op::Record(marker))?)),
+        None => event
+            .record(|marker| Ok(driver.engine.enqueue_all(stream.id, event.record_ops(marker))?)),
     }
+}
+
+/// Waits for a record of whichever process, as long as the own context has no error.
+fn wait_shared(driver: &Driver, context: &Context, shared: &SharedEvent) -> Answer {
+    let Some(number) = shared.pending() else { return Ok(()) };
+    while !shared.is_done(number) {
+        if let Some(sticky) = driver.engine.context_error(context.id) {
+            return Err(sticky.into());
+        }
+        // Nobody wakes a process for another's event.
+        std::thread::sleep(SHARED_POLL_INTERVAL);
+    }
+    context.services.flush_console();
+    Ok(())
 }
 
 /// How far an event is that was not recorded in a capture: 907, and the capture is invalidated, if it was; 1 if that capture is over.

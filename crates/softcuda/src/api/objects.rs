@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-use cuda_abi::types::CUcontext;
+use cuda_abi::types::{CUcontext, CUgreenCtx};
 
 use super::Answer;
 use super::graph::capture::Capture;
+use super::shared_event::SharedEvent;
 use crate::device::engine::{Engine, StreamKind};
 use crate::device::grid::SmMask;
 use crate::device::marker::Marker;
+use crate::device::ops::Op;
 use crate::device::services::ContextServices;
 
 /// How a context came to be.
@@ -19,21 +21,27 @@ use crate::device::services::ContextServices;
 pub(crate) enum ContextKind {
     Primary,
     Created,
+    /// The device's primary context on some SMs.
+    Green(CUgreenCtx),
+    /// Created with a number of SMs.
+    Affinity,
 }
 
 /// A context while it exists. A primary context gets a new one of these, under the same handle, after a reset.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) handle: CUcontext,
-    /// The engine's number.
+    /// The engine's number; a green context has its primary context's.
     pub(crate) id: u64,
+    /// The number that programs see.
+    pub(crate) number: u64,
     pub(crate) device: u32,
     pub(crate) kind: ContextKind,
     pub(crate) services: Arc<ContextServices>,
     /// SMs that its launches may use.
     pub(crate) mask: SmMask,
     pub(crate) api_version: u32,
-    pub(crate) settings: Mutex<ContextSettings>,
+    settings: Arc<Mutex<ContextSettings>>,
     legacy: Arc<Stream>,
     per_thread: Mutex<HashMap<ThreadId, Arc<Stream>>>,
     is_alive: AtomicBool,
@@ -110,12 +118,19 @@ impl Stream {
     }
 }
 
+/// Flag of events without times.
+pub(crate) const NO_TIMING: u32 = 2;
+/// Flag of events that other processes see; needs the one before.
+pub(crate) const INTERPROCESS: u32 = 4;
+
 /// An event: flags and the point it was last recorded at.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) context_id: u64,
     pub(crate) flags: u32,
     recorded: Mutex<Recorded>,
+    /// Of events that other processes see.
+    shared: Option<Arc<SharedEvent>>,
 }
 
 /// Where an event was last recorded.
@@ -134,8 +149,31 @@ pub(crate) enum Recorded {
 impl Event {
     /// An event that was never recorded.
     pub(crate) fn new(context: &Context, flags: u32) -> Self {
-        let recorded = Mutex::default();
-        Event { context_id: context.id, flags, recorded }
+        Event { context_id: context.id, flags, recorded: Mutex::default(), shared: None }
+    }
+
+    /// An event that several processes record and wait for.
+    pub(crate) fn new_shared(context: &Context, shared: Arc<SharedEvent>) -> Self {
+        Event { shared: Some(shared), ..Event::new(context, INTERPROCESS | NO_TIMING) }
+    }
+
+    /// What other processes see of it.
+    pub(crate) fn shared(&self) -> Option<&Arc<SharedEvent>> {
+        self.shared.as_ref()
+    }
+
+    /// The operation that waits for the last record, if there is something to wait for.
+    pub(crate) fn wait_op(&self) -> Option<Op> {
+        match &self.shared {
+            Some(shared) => shared.wait_op(),
+            None => self.marker().map(Op::Wait),
+        }
+    }
+
+    /// The operations of a record whose marker this is.
+    pub(crate) fn record_ops(&self, marker: Arc<Marker>) -> Vec<Op> {
+        let raise = self.shared.as_ref().map(SharedEvent::record_op);
+        std::iter::once(Op::Record(marker)).chain(raise).collect()
     }
 
     /// Where it was last recorded.
@@ -182,16 +220,48 @@ impl Context {
         Context {
             handle,
             id,
+            number: id,
             device,
             kind,
             services,
             mask,
             api_version,
-            settings: Mutex::new(settings),
+            settings: Arc::new(Mutex::new(settings)),
             legacy: Arc::new(legacy),
             per_thread: Mutex::default(),
             is_alive: AtomicBool::new(true),
         }
+    }
+
+    /// The same context as a green one: its work runs on the SMs of `mask` only.
+    pub(crate) fn green(
+        &self,
+        handle: CUcontext,
+        green: CUgreenCtx,
+        number: u64,
+        mask: SmMask,
+    ) -> Self {
+        let legacy = Stream::new(self.legacy.id, (handle, self.id), StreamKind::Legacy, 0, mask);
+        Context {
+            handle,
+            id: self.id,
+            number,
+            device: self.device,
+            kind: ContextKind::Green(green),
+            services: self.services.clone(),
+            mask,
+            api_version: self.api_version,
+            settings: self.settings.clone(),
+            legacy: Arc::new(legacy),
+            per_thread: Mutex::default(),
+            is_alive: AtomicBool::new(true),
+        }
+    }
+
+    /// Default streams of threads that have used theirs.
+    pub(crate) fn per_thread_streams(&self) -> Vec<Arc<Stream>> {
+        let streams = self.per_thread.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.values().cloned().collect()
     }
 
     /// The legacy default stream.

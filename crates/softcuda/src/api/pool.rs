@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::types::{
-    CUdevice, CUdeviceptr, CUmemPool_attribute as Attribute, CUmemPoolProps, CUmemoryPool,
-    CUresult, CUstream,
+    CUdevice, CUdeviceptr, CUmemAllocationHandleType, CUmemPool_attribute as Attribute,
+    CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
 };
 
 use super::device::checked;
@@ -16,6 +16,7 @@ use super::driver::{Driver, driver};
 use super::graph::capture;
 use super::graph::kinds::NodeKind;
 use super::graph::memory::{FreeWork, GraphAllocation};
+use super::ipc::close_memory;
 use super::objects::Stream;
 use super::stream::find;
 use super::submit::submit;
@@ -31,12 +32,56 @@ pub(crate) struct Pool {
     attributes: Mutex<HashMap<u32, u64>>,
     used_bytes: AtomicU64,
     most_used_bytes: AtomicU64,
+    origin: Origin,
+    /// What other devices were granted.
+    access: Mutex<HashMap<u32, u32>>,
+}
+
+/// Whose pool it is, and whether others may have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Origin {
+    #[default]
+    Private,
+    Exportable,
+    Imported,
 }
 
 impl Pool {
     /// An empty pool on a device.
     pub(crate) fn on(device: u32) -> Self {
         Pool { device, ..Pool::default() }
+    }
+
+    /// A pool that other processes can be given.
+    fn exportable(device: u32) -> Self {
+        Pool { origin: Origin::Exportable, ..Pool::on(device) }
+    }
+
+    /// A pool of another process.
+    pub(crate) fn imported(device: u32) -> Self {
+        Pool { origin: Origin::Imported, ..Pool::on(device) }
+    }
+
+    pub(crate) fn device(&self) -> u32 {
+        self.device
+    }
+
+    pub(crate) fn is_exportable(&self) -> bool {
+        self.origin == Origin::Exportable
+    }
+
+    pub(crate) fn is_imported(&self) -> bool {
+        self.origin == Origin::Imported
+    }
+
+    /// What a device was granted.
+    pub(crate) fn access(&self, device: u32) -> u32 {
+        let access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
+        access.get(&device).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn set_access(&self, device: u32, flags: u32) {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner).insert(device, flags);
     }
 
     fn take(&self, size_bytes: u64) {
@@ -70,14 +115,17 @@ api! {
         let driver = driver()?;
         // SAFETY: the caller's structure.
         let properties = unsafe { out::read(poolProps)? };
-        if properties.handleTypes.0 != 0 {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
         driver.device(properties.location.id)?;
+        let device = properties.location.id as u32;
+        let pool_made = match properties.handleTypes {
+            CUmemAllocationHandleType::NONE => Pool::on(device),
+            CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => Pool::exportable(device),
+            _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
+        };
         let handle = fresh_handle();
         // SAFETY: the caller's pointer.
         unsafe { out::write(pool, CUmemoryPool(handle))? };
-        driver.pools.insert(handle, Arc::new(Pool::on(properties.location.id as u32)));
+        driver.pools.insert(handle, Arc::new(pool_made));
         Ok(())
     }
 
@@ -95,12 +143,13 @@ api! {
         let value = unsafe {
             match attr.0 {
                 1..=3 => u64::from(out::read(value.cast::<u32>())?),
-                4 | 6 | 8 => out::read(value.cast::<u64>())?,
+                4..=8 => out::read(value.cast::<u64>())?,
                 _ => return Err(CUresult::ERROR_INVALID_VALUE),
             }
         };
         match attr.0 {
-            // High-water marks can only be reset.
+            // What is used now cannot be set, high-water marks can only be reset.
+            5 | 7 => return Err(CUresult::ERROR_INVALID_VALUE),
             6 | 8 if value != 0 => return Err(CUresult::ERROR_INVALID_VALUE),
             // Relaxed: a statistic.
             8 => pool.most_used_bytes.store(pool.used_bytes.load(Ordering::Relaxed), Ordering::Relaxed),
@@ -153,6 +202,11 @@ api! {
             return free_graph_memory(driver, &stream, free);
         }
         capture::refuse(&stream)?;
+        if driver.opened.find(dptr as usize).is_some() {
+            // Of another process's pool.
+            driver.engine.synchronize_stream(stream.id)?;
+            return close_memory(driver, dptr);
+        }
         let found = driver.space.allocation_at(dptr).filter(|a| a.base == dptr && a.kind == AllocationKind::Device);
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let pool = driver.pools.find(driver.device(found.device as i32)?.current_pool());
@@ -195,7 +249,8 @@ impl Task for Free {
     }
 }
 
-fn get(driver: &Driver, pool: CUmemoryPool) -> Answer<Arc<Pool>> {
+/// The pool of a handle, or CUDA_ERROR_INVALID_VALUE.
+pub(crate) fn get(driver: &Driver, pool: CUmemoryPool) -> Answer<Arc<Pool>> {
     driver.pools.find(pool.0).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
@@ -209,7 +264,7 @@ unsafe fn allocate(
 ) -> Answer {
     let (driver, context, stream) = find(stream)?;
     let pool = get(driver, pool)?;
-    if dptr.is_null() {
+    if dptr.is_null() || pool.is_imported() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     if stream.is_capturing() {

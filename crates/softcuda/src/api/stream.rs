@@ -11,7 +11,7 @@ use cuda_abi::types::{
 use super::driver::{Driver, current, current_even_failed};
 use super::graph::capture::{self, Effect};
 use super::graph::kinds::{EventWork, HostWork, NodeKind};
-use super::objects::{Context, Stream};
+use super::objects::{Context, ContextKind, Stream};
 use super::submit::submit;
 use super::table::fresh_handle;
 use super::{Answer, out};
@@ -24,19 +24,18 @@ pub(crate) const LEAST_PRIORITY: i32 = 0;
 /// Priority that goes first.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
-const NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node of its own.
 const EXTERNAL: u32 = 1;
 
 api! {
     fn cuStreamCreate(phStream: *mut CUstream, Flags: u32) {
         // SAFETY: the caller's pointer.
-        unsafe { create(phStream, Flags, LEAST_PRIORITY) }
+        unsafe { create_here(phStream, Flags, LEAST_PRIORITY) }
     }
 
     fn cuStreamCreateWithPriority(phStream: *mut CUstream, flags: u32, priority: i32) {
         // SAFETY: the caller's pointer.
-        unsafe { create(phStream, flags, priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY)) }
+        unsafe { create_here(phStream, flags, priority) }
     }
 
     fn cuStreamDestroy_v2(hStream: CUstream) {
@@ -80,15 +79,15 @@ api! {
         if capture::wait(&stream, &event)? {
             return Ok(());
         }
-        match event.marker() {
-            Some(marker) => Ok(driver.engine.enqueue(stream.id, Op::Wait(marker))?),
+        match event.wait_op() {
+            Some(wait) => Ok(driver.engine.enqueue(stream.id, wait)?),
             None => Ok(()),
         }
     }
 
     fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) {
         let (_, _, stream) = locate(hStream)?;
-        let value = if stream.kind == StreamKind::NonBlocking { NON_BLOCKING } else { 0 };
+        let value = if stream.kind == StreamKind::NonBlocking { CreateFlags::NON_BLOCKING } else { 0 };
         // SAFETY: the caller's pointer.
         unsafe { out::write(flags, value) }
     }
@@ -118,18 +117,27 @@ api! {
     }
 
     fn cuStreamGetCtx_v2(hStream: CUstream, pCtx: *mut CUcontext, pGreenCtx: *mut CUgreenCtx) {
-        let (_, _, stream) = locate(hStream)?;
+        let (driver, _, stream) = locate(hStream)?;
+        let context = driver.context(stream.context)?;
+        let (owner, green) = match context.kind {
+            ContextKind::Green(green) => (driver.device(context.device as i32)?.primary_handle, green),
+            _ => (context.handle, CUgreenCtx::NULL),
+        };
         // SAFETY: the caller's pointers.
         unsafe {
-            out::write_optional(pGreenCtx, CUgreenCtx::NULL);
-            out::write(pCtx, stream.context)
+            out::write_optional(pGreenCtx, green);
+            out::write(pCtx, owner)
         }
     }
 
     fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenCtx) {
-        locate(hStream)?;
+        let (driver, _, stream) = locate(hStream)?;
+        let green = match driver.context(stream.context)?.kind {
+            ContextKind::Green(green) => green,
+            _ => CUgreenCtx::NULL,
+        };
         // SAFETY: the caller's pointer.
-        unsafe { out::write(phCtx, CUgreenCtx::NULL) }
+        unsafe { out::write(phCtx, green) }
     }
 
     fn cuStreamAttachMemAsync(hStream: CUstream, dptr: CUdeviceptr, length: usize, flags: u32) {
@@ -190,15 +198,41 @@ fn locate(handle: CUstream) -> Answer<(&'static Driver, Arc<Context>, Arc<Stream
     Ok((driver, context, stream))
 }
 
+/// Flags of stream creation.
+pub(crate) struct CreateFlags;
+
+impl CreateFlags {
+    /// The legacy stream and this one do not wait for each other.
+    pub(crate) const NON_BLOCKING: u32 = 1;
+}
+
 /// # Safety
 /// As for [`out::write`].
-unsafe fn create(pointer: *mut CUstream, flags: u32, priority: i32) -> Answer {
+unsafe fn create_here(pointer: *mut CUstream, flags: u32, priority: i32) -> Answer {
     let (driver, context) = current()?;
-    if pointer.is_null() || flags & !NON_BLOCKING != 0 {
+    // SAFETY: by the caller's promise.
+    unsafe { create(driver, &context, pointer, flags, priority) }
+}
+
+/// Creates a stream in a context; the priority is taken into the range that there is.
+///
+/// # Safety
+/// As for [`out::write`].
+pub(crate) unsafe fn create(
+    driver: &Driver,
+    context: &Context,
+    pointer: *mut CUstream,
+    flags: u32,
+    priority: i32,
+) -> Answer {
+    if pointer.is_null() || flags & !CreateFlags::NON_BLOCKING != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let kind =
-        if flags & NON_BLOCKING != 0 { StreamKind::NonBlocking } else { StreamKind::Blocking };
+    let kind = match flags & CreateFlags::NON_BLOCKING {
+        0 => StreamKind::Blocking,
+        _ => StreamKind::NonBlocking,
+    };
+    let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
     let handle = fresh_handle();
     let id = driver.engine.create_stream(context.id, kind)?;
     let stream = Stream::new(id, (context.handle, context.id), kind, priority, context.mask);

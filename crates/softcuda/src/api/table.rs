@@ -65,6 +65,23 @@ impl<T> Table<T> {
         self.objects.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
+    /// The handle of an object that a predicate selects.
+    pub(crate) fn find_handle(&self, selects: impl Fn(&T) -> bool) -> Option<usize> {
+        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        objects.iter().find(|(_, object)| selects(object)).map(|(handle, _)| *handle)
+    }
+
+    /// The handle of an object that a predicate selects, or of `object`, which is added then.
+    pub(crate) fn find_handle_or_insert(&self, selects: impl Fn(&T) -> bool, object: T) -> usize {
+        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        let known = objects.iter().find(|(_, object)| selects(object)).map(|(handle, _)| *handle);
+        known.unwrap_or_else(|| {
+            let handle = fresh_handle();
+            objects.insert(handle, Arc::new(object));
+            handle
+        })
+    }
+
     /// Takes out objects that a predicate selects and that nobody else holds.
     pub(crate) fn remove_unused(&self, selects: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);

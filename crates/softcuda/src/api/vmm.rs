@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_abi::types::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags,
@@ -20,7 +21,7 @@ api! {
     fn cuMemGetAllocationGranularity(granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags) {
         // SAFETY: the caller's pointers.
         unsafe {
-            device_of(driver()?, &out::read(prop)?)?;
+            place_of(driver()?, &out::read(prop)?)?;
             let _ = option;
             out::write(granularity, GRANULARITY_BYTES as usize)
         }
@@ -29,18 +30,32 @@ api! {
     fn cuMemCreate(handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: u64) {
         let driver = driver()?;
         // SAFETY: the caller's structure.
-        let ordinal = device_of(driver, &unsafe { out::read(prop)? })?;
+        let asked = unsafe { out::read(prop)? };
+        let place = place_of(driver, &asked)?;
         if handle.is_null() || size == 0 || !(size as u64).is_multiple_of(GRANULARITY_BYTES) || flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let account = &driver.device(ordinal as i32)?.account;
-        let physical = Physical::on_device(ordinal, account, size as u64)?;
+        let physical = match place {
+            Memory::Device(ordinal) => {
+                Physical::on_device(ordinal, &driver.device(ordinal as i32)?.account, size as u64)?
+            }
+            Memory::Host => Physical::on_host(size as u64)?,
+        };
+        let sharing = match asked.requestedHandleTypes.0 {
+            0 => Sharing::Private,
+            _ => Sharing::Exportable,
+        };
         // SAFETY: the caller's pointer.
-        unsafe { out::write(handle, register(driver, Arc::new(physical))) }
+        unsafe { out::write(handle, register(driver, Arc::new(physical), sharing)) }
     }
 
     fn cuMemRelease(handle: CUmemGenericAllocationHandle) {
-        driver()?.physicals.remove(handle as usize).map(|_| ()).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+        let driver = driver()?;
+        // AcqRel: the count alone; the last one takes the handle out.
+        if find(driver, handle)?.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let _ = driver.physicals.remove(handle as usize);
+        }
+        Ok(())
     }
 
     fn cuMemAddressReserve(ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: u64) {
@@ -62,7 +77,7 @@ api! {
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let physical = find(driver, handle)?;
+        let physical = find(driver, handle)?.physical.clone();
         Ok(driver.space.map(ptr, size as u64, physical, offset as u64)?)
     }
 
@@ -104,14 +119,12 @@ api! {
 
     fn cuMemExportToShareableHandle(shareableHandle: *mut c_void, handle: CUmemGenericAllocationHandle, handleType: HandleType, flags: u64) {
         let driver = driver()?;
-        let physical = find(driver, handle)?;
-        if shareableHandle.is_null() || flags != 0 {
+        let found = find(driver, handle)?;
+        let is_asked = handleType == HandleType::POSIX_FILE_DESCRIPTOR && found.sharing == Sharing::Exportable;
+        if shareableHandle.is_null() || flags != 0 || !is_asked {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if handleType != HandleType::POSIX_FILE_DESCRIPTOR {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
-        let fd = physical.export()?;
+        let fd = found.physical.export()?;
         // SAFETY: the caller's pointer to an int, which then owns the descriptor.
         unsafe { out::write(shareableHandle.cast::<RawFd>(), fd.into_raw_fd()) }
     }
@@ -128,22 +141,30 @@ api! {
             driver.devices.get(device as usize).map(|device| &device.account)
         })?;
         // SAFETY: the caller's pointer.
-        unsafe { out::write(handle, register(driver, Arc::new(physical))) }
+        unsafe { out::write(handle, register(driver, Arc::new(physical), Sharing::Exportable)) }
     }
 
     fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void) {
         let driver = driver()?;
         let physical = driver.space.physical_at(addr as u64)?;
         // SAFETY: the caller's pointer.
-        unsafe { out::write(handle, register(driver, physical)) }
+        unsafe { out::write(handle, retain(driver, physical)) }
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle) {
-        let physical = find(driver()?, handle)?;
+        let found = find(driver()?, handle)?;
+        let location = match found.physical.device() {
+            Some(ordinal) => CUmemLocation { type_: Place::DEVICE, id: ordinal as i32 },
+            None => CUmemLocation { type_: Place::HOST_NUMA, id: 0 },
+        };
+        let requestedHandleTypes = match found.sharing {
+            Sharing::Private => HandleType::NONE,
+            Sharing::Exportable => HandleType::POSIX_FILE_DESCRIPTOR,
+        };
         let properties = CUmemAllocationProp {
             type_: CUmemAllocationType::PINNED,
-            requestedHandleTypes: HandleType::POSIX_FILE_DESCRIPTOR,
-            location: CUmemLocation { type_: Place::DEVICE, id: physical.device().unwrap_or(0) as i32 },
+            requestedHandleTypes,
+            location,
             ..CUmemAllocationProp::default()
         };
         // SAFETY: the caller's pointer.
@@ -151,24 +172,74 @@ api! {
     }
 }
 
-fn register(driver: &Driver, physical: Arc<Physical>) -> CUmemGenericAllocationHandle {
+/// An allocation as programs hold it: `CUmemGenericAllocationHandle`.
+#[derive(Debug)]
+pub(crate) struct MemoryHandle {
+    physical: Arc<Physical>,
+    sharing: Sharing,
+    /// How often it was made or retained, less releases.
+    references: AtomicU32,
+}
+
+/// Whether other processes can be given it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    Private,
+    Exportable,
+}
+
+/// Where an allocation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    Device(u32),
+    Host,
+}
+
+fn register(
+    driver: &Driver,
+    physical: Arc<Physical>,
+    sharing: Sharing,
+) -> CUmemGenericAllocationHandle {
     let handle = fresh_handle();
-    driver.physicals.insert(handle, physical);
+    let held = MemoryHandle { physical, sharing, references: AtomicU32::new(1) };
+    driver.physicals.insert(handle, Arc::new(held));
     handle as u64
 }
 
-fn find(driver: &Driver, handle: CUmemGenericAllocationHandle) -> Answer<Arc<Physical>> {
+/// The handle of an allocation once more; a new one if it was released.
+fn retain(driver: &Driver, physical: Arc<Physical>) -> CUmemGenericAllocationHandle {
+    let known = driver.physicals.find_handle(|held| {
+        let is_same = Arc::ptr_eq(&held.physical, &physical);
+        // AcqRel: the count alone; zero stays zero.
+        is_same
+            && held
+                .references
+                .try_update(Ordering::AcqRel, Ordering::Acquire, |count| {
+                    (count > 0).then_some(count + 1)
+                })
+                .is_ok()
+    });
+    known.map_or_else(|| register(driver, physical, Sharing::Exportable), |handle| handle as u64)
+}
+
+fn find(driver: &Driver, handle: CUmemGenericAllocationHandle) -> Answer<Arc<MemoryHandle>> {
     driver.physicals.find(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// The device of a property structure: pinned device memory, private or shared by descriptor.
-fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> Answer<u32> {
+/// Where a property structure wants memory: pinned, on a device or in the host's one NUMA node, private or shared by descriptor.
+fn place_of(driver: &Driver, properties: &CUmemAllocationProp) -> Answer<Memory> {
     if properties.type_ != CUmemAllocationType::PINNED {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if properties.location.type_ != Place::DEVICE || properties.requestedHandleTypes.0 & !1 != 0 {
+    if properties.requestedHandleTypes.0 & !1 != 0 {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
-    driver.device(properties.location.id)?;
-    Ok(properties.location.id as u32)
+    match properties.location.type_ {
+        Place::DEVICE => {
+            driver.device(properties.location.id)?;
+            Ok(Memory::Device(properties.location.id as u32))
+        }
+        Place::HOST_NUMA if properties.location.id == 0 => Ok(Memory::Host),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
 }

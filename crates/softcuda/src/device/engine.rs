@@ -144,6 +144,11 @@ impl Engine {
         Ok(())
     }
 
+    /// A number that nothing else of the engine has.
+    pub(crate) fn fresh_number(&self) -> u64 {
+        self.lock().new_id()
+    }
+
     /// The context's sticky error.
     pub(crate) fn context_error(&self, context: u64) -> Option<Sticky> {
         self.lock().contexts.get(&context)?.failed

@@ -5,6 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::exec;
 
+/// Turns that each SM gets of a grid with blocks enough, so that one that is busy meanwhile gets some, too.
+const TURNS_PER_SM: u64 = 4;
+/// Blocks that one SM takes in a row at least, if they are short.
+const LEAST_TURN_BLOCKS: u64 = 4;
+
 /// Set of SMs by index; at most 256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SmMask([u64; 4]);
@@ -30,9 +35,37 @@ impl SmMask {
         self.0.get(sm as usize / 64).is_some_and(|word| word >> (sm % 64) & 1 == 1)
     }
 
+    /// The SMs, lowest first.
+    pub(crate) fn iter(self) -> impl Iterator<Item = u32> {
+        (0..256).filter(move |sm| self.contains(*sm))
+    }
+
+    /// The set as 32 bytes.
+    pub(crate) fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(self.0) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The set of 32 bytes.
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+        let set = |sm: &u32| bytes[*sm as usize / 8] >> (sm % 8) & 1 == 1;
+        (0..256).filter(set).collect()
+    }
+
     /// How many SMs.
     pub(crate) fn count(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
+    }
+}
+
+impl FromIterator<u32> for SmMask {
+    fn from_iter<I: IntoIterator<Item = u32>>(sms: I) -> Self {
+        let mut mask = SmMask::EMPTY;
+        sms.into_iter().for_each(|sm| mask.insert(sm));
+        mask
     }
 }
 
@@ -140,6 +173,13 @@ impl Grid {
     /// All units, claimed or not.
     pub(crate) fn units(&self) -> u64 {
         self.units
+    }
+
+    /// How many blocks in a row one SM may take: few enough for every SM to get some where there are enough, as on a real device,
+    /// and enough that a small grid is not all switching.
+    pub(crate) fn turn_blocks(&self) -> u64 {
+        let turns = TURNS_PER_SM * u64::from(self.mask.count().max(1));
+        (self.units / turns).max(LEAST_TURN_BLOCKS)
     }
 
     /// Whether units are left to claim.

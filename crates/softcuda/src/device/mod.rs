@@ -7,6 +7,7 @@
 //! | [`memory`] | addresses, allocations, who may touch what |
 //! | [`engine`], [`dispatch`], [`ops`], [`marker`] | streams: order, start and end of operations |
 //! | [`grid`], [`sm`], [`placement`] | launches: blocks placed on SMs under occupancy limits, least virtual time first |
+//! | [`sm_sets`] | groups of SMs: green contexts and limits |
 //! | [`worker`] | the threads that run slices of blocks and pieces of copies, and the host-callback thread |
 //! | [`transfer`] | copies and fills |
 //! | [`services`] | console and heap of a context's kernels |
@@ -29,5 +30,6 @@ pub(crate) mod placement;
 pub(crate) mod properties;
 pub(crate) mod services;
 pub(crate) mod sm;
+pub(crate) mod sm_sets;
 pub(crate) mod transfer;
 pub(crate) mod worker;

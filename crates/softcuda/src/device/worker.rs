@@ -150,6 +150,7 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
         }
     };
     let mut ended = Ended { executed: 0, stay: Stay::Gone, failed: None };
+    let mut blocks_left = grid.turn_blocks();
     loop {
         let fuel = slice.fuel_warp_instructions.saturating_sub(ended.executed).max(1);
         match run.run(&machine, fuel) {
@@ -169,7 +170,9 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
                 if grid.finish_block() {
                     return ended;
                 }
+                blocks_left -= 1;
                 let goes_on = ended.executed < slice.fuel_warp_instructions
+                    && blocks_left > 0
                     && grid.residency == Residency::Independent
                     && grid.unit_blocks() == 1;
                 match goes_on.then(|| grid.claim()).flatten() {

@@ -408,6 +408,8 @@ pub(crate) enum Change {
 pub(crate) fn wait(stream: &Arc<Stream>, event: &Event) -> Answer<bool> {
     let own = of(stream)?;
     match (event.recorded(), own) {
+        // Other processes may have recorded it.
+        (Recorded::Never, None) if event.shared().is_some() => Ok(false),
         (Recorded::Never, _) => Ok(true),
         (Recorded::At(_), None) => Ok(false),
         (Recorded::At(_), Some(capture)) => {

@@ -125,11 +125,6 @@ impl Executable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new graph with the same nodes, as for a launch that is captured.
-    pub(crate) fn graph(&self) -> Arc<Graph> {
-        self.graph.clone()
-    }
-
     /// Ends it; what was launched goes on.
     pub(crate) fn forget(self: Arc<Self>, driver: &Driver) {
         let objects = {

@@ -136,9 +136,9 @@ impl NodeKind {
             NodeKind::EventRecord(work) => {
                 let marker = Arc::new(Marker::default());
                 work.event.set_recorded(Recorded::At(marker.clone()));
-                vec![Op::Record(marker)]
+                work.event.record_ops(marker)
             }
-            NodeKind::EventWait(work) => work.event.marker().map(Op::Wait).into_iter().collect(),
+            NodeKind::EventWait(work) => work.event.wait_op().into_iter().collect(),
             NodeKind::MemAlloc(allocation) => vec![allocation.memory.map_op(driver)?],
             NodeKind::MemFree(work) => vec![work.op(driver)],
             NodeKind::BatchMemOp(work) => work.ops.iter().filter_map(MemoryOp::op).collect(),

@@ -11,11 +11,9 @@ use cuda_abi::types::{
 };
 
 use super::executable::{Executable, Snapshot};
-use super::kinds::NodeKind;
 use super::{capture, memory, update};
 use crate::api::driver::{Driver, current, driver};
 use crate::api::stream::find;
-use crate::api::submit::submit;
 use crate::api::{Answer, out};
 
 /// Flags of instantiation that exist; launching from the device is refused.
@@ -78,11 +76,9 @@ api! {
 
     fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream) {
         let (driver, _, stream) = find(hStream)?;
+        // As NVIDIA's driver: launches of graphs are not captured.
+        capture::refuse(&stream)?;
         let executable = driver.executable(hGraphExec)?;
-        if capture::of(&stream)?.is_some() {
-            let inner = executable.graph().duplicate(driver)?;
-            return submit(driver, &stream, NodeKind::Child(inner));
-        }
         executable.launch(driver, &stream)
     }
 

@@ -80,6 +80,12 @@ impl Physical {
         }
     }
 
+    /// Something to export that only says which device it is of; charged to nobody.
+    pub(crate) fn token(ordinal: u32) -> Result<Self> {
+        let fd = create(&format!("{NAME_PREFIX}{ordinal}"), GRANULARITY_BYTES)?;
+        Ok(Physical { fd, size_bytes: GRANULARITY_BYTES, device: Some(ordinal), account: None })
+    }
+
     /// Allocates host-resident memory (pinned or managed) in whole pages.
     pub(crate) fn on_host(size_bytes: u64) -> Result<Self> {
         let size_bytes = round_up(size_bytes, rustix::param::page_size() as u64)
@@ -107,10 +113,14 @@ impl Physical {
             return Err(REFUSED);
         }
         let size_bytes = u64::try_from(fstat(fd)?.st_size).map_err(|_| REFUSED)?;
-        if size_bytes == 0 || size_bytes % GRANULARITY_BYTES != 0 {
+        let device = device_of(fd);
+        let unit = match device {
+            Some(_) => GRANULARITY_BYTES,
+            None => rustix::param::page_size() as u64,
+        };
+        if size_bytes == 0 || !size_bytes.is_multiple_of(unit) {
             return Err(REFUSED);
         }
-        let device = device_of(fd);
         let account = device.and_then(account_of).cloned();
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
         if let Some(account) = &account {

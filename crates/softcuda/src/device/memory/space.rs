@@ -28,6 +28,8 @@ pub(crate) enum AllocationKind {
     Managed,
     /// An allocation node of a graph.
     Graph,
+    /// Memory of another process.
+    Imported,
 }
 
 /// One allocation that a pointer can point into.
@@ -217,10 +219,10 @@ impl AddressSpace {
             .ok_or(DeviceError::InvalidValue("nothing is mapped there"))
     }
 
-    /// Unmaps whole mappings that together fill the range, once no kernel slice or copy uses them.
+    /// Unmaps the whole mappings in a reserved range, once no kernel slice or copy uses them. Where nothing is mapped, nothing happens.
     pub(crate) fn unmap(&self, base: u64, size_bytes: u64) -> Result<()> {
         let mut inner = self.lock();
-        let starts = whole_mappings(&inner, base, size_bytes)?;
+        let starts = mappings_inside(&inner, base, size_bytes)?;
         if starts
             .iter()
             .any(|s| inner.allocations.get(s).is_none_or(|a| a.kind != AllocationKind::Mapped))
@@ -445,6 +447,23 @@ fn whole_mappings(inner: &Inner, base: u64, size_bytes: u64) -> Result<Vec<u64>>
     if at == end { Ok(starts) } else { Err(NOT_WHOLE) }
 }
 
+/// The starts of the mappings in a reserved range; an error if one reaches out of it.
+fn mappings_inside(inner: &Inner, base: u64, size_bytes: u64) -> Result<Vec<u64>> {
+    const NOT_WHOLE: DeviceError =
+        DeviceError::InvalidValue("range is not reserved, or a mapping is partly outside");
+    let end = base.checked_add(size_bytes).filter(|_| size_bytes != 0).ok_or(NOT_WHOLE)?;
+    let reserved = inner.reservations.range(..=base).next_back();
+    let last = inner.mappings.range(..end).next_back();
+    let first = inner.mappings.range(..base).next_back();
+    let is_whole = reserved.is_some_and(|(start, size)| end <= start + size)
+        && last.is_none_or(|(start, mapping)| start + mapping.size_bytes <= end)
+        && first.is_none_or(|(start, mapping)| start + mapping.size_bytes <= base);
+    if !is_whole {
+        return Err(NOT_WHOLE);
+    }
+    Ok(inner.mappings.range(base..end).map(|(start, _)| *start).collect())
+}
+
 /// Finds and reserves free addresses in the driver's own range: first gap that fits.
 fn reserve_own(inner: &mut Inner, size_bytes: u64, align: u64) -> Result<u64> {
     let mut at = OWN_RANGE.start;
@@ -473,5 +492,6 @@ fn reserve_own(inner: &mut Inner, size_bytes: u64, align: u64) -> Result<u64> {
 }
 
 mod graph;
+mod imported;
 #[cfg(test)]
 mod tests;
