@@ -67,11 +67,11 @@ fn title_text(scene: &Scene, settings: &Settings) -> String {
 
 const GPU_TITLES: [&str; 9] =
     ["GPU", "SERVER", "STATUS", "CLIENTS", "BUSY%", "KERN/S", "MEMORY", "FAULTS", "NAME"];
-const GPU_WIDTHS: [u16; 8] = [3, 8, 12, 7, 6, 8, 17, 6];
+const GPU_WIDTHS: [u16; 8] = [3, 7, 6, 7, 6, 6, 15, 6];
 
 fn gpu_cells(gpu: &Gpu) -> [String; 9] {
     let status = match gpu.status {
-        ServerStatus::Initializing => "INITIALIZING",
+        ServerStatus::Initializing => "INIT",
         ServerStatus::Active => "ACTIVE",
         ServerStatus::Fault => "FAULT",
     };

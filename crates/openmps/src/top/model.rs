@@ -119,8 +119,9 @@ pub(super) fn scene(before: Option<&DaemonState>, now: &DaemonState, elapsed: Du
                 granted_bytes: device.granted_bytes,
                 total_bytes: device.total_memory_bytes,
                 multiprocessors: device.multiprocessors,
-                kernels_per_s: rows.iter().map(|row| row.kernels_per_s).sum(),
-                busy_percent: rows.iter().map(|row| row.busy_percent).sum(),
+                // The sum of no numbers is -0.
+                kernels_per_s: rows.iter().fold(0.0, |sum, row| sum + row.kernels_per_s),
+                busy_percent: rows.iter().fold(0.0, |sum, row| sum + row.busy_percent),
                 faults: device.faults,
                 restarts: device.restarts,
             });

@@ -6,24 +6,36 @@
 use super::state::State;
 use super::stream::new_event;
 use cuda_abi::types::*;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// `CU_EVENT_DEFAULT`: with timing.
 const WITH_TIMING: u32 = 0;
 /// Between two launches that get events.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
+/// Samples whose launches have not ended: a client may be far ahead of the device.
+const MOST_PENDING: usize = 64;
 /// One launch in so many is timed.
 const TIMED: u64 = 8;
 
 /// A session's samples.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    events: Option<(CUevent, CUevent)>,
-    /// The events are recorded, and stand for so many launches.
-    pending: Option<u64>,
+    /// Recorded, the oldest first.
+    pending: VecDeque<Sample>,
+    /// Events of samples that were read.
+    free: Vec<(CUevent, CUevent)>,
     launches: u64,
     launches_at_sample: u64,
     sampled: Option<Instant>,
+}
+
+/// Events before and after a launch, which stand for so many launches.
+#[derive(Debug)]
+struct Sample {
+    start: CUevent,
+    end: CUevent,
+    launches: u64,
 }
 
 /// A launch that is being measured.
@@ -42,8 +54,7 @@ impl State {
         }
         let started = Instant::now();
         let due = self.meter.sampled.is_none_or(|at| started - at >= SAMPLE_INTERVAL);
-        let ended =
-            if due && self.finish_sample() { self.begin_sample(stream, started) } else { None };
+        let ended = if due { self.begin_sample(stream, started) } else { None };
         // What the events cost is not the launch's.
         let started = if ended.is_some() { Instant::now() } else { started };
         Measured { started: Some(started), ended }
@@ -60,59 +71,63 @@ impl State {
         }
     }
 
-    /// Takes the result of the last sample; `false` while its launch has not ended.
-    fn finish_sample(&mut self) -> bool {
-        let (Some((start, end)), Some(weight)) = (self.meter.events, self.meter.pending) else {
-            return true;
-        };
+    /// Reads the samples whose launches have ended.
+    fn read_samples(&mut self) {
         let driver = self.driver();
-        // SAFETY: a live event of this session.
-        match unsafe { driver.cuEventQuery(end) } {
-            CUresult::ERROR_NOT_READY => return false,
-            CUresult::SUCCESS => {
-                let mut milliseconds = 0.0f32;
-                // SAFETY: live events of this session, both reached; the result is written.
-                let read = unsafe { driver.cuEventElapsedTime(&mut milliseconds, start, end) };
-                if read.is_success() && milliseconds.is_finite() && milliseconds > 0.0 {
-                    let each = Duration::from_secs_f32(milliseconds / 1e3);
-                    self.counters().add_gpu_time(each.saturating_mul(weight as u32));
+        while let Some(&Sample { start, end, launches }) = self.meter.pending.front() {
+            // SAFETY: a live event of this session.
+            match unsafe { driver.cuEventQuery(end) } {
+                CUresult::ERROR_NOT_READY => return,
+                CUresult::SUCCESS => {
+                    let mut milliseconds = 0.0f32;
+                    // SAFETY: live events of this session, both reached; the result is written.
+                    let read = unsafe { driver.cuEventElapsedTime(&mut milliseconds, start, end) };
+                    if read.is_success() && milliseconds.is_finite() && milliseconds > 0.0 {
+                        let each = Duration::from_secs_f32(milliseconds / 1e3);
+                        let all = each.saturating_mul(u32::try_from(launches).unwrap_or(u32::MAX));
+                        self.counters().add_gpu_time(all);
+                    }
                 }
+                // The context is lost, which others report.
+                _ => {}
             }
-            // The context is lost, which others report.
-            _ => {}
+            self.meter.pending.pop_front();
+            self.meter.free.push((start, end));
         }
-        self.meter.pending = None;
-        true
     }
 
     fn begin_sample(&mut self, stream: CUstream, now: Instant) -> Option<CUevent> {
-        let (start, end) = match self.meter.events {
+        self.read_samples();
+        if self.meter.pending.len() >= MOST_PENDING {
+            return None;
+        }
+        let free = self.meter.free.pop();
+        let new = || new_event(self.context(), WITH_TIMING).ok();
+        let (start, end) = match free {
             Some(events) => events,
-            None => {
-                let new = || new_event(self.context(), WITH_TIMING).ok();
-                let events = (new()?, new()?);
-                *self.meter.events.insert(events)
-            }
+            None => (new()?, new()?),
         };
         // SAFETY: live handles of this session.
         if !unsafe { self.driver().cuEventRecord(start, stream) }.is_success() {
+            self.meter.free.push((start, end));
             return None;
         }
         let meter = &mut self.meter;
+        let launches = meter.launches - meter.launches_at_sample;
         meter.sampled = Some(now);
-        meter.pending = Some(meter.launches - meter.launches_at_sample);
         meter.launches_at_sample = meter.launches;
+        meter.pending.push_back(Sample { start, end, launches });
         Some(end)
     }
 
-    /// Destroys the events at the session's end.
+    /// Reads what is left at the session's end, and destroys the events.
     pub(super) fn end_metering(&mut self) {
-        let _ = self.finish_sample();
-        if let Some((start, end)) = self.meter.events.take() {
-            for event in [start, end] {
-                // SAFETY: a live event of this session that nothing names any more.
-                let _ = unsafe { self.driver().cuEventDestroy_v2(event) };
-            }
+        self.read_samples();
+        let Meter { pending, free, .. } = std::mem::take(&mut self.meter);
+        let pending = pending.into_iter().map(|sample| (sample.start, sample.end));
+        for event in pending.chain(free).flat_map(|(start, end)| [start, end]) {
+            // SAFETY: a live event of this session that nothing names any more.
+            let _ = unsafe { self.driver().cuEventDestroy_v2(event) };
         }
     }
 }
