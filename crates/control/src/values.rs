@@ -134,9 +134,10 @@ impl FromStr for Priority {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "0" => Ok(Priority::Normal),
-            "1" => Ok(Priority::BelowNormal),
+        // As a number: the original takes `01` too.
+        match text.parse::<u8>() {
+            Ok(0) => Ok(Priority::Normal),
+            Ok(1) => Ok(Priority::BelowNormal),
             _ => Err(ValueError::Priority(text.to_owned())),
         }
     }

@@ -325,7 +325,7 @@ fn metrics_are_served_and_bad_requests_cost_nobody() {
     };
     let directories = options.directories.clone();
     let thread = std::thread::spawn(move || run(options));
-    until("the daemon answers", || Frontend::connect(&directories).is_ok());
+    until("metrics are served", || UnixStream::connect(&socket).is_ok());
     let ask = |request: &[u8]| {
         let mut stream = UnixStream::connect(&socket).unwrap();
         stream.write_all(request).unwrap();

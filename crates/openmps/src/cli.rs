@@ -60,6 +60,18 @@ pub(crate) struct Run {
     /// Let this driver library do the work, instead of NVIDIA's libcuda.so.1 of this system.
     #[arg(long, value_name = "PATH")]
     pub(crate) native_driver: Option<PathBuf>,
+    /// The GPUs that the program sees: indices, UUIDs or their beginnings, as in CUDA_VISIBLE_DEVICES.
+    #[arg(long, value_name = "LIST")]
+    pub(crate) gpu: Option<String>,
+    /// Device memory that it may use, on every GPU: 512M, 4G.
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub(crate) memory: Option<String>,
+    /// Share of the multiprocessors, in per cent.
+    #[arg(long, value_name = "PERCENT", value_parser = percentage)]
+    pub(crate) sm: Option<String>,
+    /// Its priority among clients.
+    #[arg(long, value_enum)]
+    pub(crate) priority: Option<Priority>,
     /// The program and its arguments.
     #[arg(
         required = true,
@@ -68,6 +80,32 @@ pub(crate) struct Run {
         value_name = "COMMAND"
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Priorities of clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Priority {
+    /// As all clients have it.
+    Normal,
+    /// After the others.
+    BelowNormal,
+}
+
+fn memory(text: &str) -> Result<String, String> {
+    let limit: control::values::MemoryLimit = text.parse().map_err(wrong)?;
+    if limit.is_none() {
+        return Err("give more than nothing".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn percentage(text: &str) -> Result<String, String> {
+    text.parse::<control::values::Percentage>().map_err(wrong)?;
+    Ok(text.to_owned())
+}
+
+fn wrong(error: control::values::ValueError) -> String {
+    error.to_string()
 }
 
 /// Print the settings that make a shell's programs run under OpenMPS.

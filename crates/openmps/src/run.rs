@@ -11,7 +11,7 @@ use control::daemon::{BackgroundStart, StartError, start_in_background};
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
 
-use crate::cli::Run;
+use crate::cli::{Priority, Run};
 use crate::environment::client_variables;
 use crate::installation::{
     DriverWish, NATIVE_DRIVER_VARIABLE, NativeDriver, library_directory, native_driver,
@@ -29,9 +29,9 @@ const NOT_FOUND: u8 = 127;
 /// No libraries, no driver, no daemon.
 pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
     let libraries = library_directory()?;
-    let wish = match (options.softcuda, options.native_driver) {
+    let wish = match (options.softcuda, &options.native_driver) {
         (true, _) => DriverWish::Software,
-        (false, Some(path)) => DriverWish::Path(path),
+        (false, Some(path)) => DriverWish::Path(path.clone()),
         (false, None) => DriverWish::None,
     };
     let driver = native_driver(wish, &libraries)?;
@@ -43,12 +43,14 @@ pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
     }
     let directories = Directories::from_environment();
     ensure_daemon(&directories, &libraries, &driver)?;
+    let limits = limits(&options);
     let Some((program, arguments)) = options.command.split_first() else {
         bail!("no program was named")
     };
     let error = Command::new(program)
         .args(arguments)
         .envs(client_variables(&libraries, &driver, &directories)?)
+        .envs(limits)
         .exec();
     eprintln!("openmps: cannot run {}: {error}", program.to_string_lossy());
     Ok(ExitCode::from(if error.kind() == io::ErrorKind::NotFound {
@@ -56,6 +58,27 @@ pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
     } else {
         CANNOT_EXECUTE
     }))
+}
+
+/// Devices that a limit of memory names: more than a server has are no harm.
+const MOST_DEVICES: u32 = 32;
+
+/// The options as the client's variables.
+fn limits(options: &Run) -> Vec<(&'static str, String)> {
+    let on_all = |size: &String| {
+        (0..MOST_DEVICES).map(|device| format!("{device}={size}")).collect::<Vec<_>>().join(",")
+    };
+    let priority = options.priority.map(|priority| match priority {
+        Priority::Normal => "0".to_owned(),
+        Priority::BelowNormal => "1".to_owned(),
+    });
+    let variables = [
+        ("CUDA_VISIBLE_DEVICES", options.gpu.clone()),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", options.memory.as_ref().map(on_all)),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", options.sm.clone()),
+        ("CUDA_MPS_CLIENT_PRIORITY", priority),
+    ];
+    variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// Starts a daemon in the background unless one answers.

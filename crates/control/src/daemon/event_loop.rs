@@ -16,6 +16,7 @@ use super::claim::Claim;
 use super::connections::{Act, Connections};
 use super::detach::{announce, enter_background};
 use super::notify::notify;
+use super::rate::{Allowed, RateLimit};
 use super::servers::{Heard, ServerProcess};
 use super::{Options, StartError};
 use crate::core::command::Pid;
@@ -26,6 +27,9 @@ use crate::log::{ControlLog, open_for_append};
 const BINARY_VERSION: u32 = 13000;
 /// Connections taken per round, so that a flood of them cannot keep servers waiting.
 const ACCEPTS_PER_ROUND: usize = 64;
+
+/// Lines about connections that the log takes in a second.
+const CONNECTION_LINES_PER_S: u32 = 200;
 
 /// Runs a daemon until it is told to quit; returns its exit status.
 ///
@@ -56,6 +60,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         connections: Connections::new(),
         servers: BTreeMap::new(),
         started: Instant::now(),
+        connection_lines: RateLimit::new(CONNECTION_LINES_PER_S),
         options,
     };
     daemon.log_start(&complaints);
@@ -135,6 +140,7 @@ struct Daemon {
     connections: Connections,
     servers: BTreeMap<Pid, ServerProcess>,
     started: Instant,
+    connection_lines: RateLimit,
     options: Options,
 }
 
@@ -235,6 +241,18 @@ impl Daemon {
         }
     }
 
+    /// Logs what any user can cause by connecting, so many lines a second at most: nobody may fill the disk with them.
+    fn log_connection(&mut self, line: &str) {
+        match self.connection_lines.take(self.started.elapsed()) {
+            Allowed::Yes => self.log.write(None, line),
+            Allowed::YesAfter { dropped } => {
+                self.log.write(None, &format!("{dropped} lines about connections were left out"));
+                self.log.write(None, line);
+            }
+            Allowed::No => {}
+        }
+    }
+
     fn accept(&mut self, claim: &Claim) {
         for _ in 0..ACCEPTS_PER_ROUND {
             let socket = match claim.listener().try_accept() {
@@ -245,11 +263,11 @@ impl Daemon {
                     return;
                 }
             };
-            self.log.write(None, "Accepting connection...");
+            self.log_connection("Accepting connection...");
             match self.connections.add(socket, Instant::now()) {
                 Ok(true) => {}
-                Ok(false) => self.log.write(None, "Too many connections: refused one"),
-                Err(_) => self.log.write(None, "User did not send valid credentials"),
+                Ok(false) => self.log_connection("Too many connections: refused one"),
+                Err(_) => self.log_connection("User did not send valid credentials"),
             }
         }
     }
@@ -259,11 +277,11 @@ impl Daemon {
             Act::Client(peer, hello) => {
                 events.push_back(Event::ClientArrived { connection, peer, hello: *hello });
             }
-            Act::Ui => self.log.write(None, "NEW UI"),
+            Act::Ui => self.log_connection("NEW UI"),
             Act::UiLine(peer, line) => events.push_back(Event::UiLine { connection, peer, line }),
             Act::UiState => events.push_back(Event::UiState { connection }),
             Act::Closed(why) => {
-                self.log.write(None, why);
+                self.log_connection(why);
                 self.connections.remove(connection);
                 events.push_back(Event::ConnectionClosed { connection });
             }
@@ -300,7 +318,7 @@ impl Daemon {
     fn close_late(&mut self, events: &mut VecDeque<Event>) {
         let now = Instant::now();
         for connection in self.connections.late(now) {
-            self.log.write(None, "Unable to read new connection type information");
+            self.log_connection("Unable to read new connection type information");
             self.connections.remove(connection);
             events.push_back(Event::ConnectionClosed { connection });
         }

@@ -11,6 +11,7 @@ mod connections;
 mod detach;
 mod event_loop;
 mod notify;
+mod rate;
 mod servers;
 
 use std::ffi::OsString;
