@@ -25,6 +25,12 @@ impl State {
         }
         let (mut attributes, parameters) = split(wanted, rest)?;
         let stream = self.stream_for_work(wanted.stream)?;
+        let session = &self.handle;
+        let given_up = || session.stopped();
+        self.streams.admit_launch(&self.shared.context, wanted.stream, given_up)?;
+        if self.handle.stopped() {
+            return Err(Failure::Cuda(CUresult::ERROR_MPS_CLIENT_TERMINATED));
+        }
         if prints {
             self.begin_printing()?;
         }

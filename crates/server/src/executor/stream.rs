@@ -7,6 +7,7 @@
 //! A destroyed stream's driver stream stays with its slot: the next stream in that slot takes it over, so that completion values of the old
 //! one cannot be written after those of the new one.
 
+use super::backlog::Backlog;
 use super::context::Context;
 use super::failure::{Failure, below};
 use cuda_abi::types::*;
@@ -36,6 +37,7 @@ struct Stream {
     /// Work was submitted after the last signal.
     unsignalled: bool,
     last_signal: u64,
+    backlog: Backlog,
 }
 
 /// The streams of one session.
@@ -81,7 +83,8 @@ impl Streams {
             }
             other => {
                 let fresh = new_stream(context, kind, priority)?;
-                if let Some(old) = other.replace(fresh) {
+                if let Some(mut old) = other.replace(fresh) {
+                    old.backlog.clear(context);
                     let handle = other.as_ref().map_or(CUstream::NULL, |stream| stream.handle);
                     replace(context, &old, handle)?;
                     if let Some(stream) = other {
@@ -132,6 +135,19 @@ impl Streams {
         Ok(handle)
     }
 
+    /// Before a launch on slot `slot`: waits while its launches are too far ahead of the device; see [`Backlog`].
+    pub(crate) fn admit_launch(
+        &mut self,
+        context: &Context,
+        slot: u32,
+        given_up: impl Fn() -> bool,
+    ) -> Result<(), Failure> {
+        match self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
+            Some(stream) => stream.backlog.admit(context, stream.handle, given_up),
+            None => Ok(()),
+        }
+    }
+
     /// The driver's stream whose next write says that all earlier work of slot `slot` is done; remembers `value`.
     pub(crate) fn for_signal(
         &mut self,
@@ -175,7 +191,8 @@ impl Streams {
     /// Destroys all driver objects; their work has ended.
     pub(crate) fn clear(&mut self, context: &Context) {
         let driver = context.driver();
-        for stream in self.slots.drain(..).flatten() {
+        for mut stream in self.slots.drain(..).flatten() {
+            stream.backlog.clear(context);
             // SAFETY: a live stream of this session that nobody uses any more.
             let _ = unsafe { driver.cuStreamDestroy_v2(stream.handle) };
         }
@@ -280,6 +297,7 @@ fn new_stream(context: &Context, kind: Kind, priority: i32) -> Result<Stream, Fa
         legacy_seen: 0,
         unsignalled: false,
         last_signal: 0,
+        backlog: Backlog::default(),
     })
 }
 

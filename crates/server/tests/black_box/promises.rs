@@ -27,6 +27,10 @@ pub(crate) const ALL: &[super::Test] = &[
     ("memory_limits_hold", memory_limits_hold),
     ("memory_that_another_had_is_zero", memory_that_another_had_is_zero),
     ("a_killed_client_is_forgotten", a_killed_client_is_forgotten),
+    (
+        "what_a_client_that_left_had_queued_is_not_run",
+        what_a_client_that_left_had_queued_is_not_run,
+    ),
     ("nothing_leaks_over_many_clients", nothing_leaks_over_many_clients),
     ("a_terminated_client_is_told", a_terminated_client_is_told),
     ("a_fault_is_told_and_the_server_recovers", a_fault_is_told_and_the_server_recovers),
@@ -295,6 +299,25 @@ fn a_killed_client_is_forgotten() {
 
 fn count_entries(path: String) -> usize {
     std::fs::read_dir(path).unwrap().count()
+}
+
+fn what_a_client_that_left_had_queued_is_not_run() {
+    const LAUNCHES: u64 = 2000;
+    let mut server = Server::start();
+    let mut client = server.client();
+    let count = 1 << 20;
+    let region = client.pinned(count * 4);
+    client.function(0, PTX, ADD_ONE, "add_one");
+    let (blocks, parameters) = (count as u32 / 128, parameters(region, count as u32));
+    for _ in 0..LAUNCHES {
+        client.launch(ADD_ONE, 0, blocks, 128, &parameters);
+    }
+    drop(client);
+    let left = server.await_snapshot("the end of its session", |snapshot| {
+        snapshot.clients.is_empty() && snapshot.departed.iter().all(|client| client.kernels > 0)
+    });
+    // Those that were submitted run on: at most about a thousand.
+    assert!(left.devices[0].kernels_ever < LAUNCHES - 500, "{left:?}");
 }
 
 fn nothing_leaks_over_many_clients() {
