@@ -46,3 +46,8 @@ fn describe(command: &Command) -> String {
     words.extend(command.get_args().map(|argument| argument.to_string_lossy().into_owned()));
     words.join(" ")
 }
+
+/// Whether a command is there and exits with 0.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command.output().is_ok_and(|output| output.status.success())
+}

@@ -5,6 +5,7 @@
 
 mod command;
 mod compat;
+mod deb;
 mod demo;
 mod dist;
 mod paths;
@@ -34,6 +35,8 @@ enum Task {
     Test(test::Test),
     /// Build the release executables and libraries into target/dist
     Build,
+    /// Build the Debian package into target/deb
+    Deb(deb::Deb),
     /// Install the CUDA compiler and libraries that the tests need into target/cuda-toolchain
     Toolchain,
     /// Compile the kernels of the demo into the PTX that is checked in beside them
@@ -58,6 +61,7 @@ fn main() -> Result<()> {
             let dist = dist::build(&paths)?;
             println!("built {}", dist.root.display());
         }
+        Task::Deb(options) => println!("built {}", deb::run(&paths, &options)?.display()),
         Task::Toolchain => {
             let toolchain = toolchain::ensure(&paths)?;
             println!("CUDA tool chain ready: {}", toolchain.nvcc().display());

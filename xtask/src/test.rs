@@ -12,7 +12,8 @@ use clap::Args;
 
 use crate::command;
 use crate::compat;
-use crate::dist;
+use crate::deb;
+use crate::dist::{self, Dist};
 use crate::paths::Paths;
 use crate::programs;
 use crate::ptx;
@@ -86,6 +87,18 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
         total.passed += count.passed;
         total.failed += count.failed;
     }
+    if options.filter.is_none() && deb::is_possible() {
+        announce(PACKAGE);
+        let dist = Dist::at(paths);
+        match deb::build(paths, &dist).and_then(|package| deb::check(paths, &package)) {
+            Ok(()) => total.passed += 1,
+            Err(error) => {
+                println!("{error:#}");
+                failed_steps.push(PACKAGE);
+                total.failed += 1;
+            }
+        }
+    }
     println!("\n{} s", start.elapsed().as_secs());
     if !failed_steps.is_empty() {
         println!("failed: {}", failed_steps.join(", "));
@@ -103,6 +116,7 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     Ok(())
 }
 
+const PACKAGE: &str = "Debian package";
 const BLACK_BOX: &str = "black-box tests";
 const GENERATED: &str = "generated files";
 
