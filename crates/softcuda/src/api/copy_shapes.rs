@@ -1,6 +1,8 @@
-//! Two- and three-dimensional copies of linear memory. Arrays are not there yet: 801.
+//! Two- and three-dimensional copies of memory and arrays.
 
-use cuda_abi::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUmemorytype, CUresult, CUstream};
+use cuda_abi::types::{
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUmemorytype, CUresult, CUstream,
+};
 
 use super::copy::{Mode, on_both_defaults, side_of, submit};
 use super::driver::{Driver, driver};
@@ -22,6 +24,17 @@ api! {
     }
     fn cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream: CUstream) {
         volume(hStream, pCopy, Mode::Asynchronous)
+    }
+}
+
+on_both_defaults! {
+    fn cuMemcpy3DPeer / cuMemcpy3DPeer_ptds(pCopy: *const CUDA_MEMCPY3D_PEER)
+        |stream| volume_of_peers(stream, pCopy, Mode::Synchronous);
+}
+
+api! {
+    fn cuMemcpy3DPeerAsync(pCopy: *const CUDA_MEMCPY3D_PEER, hStream: CUstream) {
+        volume_of_peers(hStream, pCopy, Mode::Asynchronous)
     }
 }
 
@@ -108,22 +121,9 @@ impl Volume {
 
     /// A plain copy of one row.
     pub(crate) fn linear(copy: &Copy) -> Self {
-        let corner = |end: &End| {
-            let kind = match end.side {
-                Side::Host => CUmemorytype::HOST,
-                Side::Device => CUmemorytype::DEVICE,
-            };
-            Corner {
-                kind,
-                host: end.address,
-                device: end.address,
-                array: CUarray::NULL,
-                x_bytes: 0,
-                y: 0,
-                z: 0,
-                pitch: 0,
-                height: 0,
-            }
+        let corner = |end: &End| match end.side {
+            Side::Host => Corner::host(end.address as *const u8),
+            Side::Device => Corner::device(end.address),
         };
         let (from, to) = (corner(&copy.from), corner(&copy.to));
         Volume { from, to, width_bytes: copy.width_bytes as usize, height: 1, depth: 1 }
@@ -161,8 +161,8 @@ impl Volume {
     /// The copy of bytes that this comes to.
     pub(crate) fn copy(&self, driver: &Driver) -> Answer<Copy> {
         Ok(Copy {
-            from: self.from.end(driver, self.width_bytes, self.height)?,
-            to: self.to.end(driver, self.width_bytes, self.height)?,
+            from: self.from.end(driver, self.extent())?,
+            to: self.to.end(driver, self.extent())?,
             width_bytes: self.width_bytes as u64,
             height: self.height as u64,
             depth: self.depth as u64,
@@ -186,12 +186,31 @@ impl Volume {
 }
 
 impl Corner {
-    fn end(&self, driver: &Driver, width: usize, rows: usize) -> Answer<End> {
+    /// The begin of something.
+    fn at(kind: CUmemorytype, address: u64, array: CUarray, x_bytes: usize) -> Self {
+        let (host, device) = (address, address);
+        Corner { kind, host, device, array, x_bytes, y: 0, z: 0, pitch: 0, height: 0 }
+    }
+
+    pub(crate) fn host<T>(pointer: *const T) -> Self {
+        Corner::at(CUmemorytype::HOST, pointer as u64, CUarray::NULL, 0)
+    }
+
+    pub(crate) fn device(address: u64) -> Self {
+        Corner::at(CUmemorytype::DEVICE, address, CUarray::NULL, 0)
+    }
+
+    /// A byte of an array's first row.
+    pub(crate) fn array(array: CUarray, offset_bytes: usize) -> Self {
+        Corner::at(CUmemorytype::ARRAY, 0, array, offset_bytes)
+    }
+
+    fn end(&self, driver: &Driver, [width, rows, slices]: [usize; 3]) -> Answer<End> {
         let end = match self.kind {
             CUmemorytype::HOST => End::linear(self.host, Side::Host),
             CUmemorytype::DEVICE => End::linear(self.device, Side::Device),
             CUmemorytype::UNIFIED => side_of(driver, self.device),
-            CUmemorytype::ARRAY => return Err(CUresult::ERROR_NOT_SUPPORTED),
+            CUmemorytype::ARRAY => return self.array_end(driver, [width, rows, slices]),
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
         let width_end = self.x_bytes.checked_add(width).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -215,6 +234,40 @@ impl Corner {
     }
 }
 
+impl Corner {
+    /// An end in an array, all of it inside.
+    fn array_end(&self, driver: &Driver, size: [usize; 3]) -> Answer<End> {
+        let image = driver.arrays.get(self.array.0)?.image;
+        let have = [image.row_bytes, u64::from(image.extent[1]), u64::from(image.extent[2])];
+        let at = [self.x_bytes, self.y, self.z];
+        let is_inside = (0..3).all(|axis| {
+            at[axis].checked_add(size[axis]).is_some_and(|end| end as u64 <= have[axis])
+        });
+        if !is_inside {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let [x, y, z] = at.map(|at| at as u64);
+        Ok(End {
+            address: image.base + z * image.slice_bytes + y * image.row_bytes + x,
+            side: Side::Device,
+            row_bytes: image.row_bytes,
+            slice_bytes: image.slice_bytes,
+        })
+    }
+}
+
+/// Submits a copy of one row.
+pub(crate) fn submit_volume(
+    stream: CUstream,
+    from: Corner,
+    to: Corner,
+    width_bytes: usize,
+    mode: Mode,
+) -> Answer {
+    let volume = Volume { from, to, width_bytes, height: 1, depth: 1 };
+    submit(stream, volume.copy(driver()?)?, |_| volume, mode)
+}
+
 fn plane(stream: CUstream, descriptor: *const CUDA_MEMCPY2D, mode: Mode) -> Answer {
     // SAFETY: the caller's structure.
     let volume = Volume::from_plane(&unsafe { out::read(descriptor)? });
@@ -224,5 +277,37 @@ fn plane(stream: CUstream, descriptor: *const CUDA_MEMCPY2D, mode: Mode) -> Answ
 fn volume(stream: CUstream, descriptor: *const CUDA_MEMCPY3D, mode: Mode) -> Answer {
     // SAFETY: the caller's structure.
     let volume = Volume::from_c(&unsafe { out::read(descriptor)? });
+    submit(stream, volume.copy(driver()?)?, |_| volume, mode)
+}
+
+/// All devices share one address space: the contexts need not be looked at.
+fn volume_of_peers(stream: CUstream, descriptor: *const CUDA_MEMCPY3D_PEER, mode: Mode) -> Answer {
+    // SAFETY: the caller's structure.
+    let d = unsafe { out::read(descriptor)? };
+    let plain = CUDA_MEMCPY3D {
+        srcXInBytes: d.srcXInBytes,
+        srcY: d.srcY,
+        srcZ: d.srcZ,
+        srcMemoryType: d.srcMemoryType,
+        srcHost: d.srcHost,
+        srcDevice: d.srcDevice,
+        srcArray: d.srcArray,
+        srcPitch: d.srcPitch,
+        srcHeight: d.srcHeight,
+        dstXInBytes: d.dstXInBytes,
+        dstY: d.dstY,
+        dstZ: d.dstZ,
+        dstMemoryType: d.dstMemoryType,
+        dstHost: d.dstHost,
+        dstDevice: d.dstDevice,
+        dstArray: d.dstArray,
+        dstPitch: d.dstPitch,
+        dstHeight: d.dstHeight,
+        WidthInBytes: d.WidthInBytes,
+        Height: d.Height,
+        Depth: d.Depth,
+        ..CUDA_MEMCPY3D::default()
+    };
+    let volume = Volume::from_c(&plain);
     submit(stream, volume.copy(driver()?)?, |_| volume, mode)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::Answer;
+use super::array::{Array, MipmappedArray};
 use super::graph::{Captures, Executable, Graph, GraphMemory, HighWater, UserObject};
 use super::green::{GreenContext, ResourceDescription, is_green};
 use super::ipc::Opened;
@@ -17,6 +18,7 @@ use super::module_image::{Function, Kernel, Library, Module};
 use super::objects::{Context, ContextKind, ContextSettings, Event, Stream};
 use super::pool::Pool;
 use super::table::{Table, fresh_handle};
+use super::texture::{SurfaceObject, TextureObject};
 use super::vmm::MemoryHandle;
 use crate::device::config::{ComputeMode, Config};
 use crate::device::engine::Engine;
@@ -82,6 +84,10 @@ pub(crate) struct Driver {
     pub(crate) physicals: Table<MemoryHandle>,
     /// Memory of other processes, by its address here.
     pub(crate) opened: Table<Opened>,
+    pub(crate) arrays: Table<Array>,
+    pub(crate) mipmapped_arrays: Table<MipmappedArray>,
+    pub(crate) texture_objects: Table<TextureObject>,
+    pub(crate) surface_objects: Table<SurfaceObject>,
     pub(crate) graphs: Table<Graph>,
     /// By node: the graph that it is in.
     pub(crate) graph_nodes: Table<Graph>,
@@ -217,6 +223,10 @@ impl Driver {
             pools,
             physicals: Table::default(),
             opened: Table::default(),
+            arrays: Table::default(),
+            mipmapped_arrays: Table::default(),
+            texture_objects: Table::default(),
+            surface_objects: Table::default(),
             graphs: Table::default(),
             graph_nodes: Table::default(),
             executables: Table::default(),
@@ -326,6 +336,8 @@ impl Driver {
         let ended = self.engine.destroy_context(context.id, CONTEXT_END_LIMIT);
         self.streams.remove_all(|stream| stream.context_id == context.id);
         self.events.remove_all(|event| event.context_id == context.id);
+        self.arrays.remove_all(|array| array.context_id == context.id);
+        self.mipmapped_arrays.remove_all(|array| array.context_id == context.id);
         self.modules.remove_all(|module| module.context_id == context.id);
         self.functions.remove_all(|function| function.context_id() == context.id);
         for allocation in self.space.allocations_of(context.id) {

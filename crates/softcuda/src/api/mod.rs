@@ -39,6 +39,8 @@ macro_rules! alias {
 /// What a driver function comes to.
 pub(crate) type Answer<T = ()> = Result<T, CUresult>;
 
+mod array;
+mod array_copy;
 mod context;
 mod copy;
 mod copy_shapes;
@@ -73,8 +75,11 @@ mod stream;
 mod stream_values;
 mod submit;
 mod table;
+mod texture;
 mod vmm;
 
+pub(crate) use array::*;
+pub(crate) use array_copy::*;
 pub(crate) use context::*;
 pub(crate) use copy::*;
 pub(crate) use copy_shapes::*;
@@ -99,4 +104,5 @@ pub(crate) use pool::*;
 pub(crate) use pool_sharing::*;
 pub(crate) use stream::*;
 pub(crate) use stream_values::*;
+pub(crate) use texture::*;
 pub(crate) use vmm::*;

@@ -18,6 +18,7 @@ use super::marker::{Marker, MarkerState};
 use super::memory::AddressSpace;
 use super::ops::{Gate, GateState, HostCall, Op, Task};
 use super::placement::Placement;
+use super::textures::TextureTable;
 
 /// Longest a thread sleeps before it looks again, in case a wake-up was for another.
 const RECHECK: Duration = Duration::from_millis(100);
@@ -81,6 +82,7 @@ pub(crate) struct Engine {
     /// Callers wait here for streams, markers and gates.
     pub(crate) done: Condvar,
     pub(crate) space: Arc<AddressSpace>,
+    pub(crate) textures: TextureTable,
     pub(crate) log: LogLevel,
 }
 
@@ -103,6 +105,7 @@ impl Engine {
             host_work: Condvar::new(),
             done: Condvar::new(),
             space,
+            textures: TextureTable::default(),
             log,
         }
     }

@@ -9,6 +9,7 @@
 //! | [`grid`], [`sm`], [`placement`] | launches: blocks placed on SMs under occupancy limits, least virtual time first |
 //! | [`sm_sets`] | groups of SMs: green contexts and limits |
 //! | [`worker`] | the threads that run slices of blocks and pieces of copies, and the host-callback thread |
+//! | [`textures`] | texture and surface units |
 //! | [`transfer`] | copies and fills |
 //! | [`services`] | console and heap of a context's kernels |
 //! | [`fault`] | sticky errors and their log line |
@@ -31,5 +32,6 @@ pub(crate) mod properties;
 pub(crate) mod services;
 pub(crate) mod sm;
 pub(crate) mod sm_sets;
+pub(crate) mod textures;
 pub(crate) mod transfer;
 pub(crate) mod worker;

@@ -21,6 +21,10 @@ pub(crate) mod limits {
     pub(crate) const CONSTANT_BYTES: u32 = 64 << 10;
     pub(crate) const BLOCKS_PER_CLUSTER: u32 = 8;
     pub(crate) const PARAMETER_BYTES: usize = 32764;
+    /// Largest extent of arrays and pitched textures, texels.
+    pub(crate) const TEXTURE_EXTENT: u32 = 131_072;
+    /// Texels of a texture on linear memory.
+    pub(crate) const TEXTURE_BUFFER_TEXELS: u32 = 1 << 28;
     /// Registers are given out to warps in units of this many per thread.
     pub(crate) const REGISTER_UNIT: u32 = 8;
     pub(crate) const SHARED_UNIT: u32 = 128;

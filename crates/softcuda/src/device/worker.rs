@@ -14,7 +14,8 @@ use super::memory::ranges::Entered;
 use super::ops::Step;
 use super::placement::{Slice, Stay};
 use super::sm::Stage;
-use crate::exec::{Arena, BlockRun, Fault, Machine, Progress, WaitingAt};
+use super::textures::TextureUnit;
+use crate::exec::{Arena, BlockRun, Fault, Machine, Progress, Textures, WaitingAt};
 
 /// How often values that streams wait for are looked at while nothing else happens.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
@@ -137,8 +138,9 @@ struct Ended {
 /// Runs a block, and further blocks of the same grid, until the slice's fuel is spent.
 fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
     let grid = slice.grid;
-    let machine =
-        SliceMachine { memory: engine.space.accessible().enter(), grid: &grid, sm: slice.sm };
+    let memory = engine.space.accessible().enter();
+    let textures = TextureUnit { table: &engine.textures, memory: &memory };
+    let machine = SliceMachine { memory: &memory, textures, grid: &grid, sm: slice.sm };
     let fresh = |unit, arenas: &mut Vec<Arena>| {
         BlockRun::new(&grid.launch, unit, arenas.pop().unwrap_or_default())
     };
@@ -211,7 +213,8 @@ fn keep(arenas: &mut Vec<Arena>, arena: Arena) {
 
 /// The machine as one slice sees it.
 struct SliceMachine<'a> {
-    memory: Entered<'a>,
+    memory: &'a Entered<'a>,
+    textures: TextureUnit<'a>,
     grid: &'a Grid,
     sm: u32,
 }
@@ -247,6 +250,10 @@ impl Machine for SliceMachine<'_> {
 
     fn free(&self, addr: u64) -> bool {
         self.grid.services.free(addr)
+    }
+
+    fn textures(&self) -> Option<&dyn Textures> {
+        Some(&self.textures)
     }
 
     fn stop_requested(&self) -> bool {
