@@ -110,3 +110,52 @@ fn event_times_grow() {
     );
     assert!(elapsed_ms > 0.0);
 }
+
+#[test]
+fn attributes_of_streams_are_kept_copied_and_checked() {
+    context();
+    let (first, second) = (stream(), stream());
+    let set = |stream: usize, attribute: u32, value: u32| {
+        let words = [value, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        cu!(cuStreamSetAttribute(stream => usize, attribute => u32, words.as_ptr() => *const u32))
+    };
+    let get = |stream: usize, attribute: u32| {
+        let mut words = [99u32; 16];
+        let code = cu!(cuStreamGetAttribute(stream => usize, attribute => u32, words.as_mut_ptr() => *mut u32));
+        (code, words[0])
+    };
+    const SYNCHRONIZATION: u32 = 3;
+    const PRIORITY: u32 = 8;
+    const COOPERATIVE: u32 = 2;
+    assert_eq!((get(first, SYNCHRONIZATION), get(first, PRIORITY)), ((0, 1), (0, 0)));
+    assert_eq!((set(first, SYNCHRONIZATION, 4), set(first, PRIORITY, -3i32 as u32)), (0, 0));
+    assert_eq!(cu!(cuStreamCopyAttributes(second => usize, first => usize)), 0);
+    assert_eq!(get(second, SYNCHRONIZATION), (0, 4));
+    let mut priority = 0i32;
+    assert_eq!(cu!(cuStreamGetPriority(second => usize, &mut priority => *mut i32)), 0);
+    assert_eq!(priority, -3);
+    assert_eq!((set(first, SYNCHRONIZATION, 9), set(first, COOPERATIVE, 1)), (1, 1));
+    assert_eq!((set(first, PRIORITY, 5), get(first, COOPERATIVE).0), (1, 1));
+}
+
+#[test]
+fn a_batch_copies_all_and_names_the_copy_that_fails() {
+    context();
+    let memory = allocate(4096);
+    let stream = stream();
+    let source: Vec<u32> = (0..64).collect();
+    let base = source.as_ptr() as u64;
+    let batch = |to: [u64; 2], from: [u64; 2]| {
+        let (mut to, mut from, mut sizes) = (to, from, [128usize; 2]);
+        let (mut attributes, mut place, mut failed) = ([0u32; 8], 0usize, 77usize);
+        let code = cu!(cuMemcpyBatchAsync(
+            to.as_mut_ptr() => *mut u64, from.as_mut_ptr() => *mut u64, sizes.as_mut_ptr() => *mut usize, 2 => usize,
+            attributes.as_mut_ptr() => *mut u32, &mut place => *mut usize, 1 => usize, &mut failed => *mut usize, stream => usize,
+        ));
+        (code, failed)
+    };
+    assert_eq!(batch([memory, memory + 128], [base, base + 128]).0, 0);
+    assert_eq!(cu!(cuStreamSynchronize(stream => usize)), 0);
+    assert_eq!(read(memory, 64), source);
+    assert_eq!(batch([memory, 0], [base, base]), (1, 1));
+}

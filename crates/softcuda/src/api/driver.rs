@@ -23,6 +23,7 @@ use super::vmm::MemoryHandle;
 use crate::device::config::{ComputeMode, Config};
 use crate::device::engine::Engine;
 use crate::device::grid::SmMask;
+use crate::device::machine::{Machine, Sharing};
 use crate::device::memory::{Account, AddressSpace};
 use crate::device::placement::Placement;
 use crate::device::services::ContextServices;
@@ -66,6 +67,8 @@ pub(crate) struct Driver {
     pub(crate) engine: Arc<Engine>,
     pub(crate) space: Arc<AddressSpace>,
     pub(crate) devices: Vec<Device>,
+    /// What is shared with other processes, if anything.
+    machine: Option<Arc<Machine>>,
     pub(crate) contexts: Table<Context>,
     /// Handles of contexts that were destroyed: using one is another error than using no handle.
     destroyed: Mutex<HashSet<usize>>,
@@ -181,11 +184,23 @@ impl Driver {
         let space = Arc::new(AddressSpace::new(config.precision));
         let placements =
             config.visible.iter().map(|_| Placement::new(config.sm_count, properties::SM_CAPACITY));
-        let engine = Arc::new(Engine::new(placements.collect(), space.clone(), config.log));
+        let engine =
+            Arc::new(Engine::new(placements.collect(), space.clone(), config.log, config.clock));
         worker::start(&engine, config.workers).map_err(|error| {
             eprintln!("softcuda: cannot start worker threads: {error}");
             CUresult::ERROR_OPERATING_SYSTEM
         })?;
+        let machine = match config.machine.as_deref().map(Machine::join).transpose() {
+            Ok(machine) => machine.map(Arc::new),
+            Err(error) => {
+                eprintln!("softcuda: {error}");
+                return Err(CUresult::ERROR_OPERATING_SYSTEM);
+            }
+        };
+        let account = |physical: u32| match &machine {
+            Some(machine) => Account::shared(config.memory_bytes, machine.clone(), physical),
+            None => Account::new(config.memory_bytes),
+        };
         // SAFETY: registers a handler that only stores to an atomic.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         let pools = Table::default();
@@ -194,7 +209,7 @@ impl Driver {
             pools.insert(pool, Arc::new(Pool::on(ordinal as u32)));
             Device {
                 physical,
-                account: Arc::new(Account::new(config.memory_bytes)),
+                account: Arc::new(account(physical)),
                 primary_handle: CUcontext(fresh_handle()),
                 default_pool: pool,
                 graph_memory: HighWater::default(),
@@ -206,6 +221,7 @@ impl Driver {
         let devices = devices.collect();
         Ok(Driver {
             devices,
+            machine,
             config,
             engine,
             space,
@@ -289,6 +305,15 @@ impl Driver {
         if self.config.compute_mode == ComputeMode::Prohibited {
             return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
         }
+        let sharing = match self.config.compute_mode {
+            ComputeMode::ExclusiveProcess => Sharing::OneProcess,
+            _ => Sharing::Processes,
+        };
+        if let Some(machine) = &self.machine
+            && !machine.open_context(device.physical, sharing)
+        {
+            return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
+        }
         let numbers = self.engine.create_context();
         let sm_count = self.config.sm_count;
         let services = ContextServices::new(
@@ -332,6 +357,11 @@ impl Driver {
             && let Some(device) = self.devices.get(context.device as usize)
         {
             device.sm_loads().give(context.mask);
+        }
+        if let (Some(machine), Some(device)) =
+            (&self.machine, self.devices.get(context.device as usize))
+        {
+            machine.close_context(device.physical);
         }
         let ended = self.engine.destroy_context(context.id, CONTEXT_END_LIMIT);
         self.streams.remove_all(|stream| stream.context_id == context.id);

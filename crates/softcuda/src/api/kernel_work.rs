@@ -231,6 +231,14 @@ impl KernelWork {
         Ok(work)
     }
 
+    /// The same launch at this priority, unless it has one of its own.
+    pub(crate) fn prioritised(mut self, priority: i32) -> Self {
+        for shape in [&mut self.asked, &mut self.shape] {
+            shape.priority = shape.priority.or(Some(priority));
+        }
+        self
+    }
+
     /// Handle of the context that the kernel runs in.
     pub(crate) fn context(&self) -> CUcontext {
         self.owner.handle

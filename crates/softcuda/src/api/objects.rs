@@ -1,7 +1,7 @@
 //! What handles stand for: contexts, streams, events. Modules and kernels are in `module_image`.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
@@ -10,6 +10,7 @@ use cuda_abi::types::{CUcontext, CUgreenCtx};
 use super::Answer;
 use super::graph::capture::Capture;
 use super::shared_event::SharedEvent;
+use super::stream_attributes::StoredValue;
 use crate::device::engine::{Engine, StreamKind};
 use crate::device::grid::SmMask;
 use crate::device::marker::Marker;
@@ -86,8 +87,10 @@ pub(crate) struct Stream {
     pub(crate) context: CUcontext,
     pub(crate) context_id: u64,
     pub(crate) kind: StreamKind,
-    pub(crate) priority: i32,
+    priority: AtomicI32,
     pub(crate) mask: SmMask,
+    /// What programs have set, by attribute.
+    attributes: Mutex<HashMap<u32, StoredValue>>,
     /// The capture that it takes part in.
     capture: Mutex<Option<Arc<Capture>>>,
 }
@@ -101,7 +104,41 @@ impl Stream {
         priority: i32,
         mask: SmMask,
     ) -> Self {
-        Stream { id, context, context_id, kind, priority, mask, capture: Mutex::default() }
+        Stream {
+            id,
+            context,
+            context_id,
+            kind,
+            priority: AtomicI32::new(priority),
+            mask,
+            attributes: Mutex::default(),
+            capture: Mutex::default(),
+        }
+    }
+
+    /// Smaller goes first.
+    pub(crate) fn priority(&self) -> i32 {
+        // Relaxed: a number alone.
+        self.priority.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_priority(&self, priority: i32) {
+        // Relaxed: as in `priority`.
+        self.priority.store(priority, Ordering::Relaxed);
+    }
+
+    pub(crate) fn attribute(&self, id: u32) -> Option<StoredValue> {
+        self.attributes.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
+    }
+
+    pub(crate) fn set_attribute(&self, id: u32, value: StoredValue) {
+        self.attributes.lock().unwrap_or_else(PoisonError::into_inner).insert(id, value);
+    }
+
+    /// Takes another stream's attributes over.
+    pub(crate) fn copy_attributes(&self, from: &Self) {
+        let copied = from.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = copied;
     }
 
     /// The capture that the stream takes part in, also an invalidated one.

@@ -95,7 +95,7 @@ api! {
     fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) {
         let (_, _, stream) = locate(hStream)?;
         // SAFETY: the caller's pointer.
-        unsafe { out::write(priority, stream.priority) }
+        unsafe { out::write(priority, stream.priority()) }
     }
 
     fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) {

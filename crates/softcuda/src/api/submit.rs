@@ -11,9 +11,16 @@ use super::objects::Stream;
 /// Submits work to a stream.
 pub(crate) fn submit(driver: &Driver, stream: &Arc<Stream>, work: NodeKind) -> Answer {
     match capture::of(stream)? {
-        Some(capture) => capture.add(driver, stream, work).map(|_| ()),
+        Some(capture) => {
+            // The node keeps the stream's priority, for launches that ask for nodes' own.
+            let work = match work {
+                NodeKind::Kernel(kernel) => NodeKind::Kernel(kernel.prioritised(stream.priority())),
+                other => other,
+            };
+            capture.add(driver, stream, work).map(|_| ())
+        }
         None => {
-            let priority = work.own_priority().unwrap_or(stream.priority);
+            let priority = work.own_priority().unwrap_or(stream.priority());
             let ops = work.ops(driver, priority)?;
             Ok(driver.engine.enqueue_all(stream.id, ops)?)
         }

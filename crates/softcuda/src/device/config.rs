@@ -9,11 +9,15 @@
 //! | `OPENMPS_SOFT_WORKERS` | worker threads, 1 to 256 | the host's cores |
 //! | `OPENMPS_SOFT_MEMCHECK` | `1`: device accesses are checked to the byte | 0 |
 //! | `OPENMPS_SOFT_LOG` | `off`, `error`, `info` on standard error | error |
+//! | `OPENMPS_SOFT_MACHINE` | name or path: processes that give the same one share the devices' memory and compute mode | none: a machine of its own |
+//! | `OPENMPS_SOFT_CLOCK` | `host`: the host's time; `virtual`: time is work done, see `clock` | host |
 //! | `OPENMPS_SOFT_COMPUTE_MODE` | `default`, `exclusive_process`, `prohibited` | default |
 //!
 //! `CUDA_VISIBLE_DEVICES` and `CUDA_LAUNCH_BLOCKING` mean what they mean to NVIDIA's driver.
 
 use thiserror::Error;
+
+use super::clock::ClockMode;
 
 /// What goes to standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +55,9 @@ pub(crate) struct Config {
     pub(crate) log: LogLevel,
     pub(crate) compute_mode: ComputeMode,
     pub(crate) launch_mode: LaunchMode,
+    /// Name of the machine that is shared, if any.
+    pub(crate) machine: Option<String>,
+    pub(crate) clock: ClockMode,
 }
 
 /// A variable whose value cannot be used.
@@ -131,6 +138,18 @@ impl Config {
                     "default" => Some(ComputeMode::Default),
                     "exclusive_process" => Some(ComputeMode::ExclusiveProcess),
                     "prohibited" => Some(ComputeMode::Prohibited),
+                    _ => None,
+                },
+            )?,
+            machine: get("OPENMPS_SOFT_MACHINE").filter(|name| !name.trim().is_empty()),
+            clock: choice(
+                &get,
+                "OPENMPS_SOFT_CLOCK",
+                ClockMode::Host,
+                "host or virtual",
+                |text| match text {
+                    "host" => Some(ClockMode::Host),
+                    "virtual" => Some(ClockMode::Virtual),
                     _ => None,
                 },
             )?,

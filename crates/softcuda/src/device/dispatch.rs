@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::clock::now_ns;
+use super::clock::{self, ClockMode};
 use super::engine::{Engine, ReadyTask, Started, State};
 use super::fault::Sticky;
 use super::grid::Grid;
@@ -21,7 +21,7 @@ impl Engine {
     ) -> Started {
         match op {
             Op::Record(marker) => {
-                again.extend(marker.resolve(MarkerState::Done { time_ns: now_ns() }));
+                again.extend(marker.resolve(MarkerState::Done { time_ns: self.time_ns(state) }));
                 Started::Complete
             }
             Op::Wait(marker) if marker.is_resolved() => Started::Complete,
@@ -70,6 +70,17 @@ impl Engine {
                         Started::Complete
                     }
                 }
+            }
+        }
+    }
+
+    /// The time of what is done now.
+    fn time_ns(&self, state: &State) -> u64 {
+        match self.clock {
+            ClockMode::Host => clock::now_ns(),
+            ClockMode::Virtual => {
+                let furthest = state.devices.iter().map(|placement| placement.now).max();
+                clock::cycles_to_ns(furthest.unwrap_or(0))
             }
         }
     }

@@ -11,6 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::clock::ClockMode;
 use super::config::LogLevel;
 use super::error::{DeviceError, Result};
 use super::fault::Sticky;
@@ -84,11 +85,17 @@ pub(crate) struct Engine {
     pub(crate) space: Arc<AddressSpace>,
     pub(crate) textures: TextureTable,
     pub(crate) log: LogLevel,
+    pub(crate) clock: ClockMode,
 }
 
 impl Engine {
     /// An engine without threads; see [`super::worker::start`].
-    pub(crate) fn new(devices: Vec<Placement>, space: Arc<AddressSpace>, log: LogLevel) -> Self {
+    pub(crate) fn new(
+        devices: Vec<Placement>,
+        space: Arc<AddressSpace>,
+        log: LogLevel,
+        clock: ClockMode,
+    ) -> Self {
         let state = State {
             streams: HashMap::new(),
             contexts: HashMap::new(),
@@ -107,6 +114,7 @@ impl Engine {
             space,
             textures: TextureTable::default(),
             log,
+            clock,
         }
     }
 

@@ -6,6 +6,7 @@
 //! | [`properties`] | limits and names of a device |
 //! | [`memory`] | addresses, allocations, who may touch what |
 //! | [`engine`], [`dispatch`], [`ops`], [`marker`] | streams: order, start and end of operations |
+//! | [`machine`] | memory and contexts of all processes that share the devices |
 //! | [`grid`], [`sm`], [`placement`] | launches: blocks placed on SMs under occupancy limits, least virtual time first |
 //! | [`sm_sets`] | groups of SMs: green contexts and limits |
 //! | [`worker`] | the threads that run slices of blocks and pieces of copies, and the host-callback thread |
@@ -24,6 +25,7 @@ pub(crate) mod engine;
 pub(crate) mod error;
 pub(crate) mod fault;
 pub(crate) mod grid;
+pub(crate) mod machine;
 pub(crate) mod marker;
 pub(crate) mod memory;
 pub(crate) mod ops;

@@ -17,7 +17,7 @@ pub(crate) struct Placement {
     pub(crate) grids: Vec<Arc<Grid>>,
     limit: Footprint,
     /// Virtual time of the SM that ran last: an idle SM does not hoard time.
-    now: u64,
+    pub(crate) now: u64,
 }
 
 /// A block taken off its SM for one slice.
@@ -27,6 +27,8 @@ pub(crate) struct Slice {
     pub(crate) grid: Arc<Grid>,
     pub(crate) stage: Stage,
     pub(crate) fuel_warp_instructions: u64,
+    /// The SM's virtual time, cycles.
+    pub(crate) start_cycles: u64,
 }
 
 impl Placement {
@@ -65,6 +67,7 @@ impl Placement {
                 sm.admit(&grid, Stage::Fresh(unit))
             }
         };
+        let start_cycles = sm.virtual_time;
         let slot = &mut sm.slots[place];
         let stage = std::mem::replace(&mut slot.stage, Stage::Running);
         sm.is_running = true;
@@ -78,6 +81,7 @@ impl Placement {
             grid: slot.grid.clone(),
             stage,
             fuel_warp_instructions: fuel,
+            start_cycles,
         })
     }
 
@@ -147,7 +151,10 @@ impl Placement {
                 slot.slices = slot.slices.saturating_add(1);
                 slot.is_blocked = true;
             }
-            _ => sm.evict(place),
+            _ => {
+                self.now = self.now.max(sm.virtual_time);
+                sm.evict(place);
+            }
         }
     }
 

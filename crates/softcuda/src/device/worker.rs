@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::clock;
+use super::clock::{self, ClockMode};
 use super::engine::{Engine, ReadyTask};
 use super::fault::{self, Sticky};
 use super::grid::{Grid, Residency};
@@ -140,7 +141,14 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
     let grid = slice.grid;
     let memory = engine.space.accessible().enter();
     let textures = TextureUnit { table: &engine.textures, memory: &memory };
-    let machine = SliceMachine { memory: &memory, textures, grid: &grid, sm: slice.sm };
+    let machine = SliceMachine {
+        memory: &memory,
+        textures,
+        grid: &grid,
+        sm: slice.sm,
+        clock: engine.clock,
+        begun_cycles: AtomicU64::new(slice.start_cycles),
+    };
     let fresh = |unit, arenas: &mut Vec<Arena>| {
         BlockRun::new(&grid.launch, unit, arenas.pop().unwrap_or_default())
     };
@@ -155,6 +163,8 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
     let mut blocks_left = grid.turn_blocks();
     loop {
         let fuel = slice.fuel_warp_instructions.saturating_sub(ended.executed).max(1);
+        // Relaxed: read by this thread only.
+        machine.begun_cycles.store(slice.start_cycles + ended.executed, Ordering::Relaxed);
         match run.run(&machine, fuel) {
             Progress::Yielded { executed } => {
                 ended.executed += executed;
@@ -217,6 +227,9 @@ struct SliceMachine<'a> {
     textures: TextureUnit<'a>,
     grid: &'a Grid,
     sm: u32,
+    clock: ClockMode,
+    /// The SM's virtual time when the current run began; an atomic because machines are shared by type.
+    begun_cycles: AtomicU64,
 }
 
 impl Machine for SliceMachine<'_> {
@@ -232,12 +245,20 @@ impl Machine for SliceMachine<'_> {
         self.grid.services.sm_count
     }
 
-    fn clock(&self, _executed: u64) -> u64 {
-        clock::now_cycles()
+    fn clock(&self, executed: u64) -> u64 {
+        match self.clock {
+            ClockMode::Host => clock::now_cycles(),
+            // Relaxed: written by this thread.
+            ClockMode::Virtual => self.begun_cycles.load(Ordering::Relaxed) + executed,
+        }
     }
 
     fn globaltimer_ns(&self) -> u64 {
-        clock::now_ns()
+        match self.clock {
+            ClockMode::Host => clock::now_ns(),
+            // Relaxed: as in `clock`.
+            ClockMode::Virtual => clock::cycles_to_ns(self.begun_cycles.load(Ordering::Relaxed)),
+        }
     }
 
     fn printf(&self, text: &[u8]) {

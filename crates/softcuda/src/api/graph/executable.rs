@@ -222,7 +222,7 @@ impl Executable {
             );
             if step.is_enabled {
                 let own = step.kind.own_priority().filter(|_| self.flags & USE_NODE_PRIORITY != 0);
-                let ops = step.kind.ops(driver, own.unwrap_or(stream.priority))?;
+                let ops = step.kind.ops(driver, own.unwrap_or(stream.priority()))?;
                 plan.extend(ops.into_iter().map(|op| (lane, op)));
             }
             let end = step.is_awaited.then(Arc::<Marker>::default);

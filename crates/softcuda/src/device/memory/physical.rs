@@ -10,17 +10,26 @@ use rustix::fs::{
 
 use super::{GRANULARITY_BYTES, round_up};
 use crate::device::error::{DeviceError, Result};
+use crate::device::machine::Machine;
 
-/// How much memory a device has and how much of it this process has allocated, in bytes.
+/// How much memory a device has and how much of it is taken, in bytes: by this process, or by all that share the machine.
 #[derive(Debug)]
 pub(crate) struct Account {
     total_bytes: u64,
     used_bytes: AtomicU64,
+    /// The machine, if it is shared, and the device's number on it.
+    machine: Option<(Arc<Machine>, u32)>,
 }
 
 impl Account {
+    /// The account of a device that no other process uses.
     pub(crate) fn new(total_bytes: u64) -> Self {
-        Account { total_bytes, used_bytes: AtomicU64::new(0) }
+        Account { total_bytes, used_bytes: AtomicU64::new(0), machine: None }
+    }
+
+    /// The account of a machine's device.
+    pub(crate) fn shared(total_bytes: u64, machine: Arc<Machine>, device: u32) -> Self {
+        Account { machine: Some((machine, device)), ..Account::new(total_bytes) }
     }
 
     pub(crate) fn total_bytes(&self) -> u64 {
@@ -28,11 +37,19 @@ impl Account {
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {
-        // A statistic: no partner.
-        self.total_bytes.saturating_sub(self.used_bytes.load(Ordering::Relaxed))
+        let used = match &self.machine {
+            Some((machine, device)) => machine.used_bytes(*device),
+            // A statistic: no partner.
+            None => self.used_bytes.load(Ordering::Relaxed),
+        };
+        self.total_bytes.saturating_sub(used)
     }
 
     fn charge(&self, size_bytes: u64) -> Result<()> {
+        if let Some((machine, device)) = &self.machine {
+            let is_taken = machine.take(*device, size_bytes, self.total_bytes);
+            return if is_taken { Ok(()) } else { Err(DeviceError::OutOfMemory) };
+        }
         // Relaxed: the counter guards no other memory.
         self.used_bytes
             .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -43,8 +60,13 @@ impl Account {
     }
 
     fn refund(&self, size_bytes: u64) {
-        // Relaxed: as in `charge`.
-        self.used_bytes.fetch_sub(size_bytes, Ordering::Relaxed);
+        match &self.machine {
+            Some((machine, device)) => machine.give(*device, size_bytes),
+            // Relaxed: as in `charge`.
+            None => {
+                self.used_bytes.fetch_sub(size_bytes, Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -100,8 +122,8 @@ impl Physical {
 
     /// Takes a descriptor that another process exported: it must be a memfd that cannot shrink.
     ///
-    /// It is charged to the account that `account_of` gives for its device, as far as this process has one: what a device
-    /// has free is told by each process from what it knows.
+    /// It is charged to the account that `account_of` gives for its device, as far as this process has one, unless the account
+    /// is the whole machine's: there the process that made it is charged, while it lives.
     pub(crate) fn import<'a>(
         fd: BorrowedFd<'_>,
         account_of: impl FnOnce(u32) -> Option<&'a Arc<Account>>,
@@ -121,7 +143,8 @@ impl Physical {
         if size_bytes == 0 || !size_bytes.is_multiple_of(unit) {
             return Err(REFUSED);
         }
-        let account = device.and_then(account_of).cloned();
+        let is_own = |account: &&Arc<Account>| account.machine.is_none();
+        let account = device.and_then(account_of).filter(is_own).cloned();
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
         if let Some(account) = &account {
             account.charge(size_bytes)?;
