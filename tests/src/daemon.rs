@@ -36,20 +36,34 @@ impl Daemon {
     /// # Errors
     /// When it does not answer.
     pub fn start_with(sandbox: Sandbox, environment: &[(&str, &str)]) -> Result<Self> {
-        let output = fs::File::create(sandbox.log_directory().join("daemon-output.txt"))?;
-        let child = sandbox
-            .command(sandbox.installation.openmps(), Runtime::OpenMps)
-            .args(["control", "-f"])
-            .envs(environment.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .context("cannot start the daemon")?;
+        let child = spawn(&sandbox, environment)?;
         let daemon = Self { child, sandbox };
-        wait::until("the daemon answers", PATIENCE, || daemon.state().is_ok())
-            .with_context(|| daemon.sandbox.last_log_lines())?;
+        daemon.wait_for_answer()?;
         Ok(daemon)
+    }
+
+    /// Ends the daemon with SIGKILL; its servers stay.
+    ///
+    /// # Errors
+    /// When that is impossible.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Starts another daemon where the killed one was, with all that it left behind.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.child = spawn(&self.sandbox, &[])?;
+        self.wait_for_answer()
+    }
+
+    fn wait_for_answer(&self) -> Result<()> {
+        wait::until("the daemon answers", PATIENCE, || self.state().is_ok())
+            .with_context(|| self.sandbox.last_log_lines())
     }
 
     /// Where it runs.
@@ -174,6 +188,19 @@ impl Daemon {
         self.shell("quit -t 1")?;
         wait::until("the daemon exits", limit, || self.child.try_wait().is_ok_and(|s| s.is_some()))
     }
+}
+
+fn spawn(sandbox: &Sandbox, environment: &[(&str, &str)]) -> Result<Child> {
+    let output = fs::File::create(sandbox.log_directory().join("daemon-output.txt"))?;
+    sandbox
+        .command(sandbox.installation.openmps(), Runtime::OpenMps)
+        .args(["control", "-f"])
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()
+        .context("cannot start the daemon")
 }
 
 impl Drop for Daemon {

@@ -102,7 +102,14 @@ fn directories(directory: &tempfile::TempDir) -> Directories {
 fn options(directory: &tempfile::TempDir, provisioning: Provisioning) -> Options {
     let server = ServerCommand { program: fake(), arguments: Vec::new(), environment: Vec::new() };
     let directories = directories(directory);
-    Options { directories, provisioning, metrics: None, echo: Echo::None, server }
+    Options {
+        directories,
+        provisioning,
+        metrics: None,
+        ready_devices: Vec::new(),
+        echo: Echo::None,
+        server,
+    }
 }
 
 #[track_caller]

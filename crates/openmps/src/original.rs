@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use control::core::Provisioning;
@@ -15,7 +16,11 @@ use control::frontend::{Frontend, FrontendError, Outcome, run_arguments, run_std
 use control::log::Echo;
 use control::metrics::{Address, AddressError};
 
+use link::wire::daemon::DeviceSnapshot;
+use server::probe::DeviceFacts;
+
 use crate::FAILURE;
+use crate::doctor::ask_driver;
 use crate::installation::{NATIVE_DRIVER_VARIABLE, daemon_driver};
 
 /// By this name the executable is the original's control utility; so are daemons shown.
@@ -49,7 +54,7 @@ OPTIONS:
   -M, --multiuser-server  One server for all users, who give up their isolation (also -multiuser-server)
       --concurrent        A server per user at the same time, instead of one user after the other
       --metrics <address> Serve Prometheus metrics at ADDRESS:PORT or unix:/PATH
-  -q, --ready-devices     Accepted for compatibility
+  -q, --ready-devices     Look at the devices at the start, so that device_query shows them before there is a server
 
 COMMANDS:
   start_server -uid <user id>                           Start a server for a user
@@ -88,9 +93,19 @@ enum Request {
         /// Where no option says so, the environment does.
         provisioning: Option<Provisioning>,
         metrics: Option<Address>,
+        devices: Look,
     },
     /// A command, or with no words those of standard input.
     Command(Vec<String>),
+}
+
+/// When devices are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// When a server starts.
+    Later,
+    /// When the daemon starts.
+    AtStart,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,7 +160,7 @@ fn parse(words: &[String]) -> Result<Request, Failure> {
     let mut place = None;
     // The option that asked for it, and for what.
     let mut wish: Option<(&'static str, Provisioning)> = None;
-    let mut metrics = None;
+    let (mut metrics, mut devices) = (None, Look::Later);
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         match word.as_str() {
@@ -160,7 +175,7 @@ fn parse(words: &[String]) -> Result<Request, Failure> {
                 set_provisioning(&mut wish, "--concurrent", Provisioning::Concurrent)?
             }
             "--metrics" => metrics = Some(rest.next().ok_or(Failure::NoMetricsAddress)?.parse()?),
-            "-q" | "--ready-devices" => {}
+            "-q" | "--ready-devices" => devices = Look::AtStart,
             option if option.starts_with('-') => {
                 return Err(Failure::UnknownOption(option.to_owned()));
             }
@@ -172,7 +187,7 @@ fn parse(words: &[String]) -> Result<Request, Failure> {
     }
     let provisioning = wish.map(|(_, provisioning)| provisioning);
     match (place, wish, &metrics) {
-        (Some(place), ..) => Ok(Request::Daemon { place, provisioning, metrics }),
+        (Some(place), ..) => Ok(Request::Daemon { place, provisioning, metrics, devices }),
         (None, Some((option, _)), _) => Err(Failure::NoDaemon(option)),
         (None, None, Some(_)) => Err(Failure::NoDaemon("--metrics")),
         (None, None, None) => Ok(Request::Command(Vec::new())),
@@ -208,7 +223,7 @@ fn carry_out(request: Request, arguments: &[OsString]) -> Result<Outcome, Failur
             println!("OpenMPS control {}. Binary version: 13000", env!("CARGO_PKG_VERSION"));
             done(0)
         }
-        Request::Daemon { place, provisioning, metrics } => {
+        Request::Daemon { place, provisioning, metrics, devices } => {
             let provisioning = match provisioning {
                 Some(provisioning) => provisioning,
                 None => provisioning_of_environment()?,
@@ -221,7 +236,8 @@ fn carry_out(request: Request, arguments: &[OsString]) -> Result<Outcome, Failur
                 (None, Ok(text)) if !text.is_empty() => Some(text.parse()?),
                 (None, _) => None,
             };
-            start_daemon(place, provisioning, metrics, arguments).and_then(done)
+            let settings = Settings { provisioning, metrics, devices };
+            start_daemon(place, settings, arguments).and_then(done)
         }
         Request::Command(words) => {
             let mut frontend = Frontend::connect(&Directories::from_environment())?;
@@ -244,12 +260,32 @@ fn provisioning_of_environment() -> Result<Provisioning, Failure> {
     }
 }
 
-fn start_daemon(
-    place: Place,
+/// What a daemon is started with.
+struct Settings {
     provisioning: Provisioning,
     metrics: Option<Address>,
-    arguments: &[OsString],
-) -> Result<u8, Failure> {
+    devices: Look,
+}
+
+/// The driver's devices as servers will list them; without a driver there are none.
+fn look_at_devices(driver: &Path) -> Vec<DeviceSnapshot> {
+    let facts = match ask_driver(driver) {
+        Ok(facts) => facts,
+        Err(said) => {
+            eprintln!("Warning: no devices are known: {said}");
+            return Vec::new();
+        }
+    };
+    let known = |device: DeviceFacts| DeviceSnapshot {
+        uuid: device.uuid,
+        name: device.name,
+        pci_bus_id: device.pci_bus_id,
+        ..Default::default()
+    };
+    facts.devices.into_iter().map(known).collect()
+}
+
+fn start_daemon(place: Place, settings: Settings, arguments: &[OsString]) -> Result<u8, Failure> {
     let program = std::env::current_exe().map_err(Failure::Executable)?;
     if place == Place::Background && !daemon::is_background_half() {
         let start = BackgroundStart {
@@ -266,20 +302,21 @@ fn start_daemon(
         Place::Foreground => Echo::Stdout,
         Place::Background => Echo::None,
     };
-    let mut environment = Vec::new();
+    let (mut environment, mut ready_devices) = (Vec::new(), Vec::new());
     match daemon_driver() {
-        Ok(driver) => environment.push((NATIVE_DRIVER_VARIABLE.to_owned(), driver.into())),
+        Ok(driver) => {
+            if settings.devices == Look::AtStart {
+                ready_devices = look_at_devices(&driver);
+            }
+            environment.push((NATIVE_DRIVER_VARIABLE.to_owned(), driver.into()));
+        }
         // The shell works all the same; what needs a GPU will say so too.
         Err(error) => eprintln!("Warning: no server will start: {error:#}"),
     }
     let server = ServerCommand { program, arguments: vec!["server".into()], environment };
-    let options = Options {
-        directories: Directories::from_environment(),
-        provisioning,
-        metrics,
-        echo,
-        server,
-    };
+    let Settings { provisioning, metrics, .. } = settings;
+    let directories = Directories::from_environment();
+    let options = Options { directories, provisioning, metrics, ready_devices, echo, server };
     Ok(daemon::run(options)?)
 }
 
@@ -293,28 +330,31 @@ mod tests {
 
     #[test]
     fn options_have_the_originals_spellings() {
-        for line in [
-            "-f -multiuser-server",
-            "-M -f",
-            "--multiuser-server --forground",
-            "--foreground -M -q",
-        ] {
+        for line in
+            ["-f -multiuser-server", "-M -f", "--multiuser-server --forground", "--foreground -M"]
+        {
             let daemon = Request::Daemon {
                 place: Place::Foreground,
                 provisioning: Some(Provisioning::Multiuser),
                 metrics: None,
+                devices: Look::Later,
             };
             assert_eq!(parsed(line).unwrap(), daemon, "{line}");
         }
-        let daemon =
-            Request::Daemon { place: Place::Background, provisioning: None, metrics: None };
+        let daemon = Request::Daemon {
+            place: Place::Background,
+            provisioning: None,
+            metrics: None,
+            devices: Look::Later,
+        };
         assert_eq!(parsed("--daemon").unwrap(), daemon);
         let daemon = Request::Daemon {
             place: Place::Background,
             provisioning: None,
             metrics: Some("127.0.0.1:9400".parse().unwrap()),
+            devices: Look::AtStart,
         };
-        assert_eq!(parsed("-d --metrics 127.0.0.1:9400").unwrap(), daemon);
+        assert_eq!(parsed("-d -q --metrics 127.0.0.1:9400").unwrap(), daemon);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::driver::Driver;
 use crate::keeper::devices;
+use crate::policy::devices::Candidate;
 use cuda_abi::types::CUdevice_attribute;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -22,6 +23,8 @@ pub struct DeviceFacts {
     pub name: String,
     /// As the original prints it.
     pub uuid: String,
+    /// `dddd:bb:dd.f`.
+    pub pci_bus_id: String,
     /// Major and minor number of the compute capability.
     pub compute_capability: (i32, i32),
     /// `CUcomputemode`: 0 default, 2 prohibited, 3 exclusive process.
@@ -38,20 +41,14 @@ pub fn probe(path: &Path) -> Result<DriverFacts, String> {
     let driver = Driver::open(path).map_err(|error| error.to_string())?;
     let (version, devices) = devices::query(driver).map_err(|error| error.to_string())?;
     let devices = devices.iter().map(|device| {
-        let attribute = |wanted: CUdevice_attribute| {
-            let found =
-                device.info.attributes.iter().find(|(number, _)| *number == wanted.0 as i32);
-            found.map_or(0, |&(_, value)| value)
-        };
+        let Candidate { compute_capability, unified_addressing } = device.candidate();
         DeviceFacts {
             name: device.info.name.clone(),
             uuid: devices::uuid_text(&device.info.uuid),
-            compute_capability: (
-                attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR),
-                attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MINOR),
-            ),
-            compute_mode: attribute(CUdevice_attribute::COMPUTE_MODE),
-            unified_addressing: attribute(CUdevice_attribute::UNIFIED_ADDRESSING) != 0,
+            pci_bus_id: device.info.pci_bus_id.clone(),
+            compute_capability,
+            compute_mode: device.attribute(CUdevice_attribute::COMPUTE_MODE),
+            unified_addressing,
         }
     });
     Ok(DriverFacts { version, devices: devices.collect() })

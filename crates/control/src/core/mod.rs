@@ -19,7 +19,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use link::wire::attach::ClientHello;
-use link::wire::daemon::{Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon, ToServer};
+use link::wire::daemon::{
+    DeviceSnapshot, Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon, ToServer,
+};
 use link::wire::ui::UiReply;
 
 use command::Pid;
@@ -65,6 +67,8 @@ pub struct Config {
     pub daemon_gid: u32,
     /// Whose clients get a server when.
     pub provisioning: Provisioning,
+    /// Devices that were looked at when the daemon started (`-q`); shown while no server has said which there are.
+    pub ready_devices: Vec<DeviceSnapshot>,
 }
 
 /// What happened.

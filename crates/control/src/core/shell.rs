@@ -405,10 +405,11 @@ impl Core {
         let devices = servers
             .iter()
             .map(|server| &server.snapshot.devices)
+            .chain([&self.config.ready_devices])
             .find(|devices| !devices.is_empty());
         print_device_table(devices.map_or(&[], Vec::as_slice), format, output);
         if devices.is_none() {
-            output.complain("no devices are known before the first server is ready: use start_server -uid USER_ID");
+            output.complain("no devices are known before the first server is ready: use start_server -uid USER_ID, or start the daemon with -q");
         }
         for server in servers {
             output.line("");

@@ -21,7 +21,13 @@ struct World {
 
 impl World {
     fn new(provisioning: Provisioning, daemon_uid: u32) -> Self {
-        let config = Config { daemon_pid: 969, daemon_uid, daemon_gid: daemon_uid, provisioning };
+        let config = Config {
+            daemon_pid: 969,
+            daemon_uid,
+            daemon_gid: daemon_uid,
+            provisioning,
+            ready_devices: Vec::new(),
+        };
         World {
             core: Core::new(config, Limits::default()),
             now: Now::ZERO,

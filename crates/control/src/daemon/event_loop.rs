@@ -53,6 +53,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         daemon_uid: rustix::process::geteuid().as_raw(),
         daemon_gid: rustix::process::getegid().as_raw(),
         provisioning: options.provisioning,
+        ready_devices: options.ready_devices.clone(),
     };
     let mut daemon = Daemon {
         core: Core::new(config, limits),

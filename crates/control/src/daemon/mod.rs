@@ -32,6 +32,8 @@ pub struct Options {
     pub directories: Directories,
     /// Whose clients get a server when.
     pub provisioning: Provisioning,
+    /// Devices that were looked at before the start; see [`crate::core::Config::ready_devices`].
+    pub ready_devices: Vec<link::wire::daemon::DeviceSnapshot>,
     /// Where metrics are served, if anywhere.
     pub metrics: Option<crate::metrics::Address>,
     /// Whether log lines go to standard output too.

@@ -104,7 +104,7 @@ fn version_text(version: i32) -> String {
 }
 
 /// Asks a driver in a child process.
-fn asked(path: &Path) -> Result<DriverFacts, String> {
+pub(crate) fn asked(path: &Path) -> Result<DriverFacts, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new(program)
         .arg("probe-driver")
@@ -142,6 +142,7 @@ mod tests {
         let device = |compute_capability, compute_mode, unified_addressing| DeviceFacts {
             name: "Some GPU".into(),
             uuid: "GPU-1".into(),
+            pci_bus_id: String::new(),
             compute_capability,
             compute_mode,
             unified_addressing,

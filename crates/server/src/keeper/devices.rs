@@ -2,6 +2,8 @@
 
 use super::executors::ExecutorProcess;
 use crate::driver::{Driver, DriverError};
+use crate::log::log_server;
+use crate::policy::devices::{Candidate, Choice, choose};
 use cuda_abi::types::*;
 use link::wire::attach::DeviceInfo;
 use std::ffi::{CStr, c_char};
@@ -10,6 +12,8 @@ use std::ffi::{CStr, c_char};
 pub(crate) struct Device {
     pub(crate) info: DeviceInfo,
     pub(crate) handle: CUdevice,
+    /// The driver's number of it; the server counts only those that it serves.
+    pub(crate) ordinal: u32,
     /// Allocations are multiples of this.
     pub(crate) granularity_bytes: u64,
     pub(crate) executor: Option<ExecutorProcess>,
@@ -26,11 +30,25 @@ pub(crate) struct Device {
 }
 
 impl Device {
+    pub(crate) fn candidate(&self) -> Candidate {
+        Candidate {
+            compute_capability: (
+                self.attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR),
+                self.attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MINOR),
+            ),
+            unified_addressing: self.attribute(CUdevice_attribute::UNIFIED_ADDRESSING) != 0,
+        }
+    }
+
+    /// 0 where the driver does not say.
+    pub(crate) fn attribute(&self, wanted: CUdevice_attribute) -> i32 {
+        let found = self.info.attributes.iter().find(|(number, _)| *number == wanted.0 as i32);
+        found.map_or(0, |&(_, value)| value)
+    }
+
     /// Its streaming multiprocessors; 0 where the driver does not say.
     pub(crate) fn multiprocessors(&self) -> u32 {
-        let wanted = CUdevice_attribute::MULTIPROCESSOR_COUNT.0 as i32;
-        let found = self.info.attributes.iter().find(|(attribute, _)| *attribute == wanted);
-        found.map_or(0, |&(_, count)| count.max(0) as u32)
+        self.attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT).max(0) as u32
     }
 }
 
@@ -51,6 +69,26 @@ pub(crate) fn query(driver: Driver) -> Result<(i32, Vec<Device>), DriverError> {
         });
     }
     Ok((version, devices))
+}
+
+/// Leaves the devices that a server can have; the others are named in the log.
+///
+/// # Errors
+/// Why a server cannot start with these.
+pub(crate) fn keep_served(devices: &mut Vec<Device>) -> Result<(), String> {
+    let candidates: Vec<Candidate> = devices.iter().map(Device::candidate).collect();
+    let mut choices = choose(&candidates)?.into_iter();
+    devices.retain(|device| {
+        let served = choices.next() == Some(Choice::Served);
+        if !served {
+            log_server!(
+                "Device {} is older than Volta: left out beside those that are not",
+                device.info.name
+            );
+        }
+        served
+    });
+    Ok(())
 }
 
 /// How a device's memory is made: on the device, with a descriptor to hand on.
@@ -97,6 +135,7 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
     Ok(Device {
         info,
         handle,
+        ordinal,
         granularity_bytes: granularity as u64,
         executor: None,
         lost: false,

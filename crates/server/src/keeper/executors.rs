@@ -100,7 +100,7 @@ impl Device {
     /// Starts this device's executor; [`Self::await_executor`] must follow.
     pub(crate) fn start_executor(&mut self, options: &Options, index: u32) -> Result<(), String> {
         log_server!("Creating server context on device {index} ({})", self.info.name);
-        self.executor = Some(ExecutorProcess::start(options, index)?);
+        self.executor = Some(ExecutorProcess::start(options, self.ordinal)?);
         Ok(())
     }
 

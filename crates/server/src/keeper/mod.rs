@@ -91,6 +91,7 @@ fn start(options: &Options) -> Result<(Driver, i32, Vec<Device>), String> {
     let driver = Driver::open(&options.native_driver).map_err(|error| error.to_string())?;
     let (driver_version, mut devices) =
         devices::query(driver).map_err(|error| error.to_string())?;
+    devices::keep_served(&mut devices)?;
     for (index, device) in devices.iter_mut().enumerate() {
         device.start_executor(options, index as u32)?;
     }

@@ -1,5 +1,6 @@
 //! Decisions, as plain code: no I/O, no clock, no driver.
 
+pub mod devices;
 pub mod grants;
 pub mod limits;
 pub mod ranges;

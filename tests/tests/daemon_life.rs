@@ -1,0 +1,113 @@
+//! The daemon's end and return while clients run, its view of the devices, and what our own commands show of all that.
+
+use anyhow::{Result, ensure};
+use openmps_tests::process;
+use openmps_tests::wait::{self, PATIENCE};
+use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
+
+#[test]
+fn clients_outlive_the_daemon_and_a_new_one_serves_new_clients() -> Result<()> {
+    let mut daemon = Daemon::start(Sandbox::new()?)?;
+    let mut old_client = daemon.puppet()?;
+    old_client.must("open")?;
+    let old_server = daemon.server()?.pid;
+    daemon.kill()?;
+    old_client.must("work 3")?;
+    daemon.start_again()?;
+    old_client.must("work 3")?;
+    let mut new_client = daemon.puppet()?;
+    new_client.must("open")?;
+    new_client.must("work 3")?;
+    ensure!(daemon.server()?.pid != old_server, "the old server is not the new daemon's");
+    old_client.dismiss()?;
+    // No test's process: who adopted it reaps it, or not; then it is a zombie without an executable.
+    wait::until("the old server ends with its last client", PATIENCE, || {
+        std::fs::read_link(format!("/proc/{old_server}/exe")).is_err()
+    })?;
+    new_client.must("work 3")?;
+    new_client.dismiss()
+}
+
+#[test]
+fn devices_are_counted_anew_at_the_daemon_and_at_the_client() -> Result<()> {
+    let devices = [("OPENMPS_SOFT_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", "2,1")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &devices)?;
+    let mut first = daemon.puppet()?;
+    first.must("open")?;
+    let all = daemon.snapshot()?.devices;
+    ensure!(all.len() == 2, "the daemon was given two of three devices: {all:?}");
+    // The client counts what the daemon left it: its second device is the server's second.
+    let sandbox = daemon.sandbox();
+    let puppet = sandbox.installation.puppet()?;
+    let mut by_number = sandbox.command(&puppet, Runtime::OpenMps);
+    let mut second = Puppet::spawn(by_number.env("CUDA_VISIBLE_DEVICES", "1"))?;
+    second.must("open")?;
+    let mut by_uuid = sandbox.command(&puppet, Runtime::OpenMps);
+    // The software GPU's differ in their last digit.
+    let uuid = all[1].uuid.as_str();
+    let mut third = Puppet::spawn(by_uuid.env("CUDA_VISIBLE_DEVICES", uuid))?;
+    third.must("open")?;
+    let clients = daemon.snapshot()?.clients;
+    let device_of = |pid: u32| {
+        let client = clients.iter().find(|client| client.pid == pid);
+        client.and_then(|client| client.contexts.first()).map(|context| context.device)
+    };
+    ensure!(device_of(first.pid()) == Some(0), "{clients:?}");
+    ensure!(device_of(second.pid()) == Some(1), "{clients:?}");
+    ensure!(device_of(third.pid()) == Some(1), "{clients:?}");
+    for puppet in [first, second, third] {
+        puppet.dismiss()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn our_own_commands_show_what_runs() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let sandbox = daemon.sandbox();
+    let mut client = daemon.puppet()?;
+    client.must("open")?;
+    client.must("work 20")?;
+    let run = |arguments: &[&str]| {
+        let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+        process::run(command.args(arguments), PATIENCE)
+    };
+    let pid = client.pid().to_string();
+    for arguments in [&["ps"][..], &["top", "--once", "--interval", "0.1"]] {
+        let shown = run(arguments)?;
+        ensure!(shown.success()?.contains(&pid), "{arguments:?}: {shown:?}");
+    }
+    let shown = run(&["logs", "-n", "1000", "server"])?;
+    ensure!(shown.success()?.contains("Server has started"), "{shown:?}");
+    let looked = run(&["doctor", "--json"])?;
+    let findings: serde_json::Value = serde_json::from_str(looked.success()?)?;
+    ensure!(findings["schema"] == 1, "{findings}");
+    let daemon_line =
+        findings["findings"].as_array().into_iter().flatten().find(|f| f["subject"] == "daemon");
+    ensure!(daemon_line.is_some_and(|finding| finding["verdict"] == "ok"), "{findings}");
+    client.dismiss()?;
+    // What is wrong is found, named, and is the exit status.
+    let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+    command.args(["doctor"]).env("OPENMPS_NATIVE_DRIVER", "/nowhere/libcuda.so.1");
+    let looked = process::run(&mut command, PATIENCE)?;
+    ensure!(looked.status.code() == Some(1) && looked.stdout.contains("/nowhere"), "{looked:?}");
+    Ok(())
+}
+
+#[test]
+fn a_configuration_file_sets_what_variables_do_not() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let file = sandbox.log_directory().join("config.toml");
+    let openmps = |text: &str, arguments: &[&str]| {
+        std::fs::write(&file, text)?;
+        let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+        process::run(command.args(arguments).env("OPENMPS_CONFIG", &file), PATIENCE)
+    };
+    let shown = openmps("[limits]\nactive_thread_percentage = 40\n", &["config"])?;
+    let line = shown.success()?.lines().find(|line| line.starts_with("limits.active_thread"));
+    ensure!(line.is_some_and(|line| line.contains("40") && line.ends_with("file")), "{shown:?}");
+    let refused = openmps("[limits]\nactive_thread_percent = 40\n", &["ps"])?;
+    ensure!(refused.status.code() == Some(1), "{refused:?}");
+    ensure!(refused.stderr.contains("active_thread_percent"), "{refused:?}");
+    Ok(())
+}
