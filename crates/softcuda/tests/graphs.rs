@@ -129,6 +129,8 @@ fn branches_run_after_what_they_depend_on_and_launches_follow_one_another() {
     // Ending the graph leaves the executable one as it is.
     assert_eq!(cu!(cuGraphDestroy(graph => usize)), 0);
     assert_eq!(cu!(cuMemsetD32_v2(left => u64, 0 => u32, 128 => usize)), 0);
+    // The legacy stream and non-blocking ones do not wait for each other.
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
     assert_eq!(launch(executable, first), 0);
     synchronize(first);
     assert_eq!(read(left, 1), [1011]);
