@@ -1,6 +1,6 @@
 //! Faults on the device, and who notices them.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use openmps_tests::process;
 use openmps_tests::wait::PATIENCE;
 use openmps_tests::{Daemon, Runtime, Sandbox};
@@ -14,8 +14,18 @@ fn who_comes_right_after_a_fault_waits_for_the_new_context() -> Result<()> {
     let sandbox = daemon.sandbox();
     let program = sandbox.installation.program("cudart-13.0-static", FAULTY);
     for _ in 0..5 {
-        process::run(&mut sandbox.command(program.clone(), Runtime::OpenMps), PATIENCE)?
-            .success()?;
+        let faulty =
+            process::run(&mut sandbox.command(program.clone(), Runtime::OpenMps), PATIENCE)?;
+        faulty.success()?;
+        // In the words of the original's log, which scripts look for.
+        let logs = sandbox.logs();
+        for line in [
+            format!("Client {{PID: {}, Context: 1}} encountered a fatal GPU error.", faulty.pid),
+            "Server is handling a fatal GPU error.".to_owned(),
+            format!("Client {{PID: {}, Context ID: 1}} on device 0 to be torn down", faulty.pid),
+        ] {
+            ensure!(logs.contains(&line), "{line} is not in the log\n{}", sandbox.last_log_lines());
+        }
         let mut next = daemon.puppet()?;
         next.must("open")?;
         next.must("work 2")?;

@@ -193,6 +193,45 @@ fn another_user_gets_a_server_once_the_first_has_left() {
 }
 
 #[test]
+fn a_multiuser_server_serves_all_users_as_the_daemons() {
+    if uid() != 0 {
+        return eprintln!("skipped: needs root");
+    }
+    let daemon = Daemon::start(Provisioning::Multiuser);
+    let mut clients = [daemon.client(12345), daemon.client(12346)];
+    if clients[0].answer() != "attached" {
+        return eprintln!("skipped: other users cannot reach the test's files");
+    }
+    assert_eq!(clients[1].answer(), "attached");
+    let servers = daemon.output("get_server_list");
+    assert_eq!(servers.lines().count(), 1, "{servers}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", servers.trim())).unwrap();
+    assert!(status.contains("Uid:\t0\t0"), "{status}");
+    let listed = daemon.output(&format!("get_client_list {}", servers.trim()));
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    clients.into_iter().for_each(Client::leave);
+    assert_eq!(daemon.quit(), 0);
+}
+
+#[test]
+fn a_full_disk_loses_log_lines_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(&directory, Provisioning::OneUserAtATime);
+    let directories = options.directories.clone();
+    std::fs::create_dir_all(directories.log()).unwrap();
+    for log in [directories.control_log(), directories.server_log()] {
+        std::os::unix::fs::symlink("/dev/full", log).unwrap();
+    }
+    let thread = std::thread::spawn(move || run(options));
+    until("the daemon answers", || Frontend::connect(&directories).is_ok());
+    let mut frontend = Frontend::connect(&directories).unwrap();
+    let answer = frontend.command("set_default_active_thread_percentage 30").unwrap();
+    assert_eq!(answer.output, "30.0\n");
+    frontend.command("quit").unwrap();
+    assert_eq!(thread.join().unwrap().unwrap(), 0);
+}
+
+#[test]
 fn concurrent_users_share() {
     if uid() != 0 {
         return eprintln!("skipped: needs root");

@@ -176,6 +176,9 @@ pub(crate) struct Top {
     /// Print one look and end; also done where standard output is no terminal.
     #[arg(long)]
     pub(crate) once: bool,
+    /// Print one look as JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub(crate) interval: f64,
@@ -235,8 +238,17 @@ impl Doctor {
 #[derive(Debug, Args)]
 pub(crate) struct Config {
     /// Check this file instead.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub(crate) check: Option<PathBuf>,
+    /// Print JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Config {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
+    }
 }
 
 /// The control utility, as nvidia-cuda-mps-control but with honest exit codes (see its --help).

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::Format;
 
 /// Names another file.
 pub(crate) const FILE_VARIABLE: &str = "OPENMPS_CONFIG";
@@ -190,34 +192,77 @@ fn missing_variables() -> anyhow::Result<Vec<(&'static str, OsString)>> {
     Ok(missing.collect())
 }
 
+/// A setting as it is in force.
+#[derive(Debug, Serialize)]
+struct InForce {
+    key: &'static str,
+    variable: &'static str,
+    /// Absent: the default.
+    value: Option<String>,
+    origin: Origin,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Origin {
+    File,
+    Environment,
+    Default,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown {
+    file: Option<PathBuf>,
+    settings: Vec<InForce>,
+}
+
 /// `openmps config`: every setting, its value and where that comes from; with a file, whether that is in order.
 ///
 /// # Errors
 /// A file that cannot be read or is wrong.
-pub(crate) fn show(checked: Option<&Path>) -> anyhow::Result<ExitCode> {
-    if let Some(path) = checked {
+pub(crate) fn show(options: &crate::cli::Config) -> anyhow::Result<ExitCode> {
+    if let Some(path) = &options.check {
         read(path)?;
         println!("{}: in order", path.display());
         return Ok(ExitCode::SUCCESS);
     }
     let found = file();
-    match &found {
-        Some(path) => println!("# {}", path.display()),
-        None => println!("# no file: neither {FILE_VARIABLE} is set nor is there {SYSTEM_FILE}"),
-    }
-    let file = found.as_deref().map(read).transpose()?.unwrap_or_default();
-    for Setting { key, variable, value } in file.settings() {
-        // Variables of the file were set at this process's start: equal values come from there.
-        let set = std::env::var_os(variable).filter(|set| !set.is_empty());
-        let (value, origin) = match (set, value) {
-            (Some(set), Some(value)) if set == value => (value, "file".to_owned()),
-            (Some(set), _) => (set, variable.to_owned()),
-            (None, Some(value)) => (value, "file".to_owned()),
-            (None, None) => (OsString::from("(default)"), format!("or {variable}")),
-        };
-        println!("{key:<34}{:<42}{origin}", value.to_string_lossy());
+    let parsed = found.as_deref().map(read).transpose()?.unwrap_or_default();
+    let settings: Vec<InForce> = parsed.settings().into_iter().map(in_force).collect();
+    match options.format() {
+        Format::Json => crate::show::print_json(Shown { file: found, settings })?,
+        Format::Table => {
+            match &found {
+                Some(path) => println!("# {}", path.display()),
+                None => {
+                    println!("# no file: neither {FILE_VARIABLE} is set nor is there {SYSTEM_FILE}")
+                }
+            }
+            for InForce { key, variable, value, origin } in settings {
+                let value = value.unwrap_or_else(|| "(default)".to_owned());
+                let origin = match origin {
+                    Origin::File => "file".to_owned(),
+                    Origin::Environment => variable.to_owned(),
+                    Origin::Default => format!("or {variable}"),
+                };
+                println!("{key:<34} {value:<42} {origin}");
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn in_force(Setting { key, variable, value }: Setting) -> InForce {
+    // Variables of the file were set at this process's start: equal values come from there.
+    let set = std::env::var_os(variable).filter(|set| !set.is_empty());
+    let (value, origin) = match (set, value) {
+        (Some(set), Some(value)) if set == value => (Some(value), Origin::File),
+        (Some(set), _) => (Some(set), Origin::Environment),
+        (None, Some(value)) => (Some(value), Origin::File),
+        (None, None) => (None, Origin::Default),
+    };
+    let value = value.map(|value| value.to_string_lossy().into_owned());
+    InForce { key, variable, value, origin }
 }
 
 #[cfg(test)]

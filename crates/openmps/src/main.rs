@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         cli::Command::Top(options) => top::top(&options),
         cli::Command::Logs(options) => logs::logs(&options),
         cli::Command::Doctor(options) => doctor::doctor(options.format(), configuration),
-        cli::Command::Config(options) => config::show(options.check.as_deref()),
+        cli::Command::Config(options) => config::show(&options),
         cli::Command::ProbeDriver(options) => doctor::probe(&options.path),
         cli::Command::Bench(options) => bench::bench(options),
         cli::Command::BenchWorker(options) => bench::worker(options),

@@ -120,7 +120,11 @@ fn daemon_state() -> anyhow::Result<DaemonState> {
     Ok(Frontend::connect(&Directories::from_environment())?.state()?)
 }
 
-fn print_json<T: Serialize>(content: T) -> anyhow::Result<()> {
+/// Prints a document with its schema version.
+///
+/// # Errors
+/// Standard output.
+pub(crate) fn print_json<T: Serialize>(content: T) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string_pretty(&Document { schema: SCHEMA, content })?);
     Ok(())
 }

@@ -29,9 +29,13 @@ const PLAIN_WIDTH: u16 = 160;
 pub(crate) fn top(options: &Top) -> anyhow::Result<ExitCode> {
     let interval = Duration::from_secs_f64(options.interval);
     let mut watch = Watch::start()?;
-    if options.once || !stdout().is_terminal() {
+    if options.once || options.json || !stdout().is_terminal() {
         std::thread::sleep(interval);
         watch.look()?;
+        if options.json {
+            crate::show::print_json(watch.arranged(&Settings::new()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let width = ratatui::crossterm::terminal::size().map_or(PLAIN_WIDTH, |(width, _)| width);
         let width = if stdout().is_terminal() { width } else { PLAIN_WIDTH };
         let settings = Settings::new();

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use link::wire::daemon::{ClientDeviceSnapshot, ClientSnapshot, LAUNCH_BOUNDS_US, ServerStatus};
 use link::wire::ui::{DaemonState, ServerState};
+use serde::Serialize;
 
 /// One GPU of one server.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Gpu {
     pub(super) index: u32,
     pub(super) server_pid: u32,
@@ -25,7 +26,7 @@ pub(super) struct Gpu {
 }
 
 /// One client on one GPU.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Row {
     pub(super) pid: u32,
     pub(super) uid: u32,
@@ -48,10 +49,11 @@ pub(super) struct Row {
 }
 
 /// One moment, with rates since the one before.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Scene {
     pub(super) daemon_pid: u32,
     pub(super) gpus: Vec<Gpu>,
+    #[serde(rename = "clients")]
     pub(super) rows: Vec<Row>,
 }
 

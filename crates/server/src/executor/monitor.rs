@@ -157,7 +157,7 @@ impl Watch {
     fn report_loss(&mut self) {
         let Some(code) = self.shared.context.lost() else { return };
         if !std::mem::replace(&mut self.reported_lost, true) {
-            log_server!("Server is handling a fatal GPU error: {code}");
+            log_server!("The context of the device was lost to {code}");
             self.shared.tell(&FromExecutor::ContextLost { code: code.0 });
         }
         self.for_each(|session| {

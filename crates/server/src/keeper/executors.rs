@@ -165,6 +165,7 @@ impl Keeper {
 
     fn context_lost(&mut self, device: usize, code: u32) {
         let name = cuda_abi::types::CUresult(code);
+        self.log_fault(device);
         log_server!(
             "Device {device} has lost its context to {name}; its clients keep this error until they end"
         );
@@ -172,6 +173,33 @@ impl Keeper {
         self.devices[device].faults += 1;
         self.tell_status();
         self.renew_if_lost(device);
+    }
+
+    /// Says who is concerned by a fatal fault, in the lines of the original's driver 580. It names a culprit that it does not know; here
+    /// one is named if nobody else is there, and what each had in flight is said when its session ends.
+    fn log_fault(&self, device: usize) {
+        let concerned: Vec<(u32, u32)> = self
+            .clients
+            .values()
+            .flat_map(|client| client.contexts.iter().map(|context| (client.peer.pid, *context)))
+            .filter(|(_, context)| context.device as usize == device)
+            .map(|(pid, context)| (pid, context.context_id))
+            .collect();
+        let mut pids: Vec<u32> = concerned.iter().map(|(pid, _)| *pid).collect();
+        pids.dedup();
+        if let ([(pid, context)], [_]) = (concerned.as_slice(), pids.as_slice()) {
+            log_server!("Client {{PID: {pid}, Context: {context}}} encountered a fatal GPU error.");
+        }
+        log_server!("Server is handling a fatal GPU error.");
+        for (pid, context) in &concerned {
+            log_server!(
+                "Client {{PID: {pid}, Context ID: {context}}} on device {device} to be torn down"
+            );
+        }
+        log_server!("The following devices will be reset:");
+        log_server!("{device}");
+        log_server!("The following client process have a sticky error set:");
+        pids.iter().for_each(|pid| log_server!("{pid}"));
     }
 
     /// Gives a device whose context is lost a new executor, once nobody has a session in the old one.
