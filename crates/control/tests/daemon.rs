@@ -350,6 +350,60 @@ fn ten_thousand_malformed_messages_change_nothing() {
     assert_eq!(daemon.quit(), 0);
 }
 
+/// Valid packets, changed at random: some are still understood, most are not.
+#[test]
+fn mutated_messages_change_nothing() {
+    const MESSAGES: u32 = 5000;
+    let daemon = Daemon::start(Provisioning::OneUserAtATime);
+    let socket = daemon.directories().socket();
+    let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+    println!("seed {seed}");
+    let mut state = seed;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let version = link::wire::PROTOCOL_VERSION;
+    let hellos = [
+        format!(r#"{{"ui":{{"protocol":{version}}}}}"#),
+        format!(
+            r#"{{"client":{{"protocol":{version},"pid":7,"pid_namespace":1,"command":"x","limits":{{"active_thread_percentage":"5"}}}}}}"#
+        ),
+    ];
+    let requests = [
+        r#"{"command":{"line":"set_default_client_priority 0"}}"#,
+        r#""state""#,
+        r#"{"command":{"line":"ps"}}"#,
+    ];
+    for _ in 0..MESSAGES {
+        let mut packet = if random(2) == 0 {
+            hellos[random(2)].clone().into_bytes()
+        } else {
+            requests[random(3)].as_bytes().to_vec()
+        };
+        for _ in 0..1 + random(4) {
+            let at = random(packet.len());
+            match random(4) {
+                0 => packet[at] = random(256) as u8,
+                1 => packet.truncate(at.max(1)),
+                2 => packet.insert(at, b"{}[]\",:0\\"[random(9)]),
+                _ => packet.extend_from_within(at..),
+            }
+        }
+        let connection = Connection::connect(&socket, PATIENCE).unwrap();
+        if random(2) == 0 {
+            let _ = send(&connection, hellos[0].as_bytes(), SendFlags::NOSIGNAL);
+        }
+        let _ = send(&connection, &packet, SendFlags::NOSIGNAL);
+    }
+    assert_eq!(daemon.output("get_default_active_thread_percentage"), "100.0\n");
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    until("all connections are closed", || descriptors() < 300);
+    assert_eq!(daemon.quit(), 0);
+}
+
 #[test]
 fn silent_connections_hold_nobody_up() {
     let daemon = Daemon::start(Provisioning::OneUserAtATime);
