@@ -6,8 +6,8 @@ use std::ffi::c_void;
 
 use cuda_abi::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY2D, CUDA_MEMCPY3D,
-    CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, CUarray, CUarray_format, CUfilter_mode, CUmemorytype,
-    CUmipmappedArray, CUresourcetype,
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_v1_res_pitch2D, CUDA_TEXTURE_DESC, CUarray,
+    CUarray_format, CUfilter_mode, CUmemorytype, CUmipmappedArray, CUresourcetype,
 };
 use support::{allocate, context, read, stream};
 
@@ -292,6 +292,21 @@ fn textures_remember_what_they_were_made_of() {
     resource.res.linear.numChannels = 4;
     resource.res.linear.sizeInBytes = 256;
     assert_eq!(make(&resource, &CUDA_TEXTURE_DESC::default()).0, 0);
+    let mut pitched = resource;
+    pitched.resType = CUresourcetype::PITCH2D;
+    pitched.res.pitch2D = CUDA_RESOURCE_DESC_v1_res_pitch2D {
+        devPtr: allocate(1024),
+        format: CUarray_format::FLOAT,
+        numChannels: 1,
+        width: 16,
+        height: 16,
+        pitchInBytes: 64,
+    };
+    assert_eq!(make(&pitched, &CUDA_TEXTURE_DESC::default()).0, 0);
+    for pitch in [32, 1 << 32, usize::MAX] {
+        pitched.res.pitch2D.pitchInBytes = pitch;
+        assert_eq!(make(&pitched, &CUDA_TEXTURE_DESC::default()).0, 1, "a pitch of {pitch}");
+    }
     resource.res.linear.devPtr = 0x10;
     assert_eq!(make(&resource, &CUDA_TEXTURE_DESC::default()).0, 1);
 }

@@ -25,6 +25,9 @@ const SRGB: u32 = 0x10;
 /// Trilinear optimisation off, seamless cube maps: nothing to do for either.
 const KNOWN_FLAGS: u32 = 0x73;
 
+/// No memory is that large; keeps sizes from wrapping around.
+const LARGEST_PITCH_BYTES: u64 = 1 << 40;
+
 /// What a texture object was made of.
 #[derive(Clone, Copy)]
 pub(crate) struct TextureObject {
@@ -177,6 +180,9 @@ fn images(driver: &Driver, resource: &CUDA_RESOURCE_DESC) -> Answer<(Vec<Image>,
                 let extent =
                     [side(pitched.width).ok_or(INVALID)?, side(pitched.height).ok_or(INVALID)?, 1];
                 let row_bytes = pitched.pitchInBytes as u64;
+                if row_bytes > LARGEST_PITCH_BYTES {
+                    return Err(INVALID);
+                }
                 let image = plane(pitched.devPtr, extent, row_bytes, texel);
                 let is_fine = row_bytes >= u64::from(extent[0]) * u64::from(texel.bytes())
                     && accessible.covers(image.base, image.size_bytes());

@@ -177,7 +177,11 @@ impl Texture {
             G::Cube | G::LayeredCube => {
                 let TextureCoordinates::Float(direction) = coordinates else { return None };
                 let (face, u, v) = face_of(direction);
-                let layer = if geometry == G::LayeredCube { layer * 6 + face } else { face };
+                let layer = if geometry == G::LayeredCube {
+                    layer.saturating_mul(6).saturating_add(face)
+                } else {
+                    face
+                };
                 let view = self.view(memory, image, 2, layer);
                 let at = [u * image.extent[0] as f32, v * image.extent[1] as f32, 0.0];
                 return view.filtered(at);
