@@ -99,12 +99,14 @@ pub fn wait(
     if spin.until(|| words.completed(stream) >= value || failed() != 0) {
         return outcome(failed());
     }
-    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let began = Instant::now();
+    let deadline = timeout.map(|timeout| began + timeout);
     let _sleeper = Sleeper::register(memory);
     loop {
         // Acquire: pairs with the release in `wake_sleepers`; read before the words, so that a change after this look moves it.
         let epoch = memory.shared().wake_epoch.0.load(Ordering::Acquire);
         if words.completed(stream) >= value || failed() != 0 {
+            spin.came_after(began.elapsed());
             return outcome(failed());
         }
         let left = deadline.map_or(LIVENESS_INTERVAL, |deadline| {

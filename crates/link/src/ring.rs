@@ -15,7 +15,7 @@ use crate::session_memory::{SessionMemory, store_bytes};
 use crate::spin::Spin;
 use crate::wire::command::{ALIGN, Header, MAX_COMMAND_BYTES, Opcode};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -329,12 +329,15 @@ impl Consumer {
     pub fn wait(&mut self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Waited {
         self.publish_head();
         let mut spin = self.spin.clone();
-        let posted = spin.until(|| self.has_posted());
-        self.spin = spin;
-        if !posted {
+        let began = Instant::now();
+        if !spin.until(|| self.has_posted()) {
             let bell = Doorbell::new(&self.memory.shared().consumer_asleep.0);
             bell.sleep(timeout, || self.has_posted() || interrupted());
+            if self.has_posted() {
+                spin.came_after(began.elapsed());
+            }
         }
+        self.spin = spin;
         if self.has_posted() { Waited::Posted } else { Waited::Nothing }
     }
 

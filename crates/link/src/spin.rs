@@ -50,6 +50,14 @@ impl Spin {
         Self::with_longest(Duration::ZERO)
     }
 
+    /// What was not met by spinning came `waited` after the wait began, most of it slept. Where the longest spin would have met it, the next
+    /// wait spins longer: without this a waiter whose limit has once fallen below its usual wait would sleep for ever after.
+    pub fn came_after(&mut self, waited: Duration) {
+        if waited <= self.most {
+            self.limit = (self.limit * 4).min(self.most);
+        }
+    }
+
     /// Spins until `ready` or until this waiter's present limit; says whether it was `ready`.
     pub fn until(&mut self, mut ready: impl FnMut() -> bool) -> bool {
         if ready() {
@@ -89,6 +97,22 @@ mod tests {
         });
         assert!(!met);
         assert_eq!(looks, 1);
+    }
+
+    #[test]
+    fn a_limit_below_the_usual_wait_recovers() {
+        let most = Duration::from_micros(16);
+        let mut spin = Spin::with_longest(most);
+        for _ in 0..10 {
+            assert!(!spin.until(|| false));
+            spin.came_after(most);
+        }
+        assert!(spin.limit >= most / 2, "{spin:?}");
+        for _ in 0..10 {
+            assert!(!spin.until(|| false));
+            spin.came_after(2 * most);
+        }
+        assert_eq!(spin.limit, Duration::from_micros(1));
     }
 
     #[test]
