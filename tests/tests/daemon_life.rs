@@ -1,5 +1,7 @@
 //! The daemon's end and return while clients run, its view of the devices, and what our own commands show of all that.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Result, ensure};
 use openmps_tests::process;
 use openmps_tests::wait::{self, PATIENCE};
@@ -58,6 +60,50 @@ fn devices_are_counted_anew_at_the_daemon_and_at_the_client() -> Result<()> {
     for puppet in [first, second, third] {
         puppet.dismiss()?;
     }
+    Ok(())
+}
+
+#[test]
+fn a_device_that_may_not_be_used_is_respected_and_named() -> Result<()> {
+    let daemon =
+        Daemon::start_with(Sandbox::new()?, &[("OPENMPS_SOFT_COMPUTE_MODE", "prohibited")])?;
+    let mut client = daemon.puppet()?;
+    let refused = client.tell("open").and_then(|()| client.answer_within(PATIENCE))?;
+    ensure!(refused.starts_with("error "), "{refused}");
+    let logs = daemon.sandbox().logs();
+    ensure!(logs.contains("could not start"), "{}", daemon.sandbox().last_log_lines());
+    Ok(())
+}
+
+#[test]
+fn directories_may_be_on_another_file_system() -> Result<()> {
+    let elsewhere = Path::new("/dev/shm");
+    if !elsewhere.is_dir() {
+        return Ok(());
+    }
+    let directory = tempfile::tempdir_in(elsewhere)?;
+    let sandbox = Sandbox::new()?;
+    let run = |program: PathBuf, arguments: &[&str]| {
+        let mut command = sandbox.command(program, Runtime::OpenMps);
+        command
+            .args(arguments)
+            .env("CUDA_MPS_PIPE_DIRECTORY", directory.path())
+            .env("CUDA_MPS_LOG_DIRECTORY", directory.path());
+        process::run(&mut command, PATIENCE)
+    };
+    let openmps = sandbox.installation.openmps();
+    run(openmps.clone(), &["control", "-d"])?.success()?;
+    let program = sandbox.installation.program("cudart-13.0-static", "vector_add");
+    let ran = run(program, &[])?;
+    ran.success()?;
+    let status = run(openmps.clone(), &["status", "--json"])?;
+    ensure!(status.success()?.contains(&format!("\"pid\": {}", ran.pid)), "{status:?}");
+    run(openmps, &["control", "quit"])?.success()?;
+    let left: Vec<_> = std::fs::read_dir(directory.path())?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| !name.ends_with(".log"))
+        .collect();
+    ensure!(left.is_empty(), "left behind: {left:?}");
     Ok(())
 }
 
