@@ -5,6 +5,8 @@
 //! with a session thread. Between the two lies [`executor_link`]. Who may have what is decided in [`policy`], plain code without
 //! I/O. What a client sees is `link::wire`.
 //!
+//! [`probe`] looks at a driver for those who ask why nothing runs.
+//!
 //! Not here yet: batching of launches through graphs, SM limits and priorities, a standby that takes over after a fault, private executors,
 //! waits for values in memory. After a fatal fault all clients of the device keep the error, and the device gets a new executor once they
 //! have left. Unregistering pinned memory and unloading modules are done when asked for, on the client's own session thread, and may wait there
