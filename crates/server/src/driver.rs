@@ -14,7 +14,7 @@ const NO_PIPE_DIRECTORY: &str = "/dev/null/none";
 #[derive(Debug, Error)]
 pub(crate) enum DriverError {
     /// No such library, or not loadable.
-    #[error("cannot load the native driver {}: {source}; name another with --native-driver", path.display())]
+    #[error("cannot load the native driver {}: {source}; set OPENMPS_NATIVE_DRIVER to another", path.display())]
     Load {
         /// Where it should be.
         path: PathBuf,
