@@ -302,7 +302,7 @@ fn count_entries(path: String) -> usize {
 }
 
 fn what_a_client_that_left_had_queued_is_not_run() {
-    const LAUNCHES: u64 = 2000;
+    const LAUNCHES: u64 = 5000;
     let mut server = Server::start();
     let mut client = server.client();
     let count = 1 << 20;
