@@ -11,6 +11,7 @@ mod dist;
 mod paths;
 mod programs;
 mod ptx;
+mod suites;
 mod test;
 mod toolchain;
 
@@ -41,6 +42,8 @@ enum Task {
     Toolchain,
     /// Compile the kernels of the demo into the PTX that is checked in beside them
     Ptx,
+    /// Run CuPy's and numba-cuda's own tests, natively and under OpenMPS
+    Suites(suites::Suites),
     /// Compile the CUDA programs of the tests into target/programs
     Programs,
     /// Write COMPATIBILITY.md from the lists of functions of the client runtime and the software GPU
@@ -71,6 +74,13 @@ fn main() -> Result<()> {
             let dist = dist::build(&paths)?;
             let programs = programs::build(&paths, &dist)?;
             println!("built {}", programs.display());
+        }
+        Task::Suites(options) => {
+            let totals = suites::run(&paths, &options)?;
+            println!("{} passed, {} failed", totals.passed, totals.failed);
+            if totals.failed > 0 {
+                anyhow::bail!("not all tests passed");
+            }
         }
         Task::Compat { check } => {
             compat::run(&paths, if check { compat::Mode::Check } else { compat::Mode::Write })?;

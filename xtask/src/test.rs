@@ -17,6 +17,7 @@ use crate::dist::{self, Dist};
 use crate::paths::Paths;
 use crate::programs;
 use crate::ptx;
+use crate::suites::{self, Suites, Tier};
 
 /// What to test.
 #[derive(Debug, Args)]
@@ -24,7 +25,7 @@ pub(crate) struct Test {
     /// Also what takes many minutes
     #[arg(long)]
     full: bool,
-    /// Only tests whose names contain this; formatter, lints and step counts are skipped
+    /// Only tests whose names contain this; formatter, lints and step counts are skipped. `suites`: CuPy's and numba-cuda's own tests alone
     filter: Option<String>,
 }
 
@@ -73,7 +74,9 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
             }
         }
     }
-    for step in steps(options) {
+    let other_steps =
+        if options.filter.as_deref() == Some(SUITES) { Vec::new() } else { steps(options) };
+    for step in other_steps {
         if step.name == BLACK_BOX {
             announce("product and CUDA programs");
             let dist = dist::build(paths)?;
@@ -99,6 +102,24 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
             }
         }
     }
+    if options.filter.is_none() || options.filter.as_deref() == Some(SUITES) {
+        announce(SUITES);
+        let tier = if options.full { Tier::Full } else { Tier::Quick };
+        match suites::run(paths, &Suites::for_test(tier)) {
+            Ok(count) => {
+                total.passed += count.passed;
+                total.failed += count.failed;
+                if count.failed > 0 {
+                    failed_steps.push(SUITES);
+                }
+            }
+            Err(error) => {
+                println!("{error:#}");
+                failed_steps.push(SUITES);
+                total.failed += 1;
+            }
+        }
+    }
     println!("\n{} s", start.elapsed().as_secs());
     if !failed_steps.is_empty() {
         println!("failed: {}", failed_steps.join(", "));
@@ -118,6 +139,8 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
 
 const PACKAGE: &str = "Debian package";
 const BLACK_BOX: &str = "black-box tests";
+/// As a filter it means this step alone.
+const SUITES: &str = "suites";
 const GENERATED: &str = "generated files";
 
 /// What is checked in although it is made from something else.

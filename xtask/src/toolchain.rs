@@ -112,8 +112,11 @@ fn install(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A Python that has pip: a virtual environment, for which Debian has a package of its own.
-fn ensure_pip(root: &Path) -> Result<PathBuf> {
+/// A Python that has pip: a virtual environment in `root/venv`, for which Debian has a package of its own.
+///
+/// # Errors
+/// When there is no Python and none can be installed.
+pub(crate) fn ensure_pip(root: &Path) -> Result<PathBuf> {
     let environment = root.join("venv");
     let create =
         || command::run_quietly(Command::new("python3").args(["-m", "venv"]).arg(&environment));

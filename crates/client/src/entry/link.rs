@@ -1,4 +1,4 @@
-//! Linking: one input, handed back as it is.
+//! Linking: see [`crate::link_state`].
 
 use super::module::read_file;
 use super::{c_name, not_null};
@@ -32,7 +32,7 @@ pub(crate) unsafe fn cuLinkCreate_v2(
 
 fn add(client: &Client, state: &LinkState, bytes: &[u8]) -> Result {
     let device = client.device(current::context()?.device)?;
-    state.add(code_in(bytes, target_of(device))?.bytes())
+    state.add(&code_in(bytes, target_of(device))?)
 }
 
 pub(crate) unsafe fn cuLinkAddData_v2(

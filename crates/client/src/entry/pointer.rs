@@ -11,6 +11,7 @@ use cuda_abi::types::*;
 enum Value {
     Word(u64),
     Int(u32),
+    /// Written as an `int`: the runtime passes one that it has not cleared.
     Bool(bool),
     Tokens([u64; 2]),
 }
@@ -24,7 +25,7 @@ impl Value {
             match *self {
                 Self::Word(value) => data.cast::<u64>().write_unaligned(value),
                 Self::Int(value) => data.cast::<u32>().write_unaligned(value),
-                Self::Bool(value) => data.cast::<bool>().write_unaligned(value),
+                Self::Bool(value) => data.cast::<u32>().write_unaligned(value.into()),
                 Self::Tokens(value) => data.cast::<[u64; 2]>().write_unaligned(value),
             }
         }

@@ -10,6 +10,7 @@ mod copy;
 mod event;
 mod failure;
 mod launch;
+mod link_texts;
 mod memory;
 mod meter;
 mod module;

@@ -115,23 +115,27 @@ impl State {
             );
         }
         let mut library = CUlibrary::NULL;
-        // SAFETY: the image is private, checked and padded; the logs outlive the call; `library` is written.
-        let loaded = unsafe {
-            self.driver().cuLibraryLoadData(
-                &mut library,
-                image.as_ptr().cast(),
-                options.names.as_mut_ptr(),
-                options.values.as_mut_ptr(),
-                options.names.len() as u32,
-                ptr::null_mut(),
-                ptr::null_mut(),
-                0,
-            )
-        };
+        let linked = self.link(&image[..size_bytes as usize], &mut options);
+        let loaded = linked.and_then(|linked| {
+            let code = linked.as_deref().unwrap_or(&image);
+            // SAFETY: the image is private, checked and padded; the logs outlive the call; `library` is written.
+            self.check(unsafe {
+                self.driver().cuLibraryLoadData(
+                    &mut library,
+                    code.as_ptr().cast(),
+                    options.names.as_mut_ptr(),
+                    options.values.as_mut_ptr(),
+                    options.names.len() as u32,
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                    0,
+                )
+            })
+        });
         // A library is compiled and loaded when it is first needed; its client wants to hear of errors now, and the logs
         // must not be written to once they are gone.
         let mut module_handle = CUmodule::NULL;
-        let loaded = self.check(loaded).and_then(|()| {
+        let loaded = loaded.and_then(|()| {
             // SAFETY: a live library; the result is written.
             let result = unsafe { self.driver().cuLibraryGetModule(&mut module_handle, library) };
             let compiled = match result {
@@ -333,9 +337,9 @@ impl State {
 }
 
 #[derive(Default)]
-struct JitOptions {
-    names: Vec<CUjit_option>,
-    values: Vec<*mut c_void>,
+pub(super) struct JitOptions {
+    pub(super) names: Vec<CUjit_option>,
+    pub(super) values: Vec<*mut c_void>,
 }
 
 impl JitOptions {

@@ -25,7 +25,8 @@ api! {
         unsafe {
             let attributes = out::read_array(attributes, numAttributes as usize)?;
             for (attribute, data) in attributes.into_iter().zip(out::read_array(data, numAttributes as usize)?) {
-                store(data, attribute, ptr, found.as_ref())?;
+                // What this memory has not, like a host address, is stored as zero here, where the single query fails.
+                store(data, attribute, ptr, found.as_ref()).or_else(|_| store(data, attribute, ptr, None))?;
             }
         }
         Ok(())
@@ -59,8 +60,8 @@ unsafe fn store(
         unsafe { out::write(data.cast::<u32>(), value) }
     };
     let flag = |value: bool| {
-        // SAFETY: by the caller's promise; a bool or an int that the caller cleared.
-        unsafe { out::write(data.cast::<u8>(), value.into()) }
+        // SAFETY: by the caller's promise; an `int`, which the runtime has not cleared.
+        unsafe { out::write(data.cast::<u32>(), value.into()) }
     };
     match (attribute, found) {
         (Attribute::DEVICE_ORDINAL, found) => {

@@ -11,6 +11,11 @@ use super::symbols::Symbols;
 use super::window::{CODE_STEP, CODE_WINDOW};
 use crate::ptx;
 
+/// Registers that the threads of a block share, on every device that there is.
+const REGISTERS_PER_BLOCK: u32 = 65_536;
+/// What a thread's registers are rounded up to when a block is placed.
+const REGISTER_UNIT: u32 = 8;
+
 /// Executable code of a kernel.
 #[derive(Debug)]
 pub(super) struct KernelCode {
@@ -104,6 +109,9 @@ pub(super) fn prepare(source: &Source<'_>, entry: usize) -> Result<Kernel, Kerne
     if shared.bytes > 1 << 20 {
         return Err(unsupported(0, format!("it needs {} bytes of shared memory", shared.bytes)));
     }
+    // A compiler that knows of no bound keeps to what the largest block leaves to each thread.
+    let share = REGISTERS_PER_BLOCK / header.max_threads.max(1);
+    let most_registers = (share / REGISTER_UNIT * REGISTER_UNIT).clamp(16, 255);
     let registers = functions[entry].as_ref().map_or(16, |f| f.frame_bytes / 128);
     let module = source.symbols.functions[entry].module;
     let constants = source.symbols.globals.iter().filter(|g| g.space == super::GlobalSpace::Const);
@@ -116,7 +124,7 @@ pub(super) fn prepare(source: &Source<'_>, entry: usize) -> Result<Kernel, Kerne
         // Dynamic shared memory starts aligned for any type.
         static_shared_bytes: (shared.bytes as u32).next_multiple_of(16),
         local_bytes,
-        registers: registers.clamp(16, 255),
+        registers: registers.clamp(16, most_registers),
         max_threads_per_block: header.max_threads,
         required_block: header.bounds.required_threads,
         required_cluster: header.bounds.required_cluster,
