@@ -52,6 +52,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("host_callbacks", 4),
     ("copies", 0),
     ("ptx_text", 2),
+    ("linking", 1),
     ("nvrtc", 1),
     ("cudarc", 2),
 ];

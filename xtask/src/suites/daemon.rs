@@ -76,10 +76,10 @@ impl Daemon {
         wait_for(&format!("process {pid} is listed as a client that has left"), || {
             let status = self.status().ok()?;
             let servers = status["servers"].as_array()?;
-            let departed = servers
+            let mut departed = servers
                 .iter()
                 .flat_map(|server| server["snapshot"]["departed"].as_array().into_iter().flatten());
-            let client = departed.filter(|client| client["pid"] == pid).next_back()?;
+            let client = departed.rfind(|client| client["pid"] == pid)?;
             Some(Counted { kernels: client["kernels"].as_u64()? })
         })
     }
