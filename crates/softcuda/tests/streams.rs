@@ -71,6 +71,37 @@ fn the_legacy_stream_and_blocking_streams_wait_for_each_other() {
     assert_eq!(read(memory, 1), [101]);
 }
 
+extern "C" fn linger(_: *mut c_void) {
+    std::thread::sleep(std::time::Duration::from_millis(50));
+}
+
+#[test]
+fn a_memset_of_memory_that_the_host_reads_waits() {
+    context();
+    let (mut pinned, mut managed) = (0usize, 0u64);
+    let bytes = 4096usize;
+    assert_eq!(cu!(cuMemHostAlloc(&mut pinned => *mut usize, bytes => usize, 0 => u32)), 0);
+    let attach_global = 1u32;
+    assert_eq!(
+        cu!(cuMemAllocManaged(&mut managed => *mut u64, bytes => usize, attach_global => u32)),
+        0
+    );
+    for (round, address) in (1u8..).zip([pinned as u64, managed, pinned as u64, managed]) {
+        // Whoever did not wait for what is queued before would read the value of before.
+        let nothing = std::ptr::null_mut::<c_void>();
+        assert_eq!(
+            cu!(cuLaunchHostFunc(0 => usize, linger => extern "C" fn(*mut c_void), nothing => *mut c_void)),
+            0
+        );
+        assert_eq!(cu!(cuMemsetD8_v2(address => u64, round => u8, bytes => usize)), 0);
+        // SAFETY: allocated above, of this size, and the device is done with it.
+        let seen = unsafe { std::slice::from_raw_parts(address as *const u8, bytes) };
+        assert!(seen.iter().all(|byte| *byte == round), "round {round}");
+    }
+    assert_eq!(cu!(cuMemFreeHost(pinned => usize)), 0);
+    assert_eq!(cu!(cuMemFree_v2(managed => u64)), 0);
+}
+
 extern "C" fn tell(sender: *mut c_void) {
     // SAFETY: the test's own sender, which outlives the call.
     let sender = unsafe { &*sender.cast::<mpsc::Sender<u32>>() };

@@ -8,21 +8,22 @@ use super::driver::Driver;
 use super::graph::kinds::NodeKind;
 use super::stream::find;
 use super::submit::submit;
+use crate::device::memory::AllocationKind;
 use crate::device::transfer::Fill;
 
 on_both_defaults! {
     fn cuMemsetD8_v2 / cuMemsetD8_v2_ptds(dstDevice: CUdeviceptr, uc: u8, N: usize)
-        |stream| fill(stream, dstDevice, 0, uc.into(), 1, N, 1);
+        |stream| fill_now(stream, dstDevice, 0, uc.into(), 1, N, 1);
     fn cuMemsetD16_v2 / cuMemsetD16_v2_ptds(dstDevice: CUdeviceptr, us: u16, N: usize)
-        |stream| fill(stream, dstDevice, 0, us.into(), 2, N, 1);
+        |stream| fill_now(stream, dstDevice, 0, us.into(), 2, N, 1);
     fn cuMemsetD32_v2 / cuMemsetD32_v2_ptds(dstDevice: CUdeviceptr, ui: u32, N: usize)
-        |stream| fill(stream, dstDevice, 0, ui, 4, N, 1);
+        |stream| fill_now(stream, dstDevice, 0, ui, 4, N, 1);
     fn cuMemsetD2D8_v2 / cuMemsetD2D8_v2_ptds(dstDevice: CUdeviceptr, dstPitch: usize, uc: u8, Width: usize, Height: usize)
-        |stream| fill(stream, dstDevice, dstPitch, uc.into(), 1, Width, Height);
+        |stream| fill_now(stream, dstDevice, dstPitch, uc.into(), 1, Width, Height);
     fn cuMemsetD2D16_v2 / cuMemsetD2D16_v2_ptds(dstDevice: CUdeviceptr, dstPitch: usize, us: u16, Width: usize, Height: usize)
-        |stream| fill(stream, dstDevice, dstPitch, us.into(), 2, Width, Height);
+        |stream| fill_now(stream, dstDevice, dstPitch, us.into(), 2, Width, Height);
     fn cuMemsetD2D32_v2 / cuMemsetD2D32_v2_ptds(dstDevice: CUdeviceptr, dstPitch: usize, ui: u32, Width: usize, Height: usize)
-        |stream| fill(stream, dstDevice, dstPitch, ui, 4, Width, Height);
+        |stream| fill_now(stream, dstDevice, dstPitch, ui, 4, Width, Height);
 }
 
 api! {
@@ -46,7 +47,30 @@ api! {
     }
 }
 
-/// Submits a fill; in all forms asynchronous but ordered, as on a real device.
+/// A fill that the host may read when the call returns: one of memory that the host reaches waits, one of device memory is
+/// merely ordered ("API synchronization behavior" of NVIDIA's documentation of the driver API).
+fn fill_now(
+    stream: CUstream,
+    address: u64,
+    pitch: usize,
+    value: u32,
+    element_bytes: u64,
+    width: usize,
+    height: usize,
+) -> Answer {
+    fill(stream, address, pitch, value, element_bytes, width, height)?;
+    let (driver, _, stream) = find(stream)?;
+    let is_of_the_host = driver.space.allocation_at(address).is_some_and(|allocation| {
+        use AllocationKind::{Host, Managed, Registered};
+        matches!(allocation.kind, Host { .. } | Registered { .. } | Managed)
+    });
+    if is_of_the_host && !stream.is_capturing() {
+        driver.engine.synchronize_stream(stream.id)?;
+    }
+    Ok(())
+}
+
+/// Submits a fill in its stream's order.
 fn fill(
     stream: CUstream,
     address: u64,
