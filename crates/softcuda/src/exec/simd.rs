@@ -1,7 +1,8 @@
 //! Vector levels: every instruction handler is compiled for three instruction sets, one is chosen at run time.
 //!
 //! Handlers are plain loops over lanes, marked `#[inline(always)]`; inlined into a function with target features they are
-//! vectorised for it.
+//! vectorised for it. A debug build has the baseline alone, which is three times as fast to compile, unless its environment
+//! says `OPENMPS_SOFT_LEVELS=all` (see `build.rs`).
 
 use super::code::{Flow, Frame, Ins, OpFn};
 use super::context::Context;
@@ -25,7 +26,7 @@ impl SimdLevel {
 
     /// This level, or the best one below it that the CPU has.
     pub fn min_available(self) -> Self {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
         {
             let avx2 = is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")
@@ -47,7 +48,7 @@ impl SimdLevel {
             };
             self.min(best)
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(not(all(target_arch = "x86_64", softcuda_all_levels)))]
         {
             Self::Baseline
         }
@@ -71,14 +72,14 @@ unsafe fn baseline<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask:
     unsafe { B::run(cx, ins, frame, mask) }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
 unsafe fn avx2<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
     // SAFETY: the caller's contract is `Body::run`'s.
     unsafe { B::run(cx, ins, frame, mask) }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
 #[target_feature(
     enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -93,9 +94,9 @@ pub(super) fn pick<B: Body>(level: SimdLevel) -> OpFn {
         return baseline::<B>;
     }
     match level {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
         SimdLevel::Avx512 => avx512::<B>,
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
         SimdLevel::Avx2 => avx2::<B>,
         _ => baseline::<B>,
     }
