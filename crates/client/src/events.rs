@@ -20,7 +20,7 @@ const INTERPROCESS: u32 = 4;
 /// An event that the program made.
 pub(crate) struct Event {
     pub(crate) token: usize,
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     number: u32,
     flags: u32,
     /// The last record.

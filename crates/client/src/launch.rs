@@ -68,7 +68,10 @@ pub(crate) unsafe fn launch(
     posted?;
     match client.launches {
         Launches::Asynchronous => Ok(()),
-        Launches::Blocking => target.synchronize(),
+        Launches::Blocking => {
+            target.synchronize()?;
+            target.backend.session.verdict()
+        }
     }
 }
 

@@ -105,6 +105,16 @@ impl Session {
         }
     }
 
+    /// What a synchronising call of the program returns once its waiting is done: the session's error, or, once, that of a launch which was posted and
+    /// which the driver then refused.
+    pub(crate) fn verdict(&self) -> Result {
+        self.check()?;
+        match self.memory.take_refusal() {
+            0 => Ok(()),
+            error => Err(CUresult(error)),
+        }
+    }
+
     fn is_alive(&self) -> bool {
         !self.health.is_lost() && !self.executor.is_closed() && self.memory.error() == 0
     }

@@ -172,6 +172,29 @@ impl SessionMemory {
         self.wake_sleepers();
     }
 
+    /// Leaves an error of one posted command for the client's next synchronisation; the first one not yet taken stays.
+    pub fn refuse(&self, error: u32) {
+        // Release: pairs with the acquire in `take_refusal`.
+        let _ = self.shared().refusal.0.compare_exchange(
+            0,
+            error,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Takes what [`Self::refuse`] left, 0 when there is nothing. Whoever has waited for a stream sees the refusals of all that was posted to it
+    /// before, since the executor leaves them before it submits the signal.
+    pub fn take_refusal(&self) -> u32 {
+        let word = &self.shared().refusal.0;
+        // Relaxed: a look that spares the exchange; the waiter's acquire of the completion word ordered it.
+        if word.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        // Acquire: pairs with the release in `refuse`.
+        word.swap(0, Ordering::Acquire)
+    }
+
     /// The session's first error as a `CUresult`, 0 while there is none.
     pub fn error(&self) -> u32 {
         self.shared().session_error.0.load(Ordering::Acquire)

@@ -209,7 +209,8 @@ pub(crate) unsafe fn cuCtxSynchronize() -> CUresult {
 pub(crate) unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult {
     run(|client| {
         let (backend, id) = or_current(client, ctx)?.backend()?;
-        backend.session.wait_all(id)
+        backend.session.wait_all(id)?;
+        backend.session.verdict()
     })
 }
 

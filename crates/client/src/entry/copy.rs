@@ -51,7 +51,11 @@ unsafe fn linear(
         let size_bytes = size_bytes as u64;
         let (to, from) = (to.end(client, size_bytes)?, from.end(client, size_bytes)?);
         // SAFETY: the caller's promise.
-        unsafe { copy(client, &target, to, from, Extent::linear(size_bytes), timing) }
+        unsafe { copy(client, &target, to, from, Extent::linear(size_bytes), timing) }?;
+        match timing {
+            Timing::Synchronous => target.backend.session.verdict(),
+            Timing::Asynchronous => Ok(()),
+        }
     })
 }
 

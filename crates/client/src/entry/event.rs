@@ -52,7 +52,11 @@ pub(crate) unsafe fn cuEventQuery(hEvent: CUevent) -> CUresult {
 }
 
 pub(crate) unsafe fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
-    run(|client| events::get(client, hEvent)?.synchronize())
+    run(|client| {
+        let event = events::get(client, hEvent)?;
+        event.synchronize()?;
+        event.context.backend()?.0.session.verdict()
+    })
 }
 
 pub(crate) unsafe fn cuEventElapsedTime_v2(

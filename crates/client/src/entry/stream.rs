@@ -44,7 +44,11 @@ pub(crate) unsafe fn cuStreamQuery(hStream: CUstream) -> CUresult {
 }
 
 pub(crate) unsafe fn cuStreamSynchronize(hStream: CUstream) -> CUresult {
-    run(|client| stream::target(client, hStream)?.synchronize())
+    run(|client| {
+        let target = stream::target(client, hStream)?;
+        target.synchronize()?;
+        target.backend.session.verdict()
+    })
 }
 
 pub(crate) unsafe fn cuStreamWaitEvent(hStream: CUstream, hEvent: CUevent, Flags: u32) -> CUresult {

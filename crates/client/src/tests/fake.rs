@@ -2,6 +2,7 @@
 //!
 //! It speaks the wire as a real one does and does every command at once, in ring order. Its only kernel adds a number to words.
 
+use cuda_abi::types::CUresult;
 use link::call;
 use link::completion::CompletionWords;
 use link::ring::{Command, Consumer};
@@ -21,6 +22,8 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(super) const DEVICE_WINDOW: Window = Window { base: 0x2000_0000_0000, size_bytes: 1 << 32 };
 const HOST_WINDOW: Window = Window { base: 0x2100_0000_0000, size_bytes: 1 << 32 };
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// A launch of so many blocks is refused by the fake's driver.
+pub(super) const REFUSED_GRID: u32 = 77;
 /// What the fake's device has.
 const MEMORY_BYTES: u64 = 64 << 20;
 
@@ -203,6 +206,10 @@ impl Executor {
             }
             Opcode::Launch => {
                 let (launch, rest) = command.parse::<wire::Launch>().unwrap();
+                if launch.grid[0] == REFUSED_GRID {
+                    self.memory.refuse(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES.0);
+                    return true;
+                }
                 add(&rest[launch.attributes as usize * size_of::<wire::LaunchAttribute>()..]);
                 0
             }

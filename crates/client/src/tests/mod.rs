@@ -294,6 +294,23 @@ fn modules_and_launches() {
     assert_eq!(launch(function, 1, 32, 0, null_mut()), CUresult::ERROR_INVALID_VALUE);
     assert_eq!(launch(CUfunction::NULL, 1, 32, 0, own), CUresult::ERROR_INVALID_HANDLE);
     assert_eq!(launch(CUfunction(0x5555), 1, 32, 0, own), CUresult::ERROR_INVALID_HANDLE);
+    // What only the driver refuses is told by the next call that waits, once.
+    let ends: [fn() -> CUresult; 3] = [
+        // SAFETY: handles of no object, which stand for the current context and its legacy stream.
+        || unsafe { cuCtxSynchronize() },
+        // SAFETY: as above.
+        || unsafe { cuStreamSynchronize(CUstream::NULL) },
+        || {
+            let mut word = 0_u32;
+            // SAFETY: memory of this test's own; host to host.
+            unsafe { cuMemcpy((&raw mut word).addr() as u64, (&raw const word).addr() as u64, 4) }
+        },
+    ];
+    for end in ends {
+        assert_eq!(launch(function, fake::REFUSED_GRID, 32, 0, own), CUresult::SUCCESS);
+        assert_eq!(end(), CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+        assert_eq!(end(), CUresult::SUCCESS);
+    }
     // A library's kernel, launched as a function, with packed parameters.
     let (mut library, mut kernel) = (CUlibrary::NULL, CUkernel::NULL);
     ok!(cuLibraryLoadData(

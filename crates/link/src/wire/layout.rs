@@ -41,6 +41,9 @@ pub struct Shared {
     pub wake_epoch: Line<AtomicU32>,
     /// The first asynchronous error of the session as a `CUresult`, 0 while there is none; written by the executor.
     pub session_error: Line<AtomicU32>,
+    /// The first error of a posted command that failed alone, as a `CUresult`, 0 while there is none; written by the executor, taken by
+    /// the client when it synchronises.
+    pub refusal: Line<AtomicU32>,
     /// Grows once a second while the executor lives; written by the executor.
     pub heartbeat: Line<AtomicU32>,
 }

@@ -15,7 +15,7 @@ use link::completion::CompletionWords;
 use link::ring::{Consumer, RingError};
 use link::session_memory::SessionMemory;
 use link::socket::Connection;
-use link::wire::command::NO_CALL;
+use link::wire::command::{NO_CALL, Opcode};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -217,6 +217,10 @@ impl Session {
         if slot != NO_CALL {
             call::answer(memory, slot, status.0, &self.state.reply)?;
         } else if !status.is_success() {
+            let alone = fails_alone(command.header.opcode)
+                && !self.state.handle.stopped()
+                && self.state.handle.ended().is_none()
+                && self.state.context().lost().is_none();
             if memory.error() == 0 {
                 log_server!(
                     "{}: a command of opcode {} failed: {status}",
@@ -224,8 +228,12 @@ impl Session {
                     command.header.opcode
                 );
             }
-            memory.fail(status.0);
-            self.state.counters().set_error(status.0);
+            if alone {
+                memory.refuse(status.0);
+            } else {
+                memory.fail(status.0);
+                self.state.counters().set_error(status.0);
+            }
         }
         if !status.is_success() && self.state.context().lost().is_some() {
             self.waker.wake();
@@ -270,6 +278,12 @@ impl Session {
         });
         wrong
     }
+}
+
+/// Whether a posted command that the driver refuses leaves everything after it as it was. A native program would have got the error from
+/// that very call and gone on. What makes an object or a signal does not fail alone: later commands, and waits, count on it.
+fn fails_alone(opcode: u16) -> bool {
+    opcode == Opcode::Launch as u16
 }
 
 /// What ends a session.

@@ -23,6 +23,7 @@ pub(crate) const ALL: &[super::Test] = &[
         "numbers_beyond_the_last_end_their_writer_only",
         numbers_beyond_the_last_end_their_writer_only,
     ),
+    ("a_refused_launch_is_reported_once", a_refused_launch_is_reported_once),
     ("the_forty_ninth_context_is_refused", the_forty_ninth_context_is_refused),
     ("memory_limits_hold", memory_limits_hold),
     ("memory_that_another_had_is_zero", memory_that_another_had_is_zero),
@@ -221,6 +222,25 @@ fn numbers_beyond_the_last_end_their_writer_only() {
         assert!(bad.connection.is_closed(), "{opcode:?}");
     }
     compute(&mut good, 1000);
+}
+
+fn a_refused_launch_is_reported_once() {
+    let mut server = Server::start();
+    let mut client = server.client();
+    let grant = client.grow(4096);
+    client.function(0, PTX, ADD_ONE, "add_one");
+    let arguments = parameters(grant.address, 1);
+    // More threads than a block may have: what a client of ours refuses itself, and the driver must.
+    client.launch(ADD_ONE, 0, 1, 4096, &arguments);
+    client.launch(ADD_ONE, 0, 1, 4096, &arguments);
+    client.finish(0).unwrap();
+    assert_eq!(client.memory.error(), 0, "the session goes on");
+    assert_eq!(client.memory.take_refusal(), CUresult::ERROR_INVALID_VALUE.0);
+    assert_eq!(client.memory.take_refusal(), 0);
+    client.launch(ADD_ONE, 0, 1, 128, &arguments);
+    client.finish(0).unwrap();
+    assert_eq!(client.memory.take_refusal(), 0);
+    assert_eq!(server.snapshot().clients[0].kernels, 1);
 }
 
 fn the_forty_ninth_context_is_refused() {
