@@ -31,6 +31,7 @@ mod run;
 mod schedule;
 mod simd;
 mod symbols;
+mod tensor;
 mod warp;
 mod window;
 

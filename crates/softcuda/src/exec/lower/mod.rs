@@ -12,6 +12,7 @@ mod opcode;
 mod operands;
 mod special;
 mod sync;
+mod tensor;
 mod transfer;
 pub(super) mod variables;
 
@@ -253,7 +254,8 @@ impl<'a> Lower<'a, '_> {
             "setmaxnreg" | "griddepcontrol" => Ok(()),
             _ => {
                 let special = self.lower_warp(&opcode, operands);
-                match special.or_else(|| self.lower_transfer(&opcode, operands)) {
+                let special = special.or_else(|| self.lower_transfer(&opcode, operands));
+                match special.or_else(|| self.lower_tensor(&opcode, operands)) {
                     Some(result) => result,
                     None => self.lower_computation(&opcode, operands),
                 }

@@ -55,6 +55,15 @@ impl<'a> Lower<'a, '_> {
         Ok((address, imm))
     }
 
+    /// The address of a matrix: shared or generic.
+    pub(super) fn matrix_address(
+        &mut self,
+        opcode: &Opcode<'_>,
+        operand: &Operand<'a>,
+    ) -> Result<(VReg, i64)> {
+        self.generic_address(operand, Self::side(opcode))
+    }
+
     fn side(opcode: &Opcode<'_>) -> Side {
         if opcode.has("shared") { Side::Shared } else { Side::Generic }
     }
@@ -239,6 +248,7 @@ impl<'a> Lower<'a, '_> {
             // The operand list is needed.
             dsts.push(self.ir.vreg(Width::W32));
         }
+        self.gather_warp();
         self.push(plain::<LoadMatrix>(), Kind::CrossLane, &dsts, &[address], imm, x);
         Ok(())
     }
@@ -257,6 +267,7 @@ impl<'a> Lower<'a, '_> {
         while sources.len() < 4 {
             sources.push(sources[1]);
         }
+        self.gather_warp();
         self.push(plain::<StoreMatrix>(), Kind::CrossLane, &[], &sources, imm, x);
         Ok(())
     }
@@ -265,6 +276,7 @@ impl<'a> Lower<'a, '_> {
         let [d, a] = operands else { return Err("it needs two operands".to_owned()) };
         let a = self.source(a, Width::W32, Type::B32)?;
         let d = self.destination(d, Width::W32, false)?;
+        self.gather_warp();
         self.push(plain::<MoveMatrix>(), Kind::CrossLane, &[d], &[a], 0, 0);
         Ok(())
     }

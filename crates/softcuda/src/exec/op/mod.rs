@@ -16,3 +16,4 @@ pub(super) mod matrix;
 pub(super) mod mbarrier;
 pub(super) mod moves;
 pub(super) mod runtime;
+pub(super) mod tensor;
