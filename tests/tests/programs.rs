@@ -53,6 +53,8 @@ const KERNELS: &[(&str, u64)] = &[
     ("copies", 0),
     ("ptx_text", 2),
     ("linking", 1),
+    ("virtual_memory", 1),
+    ("occupancy", 0),
     ("nvrtc", 1),
     ("cudarc", 2),
 ];

@@ -19,6 +19,7 @@ pub(crate) struct Backend {
     pub(crate) events: Numbers,
     pub(crate) modules: Numbers,
     pub(crate) functions: Numbers,
+    pub(crate) memories: Numbers,
     pub(crate) callbacks: Callbacks,
     /// Keeps host memory away from the addresses of device memory.
     pub(crate) _device_window: Option<Reservation>,

@@ -16,6 +16,7 @@ use crate::module::{Function, Module};
 use crate::pool::Pool;
 use crate::session::Result;
 use crate::stream::Stream;
+use crate::virtual_memory::{MemoryHandle, VirtualRanges};
 use crate::visible::{Identity, Order, visible};
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
@@ -51,6 +52,8 @@ pub(crate) struct Client {
     pub(crate) kernels: Table<Kernel>,
     pub(crate) links: Table<LinkState>,
     pub(crate) pools: Table<Pool>,
+    pub(crate) memories: Table<MemoryHandle>,
+    pub(crate) virtual_ranges: VirtualRanges,
     pub(crate) memory: MemoryMap,
     control: Mutex<Connection>,
     state: AtomicU8,
@@ -116,6 +119,8 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         kernels: Table::new(Kind::Kernel),
         links: Table::new(Kind::Link),
         pools,
+        memories: Table::new(Kind::Memory),
+        virtual_ranges: VirtualRanges::default(),
         memory: MemoryMap::default(),
         control: Mutex::new(connection),
         state: AtomicU8::new(STARTED),

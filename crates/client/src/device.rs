@@ -37,13 +37,14 @@ pub(crate) struct Device {
 
 /// What a client is told otherwise than the driver says it, since it does not hold behind a server: kernels reach only memory of the session,
 /// registered memory has another device address, handles of other processes cannot be opened.
-const OVERRIDES: [(CUdevice_attribute, i32); 8] = [
+const OVERRIDES: [(CUdevice_attribute, i32); 9] = [
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS, 0),
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0),
     (CUdevice_attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0),
     (CUdevice_attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0),
     (CUdevice_attribute::IPC_EVENT_SUPPORTED, 0),
-    (CUdevice_attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0),
+    (CUdevice_attribute::HANDLE_TYPE_FABRIC_SUPPORTED, 0),
+    (CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0),
     (CUdevice_attribute::GPU_DIRECT_RDMA_SUPPORTED, 0),
     (CUdevice_attribute::MULTICAST_SUPPORTED, 0),
 ];
@@ -93,6 +94,16 @@ impl Device {
     /// The backend, if any context has been opened.
     pub(crate) fn opened(&self) -> Option<&'static Backend> {
         self.backend.get().copied()
+    }
+
+    /// The backend, for what belongs to the device and to no context: opened if none has been.
+    pub(crate) fn session(&self, client: &'static Client) -> Result<&'static Backend> {
+        if let Some(backend) = self.opened() {
+            return Ok(backend);
+        }
+        let (backend, _) = self.open_context(client)?;
+        self.close_context(client);
+        Ok(backend)
     }
 
     /// Has the server open a context; returns its number.
@@ -154,6 +165,7 @@ fn make_backend(
         events: Numbers::default(),
         modules: Numbers::default(),
         functions: Numbers::default(),
+        memories: Numbers::default(),
         callbacks: Callbacks::default(),
         _device_window: device_window,
     })

@@ -18,6 +18,7 @@ pub(crate) enum Kind {
     Event,
     Pool,
     Link,
+    Memory,
 }
 
 const INDEX_BITS: u32 = 20;

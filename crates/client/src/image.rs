@@ -5,14 +5,17 @@ use crate::session::Result;
 use core::ffi::c_void;
 use cuda_abi::image::{Accepts, Code, Image, ImageError, Target};
 use cuda_abi::types::{CUdevice_attribute, CUjit_option, CUresult};
+use link::wire::attach::DeviceCode;
 
-/// What a device executes. The software GPU takes PTX alone; it says so in its name.
+/// What a device executes, as its server says.
 pub(crate) fn target_of(device: &Device) -> Target {
-    let software = device.info.name.contains("Software GPU");
     Target {
         major: device.limit(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR, 5),
         minor: device.limit(CUdevice_attribute::COMPUTE_CAPABILITY_MINOR, 0),
-        accepts: if software { Accepts::PtxOnly } else { Accepts::MachineCode },
+        accepts: match device.info.code {
+            DeviceCode::PtxOnly => Accepts::PtxOnly,
+            DeviceCode::MachineCode => Accepts::MachineCode,
+        },
     }
 }
 

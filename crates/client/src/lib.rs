@@ -48,6 +48,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod virtual_memory;
 mod visible;
 
 use cuda_abi::boundary::AbsentCalls;

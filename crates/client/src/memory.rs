@@ -84,7 +84,7 @@ fn free_area(client: &Client, area: &Area) -> Result {
             }
             None => Ok(()),
         },
-        Kind::Global | Kind::Alias { .. } => Ok(()),
+        Kind::Global | Kind::Alias { .. } | Kind::Mapped { .. } => Ok(()),
     }
 }
 

@@ -31,6 +31,11 @@ pub(crate) enum Kind {
         /// The device's address of the same bytes, once it was asked for.
         alias: OnceLock<Alias>,
     },
+    /// `cuMemMap`: memory of one device that was created apart from its addresses.
+    Mapped {
+        /// Whether it can be exported as a descriptor.
+        shareable: bool,
+    },
     /// The device's addresses of registered pages.
     Alias {
         /// The program's address of the first page.
@@ -76,7 +81,7 @@ impl Area {
 
     /// Whether this process can read and write it through its address.
     pub(crate) fn is_host(&self) -> bool {
-        !matches!(self.kind, Kind::Device | Kind::Pool { .. } | Kind::Global)
+        !matches!(self.kind, Kind::Device | Kind::Pool { .. } | Kind::Global | Kind::Mapped { .. })
     }
 
     /// Whether the executor reaches it at the same address.
@@ -162,10 +167,32 @@ impl MemoryMap {
         match self.find(address) {
             None if address == 0 => Err(CUresult::ERROR_INVALID_VALUE),
             None => Ok(Reach::Private),
-            Some(area) if !area.contains(address, size_bytes) => Err(CUresult::ERROR_INVALID_VALUE),
+            Some(area)
+                if !area.contains(address, size_bytes)
+                    && !self.continues(&area, address, size_bytes) =>
+            {
+                Err(CUresult::ERROR_INVALID_VALUE)
+            }
             Some(area) if area.is_shared() => Ok(Reach::Shared(area)),
             Some(_) => Ok(Reach::Private),
         }
+    }
+
+    /// Whether a range that begins in `area` goes on through mappings that follow each other without gaps.
+    fn continues(&self, area: &Area, address: u64, size_bytes: u64) -> bool {
+        let is_mapped = |area: &Area| matches!(area.kind, Kind::Mapped { .. });
+        let Some(end) = address.checked_add(size_bytes).filter(|_| is_mapped(area)) else {
+            return false;
+        };
+        let areas = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut next = area.base + area.size_bytes;
+        while next < end {
+            match areas.get(&next).filter(|area| is_mapped(area)) {
+                Some(area) => next += area.size_bytes,
+                None => return false,
+            }
+        }
+        true
     }
 
     /// As [`Self::reach`], for what must be memory that the device reaches.
@@ -180,6 +207,19 @@ impl MemoryMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mappings_that_follow_each_other_are_one_end_of_a_copy() {
+        let map = MemoryMap::default();
+        for base in [0x1000, 0x2000, 0x4000] {
+            map.insert(Area::new(base, 0x1000, Kind::Mapped { shareable: false }, 0, 0));
+        }
+        map.insert(Area::new(0x5000, 0x1000, Kind::Device, 1, 0));
+        assert!(matches!(map.reach(0x1800, 0x1800), Ok(Reach::Shared(_))));
+        assert!(map.reach(0x1800, 0x1801).is_err());
+        assert!(map.reach(0x4000, 0x1001).is_err(), "what follows is no mapping");
+        assert!(map.reach(0x1000, u64::MAX).is_err());
+    }
 
     #[test]
     fn ranges_are_found_by_any_address_inside() {

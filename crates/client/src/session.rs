@@ -19,6 +19,7 @@ use link::wire::attach::RegionFile;
 use link::wire::command::{
     EventRecord, NO_CALL, Opcode, RegionMap, RegionUnmap, Signal, StreamCreate, StreamDestroy,
 };
+use link::wire::virtual_memory::{MemoryFile, MemoryNumber};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -373,6 +374,28 @@ impl Session {
             CUresult::ERROR_MPS_RPC_FAILURE
         })?;
         self.call(context, Opcode::RegionMap, &[region.as_bytes()]).map(drop)
+    }
+
+    /// Gives the executor memory of another process, as number `memory`.
+    pub(crate) fn import_memory(&self, file: BorrowedFd<'_>, memory: u32) -> Result {
+        let _together = self.mapping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.check()?;
+        self.executor.send(&MemoryFile { memory }, &[file], SEND_TIMEOUT).map_err(|error| {
+            crate::error!("a descriptor of memory could not be sent: {error}");
+            CUresult::ERROR_INVALID_VALUE
+        })?;
+        let body = MemoryNumber { memory, reserved: 0 };
+        self.call(0, Opcode::MemoryImport, &[body.as_bytes()]).map(drop)
+    }
+
+    /// A descriptor of the memory with that number.
+    pub(crate) fn export_memory(&self, memory: u32) -> Result<OwnedFd> {
+        let _together = self.mapping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let body = MemoryNumber { memory, reserved: 0 };
+        self.call(0, Opcode::MemoryExport, &[body.as_bytes()])?;
+        let received = self.executor.receive::<MemoryFile>(SEND_TIMEOUT);
+        let mut received = received.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)?;
+        received.descriptors.pop().ok_or(CUresult::ERROR_MPS_RPC_FAILURE)
     }
 
     /// Takes a region out of the executor; its work is done.

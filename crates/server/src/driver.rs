@@ -10,6 +10,9 @@ use thiserror::Error;
 /// Where no MPS daemon can be: a server must never become a client, NVIDIA's or ours.
 const NO_PIPE_DIRECTORY: &str = "/dev/null/none";
 
+/// A symbol that the software GPU's driver exports besides CUDA's.
+const SOFTWARE_MARK: &std::ffi::CStr = c"openmps_software_gpu";
+
 /// Why there is no driver.
 #[derive(Debug, Error)]
 pub(crate) enum DriverError {
@@ -35,6 +38,7 @@ pub(crate) enum DriverError {
 #[derive(Clone, Copy)]
 pub(crate) struct Driver {
     table: &'static DriverTable,
+    is_software: bool,
 }
 
 impl Deref for Driver {
@@ -63,12 +67,20 @@ impl Driver {
         };
         // SAFETY: a CUDA driver's symbols have the prototypes of the CUDA driver API, and the library is never closed.
         let table = unsafe { DriverTable::load(resolve) };
+        // SAFETY: only looked for.
+        let is_software =
+            unsafe { library.get::<*const c_void>(SOFTWARE_MARK.to_bytes_with_nul()) }.is_ok();
         std::mem::forget(library);
-        let driver = Self { table: Box::leak(Box::new(table)) };
+        let driver = Self { table: Box::leak(Box::new(table)), is_software };
         // SAFETY: no arguments but flags.
         let initialised = unsafe { driver.cuInit(0) };
         initialised.ok().map_err(|result| DriverError::Refused { call: "cuInit", result })?;
         Ok(driver)
+    }
+
+    /// Whether it is the software GPU, which runs PTX and no machine code.
+    pub(crate) fn is_software(self) -> bool {
+        self.is_software
     }
 
     /// The handle of device `ordinal`.

@@ -8,8 +8,12 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum ToExecutor {
     /// The first message; comes with the file of [`crate::counters::CounterPage`]. Answered by `Ready` or `Failed`.
     Start {
-        /// Index of the device.
+        /// The driver's number of the device.
         device: u32,
+        /// Its place among the devices that the server serves.
+        index: u32,
+        /// How many those are.
+        devices: u32,
     },
     /// A client's first context here. Answered by `SessionOpened` or `SessionRefused`.
     OpenSession(OpenSession),
@@ -49,6 +53,15 @@ pub(crate) struct OpenSession {
     pub(crate) host_window: Window,
     /// Device memory that it may be granted in all; absent: what the device has.
     pub(crate) memory_limit_bytes: Option<u64>,
+}
+
+/// Where granted memory is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Placement {
+    /// In the session's device window.
+    Window,
+    /// Wherever the client maps it: the address of the answer is a key.
+    Piece,
 }
 
 /// Answer to a wish for memory.
@@ -98,12 +111,14 @@ pub(crate) enum FromExecutor {
         session: u64,
         /// At least this much.
         size_bytes: u64,
+        /// Where it is to be.
+        placement: Placement,
     },
-    /// A session has unmapped a grant.
+    /// A session has unmapped a grant, or given up a piece.
     Released {
         /// Which.
         session: u64,
-        /// First address of the grant.
+        /// First address of the grant, or the piece's key.
         address: u64,
     },
     /// A client has broken the protocol; its session takes no more commands. The keeper disconnects it.

@@ -9,6 +9,12 @@ pub mod ptx;
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
+/// What a server knows this driver by: it runs PTX and no machine code.
+#[unsafe(no_mangle)]
+pub extern "C" fn openmps_software_gpu() -> u32 {
+    1
+}
+
 /// Counts a call of a function that is not there; the first of each is named in the log.
 fn absent(index: usize) {
     static CALLS: cuda_abi::boundary::AbsentCalls = cuda_abi::boundary::AbsentCalls::new();

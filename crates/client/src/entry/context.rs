@@ -248,3 +248,20 @@ pub(crate) unsafe fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> CUresult 
         Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED)
     })
 }
+
+/// All multiprocessors that the client has.
+pub(crate) unsafe fn cuCtxGetExecAffinity(
+    pExecAffinity: *mut CUexecAffinityParam,
+    type_: CUexecAffinityType,
+) -> CUresult {
+    run(|client| {
+        if type_ != CUexecAffinityType::SM_COUNT {
+            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+        }
+        let device = client.device(current::context()?.device)?;
+        let val = device.limit(CUdevice_attribute::MULTIPROCESSOR_COUNT, 1);
+        let param = CUexecAffinityParam_v1_param { smCount: CUexecAffinitySmCount { val } };
+        put!(pExecAffinity, CUexecAffinityParam { type_, param });
+        Ok(())
+    })
+}

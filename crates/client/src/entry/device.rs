@@ -222,6 +222,40 @@ pub(crate) unsafe fn cuDeviceGetExecAffinitySupport(
     })
 }
 
+pub(crate) unsafe fn cuDeviceGetTexture1DLinearMaxWidth(
+    maxWidthInElements: *mut usize,
+    format: CUarray_format,
+    numChannels: u32,
+    dev: CUdevice,
+) -> CUresult {
+    run(|client| {
+        let device = client.device(dev)?;
+        let texel = texel_bytes(format, numChannels).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let most = device.info.linear_texture_texels[texel.ilog2() as usize];
+        if most == 0 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        put!(maxWidthInElements, most as usize);
+        Ok(())
+    })
+}
+
+/// Bytes of a texel: 1 to 16; `None` for compressed and unknown formats.
+pub(crate) fn texel_bytes(format: CUarray_format, channels: u32) -> Option<u32> {
+    use CUarray_format as F;
+    let channel = match format {
+        F::UNSIGNED_INT8 | F::SIGNED_INT8 => 1,
+        F::UNSIGNED_INT16 | F::SIGNED_INT16 | F::HALF => 2,
+        F::UNSIGNED_INT32 | F::SIGNED_INT32 | F::FLOAT => 4,
+        F::UNORM_INT8X1 | F::UNORM_INT8X2 | F::UNORM_INT8X4 => 1,
+        F::SNORM_INT8X1 | F::SNORM_INT8X2 | F::SNORM_INT8X4 => 1,
+        F::UNORM_INT16X1 | F::UNORM_INT16X2 | F::UNORM_INT16X4 => 2,
+        F::SNORM_INT16X1 | F::SNORM_INT16X2 | F::SNORM_INT16X4 => 2,
+        _ => return None,
+    };
+    matches!(channels, 1 | 2 | 4).then_some(channel * channels)
+}
+
 #[cfg(test)]
 mod tests {
     use super::parse_bus_id;

@@ -88,7 +88,7 @@ pub(crate) unsafe fn cuLaunchKernelEx(
 ///
 /// # Safety
 /// `attrs` is null or has `count` elements.
-unsafe fn attributes(
+pub(super) unsafe fn attributes(
     attrs: *const CUlaunchAttribute,
     count: u32,
 ) -> crate::session::Result<Vec<LaunchAttribute>> {

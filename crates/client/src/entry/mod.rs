@@ -52,6 +52,8 @@ mod pool;
 mod primary;
 mod stream;
 mod stream_info;
+mod tensor_map;
+mod virtual_memory;
 
 pub(crate) use context::*;
 pub(crate) use copy::*;
@@ -74,6 +76,8 @@ pub(crate) use pool::*;
 pub(crate) use primary::*;
 pub(crate) use stream::*;
 pub(crate) use stream_info::*;
+pub(crate) use tensor_map::*;
+pub(crate) use virtual_memory::*;
 
 fn not_null<T>(pointer: *const T) -> Result {
     if pointer.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }

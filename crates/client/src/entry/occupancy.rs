@@ -6,7 +6,9 @@ use crate::current;
 use crate::library::function_of;
 use crate::session::Result;
 use cuda_abi::types::*;
-use link::wire::command::{Occupancy, OccupancyReply};
+use link::wire::command::{Occupancy, OccupancyReply, Opcode};
+use link::wire::query::{ClusterOccupancy, ClusterReply, MAX_ACTIVE_CLUSTERS, MAX_CLUSTER_SIZE};
+use zerocopy::IntoBytes;
 
 fn ask(client: &Client, func: CUfunction, question: Occupancy) -> Result<OccupancyReply> {
     function_of(client, func.0, &current::context()?)?.occupancy(question)
@@ -164,4 +166,57 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
         put!(dynamicSmemSize, share as usize);
         Ok(())
     })
+}
+
+/// Asks a question about clusters.
+///
+/// # Safety
+/// `config` is null or valid, with its attributes.
+unsafe fn ask_cluster(
+    out: *mut i32,
+    func: CUfunction,
+    config: *const CUlaunchConfig,
+    question: u32,
+) -> CUresult {
+    run(|client| {
+        not_null(out)?;
+        not_null(config)?;
+        // SAFETY: not null; the caller's structure.
+        let c = unsafe { config.read() };
+        // SAFETY: the caller's array.
+        let attributes = unsafe { super::launch::attributes(c.attrs, c.numAttrs) }?;
+        let context = current::context()?;
+        let function = function_of(client, func.0, &context)?;
+        let (backend, id) = function.context.backend()?;
+        let body = ClusterOccupancy {
+            function: function.number,
+            question,
+            grid: [c.gridDimX, c.gridDimY, c.gridDimZ],
+            block: [c.blockDimX, c.blockDimY, c.blockDimZ],
+            dynamic_shared_bytes: c.sharedMemBytes,
+            attributes: attributes.len() as u32,
+        };
+        let parts = [body.as_bytes(), attributes.as_bytes()];
+        let reply: ClusterReply = backend.session.call_for(id, Opcode::ClusterOccupancy, &parts)?;
+        put!(out, reply.value);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
+    numClusters: *mut i32,
+    func: CUfunction,
+    config: *const CUlaunchConfig,
+) -> CUresult {
+    // SAFETY: the caller's structure.
+    unsafe { ask_cluster(numClusters, func, config, MAX_ACTIVE_CLUSTERS) }
+}
+
+pub(crate) unsafe fn cuOccupancyMaxPotentialClusterSize(
+    clusterSize: *mut i32,
+    func: CUfunction,
+    config: *const CUlaunchConfig,
+) -> CUresult {
+    // SAFETY: the caller's structure.
+    unsafe { ask_cluster(clusterSize, func, config, MAX_CLUSTER_SIZE) }
 }

@@ -71,7 +71,9 @@ fn known(
         A::RANGE_SIZE | A::MAPPING_SIZE => Value::Word(area.size_bytes),
         A::MAPPING_BASE_ADDR => Value::Word(area.base),
         A::MAPPED => Value::Bool(true),
-        A::ALLOWED_HANDLE_TYPES => Value::Word(0),
+        A::ALLOWED_HANDLE_TYPES => {
+            Value::Word(matches!(area.kind, Kind::Mapped { shareable: true }).into())
+        }
         // Read and write.
         A::ACCESS_FLAGS => Value::Int(3),
         A::MEMPOOL_HANDLE => Value::Word(match area.kind {

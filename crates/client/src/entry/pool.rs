@@ -201,3 +201,57 @@ pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUr
         memory::free(client, dptr)
     })
 }
+
+/// The device of a location: pools are there for memory on a device only.
+fn place(
+    client: &'static Client,
+    location: *const CUmemLocation,
+    type_: CUmemAllocationType,
+) -> Result<&'static crate::device::Device> {
+    not_null(location)?;
+    // SAFETY: not null; the caller's structure.
+    let location = unsafe { location.read() };
+    if type_ != CUmemAllocationType::PINNED || location.type_.0 != LOCATION_DEVICE {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    client.device(location.id)
+}
+
+pub(crate) unsafe fn cuMemGetDefaultMemPool(
+    pool_out: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    type_: CUmemAllocationType,
+) -> CUresult {
+    run(|client| {
+        put!(pool_out, CUmemoryPool(place(client, location, type_)?.default_pool.token));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemGetMemPool(
+    out: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    type_: CUmemAllocationType,
+) -> CUresult {
+    run(|client| {
+        let device = place(client, location, type_)?;
+        put!(out, CUmemoryPool(current_pool(client, device.ordinal)?.token));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemSetMemPool(
+    location: *mut CUmemLocation,
+    type_: CUmemAllocationType,
+    handle: CUmemoryPool,
+) -> CUresult {
+    run(|client| {
+        let device = place(client, location, type_)?;
+        let pool = pool(client, handle)?;
+        if pool.device != device.ordinal {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        *device.pool.lock().unwrap_or_else(PoisonError::into_inner) = pool;
+        Ok(())
+    })
+}

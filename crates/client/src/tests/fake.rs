@@ -90,6 +90,9 @@ fn welcome() -> Welcome {
         total_memory_bytes: MEMORY_BYTES,
         attributes,
         stream_priorities: (0, -5),
+        code: DeviceCode::PtxOnly,
+        granularity_bytes: (2 << 20, 2 << 20),
+        linear_texture_texels: [1 << 28; 5],
     };
     Welcome {
         protocol: PROTOCOL_VERSION,

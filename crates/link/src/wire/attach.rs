@@ -101,6 +101,22 @@ pub struct DeviceInfo {
     pub attributes: Vec<(i32, i32)>,
     /// Stream priorities: (least, greatest), as `cuCtxGetStreamPriorityRange` gives them.
     pub stream_priorities: (i32, i32),
+    /// What code it runs.
+    pub code: DeviceCode,
+    /// `cuMemGetAllocationGranularity`: (minimum, recommended), in bytes.
+    pub granularity_bytes: (u64, u64),
+    /// `cuDeviceGetTexture1DLinearMaxWidth` for texels of 1, 2, 4, 8 and 16 bytes; 0 where the driver does not say.
+    pub linear_texture_texels: [u64; 5],
+}
+
+/// What code a device runs, besides PTX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceCode {
+    /// None: it is software.
+    PtxOnly,
+    /// Its own machine code.
+    MachineCode,
 }
 
 /// What a client asks of the server on its socket, one at a time.

@@ -129,6 +129,28 @@ opcodes! {
     LimitGet = 70,
     /// Called.
     LimitSet = 71,
+    /// Called: [`super::query::ClusterReply`].
+    ClusterOccupancy = 100,
+    /// Called: [`super::query::TensorMapReply`].
+    TensorMapEncode = 101,
+    /// Called: [`super::virtual_memory::AddressReply`].
+    AddressReserve = 110,
+    /// Called; nothing is mapped there.
+    AddressFree = 111,
+    /// Called: memory without an address, under the number that the client chose.
+    MemoryCreate = 112,
+    /// Called; what is mapped stays until it is unmapped.
+    MemoryRelease = 113,
+    /// Called.
+    MemoryMap = 114,
+    /// Called; the client has waited for its own work first.
+    MemoryUnmap = 115,
+    /// Called.
+    MemorySetAccess = 116,
+    /// Called: the memory's descriptor has been sent over the session socket when the answer comes.
+    MemoryExport = 117,
+    /// Called; the descriptor waits in the session socket.
+    MemoryImport = 118,
 }
 
 macro_rules! wire_struct {
@@ -541,6 +563,8 @@ pub const REGION_PLAIN: u32 = 0;
 pub const REGION_PINNED: u32 = 1;
 /// [`FunctionSetAttribute::attribute`] that stands for `cuFuncSetCacheConfig`.
 pub const CACHE_CONFIG: i32 = -1;
+
+pub(super) use wire_struct;
 
 #[cfg(test)]
 mod tests {

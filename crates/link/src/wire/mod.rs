@@ -4,7 +4,9 @@ pub mod attach;
 pub mod command;
 pub mod daemon;
 pub mod layout;
+pub mod query;
 pub mod ui;
+pub mod virtual_memory;
 
 /// Version of everything in this module. Peers with another version are refused with a message that names both.
 pub const PROTOCOL_VERSION: u32 = 1;

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Largest stack per thread that a client may raise the shared context's to; it costs memory for every resident thread.
 const MAX_STACK_BYTES: u64 = 64 << 10;
 /// More than any driver knows.
-const MAX_ATTRIBUTES: u32 = 32;
+pub(super) const MAX_ATTRIBUTES: u32 = 32;
 
 impl State {
     pub(super) fn launch(&mut self, wanted: Launch, rest: &[u8]) -> Result<(), Failure> {
@@ -173,7 +173,8 @@ fn split(wanted: Launch, mut rest: &[u8]) -> Result<(Vec<CUlaunchAttribute>, &[u
     Ok((attributes, parameters))
 }
 
-fn translate(attribute: &LaunchAttribute) -> Result<CUlaunchAttribute, Failure> {
+/// A client's launch attribute as the driver takes it; those that hold handles are refused.
+pub(super) fn translate(attribute: &LaunchAttribute) -> Result<CUlaunchAttribute, Failure> {
     let id = CUlaunchAttributeID(attribute.id);
     // Those whose value holds a handle would let the driver follow a client's number.
     let holds_handle = [

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::failure::Failure;
 use super::session::DeliveredGrant;
 use super::state::State;
-use crate::executor_link::{FromExecutor, GrantOutcome, OpenSession};
+use crate::executor_link::{FromExecutor, GrantOutcome, OpenSession, Placement};
 use crate::policy::ranges::Ranges;
 use cuda_abi::types::*;
 use link::completion::CompletionWords;
@@ -16,7 +16,7 @@ use link::wire::command::{
     RegionUnmap, Release, StreamWriteValue,
 };
 use link::wire::layout::COMPLETION_BYTES;
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr;
@@ -30,7 +30,7 @@ const REGISTER_FLAGS: u32 = 1 | 2;
 /// The keeper answers at once, or is gone.
 const GRANT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The client sends a region's file before the command.
-const FILE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const FILE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RegionKind {
@@ -44,10 +44,10 @@ pub(crate) struct Memory {
     host: Reservation,
     completion_base: u64,
     completion_device_base: u64,
-    socket: Connection,
+    pub(super) socket: Connection,
     grants_from_keeper: Receiver<DeliveredGrant>,
     limit_bytes: Option<u64>,
-    granted_bytes: u64,
+    pub(super) granted_bytes: u64,
     grants: BTreeMap<u64, u64>,
     regions: BTreeMap<u64, (u64, RegionKind)>,
     /// Device memory, pinned regions and globals: what copies and kernels may name.
@@ -184,11 +184,16 @@ impl Memory {
 }
 
 impl State {
-    pub(super) fn grow(&mut self, wanted: Grow) -> Result<(), Failure> {
+    /// Asks the keeper for memory: its address or key, its length and its descriptor.
+    pub(super) fn ask_keeper(
+        &mut self,
+        size_bytes: u64,
+        placement: Placement,
+    ) -> Result<(u64, u64, OwnedFd), Failure> {
         // An answer that came after its question was given up.
         while self.memory.grants_from_keeper.try_recv().is_ok() {}
         let session = self.handle.id;
-        self.shared.tell(&FromExecutor::Grant { session, size_bytes: wanted.size_bytes });
+        self.shared.tell(&FromExecutor::Grant { session, size_bytes, placement });
         let delivered = self.memory.grants_from_keeper.recv_timeout(GRANT_TIMEOUT);
         let DeliveredGrant { outcome, memory } =
             delivered.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)?;
@@ -197,6 +202,12 @@ impl State {
             GrantOutcome::Refused(code) => return Err(Failure::Cuda(CUresult(code))),
         };
         let file = memory.ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
+        Ok((at, size_bytes, file))
+    }
+
+    pub(super) fn grow(&mut self, wanted: Grow) -> Result<(), Failure> {
+        let (at, size_bytes, file) = self.ask_keeper(wanted.size_bytes, Placement::Window)?;
+        let session = self.handle.id;
         if let Err(code) = self.map_grant(&file, at, size_bytes) {
             self.shared.tell(&FromExecutor::Released { session, address: at });
             return Err(code.into());
@@ -209,19 +220,31 @@ impl State {
         Ok(())
     }
 
+    /// Takes memory over that a descriptor stands for.
+    pub(super) fn import_memory(
+        &self,
+        file: BorrowedFd<'_>,
+    ) -> Result<CUmemGenericAllocationHandle, CUresult> {
+        let mut memory = CUmemGenericAllocationHandle::default();
+        let descriptor = ptr::without_provenance_mut::<c_void>(file.as_raw_fd() as usize);
+        let kind = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
+        // SAFETY: the descriptor is open; `memory` is written.
+        self.context().check(unsafe {
+            self.driver().cuMemImportFromShareableHandle(&mut memory, descriptor, kind)
+        })?;
+        Ok(memory)
+    }
+
     fn map_grant(&self, file: &impl AsFd, at: u64, size_bytes: u64) -> Result<(), CUresult> {
         let (driver, context) = (self.driver(), self.context());
-        let mut memory = CUmemGenericAllocationHandle::default();
-        let descriptor = ptr::without_provenance_mut::<c_void>(file.as_fd().as_raw_fd() as usize);
+        let memory = self.import_memory(file.as_fd())?;
         let access = CUmemAccessDesc {
             location: CUmemLocation { type_: CUmemLocationType::DEVICE, id: context.device() },
             flags: CUmemAccess_flags::READWRITE,
         };
-        // SAFETY: the descriptor is open; `memory` is written; the range lies in this session's reservation and is free. The mapping
-        // keeps the memory, so the handle can go.
+        // SAFETY: the handle is live; the range lies in this session's reservation and is free. The mapping keeps the memory, so the
+        // handle can go.
         unsafe {
-            let kind = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
-            context.check(driver.cuMemImportFromShareableHandle(&mut memory, descriptor, kind))?;
             let mapped = context.check(driver.cuMemMap(at, size_bytes as usize, 0, memory, 0));
             let _ = driver.cuMemRelease(memory);
             mapped?;

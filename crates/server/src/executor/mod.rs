@@ -16,15 +16,18 @@ mod meter;
 mod module;
 mod monitor;
 mod printing;
+mod query;
 mod session;
 mod state;
 mod stream;
 mod teardown;
+mod virtual_memory;
 
 use crate::counters::CounterPage;
 use crate::driver::Driver;
 use crate::executor_link::{FromExecutor, OpenSession, ToExecutor};
 use crate::log::log_server;
+use crate::policy::reservations::Reservations;
 use context::Context;
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, Received, SocketError};
@@ -35,7 +38,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Longest that one message to the keeper may wait for room.
@@ -87,7 +90,8 @@ pub fn run(options: &Options) -> ExitCode {
 fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
     let Received { message, descriptors } =
         keeper.receive::<ToExecutor>(KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
-    let (ToExecutor::Start { device }, Some(page)) = (message, descriptors.into_iter().next())
+    let (ToExecutor::Start { device, index, devices }, Some(page)) =
+        (message, descriptors.into_iter().next())
     else {
         return Err("the keeper's first message is not Start with a counter page".into());
     };
@@ -103,7 +107,8 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
         Ok((context, counters, console)) => {
             let ready = FromExecutor::Ready { stream_priorities: context.stream_priorities() };
             keeper.send(&ready, &[], KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
-            let shared = Arc::new(Shared { context, counters, console, keeper });
+            let reservations = Mutex::new(Reservations::new(index, devices));
+            let shared = Arc::new(Shared { context, counters, console, reservations, keeper });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
             Ok(Executor { shared, monitor, sessions: HashMap::new() })
         }
@@ -120,6 +125,8 @@ pub(crate) struct Shared {
     pub(crate) context: Context,
     pub(crate) counters: CounterPage,
     pub(crate) console: Console,
+    /// Addresses that clients have reserved.
+    pub(crate) reservations: Mutex<Reservations>,
     keeper: Connection,
 }
 

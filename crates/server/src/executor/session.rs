@@ -134,6 +134,7 @@ pub(crate) fn open(
         events: Default::default(),
         memory,
         modules: Modules::default(),
+        virtual_memory: Default::default(),
         printing: Default::default(),
         meter: Default::default(),
         last_function: None,

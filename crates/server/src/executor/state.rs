@@ -9,6 +9,7 @@ use super::module::Modules;
 use super::printing::Printing;
 use super::session::SessionHandle;
 use super::stream::Streams;
+use super::virtual_memory::VirtualMemory;
 use crate::counters::Counters;
 use crate::driver::Driver;
 use cuda_abi::types::*;
@@ -36,6 +37,7 @@ pub(crate) struct State {
     pub(super) events: HashMap<u32, CUevent>,
     pub(super) memory: Memory,
     pub(super) modules: Modules,
+    pub(super) virtual_memory: VirtualMemory,
     pub(super) printing: Printing,
     pub(super) meter: Meter,
     /// The function launched last, for the log.
@@ -129,6 +131,19 @@ impl State {
             Opcode::OutputTake => self.output_take(),
             Opcode::LimitGet => self.limit_get(parse(command)?.0),
             Opcode::LimitSet => self.limit_set(parse(command)?.0),
+            Opcode::ClusterOccupancy => {
+                parse(command).and_then(|(wanted, rest)| self.cluster_occupancy(wanted, rest))
+            }
+            Opcode::TensorMapEncode => self.tensor_map_encode(parse(command)?.0),
+            Opcode::AddressReserve => self.address_reserve(parse(command)?.0),
+            Opcode::AddressFree => self.address_free(parse(command)?.0),
+            Opcode::MemoryCreate => self.memory_create(parse(command)?.0),
+            Opcode::MemoryRelease => self.memory_release(parse(command)?.0),
+            Opcode::MemoryMap => self.memory_map(parse(command)?.0),
+            Opcode::MemoryUnmap => self.memory_unmap(parse(command)?.0),
+            Opcode::MemorySetAccess => self.memory_set_access(parse(command)?.0),
+            Opcode::MemoryExport => self.memory_export(parse(command)?.0),
+            Opcode::MemoryImport => self.memory_import(parse(command)?.0),
         }?;
         Ok(Outcome::Done)
     }

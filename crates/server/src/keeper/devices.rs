@@ -5,7 +5,7 @@ use crate::driver::{Driver, DriverError};
 use crate::log::log_server;
 use crate::policy::devices::{Candidate, Choice, choose};
 use cuda_abi::types::*;
-use link::wire::attach::DeviceInfo;
+use link::wire::attach::{DeviceCode, DeviceInfo};
 use std::ffi::{CStr, c_char};
 
 /// One device and who serves it.
@@ -104,7 +104,7 @@ pub(crate) fn allocation_properties(device: CUdevice) -> CUmemAllocationProp {
 fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
     let handle = driver.device(ordinal)?;
     let (mut uuid, mut uuid_v2) = (CUuuid::default(), CUuuid::default());
-    let (mut total, mut granularity) = (0, 0);
+    let (mut total, mut granularity, mut recommended) = (0, 0, 0);
     let properties = allocation_properties(handle);
     // SAFETY: in all four, the results are written.
     unsafe {
@@ -116,6 +116,11 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         let minimum = CUmemAllocationGranularity_flags::MINIMUM;
         let granular = driver.cuMemGetAllocationGranularity(&mut granularity, &properties, minimum);
         check("cuMemGetAllocationGranularity", granular)?;
+        let wanted = CUmemAllocationGranularity_flags::RECOMMENDED;
+        let granular = driver.cuMemGetAllocationGranularity(&mut recommended, &properties, wanted);
+        if !granular.is_success() {
+            recommended = granularity;
+        }
     }
     // SAFETY: the function writes at most `length` bytes.
     let name = text(|buffer, length| unsafe { driver.cuDeviceGetName(buffer, length, handle) });
@@ -131,6 +136,9 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         total_memory_bytes: total as u64,
         attributes: attributes(driver, handle),
         stream_priorities: (0, 0),
+        code: if driver.is_software() { DeviceCode::PtxOnly } else { DeviceCode::MachineCode },
+        granularity_bytes: (granularity as u64, recommended as u64),
+        linear_texture_texels: linear_texture_texels(driver, handle),
     };
     Ok(Device {
         info,
@@ -155,6 +163,25 @@ fn attributes(driver: Driver, device: CUdevice) -> Vec<(i32, i32)> {
         result.is_success().then_some((number as i32, value))
     };
     (1..CUdevice_attribute::MAX.0).filter_map(read).collect()
+}
+
+/// By texels of 1, 2, 4, 8 and 16 bytes: for the driver no more than the texel's size matters.
+fn linear_texture_texels(driver: Driver, device: CUdevice) -> [u64; 5] {
+    const TEXELS: [(CUarray_format, u32); 5] = [
+        (CUarray_format::UNSIGNED_INT8, 1),
+        (CUarray_format::UNSIGNED_INT8, 2),
+        (CUarray_format::UNSIGNED_INT8, 4),
+        (CUarray_format::UNSIGNED_INT16, 4),
+        (CUarray_format::UNSIGNED_INT32, 4),
+    ];
+    TEXELS.map(|(format, channels)| {
+        let mut width = 0;
+        // SAFETY: the result is written.
+        let result = unsafe {
+            driver.cuDeviceGetTexture1DLinearMaxWidth(&mut width, format, channels, device)
+        };
+        if result.is_success() { width as u64 } else { 0 }
+    })
 }
 
 fn text(fill: impl FnOnce(*mut c_char, i32) -> CUresult) -> Result<String, CUresult> {

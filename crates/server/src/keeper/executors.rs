@@ -26,7 +26,7 @@ pub(crate) struct ExecutorProcess {
 }
 
 impl ExecutorProcess {
-    fn start(options: &Options, device: u32) -> Result<Self, String> {
+    fn start(options: &Options, device: u32, index: u32, devices: u32) -> Result<Self, String> {
         let fail = |error: &dyn std::fmt::Display| {
             format!("cannot start an executor for device {device}: {error}")
         };
@@ -42,7 +42,7 @@ impl ExecutorProcess {
         let executor = Self { child, connection, counters, free_slots: (0..SLOTS).rev().collect() };
         executor
             .connection
-            .send(&ToExecutor::Start { device }, &[file.as_fd()], PEER_TIMEOUT)
+            .send(&ToExecutor::Start { device, index, devices }, &[file.as_fd()], PEER_TIMEOUT)
             .map_err(|error| fail(&error))?;
         Ok(executor)
     }
@@ -98,9 +98,14 @@ impl ExecutorProcess {
 
 impl Device {
     /// Starts this device's executor; [`Self::await_executor`] must follow.
-    pub(crate) fn start_executor(&mut self, options: &Options, index: u32) -> Result<(), String> {
+    pub(crate) fn start_executor(
+        &mut self,
+        options: &Options,
+        index: u32,
+        devices: u32,
+    ) -> Result<(), String> {
         log_server!("Creating server context on device {index} ({})", self.info.name);
-        self.executor = Some(ExecutorProcess::start(options, self.ordinal)?);
+        self.executor = Some(ExecutorProcess::start(options, self.ordinal, index, devices)?);
         Ok(())
     }
 
@@ -148,7 +153,9 @@ impl Keeper {
             FromExecutor::SessionRefused { session, code, message } => {
                 self.session_refused(session, code, message)
             }
-            FromExecutor::Grant { session, size_bytes } => self.grant(session, size_bytes),
+            FromExecutor::Grant { session, size_bytes, placement } => {
+                self.grant(session, size_bytes, placement)
+            }
             FromExecutor::Released { session, address } => self.release(session, address),
             FromExecutor::SessionBroken { session, message } => {
                 if let Some(client) = self.sessions.get(&session).map(|session| session.client) {
@@ -251,11 +258,12 @@ impl Keeper {
     }
 
     fn restart_executor(&mut self, device: usize) {
+        let count = self.devices.len() as u32;
         let options = self.options.clone();
         let slot = &mut self.devices[device];
         slot.restarts += 1;
         let started = slot
-            .start_executor(&options, device as u32)
+            .start_executor(&options, device as u32, count)
             .and_then(|()| slot.await_executor(device as u32));
         if let Err(message) = started {
             log_server!("{message}; the server gives up");

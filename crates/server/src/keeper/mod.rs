@@ -92,8 +92,9 @@ fn start(options: &Options) -> Result<(Driver, i32, Vec<Device>), String> {
     let (driver_version, mut devices) =
         devices::query(driver).map_err(|error| error.to_string())?;
     devices::keep_served(&mut devices)?;
+    let count = devices.len() as u32;
     for (index, device) in devices.iter_mut().enumerate() {
-        device.start_executor(options, index as u32)?;
+        device.start_executor(options, index as u32, count)?;
     }
     for (index, device) in devices.iter_mut().enumerate() {
         device.await_executor(index as u32)?;

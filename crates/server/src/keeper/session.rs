@@ -2,7 +2,7 @@
 
 use super::Keeper;
 use super::devices::allocation_properties;
-use crate::executor_link::{GrantOutcome, ToExecutor};
+use crate::executor_link::{GrantOutcome, Placement, ToExecutor};
 use crate::log::log_server;
 use crate::policy::grants::Grants;
 use crate::policy::windows::WindowPair;
@@ -17,7 +17,7 @@ pub(crate) struct Session {
     pub(crate) counter_slot: usize,
     pub(crate) windows: WindowPair,
     pub(crate) grants: Grants,
-    /// First address of a grant to its memory.
+    /// First address of a grant, or key of a piece, to its memory.
     memory: BTreeMap<u64, CUmemGenericAllocationHandle>,
 }
 
@@ -35,11 +35,14 @@ impl Session {
 
 impl Keeper {
     /// Makes memory for a session and sends it to the executor.
-    pub(super) fn grant(&mut self, id: u64, size_bytes: u64) {
+    pub(super) fn grant(&mut self, id: u64, size_bytes: u64, placement: Placement) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let device = &self.devices[session.device];
         let Some(executor) = &device.executor else { return };
-        let planned = session.grants.plan(size_bytes, device.granularity_bytes);
+        let planned = match placement {
+            Placement::Window => session.grants.plan(size_bytes, device.granularity_bytes),
+            Placement::Piece => session.grants.plan_piece(size_bytes, device.granularity_bytes),
+        };
         let made =
             planned.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY).and_then(|(address, size_bytes)| {
                 let made = make_memory(self.driver, device.handle, size_bytes);

@@ -2,15 +2,22 @@
 
 use super::ranges::Ranges;
 use link::wire::attach::Window;
+use std::collections::BTreeMap;
 
 /// Grants that one session may have at a time, so that no client makes planning slow for others.
 pub const MAX_GRANTS: usize = 8192;
+
+/// Pieces without an address that one session may have at a time.
+pub const MAX_PIECES: usize = 1 << 16;
 
 /// What one client has been granted on one device.
 #[derive(Clone, Debug)]
 pub struct Grants {
     window: Window,
     ranges: Ranges,
+    /// Pieces without an address: key to length.
+    pieces: BTreeMap<u64, u64>,
+    last_key: u64,
     granted_bytes: u64,
     limit_bytes: Option<u64>,
 }
@@ -27,7 +34,14 @@ pub enum GrantRefusal {
 impl Grants {
     /// None yet.
     pub fn new(window: Window, limit_bytes: Option<u64>) -> Self {
-        Self { window, ranges: Ranges::default(), granted_bytes: 0, limit_bytes }
+        Self {
+            window,
+            ranges: Ranges::default(),
+            pieces: BTreeMap::new(),
+            last_key: 0,
+            granted_bytes: 0,
+            limit_bytes,
+        }
     }
 
     /// How much may be granted, if that is limited.
@@ -44,15 +58,7 @@ impl Grants {
         size_bytes: u64,
         granularity_bytes: u64,
     ) -> Result<(u64, u64), GrantRefusal> {
-        let granularity_bytes = granularity_bytes.max(1);
-        let size_bytes = size_bytes
-            .max(1)
-            .checked_next_multiple_of(granularity_bytes)
-            .ok_or(GrantRefusal::NoAddresses)?;
-        let total = self.granted_bytes.checked_add(size_bytes).ok_or(GrantRefusal::NoAddresses)?;
-        if self.limit_bytes.is_some_and(|limit| total > limit) {
-            return Err(GrantRefusal::OverLimit);
-        }
+        let (size_bytes, total) = self.count(size_bytes, granularity_bytes)?;
         if self.ranges.len() >= MAX_GRANTS {
             return Err(GrantRefusal::NoAddresses);
         }
@@ -70,8 +76,44 @@ impl Grants {
         Ok((at, size_bytes))
     }
 
-    /// Forgets the grant that begins at `address`; its length, if there was one.
+    /// Plans memory of `size_bytes` that gets its addresses later; returns a key, which is no address of any window, and the length.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn plan_piece(
+        &mut self,
+        size_bytes: u64,
+        granularity_bytes: u64,
+    ) -> Result<(u64, u64), GrantRefusal> {
+        let (size_bytes, total) = self.count(size_bytes, granularity_bytes)?;
+        if self.pieces.len() >= MAX_PIECES {
+            return Err(GrantRefusal::NoAddresses);
+        }
+        self.last_key += 1;
+        self.pieces.insert(self.last_key, size_bytes);
+        self.granted_bytes = total;
+        Ok((self.last_key, size_bytes))
+    }
+
+    /// The length in whole granules, and what would be granted in all.
+    fn count(&self, size_bytes: u64, granularity_bytes: u64) -> Result<(u64, u64), GrantRefusal> {
+        let size_bytes = size_bytes
+            .max(1)
+            .checked_next_multiple_of(granularity_bytes.max(1))
+            .ok_or(GrantRefusal::NoAddresses)?;
+        let total = self.granted_bytes.checked_add(size_bytes).ok_or(GrantRefusal::NoAddresses)?;
+        if self.limit_bytes.is_some_and(|limit| total > limit) {
+            return Err(GrantRefusal::OverLimit);
+        }
+        Ok((size_bytes, total))
+    }
+
+    /// Forgets the grant that begins at `address`, or the piece of that key; its length, if there was one.
     pub fn release(&mut self, address: u64) -> Option<u64> {
+        if let Some(size_bytes) = self.pieces.remove(&address) {
+            self.granted_bytes -= size_bytes;
+            return Some(size_bytes);
+        }
         let (_, size_bytes) = self.ranges.iter().find(|&(start, _)| start == address)?;
         self.ranges.remove(address, size_bytes);
         self.granted_bytes -= size_bytes;
@@ -101,6 +143,21 @@ mod tests {
         assert_eq!(grants.plan(4 * MIB, 2 * MIB), Ok((window.base + 6 * MIB, 4 * MIB)));
         assert_eq!(grants.plan(MIB, 2 * MIB), Ok((window.base, 2 * MIB)));
         assert_eq!(grants.granted_bytes(), 10 * MIB);
+    }
+
+    #[test]
+    fn pieces_count_with_grants_and_have_keys_of_their_own() {
+        let window = Window { base: 1 << 40, size_bytes: 64 * MIB };
+        let mut grants = Grants::new(window, Some(8 * MIB));
+        let (first, size_bytes) = grants.plan_piece(1, 2 * MIB).unwrap();
+        assert_eq!(size_bytes, 2 * MIB);
+        assert_eq!(grants.plan(4 * MIB, 2 * MIB), Ok((window.base, 4 * MIB)));
+        assert_eq!(grants.plan_piece(4 * MIB, 2 * MIB), Err(GrantRefusal::OverLimit));
+        assert_eq!(grants.release(first), Some(2 * MIB));
+        assert_eq!(grants.release(first), None);
+        let (second, _) = grants.plan_piece(4 * MIB, 2 * MIB).unwrap();
+        assert_ne!(second, first, "a key is never used again");
+        assert_eq!(grants.granted_bytes(), 8 * MIB);
     }
 
     #[test]

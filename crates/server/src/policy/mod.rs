@@ -4,6 +4,7 @@ pub mod devices;
 pub mod grants;
 pub mod limits;
 pub mod ranges;
+pub mod reservations;
 pub mod windows;
 
 /// Contexts that one device serves at a time, as the original; the next is refused with CUDA_ERROR_MPS_MAX_CLIENTS_REACHED.

@@ -1,0 +1,214 @@
+//! Tensor maps: 128 bytes that only the driver knows how to write. They are asked for once per question, as programs make them at every launch.
+
+use super::not_null;
+use crate::client::run;
+use crate::current;
+use crate::session::Result;
+use core::ffi::c_void;
+use cuda_abi::types::*;
+use link::wire::command::Opcode;
+use link::wire::query::{
+    TENSOR_IM2COL, TENSOR_IM2COL_WIDE, TENSOR_TILED, TensorMapEncode, TensorMapReply,
+};
+use std::cell::RefCell;
+use zerocopy::IntoBytes;
+
+/// Answers that a thread remembers.
+const REMEMBERED: usize = 64;
+const MOST_DIMENSIONS: u32 = 5;
+
+thread_local! {
+    static ANSWERS: RefCell<Vec<(TensorMapEncode, [u64; 16])>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Reads `count` elements into the begin of an array.
+///
+/// # Safety
+/// `from` is null or has so many elements.
+unsafe fn read<T: Copy, const N: usize>(to: &mut [T; N], from: *const T, count: u32) -> Result {
+    for (i, place) in to.iter_mut().enumerate().take(count as usize) {
+        not_null(from)?;
+        // SAFETY: the caller's promise.
+        *place = unsafe { from.add(i).read() };
+    }
+    Ok(())
+}
+
+fn encode(question: TensorMapEncode) -> Result<CUtensorMap> {
+    let known = ANSWERS.try_with(|answers| {
+        answers.borrow().iter().find(|(asked, _)| *asked == question).map(|&(_, answer)| answer)
+    });
+    if let Ok(Some(opaque)) = known {
+        return Ok(CUtensorMap { opaque });
+    }
+    let (backend, id) = current::context()?.backend()?;
+    let reply: TensorMapReply =
+        backend.session.call_for(id, Opcode::TensorMapEncode, &[question.as_bytes()])?;
+    // A thread that is ending remembers nothing.
+    let _ = ANSWERS.try_with(|answers| {
+        let mut answers = answers.borrow_mut();
+        if answers.len() >= REMEMBERED {
+            answers.remove(0);
+        }
+        answers.push((question, reply.bytes));
+    });
+    Ok(CUtensorMap { opaque: reply.bytes })
+}
+
+/// What all three forms take.
+///
+/// # Safety
+/// The arrays have as many elements as the rank says, the strides one less.
+unsafe fn common(
+    data_type: CUtensorMapDataType,
+    rank: u32,
+    address: *mut c_void,
+    dimensions: *const u64,
+    strides: *const u64,
+    element_strides: *const u32,
+) -> Result<TensorMapEncode> {
+    if rank == 0 || rank > MOST_DIMENSIONS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut question = TensorMapEncode {
+        address: address.addr() as u64,
+        data_type: data_type.0,
+        rank,
+        ..Default::default()
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        read(&mut question.dimensions, dimensions, rank)?;
+        read(&mut question.strides_bytes, strides, rank - 1)?;
+        read(&mut question.element_strides, element_strides, rank)?;
+    }
+    Ok(question)
+}
+
+pub(crate) unsafe fn cuTensorMapEncodeTiled(
+    tensorMap: *mut CUtensorMap,
+    tensorDataType: CUtensorMapDataType,
+    tensorRank: cuuint32_t,
+    globalAddress: *mut c_void,
+    globalDim: *const cuuint64_t,
+    globalStrides: *const cuuint64_t,
+    boxDim: *const cuuint32_t,
+    elementStrides: *const cuuint32_t,
+    interleave: CUtensorMapInterleave,
+    swizzle: CUtensorMapSwizzle,
+    l2Promotion: CUtensorMapL2promotion,
+    oobFill: CUtensorMapFloatOOBfill,
+) -> CUresult {
+    run(|_| {
+        // SAFETY: the caller's arrays, which `common` has checked the rank of.
+        let mut question = unsafe {
+            let mut question = common(
+                tensorDataType,
+                tensorRank,
+                globalAddress,
+                globalDim,
+                globalStrides,
+                elementStrides,
+            )?;
+            read(&mut question.box_dimensions, boxDim, tensorRank)?;
+            question
+        };
+        question.mode = TENSOR_TILED;
+        question.interleave = interleave.0;
+        question.swizzle = swizzle.0;
+        question.l2_promotion = l2Promotion.0;
+        question.fill = oobFill.0;
+        put!(tensorMap, encode(question)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuTensorMapEncodeIm2col(
+    tensorMap: *mut CUtensorMap,
+    tensorDataType: CUtensorMapDataType,
+    tensorRank: cuuint32_t,
+    globalAddress: *mut c_void,
+    globalDim: *const cuuint64_t,
+    globalStrides: *const cuuint64_t,
+    pixelBoxLowerCorner: *const i32,
+    pixelBoxUpperCorner: *const i32,
+    channelsPerPixel: cuuint32_t,
+    pixelsPerColumn: cuuint32_t,
+    elementStrides: *const cuuint32_t,
+    interleave: CUtensorMapInterleave,
+    swizzle: CUtensorMapSwizzle,
+    l2Promotion: CUtensorMapL2promotion,
+    oobFill: CUtensorMapFloatOOBfill,
+) -> CUresult {
+    run(|_| {
+        // SAFETY: the caller's arrays; the corners leave out channels and images.
+        let mut question = unsafe {
+            let mut question = common(
+                tensorDataType,
+                tensorRank,
+                globalAddress,
+                globalDim,
+                globalStrides,
+                elementStrides,
+            )?;
+            let corners = tensorRank.saturating_sub(2);
+            read(&mut question.lower_corner, pixelBoxLowerCorner, corners)?;
+            read(&mut question.upper_corner, pixelBoxUpperCorner, corners)?;
+            question
+        };
+        question.mode = TENSOR_IM2COL;
+        question.channels_per_pixel = channelsPerPixel;
+        question.pixels_per_column = pixelsPerColumn;
+        question.interleave = interleave.0;
+        question.swizzle = swizzle.0;
+        question.l2_promotion = l2Promotion.0;
+        question.fill = oobFill.0;
+        put!(tensorMap, encode(question)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
+    tensorMap: *mut CUtensorMap,
+    tensorDataType: CUtensorMapDataType,
+    tensorRank: cuuint32_t,
+    globalAddress: *mut c_void,
+    globalDim: *const cuuint64_t,
+    globalStrides: *const cuuint64_t,
+    pixelBoxLowerCornerWidth: i32,
+    pixelBoxUpperCornerWidth: i32,
+    channelsPerPixel: cuuint32_t,
+    pixelsPerColumn: cuuint32_t,
+    elementStrides: *const cuuint32_t,
+    interleave: CUtensorMapInterleave,
+    mode: CUtensorMapIm2ColWideMode,
+    swizzle: CUtensorMapSwizzle,
+    l2Promotion: CUtensorMapL2promotion,
+    oobFill: CUtensorMapFloatOOBfill,
+) -> CUresult {
+    run(|_| {
+        // SAFETY: the caller's arrays.
+        let mut question = unsafe {
+            common(
+                tensorDataType,
+                tensorRank,
+                globalAddress,
+                globalDim,
+                globalStrides,
+                elementStrides,
+            )
+        }?;
+        question.mode = TENSOR_IM2COL_WIDE;
+        question.lower_corner[0] = pixelBoxLowerCornerWidth;
+        question.upper_corner[0] = pixelBoxUpperCornerWidth;
+        question.channels_per_pixel = channelsPerPixel;
+        question.pixels_per_column = pixelsPerColumn;
+        question.interleave = interleave.0;
+        question.wide_mode = mode.0;
+        question.swizzle = swizzle.0;
+        question.l2_promotion = l2Promotion.0;
+        question.fill = oobFill.0;
+        put!(tensorMap, encode(question)?);
+        Ok(())
+    })
+}

@@ -1,0 +1,348 @@
+//! A session's memory without addresses and addresses without memory (`cuMemCreate`, `cuMemAddressReserve`), checked against what is the client's.
+//!
+//! Memory is the keeper's, as all device memory: it outlives this process and counts for the client as long as a number or a mapping holds it. Imported
+//! memory belongs to whoever made it. A descriptor that a client sends is handed to the driver, which knows its own.
+
+use super::failure::{Failure, below};
+use super::memory::FILE_TIMEOUT;
+use super::state::State;
+use crate::executor_link::{FromExecutor, Placement};
+use cuda_abi::types::*;
+use link::wire::attach::Window;
+use link::wire::virtual_memory::{
+    ACCESS_NONE, ACCESS_READ_WRITE, AddressFree, AddressReply, AddressReserve, MAX_MEMORIES,
+    MemoryCreate, MemoryFile, MemoryMap, MemoryNumber, MemorySetAccess, MemoryUnmap,
+    SHARING_DESCRIPTOR,
+};
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError};
+use zerocopy::IntoBytes;
+
+/// Mappings, and reservations, that a session may have at a time.
+const MAX_MAPPINGS: usize = 1 << 16;
+const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The keeper's, under this key.
+    Own {
+        key: u64,
+    },
+    Imported,
+}
+
+#[derive(Debug)]
+struct Piece {
+    handle: CUmemGenericAllocationHandle,
+    /// `u64::MAX` for imported memory: the driver knows.
+    size_bytes: u64,
+    origin: Origin,
+    /// For exports.
+    file: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    size_bytes: u64,
+    piece: Arc<Piece>,
+    is_accessible: bool,
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct VirtualMemory {
+    /// First address to the length asked for, and what is reserved with the driver.
+    reservations: BTreeMap<u64, (u64, Window)>,
+    pieces: HashMap<u32, Arc<Piece>>,
+    mappings: BTreeMap<u64, Mapping>,
+}
+
+impl VirtualMemory {
+    fn is_reserved(&self, at: u64, size_bytes: u64) -> bool {
+        let found = self.reservations.range(..=at).next_back();
+        found.is_some_and(|(&base, &(length, _))| {
+            Window { base, size_bytes: length }.contains(at, size_bytes)
+        })
+    }
+
+    fn is_mapped(&self, at: u64, size_bytes: u64) -> bool {
+        let before = self.mappings.range(..at.saturating_add(size_bytes)).next_back();
+        before.is_some_and(|(base, mapping)| base + mapping.size_bytes > at)
+    }
+
+    /// The mappings that make up a range exactly; `None` when there is a gap, or part of one.
+    fn mappings_of(&self, at: u64, size_bytes: u64) -> Option<Vec<u64>> {
+        let end = at.checked_add(size_bytes)?;
+        let (mut next, mut found) = (at, Vec::new());
+        while next < end {
+            let mapping = self.mappings.get(&next)?;
+            found.push(next);
+            next += mapping.size_bytes;
+        }
+        (next == end && !found.is_empty()).then_some(found)
+    }
+}
+
+impl State {
+    pub(super) fn address_reserve(&mut self, wanted: AddressReserve) -> Result<(), Failure> {
+        if self.virtual_memory.reservations.len() >= MAX_MAPPINGS {
+            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        let AddressReserve { size_bytes, alignment_bytes } = wanted;
+        let taken = self.reservations().take(size_bytes, alignment_bytes);
+        let window = taken.ok_or(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY))?;
+        let (driver, mut got) = (self.driver(), 0);
+        let length = window.size_bytes as usize;
+        // SAFETY: the result is written.
+        let result = unsafe { driver.cuMemAddressReserve(&mut got, length, 0, window.base, 0) };
+        let reserved = self.context().check(result).and_then(|()| {
+            if got == window.base {
+                return Ok(());
+            }
+            // SAFETY: just reserved, nothing mapped.
+            let _ = unsafe { driver.cuMemAddressFree(got, length) };
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        });
+        if let Err(code) = reserved {
+            self.reservations().give_back(window);
+            return Err(code.into());
+        }
+        self.virtual_memory.reservations.insert(window.base, (size_bytes, window));
+        self.reply.extend_from_slice(AddressReply { address: window.base }.as_bytes());
+        Ok(())
+    }
+
+    fn reservations(&self) -> std::sync::MutexGuard<'_, crate::policy::reservations::Reservations> {
+        self.shared.reservations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn address_free(&mut self, wanted: AddressFree) -> Result<(), Failure> {
+        let AddressFree { address, size_bytes } = wanted;
+        let Some(&(length, window)) = self.virtual_memory.reservations.get(&address) else {
+            return Err(INVALID);
+        };
+        if length != size_bytes || self.virtual_memory.is_mapped(address, size_bytes) {
+            return Err(INVALID);
+        }
+        // SAFETY: reserved by this session, nothing is mapped there.
+        self.check(unsafe { self.driver().cuMemAddressFree(address, window.size_bytes as usize) })?;
+        self.virtual_memory.reservations.remove(&address);
+        self.reservations().give_back(window);
+        Ok(())
+    }
+
+    fn new_number(&self, memory: u32) -> Result<(), Failure> {
+        if memory >= MAX_MEMORIES || self.virtual_memory.pieces.contains_key(&memory) {
+            return Err(Failure::Protocol(format!(
+                "memory {memory} is in use, or beyond {MAX_MEMORIES}"
+            )));
+        }
+        Ok(())
+    }
+
+    fn piece(&self, memory: u32) -> Result<Arc<Piece>, Failure> {
+        below("memory", memory, MAX_MEMORIES)?;
+        let found = self.virtual_memory.pieces.get(&memory).cloned();
+        found.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    pub(super) fn memory_create(&mut self, wanted: MemoryCreate) -> Result<(), Failure> {
+        self.new_number(wanted.memory)?;
+        let (key, size_bytes, file) = self.ask_keeper(wanted.size_bytes, Placement::Piece)?;
+        let session = self.handle.id;
+        if size_bytes != wanted.size_bytes {
+            self.shared.tell(&FromExecutor::Released { session, address: key });
+            return Err(INVALID);
+        }
+        let handle = self.import_memory(file.as_fd()).inspect_err(|_| {
+            self.shared.tell(&FromExecutor::Released { session, address: key });
+        })?;
+        self.memory.granted_bytes += size_bytes;
+        let file = (wanted.sharing == SHARING_DESCRIPTOR).then_some(file);
+        let piece = Piece { handle, size_bytes, origin: Origin::Own { key }, file };
+        self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
+        Ok(())
+    }
+
+    pub(super) fn memory_release(&mut self, wanted: MemoryNumber) -> Result<(), Failure> {
+        below("memory", wanted.memory, MAX_MEMORIES)?;
+        let piece = self.virtual_memory.pieces.remove(&wanted.memory);
+        self.let_go(piece.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
+        Ok(())
+    }
+
+    /// Gives memory up when nothing else holds it.
+    fn let_go(&mut self, piece: Arc<Piece>) {
+        let Some(Piece { handle, size_bytes, origin, .. }) = Arc::into_inner(piece) else { return };
+        // SAFETY: a live handle that is used no more.
+        let _ = self.context().check(unsafe { self.driver().cuMemRelease(handle) });
+        if let Origin::Own { key } = origin {
+            self.memory.granted_bytes -= size_bytes;
+            self.shared.tell(&FromExecutor::Released { session: self.handle.id, address: key });
+        }
+    }
+
+    pub(super) fn memory_map(&mut self, wanted: MemoryMap) -> Result<(), Failure> {
+        let MemoryMap { address, size_bytes, offset_bytes, memory, .. } = wanted;
+        let piece = self.piece(memory)?;
+        let known = &self.virtual_memory;
+        let fits = offset_bytes.checked_add(size_bytes).is_some_and(|end| end <= piece.size_bytes);
+        if size_bytes == 0
+            || !fits
+            || !known.is_reserved(address, size_bytes)
+            || known.is_mapped(address, size_bytes)
+        {
+            return Err(INVALID);
+        }
+        if known.mappings.len() >= MAX_MAPPINGS {
+            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        let (length, offset) = (size_bytes as usize, offset_bytes as usize);
+        // SAFETY: the range lies in a reservation of this session and is free; the handle is live.
+        self.check(unsafe { self.driver().cuMemMap(address, length, offset, piece.handle, 0) })?;
+        let mapping = Mapping { size_bytes, piece, is_accessible: false };
+        self.virtual_memory.mappings.insert(address, mapping);
+        Ok(())
+    }
+
+    pub(super) fn memory_unmap(&mut self, wanted: MemoryUnmap) -> Result<(), Failure> {
+        let MemoryUnmap { address, size_bytes } = wanted;
+        let found = self.virtual_memory.mappings_of(address, size_bytes).ok_or(INVALID)?;
+        for at in found {
+            self.unmap(at)?;
+        }
+        Ok(())
+    }
+
+    fn unmap(&mut self, at: u64) -> Result<(), Failure> {
+        let Some(mapping) = self.virtual_memory.mappings.get(&at) else { return Ok(()) };
+        // SAFETY: mapped by this session; its client has waited for its work.
+        self.check(unsafe { self.driver().cuMemUnmap(at, mapping.size_bytes as usize) })?;
+        if let Some(mapping) = self.virtual_memory.mappings.remove(&at) {
+            self.memory.addressable.remove(at, mapping.size_bytes);
+            self.let_go(mapping.piece);
+        }
+        Ok(())
+    }
+
+    pub(super) fn memory_set_access(&mut self, wanted: MemorySetAccess) -> Result<(), Failure> {
+        let MemorySetAccess { address, size_bytes, access, .. } = wanted;
+        let flags = match access {
+            ACCESS_NONE => CUmemAccess_flags::NONE,
+            ACCESS_READ_WRITE => CUmemAccess_flags::READWRITE,
+            other => return Err(Failure::Protocol(format!("access {other} does not exist"))),
+        };
+        let found = self.virtual_memory.mappings_of(address, size_bytes).ok_or(INVALID)?;
+        let location =
+            CUmemLocation { type_: CUmemLocationType::DEVICE, id: self.context().device() };
+        let descriptor = CUmemAccessDesc { location, flags };
+        // SAFETY: whole mappings of this session.
+        self.check(unsafe {
+            self.driver().cuMemSetAccess(address, size_bytes as usize, &descriptor, 1)
+        })?;
+        for at in found {
+            let Some(mapping) = self.virtual_memory.mappings.get_mut(&at) else { continue };
+            let accessible = access == ACCESS_READ_WRITE;
+            match (mapping.is_accessible, accessible) {
+                // Mappings do not overlap, nor does anything else lie in reservations.
+                (false, true) => drop(self.memory.addressable.insert(at, mapping.size_bytes)),
+                (true, false) => drop(self.memory.addressable.remove(at, mapping.size_bytes)),
+                _ => {}
+            }
+            mapping.is_accessible = accessible;
+        }
+        Ok(())
+    }
+
+    pub(super) fn memory_export(&mut self, wanted: MemoryNumber) -> Result<(), Failure> {
+        let piece = self.piece(wanted.memory)?;
+        let file = piece.file.as_ref().ok_or(INVALID)?;
+        let packet = MemoryFile { memory: wanted.memory };
+        let sent = self.memory.socket.send(&packet, &[file.as_fd()], FILE_TIMEOUT);
+        sent.map_err(|error| Failure::Protocol(format!("a descriptor is not taken: {error}")))
+    }
+
+    pub(super) fn memory_import(&mut self, wanted: MemoryNumber) -> Result<(), Failure> {
+        let received = self.memory.socket.receive::<MemoryFile>(FILE_TIMEOUT);
+        let mut received =
+            received.map_err(|error| Failure::Protocol(format!("no descriptor came: {error}")))?;
+        self.new_number(wanted.memory)?;
+        if received.message.memory != wanted.memory || received.descriptors.len() != 1 {
+            return Err(Failure::Protocol("another descriptor came than was announced".into()));
+        }
+        let Some(file) = received.descriptors.pop() else { return Err(INVALID) };
+        let handle = self.import_memory(file.as_fd())?;
+        let piece =
+            Piece { handle, size_bytes: u64::MAX, origin: Origin::Imported, file: Some(file) };
+        self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
+        Ok(())
+    }
+
+    /// Takes everything out of the driver; nobody uses it any more.
+    pub(super) fn clear_virtual_memory(&mut self) {
+        let mapped: Vec<u64> = self.virtual_memory.mappings.keys().copied().collect();
+        for at in mapped {
+            // What cannot be unmapped in a living context is lost to it.
+            let _ = self.unmap(at);
+        }
+        let pieces = std::mem::take(&mut self.virtual_memory.pieces);
+        for piece in pieces.into_values() {
+            self.let_go(piece);
+        }
+        for (base, (_, window)) in std::mem::take(&mut self.virtual_memory.reservations) {
+            let length = window.size_bytes as usize;
+            // SAFETY: reserved by this session, nothing is mapped there now.
+            let freed =
+                self.context().check(unsafe { self.driver().cuMemAddressFree(base, length) });
+            if freed.is_ok() {
+                self.reservations().give_back(window);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapped() -> VirtualMemory {
+        let mut memory = VirtualMemory::default();
+        let window = Window { base: 0x1000, size_bytes: 0x1_0000 };
+        memory.reservations.insert(0x1000, (0x8000, window));
+        for (at, size_bytes) in [(0x1000, 0x1000), (0x2000, 0x2000), (0x6000, 0x1000)] {
+            let origin = Origin::Imported;
+            let piece = Piece { handle: 1, size_bytes, origin, file: None };
+            let mapping = Mapping { size_bytes, piece: Arc::new(piece), is_accessible: false };
+            memory.mappings.insert(at, mapping);
+        }
+        memory
+    }
+
+    #[test]
+    fn only_whole_mappings_without_gaps_are_taken() {
+        let memory = mapped();
+        assert_eq!(memory.mappings_of(0x1000, 0x3000), Some(vec![0x1000, 0x2000]));
+        assert_eq!(memory.mappings_of(0x2000, 0x2000), Some(vec![0x2000]));
+        for (at, size) in [
+            (0x1000, 0x2000),
+            (0x1000, 0),
+            (0x1800, 0x800),
+            (0x2000, 0x5000),
+            (0x1000, u64::MAX),
+            (0x9000, 0x1000),
+        ] {
+            assert_eq!(memory.mappings_of(at, size), None, "{at:#x} {size:#x}");
+        }
+    }
+
+    #[test]
+    fn reservations_end_where_the_client_asked() {
+        let memory = mapped();
+        assert!(memory.is_reserved(0x1000, 0x8000) && !memory.is_reserved(0x1000, 0x8001));
+        assert!(!memory.is_reserved(0xfff, 2) && !memory.is_reserved(0x8fff, 2));
+        assert!(memory.is_mapped(0x1fff, 1) && memory.is_mapped(0, 0x1001));
+        assert!(!memory.is_mapped(0x4000, 0x2000) && !memory.is_mapped(0x7000, u64::MAX));
+    }
+}
