@@ -34,7 +34,7 @@ impl Reservations {
     /// the area's units.
     pub fn take(&mut self, size_bytes: u64, alignment_bytes: u64) -> Option<Window> {
         let aligned_to = alignment_bytes.max(UNIT_BYTES);
-        if size_bytes == 0 || !aligned_to.is_power_of_two() {
+        if size_bytes == 0 || !(alignment_bytes == 0 || alignment_bytes.is_power_of_two()) {
             return None;
         }
         let size_bytes = size_bytes.checked_next_multiple_of(UNIT_BYTES)?;
