@@ -37,7 +37,8 @@ impl RawClient {
             HelloReply::Welcome(_) => {}
             HelloReply::Refused(refusal) => bail!("not attached: {}", refusal.message),
         }
-        socket.send(&ClientRequest::OpenContext { device: 0 }, &[], PATIENCE)?;
+        let wanted = ClientRequest::OpenContext { device: 0, active_thread_percentage: None };
+        socket.send(&wanted, &[], PATIENCE)?;
         let Received { message, descriptors } = socket.receive::<ClientReply>(PATIENCE)?;
         ensure!(matches!(message, ClientReply::ContextOpened(_)), "no context: {message:?}");
         let session = descriptors.into_iter().next().context("no session file")?;

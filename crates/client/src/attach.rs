@@ -118,7 +118,7 @@ fn socket_path() -> PathBuf {
 }
 
 fn hello() -> ClientHello {
-    let variable = |name| std::env::var(name).ok();
+    let variable = |name: &str| std::env::var(name).ok();
     ClientHello {
         protocol: PROTOCOL_VERSION,
         pid: std::process::id(),
@@ -126,11 +126,38 @@ fn hello() -> ClientHello {
         command: command(),
         limits: RequestedLimits {
             active_thread_percentage: variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-            pinned_device_mem_limit: variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+            pinned_device_mem_limit: memory_limits(variable),
             client_priority: variable("CUDA_MPS_CLIENT_PRIORITY"),
             visible_devices: variable("CUDA_VISIBLE_DEVICES"),
+            device_max_connections: variable("CUDA_DEVICE_MAX_CONNECTIONS"),
+            per_context_partitioning: partitioning().map(str::to_owned),
         },
     }
+}
+
+/// Set to 1 before the process starts, it lets [`context_percentage`] differ from context to context (MPS guide, 4.2.6).
+const PARTITIONING_VARIABLE: &str = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING";
+
+/// The share that the environment asks for now, for the context that is being made; `None` unless shares are per context.
+pub(crate) fn context_percentage() -> Option<String> {
+    if partitioning().is_some_and(|value| value.trim() == "1") {
+        std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").ok()
+    } else {
+        None
+    }
+}
+
+/// [`PARTITIONING_VARIABLE`] as it was when the process attached: a later change has no effect.
+fn partitioning() -> Option<&'static str> {
+    static AT_START: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    AT_START.get_or_init(|| std::env::var(PARTITIONING_VARIABLE).ok()).as_deref()
+}
+
+/// The guide uses both names; the smaller limit holds, so both are sent.
+fn memory_limits(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let names = ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_DEVICE_MEM_LIMIT"];
+    let set: Vec<String> = names.into_iter().filter_map(variable).collect();
+    (!set.is_empty()).then(|| set.join(","))
 }
 
 fn pid_namespace() -> Option<u64> {

@@ -109,7 +109,11 @@ impl Device {
     /// Has the server open a context; returns its number.
     pub(crate) fn open_context(&self, client: &'static Client) -> Result<(&'static Backend, u32)> {
         let _one = self.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let (reply, files) = client.request(&ClientRequest::OpenContext { device: self.index })?;
+        let wanted = ClientRequest::OpenContext {
+            device: self.index,
+            active_thread_percentage: crate::attach::context_percentage(),
+        };
+        let (reply, files) = client.request(&wanted)?;
         let ClientReply::ContextOpened(opened) = reply else {
             return Err(CUresult::ERROR_MPS_RPC_FAILURE);
         };

@@ -63,7 +63,12 @@ fn serve(daemon: &Connection) {
                     pid: peer.pid,
                     uid: peer.uid,
                     command: hello.command,
-                    contexts: vec![ContextSnapshot { device: 0, context_id: 1, serial: 1 }],
+                    contexts: vec![ContextSnapshot {
+                        device: 0,
+                        context_id: 1,
+                        serial: 1,
+                        active_thread_percentage: 100.0,
+                    }],
                     ..Default::default()
                 };
                 clients.push((snapshot, connection));

@@ -61,6 +61,11 @@ impl Directories {
         self.pipe.join("nvidia-cuda-mps-control.pid")
     }
 
+    /// What was set before a daemon ran: see [`crate::prepared`].
+    pub fn prepared(&self) -> PathBuf {
+        self.pipe.join("openmps-prepared")
+    }
+
     /// The socket of NVIDIA's own daemon, which must not live in the same directory.
     pub fn native_socket(&self) -> PathBuf {
         self.pipe.join("control")

@@ -3,6 +3,7 @@
 //! - [`core`]: what is decided, with no I/O and no clock;
 //! - [`daemon`]: sockets, processes, files around it;
 //! - [`frontend`]: the shell's other side, as a program's user meets it;
+//! - [`prepared`]: settings made before there is a daemon;
 //! - [`values`], [`directories`], [`log`]: what these share.
 //!
 //! Behaviour follows NVIDIA's MPS guide (sections 2.3.5, 3.3, 4.1, 4.2) and, in wording, the control utility of driver
@@ -14,4 +15,5 @@ pub mod directories;
 pub mod frontend;
 pub mod log;
 pub mod metrics;
+pub mod prepared;
 pub mod values;

@@ -15,6 +15,7 @@ use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError, Outcome, run_arguments, run_stdin};
 use control::log::Echo;
 use control::metrics::{Address, AddressError};
+use control::prepared::{self, PrepareError};
 
 use link::wire::daemon::DeviceSnapshot;
 use server::probe::DeviceFacts;
@@ -136,6 +137,8 @@ enum Failure {
     Start(#[from] StartError),
     #[error(transparent)]
     Frontend(#[from] FrontendError),
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
     #[error("cannot find this executable: {0}")]
     Executable(io::Error),
 }
@@ -240,7 +243,17 @@ fn carry_out(request: Request, arguments: &[OsString]) -> Result<Outcome, Failur
             start_daemon(place, settings, arguments).and_then(done)
         }
         Request::Command(words) => {
-            let mut frontend = Frontend::connect(&Directories::from_environment())?;
+            let directories = Directories::from_environment();
+            let mut frontend = match Frontend::connect(&directories) {
+                Ok(frontend) => frontend,
+                Err(nobody @ FrontendError::NoDaemon { .. }) => {
+                    return match keep(&directories, &words.join(" ")) {
+                        Some(kept) => kept.map_err(Failure::from).and_then(done),
+                        None => Err(nobody.into()),
+                    };
+                }
+                Err(other) => return Err(other.into()),
+            };
             Ok(if words.is_empty() {
                 run_stdin(&mut frontend)?
             } else {
@@ -248,6 +261,17 @@ fn carry_out(request: Request, arguments: &[OsString]) -> Result<Outcome, Failur
             })
         }
     }
+}
+
+/// A default that is set while there is no daemon is for the next one, as in the guide's example; other commands are not kept.
+fn keep(directories: &Directories, line: &str) -> Option<Result<u8, PrepareError>> {
+    let kept = prepared::keep(directories, line)?;
+    Some(kept.map(|printed| {
+        print!("{printed}");
+        let pipe = directories.pipe().display();
+        eprintln!("no daemon runs in {pipe}: the next one that starts there takes this setting");
+        0
+    }))
 }
 
 fn provisioning_of_environment() -> Result<Provisioning, Failure> {

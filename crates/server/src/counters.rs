@@ -42,6 +42,20 @@ pub(crate) struct Counts {
     pub(crate) launches: [u64; LAUNCH_CLASSES],
 }
 
+impl Counts {
+    /// Adds what another session did. What waits in its ring and its error are of the moment, and not summed up.
+    pub(crate) fn add(&mut self, other: &Counts) {
+        self.kernels += other.kernels;
+        self.copied_bytes += other.copied_bytes;
+        self.commands += other.commands;
+        self.gpu_time_ns += other.gpu_time_ns;
+        self.launch_time_ns += other.launch_time_ns;
+        for (sum, count) in self.launches.iter_mut().zip(other.launches) {
+            *sum += count;
+        }
+    }
+}
+
 impl Counters {
     /// A kernel was submitted.
     pub(crate) fn count_kernel(&self) {

@@ -13,6 +13,16 @@ const NO_PIPE_DIRECTORY: &str = "/dev/null/none";
 /// A symbol that the software GPU's driver exports besides CUDA's.
 const SOFTWARE_MARK: &std::ffi::CStr = c"openmps_software_gpu";
 
+/// How many hardware queues a context gets; the clients of a server share those of its context (MPS guide, 4.2.4).
+const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+/// As many as there are.
+const MOST_CONNECTIONS: u32 = 32;
+
+/// The number of queues that the daemon's environment asks for; all, if it does not say or says what is no such number.
+fn connections(wanted: Option<&str>) -> u32 {
+    wanted.and_then(crate::policy::limits::connections).unwrap_or(MOST_CONNECTIONS)
+}
+
 /// Why there is no driver.
 #[derive(Debug, Error)]
 pub(crate) enum DriverError {
@@ -55,7 +65,10 @@ impl Driver {
         // SAFETY: no other thread exists yet that could read the environment.
         unsafe {
             std::env::set_var("CUDA_MPS_PIPE_DIRECTORY", NO_PIPE_DIRECTORY);
-            std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+            std::env::set_var(
+                CONNECTIONS_VARIABLE,
+                connections(std::env::var(CONNECTIONS_VARIABLE).ok().as_deref()).to_string(),
+            );
         }
         let failed = |source| DriverError::Load { path: path.to_owned(), source };
         // SAFETY: loading a driver runs its constructors; the administrator named it.
@@ -90,5 +103,24 @@ impl Driver {
         let got = unsafe { self.cuDeviceGet(&mut device, ordinal as i32) };
         got.ok().map_err(|result| DriverError::Refused { call: "cuDeviceGet", result })?;
         Ok(device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::connections;
+
+    #[test]
+    fn the_environment_of_the_server_sets_its_hardware_queues() {
+        for (wanted, got) in [
+            (None, 32),
+            (Some("8"), 8),
+            (Some(" 1 "), 1),
+            (Some("0"), 32),
+            (Some("33"), 32),
+            (Some("x"), 32),
+        ] {
+            assert_eq!(connections(wanted), got, "{wanted:?}");
+        }
     }
 }

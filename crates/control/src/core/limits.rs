@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use link::wire::daemon::{Defaults, ServerSnapshot};
 
+use super::command::Command;
 use crate::values::{DeviceRef, MemoryLimit, Percentage, Priority, parse_limit_list};
 
 /// Limits of new clients.
@@ -60,6 +61,19 @@ impl Limits {
             }
         }
         (limits, complaints)
+    }
+
+    /// Carries out a command that sets a default; whether it was one, and in order.
+    pub(super) fn set(&mut self, command: &Command) -> bool {
+        match command {
+            Command::SetDefaultPercentage(Ok(percentage)) => self.percentage = *percentage,
+            Command::SetDefaultPriority(Ok(priority)) => self.priority = *priority,
+            Command::SetDefaultMemoryLimit(Ok(device), Ok(limit)) => {
+                self.set_memory(device.clone(), *limit);
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// Sets or, with 0, removes the limit of a device.

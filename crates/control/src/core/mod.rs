@@ -322,6 +322,17 @@ impl Core {
         }
     }
 
+    /// Applies what was set before the daemon ran, over its environment; see [`crate::prepared`]. Returns what it did not understand.
+    pub fn prepare(&mut self, lines: &[String]) -> Vec<String> {
+        let mut refused = Vec::new();
+        for line in lines {
+            if !self.defaults.set(&command::parse_line(line).command) {
+                refused.push(line.clone());
+            }
+        }
+        refused
+    }
+
     /// Takes one event; the effects are to be carried out in order before the next event.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Effect> {
         match event {

@@ -358,6 +358,11 @@ impl Core {
 }
 
 impl Server {
+    /// Whether it has got past its start.
+    pub(super) fn was_ready(&self) -> bool {
+        self.status != ServerStatus::Initializing
+    }
+
     /// After a fault too: the server knows which devices work, and whom it need only keep waiting for a moment.
     fn takes_clients(&self) -> bool {
         matches!(self.status, ServerStatus::Active | ServerStatus::Fault)

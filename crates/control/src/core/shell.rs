@@ -95,7 +95,7 @@ impl Core {
                 }
                 self.quit(now, timeout_s.map(|s| Now::from_secs(s.into())), Some(connection));
             }
-            Command::TerminateClient { server, client } if self.server(server).is_some() => {
+            Command::TerminateClient { server, client } if self.ready_server(server).is_some() => {
                 let id = self.next_id();
                 self.send(server, Message::Terminate { id, client });
                 let kind = AskKind::Terminate { server, client, code: None };
@@ -306,7 +306,10 @@ impl Core {
             Command::GetDefaultPriority => output.line(self.defaults.priority),
             Command::TerminateClient { server, .. } => {
                 // As the original: the code 1 comes last.
-                output.no_server(server);
+                match self.server(server) {
+                    Some(_) => output.complain(still_starting(server)),
+                    None => output.no_server(server),
+                }
                 output.line(format_args!("Server {server} not found!"));
                 output.line(1);
             }
@@ -365,9 +368,15 @@ impl Core {
                     print_device_clients(server, output);
                 }
             }
-            Command::Ps(None) if self.servers.is_empty() => output.line("Server not found"),
-            Command::Ps(Some(pid)) if self.server(pid).is_none() => {
-                output.no_server(pid);
+            // As the original, whose list has only servers that were ready once.
+            Command::Ps(None) if !self.servers.iter().any(Server::was_ready) => {
+                output.line("Server not found");
+            }
+            Command::Ps(Some(pid)) if self.ready_server(pid).is_none() => {
+                match self.server(pid) {
+                    Some(_) => output.complain(still_starting(pid)),
+                    None => output.no_server(pid),
+                }
                 output.line(format_args!("Server {pid} not found\n"));
             }
             Command::Ps(pid) => {
@@ -379,6 +388,10 @@ impl Core {
             Command::DeviceQuery(pid, format) => self.print_devices(pid, format, output),
             _ => {}
         }
+    }
+
+    fn ready_server(&self, pid: Pid) -> Option<&Server> {
+        self.server(pid).filter(|server| server.was_ready())
     }
 
     /// One server, or all.
@@ -417,6 +430,10 @@ impl Core {
             print_device_table(&server.snapshot.devices, format, output);
         }
     }
+}
+
+fn still_starting(pid: Pid) -> String {
+    format!("server {pid} is still starting: get_server_status {pid} says when it is ACTIVE")
 }
 
 fn status_word(status: ServerStatus) -> &'static str {

@@ -125,7 +125,10 @@ impl World {
                         message: ToDaemon::Terminated { id, code },
                     });
                 }
-                Effect::Reply { output, error, .. } => return (output, error),
+                Effect::Reply { output, error, exit_status, .. } => {
+                    assert_eq!(exit_status, 0, "{line}");
+                    return (output, error);
+                }
                 _ => {}
             }
         }
@@ -152,7 +155,12 @@ fn recorded_world() -> World {
         pid,
         pid_namespace: 4026531836,
         command: "/tmp/feas".into(),
-        contexts: vec![ContextSnapshot { device: 0, context_id: 1, serial }],
+        contexts: vec![ContextSnapshot {
+            device: 0,
+            context_id: 1,
+            serial,
+            active_thread_percentage: 100.0,
+        }],
         ..Default::default()
     };
     world.snapshot = ServerSnapshot {
@@ -174,12 +182,77 @@ fn recorded_world() -> World {
 fn the_recorded_session_prints_the_same() {
     let mut world = recorded_world();
     world.replay(include_str!("transcript-580.txt"));
-    world.event(Event::ServerSaid { server: 975, message: ToDaemon::Status(ServerStatus::Fault) });
+    // The fault: 1622 is blamed and leaves, then 1623; the server comes back.
+    let says = |world: &mut World, status| {
+        world.event(Event::ServerSaid { server: 975, message: ToDaemon::Status(status) });
+    };
+    says(&mut world, ServerStatus::Fault);
     world.replay("--- get_server_status 975\nFAULT\n");
-    world.event(Event::ServerSaid { server: 975, message: ToDaemon::Status(ServerStatus::Active) });
-    world.replay("--- get_server_status 975\nACTIVE\n--- terminate_client 975 1622\n0\n");
+    let victim = world.snapshot.clients.remove(0);
+    assert_eq!(victim.pid, 1622);
+    world.replay("--- get_client_list 975\n1623\n--- get_server_status 975\nFAULT\n");
+    world.snapshot.clients.clear();
+    says(&mut world, ServerStatus::Active);
+    world.replay("--- get_server_status 975\nACTIVE\n");
+    // Another victim, terminated.
+    world.snapshot.clients.push(ClientSnapshot { pid: 1807, ..victim });
+    world.replay("--- terminate_client 975 1807\n0\n--- get_server_status 975\nACTIVE\n");
     world.snapshot.clients.clear();
     world.replay("--- get_client_list 975\n");
+    world.log.clear();
+    world.event(quit("quit"));
+    world.exited(975, 0);
+    let reply = |effect: &Effect| match effect {
+        Effect::Reply { output, error, exit_status, .. } => {
+            Some((output.clone() + error, *exit_status))
+        }
+        _ => None,
+    };
+    assert_eq!(world.effects.iter().find_map(reply), Some((String::new(), 0)));
+    let recorded = [
+        "Cmd:quit",
+        "Try shutting down server 975, backoff is disabled",
+        "Server 975 exited with status 0",
+        "Exit with status 0",
+    ];
+    assert_eq!(world.log, recorded);
+}
+
+fn quit(line: &str) -> Event {
+    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT };
+    Event::UiLine { connection: UI, peer, line: line.to_owned() }
+}
+
+/// What the 535 binary prints about a server that does not get past its start.
+#[test]
+fn a_server_that_is_starting_is_listed_and_has_no_clients() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ROOT);
+    world.replay(
+        "--- get_server_list\n975\n--- get_client_list 975\n--- get_device_client_list\n\
+         --- get_device_client_list 975\n--- ps\nServer not found\n--- ps -p 975\nServer 975 not found\n\n\
+         --- terminate_client 975 1\nServer 975 not found!\n1\n--- get_server_status 975\nINITIALIZING\n\
+         --- start_server -uid 0\n--- start_server -uid 12345\n--- get_server_list\n975\n",
+    );
+    for line in ["ps -p 975", "terminate_client 975 1"] {
+        assert!(world.line(line).1.contains("still starting"), "{line}");
+    }
+}
+
+#[test]
+fn settings_made_before_the_start_are_the_daemons() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    let refused = world.core.prepare(&[
+        "set_default_device_pinned_mem_limit 0 3G".into(),
+        "set_default_active_thread_percentage 40".into(),
+        "set_default_client_priority 1".into(),
+        "quit".into(),
+    ]);
+    assert_eq!(refused, ["quit"]);
+    world.replay(
+        "--- get_default_device_pinned_mem_limit 0\n3G\n\
+         --- get_default_active_thread_percentage\n40.0\n--- get_default_client_priority\n1\n",
+    );
 }
 
 #[test]
@@ -367,11 +440,6 @@ fn a_server_that_hangs_at_its_start_is_killed() {
 
 #[test]
 fn quit_waits_for_clients_and_a_timeout_forces() {
-    let quit = |line: &str| Event::UiLine {
-        connection: UI,
-        peer: Peer { pid: 1, uid: ROOT, gid: ROOT },
-        line: line.to_owned(),
-    };
     let mut world = recorded_world();
     world.event(quit("quit"));
     assert_eq!(world.told_to_stop(975), Some(ShutdownMode::WhenIdle));

@@ -47,16 +47,21 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     });
     let _metrics = metrics.transpose()?;
     let log = open_log(&options);
-    let (limits, complaints) = Limits::from_environment(|name| std::env::var(name).ok());
+    let (limits, mut complaints) = Limits::from_environment(|name| std::env::var(name).ok());
     let config = Config {
         daemon_pid: std::process::id(),
-        daemon_uid: rustix::process::geteuid().as_raw(),
+        daemon_uid: own_uid(),
         daemon_gid: rustix::process::getegid().as_raw(),
         provisioning: options.provisioning,
         ready_devices: options.ready_devices.clone(),
     };
+    let mut core = Core::new(config, limits);
+    let prepared = crate::prepared::take(&options.directories, own_uid());
+    for line in core.prepare(&prepared) {
+        complaints.push(format!("What was set before the start is ignored: {line}"));
+    }
     let mut daemon = Daemon {
-        core: Core::new(config, limits),
+        core,
         log,
         connections: Connections::new(),
         servers: BTreeMap::new(),
@@ -64,7 +69,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         connection_lines: RateLimit::new(CONNECTION_LINES_PER_S),
         options,
     };
-    daemon.log_start(&complaints);
+    daemon.log_start(&complaints, &prepared);
     if background {
         announce().map_err(StartError::system("detach from the terminal"))?;
     }
@@ -74,6 +79,10 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     // Before the connections close: a front end that waits for our end may start another daemon here.
     drop(claim);
     Ok(status)
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Signals as things to poll.
@@ -146,7 +155,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn log_start(&mut self, complaints: &[String]) {
+    fn log_start(&mut self, complaints: &[String], prepared: &[String]) {
         let directories = &self.options.directories;
         let socket = directories.socket();
         let pipe = directories.pipe().display().to_string();
@@ -156,6 +165,9 @@ impl Daemon {
             &format!("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={pipe}"),
         );
         self.log.write(None, &format!("CUDA MPS Control binary version: {BINARY_VERSION}"));
+        for line in prepared {
+            self.log.write(None, &format!("Set before the start: {line}"));
+        }
         for complaint in complaints {
             eprintln!("Warning: {complaint}");
             self.log.write(None, complaint);

@@ -1,15 +1,18 @@
 //! What the daemon knows, as Prometheus metrics.
 //!
-//! Per GPU and per client; the labels `gpu` and `UUID` are those of NVIDIA's DCGM exporter, so that both can be joined. [`serve`]
+//! Per GPU and per client; the labels `gpu` and `UUID` are those of NVIDIA's DCGM exporter ([`gpus`]), so that both can be joined. [`serve`]
 //! answers scrapes; [`render`] makes the text of one.
 
 mod address;
+mod gpus;
 mod http;
 
 pub use address::{Address, AddressError};
 pub use http::{Metrics, serve};
 
 use std::fmt;
+
+use gpus::Gpus;
 
 use link::wire::daemon::{
     ClientDeviceSnapshot, ClientSnapshot, DeviceSnapshot, LAUNCH_BOUNDS_US, ServerStatus,
@@ -24,7 +27,7 @@ use prometheus_client::registry::Registry;
 /// The text of a scrape, in the OpenMetrics format.
 pub fn render(state: DaemonState) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(State(state)));
+    registry.register_collector(Box::new(State { daemon: state, gpus: Gpus::of_this_machine() }));
     let mut text = String::new();
     // Writing to a String cannot fail, and all names are constants.
     let _ = encode(&mut text, &registry);
@@ -32,7 +35,10 @@ pub fn render(state: DaemonState) -> String {
 }
 
 #[derive(Debug)]
-struct State(DaemonState);
+struct State {
+    daemon: DaemonState,
+    gpus: Gpus,
+}
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -49,8 +55,12 @@ struct Metric<T> {
 }
 
 /// A device of a server.
+#[derive(Clone, Copy)]
 struct DeviceView<'a> {
+    /// The server's number of it.
     index: u32,
+    /// The machine's number of it.
+    gpu: u32,
     device: &'a DeviceSnapshot,
     server: &'a ServerState,
 }
@@ -62,7 +72,7 @@ struct ClientView<'a> {
     device: DeviceView<'a>,
 }
 
-fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 7] {
+fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 10] {
     [
         Metric {
             name: "openmps_device_clients",
@@ -85,9 +95,24 @@ fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 7] {
             reading: Reading::Gauge(|view| Some(view.device.multiprocessors.into())),
         },
         Metric {
+            name: "openmps_device_queued_bytes",
+            help: "Bytes of commands of all clients that the executor had not taken when it last looked",
+            reading: Reading::Gauge(|view| Some(view.device.queued_bytes as f64)),
+        },
+        Metric {
             name: "openmps_device_kernels",
             help: "Kernels run for clients since the server started",
             reading: Reading::Counter(|view| view.device.kernels_ever as f64),
+        },
+        Metric {
+            name: "openmps_device_copied_bytes",
+            help: "Bytes copied for clients since the server started, either direction and on the device",
+            reading: Reading::Counter(|view| view.device.copied_bytes_ever as f64),
+        },
+        Metric {
+            name: "openmps_device_gpu_seconds",
+            help: "Time that kernels of clients took on the device, estimated from a sample of them",
+            reading: Reading::Counter(|view| view.device.gpu_time_ns_ever as f64 / 1e9),
         },
         Metric {
             name: "openmps_device_faults",
@@ -162,7 +187,7 @@ fn client_metrics<'a>() -> [Metric<ClientView<'a>>; 10] {
 
 impl Collector for State {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let servers = &self.0.servers;
+        let servers = &self.daemon.servers;
         encoder
             .encode_descriptor("openmps_servers", "Servers", None, MetricType::Gauge)?
             .encode_gauge(&(servers.len() as u64))?;
@@ -182,11 +207,26 @@ impl Collector for State {
             labels.push(("status", status.to_owned()));
             states.encode_family(&labels)?.encode_gauge(&1u64)?;
         }
-        let devices = || servers.iter().flat_map(devices_of);
+        let devices = || servers.iter().flat_map(|server| devices_of(server, &self.gpus));
         let clients = || devices().flat_map(DeviceView::into_clients);
         encode_all(&mut encoder, &device_metrics(), devices, DeviceView::labels)?;
         encode_all(&mut encoder, &client_metrics(), clients, ClientView::labels)?;
-        encode_launches(&mut encoder, clients())
+        let launches_of_device = |view: DeviceView<'_>| {
+            (view.labels(), view.device.launch_counts.clone(), view.device.launch_time_ns)
+        };
+        let launches_of_client = |view: ClientView<'_>| {
+            (view.labels(), view.share.launch_counts.clone(), view.share.launch_time_ns)
+        };
+        encode_launches(
+            &mut encoder,
+            "openmps_device_launch_seconds",
+            devices().map(launches_of_device),
+        )?;
+        encode_launches(
+            &mut encoder,
+            "openmps_client_launch_seconds",
+            clients().map(launches_of_client),
+        )
     }
 }
 
@@ -221,24 +261,25 @@ fn encode_all<T, V: Iterator<Item = T>>(
     Ok(())
 }
 
-fn encode_launches<'a>(
+/// A histogram of labels, counts by class, and the sum of the times.
+fn encode_launches(
     encoder: &mut DescriptorEncoder<'_>,
-    views: impl Iterator<Item = ClientView<'a>>,
+    name: &str,
+    launches: impl Iterator<Item = (Labels, Vec<u64>, u64)>,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(
-        "openmps_client_launch_seconds",
+        name,
         "How long the driver took to accept a launch, one launch in eight",
         None,
         MetricType::Histogram,
     )?;
-    for view in views {
+    for (labels, counts, time_ns) in launches {
         let bounds = LAUNCH_BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::MAX]);
-        let classes: Vec<(f64, u64)> =
-            bounds.zip(view.share.launch_counts.iter().copied()).collect();
-        let count = view.share.launch_counts.iter().sum();
-        let sum = view.share.launch_time_ns as f64 / 1e9;
+        let classes: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
+        let count = counts.iter().sum();
+        let sum = time_ns as f64 / 1e9;
         family
-            .encode_family(&view.labels())?
+            .encode_family(&labels)?
             .encode_histogram::<NoLabelSet>(sum, count, &classes, None)?;
     }
     Ok(())
@@ -248,14 +289,17 @@ fn server_labels(server: &ServerState) -> Labels {
     vec![("server", server.pid.to_string()), ("user", server.uid.to_string())]
 }
 
-fn devices_of(server: &ServerState) -> impl Iterator<Item = DeviceView<'_>> {
+fn devices_of<'a>(server: &'a ServerState, gpus: &'a Gpus) -> impl Iterator<Item = DeviceView<'a>> {
     let devices = (0u32..).zip(&server.snapshot.devices);
-    devices.map(move |(index, device)| DeviceView { index, device, server })
+    devices.map(move |(index, device)| {
+        let gpu = gpus.number_of(&device.pci_bus_id).unwrap_or(index);
+        DeviceView { index, gpu, device, server }
+    })
 }
 
 impl<'a> DeviceView<'a> {
     fn labels(&self) -> Labels {
-        let mut labels = vec![("gpu", self.index.to_string()), ("UUID", self.device.uuid.clone())];
+        let mut labels = vec![("gpu", self.gpu.to_string()), ("UUID", self.device.uuid.clone())];
         labels.extend(server_labels(self.server));
         labels
     }
@@ -271,12 +315,7 @@ impl<'a> DeviceView<'a> {
     }
 
     fn into_clients(self) -> impl Iterator<Item = ClientView<'a>> {
-        let Self { index, device, server } = self;
-        self.clients().map(move |(client, share)| ClientView {
-            client,
-            share,
-            device: DeviceView { index, device, server },
-        })
+        self.clients().map(move |(client, share)| ClientView { client, share, device: self })
     }
 }
 
@@ -303,6 +342,8 @@ mod tests {
             memory_limit_bytes: Some(1 << 30),
             granted_bytes: 4096,
             kernels: 7,
+            copied_bytes: 11,
+            queued_bytes: 3,
             gpu_time_ns: 2_500_000_000,
             launch_counts: vec![3, 0, 1],
             launch_time_ns: 9000,
@@ -320,6 +361,15 @@ mod tests {
             uuid: "GPU-aa".into(),
             multiprocessors: 132,
             faults: 2,
+            restarts: 1,
+            total_memory_bytes: 8192,
+            granted_bytes: 4096,
+            kernels_ever: 9,
+            copied_bytes_ever: 77,
+            gpu_time_ns_ever: 3_000_000_000,
+            queued_bytes: 16,
+            launch_counts: vec![5, 0, 1],
+            launch_time_ns: 10_000,
             ..Default::default()
         };
         let snapshot =
@@ -335,11 +385,28 @@ mod tests {
         let client = format!("{device},pid=\"42\",client_user=\"1000\",command=\"say \\\"hi\\\"\"");
         for line in [
             format!("openmps_device_clients{{{device}}} 1.0"),
+            format!("openmps_device_memory_bytes{{{device}}} 8192.0"),
+            format!("openmps_device_memory_granted_bytes{{{device}}} 4096.0"),
+            format!("openmps_device_multiprocessors{{{device}}} 132.0"),
+            format!("openmps_device_kernels_total{{{device}}} 9.0"),
+            format!("openmps_device_gpu_seconds_total{{{device}}} 3.0"),
+            format!("openmps_device_copied_bytes_total{{{device}}} 77.0"),
+            format!("openmps_device_queued_bytes{{{device}}} 16.0"),
+            format!("openmps_device_launch_seconds_count{{{device}}} 6"),
+            format!("openmps_device_launch_seconds_sum{{{device}}} 0.00001"),
             format!("openmps_device_faults_total{{{device}}} 2.0"),
+            format!("openmps_device_executor_restarts_total{{{device}}} 1.0"),
+            format!("openmps_client_memory_granted_bytes{{{client}}} 4096.0"),
             format!("openmps_client_memory_limit_bytes{{{client}}} 1073741824.0"),
+            format!("openmps_client_active_thread_percentage{{{client}}} 25.0"),
             format!("openmps_client_multiprocessors{{{client}}} 33.0"),
+            format!("openmps_client_kernels_total{{{client}}} 7.0"),
             format!("openmps_client_gpu_seconds_total{{{client}}} 2.5"),
+            format!("openmps_client_copied_bytes_total{{{client}}} 11.0"),
+            format!("openmps_client_queued_bytes{{{client}}} 3.0"),
+            format!("openmps_client_failed{{{client}}} 0.0"),
             format!("openmps_client_launch_seconds_count{{{client}}} 4"),
+            format!("openmps_client_launch_seconds_bucket{{le=\"0.000001\",{client}}} 3"),
             "openmps_server_status{server=\"9\",user=\"0\",status=\"ACTIVE\"} 1".to_owned(),
         ] {
             assert!(text.lines().any(|have| have == line), "{line} is not in\n{text}");

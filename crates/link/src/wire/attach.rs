@@ -40,12 +40,18 @@ pub struct ClientHello {
 pub struct RequestedLimits {
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`.
     pub active_thread_percentage: Option<String>,
-    /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`.
+    /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` and `CUDA_MPS_DEVICE_MEM_LIMIT`, a comma between them if both are set.
     pub pinned_device_mem_limit: Option<String>,
     /// `CUDA_MPS_CLIENT_PRIORITY`.
     pub client_priority: Option<String>,
     /// `CUDA_VISIBLE_DEVICES`; the client applies it itself to the server's list.
     pub visible_devices: Option<String>,
+    /// `CUDA_DEVICE_MAX_CONNECTIONS`.
+    #[serde(default)]
+    pub device_max_connections: Option<String>,
+    /// `CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING`: contexts may have shares of their own.
+    #[serde(default)]
+    pub per_context_partitioning: Option<String>,
 }
 
 /// The server's answer to a hello.
@@ -127,6 +133,10 @@ pub enum ClientRequest {
     OpenContext {
         /// Index into [`Welcome::devices`].
         device: u32,
+        /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` as it is when the context is made, from a client that asked for
+        /// [`RequestedLimits::per_context_partitioning`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        active_thread_percentage: Option<String>,
     },
     /// A context has been destroyed; the session stays until the client ends.
     CloseContext {

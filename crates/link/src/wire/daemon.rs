@@ -152,6 +152,21 @@ pub struct DeviceSnapshot {
     /// Executors started after the first.
     #[serde(default)]
     pub restarts: u64,
+    /// Bytes copied for clients, those that left included.
+    #[serde(default)]
+    pub copied_bytes_ever: u64,
+    /// Time that clients' kernels took, those that left included; see [`ClientDeviceSnapshot::gpu_time_ns`].
+    #[serde(default)]
+    pub gpu_time_ns_ever: u64,
+    /// Bytes in the rings of all clients that the executor had not taken when it last looked.
+    #[serde(default)]
+    pub queued_bytes: u64,
+    /// See [`ClientDeviceSnapshot::launch_counts`]; clients that left included.
+    #[serde(default)]
+    pub launch_counts: Vec<u64>,
+    /// See [`ClientDeviceSnapshot::launch_time_ns`]; clients that left included.
+    #[serde(default)]
+    pub launch_time_ns: u64,
 }
 
 /// One client, summed over its contexts.
@@ -183,6 +198,9 @@ pub struct ClientSnapshot {
     /// 0 normal, 1 below normal.
     #[serde(default)]
     pub priority: u32,
+    /// How many hardware queues its environment asks for (`CUDA_DEVICE_MAX_CONNECTIONS`); absent: it does not say.
+    #[serde(default)]
+    pub wanted_connections: Option<u32>,
     /// The same by device.
     #[serde(default)]
     pub devices: Vec<ClientDeviceSnapshot>,
@@ -226,4 +244,7 @@ pub struct ContextSnapshot {
     pub context_id: u32,
     /// The number that the original's `ps` shows as ID; unique in a server.
     pub serial: u64,
+    /// Per cent of the SMs that this context may use: at most the client's share. 0 from a server that does not say.
+    #[serde(default)]
+    pub active_thread_percentage: f64,
 }

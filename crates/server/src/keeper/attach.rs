@@ -43,6 +43,7 @@ impl Keeper {
             return log_server!("Client {} cannot be answered: {error}", peer.pid);
         }
         log_server!("Client {{PID: {}, Context ID: 0}} connected", peer.pid);
+        log_server!("Creating worker thread for client {{PID: {}, Context ID: 0}}", peer.pid);
         let process = Pid::from_raw(peer.pid as i32)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let client = Client {
@@ -50,10 +51,12 @@ impl Keeper {
             process,
             hello,
             peer,
+            defaults: self.defaults.clone(),
             contexts: Vec::new(),
             contexts_ever: BTreeMap::new(),
             sessions: BTreeMap::new(),
             opening: None,
+            wanted_percentage: None,
         };
         self.clients.insert(id, client);
     }

@@ -4,12 +4,12 @@ use super::Keeper;
 use crate::counters::Counts;
 use crate::executor_link::ToExecutor;
 use crate::log::log_server;
-use crate::policy::limits::{active_thread_percentage, client_priority};
+use crate::policy::limits::{active_thread_percentage, client_priority, connections};
 use cuda_abi::types::CUresult;
 use link::socket::Connection;
 use link::wire::attach::ClientHello;
 use link::wire::daemon::{
-    ClientDeviceSnapshot, ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Peer,
+    ClientDeviceSnapshot, ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Defaults, Peer,
 };
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ pub(crate) struct Client {
     pub(crate) process: Option<OwnedFd>,
     pub(crate) hello: ClientHello,
     pub(crate) peer: Peer,
+    /// The server's limits when it attached: later ones are for later clients (MPS guide, 4.1.1).
+    pub(crate) defaults: Defaults,
     pub(crate) contexts: Vec<ContextSnapshot>,
     /// Contexts ever, by device.
     pub(crate) contexts_ever: BTreeMap<u32, u32>,
@@ -28,6 +30,15 @@ pub(crate) struct Client {
     pub(crate) sessions: BTreeMap<u32, u64>,
     /// The device whose session is being made.
     pub(crate) opening: Option<u32>,
+    /// What the context that is being made asks for; see [`link::wire::attach::ClientRequest::OpenContext`].
+    pub(crate) wanted_percentage: Option<String>,
+}
+
+impl Client {
+    /// Its share of the SMs, in per cent.
+    pub(super) fn active_thread_percentage(&self) -> f64 {
+        active_thread_percentage(&self.defaults, &self.hello.limits)
+    }
 }
 
 impl Keeper {
@@ -47,13 +58,14 @@ impl Keeper {
         snapshot.devices.clear();
         let Some(client) = self.clients.remove(&id) else { return };
         let pid = client.peer.pid;
-        for context in &client.contexts {
-            let left: usize = self.clients.values().map(|client| client.contexts.len()).sum();
-            log_server!(
-                "Client {{PID: {pid}, Context ID: {}}} exiting. Number of active client contexts is {left}.",
-                context.context_id
-            );
+        let left: usize = self.clients.values().map(|client| client.contexts.len()).sum();
+        for (still, context) in client.contexts.iter().enumerate().rev() {
+            let label = format!("{{PID: {pid}, Context ID: {}}}", context.context_id);
+            log_lost_receiver(&label);
+            let left = left + still;
+            log_server!("Client {label} exiting. Number of active client contexts is {left}.");
         }
+        log_lost_receiver(&format!("{{PID: {pid}, Context ID: 0}}"));
         log_server!("Client process {pid} disconnected");
         // Sessions give their final counts when they are forgotten.
         snapshot.kernels = 0;
@@ -113,8 +125,9 @@ impl Keeper {
             pid_namespace: client.hello.pid_namespace,
             command: client.hello.command.clone(),
             contexts: client.contexts.clone(),
-            active_thread_percentage: active_thread_percentage(&self.defaults, limits),
-            priority: client_priority(&self.defaults, limits),
+            active_thread_percentage: client.active_thread_percentage(),
+            priority: client_priority(&client.defaults, limits),
+            wanted_connections: limits.device_max_connections.as_deref().and_then(connections),
             ..Default::default()
         };
         for session in client.sessions.values().filter_map(|session| self.sessions.get(session)) {
@@ -141,4 +154,12 @@ impl Keeper {
         }
         snapshot
     }
+}
+
+/// The original's line for a client that has closed its end, spelled as there.
+fn log_lost_receiver(label: &str) {
+    let code = CUresult::ERROR_MPS_RPC_FAILURE.0;
+    log_server!(
+        "Server failed to recevie command with status {code}, assuming client {label} exit"
+    );
 }

@@ -1,6 +1,7 @@
 //! The devices of a server, as the native driver describes them without a context.
 
 use super::executors::ExecutorProcess;
+use crate::counters::Counts;
 use crate::driver::{Driver, DriverError};
 use crate::log::log_server;
 use crate::policy::devices::{Candidate, Choice, choose};
@@ -19,8 +20,8 @@ pub(crate) struct Device {
     pub(crate) executor: Option<ExecutorProcess>,
     /// Its context was lost to a fault; it gets a new executor once the last client has left.
     pub(crate) lost: bool,
-    /// Kernels of sessions that have ended.
-    pub(crate) kernels_of_departed: u64,
+    /// What sessions did that have ended.
+    pub(crate) departed: Counts,
     /// Executors that ended by themselves.
     pub(crate) deaths: u32,
     /// Fatal faults of its context.
@@ -77,7 +78,12 @@ pub(crate) fn query(driver: Driver) -> Result<(i32, Vec<Device>), DriverError> {
 /// Why a server cannot start with these.
 pub(crate) fn keep_served(devices: &mut Vec<Device>) -> Result<(), String> {
     let candidates: Vec<Candidate> = devices.iter().map(Device::candidate).collect();
-    let mut choices = choose(&candidates)?.into_iter();
+    let chosen = choose(&candidates).inspect_err(|_| {
+        log_server!(
+            "MPS is only supported on 64-bit Linux platforms, with an SM 3.5 or higher GPU."
+        );
+    });
+    let mut choices = chosen?.into_iter();
     devices.retain(|device| {
         let served = choices.next() == Some(Choice::Served);
         if !served {
@@ -147,7 +153,7 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         granularity_bytes: granularity as u64,
         executor: None,
         lost: false,
-        kernels_of_departed: 0,
+        departed: Counts::default(),
         deaths: 0,
         faults: 0,
         restarts: 0,

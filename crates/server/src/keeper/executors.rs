@@ -203,6 +203,14 @@ impl Keeper {
                 "Client {{PID: {pid}, Context ID: {context}}} on device {device} to be torn down"
             );
         }
+        for pid in &pids {
+            log_server!("All clients belonging to error trigging process {pid} will be torn down");
+            for (_, context) in concerned.iter().filter(|(other, _)| other == pid) {
+                log_server!(
+                    "Client {{PID: {pid}, Context ID: {context}}} on the error-trigging process {pid} to be torn down"
+                );
+            }
+        }
         log_server!("The following devices will be reset:");
         log_server!("{device}");
         log_server!("The following client process have a sticky error set:");

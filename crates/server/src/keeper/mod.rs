@@ -35,6 +35,8 @@ use std::time::Duration;
 
 /// Longest wait for a daemon or an executor to take a packet.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The CUDA version whose protocol clients are told, as the original logs it.
+const BINARY_VERSION: u32 = 13000;
 /// Longest sleep of the loop.
 const LOOP_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -64,13 +66,20 @@ pub fn run(options: &Options) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Some(directory) = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY") {
+        let socket = std::path::Path::new(&directory).join(link::wire::DAEMON_SOCKET);
+        log_other!("Connecting to control daemon on socket: {}", socket.display());
+    }
     log_other!("Initializing server process");
     allow_many_descriptors();
     match start(options) {
         Ok((driver, driver_version, devices)) => {
-            Keeper::new(options, daemon, driver, driver_version, devices).serve()
+            let mut keeper = Keeper::new(options, daemon, driver, driver_version, devices);
+            keeper.log_start();
+            keeper.serve()
         }
         Err(message) => {
+            log_other!("MPS server failed to start");
             log_other!("Server could not start: {message}");
             let _ = daemon.send(&ToDaemon::Failed { message }, &[], PEER_TIMEOUT);
             ExitCode::FAILURE
@@ -99,13 +108,13 @@ fn start(options: &Options) -> Result<(Driver, i32, Vec<Device>), String> {
     for (index, device) in devices.iter_mut().enumerate() {
         device.await_executor(index as u32)?;
     }
-    log_server!("OpenMPS server {}", env!("CARGO_PKG_VERSION"));
-    log_server!(
-        "Native driver {} of CUDA version {driver_version}",
-        options.native_driver.display()
-    );
-    log_server!("Server has started");
     Ok((driver, driver_version, devices))
+}
+
+/// The first number of the version of NVIDIA's kernel driver, if one is loaded.
+fn display_driver_version() -> Option<String> {
+    let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
+    text.trim().split('.').next().map(str::to_owned)
 }
 
 /// Whether the loop goes on.
@@ -191,6 +200,35 @@ impl Keeper {
         self.end()
     }
 
+    /// The lines with which the original's server says that it is there.
+    fn log_start(&mut self) {
+        log_server!("OpenMPS server {}", env!("CARGO_PKG_VERSION"));
+        log_server!("CUDA MPS Server for Linux/Unix. Binary version: {BINARY_VERSION}");
+        log_server!(
+            "Native driver {} of CUDA version {}",
+            self.options.native_driver.display(),
+            self.driver_version
+        );
+        if let Some(version) = display_driver_version() {
+            log_server!("Display Driver version: {version}");
+        }
+        // The daemon has said them before anything else.
+        self.hear_daemon();
+        log_server!("Server has started");
+    }
+
+    /// Takes new limits, and names those that have changed.
+    fn set_defaults(&mut self, new: Defaults) {
+        let percentage = new.active_thread_percentage.unwrap_or(100.0);
+        if self.defaults.active_thread_percentage != new.active_thread_percentage {
+            log_server!("Active Threads Percentage set to {percentage:.1}");
+        }
+        if self.defaults.client_priority != new.client_priority {
+            log_server!("Server Priority set to {}", new.client_priority.unwrap_or(0));
+        }
+        self.defaults = new;
+    }
+
     fn finished(&self) -> bool {
         match self.course {
             Course::Serving => false,
@@ -262,7 +300,7 @@ impl Keeper {
                 let code = self.terminate(pid);
                 self.tell_daemon(&ToDaemon::Terminated { id, code });
             }
-            ToServer::SetDefaults(defaults) => self.defaults = defaults,
+            ToServer::SetDefaults(defaults) => self.set_defaults(defaults),
             ToServer::Shutdown(mode) => {
                 log_server!("Server has been notified to shutdown");
                 self.course = match mode {

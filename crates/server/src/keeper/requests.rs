@@ -8,7 +8,7 @@ use crate::executor_link::{OpenSession, ToExecutor};
 use crate::log::log_server;
 use crate::policy::MAX_CONTEXTS_PER_DEVICE;
 use crate::policy::grants::Grants;
-use crate::policy::limits::memory_limit_bytes;
+use crate::policy::limits::{context_percentage, memory_limit_bytes};
 use cuda_abi::types::CUresult;
 use link::socket::{Received, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, Refusal};
@@ -21,7 +21,13 @@ impl Keeper {
         let Some(client) = self.clients.get(&id) else { return };
         match client.connection.try_receive::<ClientRequest>() {
             Ok(None) => {}
-            Ok(Some(Received { message: ClientRequest::OpenContext { device }, .. })) => {
+            Ok(Some(Received {
+                message: ClientRequest::OpenContext { device, active_thread_percentage },
+                ..
+            })) => {
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.wanted_percentage = active_thread_percentage;
+                }
                 self.open_context(id, device)
             }
             Ok(Some(Received { message: ClientRequest::CloseContext { device }, .. })) => {
@@ -128,7 +134,9 @@ impl Keeper {
             executor.free_slot(counter_slot);
             return Err(none("no window of addresses is free"));
         };
-        let (limit, complaint) = memory_limit_bytes(&self.defaults, &client.hello.limits, device);
+        let uuid = uuid_text(&slot.info.uuid);
+        let (limit, complaint) =
+            memory_limit_bytes(&client.defaults, &client.hello.limits, device, &uuid);
         if let Some(complaint) = complaint {
             log_server!("Client {}: {complaint}; ignored", client.peer.pid);
         }
@@ -196,15 +204,25 @@ impl Keeper {
         *counter += 1;
         let context_id = *counter;
         client.opening = None;
+        let percentage = context_percentage(
+            client.active_thread_percentage(),
+            client.wanted_percentage.take().as_deref(),
+        );
         client.contexts.push(ContextSnapshot {
             device,
             context_id,
             serial: self.next_context_serial,
+            active_thread_percentage: percentage,
         });
         self.next_context_serial += 1;
         let info = &self.devices[device as usize].info;
         let label = format!("{{PID: {}, Context ID: {context_id}}}", client.peer.pid);
-        log_server!("Received new client request for {label}");
+        // As in the original, a request is in the name of what the client had before.
+        log_server!(
+            "Received new client request for {{PID: {}, Context ID: {}}}",
+            client.peer.pid,
+            context_id - 1
+        );
         log_server!("Client {label} connected");
         log_server!("Creating worker thread for client {label}");
         log_server!("Device {} (uuid {}) is associated", info.name, uuid_text(&info.uuid));

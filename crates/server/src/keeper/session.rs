@@ -83,7 +83,7 @@ impl Keeper {
         let device = &mut self.devices[session.device];
         if let Some(executor) = &mut device.executor {
             let counts = executor.counters.read(session.counter_slot);
-            device.kernels_of_departed += counts.kernels;
+            device.departed.add(&counts);
             executor.free_slot(session.counter_slot);
             self.add_final_counts(session.client, session.device, counts);
         }

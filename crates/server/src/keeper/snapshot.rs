@@ -28,20 +28,30 @@ impl Keeper {
     fn device_snapshot(&self, index: usize) -> DeviceSnapshot {
         let device = &self.devices[index];
         let sessions = || self.sessions.values().filter(move |session| session.device == index);
-        let running_kernels: u64 = device.executor.as_ref().map_or(0, |executor| {
-            sessions().map(|session| executor.counters.read(session.counter_slot).kernels).sum()
-        });
+        let (mut all, mut queued_bytes) = (device.departed, 0);
+        if let Some(executor) = &device.executor {
+            for session in sessions() {
+                let counts = executor.counters.read(session.counter_slot);
+                all.add(&counts);
+                queued_bytes += counts.queued_bytes;
+            }
+        }
         DeviceSnapshot {
             uuid: uuid_text(&device.info.uuid),
             name: device.info.name.clone(),
             pci_bus_id: device.info.pci_bus_id.clone(),
             executor_pid: device.executor.as_ref().map_or(0, |executor| executor.pid()),
             granted_bytes: sessions().map(|session| session.grants.granted_bytes()).sum(),
-            kernels_ever: device.kernels_of_departed + running_kernels,
+            kernels_ever: all.kernels,
             total_memory_bytes: device.info.total_memory_bytes,
             multiprocessors: device.multiprocessors(),
             faults: device.faults,
             restarts: device.restarts,
+            copied_bytes_ever: all.copied_bytes,
+            gpu_time_ns_ever: all.gpu_time_ns,
+            queued_bytes,
+            launch_counts: all.launches.to_vec(),
+            launch_time_ns: all.launch_time_ns,
         }
     }
 }

@@ -32,14 +32,25 @@ impl Server {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["server", "--control-fd", "0", "--native-driver"])
             .arg(super::native_driver())
+            .env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stderr(super::server_log::file())
             .spawn()
             .unwrap();
         let mut server = Self { child, daemon, requests: 0 };
+        // The first that a daemon says.
+        server.set_defaults(Defaults {
+            active_thread_percentage: Some(100.0),
+            client_priority: Some(0),
+            ..Default::default()
+        });
         assert!(matches!(server.hear(), ToDaemon::Ready));
         assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Active)));
         server
+    }
+
+    pub(crate) fn set_defaults(&mut self, defaults: Defaults) {
+        self.daemon.send(&ToServer::SetDefaults(defaults), &[], SOON).unwrap();
     }
 
     pub(crate) fn hear(&mut self) -> ToDaemon {
@@ -122,7 +133,8 @@ impl Drop for Server {
 pub(crate) fn open_context(
     connection: &Connection,
 ) -> Result<(ContextOpened, Vec<OwnedFd>), Refusal> {
-    connection.send(&ClientRequest::OpenContext { device: 0 }, &[], SOON).unwrap();
+    let wanted = ClientRequest::OpenContext { device: 0, active_thread_percentage: None };
+    connection.send(&wanted, &[], SOON).unwrap();
     let reply = connection.receive::<ClientReply>(SOON).unwrap();
     match reply.message {
         ClientReply::ContextOpened(opened) => Ok((opened, reply.descriptors)),

@@ -6,6 +6,7 @@
 mod fake_client;
 mod promises;
 mod server_log;
+mod settings;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -26,11 +27,10 @@ fn main() -> ExitCode {
 
 fn run(filters: &[String]) -> ExitCode {
     if std::env::args().any(|argument| argument == "--list") {
-        promises::ALL.iter().for_each(|(name, _)| println!("{name}: test"));
+        tests().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
-    let wanted: Vec<&Test> = promises::ALL
-        .iter()
+    let wanted: Vec<&Test> = tests()
         .filter(|(name, _)| {
             filters.is_empty() || filters.iter().any(|filter| name.contains(filter))
         })
@@ -52,6 +52,10 @@ fn run(filters: &[String]) -> ExitCode {
         "\ntest result: {verdict}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out"
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn tests() -> impl Iterator<Item = &'static Test> {
+    promises::ALL.iter().chain(settings::ALL)
 }
 
 /// The driver under the server.

@@ -9,9 +9,9 @@ use link::wire::daemon::{ServerStatus, ShutdownMode, ToDaemon, ToServer};
 use std::process::Command;
 use zerocopy::IntoBytes;
 
-const PTX: &str = include_str!("add_one.ptx");
+pub(crate) const PTX: &str = include_str!("add_one.ptx");
 const ADD_ONE: u32 = 0;
-const POKE: u32 = 1;
+pub(crate) const POKE: u32 = 1;
 
 pub(crate) const ALL: &[super::Test] = &[
     ("a_client_computes_and_the_server_counts_it", a_client_computes_and_the_server_counts_it),
@@ -47,7 +47,7 @@ fn parameters(data: u64, count: u32) -> Vec<u8> {
 }
 
 /// Adds one to `count` numbers by way of the device and checks them.
-fn compute(client: &mut Client, count: u32) {
+pub(crate) fn compute(client: &mut Client, count: u32) {
     let bytes = u64::from(count) * 4;
     let region = client.pinned(bytes.next_multiple_of(4096));
     let grant = client.grow(bytes);
