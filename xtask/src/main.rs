@@ -5,6 +5,7 @@
 
 mod command;
 mod compat;
+mod coverage;
 mod deb;
 mod demo;
 mod dist;
@@ -46,6 +47,8 @@ enum Task {
     Suites(suites::Suites),
     /// Compile the CUDA programs of the tests into target/programs
     Programs,
+    /// Execute every form of PTX instructions on the software GPU and write COVERAGE-PTX.md
+    Coverage,
     /// Write COMPATIBILITY.md from the lists of functions of the client runtime and the software GPU
     Compat {
         /// Only check that the file is up to date
@@ -81,6 +84,10 @@ fn main() -> Result<()> {
             if totals.failed > 0 {
                 anyhow::bail!("not all tests passed");
             }
+        }
+        Task::Coverage => {
+            coverage::write(&paths)?;
+            println!("COVERAGE-PTX.md is up to date");
         }
         Task::Compat { check } => {
             compat::run(&paths, if check { compat::Mode::Check } else { compat::Mode::Write })?;

@@ -305,4 +305,12 @@ impl Scope for ModuleScope<'_> {
             Meaning::External => ModuleSymbol::External,
         })
     }
+
+    fn constants(&self) -> Vec<(u64, u64)> {
+        let placed = self.symbols.globals.iter().zip(self.addresses);
+        placed
+            .filter(|(global, _)| global.space == GlobalSpace::Const)
+            .map(|(global, &address)| (address, global.size_bytes))
+            .collect()
+    }
 }

@@ -10,7 +10,8 @@ use crate::exec::op::address::{Generic, Global, Local, Shared};
 use crate::exec::op::control::{Fence, LightFence};
 use crate::exec::op::load_store::{Element, Load, S8, S16, Store, U8, U16, W32, W64};
 use crate::exec::op::moves::{
-    ExtractBits, HighWord, InsertBits, IsSpace, Join, SignExtendBits, Truncate,
+    ExtractBits, HighWord, InsertBits, IsSpace, Join, PredicateAnd, PredicateNot, PredicateOr,
+    SignExtendBits, Truncate,
 };
 use crate::exec::simd::{SimdLevel, pick, plain};
 use crate::exec::window;
@@ -105,6 +106,9 @@ fn store_handler(target: Target, ty: Type, n: usize, level: SimdLevel) -> Option
         _ => None,
     }
 }
+
+/// A window that no address is in.
+const NO_TAG: u64 = u32::MAX as u64;
 
 impl<'a> Lower<'a, '_> {
     /// The space that the modifiers and the address name, the address register and its immediate.
@@ -431,17 +435,50 @@ impl<'a> Lower<'a, '_> {
         operands: &[Operand<'a>],
     ) -> Result<()> {
         let [d, a, ..] = operands else { return Err("it needs two operands".to_owned()) };
-        let tag = match opcode.modifiers.first().copied().unwrap_or("").split("::").next() {
+        let space = opcode.modifiers.first().copied().unwrap_or("").split("::").next();
+        let tag = match space {
             Some("shared") => window::SHARED_TAG,
             Some("local") => window::LOCAL_TAG,
             Some("param") => window::PARAM_TAG,
             Some("global") => 0,
-            _ => u64::from(u32::MAX),
+            _ => NO_TAG,
         };
         let d = self.destination(d, Width::Pred, false)?;
         let a = self.source(a, Width::W64, Type::U64)?;
-        self.push(plain::<IsSpace>(), Kind::Pure, &[d], &[a], 0, tag as u32);
+        let run = plain::<IsSpace>();
+        match space {
+            // Constants lie in device memory among everything else: no window tells them apart.
+            Some("const") => {
+                let constant = self.is_constant(a)?;
+                self.copy(d, constant);
+            }
+            Some("global") => {
+                let (device, other) = (self.ir.vreg(Width::Pred), self.ir.vreg(Width::Pred));
+                self.push(run, Kind::Pure, &[device], &[a], 0, tag as u32);
+                let constant = self.is_constant(a)?;
+                self.push(plain::<PredicateNot>(), Kind::Pure, &[other], &[constant], 0, 0);
+                self.push(plain::<PredicateAnd>(), Kind::Pure, &[d], &[device, other], 0, 0);
+            }
+            _ => self.push(run, Kind::Pure, &[d], &[a], 0, tag as u32),
+        }
         Ok(())
+    }
+
+    /// A predicate: address `a` is in a `.const` variable.
+    fn is_constant(&mut self, a: VReg) -> Result<VReg> {
+        let mut found = self.ir.vreg(Width::Pred);
+        self.push(plain::<IsSpace>(), Kind::Pure, &[found], &[a], 0, NO_TAG as u32);
+        for (address, size) in self.scope.constants() {
+            let (start, size) =
+                (self.constant(Width::W64, address), self.constant(Width::W64, size));
+            let offset = self.ir.vreg(Width::W64);
+            let (inside, either) = (self.ir.vreg(Width::Pred), self.ir.vreg(Width::Pred));
+            self.compute("sub", &["s64"], offset, &[a, start])?;
+            self.compute("setp", &["lt", "u64"], inside, &[offset, size])?;
+            self.push(plain::<PredicateOr>(), Kind::Pure, &[either], &[found, inside], 0, 0);
+            found = either;
+        }
+        Ok(found)
     }
 
     /// Cache hints change nothing; one with a result gives zero.

@@ -29,6 +29,9 @@ use opcode::Opcode;
 pub(super) trait Scope {
     /// The module-scope symbol `name`.
     fn symbol(&self, name: &str) -> Option<ModuleSymbol>;
+
+    /// Addresses and sizes in bytes of the program's `.const` variables.
+    fn constants(&self) -> Vec<(u64, u64)>;
 }
 
 /// A module-scope symbol.
