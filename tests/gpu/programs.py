@@ -21,7 +21,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT_S = 120
 # Programs that launch no kernel.
-WITHOUT_KERNELS = {"copies", "occupancy"}
+WITHOUT_KERNELS = {"arrays", "copies", "occupancy"}
 # Refused with this error under OpenMPS, and told so.
 ABSENT = {"managed_variables": "cudaErrorNotSupported"}
 # Their launches end the context, and what runs beside them.

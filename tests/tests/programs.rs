@@ -55,6 +55,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("linking", 1),
     ("virtual_memory", 1),
     ("occupancy", 0),
+    ("arrays", 0),
     ("nvrtc", 1),
     ("cudarc", 2),
 ];

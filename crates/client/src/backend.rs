@@ -20,6 +20,7 @@ pub(crate) struct Backend {
     pub(crate) modules: Numbers,
     pub(crate) functions: Numbers,
     pub(crate) memories: Numbers,
+    pub(crate) arrays: Numbers,
     pub(crate) callbacks: Callbacks,
     /// Keeps host memory away from the addresses of device memory.
     pub(crate) _device_window: Option<Reservation>,

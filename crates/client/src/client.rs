@@ -2,10 +2,12 @@
 //!
 //! Made once, by the choice, and never freed: programs call until their last instruction, from exit handlers and from threads that outlive `main`.
 
+use crate::array::{Array, MipmappedArray};
 use crate::attach::Attachment;
 use crate::context::Context;
 use crate::current;
 use crate::device::Device;
+use crate::entry::Object;
 use crate::events::Event;
 use crate::handles::{Kind, Table};
 use crate::health::Health;
@@ -22,6 +24,7 @@ use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -54,6 +57,10 @@ pub(crate) struct Client {
     pub(crate) pools: Table<Pool>,
     pub(crate) memories: Table<MemoryHandle>,
     pub(crate) virtual_ranges: VirtualRanges,
+    pub(crate) arrays: Table<Array>,
+    pub(crate) mipmapped_arrays: Table<MipmappedArray>,
+    /// Texture and surface objects, by the driver's values.
+    pub(crate) textures: Mutex<HashMap<u64, Object>>,
     pub(crate) memory: MemoryMap,
     control: Mutex<Connection>,
     state: AtomicU8,
@@ -121,6 +128,9 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         pools,
         memories: Table::new(Kind::Memory),
         virtual_ranges: VirtualRanges::default(),
+        arrays: Table::new(Kind::Array),
+        mipmapped_arrays: Table::new(Kind::MipmappedArray),
+        textures: Mutex::default(),
         memory: MemoryMap::default(),
         control: Mutex::new(connection),
         state: AtomicU8::new(STARTED),

@@ -125,6 +125,8 @@ impl Context {
         crate::module::end_context(client, self);
         crate::stream::end_context(client, self);
         crate::events::end_context(client, self);
+        crate::entry::end_textures(client, self);
+        crate::array::end_context(client, self);
         crate::memory::end_context(client, self);
         // Release: nothing is published by the end of a context.
         self.wire_id.store(0, Ordering::Release);

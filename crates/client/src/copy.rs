@@ -49,13 +49,14 @@ impl End {
     }
 
     /// Bytes from the first to the last that is touched; `None` on overflow.
-    fn span_bytes(&self, extent: Extent) -> Option<u64> {
+    pub(crate) fn span_bytes(&self, extent: Extent) -> Option<u64> {
         let slices = self.slice_bytes.checked_mul(extent.depth - 1)?;
         let rows = self.pitch_bytes.checked_mul(extent.height - 1)?;
         slices.checked_add(rows)?.checked_add(extent.width_bytes)
     }
 
-    fn row(&self, slice: u64, row: u64) -> u64 {
+    /// The first byte of a row.
+    pub(crate) fn row(&self, slice: u64, row: u64) -> u64 {
         self.address + slice * self.slice_bytes + row * self.pitch_bytes
     }
 }
@@ -66,7 +67,7 @@ impl Extent {
         Self { width_bytes: size_bytes, height: 1, depth: 1 }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.width_bytes == 0 || self.height == 0 || self.depth == 0
     }
 

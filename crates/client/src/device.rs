@@ -170,6 +170,7 @@ fn make_backend(
         modules: Numbers::default(),
         functions: Numbers::default(),
         memories: Numbers::default(),
+        arrays: Numbers::default(),
         callbacks: Callbacks::default(),
         _device_window: device_window,
     })

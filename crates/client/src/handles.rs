@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Pool,
     Link,
     Memory,
+    Array,
+    MipmappedArray,
 }
 
 const INDEX_BITS: u32 = 20;

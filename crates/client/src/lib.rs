@@ -11,6 +11,8 @@
 //! that posting may wait. A device-side wait would hold a hardware queue that clients share, and the executor refuses it.
 
 mod allocator;
+mod array;
+mod array_copy;
 mod attach;
 mod attributes;
 mod backend;

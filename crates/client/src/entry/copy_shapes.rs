@@ -1,9 +1,11 @@
-//! Copies of two and three dimensions, linear memory only.
+//! Copies of two and three dimensions, of linear memory and arrays.
 
-use crate::client::run;
+use crate::array::Corner;
+use crate::array_copy::Side;
+use crate::client::{Client, run};
 use crate::copy::{End, Extent, Timing, copy};
 use crate::session::Result;
-use crate::stream;
+use crate::{array, array_copy, stream};
 use core::ffi::c_void;
 use cuda_abi::types::*;
 
@@ -12,6 +14,7 @@ struct Described {
     kind: CUmemorytype,
     host: *const c_void,
     device: CUdeviceptr,
+    array: CUarray,
     x_bytes: usize,
     y: usize,
     z: usize,
@@ -26,7 +29,6 @@ impl Described {
         let base = match self.kind {
             CUmemorytype::HOST => self.host.addr() as u64,
             CUmemorytype::DEVICE | CUmemorytype::UNIFIED => self.device,
-            CUmemorytype::ARRAY => return Err(CUresult::ERROR_NOT_SUPPORTED),
             _ => return Err(invalid),
         };
         let pitch_bytes = if self.pitch == 0 { extent.width_bytes } else { self.pitch as u64 };
@@ -45,6 +47,20 @@ impl Described {
     }
 }
 
+impl Described {
+    fn is_array(&self) -> bool {
+        self.kind == CUmemorytype::ARRAY
+    }
+
+    fn side(&self, client: &Client, extent: Extent) -> Result<Side> {
+        if !self.is_array() {
+            return Ok(Side::Memory(self.end(extent)?));
+        }
+        let corner = Corner { x_bytes: self.x_bytes as u64, y: self.y as u64, z: self.z as u64 };
+        Ok(Side::Array(array::get(client, self.array.0)?, corner))
+    }
+}
+
 /// # Safety
 /// Host ends are the caller's memory, as large as the description says.
 unsafe fn shaped(
@@ -56,6 +72,11 @@ unsafe fn shaped(
 ) -> CUresult {
     run(|client| {
         let target = stream::target(client, hStream)?;
+        if to.is_array() || from.is_array() {
+            let (to, from) = (to.side(client, extent)?, from.side(client, extent)?);
+            // SAFETY: the caller's promise.
+            return unsafe { array_copy::copy(client, &target, &to, &from, extent, timing) };
+        }
         let (to, from) = (to.end(extent)?, from.end(extent)?);
         // SAFETY: the caller's promise.
         unsafe { copy(client, &target, to, from, extent, timing) }
@@ -75,6 +96,7 @@ unsafe fn plane(description: *const CUDA_MEMCPY2D, hStream: CUstream, timing: Ti
         kind: c.dstMemoryType,
         host: c.dstHost,
         device: c.dstDevice,
+        array: c.dstArray,
         x_bytes: c.dstXInBytes,
         y: c.dstY,
         z: 0,
@@ -85,6 +107,7 @@ unsafe fn plane(description: *const CUDA_MEMCPY2D, hStream: CUstream, timing: Ti
         kind: c.srcMemoryType,
         host: c.srcHost,
         device: c.srcDevice,
+        array: c.srcArray,
         x_bytes: c.srcXInBytes,
         y: c.srcY,
         z: 0,
@@ -115,6 +138,7 @@ unsafe fn volume(description: *const CUDA_MEMCPY3D, hStream: CUstream, timing: T
         kind: c.dstMemoryType,
         host: c.dstHost,
         device: c.dstDevice,
+        array: c.dstArray,
         x_bytes: c.dstXInBytes,
         y: c.dstY,
         z: c.dstZ,
@@ -125,6 +149,7 @@ unsafe fn volume(description: *const CUDA_MEMCPY3D, hStream: CUstream, timing: T
         kind: c.srcMemoryType,
         host: c.srcHost,
         device: c.srcDevice,
+        array: c.srcArray,
         x_bytes: c.srcXInBytes,
         y: c.srcY,
         z: c.srcZ,

@@ -31,6 +31,7 @@ macro_rules! put_optional {
     }};
 }
 
+mod array;
 mod context;
 mod copy;
 mod copy_shapes;
@@ -53,8 +54,10 @@ mod primary;
 mod stream;
 mod stream_info;
 mod tensor_map;
+mod texture;
 mod virtual_memory;
 
+pub(crate) use array::*;
 pub(crate) use context::*;
 pub(crate) use copy::*;
 pub(crate) use copy_shapes::*;
@@ -77,6 +80,7 @@ pub(crate) use primary::*;
 pub(crate) use stream::*;
 pub(crate) use stream_info::*;
 pub(crate) use tensor_map::*;
+pub(crate) use texture::*;
 pub(crate) use virtual_memory::*;
 
 fn not_null<T>(pointer: *const T) -> Result {

@@ -151,6 +151,18 @@ opcodes! {
     MemoryExport = 117,
     /// Called; the descriptor waits in the session socket.
     MemoryImport = 118,
+    /// Called.
+    ArrayCreate = 120,
+    /// Called; the client has waited for its own work first.
+    ArrayDestroy = 121,
+    /// Called: `cuMipmappedArrayGetLevel`.
+    ArrayLevel = 122,
+    /// Posted.
+    ArrayCopy = 123,
+    /// Called: [`super::array::TextureHandle`].
+    TextureCreate = 124,
+    /// Called; the client has waited for its own work first.
+    TextureDestroy = 125,
 }
 
 macro_rules! wire_struct {

@@ -1,5 +1,6 @@
 //! The messages themselves, with no I/O.
 
+pub mod array;
 pub mod attach;
 pub mod command;
 pub mod daemon;

@@ -96,7 +96,13 @@ impl State {
 }
 
 /// Bytes from the first to the last that such a copy touches.
-fn extent_bytes(width: u64, height: u64, depth: u64, pitch: u64, slice: u64) -> Option<u64> {
+pub(super) fn extent_bytes(
+    width: u64,
+    height: u64,
+    depth: u64,
+    pitch: u64,
+    slice: u64,
+) -> Option<u64> {
     let rows = (height - 1).checked_mul(pitch)?;
     let slices = (depth - 1).checked_mul(slice)?;
     rows.checked_add(slices)?.checked_add(width)

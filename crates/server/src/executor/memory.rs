@@ -48,6 +48,8 @@ pub(crate) struct Memory {
     grants_from_keeper: Receiver<DeliveredGrant>,
     limit_bytes: Option<u64>,
     pub(super) granted_bytes: u64,
+    /// What the driver holds for the client besides grants: arrays.
+    charged_bytes: u64,
     grants: BTreeMap<u64, u64>,
     regions: BTreeMap<u64, (u64, RegionKind)>,
     /// Device memory, pinned regions and globals: what copies and kernels may name.
@@ -114,6 +116,7 @@ impl Memory {
             grants_from_keeper,
             limit_bytes: wanted.memory_limit_bytes,
             granted_bytes: 0,
+            charged_bytes: 0,
             grants: BTreeMap::new(),
             regions: BTreeMap::new(),
             addressable: Ranges::default(),
@@ -162,6 +165,32 @@ impl Memory {
         Ok(bytes)
     }
 
+    fn held_bytes(&self) -> u64 {
+        self.granted_bytes + self.charged_bytes
+    }
+
+    /// Whether the client may have so much more.
+    fn check_limit(&self, size_bytes: u64) -> Result<(), Failure> {
+        let total = self.held_bytes().checked_add(size_bytes);
+        match (total, self.limit_bytes) {
+            (Some(total), Some(limit)) if total <= limit => Ok(()),
+            (Some(_), None) => Ok(()),
+            _ => Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY)),
+        }
+    }
+
+    /// Counts memory that the driver is to hold for the client, if it may have it.
+    pub(super) fn charge(&mut self, size_bytes: u64) -> Result<(), Failure> {
+        self.check_limit(size_bytes)?;
+        self.charged_bytes += size_bytes;
+        Ok(())
+    }
+
+    /// Takes back what was counted.
+    pub(super) fn discharge(&mut self, size_bytes: u64) {
+        self.charged_bytes -= size_bytes;
+    }
+
     /// Takes everything out of the driver and this process; nobody uses it any more.
     pub(crate) fn clear(&mut self, context: &Context) {
         let driver = context.driver();
@@ -192,6 +221,7 @@ impl State {
     ) -> Result<(u64, u64, OwnedFd), Failure> {
         // An answer that came after its question was given up.
         while self.memory.grants_from_keeper.try_recv().is_ok() {}
+        self.memory.check_limit(size_bytes)?;
         let session = self.handle.id;
         self.shared.tell(&FromExecutor::Grant { session, size_bytes, placement });
         let delivered = self.memory.grants_from_keeper.recv_timeout(GRANT_TIMEOUT);
@@ -276,7 +306,7 @@ impl State {
         // SAFETY: both are written.
         self.check(unsafe { self.driver().cuMemGetInfo_v2(&mut free, &mut total) })?;
         let left =
-            self.memory.limit_bytes.map(|limit| limit.saturating_sub(self.memory.granted_bytes));
+            self.memory.limit_bytes.map(|limit| limit.saturating_sub(self.memory.held_bytes()));
         let free_bytes = left.map_or(free as u64, |left| left.min(free as u64));
         self.reply.extend_from_slice(
             MemoryInfoReply { free_bytes, total_bytes: total as u64 }.as_bytes(),

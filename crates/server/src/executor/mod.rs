@@ -4,6 +4,7 @@
 //! checks them and submits them; one monitor thread ([`monitor`]) watches completions for clients that sleep. The keeper's end of the socket
 //! closing ends the process: without a keeper nobody could reclaim anything.
 
+mod array;
 mod backlog;
 mod context;
 mod copy;

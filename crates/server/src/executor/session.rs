@@ -135,6 +135,7 @@ pub(crate) fn open(
         memory,
         modules: Modules::default(),
         virtual_memory: Default::default(),
+        arrays: Default::default(),
         printing: Default::default(),
         meter: Default::default(),
         last_function: None,

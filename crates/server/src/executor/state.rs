@@ -1,6 +1,7 @@
 //! What one session has in the executor, and the dispatch of its commands. Each family of commands has a file of its own.
 
 use super::Shared;
+use super::array::Arrays;
 use super::context::Context;
 use super::failure::Failure;
 use super::memory::Memory;
@@ -38,6 +39,7 @@ pub(crate) struct State {
     pub(super) memory: Memory,
     pub(super) modules: Modules,
     pub(super) virtual_memory: VirtualMemory,
+    pub(super) arrays: Arrays,
     pub(super) printing: Printing,
     pub(super) meter: Meter,
     /// The function launched last, for the log.
@@ -144,6 +146,12 @@ impl State {
             Opcode::MemorySetAccess => self.memory_set_access(parse(command)?.0),
             Opcode::MemoryExport => self.memory_export(parse(command)?.0),
             Opcode::MemoryImport => self.memory_import(parse(command)?.0),
+            Opcode::ArrayCreate => self.array_create(parse(command)?.0),
+            Opcode::ArrayDestroy => self.array_destroy(parse(command)?.0),
+            Opcode::ArrayLevel => self.array_level(parse(command)?.0),
+            Opcode::ArrayCopy => self.array_copy(parse(command)?.0),
+            Opcode::TextureCreate => self.texture_create(parse(command)?.0),
+            Opcode::TextureDestroy => self.texture_destroy(parse(command)?.0),
         }?;
         Ok(Outcome::Done)
     }

@@ -31,6 +31,7 @@ impl State {
                 // SAFETY: a live library of this session whose kernels have ended.
                 let _ = unsafe { driver.cuLibraryUnload(library) };
             }
+            self.clear_arrays();
             self.clear_virtual_memory();
             self.memory.clear(&self.shared.context);
             self.streams.clear(&self.shared.context);

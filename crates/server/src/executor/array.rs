@@ -1,0 +1,392 @@
+//! A session's arrays, their copies, and its texture and surface objects.
+//!
+//! Arrays are the driver's, so the keeper does not count them: this module does, by an estimate that is not below what they take.
+
+use super::copy::extent_bytes;
+use super::failure::{Failure, below};
+use super::state::State;
+use cuda_abi::types::*;
+use link::wire::array::{
+    ArrayCopy, ArrayCreate, ArrayEnd, ArrayLevel, ArrayNumber, MAX_ARRAYS, NO_ARRAY, SURFACE,
+    TEXTURE, TextureCreate, TextureHandle,
+};
+use std::collections::{HashMap, HashSet};
+use zerocopy::IntoBytes;
+
+const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
+/// Longest side of an array, in any unit.
+const MAX_EXTENT: u64 = 1 << 20;
+/// Texture and surface objects that a session may have at a time.
+const MAX_OBJECTS: usize = 1 << 20;
+/// Memory arrays, and their rows, come in units.
+const UNIT_BYTES: u64 = 64 << 10;
+/// Sparse and deferred: memory comes later, from outside.
+const LATER_MEMORY_FLAGS: u32 = 0x40 | 0x80;
+
+#[derive(Clone, Copy, Debug)]
+enum Held {
+    Array(CUarray),
+    Mipmapped(CUmipmappedArray),
+    /// Ends with its mipmapped array of that number.
+    Level(CUarray, u32),
+}
+
+#[derive(Debug)]
+struct Entry {
+    held: Held,
+    charged_bytes: u64,
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct Arrays {
+    entries: HashMap<u32, Entry>,
+    textures: HashSet<CUtexObject>,
+    surfaces: HashSet<CUsurfObject>,
+}
+
+impl Arrays {
+    fn get(&self, number: u32) -> Result<Held, Failure> {
+        below("array", number, MAX_ARRAYS)?;
+        let found = self.entries.get(&number).map(|entry| entry.held);
+        found.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    fn array(&self, number: u32) -> Result<CUarray, Failure> {
+        match self.get(number)? {
+            Held::Array(array) | Held::Level(array, _) => Ok(array),
+            Held::Mipmapped(_) => Err(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE)),
+        }
+    }
+
+    fn mipmapped(&self, number: u32) -> Result<CUmipmappedArray, Failure> {
+        match self.get(number)? {
+            Held::Mipmapped(array) => Ok(array),
+            _ => Err(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE)),
+        }
+    }
+
+    fn check_new(&self, number: u32) -> Result<(), Failure> {
+        if number == NO_ARRAY || number >= MAX_ARRAYS || self.entries.contains_key(&number) {
+            return Err(Failure::Protocol(format!(
+                "array {number} is in use, or none of 1 to {MAX_ARRAYS}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What an array takes at most.
+fn estimated_bytes(wanted: &ArrayCreate) -> Option<u64> {
+    let channel_bytes = match CUarray_format(wanted.format) {
+        CUarray_format::UNSIGNED_INT8 | CUarray_format::SIGNED_INT8 => 1,
+        CUarray_format::UNSIGNED_INT16 | CUarray_format::SIGNED_INT16 | CUarray_format::HALF => 2,
+        _ => 4,
+    };
+    let row = wanted.width.checked_mul(channel_bytes)?.checked_mul(wanted.channels.into())?;
+    let slice = row.checked_next_multiple_of(512)?.checked_mul(wanted.height.max(1))?;
+    let all = slice.checked_mul(wanted.depth.max(1))?.checked_next_multiple_of(UNIT_BYTES)?;
+    // A quarter more for each dimension that is halved, all levels together.
+    if wanted.levels > 1 { all.checked_mul(2) } else { Some(all) }
+}
+
+impl State {
+    pub(super) fn array_create(&mut self, wanted: ArrayCreate) -> Result<(), Failure> {
+        self.arrays.check_new(wanted.array)?;
+        if [wanted.width, wanted.height, wanted.depth].iter().any(|side| *side > MAX_EXTENT)
+            || wanted.channels > 4
+        {
+            return Err(INVALID);
+        }
+        if wanted.flags & LATER_MEMORY_FLAGS != 0 {
+            return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
+        }
+        let charged_bytes = estimated_bytes(&wanted).ok_or(INVALID)?;
+        self.memory.charge(charged_bytes)?;
+        let description = CUDA_ARRAY3D_DESCRIPTOR {
+            Width: wanted.width as usize,
+            Height: wanted.height as usize,
+            Depth: wanted.depth as usize,
+            Format: CUarray_format(wanted.format),
+            NumChannels: wanted.channels,
+            Flags: wanted.flags,
+        };
+        let driver = self.driver();
+        let made = if wanted.levels == 0 {
+            let mut array = CUarray::NULL;
+            // SAFETY: a complete description; the result is written.
+            self.check(unsafe { driver.cuArray3DCreate_v2(&mut array, &description) })
+                .map(|()| Held::Array(array))
+        } else {
+            let mut array = CUmipmappedArray::NULL;
+            // SAFETY: as above.
+            self.check(unsafe {
+                driver.cuMipmappedArrayCreate(&mut array, &description, wanted.levels)
+            })
+            .map(|()| Held::Mipmapped(array))
+        };
+        match made {
+            Ok(held) => {
+                self.arrays.entries.insert(wanted.array, Entry { held, charged_bytes });
+                Ok(())
+            }
+            Err(failure) => {
+                self.memory.discharge(charged_bytes);
+                Err(failure)
+            }
+        }
+    }
+
+    pub(super) fn array_level(&mut self, wanted: ArrayLevel) -> Result<(), Failure> {
+        self.arrays.check_new(wanted.array)?;
+        let mipmapped = self.arrays.mipmapped(wanted.mipmapped)?;
+        let mut array = CUarray::NULL;
+        // SAFETY: a live mipmapped array of this session; the result is written.
+        self.check(unsafe {
+            self.driver().cuMipmappedArrayGetLevel(&mut array, mipmapped, wanted.level)
+        })?;
+        let held = Held::Level(array, wanted.mipmapped);
+        self.arrays.entries.insert(wanted.array, Entry { held, charged_bytes: 0 });
+        Ok(())
+    }
+
+    pub(super) fn array_destroy(&mut self, wanted: ArrayNumber) -> Result<(), Failure> {
+        let number = wanted.array;
+        if let Held::Level(..) = self.arrays.get(number)? {
+            return Err(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE));
+        }
+        let Some(entry) = self.arrays.entries.remove(&number) else { return Err(INVALID) };
+        self.arrays
+            .entries
+            .retain(|_, level| !matches!(level.held, Held::Level(_, of) if of == number));
+        self.memory.discharge(entry.charged_bytes);
+        self.destroy_array(entry.held)
+    }
+
+    fn destroy_array(&self, held: Held) -> Result<(), Failure> {
+        let driver = self.driver();
+        // SAFETY: a live array of this session; its client has waited for its work.
+        self.check(unsafe {
+            match held {
+                Held::Array(array) => driver.cuArrayDestroy(array),
+                Held::Mipmapped(array) => driver.cuMipmappedArrayDestroy(array),
+                Held::Level(..) => CUresult::SUCCESS,
+            }
+        })
+    }
+
+    pub(super) fn array_copy(&mut self, wanted: ArrayCopy) -> Result<(), Failure> {
+        let ArrayCopy { stream, destination, source, width_bytes, height, depth, .. } = wanted;
+        let stream = self.stream_for_work(stream)?;
+        if width_bytes == 0 || height == 0 || depth == 0 {
+            return Ok(());
+        }
+        let mut copy = CUDA_MEMCPY3D {
+            WidthInBytes: width_bytes as usize,
+            Height: height as usize,
+            Depth: depth as usize,
+            ..Default::default()
+        };
+        let check_memory = |end: &ArrayEnd| {
+            let slice = end.pitch_bytes.checked_mul(end.rows).ok_or(INVALID)?;
+            let extent = extent_bytes(width_bytes, height, depth, end.pitch_bytes, slice);
+            self.check_range(end.address, extent.ok_or(INVALID)?)
+        };
+        if destination.array == NO_ARRAY {
+            check_memory(&destination)?;
+            copy.dstMemoryType = CUmemorytype::UNIFIED;
+            copy.dstDevice = destination.address;
+            copy.dstPitch = destination.pitch_bytes as usize;
+            copy.dstHeight = destination.rows as usize;
+        } else {
+            copy.dstMemoryType = CUmemorytype::ARRAY;
+            copy.dstArray = self.arrays.array(destination.array)?;
+            copy.dstXInBytes = destination.x_bytes as usize;
+            copy.dstY = destination.y as usize;
+            copy.dstZ = destination.z as usize;
+        }
+        if source.array == NO_ARRAY {
+            check_memory(&source)?;
+            copy.srcMemoryType = CUmemorytype::UNIFIED;
+            copy.srcDevice = source.address;
+            copy.srcPitch = source.pitch_bytes as usize;
+            copy.srcHeight = source.rows as usize;
+        } else {
+            copy.srcMemoryType = CUmemorytype::ARRAY;
+            copy.srcArray = self.arrays.array(source.array)?;
+            copy.srcXInBytes = source.x_bytes as usize;
+            copy.srcY = source.y as usize;
+            copy.srcZ = source.z as usize;
+        }
+        // SAFETY: memory ends are this client's, arrays live; that a box lies in its array the driver checks.
+        self.check(unsafe { self.driver().cuMemcpy3DAsync_v2(&copy, stream) })?;
+        self.counters().count_copy(width_bytes.saturating_mul(height).saturating_mul(depth));
+        Ok(())
+    }
+
+    pub(super) fn texture_create(&mut self, wanted: TextureCreate) -> Result<(), Failure> {
+        if self.arrays.textures.len() + self.arrays.surfaces.len() >= MAX_OBJECTS {
+            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        let resource = self.resource(&wanted)?;
+        let (driver, mut handle) = (self.driver(), 0);
+        match wanted.object {
+            TEXTURE => {
+                let texture: CUDA_TEXTURE_DESC = plain(wanted.texture.as_bytes());
+                let view: CUDA_RESOURCE_VIEW_DESC = plain(wanted.view.as_bytes());
+                let view = if wanted.has_view == 0 { std::ptr::null() } else { &raw const view };
+                // SAFETY: complete descriptions of this client's memory or arrays; the result is written.
+                self.check(unsafe {
+                    driver.cuTexObjectCreate(&mut handle, &resource, &texture, view)
+                })?;
+                self.arrays.textures.insert(handle);
+            }
+            SURFACE => {
+                // SAFETY: as above.
+                self.check(unsafe { driver.cuSurfObjectCreate(&mut handle, &resource) })?;
+                self.arrays.surfaces.insert(handle);
+            }
+            other => return Err(Failure::Protocol(format!("object {other} does not exist"))),
+        }
+        let reply = TextureHandle { handle, object: wanted.object, reserved: 0 };
+        self.reply.extend_from_slice(reply.as_bytes());
+        Ok(())
+    }
+
+    fn resource(&self, wanted: &TextureCreate) -> Result<CUDA_RESOURCE_DESC, Failure> {
+        let mut resource =
+            CUDA_RESOURCE_DESC { resType: CUresourcetype(wanted.resource), ..Default::default() };
+        match resource.resType {
+            CUresourcetype::ARRAY => {
+                resource.res.array.hArray = self.arrays.array(wanted.array)?;
+            }
+            CUresourcetype::MIPMAPPED_ARRAY => {
+                resource.res.mipmap.hMipmappedArray = self.arrays.mipmapped(wanted.array)?;
+            }
+            CUresourcetype::LINEAR => {
+                self.check_range(wanted.address, wanted.size_bytes)?;
+                resource.res.linear = CUDA_RESOURCE_DESC_v1_res_linear {
+                    devPtr: wanted.address,
+                    format: CUarray_format(wanted.format),
+                    numChannels: wanted.channels,
+                    sizeInBytes: wanted.size_bytes as usize,
+                };
+            }
+            CUresourcetype::PITCH2D => {
+                // The last row may be shorter than the pitch, by how much the driver knows.
+                let rows = wanted.height.checked_sub(1).ok_or(INVALID)?;
+                let extent = wanted.pitch_bytes.checked_mul(rows).ok_or(INVALID)?;
+                self.check_range(wanted.address, extent.checked_add(wanted.width).ok_or(INVALID)?)?;
+                resource.res.pitch2D = CUDA_RESOURCE_DESC_v1_res_pitch2D {
+                    devPtr: wanted.address,
+                    format: CUarray_format(wanted.format),
+                    numChannels: wanted.channels,
+                    width: wanted.width as usize,
+                    height: wanted.height as usize,
+                    pitchInBytes: wanted.pitch_bytes as usize,
+                };
+            }
+            _ => return Err(INVALID),
+        }
+        Ok(resource)
+    }
+
+    pub(super) fn texture_destroy(&mut self, wanted: TextureHandle) -> Result<(), Failure> {
+        let driver = self.driver();
+        let is_known = match wanted.object {
+            TEXTURE => self.arrays.textures.remove(&wanted.handle),
+            _ => self.arrays.surfaces.remove(&wanted.handle),
+        };
+        if !is_known {
+            return Err(INVALID);
+        }
+        // SAFETY: an object of this session; its client has waited for its work.
+        self.check(unsafe {
+            match wanted.object {
+                TEXTURE => driver.cuTexObjectDestroy(wanted.handle),
+                _ => driver.cuSurfObjectDestroy(wanted.handle),
+            }
+        })
+    }
+
+    /// Destroys everything; nobody uses it any more.
+    pub(super) fn clear_arrays(&mut self) {
+        let driver = self.driver();
+        let Arrays { entries, textures, surfaces } = std::mem::take(&mut self.arrays);
+        for texture in textures {
+            // SAFETY: an object of this session whose work has ended.
+            let _ = unsafe { driver.cuTexObjectDestroy(texture) };
+        }
+        for surface in surfaces {
+            // SAFETY: as above.
+            let _ = unsafe { driver.cuSurfObjectDestroy(surface) };
+        }
+        for entry in entries.into_values() {
+            self.memory.discharge(entry.charged_bytes);
+            // What cannot be destroyed in a living context is lost to it.
+            let _ = self.destroy_array(entry.held);
+        }
+    }
+}
+
+/// A structure of plain numbers from its bytes; what is missing is zero.
+fn plain<T: Copy + Default + PlainNumbers>(bytes: &[u8]) -> T {
+    let mut value = T::default();
+    let length = bytes.len().min(size_of::<T>());
+    // SAFETY: any bytes are a value of such a structure, and no more are written than it has.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut value).cast::<u8>(), length);
+    }
+    value
+}
+
+/// Structures without pointers and handles, of which any bytes are a value.
+///
+/// # Safety
+/// As said.
+unsafe trait PlainNumbers {}
+// SAFETY: numbers alone.
+unsafe impl PlainNumbers for CUDA_TEXTURE_DESC {}
+// SAFETY: numbers alone.
+unsafe impl PlainNumbers for CUDA_RESOURCE_VIEW_DESC {}
+
+const _: () = assert!(size_of::<CUDA_TEXTURE_DESC>() == 26 * 4);
+const _: () = assert!(size_of::<CUDA_RESOURCE_VIEW_DESC>() == 28 * 4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimates_count_rows_slices_and_levels_and_never_wrap() {
+        let plain = ArrayCreate {
+            width: 100,
+            height: 10,
+            depth: 3,
+            format: CUarray_format::FLOAT.0,
+            channels: 4,
+            ..Default::default()
+        };
+        // 1600 bytes of a row are 2048 in units of 512, 30 rows are one unit of memory.
+        assert_eq!(estimated_bytes(&plain), Some(UNIT_BYTES));
+        assert_eq!(estimated_bytes(&ArrayCreate { levels: 4, ..plain }), Some(2 * UNIT_BYTES));
+        assert_eq!(estimated_bytes(&ArrayCreate { height: 100, ..plain }), Some(10 * UNIT_BYTES));
+        assert_eq!(estimated_bytes(&ArrayCreate { width: u64::MAX, ..plain }), None);
+        assert_eq!(estimated_bytes(&ArrayCreate { height: u64::MAX / 2, ..plain }), None);
+    }
+
+    #[test]
+    fn numbers_name_what_they_were_given_to() {
+        let mut arrays = Arrays::default();
+        let held = Held::Mipmapped(CUmipmappedArray(7));
+        arrays.entries.insert(3, Entry { held, charged_bytes: 0 });
+        assert!(
+            arrays.mipmapped(3).is_ok() && arrays.array(3).is_err() && arrays.array(4).is_err()
+        );
+        assert!(arrays.check_new(4).is_ok());
+        for number in [NO_ARRAY, 3, MAX_ARRAYS] {
+            assert!(matches!(arrays.check_new(number), Err(Failure::Protocol(_))));
+        }
+        assert!(matches!(arrays.array(MAX_ARRAYS), Err(Failure::Protocol(_))));
+    }
+}
