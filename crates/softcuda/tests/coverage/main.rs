@@ -183,7 +183,7 @@ macro_rules! chapters {
 
 chapters!(
     integer, float, convert, compare, moves, memory, params, atomics, collective, barrier, control,
-    transfer,
+    transfer, matrix,
 );
 
 #[test]

@@ -122,6 +122,10 @@ pub(crate) fn mutations(form: &Form<'_>) -> Vec<Mutation> {
     if form.name == "cvta" && !form.has("to") && form.one_of(&["shared", "local"]).is_some() {
         forms.push(form.text.replacen("cvta", "cvta.to", 1));
     }
+    if form.name == "mma" {
+        forms.push(form.text.replace(".f16.f16.", ".bf16.bf16."));
+        forms.retain(|other| other != form.text);
+    }
     let mut mutations = vec![Mutation::LeftOut];
     mutations.extend(forms.into_iter().map(Mutation::TakenFor));
     mutations
@@ -151,6 +155,9 @@ fn confusions<'a>(form: &Form<'_>, index: usize, modifier: &'a str) -> Vec<&'a s
     }
     if form.name == "mbarrier" && modifier == "arrive" {
         return vec!["arrive_drop"];
+    }
+    if form.name == "wmma" && matches!(modifier, "row" | "col") && !form.has("mma") {
+        return others(&["row", "col"]);
     }
     if let Some(group) = GROUPS.iter().find(|group| group.contains(&modifier)) {
         let space = group.contains(&"global");
@@ -187,6 +194,7 @@ fn confusions<'a>(form: &Form<'_>, index: usize, modifier: &'a str) -> Vec<&'a s
         "setp" => form.one_of(&["eq", "ne"]).is_none(),
         "atom" | "redux" => form.has("min") || form.has("max"),
         "cvt" => cvt_sign_matters(form, index, last),
+        "wmma" | "mma" => form.modifiers.contains(&"mma") && matches!(modifier, "u8" | "s8"),
         // Extension shows for types narrower than a register.
         "ld" => matches!(modifier, "u8" | "s8" | "u16" | "s16"),
         _ => false,

@@ -8,6 +8,7 @@ mod control;
 mod convert;
 mod float;
 mod integer;
+mod matrix;
 mod memory;
 mod moves;
 mod params;
@@ -20,7 +21,7 @@ use crate::form::Form;
 type Maker = fn(&Form<'_>) -> Option<Case>;
 
 /// The chapters, each with the name of the test that runs its cases.
-pub(crate) const CHAPTERS: [(&str, Maker); 12] = [
+pub(crate) const CHAPTERS: [(&str, Maker); 13] = [
     ("integer", integer::case),
     ("float", float::case),
     ("convert", convert::case),
@@ -33,6 +34,7 @@ pub(crate) const CHAPTERS: [(&str, Maker); 12] = [
     ("barrier", barrier::case),
     ("control", control::case),
     ("transfer", transfer::case),
+    ("matrix", matrix::case),
 ];
 
 /// The case of a form and its chapter.
@@ -62,7 +64,6 @@ pub(crate) fn reason(form: &Form<'_>) -> Option<Reason> {
         }
         "wgmma" => Absent("exists for `.target sm_90a` alone, which no other device may execute"),
         "tex" | "suld" | "sust" => Absent("needs texture units"),
-        "wmma" | "mma" => Absent("has no case here yet"),
         _ => return None,
     })
 }
