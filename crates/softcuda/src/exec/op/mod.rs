@@ -17,3 +17,4 @@ pub(super) mod mbarrier;
 pub(super) mod moves;
 pub(super) mod runtime;
 pub(super) mod tensor;
+pub(super) mod texture;
