@@ -158,6 +158,24 @@ impl Daemon {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Starts one line of the shell as arguments of `openmps control`.
+    ///
+    /// # Errors
+    /// When the front end cannot be run.
+    pub fn start_shell(&self, line: &str) -> Result<process::Running> {
+        let openmps = self.sandbox.installation.openmps();
+        let mut command = self.sandbox.command(openmps, Runtime::OpenMps);
+        process::Running::start(command.arg("control").args(line.split_whitespace()))
+    }
+
+    /// Waits for the daemon's own end.
+    ///
+    /// # Errors
+    /// When it does not come within `limit`.
+    pub fn wait_for_exit(&mut self, limit: Duration) -> Result<()> {
+        wait::until("the daemon exits", limit, || self.child.try_wait().is_ok_and(|s| s.is_some()))
+    }
+
     /// The control daemon's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

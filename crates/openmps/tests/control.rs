@@ -184,6 +184,28 @@ fn bad_limits_in_the_environment_are_reported_and_ignored() {
 }
 
 #[test]
+fn defaults_that_are_set_before_the_start_are_the_next_daemons() {
+    let place = Place::new();
+    // As the guide has it: the limit first, then the daemon.
+    let said = run(place.alias().args(["set_default_device_pinned_mem_limit", "0", "3G"]));
+    assert_eq!((said.code, said.stdout.as_str()), (0, ""));
+    assert!(said.stderr.contains("no daemon runs"), "{said:?}");
+    let said = run(place.openmps().args(["control", "set_default_active_thread_percentage", "30"]));
+    assert_eq!((said.code, said.stdout.as_str()), (0, "30.0\n"));
+    let wrong = run(place.alias().args(["set_default_device_pinned_mem_limit", "0", "3X"]));
+    assert_eq!((wrong.code, wrong.stdout.as_str()), (1, ""));
+    assert!(wrong.stderr.contains("3X"), "{wrong:?}");
+    assert_eq!(run(place.alias().arg("-d")).code, 0);
+    let limit = || run(place.alias().args(["get_default_device_pinned_mem_limit", "0"])).stdout;
+    assert_eq!(limit(), "3G\n");
+    assert_eq!(run(place.alias().arg("get_default_active_thread_percentage")).stdout, "30.0\n");
+    // Once only: what was set is lost with the daemon.
+    assert_eq!(run(place.alias().arg("quit")).code, 0);
+    assert_eq!(run(place.alias().arg("-d")).code, 0);
+    assert_eq!(limit(), "");
+}
+
+#[test]
 fn in_the_foreground_it_logs_to_standard_output_tells_its_manager_and_ends_on_a_signal() {
     let place = Place::new();
     let manager = UnixDatagram::bind(place.path("notify")).unwrap();

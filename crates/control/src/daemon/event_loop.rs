@@ -276,7 +276,6 @@ impl Daemon {
                     return;
                 }
             };
-            self.log_connection("Accepting connection...");
             match self.connections.add(socket, Instant::now()) {
                 Ok(true) => {}
                 Ok(false) => self.log_connection("Too many connections: refused one"),
@@ -288,6 +287,8 @@ impl Daemon {
     fn connection_acts(&mut self, connection: ConnectionId, events: &mut VecDeque<Event>) {
         match self.connections.act(connection) {
             Act::Client(peer, hello) => {
+                // Of front ends the original says `NEW UI` alone.
+                self.log_connection("Accepting connection...");
                 events.push_back(Event::ClientArrived { connection, peer, hello: *hello });
             }
             Act::Ui => self.log_connection("NEW UI"),

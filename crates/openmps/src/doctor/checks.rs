@@ -1,6 +1,6 @@
 //! What is looked at, one function each.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +16,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::Finding;
 use crate::installation::library_directory;
+use crate::show::bytes;
 
 const CLIENT_LIBRARY: &str = "libcuda.so.1";
 /// A daemon of few clients gets by with this many descriptors.
@@ -58,26 +59,33 @@ pub(super) fn libraries() -> Vec<Finding> {
     }]
 }
 
-/// Which driver library programs that are started from here find first.
-pub(super) fn library_path() -> Finding {
+/// Which driver library programs that are started from here find first; `search_path` is their `LD_LIBRARY_PATH`.
+pub(super) fn library_path(search_path: &OsStr) -> Finding {
     const SUBJECT: &str = "LD_LIBRARY_PATH";
-    let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let first = std::env::split_paths(&path)
+    let real = |library: &Path| library.canonicalize().ok();
+    let ours = library_directory().ok().and_then(|ours| real(&ours.join(CLIENT_LIBRARY)));
+    let found: Vec<PathBuf> = std::env::split_paths(search_path)
         .filter(|directory| !directory.as_os_str().is_empty())
         .map(|directory| directory.join(CLIENT_LIBRARY))
-        .find(|library| library.exists());
-    let ours =
-        library_directory().ok().and_then(|ours| ours.join(CLIENT_LIBRARY).canonicalize().ok());
-    match first {
-        Some(library) if library.canonicalize().ok() == ours => {
-            Finding::ok(SUBJECT, "programs started from here find the client library")
-        }
-        Some(library) => Finding::note(
+        .filter(|library| library.exists())
+        .collect();
+    let place = found.iter().position(|library| ours.is_some() && real(library) == ours);
+    match (place, found.first()) {
+        (Some(0), _) => Finding::ok(SUBJECT, "programs started from here find the client library"),
+        (Some(_), Some(first)) => Finding::problem(
             SUBJECT,
-            format!("programs started from here find {} first", library.display()),
+            format!(
+                "{} is found before the client library: programs run natively",
+                first.display()
+            ),
             "start them with openmps run, or eval \"$(openmps env)\" last",
         ),
-        None => Finding::note(
+        (None, Some(first)) => Finding::note(
+            SUBJECT,
+            format!("programs started from here find {} first", first.display()),
+            "start them with openmps run, or eval \"$(openmps env)\" last",
+        ),
+        (_, None) => Finding::note(
             SUBJECT,
             "programs started from here run natively",
             "start them with openmps run, or eval \"$(openmps env)\" first",
@@ -85,25 +93,49 @@ pub(super) fn library_path() -> Finding {
     }
 }
 
-/// Files in memory, through which clients and servers share rings and pinned memory; no `/dev/shm` is needed.
-pub(super) fn shared_memory() -> Finding {
+/// Files in memory, through which clients and servers share rings and pinned memory. They need no `/dev/shm`, which programs may
+/// need all the same: containers have little of it.
+pub(super) fn shared_memory(mount: &Path) -> Vec<Finding> {
     const SUBJECT: &str = "shared memory";
-    match rustix::fs::memfd_create(
-        "openmps-doctor",
-        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-    ) {
-        Ok(_) => Finding::ok(SUBJECT, "files in memory can be made (/dev/shm is not needed)"),
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let files = match rustix::fs::memfd_create("openmps-doctor", flags) {
+        Ok(_) => Finding::ok(SUBJECT, "files in memory can be made"),
         Err(error) => Finding::problem(
             SUBJECT,
             format!("memfd_create: {error}"),
             "allow memfd_create in the container's seccomp profile",
         ),
+    };
+    vec![files, shared_memory_mount(mount)]
+}
+
+fn shared_memory_mount(mount: &Path) -> Finding {
+    const SUBJECT: &str = "/dev/shm";
+    /// What container runtimes give unless asked for more.
+    const CONTAINERS_SHARE_BYTES: u64 = 64 << 20;
+    let advice = "OpenMPS does not need it; give it to programs that do (NCCL, PyTorch): docker run --shm-size or --ipc=host";
+    let shown = mount.display();
+    match rustix::fs::statvfs(mount) {
+        Err(error) => Finding::note(SUBJECT, format!("{shown}: {error}"), advice),
+        Ok(_) if !may(mount, Access::WRITE_OK) => {
+            Finding::note(SUBJECT, format!("you may not write {shown}"), advice)
+        }
+        Ok(space) => {
+            let all_bytes = space.f_blocks.saturating_mul(space.f_frsize);
+            let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
+            let text = format!("{} of {} are free", bytes(free_bytes), bytes(all_bytes));
+            match all_bytes <= CONTAINERS_SHARE_BYTES || free_bytes == 0 {
+                true => Finding::note(SUBJECT, text, advice),
+                false => Finding::ok(SUBJECT, text),
+            }
+        }
     }
 }
 
 /// Limits of open files.
 pub(super) fn descriptors() -> Finding {
     const SUBJECT: &str = "open files";
+    // The soft limit is raised by daemon and server.
     match getrlimit(Resource::Nofile).maximum {
         Some(most) if most < FEW_DESCRIPTORS => Finding::problem(
             SUBJECT,
@@ -212,17 +244,55 @@ pub(super) fn daemon(directories: &Directories) -> Vec<Finding> {
             }
             findings
         }
-        Err(FrontendError::NoDaemon { .. }) => vec![Finding::note(
-            SUBJECT,
-            "none runs here: programs run natively",
-            "openmps run starts one; nvidia-cuda-mps-control -d starts one for all",
-        )],
+        Err(FrontendError::NoDaemon { .. }) => vec![nobody(directories)],
         Err(error) => vec![Finding::problem(
             SUBJECT,
             error.to_string(),
             "run as the daemon's user, or ask its owner; or set CUDA_MPS_PIPE_DIRECTORY to a daemon of yours",
         )],
     }
+}
+
+fn nobody(directories: &Directories) -> Finding {
+    const SUBJECT: &str = "daemon";
+    let elsewhere = daemons_elsewhere(directories, Path::new(UNIX_SOCKETS));
+    match elsewhere.as_slice() {
+        [] => Finding::note(
+            SUBJECT,
+            "none runs here: programs run natively",
+            "openmps run starts one; nvidia-cuda-mps-control -d starts one for all",
+        ),
+        [first, ..] => {
+            let all: Vec<String> =
+                elsewhere.iter().map(|path| path.display().to_string()).collect();
+            Finding::note(
+                SUBJECT,
+                format!("none runs here, but in {}: programs run natively", all.join(", ")),
+                format!(
+                    "set CUDA_MPS_PIPE_DIRECTORY={} for daemon and programs alike",
+                    first.display()
+                ),
+            )
+        }
+    }
+}
+
+/// The Unix sockets of this network namespace, with their paths; every user may read it.
+const UNIX_SOCKETS: &str = "/proc/net/unix";
+
+/// Other directories with a daemon's socket that is open.
+fn daemons_elsewhere(directories: &Directories, list: &Path) -> Vec<PathBuf> {
+    let list = fs::read_to_string(list).unwrap_or_default();
+    // The path is the last field, and may have spaces: nothing before it has a slash.
+    let paths = list.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
+    let mut found: Vec<PathBuf> = paths
+        .filter(|path| path.file_name() == Some(OsStr::new(link::wire::DAEMON_SOCKET)))
+        .filter_map(|path| path.parent().map(Path::to_owned))
+        .filter(|directory| directory != directories.pipe())
+        .collect();
+    found.sort();
+    found.dedup();
+    found
 }
 
 fn owner(state: &DaemonState) -> Finding {
@@ -296,4 +366,32 @@ fn first_existing(path: &Path) -> Option<PathBuf> {
 fn may(path: &Path, access: Access) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_encoded_bytes()) else { return false };
     rustix::fs::accessat(CWD, path, access, rustix::fs::AtFlags::EACCESS).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn daemons_in_other_directories_are_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let list = directory.path().join("unix");
+        let socket = link::wire::DAEMON_SOCKET;
+        let line = |path: &str| format!("ffff: 00000002 00000000 00010000 0005 01 4711 {path}\n");
+        let text = ["/tmp/here", "/var/a place", "/tmp/nvidia-mps"]
+            .map(|path| line(&format!("{path}/{socket}")))
+            .concat();
+        fs::write(&list, text + &line("@abstract") + &line("/run/other")).unwrap();
+        let directories = Directories::from_variables(|_| Some("/tmp/here".into()));
+        let found = daemons_elsewhere(&directories, &list);
+        assert_eq!(found, [Path::new("/tmp/nvidia-mps"), Path::new("/var/a place")]);
+        assert!(daemons_elsewhere(&directories, Path::new("/nowhere")).is_empty());
+    }
+
+    #[test]
+    fn a_missing_mount_of_shared_memory_is_explained() {
+        let finding = shared_memory_mount(Path::new("/nowhere"));
+        assert!(finding.verdict == Verdict::Note && finding.advice.contains("--shm-size"));
+    }
 }

@@ -52,16 +52,23 @@ pub(super) fn driver() -> Vec<Finding> {
             format!("there is no NVIDIA driver: the software GPU does the work ({path})"),
             "nothing to do on a machine without a GPU; else install NVIDIA's driver",
         ),
-        _ if facts.version < OLDEST_VERSION => Finding::problem(
-            SUBJECT,
-            format!("{path} is of CUDA {}", version_text(facts.version)),
-            format!("install a driver of CUDA {} or later", version_text(OLDEST_VERSION)),
-        ),
-        _ => Finding::ok(SUBJECT, format!("{path}, CUDA {}", version_text(facts.version))),
+        _ => judge_version(chosen.path(), facts.version),
     }];
     let any_volta = facts.devices.iter().any(|device| device.compute_capability >= VOLTA);
     findings.extend(facts.devices.iter().map(|device| judge(device, any_volta)));
     findings
+}
+
+fn judge_version(path: &Path, version: i32) -> Finding {
+    let path = path.display();
+    if version < OLDEST_VERSION {
+        return Finding::problem(
+            SUBJECT,
+            format!("{path} is of CUDA {}, which is too old", version_text(version)),
+            format!("install a driver of CUDA {} or later", version_text(OLDEST_VERSION)),
+        );
+    }
+    Finding::ok(SUBJECT, format!("{path}, CUDA {}", version_text(version)))
 }
 
 fn judge(device: &DeviceFacts, beside_volta: bool) -> Finding {
@@ -158,6 +165,10 @@ mod tests {
         ] {
             assert_eq!(judge(&device, beside_volta).verdict, verdict, "{device:?}");
         }
-        assert_eq!(version_text(12_090), "12.9");
+        let path = Path::new("/usr/lib/libcuda.so.1");
+        let old = judge_version(path, 11_080);
+        assert!(old.verdict == Verdict::Problem && old.text.contains("11.8"), "{old:?}");
+        assert!(old.advice.contains("12.0"), "{old:?}");
+        assert_eq!(judge_version(path, 12_090).text, "/usr/lib/libcuda.so.1, CUDA 12.9");
     }
 }

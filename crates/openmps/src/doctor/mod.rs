@@ -5,6 +5,7 @@
 mod checks;
 mod driver;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use control::directories::Directories;
@@ -72,9 +73,9 @@ pub(crate) fn doctor(
     let directories = Directories::from_environment();
     let mut findings = vec![checks::configuration(configuration)];
     findings.extend(checks::libraries());
-    findings.push(checks::library_path());
+    findings.push(checks::library_path(&std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
     findings.extend(driver::driver());
-    findings.push(checks::shared_memory());
+    findings.extend(checks::shared_memory(Path::new("/dev/shm")));
     findings.push(checks::descriptors());
     findings.push(checks::pipe_directory(&directories));
     findings.push(checks::original_daemon(&directories));

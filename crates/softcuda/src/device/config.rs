@@ -101,11 +101,11 @@ impl Config {
                 &get,
                 "OPENMPS_SOFT_COMPUTE_CAPABILITY",
                 (12, 0),
-                "major.minor, 5.0 to 12.9",
+                "major.minor, 3.0 to 12.9",
                 |text| {
                     let (major, minor) = text.split_once('.')?;
                     let pair = (major.parse().ok()?, minor.parse().ok()?);
-                    ((5, 0)..=(12, 9)).contains(&pair).then_some(pair)
+                    ((3, 0)..=(12, 9)).contains(&pair).then_some(pair)
                 },
             )?,
             workers: number("OPENMPS_SOFT_WORKERS", cores, 1, 256, "a number of threads, 1 to 256")?
