@@ -22,8 +22,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT_S = 120
 # Programs that launch no kernel.
 WITHOUT_KERNELS = {"arrays", "copies", "occupancy"}
-# Refused with this error under OpenMPS, and told so.
-ABSENT = {"managed_variables": "cudaErrorNotSupported"}
 # Their launches end the context, and what runs beside them.
 FAULTY = {"errors"}
 AT_ONCE = 4
@@ -77,8 +75,6 @@ def natively(program, directory):
 def judge(name, native, started, openmps):
     """What is wrong with a run under OpenMPS, or None."""
     out, err = started.communicate(timeout=LIMIT_S)
-    if name in ABSENT:
-        return None if started.returncode == 1 and ABSENT[name] in err else f"not refused: {out}{err}"
     if native.returncode != 0:
         return f"natively: exit {native.returncode}: {native.stderr.strip()}"
     if started.returncode != 0:

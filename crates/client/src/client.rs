@@ -24,7 +24,7 @@ use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -62,6 +62,12 @@ pub(crate) struct Client {
     /// Texture and surface objects, by the driver's values.
     pub(crate) textures: Mutex<HashMap<u64, Object>>,
     pub(crate) memory: MemoryMap,
+    /// First addresses of allocations that others may have been told of.
+    pub(crate) shared: Mutex<HashSet<u64>>,
+    /// How often other clients' memory was opened, by its first address.
+    pub(crate) opened: Mutex<HashMap<u64, u32>>,
+    /// The server's name for this process.
+    pub(crate) client_id: u64,
     control: Mutex<Connection>,
     state: AtomicU8,
 }
@@ -132,6 +138,9 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         mipmapped_arrays: Table::new(Kind::MipmappedArray),
         textures: Mutex::default(),
         memory: MemoryMap::default(),
+        shared: Mutex::default(),
+        opened: Mutex::default(),
+        client_id: welcome.client_id,
         control: Mutex::new(connection),
         state: AtomicU8::new(STARTED),
     }));

@@ -5,7 +5,7 @@
 //! arrived, or (from pageable memory) been taken; a copy within the device has only been ordered; a copy between two host ends is done.
 
 use crate::client::Client;
-use crate::memory_map::Reach;
+use crate::memory_map::{Kind, Reach};
 use crate::session::Result;
 use crate::slots::Mark;
 use crate::staging::{PIECE_BYTES, Piece};
@@ -140,8 +140,11 @@ pub(crate) unsafe fn copy(
             Ok(())
         }
         // SAFETY: the caller's promise, here and below.
-        (Reach::Shared(_), Reach::Private) => unsafe {
-            stage_in(target, destination, source, extent)
+        (Reach::Shared(area), Reach::Private) => unsafe {
+            stage_in(target, destination, source, extent)?;
+            // The host may look at such a variable next.
+            let is_mirrored = matches!(area.kind, Kind::ManagedGlobal);
+            if timing == Timing::Synchronous && is_mirrored { target.synchronize() } else { Ok(()) }
         },
         // SAFETY: as above.
         (Reach::Private, Reach::Shared(_)) => unsafe {

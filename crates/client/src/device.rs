@@ -9,7 +9,7 @@ use crate::device_heap::DeviceHeap;
 use crate::handles::Table;
 use crate::host_heap::HostHeap;
 use crate::numbers::Numbers;
-use crate::pool::Pool;
+use crate::pool::{Pool, Sharing};
 use crate::session::{Result, Session};
 use crate::staging::Staging;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub(crate) struct Device {
     pub(crate) ordinal: i32,
     /// Its place in the server's list.
-    index: u32,
+    pub(crate) index: u32,
     pub(crate) info: DeviceInfo,
     attributes: Attributes,
     pub(crate) primary: Arc<Context>,
@@ -42,7 +42,8 @@ const OVERRIDES: [(CUdevice_attribute, i32); 9] = [
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0),
     (CUdevice_attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0),
     (CUdevice_attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0),
-    (CUdevice_attribute::IPC_EVENT_SUPPORTED, 0),
+    // Descriptors: `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+    (CUdevice_attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES, 1),
     (CUdevice_attribute::HANDLE_TYPE_FABRIC_SUPPORTED, 0),
     (CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0),
     (CUdevice_attribute::GPU_DIRECT_RDMA_SUPPORTED, 0),
@@ -67,7 +68,8 @@ impl Device {
         let primary = contexts
             .insert_with(|token| Context::new(token, ordinal, Lifetime::Primary, 0))
             .ok_or(full)?;
-        let default_pool = pools.insert_with(|token| Pool::new(token, ordinal)).ok_or(full)?;
+        let default_pool =
+            pools.insert_with(|token| Pool::new(token, ordinal, Sharing::Private)).ok_or(full)?;
         Ok(Self {
             ordinal,
             index,

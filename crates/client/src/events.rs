@@ -4,18 +4,24 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::current;
 use crate::session::Result;
+use crate::sharing::{Handle, Thing};
 use crate::slots::Mark;
 use crate::stream::Target;
 use cuda_abi::types::{CUevent, CUresult};
 use link::wire::command::{
     EventCreate, EventDestroy, EventElapsed, EventElapsedReply, Opcode, StreamWaitEvent,
 };
+use link::wire::sharing::{EventNumber, OpenEvent, Token};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 const BLOCKING_SYNC: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
+/// Between two questions about a shared event.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// An event that the program made.
 pub(crate) struct Event {
@@ -32,13 +38,8 @@ pub(crate) fn create(client: &Client, flags: u32) -> Result<Arc<Event>> {
     if flags & !(BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS) != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if flags & INTERPROCESS != 0 {
-        let allowed = flags & DISABLE_TIMING != 0;
-        return Err(if allowed {
-            CUresult::ERROR_NOT_SUPPORTED
-        } else {
-            CUresult::ERROR_INVALID_VALUE
-        });
+    if flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let context = current::context()?;
     let (backend, id) = context.backend()?;
@@ -51,6 +52,27 @@ pub(crate) fn create(client: &Client, flags: u32) -> Result<Arc<Event>> {
         flags,
         recorded: Mutex::new(None),
     });
+    made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
+/// Opens another client's event in the current context.
+pub(crate) fn open(client: &Client, handle: Handle) -> Result<Arc<Event>> {
+    if handle.is_own(client) {
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
+    }
+    let context = current::context()?;
+    if client.device(context.device)?.index != handle.device {
+        return Err(CUresult::ERROR_INVALID_DEVICE);
+    }
+    let (backend, id) = context.backend()?;
+    let number = backend.events.take();
+    let token = Token { words: handle.token };
+    let body = OpenEvent { token, event: number, reserved: 0 };
+    let opened = backend.session.call(id, Opcode::OpenEvent, &[body.as_bytes()]);
+    opened.inspect_err(|_| backend.events.give_back(number))?;
+    let flags = INTERPROCESS | DISABLE_TIMING;
+    let recorded = Mutex::new(None);
+    let made = client.events.insert_with(|token| Event { token, context, number, flags, recorded });
     made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
@@ -85,6 +107,33 @@ impl Event {
         Ok(())
     }
 
+    /// Whether other processes may record it and wait for it, so that only the executor knows its state.
+    fn is_shared(&self) -> bool {
+        self.flags & INTERPROCESS != 0
+    }
+
+    /// The handle for other processes.
+    pub(crate) fn share(&self, client: &Client) -> Result<Handle> {
+        if !self.is_shared() {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let (backend, id) = self.context.backend()?;
+        let body = EventNumber { event: self.number, reserved: 0 };
+        let token: Token = backend.session.call_for(id, Opcode::ShareEvent, &[body.as_bytes()])?;
+        let device = client.device(self.context.device)?.index;
+        Ok(Handle::new(client, Thing::Event, device, token.words))
+    }
+
+    fn query_shared(&self) -> Result<bool> {
+        let (backend, id) = self.context.backend()?;
+        let body = EventNumber { event: self.number, reserved: 0 };
+        match backend.session.call(id, Opcode::EventQuery, &[body.as_bytes()]) {
+            Ok(_) => Ok(true),
+            Err(CUresult::ERROR_NOT_READY) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     fn last(&self) -> Option<Mark> {
         *self.recorded.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -99,11 +148,18 @@ impl Event {
         let mut recorded = self.recorded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         *recorded =
             Some(target.backend.session.post_record(target.id, target.slot, self.number)?);
+        if self.is_shared() {
+            // When the caller tells another process of the record, the driver must have it.
+            target.backend.session.call(target.id, Opcode::Ping, &[])?;
+        }
         Ok(())
     }
 
     /// Whether the work before the last record is done; so it is without a record.
     pub(crate) fn is_done(&self) -> Result<bool> {
+        if self.is_shared() {
+            return self.query_shared();
+        }
         let (backend, id) = self.context.backend()?;
         match self.last() {
             None => backend.session.check().map(|()| true),
@@ -114,6 +170,15 @@ impl Event {
     /// Waits for the work before the last record.
     pub(crate) fn synchronize(&self) -> Result {
         let (backend, id) = self.context.backend()?;
+        if self.is_shared() {
+            let mut pause = SHORTEST_PAUSE;
+            // Ends with the event, or with an error of the session.
+            while !self.query_shared()? {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            return backend.session.mirrors().pull(&backend.session, id);
+        }
         match self.last() {
             None => backend.session.check(),
             Some(mark) => backend.session.wait(id, mark),
@@ -122,7 +187,7 @@ impl Event {
 
     /// Makes a stream's later work wait for the last record.
     pub(crate) fn hold(&self, target: &Target, flags: u32) -> Result {
-        if self.last().is_none() {
+        if self.last().is_none() && !self.is_shared() {
             return Ok(());
         }
         let (own, _) = self.context.backend()?;

@@ -6,6 +6,7 @@ use core::ffi::c_void;
 use cuda_abi::image::{Accepts, Code, Image, ImageError, Target};
 use cuda_abi::types::{CUdevice_attribute, CUjit_option, CUresult};
 use link::wire::attach::DeviceCode;
+use link::wire::command::LINKED_TEXTS;
 
 /// What a device executes, as its server says.
 pub(crate) fn target_of(device: &Device) -> Target {
@@ -24,20 +25,6 @@ fn refused(error: &ImageError) -> CUresult {
     error.result()
 }
 
-/// Code with `__managed__` variables is refused: the host would read them at the device's address, and a module's variables lie where only the
-/// executor has them.
-fn without_managed_variables(code: Code<'static>) -> Result<Code<'static>> {
-    const MARK: &[u8] = b".attribute(.managed)";
-    if matches!(code, Code::Ptx(_)) && code.bytes().windows(MARK.len()).any(|window| window == MARK)
-    {
-        crate::error!(
-            "__managed__ variables are not supported under OpenMPS; cudaMallocManaged is"
-        );
-        return Err(CUresult::ERROR_NOT_SUPPORTED);
-    }
-    Ok(code)
-}
-
 /// The code in the image at an address, copied.
 ///
 /// # Safety
@@ -48,15 +35,32 @@ pub(crate) unsafe fn code_at(image: *const c_void, target: Target) -> Result<Cod
     }
     // SAFETY: the caller's promise.
     let image = unsafe { Image::from_pointer(image) }.map_err(|error| refused(&error))?;
-    let code = image.choose(target).map_err(|error| refused(&error))?;
-    without_managed_variables(code.into_owned())
+    choose(&image, target)
+}
+
+/// The code for a device: one entry; or, of a program whose device code was compiled apart (`nvcc -rdc=true`) and that has only PTX for this device,
+/// all its PTX, to be linked by the executor.
+fn choose(image: &Image<'_>, target: Target) -> Result<Code<'static>> {
+    let error = match image.choose(target) {
+        Ok(code) => return Ok(code.into_owned()),
+        Err(error) => error,
+    };
+    let texts = image.relocatable_ptx(target).map_err(|error| refused(&error))?;
+    if texts.is_empty() {
+        return Err(refused(&error));
+    }
+    // A NUL would end the text before its other parts.
+    let until_nul = |text: &'_ Code<'_>| {
+        text.bytes().split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
+    };
+    let texts: Vec<Vec<u8>> = texts.iter().map(until_nul).collect();
+    Ok(Code::Ptx(texts.join(LINKED_TEXTS.as_bytes()).into()))
 }
 
 /// The code in a file's contents.
 pub(crate) fn code_in(bytes: &[u8], target: Target) -> Result<Code<'static>> {
     let image = Image::parse(bytes).map_err(|error| refused(&error))?;
-    let code = image.choose(target).map_err(|error| refused(&error))?;
-    without_managed_variables(code.into_owned())
+    choose(&image, target)
 }
 
 /// A log buffer of the caller's, and where its length is to be written.

@@ -6,8 +6,9 @@ use crate::context::Context;
 use crate::copy::Timing;
 use crate::current;
 use crate::memory_map::{Alias, Area, Kind};
-use crate::pool::Pool;
+use crate::pool::{Pool, Sharing};
 use crate::session::Result;
+use crate::sharing;
 use crate::stream::Target;
 use cuda_abi::types::CUresult;
 use link::wire::command::{Fill, Opcode, REGION_PINNED};
@@ -45,7 +46,7 @@ pub(crate) fn allocate_from(
     target: &Target,
     size_bytes: u64,
 ) -> Result<u64> {
-    if size_bytes == 0 {
+    if size_bytes == 0 || pool.sharing == Sharing::Imported {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let address =
@@ -61,6 +62,11 @@ pub(crate) fn free(client: &Client, address: u64) -> Result {
     }
     let is_freeable =
         |area: &Area| matches!(area.kind, Kind::Device | Kind::Pool { .. } | Kind::Managed);
+    let found = client.memory.find(address);
+    if found.is_some_and(|area| area.base == address && matches!(area.kind, Kind::Opened { .. })) {
+        // A pointer of another process's pool.
+        return sharing::close(client, address);
+    }
     let area = client.memory.remove(address, is_freeable).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     free_area(client, &area)
 }
@@ -68,7 +74,9 @@ pub(crate) fn free(client: &Client, address: u64) -> Result {
 fn free_area(client: &Client, area: &Area) -> Result {
     let Some(context) = client.contexts.get(area.context) else { return Ok(()) };
     let (backend, id) = context.backend()?;
+    sharing::unshare(client, area)?;
     match area.kind {
+        Kind::Opened { token } => sharing::close_all(client, area, token),
         Kind::Device => backend.device_heap.free(&backend.session, id, area.base, area.size_bytes),
         Kind::Pool { pool } => {
             if let Some(pool) = client.pools.get(pool) {
@@ -84,7 +92,7 @@ fn free_area(client: &Client, area: &Area) -> Result {
             }
             None => Ok(()),
         },
-        Kind::Global | Kind::Alias { .. } | Kind::Mapped { .. } => Ok(()),
+        Kind::Global | Kind::ManagedGlobal | Kind::Alias { .. } | Kind::Mapped { .. } => Ok(()),
     }
 }
 

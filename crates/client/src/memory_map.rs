@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Pinned(u32),
     /// `cuMemAllocManaged`: pinned memory at one address for both sides.
     Managed,
+    /// A `__managed__` variable: mirrored, see [`crate::mirrors`]; freed with its module.
+    ManagedGlobal,
     /// `cuMemHostRegister`: the program's own memory.
     Registered {
         flags: u32,
@@ -35,6 +37,11 @@ pub(crate) enum Kind {
     Mapped {
         /// Whether it can be exported as a descriptor.
         shareable: bool,
+    },
+    /// Memory of another client.
+    Opened {
+        /// By which the executor knows it.
+        token: [u64; 2],
     },
     /// The device's addresses of registered pages.
     Alias {
@@ -81,7 +88,14 @@ impl Area {
 
     /// Whether this process can read and write it through its address.
     pub(crate) fn is_host(&self) -> bool {
-        !matches!(self.kind, Kind::Device | Kind::Pool { .. } | Kind::Global | Kind::Mapped { .. })
+        !matches!(
+            self.kind,
+            Kind::Device
+                | Kind::Pool { .. }
+                | Kind::Global
+                | Kind::Mapped { .. }
+                | Kind::Opened { .. }
+        )
     }
 
     /// Whether the executor reaches it at the same address.

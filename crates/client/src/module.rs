@@ -116,7 +116,12 @@ impl Module {
             backend.functions.give_back(function.number);
         }
         for (_, (address, _)) in self.globals.lock().unwrap_or_else(|e| e.into_inner()).drain() {
-            client.memory.remove(address, |area| matches!(area.kind, Kind::Global));
+            let is_global = |area: &Area| matches!(area.kind, Kind::Global | Kind::ManagedGlobal);
+            let removed = client.memory.remove(address, is_global);
+            if removed.is_some_and(|area| matches!(area.kind, Kind::ManagedGlobal)) {
+                backend.session.wait_all(0)?;
+                backend.session.mirrors().remove(backend, id, address)?;
+            }
         }
         if backend.session.output().is_expected() {
             backend.session.wait_all(id)?;
@@ -179,13 +184,13 @@ impl Module {
             backend.session.call_for(id, Opcode::GlobalGet, &[body.as_bytes(), bytes])?;
         let found = (reply.address, reply.size_bytes);
         let context = &self.context;
-        client.memory.insert(Area::new(
-            found.0,
-            found.1,
-            Kind::Global,
-            context.token,
-            context.device,
-        ));
+        let kind = if reply.managed == 0 {
+            Kind::Global
+        } else {
+            backend.session.mirrors().add(backend, id, found.0, found.1)?;
+            Kind::ManagedGlobal
+        };
+        client.memory.insert(Area::new(found.0, found.1, kind, context.token, context.device));
         globals.insert(name.to_owned(), found);
         Ok(found)
     }

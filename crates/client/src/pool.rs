@@ -12,9 +12,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Pool {
     pub(crate) token: usize,
     pub(crate) device: i32,
+    pub(crate) sharing: Sharing,
     set: Mutex<HashMap<u32, u64>>,
     used_bytes: AtomicU64,
     most_used_bytes: AtomicU64,
+}
+
+/// Whether other processes have to do with a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    Private,
+    Exportable,
+    /// Another process's: it only stands for pointers that are imported one by one.
+    Imported,
 }
 
 /// How wide an attribute's value is.
@@ -25,10 +35,11 @@ pub(crate) enum Width {
 }
 
 impl Pool {
-    pub(crate) fn new(token: usize, device: i32) -> Self {
+    pub(crate) fn new(token: usize, device: i32, sharing: Sharing) -> Self {
         Self {
             token,
             device,
+            sharing,
             set: Mutex::new(HashMap::new()),
             used_bytes: AtomicU64::new(0),
             most_used_bytes: AtomicU64::new(0),
@@ -108,7 +119,7 @@ mod tests {
 
     #[test]
     fn what_is_set_is_read_back() {
-        let pool = Pool::new(1, 0);
+        let pool = Pool::new(1, 0, Sharing::Private);
         assert_eq!(pool.get(CUmemPool_attribute::RELEASE_THRESHOLD), 0);
         pool.set(CUmemPool_attribute::RELEASE_THRESHOLD, u64::MAX).unwrap();
         assert_eq!(pool.get(CUmemPool_attribute::RELEASE_THRESHOLD), u64::MAX);

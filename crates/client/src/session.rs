@@ -5,6 +5,7 @@
 
 use crate::gates::{Gates, Ordered};
 use crate::health::Health;
+use crate::mirrors::Mirrors;
 use crate::output::Output;
 use crate::slots::{Mark, Slots};
 use cuda_abi::types::CUresult;
@@ -41,6 +42,7 @@ pub(crate) struct Session {
     posting: Mutex<Posting>,
     gates: Gates,
     output: Output,
+    mirrors: Mirrors,
     /// Keeps a region's descriptor and its command together.
     mapping: Mutex<()>,
 }
@@ -81,6 +83,7 @@ impl Session {
             executor,
             health,
             output: Output::default(),
+            mirrors: Mirrors::default(),
             posting: Mutex::new(Posting { producer, slots: Slots::new() }),
             gates: Gates::default(),
             mapping: Mutex::new(()),
@@ -252,11 +255,14 @@ impl Session {
     /// Whether a mark's work is done; asks for its signal.
     pub(crate) fn query(&self, context: u32, mark: Mark) -> Result<bool> {
         self.check()?;
-        if self.is_complete(mark) {
-            return Ok(true);
+        if !self.is_complete(mark) {
+            self.request(context, mark)?;
         }
-        self.request(context, mark)?;
-        Ok(self.is_complete(mark))
+        let is_complete = self.is_complete(mark);
+        if is_complete {
+            self.mirrors.pull(self, context)?;
+        }
+        Ok(is_complete)
     }
 
     /// Waits until a mark's work is done.
@@ -266,7 +272,17 @@ impl Session {
             self.request(context, mark)?;
             self.await_word(mark, None)?;
         }
+        self.mirrors.pull(self, context)?;
         self.output.deliver(self, context)
+    }
+
+    /// Waits until a mark's work is done, and does nothing else that belongs to waiting.
+    pub(crate) fn wait_quietly(&self, context: u32, mark: Mark) -> Result {
+        if !self.is_complete(mark) {
+            self.request(context, mark)?;
+            self.await_word(mark, None)?;
+        }
+        Ok(())
     }
 
     /// Waits until a signalled mark's work is done, `timeout` at most; says whether it is.
@@ -293,6 +309,11 @@ impl Session {
         })
     }
 
+    /// `__managed__` variables.
+    pub(crate) fn mirrors(&self) -> &Mirrors {
+        &self.mirrors
+    }
+
     /// What the session's kernels print.
     pub(crate) fn output(&self) -> &Output {
         &self.output
@@ -304,6 +325,7 @@ impl Session {
         for mark in self.outstanding(context)? {
             self.await_word(mark, None)?;
         }
+        self.mirrors.pull(self, context)?;
         self.output.deliver(self, context)?;
         self.check()
     }

@@ -129,6 +129,7 @@ impl Target {
     /// Posts one piece of work whose command consists of several parts.
     pub(crate) fn post_parts(&self, opcode: Opcode, parts: &[&[u8]]) -> Result<Mark> {
         self.pass_gates()?;
+        self.backend.session.mirrors().push(&self.backend.session, self.id, self.slot)?;
         self.backend.session.post_work(self.id, self.slot, opcode, parts)
     }
 

@@ -250,19 +250,38 @@ pub(crate) unsafe fn cuKernelGetParamInfo(
     })
 }
 
-/// Absent for managed variables: the host reads them at the device's address, and a module's variables lie where only the executor has them. A program that has
-/// such variables asks for them when it starts, and is told so.
+/// A `__managed__` variable, which is mirrored from now on.
 pub(crate) unsafe fn cuLibraryGetManaged(
-    _dptr: *mut CUdeviceptr,
-    _bytes: *mut usize,
+    dptr: *mut CUdeviceptr,
+    bytes: *mut usize,
     library: CUlibrary,
-    _name: *const c_char,
+    name: *const c_char,
 ) -> CUresult {
     run(|client| {
-        library::get(client, library.0)?;
-        crate::error!(
-            "__managed__ variables are not supported under OpenMPS; cudaMallocManaged is"
-        );
-        Err(CUresult::ERROR_NOT_SUPPORTED)
+        // SAFETY: the caller's string.
+        let name = unsafe { c_name(name) }?;
+        let library = library::get(client, library.0)?;
+        // The runtime asks before it has made a context.
+        let context = match current::context() {
+            Ok(context) => context,
+            Err(_) => {
+                let primary = &client.device(0)?.primary;
+                if !primary.is_alive() {
+                    primary.open(client)?;
+                }
+                Arc::clone(primary)
+            }
+        };
+        let (address, size_bytes) = library.module(client, &context)?.global(client, name)?;
+        let is_managed = client
+            .memory
+            .find(address)
+            .is_some_and(|area| matches!(area.kind, crate::memory_map::Kind::ManagedGlobal));
+        if !is_managed {
+            return Err(CUresult::ERROR_NOT_FOUND);
+        }
+        put_optional!(dptr, address);
+        put_optional!(bytes, size_bytes as usize);
+        Ok(())
     })
 }

@@ -184,7 +184,7 @@ fn managed_hint(
         }
         crate::stream::target(client, hStream)?;
         let area = client.memory.device_reach(address, size_bytes as u64)?;
-        let is_managed = matches!(area.kind, Kind::Managed);
+        let is_managed = matches!(area.kind, Kind::Managed | Kind::ManagedGlobal);
         if is_managed && size_bytes > 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     })
 }

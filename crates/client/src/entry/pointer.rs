@@ -62,11 +62,10 @@ fn known(
         A::HOST_POINTER => return Err(CUresult::ERROR_INVALID_VALUE),
         A::SYNC_MEMOPS => Value::Bool(false),
         A::BUFFER_ID => Value::Word(area.buffer_id),
-        A::IS_MANAGED => Value::Bool(matches!(area.kind, Kind::Managed)),
+        A::IS_MANAGED => Value::Bool(matches!(area.kind, Kind::Managed | Kind::ManagedGlobal)),
         A::DEVICE_ORDINAL => Value::Int(area.device.cast_unsigned()),
-        A::IS_LEGACY_CUDA_IPC_CAPABLE
-        | A::IS_GPU_DIRECT_RDMA_CAPABLE
-        | A::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
+        A::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Bool(matches!(area.kind, Kind::Device)),
+        A::IS_GPU_DIRECT_RDMA_CAPABLE | A::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
         A::RANGE_START_ADDR => Value::Word(area.base),
         A::RANGE_SIZE | A::MAPPING_SIZE => Value::Word(area.size_bytes),
         A::MAPPING_BASE_ADDR => Value::Word(area.base),

@@ -2,7 +2,7 @@
 
 use super::not_null;
 use crate::client::{Client, run};
-use crate::pool::{Pool, Width};
+use crate::pool::{Pool, Sharing, Width};
 use crate::session::Result;
 use crate::{memory, stream};
 use core::ffi::c_void;
@@ -41,7 +41,7 @@ pub(crate) unsafe fn cuDeviceGetMemPool(out: *mut CUmemoryPool, dev: CUdevice) -
 pub(crate) unsafe fn cuDeviceSetMemPool(dev: CUdevice, handle: CUmemoryPool) -> CUresult {
     run(|client| {
         let pool = pool(client, handle)?;
-        if pool.device != dev {
+        if pool.device != dev || pool.sharing == Sharing::Imported {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         *client.device(dev)?.pool.lock().unwrap_or_else(PoisonError::into_inner) = pool;
@@ -61,11 +61,13 @@ pub(crate) unsafe fn cuMemPoolCreate(
         if properties.location.type_.0 != LOCATION_DEVICE {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        if properties.handleTypes.0 != 0 {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
+        let sharing = match properties.handleTypes {
+            CUmemAllocationHandleType::NONE => Sharing::Private,
+            CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => Sharing::Exportable,
+            _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
+        };
         let device = client.device(properties.location.id)?.ordinal;
-        let made = client.pools.insert_with(|token| Pool::new(token, device));
+        let made = client.pools.insert_with(|token| Pool::new(token, device, sharing));
         put!(out, CUmemoryPool(made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.token));
         Ok(())
     })

@@ -201,9 +201,12 @@ impl Executor {
                 let (get, rest) = command.parse::<wire::FunctionGet>().unwrap();
                 if &rest[..get.name_bytes as usize] == b"add" { self.describe() } else { 500 }
             }
-            Opcode::GlobalGet => {
-                self.answer(&wire::GlobalGetReply { address: DEVICE_WINDOW.base, size_bytes: 64 })
-            }
+            Opcode::GlobalGet => self.answer(&wire::GlobalGetReply {
+                address: DEVICE_WINDOW.base,
+                size_bytes: 64,
+                managed: 0,
+                reserved: 0,
+            }),
             Opcode::Occupancy => {
                 self.answer(&wire::OccupancyReply { blocks: 2, block_threads: 256 })
             }

@@ -151,6 +151,8 @@ opcodes! {
     MemoryExport = 117,
     /// Called; the descriptor waits in the session socket.
     MemoryImport = 118,
+    /// Called: a copy that waits for no stream of the client's; answered when it is done.
+    CopyNow = 119,
     /// Called.
     ArrayCreate = 120,
     /// Called; the client has waited for its own work first.
@@ -163,6 +165,20 @@ opcodes! {
     TextureCreate = 124,
     /// Called; the client has waited for its own work first.
     TextureDestroy = 125,
+    /// Called: [`super::sharing::Token`].
+    ShareMemory = 130,
+    /// Posted: nobody else may open it.
+    UnshareMemory = 131,
+    /// Called, with a [`super::sharing::Token`]: [`super::sharing::OpenMemoryReply`].
+    OpenMemory = 132,
+    /// Called, with a [`super::sharing::Token`]; the client has waited for its own work first.
+    CloseMemory = 133,
+    /// Called: [`super::sharing::Token`].
+    ShareEvent = 134,
+    /// Called.
+    OpenEvent = 135,
+    /// Called: CUDA_SUCCESS or CUDA_ERROR_NOT_READY.
+    EventQuery = 136,
 }
 
 macro_rules! wire_struct {
@@ -481,6 +497,19 @@ wire_struct! {
     struct GlobalGetReply {
         /// First address.
         address: u64,
+        /// Length.
+        size_bytes: u64,
+        /// 1 for a `__managed__` variable, else 0.
+        managed: u32,
+        /// Zero.
+        reserved: u32,
+    }
+    /// See [`Opcode::CopyNow`].
+    struct CopyNow {
+        /// To.
+        destination: u64,
+        /// From.
+        source: u64,
         /// Length.
         size_bytes: u64,
     }

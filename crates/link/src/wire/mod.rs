@@ -6,6 +6,7 @@ pub mod command;
 pub mod daemon;
 pub mod layout;
 pub mod query;
+pub mod sharing;
 pub mod ui;
 pub mod virtual_memory;
 

@@ -1,9 +1,9 @@
 //! Copies and fills, checked against what the client may address.
 
 use super::failure::Failure;
-use super::state::State;
+use super::state::{Outcome, State};
 use cuda_abi::types::*;
-use link::wire::command::{Copy, Copy3d, Fill};
+use link::wire::command::{Copy, Copy3d, CopyNow, Fill};
 
 /// Slices are submitted one by one; no array of CUDA has more.
 const MAX_SLICES: u64 = 1 << 16;
@@ -24,6 +24,31 @@ impl State {
         })?;
         self.counters().count_copy(size_bytes);
         Ok(())
+    }
+
+    /// Copies apart from the client's streams, which it has waited for where that matters.
+    pub(super) fn copy_now(&mut self, wanted: CopyNow) -> Result<Outcome, Failure> {
+        let CopyNow { destination, source, size_bytes } = wanted;
+        self.check_range(destination, size_bytes)?;
+        self.check_range(source, size_bytes)?;
+        let stream = match self.side_stream {
+            Some(stream) => stream,
+            None => {
+                let mut stream = CUstream::NULL;
+                const NON_BLOCKING: u32 = 1;
+                // SAFETY: the result is written.
+                self.check(unsafe {
+                    self.driver().cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, 0)
+                })?;
+                *self.side_stream.insert(stream)
+            }
+        };
+        // SAFETY: both ranges are this client's, in memory that the driver knows.
+        self.check(unsafe {
+            self.driver().cuMemcpyAsync(destination, source, size_bytes as usize, stream)
+        })?;
+        self.counters().count_copy(size_bytes);
+        Ok(Outcome::AwaitStream(stream))
     }
 
     pub(super) fn copy_3d(&mut self, wanted: Copy3d) -> Result<(), Failure> {

@@ -29,6 +29,9 @@ impl State {
     pub(super) fn event_destroy(&mut self, wanted: EventDestroy) -> Result<(), Failure> {
         below("event", wanted.event, MAX_EVENTS)?;
         let handle = self.events.remove(&wanted.event).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if self.others_have(wanted.event) {
+            return Ok(());
+        }
         // SAFETY: a live event of this session; the driver keeps it until its work is done.
         self.check(unsafe { self.driver().cuEventDestroy_v2(handle) })
     }
@@ -64,7 +67,7 @@ impl State {
         Ok(())
     }
 
-    fn event(&self, number: u32) -> Result<CUevent, Failure> {
+    pub(super) fn event(&self, number: u32) -> Result<CUevent, Failure> {
         below("event", number, MAX_EVENTS)?;
         self.events.get(&number).copied().ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }

@@ -165,6 +165,14 @@ impl Memory {
         Ok(bytes)
     }
 
+    /// Whether a range lies in one grant.
+    pub(super) fn is_granted(&self, at: u64, size_bytes: u64) -> bool {
+        let found = self.grants.range(..=at).next_back();
+        found.is_some_and(|(&base, &length)| {
+            size_bytes > 0 && Window { base, size_bytes: length }.contains(at, size_bytes)
+        })
+    }
+
     fn held_bytes(&self) -> u64 {
         self.granted_bytes + self.charged_bytes
     }
@@ -291,6 +299,11 @@ impl State {
         let Release { address: at, size_bytes } = wanted;
         if self.memory.grants.get(&at) != Some(&size_bytes) {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
+        }
+        if self.must_stay(at, size_bytes) {
+            // Others have opened memory in it: it goes, and counts, with the session.
+            self.memory.addressable.remove(at, size_bytes);
+            return Ok(());
         }
         // SAFETY: mapped by this session; its client has waited for its work.
         self.check(unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) })?;

@@ -19,6 +19,7 @@ mod monitor;
 mod printing;
 mod query;
 mod session;
+mod sharing;
 mod state;
 mod stream;
 mod teardown;
@@ -109,7 +110,14 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             let ready = FromExecutor::Ready { stream_priorities: context.stream_priorities() };
             keeper.send(&ready, &[], KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
             let reservations = Mutex::new(Reservations::new(index, devices));
-            let shared = Arc::new(Shared { context, counters, console, reservations, keeper });
+            let shared = Arc::new(Shared {
+                context,
+                counters,
+                console,
+                reservations,
+                shares: Default::default(),
+                keeper,
+            });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
             Ok(Executor { shared, monitor, sessions: HashMap::new() })
         }
@@ -128,6 +136,8 @@ pub(crate) struct Shared {
     pub(crate) console: Console,
     /// Addresses that clients have reserved.
     pub(crate) reservations: Mutex<Reservations>,
+    /// What sessions share with each other.
+    pub(crate) shares: sharing::Shares,
     keeper: Connection,
 }
 

@@ -287,10 +287,16 @@ impl State {
         let name = name_in(rest, wanted.name_bytes)?;
         let library = self.modules.library(wanted.module)?;
         let (mut at, mut size) = (0, 0);
+        let driver = self.driver();
         // SAFETY: a live library; both results are written.
-        self.check(unsafe {
-            self.driver().cuLibraryGetGlobal(&mut at, &mut size, library, name.as_ptr())
-        })?;
+        let managed =
+            unsafe { driver.cuLibraryGetManaged(&mut at, &mut size, library, name.as_ptr()) };
+        if !managed.is_success() {
+            // SAFETY: as above.
+            self.check(unsafe {
+                driver.cuLibraryGetGlobal(&mut at, &mut size, library, name.as_ptr())
+            })?;
+        }
         let range = (at, size as u64);
         if let Some(module) = self.modules.modules.get_mut(&wanted.module)
             && !module.globals.contains(&range)
@@ -298,8 +304,13 @@ impl State {
         {
             module.globals.push(range);
         }
-        self.reply
-            .extend_from_slice(GlobalGetReply { address: at, size_bytes: size as u64 }.as_bytes());
+        let reply = GlobalGetReply {
+            address: at,
+            size_bytes: size as u64,
+            managed: managed.is_success().into(),
+            reserved: 0,
+        };
+        self.reply.extend_from_slice(reply.as_bytes());
         Ok(())
     }
 

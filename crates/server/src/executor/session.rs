@@ -136,6 +136,8 @@ pub(crate) fn open(
         modules: Modules::default(),
         virtual_memory: Default::default(),
         arrays: Default::default(),
+        sharing: Default::default(),
+        side_stream: None,
         printing: Default::default(),
         meter: Default::default(),
         last_function: None,

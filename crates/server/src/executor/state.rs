@@ -9,6 +9,7 @@ use super::meter::Meter;
 use super::module::Modules;
 use super::printing::Printing;
 use super::session::SessionHandle;
+use super::sharing::Sharing;
 use super::stream::Streams;
 use super::virtual_memory::VirtualMemory;
 use crate::counters::Counters;
@@ -40,6 +41,9 @@ pub(crate) struct State {
     pub(super) modules: Modules,
     pub(super) virtual_memory: VirtualMemory,
     pub(super) arrays: Arrays,
+    pub(super) sharing: Sharing,
+    /// For copies that wait for no stream of the client's.
+    pub(super) side_stream: Option<CUstream>,
     pub(super) printing: Printing,
     pub(super) meter: Meter,
     /// The function launched last, for the log.
@@ -146,6 +150,14 @@ impl State {
             Opcode::MemorySetAccess => self.memory_set_access(parse(command)?.0),
             Opcode::MemoryExport => self.memory_export(parse(command)?.0),
             Opcode::MemoryImport => self.memory_import(parse(command)?.0),
+            Opcode::ShareMemory => self.share_memory(parse(command)?.0),
+            Opcode::UnshareMemory => self.unshare_memory(parse(command)?.0),
+            Opcode::OpenMemory => self.open_memory(parse(command)?.0),
+            Opcode::CloseMemory => self.close_memory(parse(command)?.0),
+            Opcode::ShareEvent => self.share_event(parse(command)?.0),
+            Opcode::OpenEvent => self.open_event(parse(command)?.0),
+            Opcode::EventQuery => self.event_query(parse(command)?.0),
+            Opcode::CopyNow => return self.copy_now(parse(command)?.0),
             Opcode::ArrayCreate => self.array_create(parse(command)?.0),
             Opcode::ArrayDestroy => self.array_destroy(parse(command)?.0),
             Opcode::ArrayLevel => self.array_level(parse(command)?.0),

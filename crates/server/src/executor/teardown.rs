@@ -23,6 +23,7 @@ impl State {
         if self.context().lost().is_none() {
             self.end_printing(driver);
             self.end_metering();
+            self.end_sharing();
             for (_, event) in self.events.drain() {
                 // SAFETY: a live event of this session whose work has ended.
                 let _ = unsafe { driver.cuEventDestroy_v2(event) };
@@ -30,6 +31,10 @@ impl State {
             for library in self.modules.take_libraries() {
                 // SAFETY: a live library of this session whose kernels have ended.
                 let _ = unsafe { driver.cuLibraryUnload(library) };
+            }
+            if let Some(stream) = self.side_stream.take() {
+                // SAFETY: the session's own stream; the driver lets its copies end.
+                let _ = unsafe { driver.cuStreamDestroy_v2(stream) };
             }
             self.clear_arrays();
             self.clear_virtual_memory();

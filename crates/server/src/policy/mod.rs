@@ -1,6 +1,7 @@
 //! Decisions, as plain code: no I/O, no clock, no driver.
 
 pub mod devices;
+pub mod exports;
 pub mod grants;
 pub mod limits;
 pub mod ranges;

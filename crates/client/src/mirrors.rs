@@ -1,0 +1,258 @@
+//! `__managed__` variables: memory that host and device both name by one address.
+//!
+//! Where such a variable lies only the driver decides, in the executor. At the same address this process keeps a *mirror* of it. What the host has
+//! changed is written to the device before the next work is posted, in that work's stream; what the device has changed is fetched when the host
+//! has waited for work. Both directions carry only the bytes that changed since the two agreed, so neither side's writes undo the other's. That
+//! is all that devices without concurrent managed access promise; a kernel and the host do not see each other's writes while the kernel runs.
+
+use crate::backend::Backend;
+use crate::session::{Result, Session};
+use crate::slots::Mark;
+use cuda_abi::types::CUresult;
+use link::shm::Reservation;
+use link::wire::attach::Window;
+use link::wire::command::{Copy, CopyNow, Opcode, REGION_PINNED};
+use rustix::mm::MprotectFlags;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zerocopy::IntoBytes;
+
+const PAGE_BYTES: u64 = 4096;
+/// More pieces than this are written as one.
+const MOST_PIECES: usize = 256;
+
+/// See the module's description.
+#[derive(Default)]
+pub(crate) struct Mirrors {
+    /// Whether there is any; spares the lock.
+    any: AtomicBool,
+    /// Whether the device may have changed a variable since the last fetch.
+    stale: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    mirrors: Vec<Mirror>,
+    /// Pages that are ours; they stay, as a later module's variables may lie there.
+    pages: Vec<Reservation>,
+}
+
+struct Mirror {
+    address: u64,
+    /// What both sides agreed on last.
+    agreed: Box<[u8]>,
+    /// Shared memory, twice as long: what is on its way to the device, then what came from it.
+    transfer: u64,
+    /// The last write to the device.
+    written: Option<Mark>,
+}
+
+impl Mirrors {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to mirror a variable, whose value is fetched now.
+    pub(crate) fn add(&self, backend: &Backend, id: u32, address: u64, size_bytes: u64) -> Result {
+        let region =
+            backend.host_heap.create_region(&backend.session, id, size_bytes * 2, REGION_PINNED)?;
+        let mut state = self.lock();
+        state.map_pages(address, size_bytes)?;
+        let mirror = Mirror {
+            address,
+            agreed: vec![0; size_bytes as usize].into(),
+            transfer: region.address,
+            written: None,
+        };
+        // SAFETY: just mapped or mapped for a variable that is gone.
+        unsafe { core::ptr::write_bytes(address as *mut u8, 0, size_bytes as usize) };
+        state.mirrors.push(mirror);
+        let fetched =
+            state.mirrors.last_mut().map_or(Ok(()), |new| new.fetch(&backend.session, id));
+        // Release: with the Acquire in `is_empty`.
+        self.any.store(true, Ordering::Release);
+        fetched
+    }
+
+    /// Ends a mirror whose variable is gone; no work uses it any more.
+    pub(crate) fn remove(&self, backend: &Backend, id: u32, address: u64) -> Result {
+        let mut state = self.lock();
+        let Some(found) = state.mirrors.iter().position(|mirror| mirror.address == address) else {
+            return Ok(());
+        };
+        let mirror = state.mirrors.swap_remove(found);
+        self.any.store(!state.mirrors.is_empty(), Ordering::Release);
+        let size_bytes = (mirror.agreed.len() as u64 * 2).next_multiple_of(PAGE_BYTES);
+        backend.host_heap.destroy_region(&backend.session, id, mirror.transfer, size_bytes)
+    }
+
+    /// Whether nothing is mirrored.
+    fn is_empty(&self) -> bool {
+        // Acquire: with the Release in `add`, should another thread have loaded the module.
+        !self.any.load(Ordering::Acquire)
+    }
+
+    /// Writes what the host has changed, in a stream, before work is posted to it.
+    pub(crate) fn push(&self, session: &Session, id: u32, slot: u32) -> Result {
+        if self.is_empty() {
+            return Ok(());
+        }
+        for mirror in &mut self.lock().mirrors {
+            mirror.write(session, id, slot)?;
+        }
+        // Release: with the swap in `pull`.
+        self.stale.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Fetches what the device has changed, once work has been waited for.
+    pub(crate) fn pull(&self, session: &Session, id: u32) -> Result {
+        if self.is_empty() || !self.stale.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        for mirror in &mut self.lock().mirrors {
+            mirror.fetch(session, id)?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Makes the pages of a variable readable and writable memory of this process.
+    fn map_pages(&mut self, address: u64, size_bytes: u64) -> Result {
+        let mut page = address & !(PAGE_BYTES - 1);
+        while page < address + size_bytes {
+            let known = self.pages.iter().any(|pages| pages.window().contains(page, PAGE_BYTES));
+            if !known {
+                let reserved = Reservation::new(Window { base: page, size_bytes: PAGE_BYTES });
+                let reserved = reserved.map_err(|error| {
+                    crate::error!("a __managed__ variable cannot have its address here: {error}");
+                    CUresult::ERROR_NOT_SUPPORTED
+                })?;
+                let access = MprotectFlags::READ | MprotectFlags::WRITE;
+                // SAFETY: a page that was reserved just now and that nobody knows.
+                unsafe { rustix::mm::mprotect(page as *mut _, PAGE_BYTES as usize, access) }
+                    .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+                self.pages.push(reserved);
+            }
+            page += PAGE_BYTES;
+        }
+        Ok(())
+    }
+}
+
+impl Mirror {
+    fn size_bytes(&self) -> u64 {
+        self.agreed.len() as u64
+    }
+
+    /// The host's bytes now; another thread may be writing.
+    fn host_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.agreed.len()];
+        // SAFETY: the mirror's pages are mapped; the vector is as long.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                self.address as *const u8,
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            );
+        }
+        bytes
+    }
+
+    fn write(&mut self, session: &Session, id: u32, slot: u32) -> Result {
+        let now = self.host_bytes();
+        let pieces = changes(&self.agreed, &now);
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        if let Some(written) = self.written.take() {
+            // The bytes on their way lie where the next ones go.
+            session.wait_quietly(id, written)?;
+        }
+        for Range { start, end } in pieces {
+            let piece = &now[start..end];
+            let staged = self.transfer + start as u64;
+            // SAFETY: inside the transfer memory, which no work uses now.
+            unsafe {
+                core::ptr::copy_nonoverlapping(piece.as_ptr(), staged as *mut u8, piece.len());
+            }
+            let body = Copy {
+                stream: slot,
+                reserved: 0,
+                destination: self.address + start as u64,
+                source: staged,
+                size_bytes: piece.len() as u64,
+            };
+            self.written = Some(session.post_work(id, slot, Opcode::Copy, &[body.as_bytes()])?);
+            self.agreed[start..end].copy_from_slice(piece);
+        }
+        Ok(())
+    }
+
+    fn fetch(&mut self, session: &Session, id: u32) -> Result {
+        let size_bytes = self.size_bytes();
+        let body =
+            CopyNow { destination: self.transfer + size_bytes, source: self.address, size_bytes };
+        session.call(id, Opcode::CopyNow, &[body.as_bytes()])?;
+        let mut device = vec![0; self.agreed.len()];
+        // SAFETY: the second half of the transfer memory, which the device has just filled.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                body.destination as *const u8,
+                device.as_mut_ptr(),
+                device.len(),
+            );
+        }
+        for Range { start, end } in changes(&self.agreed, &device) {
+            let piece = &device[start..end];
+            // SAFETY: inside the mirror.
+            unsafe {
+                core::ptr::copy_nonoverlapping(
+                    piece.as_ptr(),
+                    (self.address + start as u64) as *mut u8,
+                    piece.len(),
+                );
+            }
+            self.agreed[start..end].copy_from_slice(piece);
+        }
+        Ok(())
+    }
+}
+
+/// The ranges in which two equally long texts differ; one range from the first to the last when there are many.
+fn changes(before: &[u8], after: &[u8]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    if before == after {
+        return ranges;
+    }
+    for (i, _) in before.iter().zip(after).enumerate().filter(|(_, (old, new))| old != new) {
+        match ranges.last_mut().filter(|last| last.end == i) {
+            Some(last) => last.end += 1,
+            None => ranges.push(i..i + 1),
+        }
+    }
+    if ranges.len() > MOST_PIECES {
+        let end = ranges.last().map_or(0, |last| last.end);
+        ranges.truncate(1);
+        ranges.iter_mut().for_each(|all| all.end = end);
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_carried() {
+        assert_eq!(changes(b"same", b"same"), []);
+        assert_eq!(changes(b"abcdefgh", b"aXXdefgY"), [1..3, 7..8]);
+        let before = vec![0; 4096];
+        let after: Vec<u8> = (0..4096).map(|i| u8::from(i % 2 == 1)).collect();
+        let one = changes(&before, &after);
+        assert_eq!((one.len(), one[0].clone()), (1, 1..4096), "too many to be carried one by one");
+    }
+}
