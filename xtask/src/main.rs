@@ -9,6 +9,7 @@ mod coverage;
 mod deb;
 mod demo;
 mod dist;
+mod fuzz;
 mod paths;
 mod programs;
 mod ptx;
@@ -45,6 +46,10 @@ enum Task {
     Ptx,
     /// Run CuPy's and numba-cuda's own tests, natively and under OpenMPS
     Suites(suites::Suites),
+    /// Run random PTX programs on the software GPU against a slow reference
+    Random(fuzz::Random),
+    /// Feed mutated PTX, images, kernels or control messages
+    Fuzz(fuzz::Fuzz),
     /// Compile the CUDA programs of the tests into target/programs
     Programs,
     /// Execute every form of PTX instructions on the software GPU and write COVERAGE-PTX.md
@@ -78,6 +83,8 @@ fn main() -> Result<()> {
             let programs = programs::build(&paths, &dist)?;
             println!("built {}", programs.display());
         }
+        Task::Random(options) => fuzz::random(&paths, &options)?,
+        Task::Fuzz(options) => fuzz::fuzz(&paths, &options)?,
         Task::Suites(options) => {
             let totals = suites::run(&paths, &options)?;
             println!("{} passed, {} failed", totals.passed, totals.failed);

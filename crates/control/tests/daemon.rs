@@ -350,14 +350,32 @@ fn ten_thousand_malformed_messages_change_nothing() {
     assert_eq!(daemon.quit(), 0);
 }
 
-/// Valid packets, changed at random: some are still understood, most are not.
+/// Numbers at which a parser may stumble.
+const NUMBERS: &[&str] =
+    &["-1", "1e999", "4294967296", "18446744073709551616", "1e-400", "nan", "0.0"];
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Memory that the process, and with it the daemon, has in use.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+/// Valid packets, changed at random: some are still understood, most are not. `cargo xtask fuzz control` goes on for longer:
+/// `OPENMPS_FUZZ_SECONDS`, and `OPENMPS_TEST_SEED` to repeat a run.
 #[test]
 fn mutated_messages_change_nothing() {
     const MESSAGES: u32 = 5000;
+    // Other tests share the process.
+    const GROWTH_BYTES: usize = 256 << 20;
     let daemon = Daemon::start(Provisioning::OneUserAtATime);
     let socket = daemon.directories().socket();
-    let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
-    println!("seed {seed}");
+    let fresh = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let seed = number("OPENMPS_TEST_SEED").unwrap_or_else(fresh) | 1;
+    println!("OPENMPS_TEST_SEED={seed}");
     let mut state = seed;
     let mut random = move |below: usize| {
         state ^= state << 13;
@@ -377,7 +395,12 @@ fn mutated_messages_change_nothing() {
         r#""state""#,
         r#"{"command":{"line":"ps"}}"#,
     ];
-    for _ in 0..MESSAGES {
+    let end = number("OPENMPS_FUZZ_SECONDS")
+        .map(|seconds| std::time::Instant::now() + std::time::Duration::from_secs(seconds));
+    let before = resident_bytes();
+    let mut sent = 0;
+    while end.map_or(sent < MESSAGES, |end| std::time::Instant::now() < end) {
+        sent += 1;
         let mut packet = if random(2) == 0 {
             hellos[random(2)].clone().into_bytes()
         } else {
@@ -385,10 +408,12 @@ fn mutated_messages_change_nothing() {
         };
         for _ in 0..1 + random(4) {
             let at = random(packet.len());
-            match random(4) {
+            match random(6) {
                 0 => packet[at] = random(256) as u8,
                 1 => packet.truncate(at.max(1)),
                 2 => packet.insert(at, b"{}[]\",:0\\"[random(9)]),
+                3 => drop(packet.splice(at..at, NUMBERS[random(NUMBERS.len())].bytes())),
+                4 => drop(packet.splice(at..at, [b"[{\"0"[random(4)]].repeat(1 + random(3000)))),
                 _ => packet.extend_from_within(at..),
             }
         }
@@ -398,9 +423,12 @@ fn mutated_messages_change_nothing() {
         }
         let _ = send(&connection, &packet, SendFlags::NOSIGNAL);
     }
+    println!("{sent} messages");
     assert_eq!(daemon.output("get_default_active_thread_percentage"), "100.0\n");
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     until("all connections are closed", || descriptors() < 300);
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < GROWTH_BYTES, "{grown} bytes more after {sent} messages");
     assert_eq!(daemon.quit(), 0);
 }
 

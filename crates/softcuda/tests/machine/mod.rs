@@ -77,6 +77,11 @@ impl TestMachine {
 
     /// Runs all blocks of a launch, one slice each in turn.
     pub(crate) fn run(&self, launch: Launch, fuel: u64) -> Result<u64, Stop> {
+        self.run_for(launch, fuel, 200_000)
+    }
+
+    /// As [`run`](Self::run), for so many slices that end with nothing finished.
+    pub(crate) fn run_for(&self, launch: Launch, fuel: u64, most: u64) -> Result<u64, Stop> {
         let launch = Arc::new(launch);
         let [gx, gy, gz] = launch.grid;
         let mut executed = 0;
@@ -104,7 +109,7 @@ impl TestMachine {
                     Progress::Yielded { executed: n } | Progress::Blocked { executed: n } => {
                         executed += n;
                         index += 1;
-                        if slices > 200_000 {
+                        if slices > most {
                             return Err(Stop::Endless);
                         }
                     }

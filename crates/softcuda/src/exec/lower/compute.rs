@@ -226,7 +226,7 @@ impl<'a> Lower<'a, '_> {
                 }
                 return Err("operand missing".to_owned());
             };
-            let ty = source_type(opcode, &types, width);
+            let ty = source_type(opcode, &types, index, width);
             sources.push(self.source(operand, width, ty)?);
         }
         if rest.len() > computation.sources.len() {
@@ -294,12 +294,15 @@ impl<'a> Lower<'a, '_> {
     }
 }
 
-/// The type by which constants of a source are read: the last type, except that shift counts and the like are 32 bits wide.
-fn source_type(opcode: &Opcode<'_>, types: &[Type], width: Width) -> Type {
+/// The type by which constants of a source are read: the last type, except that shift counts and the like are 32 bits wide, and
+/// what a wide product is added to is as wide as the product, and `slct` chooses between values of its first type.
+fn source_type(opcode: &Opcode<'_>, types: &[Type], index: usize, width: Width) -> Type {
     let ty = types.last().copied().unwrap_or(Type::B32);
     let fits = register_width(ty) == Some(width);
     match (opcode.name, fits) {
         ("shl" | "shr" | "bfe" | "bfi", _) if width == Width::W32 => Type::B32,
+        ("mad", true) if index == 2 && opcode.has("wide") => Type::B32,
+        ("slct", _) if index < 2 => types.first().copied().unwrap_or(ty),
         (_, true) => ty,
         _ if width == Width::W64 => Type::B64,
         _ => Type::B32,

@@ -61,7 +61,7 @@ impl<'a> Lower<'a, '_> {
             self.push(plain::<Exit>(), Kind::End, &[], &[], 0, 0);
         } else {
             // The operand list is needed even for few words.
-            let mut words = self.returns.clone();
+            let mut words = self.return_words();
             let count = words.len() as u32;
             while words.len() < 4 {
                 let filler = self.constant(Width::W32, 0);

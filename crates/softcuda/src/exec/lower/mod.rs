@@ -145,7 +145,7 @@ struct Lower<'a, 'e> {
     ir: Ir,
     names: Names<'a>,
     fills: HashMap<(Width, FillValue), VReg>,
-    /// Words of the return values.
+    /// Registers of the return values: the words of `.param` ones, `.reg` ones whole.
     returns: Vec<VReg>,
     /// Operand ranges of `.branchtargets`.
     targets: Vec<OperandRange>,

@@ -105,8 +105,8 @@ impl<'a> Lower<'a, '_> {
             return Ok(());
         }
         for ret in &function.returns {
-            let words = self.return_words(ret)?;
-            self.returns.extend_from_slice(&words);
+            let registers = self.return_registers(ret)?;
+            self.returns.extend_from_slice(&registers);
         }
         for param in &function.params {
             self.formal(param)?;
@@ -114,7 +114,7 @@ impl<'a> Lower<'a, '_> {
         Ok(())
     }
 
-    fn return_words(&mut self, ret: &Variable<'a>) -> Result<Vec<u32>> {
+    fn return_registers(&mut self, ret: &Variable<'a>) -> Result<Vec<u32>> {
         if ret.space == Space::Param {
             let words = self.words(ret)?;
             let list = words.words.clone();
@@ -125,9 +125,24 @@ impl<'a> Lower<'a, '_> {
         let symbol = self.new_register(ret.ty);
         self.names.define(ret.name, symbol.clone());
         match symbol {
-            Symbol::Reg(reg) if self.width(reg) == Width::W32 => Ok(vec![reg]),
-            _ => Err(format!("return register {} is not 32 bits wide", ret.name)),
+            Symbol::Reg(reg) => Ok(vec![reg]),
+            _ => Err(format!("return value {} is no register", ret.name)),
         }
+    }
+
+    /// The return values as words, at a `ret`.
+    pub(super) fn return_words(&mut self) -> Vec<u32> {
+        let mut words = Vec::new();
+        for reg in self.returns.clone() {
+            if self.width(reg) == Width::Pred {
+                let word = self.ir.vreg(Width::W32);
+                self.pure::<crate::exec::op::moves::WordFromPredicate>(word, &[reg]);
+                words.push(word);
+            } else {
+                words.extend(self.words_of(reg));
+            }
+        }
+        words
     }
 
     fn formal(&mut self, param: &Variable<'a>) -> Result<()> {

@@ -25,7 +25,14 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
         ("e4m3x2" | "e5m2x2", _) | (_, "e4m3x2" | "e5m2x2") => eight_bit(form, to, from, v),
         (_, "f16" | "bf16") => from_half(form, to, from, v),
         ("f16" | "bf16", _) => {
-            form.only(&["rn", "rz", "rm", "rp"])?;
+            form.only(&["rn", "rz", "rm", "rp", "sat"])?;
+            if form.has("sat") {
+                return with_any_int!(
+                    from,
+                    S,
+                    with_type!(to, H in ["f16" => F16, "bf16" => Bf16], Some(v.unary::<half::IntToHalfSat<H, S>>()))
+                );
+            }
             with_rounding!(
                 form,
                 R,
@@ -173,6 +180,14 @@ fn to_half<V: Visitor>(form: &Form<'_>, to: &str, from: &str, v: V) -> Option<V:
         );
     }
     form.only(&["rn", "rz", "rm", "rp", "ftz", "sat", "relu", "satfinite"])?;
+    if from == "f32" && form.has("ftz") && form.one_of(&["rm", "rp"]).is_some() {
+        // A subnormal operand would be rounded away from zero; the other modes make it zero anyway.
+        return with_type!(to, H in ["f16" => F16, "bf16" => Bf16], with_rounding!(
+            form,
+            R,
+            with_range!(form, C, Some(v.unary::<half::FlushedToHalf<H, R, C>>()))
+        ));
+    }
     with_type!(to, H in ["f16" => F16, "bf16" => Bf16], with_type!(
         from,
         S in ["f16" => F16, "bf16" => Bf16, "f32" => f32, "f64" => f64],

@@ -3,7 +3,7 @@
 use super::{Half, HalfRange, to_odd};
 use crate::exec::alu::cvt::Integral;
 use crate::exec::alu::float::soft::{self, Format, Rounded};
-use crate::exec::alu::float::{Range, Round, Rounding, Subnormals};
+use crate::exec::alu::float::{Ftz, Range, Round, Rounding, Subnormals};
 use crate::exec::alu::int::Int;
 use crate::exec::alu::lane::{Bf16, Bf16x2, F16, F16x2};
 use crate::exec::alu::op::op;
@@ -132,6 +132,10 @@ op! {
         let h = narrow::<H, R, C, V>(x);
         if x.is_nan() && h.to_f32().is_nan() { H::from_bits(a.nan(H::FORMAT.0)) } else { h }
     }
+    /// `cvt.rnd.ftz{.sat}.half.f32`
+    unary FlushedToHalf<H: HalfFormat, R: Rounding, C: HalfRange>(a: f32) -> H {
+        <ToHalfFrom<H, f32, R, C, Infinite> as Unary>::lane(Ftz::apply(a))
+    }
     /// `cvt.rnd{.relu}{.satfinite}.f16x2.f32 d, high, low`
     binary ToF16x2<R: Rounding, C: HalfRange, V: Overflow>(high: f32, low: f32) -> F16x2 {
         F16x2::join(narrow::<F16, R, C, V>(low), narrow::<F16, R, C, V>(high))
@@ -159,6 +163,11 @@ op! {
             let magnitude = if negative { a.extend().wrapping_neg() } else { a.extend() };
             H::from_bits(round_half::<H>(negative, magnitude, 0, R::MODE) | u16::from(negative) << 15)
         }
+    }
+    /// `cvt.rnd.sat.half.int`: no integer lies between 0 and 1
+    unary IntToHalfSat<H: Half, S: Int>(a: S) -> H {
+        let a = a.extend();
+        H::nearest(if a == 0 || S::SIGNED && (a as i64) < 0 { 0.0 } else { 1.0 })
     }
     /// `cvt.rXi{.sat}.half.half`: to an integral value
     unary HalfToIntegral<H: Half, R: Rounding, C: HalfRange>(a: H) -> H { H::nearest(C::clamp(a.to_f32().integral::<R>())) }

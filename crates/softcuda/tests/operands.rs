@@ -1,0 +1,78 @@
+//! Operands in positions that compilers rarely use: what random programs found.
+
+mod machine;
+
+use machine::{Params, TestMachine, launch, levels};
+
+/// Runs `body`, which leaves a result in `%r1` or `%d1`, in one thread; returns both.
+fn result(functions: &str, body: &str) -> (u32, u64) {
+    let text = format!(
+        ".version 8.0 .target sm_90 .address_size 64 {functions}
+        .visible .entry kernel(.param .u64 output) {{
+        .reg .pred %p<4>; .reg .b16 %h<4>; .reg .b32 %r<4>; .reg .b64 %d<4>; .reg .b64 %output;
+        ld.param.u64 %output, [output];
+        mov.b16 %h2, 0xfffd; mov.b32 %r2, 0x89abcdef; mov.b64 %d2, 0x123456789abcdef0;
+        mov.b32 %r1, 0; mov.b64 %d1, 0;
+        {body}
+        st.global.b32 [%output], %r1; st.global.b64 [%output+8], %d1; ret; }}"
+    );
+    let mut results = Vec::new();
+    for level in levels() {
+        let machine = TestMachine::new();
+        let program = machine.load(&text, level);
+        let output = machine.alloc(16);
+        let kernel = program.kernel("kernel").unwrap();
+        machine
+            .run(launch(&kernel, [1, 1, 1], [1, 1, 1], Params::new().push(output)), 1000)
+            .unwrap();
+        results.push((machine.read::<u32>(output, 1)[0], machine.read::<u64>(output + 8, 1)[0]));
+    }
+    assert!(results.iter().all(|other| *other == results[0]), "{results:x?}");
+    results[0]
+}
+
+#[test]
+fn the_constant_addend_of_a_wide_product_is_as_wide_as_the_product() {
+    assert_eq!(result("", "mad.wide.s16 %r1, %h2, 2, 0x3f800000;").0, 0x3f80_0000 - 6);
+    assert_eq!(result("", "mad.wide.u16 %r1, %h2, 1, 0x10000;").0, 0x1_fffd);
+    assert_eq!(result("", "mad.wide.s32 %d1, %r2, 0, 0x123456789;").1, 0x1_2345_6789);
+}
+
+#[test]
+fn functions_return_registers_of_every_width() {
+    let functions = "
+        .func (.reg .b64 %result) wide(.reg .b64 %a) { add.u64 %result, %a, 1; ret; }
+        .func (.reg .b16 %result) narrow(.reg .b16 %a) { add.u16 %result, %a, 1; ret; }
+        .func (.reg .pred %result) test(.reg .b32 %a) { setp.ne.u32 %result, %a, 0; ret; }";
+    assert_eq!(result(functions, "call (%d1), wide, (%d2);").1, 0x1234_5678_9abc_def1);
+    assert_eq!(result(functions, "call (%h1), narrow, (%h2); cvt.u32.u16 %r1, %h1;").0, 0xfffe);
+    assert_eq!(result(functions, "call (%p1), test, (%r2); selp.u32 %r1, 7, 8, %p1;").0, 7);
+}
+
+#[test]
+fn constants_that_slct_chooses_between_are_of_the_first_type() {
+    assert_eq!(result("", "slct.b32.f32 %r1, -5, %r2, 0f3F800000;").0, -5i32 as u32);
+    assert_eq!(
+        result("", "slct.u16.f32 %h1, %h2, 0x7f, 0fBF800000; cvt.u32.u16 %r1, %h1;").0,
+        0x7f
+    );
+    assert_eq!(result("", "slct.f32.s32 %r1, %r2, 0f40000000, -1;").0, 0x4000_0000);
+    assert_eq!(result("", "slct.s64.s32 %d1, -2, %d2, 1;").1, -2i64 as u64);
+}
+
+#[test]
+fn integers_saturate_in_half_precision_too() {
+    let half = |ptx: &str| result("", &format!("{ptx} cvt.u32.u16 %r1, %h1;")).0;
+    assert_eq!(half("mov.b32 %r2, 5; cvt.rn.sat.f16.s32 %h1, %r2;"), 0x3c00);
+    assert_eq!(half("mov.b32 %r2, -5; cvt.rz.sat.f16.s32 %h1, %r2;"), 0);
+    assert_eq!(half("mov.b32 %r2, -5; cvt.rp.sat.f16.u32 %h1, %r2;"), 0x3c00);
+    assert_eq!(half("mov.b64 %d2, 0; cvt.rn.sat.f16.u64 %h1, %d2;"), 0);
+}
+
+#[test]
+fn flushed_operands_are_not_rounded_away_from_zero() {
+    let half = |ptx: &str| result("", &format!("{ptx} cvt.u32.u16 %r1, %h1;")).0;
+    assert_eq!(half("mov.b32 %r2, 0x00000123; cvt.rp.ftz.f16.f32 %h1, %r2;"), 0);
+    assert_eq!(half("mov.b32 %r2, 0x80000123; cvt.rm.ftz.f16.f32 %h1, %r2;"), 0x8000);
+    assert_eq!(half("mov.b32 %r2, 0x00000123; cvt.rp.f16.f32 %h1, %r2;"), 1);
+}

@@ -1,0 +1,95 @@
+//! `cargo xtask random` and `cargo xtask fuzz`: the software GPU's random programs, and the fuzz targets, for as long as wished.
+//!
+//! Both are ordinary tests, which every test run executes for a few seconds; here they get their size and seed by environment
+//! variables. Optimised, so that softcuda's handlers for all instruction sets are compiled and chosen from.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+
+use crate::command;
+use crate::paths::Paths;
+
+/// Random PTX programs against the slow reference
+#[derive(Debug, Args)]
+pub(crate) struct Random {
+    /// How many programs
+    #[arg(long, default_value_t = 100_000)]
+    count: u64,
+    /// Repeats a run; a fresh one is printed
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// One fuzz target
+#[derive(Debug, Args)]
+pub(crate) struct Fuzz {
+    target: Target,
+    /// How long
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Repeats a run; a fresh one is printed
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// What is fuzzed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Target {
+    /// Mutated PTX into module load, library load and the linker
+    Ptx,
+    /// Mutated fatbins and cubins into the same
+    Fatbin,
+    /// Mutated kernels, executed
+    Kernels,
+    /// Mutated messages to the control daemon's socket
+    Control,
+}
+
+impl Target {
+    /// Package, test target and name of the test.
+    fn test(self) -> [&'static str; 3] {
+        match self {
+            Target::Ptx => ["softcuda", "fuzz", "ptx"],
+            Target::Fatbin => ["softcuda", "fuzz", "images"],
+            Target::Kernels => ["softcuda", "fuzz", "kernels"],
+            Target::Control => ["control", "daemon", "mutated_messages_change_nothing"],
+        }
+    }
+}
+
+/// Runs the random programs.
+///
+/// # Errors
+/// When one of them computes something else than the reference.
+pub(crate) fn random(paths: &Paths, options: &Random) -> Result<()> {
+    let name = "a_hundred_thousand_random_programs_compute_what_the_reference_does";
+    let count = [("OPENMPS_TEST_COUNT", Some(options.count))];
+    run(paths, ["softcuda", "random", name], &count, options.seed)
+}
+
+/// Runs a fuzz target.
+///
+/// # Errors
+/// When an input breaks it; the output names a file with the input.
+pub(crate) fn fuzz(paths: &Paths, options: &Fuzz) -> Result<()> {
+    let seconds = [("OPENMPS_FUZZ_SECONDS", Some(options.seconds))];
+    run(paths, options.target.test(), &seconds, options.seed)
+}
+
+fn run(
+    paths: &Paths,
+    [package, target, test]: [&str; 3],
+    variables: &[(&str, Option<u64>)],
+    seed: Option<u64>,
+) -> Result<()> {
+    let mut cargo = command::cargo();
+    cargo.current_dir(&paths.root);
+    cargo.args(["test", "--release", "--quiet", "--package", package, "--test", target, "--"]);
+    cargo.args(["--include-ignored", "--exact", "--nocapture", test]);
+    for (name, value) in variables.iter().chain(&[("OPENMPS_TEST_SEED", seed)]) {
+        if let Some(value) = value {
+            cargo.env(name, value.to_string());
+        }
+    }
+    command::run(&mut cargo)
+}
