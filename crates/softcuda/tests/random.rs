@@ -183,8 +183,11 @@ fn ptxas() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("OPENMPS_PTXAS") {
         return Some(path.into());
     }
-    let target = std::env::current_exe().ok()?.ancestors().nth(3)?.to_path_buf();
-    let path = target.join("cuda-toolchain/packages/nvidia/cu13/bin/ptxas");
+    let toolchain = match std::env::var_os("OPENMPS_CUDA_TOOLCHAIN") {
+        Some(shared) => PathBuf::from(shared),
+        None => std::env::current_exe().ok()?.ancestors().nth(3)?.join("cuda-toolchain"),
+    };
+    let path = toolchain.join("packages/nvidia/cu13/bin/ptxas");
     path.exists().then_some(path)
 }
 
