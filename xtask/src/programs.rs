@@ -68,9 +68,12 @@ impl Builder<'_> {
     fn cuda(&self, source: &Path) -> Result<()> {
         let name = stem(source)?;
         let text = read(source)?;
-        let header = read(&self.paths.root.join("programs/cuda/check.h"))?;
+        let mut headers = String::new();
+        for header in files_in(&self.paths.root.join("programs/cuda"), "h")? {
+            headers += &read(&header)?;
+        }
         let inputs = format!(
-            "{}\n{}\n{text}\n{header}",
+            "{}\n{}\n{text}\n{headers}",
             self.toolchain.nvcc().display(),
             NVCC_FLAGS.join(" ")
         );

@@ -120,8 +120,8 @@ fn special_value(special: Special, cx: &FillContext<'_>, lane: u32) -> u64 {
         Special::LanemaskLt => (1 << lane) - 1,
         Special::LanemaskGe => u32::MAX << lane,
         Special::LanemaskGt => u32::MAX << lane << 1,
-        Special::Envreg(1) => launch.grid_workspace as u32,
-        Special::Envreg(2) => (launch.grid_workspace >> 32) as u32,
+        Special::Envreg(1) => (launch.grid_workspace >> 32) as u32,
+        Special::Envreg(2) => launch.grid_workspace as u32,
         Special::Envreg(_) => 0,
         Special::TotalSmem | Special::AggregateSmem => {
             launch.kernel.static_shared_bytes.saturating_add(launch.dynamic_shared_bytes)

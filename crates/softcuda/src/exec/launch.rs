@@ -20,7 +20,7 @@ pub struct Launch {
     /// Parameter buffer, laid out as [`Kernel::params`] says; at least [`Kernel::param_bytes`] long.
     pub params: Box<[u8]>,
     /// Address of the zero-initialised grid workspace (device memory, at least 256 bytes) of a cooperative launch, handed to the
-    /// kernel in `%envreg1` (low) and `%envreg2` (high); 0 for other launches.
+    /// kernel in `%envreg1` (high) and `%envreg2` (low); 0 for other launches.
     pub grid_workspace: u64,
     /// `%gridid`.
     pub grid_id: u64,

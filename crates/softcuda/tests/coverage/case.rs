@@ -5,11 +5,15 @@
 
 use softcuda::exec::{FaultKind, LoadEnv, Program, SimdLevel};
 
+use crate::driver::Object;
 use crate::form::{bits_of, register};
 use crate::machine::{Params, Stop, TestMachine, launch};
 
 /// Warp instructions of one slice of a block.
 const FUEL: u64 = 2000;
+
+/// What `%envreg1` (upper half) and `%envreg2` (lower half) tell: where grids synchronise.
+pub(crate) const WORKSPACE: u64 = 0x1234_5678_9abc;
 
 /// One word that must come out.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +66,10 @@ pub(crate) struct Case {
     pub(crate) blob: Vec<u8>,
     /// Words of the output behind the launch, or the fault that ends it.
     pub(crate) expected: Result<Vec<Slot>, FaultKind>,
+    /// A texture or surface, whose handle is then in `blob`.
+    pub(crate) object: Option<Object>,
+    /// A second kernel for the same form.
+    pub(crate) next: Option<Box<Case>>,
 }
 
 /// How a launch ended.
@@ -86,6 +94,8 @@ impl Case {
             output: vec![0; 64],
             blob: Vec::new(),
             expected: Ok(Vec::new()),
+            object: None,
+            next: None,
         }
     }
 
@@ -108,8 +118,11 @@ impl Case {
 
     /// Runs the kernel at one vector level, with `change` applied to the functions and the body.
     pub(crate) fn run(&self, change: &dyn Fn(&str) -> String, level: SimdLevel) -> Outcome {
-        let machine = TestMachine::new();
         let text = self.text(change);
+        if let Some(object) = &self.object {
+            return crate::driver::run(self, object, &text);
+        }
+        let machine = TestMachine::new();
         let env = LoadEnv { simd: level, ..LoadEnv::default() };
         if let Err(error) = Program::load(&text, &env) {
             return Outcome::Refused(error.to_string());
@@ -123,7 +136,9 @@ impl Case {
         let mut blob = [0u8; 256];
         blob[..self.blob.len()].copy_from_slice(&self.blob);
         let params = Params::new().push(input).push(output).push(blob);
-        let ended = machine.run(launch(&kernel, self.grid, self.block, params), FUEL);
+        let mut launch = launch(&kernel, self.grid, self.block, params);
+        launch.grid_workspace = WORKSPACE;
+        let ended = machine.run(launch, FUEL);
         match (&self.expected, ended) {
             (Ok(expected), Ok(_)) => {
                 let got: Vec<u64> = machine.read(output, self.output.len() / 8);
@@ -135,7 +150,8 @@ impl Case {
     }
 }
 
-fn compare(expected: &[Slot], got: &[u64]) -> Outcome {
+/// Whether the words are the expected ones.
+pub(crate) fn compare(expected: &[Slot], got: &[u64]) -> Outcome {
     if expected.is_empty() || expected.len() > got.len() {
         return Outcome::Wrong(format!("{} words expected of {}", expected.len(), got.len()));
     }

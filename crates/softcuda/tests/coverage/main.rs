@@ -6,12 +6,15 @@
 
 mod case;
 mod cases;
+mod driver;
 mod exact;
 mod form;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod mutate;
 mod operands;
+#[path = "../support/mod.rs"]
+mod support;
 mod table;
 
 use std::path::Path;
@@ -108,10 +111,12 @@ fn execute(form: &Form<'_>, reason: Reason) -> Option<String> {
 
 /// Runs a case as it is at every vector level; says what is wrong.
 fn run_everywhere(case: &case::Case) -> Option<String> {
-    machine::levels().into_iter().find_map(|level| match case.run(&str::to_owned, level) {
-        Outcome::Right => None,
-        Outcome::Wrong(what) | Outcome::Refused(what) => Some(format!("{level:?}: {what}")),
-    })
+    let wrong =
+        machine::levels().into_iter().find_map(|level| match case.run(&str::to_owned, level) {
+            Outcome::Right => None,
+            Outcome::Wrong(what) | Outcome::Refused(what) => Some(format!("{level:?}: {what}")),
+        });
+    wrong.or_else(|| run_everywhere(case.next.as_deref()?))
 }
 
 /// Runs a case as it is and broken.
@@ -126,12 +131,15 @@ fn prove(form: &Form<'_>, chapter: &'static str, case: &case::Case) -> Proof {
     }
     let mutations = mutate::mutations(form).into_iter().filter_map(|mutation| {
         let broken = |text: &str| mutation.apply(form.text, text);
-        let notice = match case.run(&broken, SimdLevel::detect()) {
-            Outcome::Right => Notice::Unnoticed,
-            Outcome::Wrong(_) => Notice::Noticed,
-            Outcome::Refused(_) => return None,
-        };
-        Some((mutation, notice))
+        let mut next = Some(case);
+        while let Some(case) = next {
+            match case.run(&broken, SimdLevel::detect()) {
+                Outcome::Right => next = case.next.as_deref(),
+                Outcome::Wrong(_) => return Some((mutation, Notice::Noticed)),
+                Outcome::Refused(_) => return None,
+            }
+        }
+        Some((mutation, Notice::Unnoticed))
     });
     Proof::Case { chapter, problem, mutations: mutations.collect() }
 }
@@ -183,7 +191,7 @@ macro_rules! chapters {
 
 chapters!(
     integer, float, convert, compare, moves, memory, params, atomics, collective, barrier, control,
-    transfer, matrix,
+    transfer, matrix, texture,
 );
 
 #[test]

@@ -46,7 +46,7 @@ fn opcode(line: &str) -> &str {
 }
 
 /// Modifiers of which one is easily taken for another.
-const GROUPS: [&[&str]; 7] = [
+const GROUPS: [&[&str]; 9] = [
     &["rn", "rz", "rm", "rp"],
     &["rni", "rzi", "rmi", "rpi"],
     &["up", "down", "bfly", "idx"],
@@ -54,6 +54,8 @@ const GROUPS: [&[&str]; 7] = [
     &["global", "shared", "local", "const", "param"],
     &["lo", "hi"],
     &["l", "r"],
+    &["trap", "clamp", "zero"],
+    &["3d", "a2d"],
 ];
 
 const INTEGER_COMPARISONS: &[&str] = &["eq", "ne", "lt", "le", "gt", "ge"];
@@ -159,6 +161,9 @@ fn confusions<'a>(form: &Form<'_>, index: usize, modifier: &'a str) -> Vec<&'a s
     if form.name == "wmma" && matches!(modifier, "row" | "col") && !form.has("mma") {
         return others(&["row", "col"]);
     }
+    if matches!(form.name, "bmsk" | "shf") && matches!(modifier, "clamp" | "wrap") {
+        return others(&["clamp", "wrap"]);
+    }
     if let Some(group) = GROUPS.iter().find(|group| group.contains(&modifier)) {
         let space = group.contains(&"global");
         // Spaces matter to `isspacep` alone.
@@ -176,6 +181,9 @@ fn confusions<'a>(form: &Form<'_>, index: usize, modifier: &'a str) -> Vec<&'a s
             others.retain(|other| *other != same);
         }
         return others;
+    }
+    if form.name == "tex" && last {
+        return if modifier == "f32" { vec!["s32"] } else { vec!["f32"] };
     }
     let sign = match modifier {
         "s8" => "u8",

@@ -12,6 +12,7 @@ mod matrix;
 mod memory;
 mod moves;
 mod params;
+mod texture;
 mod transfer;
 
 use crate::case::{Case, Slot};
@@ -21,7 +22,7 @@ use crate::form::Form;
 type Maker = fn(&Form<'_>) -> Option<Case>;
 
 /// The chapters, each with the name of the test that runs its cases.
-pub(crate) const CHAPTERS: [(&str, Maker); 13] = [
+pub(crate) const CHAPTERS: [(&str, Maker); 14] = [
     ("integer", integer::case),
     ("float", float::case),
     ("convert", convert::case),
@@ -35,6 +36,7 @@ pub(crate) const CHAPTERS: [(&str, Maker); 13] = [
     ("control", control::case),
     ("transfer", transfer::case),
     ("matrix", matrix::case),
+    ("texture", texture::case),
 ];
 
 /// The case of a form and its chapter.
@@ -63,7 +65,6 @@ pub(crate) fn reason(form: &Form<'_>) -> Option<Reason> {
             Invisible("afterwards the object's memory has no defined content")
         }
         "wgmma" => Absent("exists for `.target sm_90a` alone, which no other device may execute"),
-        "tex" | "suld" | "sust" => Absent("needs texture units"),
         _ => return None,
     })
 }

@@ -1,6 +1,6 @@
 //! `mov`, `cvta`, `isspacep`, special registers.
 
-use crate::case::{Case, RESULT, Slot, computation, words};
+use crate::case::{Case, RESULT, Slot, WORKSPACE, computation, words};
 use crate::form::{Form, bits_of, register};
 use crate::operands::{Domain, tuples};
 
@@ -134,7 +134,8 @@ fn special_registers() -> Case {
             let (bx, by) = (block % 2, block / 2);
             expected.extend([tx, ty, tz, 8, 4, 2, bx, by, 0, 2, 3, 1, lane, thread / 32, 2]);
             expected.extend([below + 1, 2 * below + 1, below, all & !below]);
-            expected.extend([all & !(2 * below + 1), 0, 1, 0, 0, 0, 0]);
+            expected.extend([all & !(2 * below + 1), 0, 1, 0]);
+            expected.extend([WORKSPACE >> 32, WORKSPACE & all, 0]);
         }
     }
     Case {
