@@ -124,6 +124,9 @@ int main() {
     properties.location.type = cudaMemLocationTypeDevice;
     cudaMemPool_t pool;
     CHECK(cudaMemPoolCreate(&pool, &properties));
+    // First the pool, then what it gives: otherwise a pointer of it is refused.
+    int descriptor = -1;
+    CHECK(cudaMemPoolExportToShareableHandle(&descriptor, pool, cudaMemHandleTypePosixFileDescriptor, 0));
     CHECK(cudaMallocFromPoolAsync(reinterpret_cast<void **>(&pooled), COUNT * 4, pool, stream));
     fill<<<COUNT / 256, 256, 0, stream>>>(words, 5);
     fill<<<COUNT / 256, 256, 0, stream>>>(pooled, 9);
@@ -131,8 +134,6 @@ int main() {
     CHECK(cudaIpcGetMemHandle(&handles.memory, words));
     CHECK(cudaIpcGetEventHandle(&handles.event, written));
     CHECK(cudaMemPoolExportPointer(&handles.pointer, pooled));
-    int descriptor = -1;
-    CHECK(cudaMemPoolExportToShareableHandle(&descriptor, pool, cudaMemHandleTypePosixFileDescriptor, 0));
     void *own;
     REQUIRE(cudaIpcOpenMemHandle(&own, handles.memory, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess);
     cudaGetLastError();

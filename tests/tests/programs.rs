@@ -54,6 +54,8 @@ const KERNELS: &[(&str, u64)] = &[
     ("virtual_memory", 1),
     ("occupancy", 0),
     ("arrays", 0),
+    ("textures", 9),
+    ("stream_values", 3),
     ("ipc", 2),
     ("nvrtc", 1),
     ("cudarc", 2),

@@ -169,6 +169,7 @@ fn make_backend(
         host_heap: HostHeap::new(opened.host_window)?,
         staging: Staging::default(),
         events: Numbers::default(),
+        late_events: Mutex::default(),
         modules: Numbers::default(),
         functions: Numbers::default(),
         memories: Numbers::default(),

@@ -8,7 +8,7 @@
 //! passes as a handle is ever followed.
 //!
 //! Host functions of streams run on a thread of this process; work that follows one in its stream is posted when it has returned ([`gates`]), so
-//! that posting may wait. A device-side wait would hold a hardware queue that clients share, and the executor refuses it.
+//! that posting may wait. Streams that wait for a value in memory are held by the executor, in software.
 
 mod allocator;
 mod array;

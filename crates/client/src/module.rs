@@ -123,7 +123,7 @@ impl Module {
                 backend.session.mirrors().remove(backend, id, address)?;
             }
         }
-        if backend.session.output().is_expected() {
+        if backend.session.output().is_expected() || backend.session.may_hold() {
             backend.session.wait_all(id)?;
         }
         backend.session.post(

@@ -43,6 +43,8 @@ pub(crate) struct Session {
     gates: Gates,
     output: Output,
     mirrors: Mirrors,
+    /// Waits for values that may not have ended.
+    waits: Mutex<Vec<Mark>>,
     /// Keeps a region's descriptor and its command together.
     mapping: Mutex<()>,
 }
@@ -84,6 +86,7 @@ impl Session {
             health,
             output: Output::default(),
             mirrors: Mirrors::default(),
+            waits: Mutex::default(),
             posting: Mutex::new(Posting { producer, slots: Slots::new() }),
             gates: Gates::default(),
             mapping: Mutex::new(()),
@@ -312,6 +315,18 @@ impl Session {
     /// `__managed__` variables.
     pub(crate) fn mirrors(&self) -> &Mirrors {
         &self.mirrors
+    }
+
+    /// A stream was made to wait for a value.
+    pub(crate) fn note_wait(&self, mark: Mark) {
+        self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(mark);
+    }
+
+    /// Whether the executor may hold commands that wait for a value: what they name by number must not be destroyed before they are done.
+    pub(crate) fn may_hold(&self) -> bool {
+        let mut waits = self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        waits.retain(|&mark| !self.is_complete(mark));
+        !waits.is_empty()
     }
 
     /// What the session's kernels print.

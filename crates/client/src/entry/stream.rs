@@ -6,7 +6,6 @@ use crate::session::Result;
 use crate::{events, stream};
 use core::ffi::c_void;
 use cuda_abi::types::*;
-use link::wire::command::{Opcode, StreamWriteValue};
 
 pub(crate) unsafe fn cuStreamCreate(phStream: *mut CUstream, Flags: u32) -> CUresult {
     // SAFETY: the same function with the default priority.
@@ -107,50 +106,6 @@ pub(crate) unsafe fn cuStreamAddCallback(
         };
         target.backend.callbacks.enqueue(&target, Box::new(call))
     })
-}
-
-/// Posts a write of a word in memory that the device reaches. Waits are absent: the executor holds no stream for a client.
-fn write_value(
-    hStream: CUstream,
-    value_bytes: u32,
-    address: CUdeviceptr,
-    value: u64,
-    flags: u32,
-) -> CUresult {
-    run(|client| {
-        let target = stream::target(client, hStream)?;
-        if !address.is_multiple_of(value_bytes.into()) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        client.memory.device_reach(address, value_bytes.into())?;
-        let body = StreamWriteValue {
-            stream: target.slot,
-            value_bytes,
-            address,
-            value,
-            flags,
-            reserved: 0,
-        };
-        target.post(Opcode::StreamWriteValue, &body).map(drop)
-    })
-}
-
-pub(crate) unsafe fn cuStreamWriteValue32_v2(
-    stream: CUstream,
-    addr: CUdeviceptr,
-    value: cuuint32_t,
-    flags: u32,
-) -> CUresult {
-    write_value(stream, 4, addr, value.into(), flags)
-}
-
-pub(crate) unsafe fn cuStreamWriteValue64_v2(
-    stream: CUstream,
-    addr: CUdeviceptr,
-    value: cuuint64_t,
-    flags: u32,
-) -> CUresult {
-    write_value(stream, 8, addr, value, flags)
 }
 
 /// Managed memory is always attached to everything.

@@ -102,8 +102,8 @@ opcodes! {
     Fill = 42,
     /// Posted: `cuStreamWriteValue`.
     StreamWriteValue = 43,
-    /// Posted: `cuStreamWaitValue`; takes a [`StreamWriteValue`]. Executors answer CUDA_ERROR_NOT_SUPPORTED so far: a wait that another client
-    /// must end may not hold a hardware queue.
+    /// Posted: `cuStreamWaitValue`; takes a [`StreamWriteValue`]. Held in software, as a wait that another client must end may not hold a hardware
+    /// queue.
     StreamWaitValue = 44,
     /// Called: [`ModuleLoadReply`].
     ModuleLoad = 50,

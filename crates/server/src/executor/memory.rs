@@ -173,6 +173,11 @@ impl Memory {
         })
     }
 
+    /// Whether a range is mapped in this process.
+    pub(super) fn is_shared(&self, at: u64, size_bytes: u64) -> bool {
+        self.readable.contain(at, size_bytes)
+    }
+
     fn held_bytes(&self) -> u64 {
         self.granted_bytes + self.charged_bytes
     }
@@ -409,12 +414,6 @@ impl State {
                 _ => CUresult::ERROR_INVALID_VALUE,
             }
         })
-    }
-
-    pub(super) fn stream_wait_value(&mut self, _wanted: StreamWriteValue) -> Result<(), Failure> {
-        // A wait that only another client could end would hold a hardware queue that others share; it must be held in software,
-        // which this server does not do yet.
-        Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Shared;
 use super::failure::Failure;
+use super::holding::Deferred;
 use super::memory::Memory;
 use super::module::Modules;
 use super::monitor::{Monitor, Waker};
@@ -12,10 +13,10 @@ use crate::log::log_server;
 use cuda_abi::types::{CUresult, CUstream};
 use link::call;
 use link::completion::CompletionWords;
-use link::ring::{Consumer, RingError};
+use link::ring::{Command, Consumer, RingError};
 use link::session_memory::SessionMemory;
 use link::socket::Connection;
-use link::wire::command::{NO_CALL, Opcode};
+use link::wire::command::{Header, NO_CALL, Opcode};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -137,6 +138,7 @@ pub(crate) fn open(
         virtual_memory: Default::default(),
         arrays: Default::default(),
         sharing: Default::default(),
+        holding: Default::default(),
         side_stream: None,
         printing: Default::default(),
         meter: Default::default(),
@@ -196,14 +198,46 @@ impl Session {
     /// Does one command; says whether there was one.
     fn step(&mut self) -> Result<bool, StepError> {
         self.state.counters().set_queued(self.consumer.backlog_bytes());
+        self.release_held()?;
+        if self.state.holding.is_full() {
+            return Ok(false);
+        }
         let Some(command) = self.consumer.take()? else { return Ok(false) };
-        let slot = command.header.call_slot;
+        let header = command.header;
         // In a lost context not every driver would say so to every call.
         let result = match self.state.handle.ended().or(self.state.context().lost()) {
             Some(code) => Err(Failure::Cuda(code)),
-            None => self.state.execute(&command),
+            None => match self.state.admit(&command) {
+                Ok(true) => self.state.execute(&command),
+                Ok(false) => Ok(Outcome::Done),
+                Err(failure) => Err(failure),
+            },
         };
         self.state.counters().count_command();
+        self.finish(header, result)?;
+        Ok(true)
+    }
+
+    /// Does the held commands whose turn has come.
+    fn release_held(&mut self) -> Result<(), StepError> {
+        while !self.state.holding.is_empty() {
+            let Some(Deferred { header, body }) = self.state.next_held() else { break };
+            let result = match self.state.handle.ended().or(self.state.context().lost()) {
+                Some(code) => Err(Failure::Cuda(code)),
+                None => self.state.execute(&Command { header, body: &body }),
+            };
+            self.finish(header, result)?;
+        }
+        Ok(())
+    }
+
+    /// Says how a command ended, to whom it concerns.
+    fn finish(
+        &mut self,
+        header: Header,
+        result: Result<Outcome, Failure>,
+    ) -> Result<(), StepError> {
+        let slot = header.call_slot;
         let status = match result {
             Ok(Outcome::Done) => CUresult::SUCCESS,
             Ok(Outcome::AwaitStream(stream)) if slot != NO_CALL => {
@@ -211,7 +245,7 @@ impl Session {
                     return Err(StepError::Command("more calls wait than there are slots".into()));
                 }
                 self.awaited.push((slot, stream));
-                return Ok(true);
+                return Ok(());
             }
             Ok(Outcome::AwaitStream(_)) => CUresult::SUCCESS,
             Err(Failure::Cuda(code)) => code,
@@ -221,7 +255,7 @@ impl Session {
         if slot != NO_CALL {
             call::answer(memory, slot, status.0, &self.state.reply)?;
         } else if !status.is_success() {
-            let alone = fails_alone(command.header.opcode)
+            let alone = fails_alone(header.opcode)
                 && !self.state.handle.stopped()
                 && self.state.handle.ended().is_none()
                 && self.state.context().lost().is_none();
@@ -229,7 +263,7 @@ impl Session {
                 log_server!(
                     "{}: a command of opcode {} failed: {status}",
                     self.state.handle.label,
-                    command.header.opcode
+                    header.opcode
                 );
             }
             if alone {
@@ -242,7 +276,7 @@ impl Session {
         if !status.is_success() && self.state.context().lost().is_some() {
             self.waker.wake();
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Nothing to take: sees to those who wait, then sleeps.
@@ -253,7 +287,9 @@ impl Session {
             self.waker.wake();
         }
         let handle = Arc::clone(&self.state.handle);
-        let waits = !self.awaited.is_empty() || self.state.printing.is_active();
+        let waits = !self.awaited.is_empty()
+            || self.state.printing.is_active()
+            || !self.state.holding.is_empty();
         let limit = if waits { SYNCHRONIZE_POLL } else { IDLE };
         let waker = &self.waker;
         // Looked at after this thread has announced its sleep: a client that begins to sleep later rings.

@@ -4,6 +4,7 @@ use super::Shared;
 use super::array::Arrays;
 use super::context::Context;
 use super::failure::Failure;
+use super::holding::Holding;
 use super::memory::Memory;
 use super::meter::Meter;
 use super::module::Modules;
@@ -42,6 +43,7 @@ pub(crate) struct State {
     pub(super) virtual_memory: VirtualMemory,
     pub(super) arrays: Arrays,
     pub(super) sharing: Sharing,
+    pub(super) holding: Holding,
     /// For copies that wait for no stream of the client's.
     pub(super) side_stream: Option<CUstream>,
     pub(super) printing: Printing,
@@ -120,7 +122,8 @@ impl State {
             Opcode::Copy3d => self.copy_3d(parse(command)?.0),
             Opcode::Fill => self.fill(parse(command)?.0),
             Opcode::StreamWriteValue => self.stream_write_value(parse(command)?.0),
-            Opcode::StreamWaitValue => self.stream_wait_value(parse(command)?.0),
+            // Its turn has come, so the value is there: nothing is left to do.
+            Opcode::StreamWaitValue => Ok(()),
             Opcode::ModuleLoad => self.module_load(parse(command)?.0),
             Opcode::ModuleUnload => self.module_unload(parse(command)?.0),
             Opcode::FunctionGet => {

@@ -10,6 +10,7 @@
 use super::backlog::Backlog;
 use super::context::Context;
 use super::failure::{Failure, below};
+use crate::policy::holds::Ordered;
 use cuda_abi::types::*;
 use link::wire::command::LEGACY_STREAM;
 use link::wire::layout::STREAM_SLOTS;
@@ -165,6 +166,16 @@ impl Streams {
             stream.last_signal = value;
         }
         Ok(handle)
+    }
+
+    /// Whether work of slot `slot` is ordered with the legacy stream.
+    pub(crate) fn ordered(&self, slot: u32) -> Ordered {
+        let stream = self.slots.get(slot as usize).and_then(Option::as_ref);
+        match stream.map(|stream| stream.kind) {
+            Some(Kind::NonBlocking) if slot != LEGACY_STREAM => Ordered::Alone,
+            None if slot != LEGACY_STREAM => Ordered::Alone,
+            _ => Ordered::WithLegacy,
+        }
     }
 
     /// Slots whose signals can change, as an upper bound.

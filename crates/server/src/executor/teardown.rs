@@ -23,6 +23,7 @@ impl State {
         if self.context().lost().is_none() {
             self.end_printing(driver);
             self.end_metering();
+            self.clear_holding();
             self.end_sharing();
             for (_, event) in self.events.drain() {
                 // SAFETY: a live event of this session whose work has ended.

@@ -3,6 +3,7 @@
 pub mod devices;
 pub mod exports;
 pub mod grants;
+pub mod holds;
 pub mod limits;
 pub mod ranges;
 pub mod reservations;

@@ -1,0 +1,199 @@
+//! Stream memory operations: writing values and waiting for them, one by one and in batches.
+//!
+//! The executor holds a waiting stream's later work in software; see `policy/holds.rs` of the server.
+
+use super::not_null;
+use crate::client::{Client, run};
+use crate::session::Result;
+use crate::stream::{self, Target};
+use cuda_abi::types::*;
+use link::wire::command::{Opcode, StreamWriteValue};
+
+/// Most operations of one batch.
+const MOST_OPERATIONS: u32 = 256;
+/// `CU_STREAM_WAIT_VALUE_FLUSH`: what remote devices write is visible at once here.
+const FLUSH: u32 = 1 << 30;
+const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// One checked operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Write(Word),
+    Wait(Word),
+    /// Work of one stream is in order anyway.
+    Barrier,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Word {
+    address: u64,
+    value_bytes: u32,
+    value: u64,
+    flags: u32,
+}
+
+impl Word {
+    fn check(self, client: &Client, known_flags: u32) -> Result<Self> {
+        let size_bytes = u64::from(self.value_bytes);
+        if self.flags & !known_flags != 0 || !self.address.is_multiple_of(size_bytes) {
+            return Err(INVALID);
+        }
+        client.memory.device_reach(self.address, size_bytes)?;
+        let mask = if self.value_bytes == 4 { u64::from(u32::MAX) } else { u64::MAX };
+        Ok(Self { value: self.value & mask, ..self })
+    }
+}
+
+impl Operation {
+    fn write(client: &Client, word: Word) -> Result<Self> {
+        Ok(Self::Write(word.check(client, 1)?))
+    }
+
+    fn wait(client: &Client, word: Word) -> Result<Self> {
+        Ok(Self::Wait(word.check(client, FLUSH | 3)?))
+    }
+
+    fn read(client: &Client, asked: &CUstreamBatchMemOpParams) -> Result<Self> {
+        use CUstreamBatchMemOpType as Type;
+        // SAFETY: every member begins with the operation, which says which one the caller filled in; all are plain numbers.
+        unsafe {
+            let value_bytes = match asked.operation {
+                Type::WAIT_VALUE_64 | Type::WRITE_VALUE_64 => 8,
+                _ => 4,
+            };
+            match asked.operation {
+                Type::WRITE_VALUE_32 | Type::WRITE_VALUE_64 => {
+                    let CUstreamMemOpWriteValueParams_st { address, anonymous, flags, .. } =
+                        asked.writeValue;
+                    let value = anonymous.value64;
+                    Self::write(client, Word { address, value_bytes, value, flags })
+                }
+                Type::WAIT_VALUE_32 | Type::WAIT_VALUE_64 => {
+                    let CUstreamMemOpWaitValueParams_st { address, anonymous, flags, .. } =
+                        asked.waitValue;
+                    let value = anonymous.value64;
+                    Self::wait(client, Word { address, value_bytes, value, flags })
+                }
+                Type::BARRIER if asked.memoryBarrier.flags <= 1 => Ok(Self::Barrier),
+                Type::FLUSH_REMOTE_WRITES => Err(CUresult::ERROR_NOT_SUPPORTED),
+                _ => Err(INVALID),
+            }
+        }
+    }
+
+    fn post(self, target: &Target) -> Result {
+        let (opcode, word) = match self {
+            Self::Write(word) => (Opcode::StreamWriteValue, word),
+            Self::Wait(word) => (Opcode::StreamWaitValue, word),
+            Self::Barrier => return Ok(()),
+        };
+        let body = StreamWriteValue {
+            stream: target.slot,
+            value_bytes: word.value_bytes,
+            address: word.address,
+            value: word.value,
+            flags: word.flags,
+            reserved: 0,
+        };
+        let mark = target.post(opcode, &body)?;
+        if opcode == Opcode::StreamWaitValue {
+            target.backend.session.note_wait(mark);
+        }
+        Ok(())
+    }
+}
+
+fn one(hStream: CUstream, operation: impl FnOnce(&Client) -> Result<Operation>) -> CUresult {
+    run(|client| {
+        let target = stream::target(client, hStream)?;
+        operation(client)?.post(&target)
+    })
+}
+
+pub(crate) unsafe fn cuStreamWriteValue32_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: cuuint32_t,
+    flags: u32,
+) -> CUresult {
+    let word = Word { address: addr, value_bytes: 4, value: value.into(), flags };
+    one(stream, |client| Operation::write(client, word))
+}
+
+pub(crate) unsafe fn cuStreamWriteValue64_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: cuuint64_t,
+    flags: u32,
+) -> CUresult {
+    let word = Word { address: addr, value_bytes: 8, value, flags };
+    one(stream, |client| Operation::write(client, word))
+}
+
+pub(crate) unsafe fn cuStreamWaitValue32_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: cuuint32_t,
+    flags: u32,
+) -> CUresult {
+    let word = Word { address: addr, value_bytes: 4, value: value.into(), flags };
+    one(stream, |client| Operation::wait(client, word))
+}
+
+pub(crate) unsafe fn cuStreamWaitValue64_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: cuuint64_t,
+    flags: u32,
+) -> CUresult {
+    let word = Word { address: addr, value_bytes: 8, value, flags };
+    one(stream, |client| Operation::wait(client, word))
+}
+
+pub(crate) unsafe fn cuStreamBatchMemOp_v2(
+    stream: CUstream,
+    count: u32,
+    paramArray: *mut CUstreamBatchMemOpParams,
+    flags: u32,
+) -> CUresult {
+    run(|client| {
+        let target = stream::target(client, stream)?;
+        if flags != 0 || count > MOST_OPERATIONS {
+            return Err(INVALID);
+        }
+        let mut operations = Vec::with_capacity(count as usize);
+        for i in 0..count as usize {
+            not_null(paramArray)?;
+            // SAFETY: inside the caller's array.
+            operations.push(Operation::read(client, &unsafe { paramArray.add(i).read() })?);
+        }
+        operations.into_iter().try_for_each(|operation| operation.post(&target))
+    })
+}
+
+/// Functions of before version 2, which differ in nothing that matters here.
+macro_rules! first_versions {
+    ($($name:ident = $newer:ident($value:ty);)*) => {$(
+        pub(crate) unsafe fn $name(stream: CUstream, addr: CUdeviceptr, value: $value, flags: u32) -> CUresult {
+            // SAFETY: the same function by its newer name.
+            unsafe { $newer(stream, addr, value, flags) }
+        }
+    )*};
+}
+
+first_versions! {
+    cuStreamWriteValue32 = cuStreamWriteValue32_v2(cuuint32_t);
+    cuStreamWriteValue64 = cuStreamWriteValue64_v2(cuuint64_t);
+    cuStreamWaitValue32 = cuStreamWaitValue32_v2(cuuint32_t);
+    cuStreamWaitValue64 = cuStreamWaitValue64_v2(cuuint64_t);
+}
+
+pub(crate) unsafe fn cuStreamBatchMemOp(
+    stream: CUstream,
+    count: u32,
+    paramArray: *mut CUstreamBatchMemOpParams,
+    flags: u32,
+) -> CUresult {
+    // SAFETY: the same function by its newer name.
+    unsafe { cuStreamBatchMemOp_v2(stream, count, paramArray, flags) }
+}

@@ -1,0 +1,322 @@
+//! Commands that must wait for a value in memory, or behind others that do: kept in software, so that no queue of the hardware, which clients share, is
+//! held by a wait that only a host or another client can end.
+//!
+//! Pure bookkeeping: a stream's commands stay in order; work of a stream that waits for the record of a held stream's event is held too, and so
+//! is what CUDA orders with the legacy stream.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// The legacy stream's slot.
+const LEGACY: u32 = link::wire::command::LEGACY_STREAM;
+
+/// How wide a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// 4 bytes.
+    Bits32,
+    /// 8 bytes.
+    Bits64,
+}
+
+impl Width {
+    /// Its bytes.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Bits32 => 4,
+            Self::Bits64 => 8,
+        }
+    }
+}
+
+/// `CU_STREAM_WAIT_VALUE_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// Not before, counted in a circle.
+    GreaterOrEqual,
+    /// The same.
+    Equal,
+    /// Has a bit in common.
+    And,
+    /// Lacks a bit that the operand lacks, too.
+    Nor,
+}
+
+impl Test {
+    /// The test of a wait's flags; `None` for unknown flags.
+    pub fn from_flags(flags: u32) -> Option<Self> {
+        const FLUSH: u32 = 1 << 30;
+        match flags & !FLUSH {
+            0 => Some(Self::GreaterOrEqual),
+            1 => Some(Self::Equal),
+            2 => Some(Self::And),
+            3 => Some(Self::Nor),
+            _ => None,
+        }
+    }
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Where.
+    pub address: u64,
+    /// How wide.
+    pub width: Width,
+    /// How it is compared.
+    pub test: Test,
+    /// With what.
+    pub operand: u64,
+}
+
+impl Value {
+    /// Whether what was read ends the wait.
+    pub fn is_met_by(&self, read: u64) -> bool {
+        let mask = match self.width {
+            Width::Bits32 => u64::from(u32::MAX),
+            Width::Bits64 => u64::MAX,
+        };
+        let (read, operand) = (read & mask, self.operand & mask);
+        match (self.test, self.width) {
+            (Test::GreaterOrEqual, Width::Bits32) => {
+                (read as u32).wrapping_sub(operand as u32).cast_signed() >= 0
+            }
+            (Test::GreaterOrEqual, Width::Bits64) => read.wrapping_sub(operand).cast_signed() >= 0,
+            (Test::Equal, _) => read == operand,
+            (Test::And, _) => read & operand != 0,
+            (Test::Nor, _) => !(read | operand) & mask != 0,
+        }
+    }
+}
+
+/// Whether a stream is ordered with the legacy stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ordered {
+    /// It is.
+    WithLegacy,
+    /// It is not.
+    Alone,
+}
+
+/// What of a command matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Work, or a signal.
+    Work,
+    /// Waits for a value.
+    WaitValue(Value),
+    /// Records this event.
+    Record(u32),
+    /// Waits for this event's last record.
+    WaitEvent(u32),
+}
+
+/// A command of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The stream.
+    pub slot: u32,
+    /// How it is ordered.
+    pub ordered: Ordered,
+    /// What it does.
+    pub kind: Kind,
+}
+
+/// What a held command waits for, besides those before it in its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Value(Value),
+    /// That command of that stream is done with.
+    Behind {
+        slot: u32,
+        ticket: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Held<C> {
+    ticket: u64,
+    kind: Kind,
+    conditions: Vec<Condition>,
+    command: C,
+}
+
+#[derive(Debug)]
+struct Queue<C> {
+    ordered: Ordered,
+    held: VecDeque<Held<C>>,
+}
+
+/// See the module's description. `C` is a command, copied.
+#[derive(Debug)]
+pub struct Holds<C> {
+    queues: BTreeMap<u32, Queue<C>>,
+    /// Where the last record of an event is held.
+    records: HashMap<u32, (u32, u64)>,
+    last_ticket: u64,
+}
+
+impl<C> Default for Holds<C> {
+    fn default() -> Self {
+        Self { queues: BTreeMap::new(), records: HashMap::new(), last_ticket: 0 }
+    }
+}
+
+impl<C> Holds<C> {
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// How many commands are held.
+    pub fn len(&self) -> usize {
+        self.queues.values().map(|queue| queue.held.len()).sum()
+    }
+
+    /// Says whether a command may be done now; if not, keeps what `command` gives.
+    pub fn admit(&mut self, arrival: &Arrival, command: impl FnOnce() -> C) -> bool {
+        let Arrival { slot, ordered, kind } = *arrival;
+        let mut conditions = Vec::new();
+        match kind {
+            Kind::WaitValue(value) => conditions.push(Condition::Value(value)),
+            Kind::WaitEvent(event) => {
+                if let Some(&(slot, ticket)) = self.records.get(&event) {
+                    conditions.push(Condition::Behind { slot, ticket });
+                }
+            }
+            Kind::Work | Kind::Record(_) => {}
+        }
+        if ordered == Ordered::WithLegacy || slot == LEGACY {
+            let related = self.queues.iter().filter(|(other, queue)| {
+                let is_legacy = |slot: u32| slot == LEGACY;
+                **other != slot
+                    && (is_legacy(**other)
+                        || (is_legacy(slot) && queue.ordered == Ordered::WithLegacy))
+            });
+            conditions.extend(related.filter_map(|(&slot, queue)| {
+                Some(Condition::Behind { slot, ticket: queue.held.back()?.ticket })
+            }));
+        }
+        if conditions.is_empty() && !self.queues.contains_key(&slot) {
+            if let Kind::Record(event) = kind {
+                self.records.remove(&event);
+            }
+            return true;
+        }
+        self.last_ticket += 1;
+        let ticket = self.last_ticket;
+        if let Kind::Record(event) = kind {
+            self.records.insert(event, (slot, ticket));
+        }
+        let queue = self.queues.entry(slot).or_insert(Queue { ordered, held: VecDeque::new() });
+        queue.held.push_back(Held { ticket, kind, conditions, command: command() });
+        false
+    }
+
+    /// Takes a command that need not wait any longer; `is_met` looks at a value.
+    pub fn next(&mut self, mut is_met: impl FnMut(&Value) -> bool) -> Option<C> {
+        let passed = |slot: u32, ticket: u64| {
+            let front = self.queues.get(&slot).and_then(|queue| queue.held.front());
+            front.is_none_or(|held| held.ticket > ticket)
+        };
+        let (&slot, _) = self.queues.iter().find(|(_, queue)| {
+            queue.held.front().is_some_and(|held| {
+                held.conditions.iter().all(|condition| match condition {
+                    Condition::Value(value) => is_met(value),
+                    Condition::Behind { slot, ticket } => passed(*slot, *ticket),
+                })
+            })
+        })?;
+        let queue = self.queues.get_mut(&slot)?;
+        let held = queue.held.pop_front()?;
+        if queue.held.is_empty() {
+            self.queues.remove(&slot);
+        }
+        if let Kind::Record(event) = held.kind
+            && self.records.get(&event) == Some(&(slot, held.ticket))
+        {
+            self.records.remove(&event);
+        }
+        Some(held.command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VALUE: Value =
+        Value { address: 0x1000, width: Width::Bits32, test: Test::Equal, operand: 1 };
+
+    fn arrival(slot: u32, kind: Kind) -> Arrival {
+        Arrival { slot, ordered: Ordered::WithLegacy, kind }
+    }
+
+    fn alone(slot: u32, kind: Kind) -> Arrival {
+        Arrival { slot, ordered: Ordered::Alone, kind }
+    }
+
+    fn drain(holds: &mut Holds<u32>) -> Vec<u32> {
+        std::iter::from_fn(|| holds.next(|_| true)).collect()
+    }
+
+    #[test]
+    fn a_stream_stays_in_order_behind_its_wait() {
+        let mut holds = Holds::default();
+        assert!(holds.admit(&alone(1, Kind::Work), || 0));
+        assert!(!holds.admit(&alone(1, Kind::WaitValue(VALUE)), || 1));
+        assert!(!holds.admit(&alone(1, Kind::Work), || 2));
+        assert!(holds.admit(&alone(2, Kind::Work), || 3), "another stream goes on");
+        assert_eq!(holds.next(|_| false), None);
+        assert_eq!(drain(&mut holds), [1, 2]);
+        assert!(holds.is_empty());
+        assert!(holds.admit(&alone(1, Kind::Work), || 4));
+    }
+
+    #[test]
+    fn who_waits_for_a_held_record_is_held_until_then() {
+        let mut holds = Holds::default();
+        assert!(!holds.admit(&alone(1, Kind::WaitValue(VALUE)), || 1));
+        assert!(!holds.admit(&alone(1, Kind::Record(7)), || 2));
+        assert!(!holds.admit(&alone(2, Kind::WaitEvent(7)), || 3));
+        assert!(!holds.admit(&alone(2, Kind::Work), || 4));
+        assert!(holds.admit(&alone(3, Kind::WaitEvent(8)), || 5));
+        assert_eq!(holds.next(|_| false), None);
+        assert_eq!(drain(&mut holds), [1, 2, 3, 4]);
+        // A record that is done now is the last one.
+        assert!(!holds.admit(&alone(1, Kind::WaitValue(VALUE)), || 1));
+        assert!(!holds.admit(&alone(1, Kind::Record(7)), || 2));
+        assert!(holds.admit(&alone(3, Kind::Record(7)), || 6));
+        assert!(holds.admit(&alone(2, Kind::WaitEvent(7)), || 7));
+        assert_eq!(drain(&mut holds), [1, 2]);
+    }
+
+    #[test]
+    fn the_legacy_stream_is_held_with_blocking_streams_and_they_with_it() {
+        let mut holds = Holds::default();
+        assert!(!holds.admit(&arrival(1, Kind::WaitValue(VALUE)), || 1));
+        assert!(!holds.admit(&arrival(LEGACY, Kind::Work), || 2));
+        assert!(!holds.admit(&arrival(2, Kind::Work), || 3), "behind the legacy stream");
+        assert!(holds.admit(&alone(3, Kind::Work), || 4));
+        assert!(!holds.admit(&arrival(1, Kind::Work), || 5));
+        assert_eq!(holds.next(|_| false), None);
+        assert_eq!(drain(&mut holds), [1, 2, 5, 3]);
+        let mut holds = Holds::default();
+        assert!(!holds.admit(&alone(1, Kind::WaitValue(VALUE)), || 1));
+        assert!(holds.admit(&arrival(LEGACY, Kind::Work), || 2), "a stream of its own");
+    }
+
+    #[test]
+    fn values_are_compared_as_cuda_says() {
+        let value = |test, operand| Value { test, operand, ..VALUE };
+        assert!(value(Test::GreaterOrEqual, 5).is_met_by(5));
+        assert!(!value(Test::GreaterOrEqual, 5).is_met_by(4));
+        assert!(value(Test::GreaterOrEqual, 0xffff_fff0).is_met_by(3), "in a circle");
+        assert!(value(Test::Equal, 1 << 32 | 9).is_met_by(9), "the low half counts");
+        assert!(value(Test::And, 6).is_met_by(2) && !value(Test::And, 6).is_met_by(8));
+        assert!(value(Test::Nor, 1).is_met_by(2) && !value(Test::Nor, 1).is_met_by(0xffff_fffe));
+        let wide = Value { width: Width::Bits64, ..value(Test::GreaterOrEqual, 1 << 40) };
+        assert!(wide.is_met_by(1 << 41) && !wide.is_met_by(1));
+        assert_eq!(Test::from_flags(1 << 30 | 2), Some(Test::And));
+        assert_eq!(Test::from_flags(4), None);
+    }
+}

@@ -1,0 +1,202 @@
+/* Streams that wait for values: written by the host, by another stream, and in batches; what is ordered behind them waits too. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda.h>
+
+#define STRING(x) #x
+#define SYMBOL(name) STRING(name)
+#define CHECK(call) require((call), CUDA_SUCCESS, #call, __LINE__)
+#define REFUSED(error, call) require((call), (error), #call, __LINE__)
+
+static void require(CUresult got, CUresult expected, const char *call, int line) {
+    if (got != expected) {
+        fprintf(stderr, "line %d: %s returned %d, expected %d\n", line, call, (int)got, (int)expected);
+        exit(1);
+    }
+}
+
+static void *symbol(void *library, const char *name) {
+    void *address = dlsym(library, name);
+    if (!address) {
+        fprintf(stderr, "libcuda.so.1 has no %s\n", name);
+        exit(1);
+    }
+    return address;
+}
+
+/* words[i] += by, for 256 words */
+static const char code[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                           ".visible .entry add(.param .u64 words, .param .u32 by)\n"
+                           "{\n"
+                           "    .reg .b32 %r<4>;\n"
+                           "    .reg .b64 %rd<3>;\n"
+                           "    ld.param.u64 %rd0, [words];\n"
+                           "    ld.param.u32 %r0, [by];\n"
+                           "    cvta.to.global.u64 %rd0, %rd0;\n"
+                           "    mov.u32 %r1, %tid.x;\n"
+                           "    mul.wide.u32 %rd1, %r1, 4;\n"
+                           "    add.u64 %rd2, %rd0, %rd1;\n"
+                           "    ld.global.u32 %r2, [%rd2];\n"
+                           "    add.u32 %r3, %r2, %r0;\n"
+                           "    st.global.u32 [%rd2], %r3;\n"
+                           "    ret;\n"
+                           "}\n";
+
+int main(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+#define LOAD(name) __typeof__(name) *name##_ = (__typeof__(name) *)symbol(library, SYMBOL(name))
+    LOAD(cuInit);
+    LOAD(cuDeviceGet);
+    LOAD(cuDevicePrimaryCtxRetain);
+    LOAD(cuDevicePrimaryCtxRelease);
+    LOAD(cuCtxSetCurrent);
+    LOAD(cuCtxSynchronize);
+    LOAD(cuModuleLoadData);
+    LOAD(cuModuleGetFunction);
+    LOAD(cuMemAlloc);
+    LOAD(cuMemFree);
+    LOAD(cuMemHostAlloc);
+    LOAD(cuMemFreeHost);
+    LOAD(cuMemcpyDtoH);
+    LOAD(cuMemcpyDtoHAsync);
+    LOAD(cuMemsetD32);
+    LOAD(cuLaunchKernel);
+    LOAD(cuStreamCreate);
+    LOAD(cuStreamDestroy);
+    LOAD(cuStreamQuery);
+    LOAD(cuStreamSynchronize);
+    LOAD(cuStreamWaitEvent);
+    LOAD(cuEventCreate);
+    LOAD(cuEventRecord);
+    LOAD(cuEventDestroy);
+    LOAD(cuEventQuery);
+    LOAD(cuStreamWaitValue32);
+    LOAD(cuStreamWaitValue64);
+    LOAD(cuStreamWriteValue64);
+    LOAD(cuStreamBatchMemOp);
+
+    CUdevice device;
+    CUcontext context;
+    CUmodule module;
+    CUfunction add;
+    CHECK(cuInit_(0));
+    CHECK(cuDeviceGet_(&device, 0));
+    CHECK(cuDevicePrimaryCtxRetain_(&context, device));
+    CHECK(cuCtxSetCurrent_(context));
+    CHECK(cuModuleLoadData_(&module, code));
+    CHECK(cuModuleGetFunction_(&add, module, "add"));
+    CUdeviceptr words, flags;
+    volatile uint32_t *shared;
+    CHECK(cuMemAlloc_(&words, 1024));
+    CHECK(cuMemAlloc_(&flags, 64));
+    CHECK(cuMemsetD32_(words, 0, 256));
+    CHECK(cuMemsetD32_(flags, 0, 16));
+    CHECK(cuMemHostAlloc_((void **)&shared, 64, CU_MEMHOSTALLOC_DEVICEMAP));
+    memset((void *)shared, 0, 64);
+    CUstream waits, writes, follows;
+    CHECK(cuStreamCreate_(&waits, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamCreate_(&writes, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamCreate_(&follows, CU_STREAM_NON_BLOCKING));
+    CUevent after;
+    CHECK(cuEventCreate_(&after, CU_EVENT_DISABLE_TIMING));
+    uint32_t by = 1, host[256];
+    void *parameters[] = {&words, &by};
+    CUdeviceptr pinned = (CUdeviceptr)(uintptr_t)shared;
+
+    /* The host ends the wait, after all that is behind it has been submitted. */
+    CHECK(cuStreamWaitValue32_(waits, pinned, 7, CU_STREAM_WAIT_VALUE_EQ));
+    CHECK(cuLaunchKernel_(add, 1, 1, 1, 256, 1, 1, 0, waits, parameters, NULL));
+    CHECK(cuEventRecord_(after, waits));
+    CHECK(cuStreamWaitEvent_(follows, after, 0));
+    by = 10;
+    CHECK(cuLaunchKernel_(add, 1, 1, 1, 256, 1, 1, 0, follows, parameters, NULL));
+    CHECK(cuMemcpyDtoHAsync_(host, words, 4, writes));
+    CHECK(cuStreamSynchronize_(writes));
+    if (host[0] != 0) {
+        fprintf(stderr, "work behind the wait has run: %u\n", host[0]);
+        return 1;
+    }
+    REFUSED(CUDA_ERROR_NOT_READY, cuStreamQuery_(waits));
+    REFUSED(CUDA_ERROR_NOT_READY, cuEventQuery_(after));
+    shared[0] = 7;
+    CHECK(cuStreamSynchronize_(follows));
+    CHECK(cuEventQuery_(after));
+    CHECK(cuMemcpyDtoH_(host, words, sizeof host));
+    uint64_t checksum = 0;
+    for (int i = 0; i < 256; ++i) {
+        if (host[i] != 11) {
+            fprintf(stderr, "word %d is %u, expected 11\n", i, host[i]);
+            return 1;
+        }
+    }
+
+    /* Another stream ends the wait, by a value in device memory, of 64 bits. */
+    CHECK(cuStreamWaitValue64_(waits, flags + 8, 1ull << 40, CU_STREAM_WAIT_VALUE_GEQ));
+    by = 100;
+    CHECK(cuLaunchKernel_(add, 1, 1, 1, 256, 1, 1, 0, waits, parameters, NULL));
+    REFUSED(CUDA_ERROR_NOT_READY, cuStreamQuery_(waits));
+    CHECK(cuStreamWriteValue64_(writes, flags + 8, (1ull << 40) + 3, 0));
+    CHECK(cuStreamSynchronize_(waits));
+
+    /* Batches: two writes end a batch of two waits, and a third write shows that it went on. */
+    CUstreamBatchMemOpParams wait[3], write[2];
+    memset(wait, 0, sizeof wait);
+    memset(write, 0, sizeof write);
+    wait[0].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    wait[0].waitValue.address = flags + 16;
+    wait[0].waitValue.value = 4;
+    wait[0].waitValue.flags = CU_STREAM_WAIT_VALUE_AND;
+    wait[1].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    wait[1].waitValue.address = pinned + 20;
+    wait[1].waitValue.value = ~2u;
+    wait[1].waitValue.flags = CU_STREAM_WAIT_VALUE_NOR;
+    wait[2].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    wait[2].writeValue.address = flags + 32;
+    wait[2].writeValue.value64 = 0x123456789abcdefull;
+    write[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write[0].writeValue.address = flags + 16;
+    write[0].writeValue.value = 12;
+    write[1].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write[1].writeValue.address = pinned + 24;
+    write[1].writeValue.value = 99;
+    shared[5] = 2;
+    CHECK(cuStreamBatchMemOp_(waits, 3, wait, 0));
+    CHECK(cuStreamBatchMemOp_(writes, 2, write, 0));
+    CHECK(cuStreamSynchronize_(writes));
+    if (shared[6] != 99) {
+        fprintf(stderr, "the batch wrote %u\n", shared[6]);
+        return 1;
+    }
+    REFUSED(CUDA_ERROR_NOT_READY, cuStreamQuery_(waits));
+    shared[5] = 0;
+    CHECK(cuStreamSynchronize_(waits));
+    REFUSED(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32_(waits, flags + 2, 0, CU_STREAM_WAIT_VALUE_EQ));
+
+    CHECK(cuCtxSynchronize_());
+    CHECK(cuMemcpyDtoH_(host, words, sizeof host));
+    for (int i = 0; i < 256; ++i) {
+        checksum = checksum * 31 + host[i];
+    }
+    CHECK(cuMemcpyDtoH_(host, flags, 64));
+    for (int i = 0; i < 16; ++i) {
+        checksum = checksum * 31 + host[i];
+    }
+    CHECK(cuEventDestroy_(after));
+    CHECK(cuStreamDestroy_(waits));
+    CHECK(cuStreamDestroy_(writes));
+    CHECK(cuStreamDestroy_(follows));
+    CHECK(cuMemFree_(words));
+    CHECK(cuMemFree_(flags));
+    CHECK(cuMemFreeHost_((void *)shared));
+    CHECK(cuDevicePrimaryCtxRelease_(device));
+    printf("stream_values: ok checksum=%016llx\n", (unsigned long long)checksum);
+    return 0;
+}
