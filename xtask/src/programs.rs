@@ -1,8 +1,10 @@
 //! The CUDA programs that the tests run, compiled into `target/programs/KIND/NAME`.
 //!
 //! Every file of `programs/cuda` is compiled once and linked four ways, with the static and the shared runtime library of
-//! CUDA 13.0 and 12.9; `programs/driver_api` holds C programs, `programs/cudarc` a Rust one. A line
-//! `// nvcc-flags: ...` in a source adds compiler flags. Nothing is compiled again unless its inputs changed.
+//! CUDA 13.0 and 12.9; every file of `programs/kernels` is linked once; `programs/driver_api` holds C programs,
+//! `programs/cudarc` a Rust one. A line `// nvcc-flags: ...` in a source adds compiler flags,
+//! a line `// nvcc-arch: compute_90` names another virtual architecture than the oldest. Nothing is compiled again unless
+//! its inputs changed.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -19,9 +21,29 @@ use crate::dist::Dist;
 use crate::paths::Paths;
 use crate::toolchain::{self, Cudart, Toolchain};
 
+const NVCC_FLAGS: &[&str] = &["-std=c++17", "-O2", "-c"];
+
 /// PTX for compute capability 7.5 only: the oldest that the compiler knows, so that any device takes it.
-const NVCC_FLAGS: &[&str] =
-    &["-std=c++17", "-O2", "-gencode", "arch=compute_75,code=compute_75", "-c"];
+const OLDEST_ARCHITECTURE: &str = "compute_75";
+
+/// The kernel suite compares bit by bit: neither compiler may contract or reorder what rounds.
+const SUITE_FLAGS: &[&str] =
+    &["-fmad=false", "-Xcompiler", "-ffp-contract=off", "-Xcompiler", "-frounding-math"];
+
+/// The programs of a directory: what compiles them, and how they are linked.
+struct Group {
+    directory: &'static str,
+    flags: &'static [&'static str],
+    linkages: &'static [Linkage],
+}
+
+const PROGRAMS: Group = Group { directory: "programs/cuda", flags: &[], linkages: &LINKAGES };
+
+const SUITE: Group = Group {
+    directory: "programs/kernels",
+    flags: SUITE_FLAGS,
+    linkages: &[Linkage { kind: "kernels", cudart: Cudart::V13_0, library: "libcudart_static.a" }],
+};
 
 /// How a program is linked with the CUDA runtime.
 struct Linkage {
@@ -46,11 +68,15 @@ pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
     let out = paths.target.join("programs");
     let builder = Builder { paths, toolchain: &toolchain, out: &out };
 
-    let sources = files_in(&paths.root.join("programs/cuda"), "cu")?;
-    if sources.is_empty() {
-        bail!("programs/cuda holds no CUDA program");
+    let mut sources = Vec::new();
+    for group in [&PROGRAMS, &SUITE] {
+        let files = files_in(&paths.root.join(group.directory), "cu")?;
+        if files.is_empty() {
+            bail!("{} holds no CUDA program", group.directory);
+        }
+        sources.extend(files.into_iter().map(|source| (group, source)));
     }
-    in_parallel(sources, |source| builder.cuda(&source))?;
+    in_parallel(sources, |(group, source)| builder.cuda(group, &source))?;
     for source in files_in(&paths.root.join("programs/driver_api"), "c")? {
         builder.driver_api(&source, dist)?;
     }
@@ -65,34 +91,40 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn cuda(&self, source: &Path) -> Result<()> {
+    fn cuda(&self, group: &Group, source: &Path) -> Result<()> {
         let name = stem(source)?;
         let text = read(source)?;
-        let mut headers = String::new();
-        for header in files_in(&self.paths.root.join("programs/cuda"), "h")? {
-            headers += &read(&header)?;
-        }
-        let inputs = format!(
-            "{}\n{}\n{text}\n{headers}",
+        let mut inputs = format!(
+            "{}\n{} {}\n{text}",
             self.toolchain.nvcc().display(),
-            NVCC_FLAGS.join(" ")
+            NVCC_FLAGS.join(" "),
+            group.flags.join(" ")
         );
+        for directory in ["programs/cuda", "programs/kernels"] {
+            for header in files_in(&self.paths.root.join(directory), "h")? {
+                inputs.push_str(&read(&header)?);
+            }
+        }
         let stamp = self.out.join("stamps").join(format!("{name}.cu"));
         if fs::read_to_string(&stamp).is_ok_and(|built| built == inputs) {
             return Ok(());
         }
         let object = self.out.join("objects").join(format!("{name}.o"));
         create_parent(&object)?;
-        let extra = text.lines().find_map(|line| line.strip_prefix("// nvcc-flags: "));
+        let directive = |prefix| text.lines().find_map(|line| line.strip_prefix(prefix));
+        let extra = directive("// nvcc-flags: ");
+        let architecture = directive("// nvcc-arch: ").unwrap_or(OLDEST_ARCHITECTURE);
         command::run_quietly(
             Command::new(self.toolchain.nvcc())
                 .args(NVCC_FLAGS)
+                .arg(format!("-gencode=arch={architecture},code={architecture}"))
+                .args(group.flags)
                 .args(extra.unwrap_or_default().split_whitespace())
                 .arg(source)
                 .arg("-o")
                 .arg(&object),
         )?;
-        for linkage in &LINKAGES {
+        for linkage in group.linkages {
             let program = self.out.join(linkage.kind).join(&name);
             create_parent(&program)?;
             let libraries = self.toolchain.cudart_directory(linkage.cudart);

@@ -136,6 +136,12 @@ impl Placement {
     pub(crate) fn put_back(&mut self, sm: u32, executed: u64, outcome: Stay) {
         let Some(sm) = self.sms.get_mut(sm as usize) else { return };
         sm.is_running = false;
+        // A wait takes as long as a neighbour's slice: else a block that only looks whether it may go on would stay the one
+        // that lags most, and be taken again and again before those that it waits for.
+        let executed = match outcome {
+            Stay::Blocked(_) => executed.max(SPIN_SLICE_WARP_INSTRUCTIONS),
+            _ => executed,
+        };
         sm.virtual_time += executed;
         let Some(place) = sm.running_slot() else { return };
         let slot = &mut sm.slots[place];

@@ -58,7 +58,7 @@ impl Sm {
     pub(crate) fn next(&self, index: u32, grids: &[Arc<Grid>], limit: Footprint) -> Option<Next> {
         let floor = self.floor();
         // (priority, virtual time, newcomer first)
-        let mut best: Option<((i32, bool, u64, u8), Next)> = None;
+        let mut best: Option<((i32, u64, u8), Next)> = None;
         let mut offer = |key, next| {
             if best.is_none_or(|(best_key, _)| key < best_key) {
                 best = Some((key, next));
@@ -66,10 +66,7 @@ impl Sm {
         };
         for (place, slot) in self.slots.iter().enumerate() {
             if !matches!(slot.stage, Stage::Running) {
-                offer(
-                    (slot.grid.priority, slot.is_blocked, slot.virtual_time, 1),
-                    Next::Slot(place),
-                );
+                offer((slot.grid.priority, slot.virtual_time, 1), Next::Slot(place));
             }
         }
         for (place, grid) in grids.iter().enumerate() {
@@ -80,7 +77,7 @@ impl Sm {
                 && self.wants(grid)
                 && self.fits(grid, limit)
             {
-                offer((grid.priority, false, floor, 0), Next::Grid(place));
+                offer((grid.priority, floor, 0), Next::Grid(place));
             }
         }
         best.map(|(_, next)| next)

@@ -193,6 +193,9 @@ mod tests {
         assert_eq!(eval("add.rp.f32", &[f(1.0), f(f32::MIN_POSITIVE)]), f(1.0f32.next_up()));
         assert_eq!(eval("setp.ltu.f32", &[f(f32::NAN), f(1.0)]), 1);
         assert_eq!(eval("setp.lt.and.f32", &[f(0.0), f(1.0), 0]), 0);
+        // Low half: 1 < 2; high half: NaN < 2.
+        assert_eq!(eval("set.lt.u32.f16x2", &[0x7e00_3c00, 0x4000_4000]), 0x0000_ffff);
+        assert_eq!(eval("set.ltu.u32.bf16x2", &[0x7fc0_3f80, 0x4000_4000]), 0xffff_ffff);
         assert_eq!(eval("selp.b64", &[u64::MAX, 4, 1]), u64::MAX);
         assert_eq!(eval("cvt.rzi.u32.f32", &[f(-3.0)]), 0);
         assert!(try_eval("add.wide.s32", &[1, 2]).is_err());

@@ -10,8 +10,8 @@ use crate::exec::op::address::{Generic, Global, Local, Shared};
 use crate::exec::op::control::{Fence, LightFence};
 use crate::exec::op::load_store::{Element, Load, S8, S16, Store, U8, U16, W32, W64};
 use crate::exec::op::moves::{
-    ExtractBits, HighWord, InsertBits, IsSpace, Join, PredicateAnd, PredicateNot, PredicateOr,
-    SignExtendBits, Truncate,
+    ExtractBits, HighWord, InsertBits, IsOwnShared, IsSpace, Join, PredicateAnd, PredicateNot,
+    PredicateOr, SignExtendBits, Truncate,
 };
 use crate::exec::simd::{SimdLevel, pick, plain};
 use crate::exec::window;
@@ -445,7 +445,11 @@ impl<'a> Lower<'a, '_> {
         };
         let d = self.destination(d, Width::Pred, false)?;
         let a = self.source(a, Width::W64, Type::U64)?;
-        let run = plain::<IsSpace>();
+        let run = match opcode.modifiers.first().copied() {
+            // Without a word on it, another block's part of the cluster's shared memory does not count.
+            Some("shared" | "shared::cta") => plain::<IsOwnShared>(),
+            _ => plain::<IsSpace>(),
+        };
         match space {
             // Constants lie in device memory among everything else: no window tells them apart.
             Some("const") => {

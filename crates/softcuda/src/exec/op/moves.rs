@@ -6,6 +6,7 @@ use super::alu::{chunks, store_chunk};
 use crate::exec::alu::{LANES, Register};
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
+use crate::exec::fill::cluster_rank;
 use crate::exec::simd::Body;
 use crate::exec::window;
 
@@ -131,6 +132,28 @@ impl Body for IsSpace {
             for (i, &a) in a.iter().enumerate() {
                 let tag = if a < window::WINDOWS_START { 0 } else { a >> window::TAG_SHIFT };
                 bits |= u32::from(tag == u64::from(ins.x)) << i;
+            }
+            frame.set_predicate(ins.d, bits, mask);
+        }
+        Flow::Next
+    }
+}
+
+/// `isspacep.shared::cta`: whether `a` lies in the shared window, in the part of the own block.
+pub(in crate::exec) struct IsOwnShared;
+
+impl Body for IsOwnShared {
+    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        let own = cluster_rank(cx.launch.cluster.map(|n| n.max(1)), cx.block_index) + 1;
+        // SAFETY: `a` is a 64-bit register and `d` a predicate, by the emitter.
+        unsafe {
+            let a = &*frame.at::<[u64; LANES]>(ins.a);
+            let mut bits = 0;
+            for (i, &a) in a.iter().enumerate() {
+                let rank = (a >> window::CLUSTER_RANK_SHIFT & 0xff) as u32;
+                let is_own =
+                    a >> window::TAG_SHIFT == window::SHARED_TAG && [0, own].contains(&rank);
+                bits |= u32::from(is_own) << i;
             }
             frame.set_predicate(ins.d, bits, mask);
         }

@@ -54,7 +54,7 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
             Some(_) => Some(v.ternary::<int::PermuteMode<int::Replicate16>>()),
         },
         "dp4a" | "dp2a" => dot(form, v),
-        "vabsdiff4" => differences(form, v),
+        "vabsdiff4" | "vabsdiff2" => differences(form, v),
         _ => {
             form.only(&[])?;
             plain(form, t, v)
@@ -100,9 +100,11 @@ fn differences<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
             with_type!(a, A in ["u32" => u32, "s32" => i32], with_type!(b, B in ["u32" => u32, "s32" => i32], Some(v.ternary::<int::$op<A, B>>())))
         };
     }
-    match form.one_of(&["add"]) {
-        Some(_) => parts!(SumOfDifferences4),
-        None => parts!(AbsoluteDifference4),
+    match (form.opcode, form.has("add")) {
+        ("vabsdiff4", true) => parts!(SumOfDifferences4),
+        ("vabsdiff4", false) => parts!(AbsoluteDifference4),
+        (_, true) => parts!(SumOfDifferences2),
+        (_, false) => parts!(AbsoluteDifference2),
     }
 }
 

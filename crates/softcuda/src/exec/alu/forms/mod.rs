@@ -107,7 +107,7 @@ pub fn visit<V: Visitor>(
         "setp" | "set" | "selp" | "slct" | "testp" => predicate::visit(&form, visitor),
         "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "popc" | "clz" | "brev"
         | "bfind" | "bfe" | "bfi" | "szext" | "bmsk" | "shf" | "fns" | "lop3" | "prmt" | "dp4a"
-        | "dp2a" | "vabsdiff4" => bits::visit(&form, visitor),
+        | "dp2a" | "vabsdiff4" | "vabsdiff2" => bits::visit(&form, visitor),
         "sad" | "rem" | "mul24" | "mad24" | "addc" | "subc" | "madc" => int::visit(&form, visitor),
         "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" | "min3" | "max3" => {
             float::visit(&form, visitor)

@@ -91,6 +91,13 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
             ["bf16x2", "bf16x2"] => {
                 comparison_pair::<Bf16, _>(form, SetPair(v, join, PhantomData::<Bf16>))
             }
+            // All ones in each half where its comparison holds.
+            ["u32" | "s32", "f16x2"] => {
+                comparison_pair::<F16, _>(form, SetPair(v, join, PhantomData::<u16>))
+            }
+            ["u32" | "s32", "bf16x2"] => {
+                comparison_pair::<Bf16, _>(form, SetPair(v, join, PhantomData::<u16>))
+            }
             [to, from] => with_type!(
                 *to,
                 D in ["u16" | "s16" => u16, "u32" | "s32" => u32, "f16" => F16, "bf16" => Bf16, "f32" => f32],

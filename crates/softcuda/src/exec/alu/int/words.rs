@@ -1,4 +1,5 @@
-//! Operations on the bytes, halves and bit patterns of words: `lop3 prmt dp4a dp2a vabsdiff4` and packed 16-bit arithmetic.
+//! Operations on the bytes, halves and bit patterns of words: `lop3 prmt dp4a dp2a vabsdiff2 vabsdiff4` and packed 16-bit
+//! arithmetic.
 
 use super::Int;
 use crate::exec::alu::Lane;
@@ -59,6 +60,16 @@ op! {
             sum = sum.wrapping_add(A::byte(a, i).abs_diff(B::byte(b, i)));
         }
         sum
+    }
+    /// `vabsdiff2.dtype.atype.btype`: how far the halves of `a` and `b` are apart, each in its place
+    ternary AbsoluteDifference2<A: Part, B: Part>(a: u32, b: u32, _c: u32) -> u32 {
+        let apart = |i| A::half(a, i).abs_diff(B::half(b, i));
+        apart(0) & 0xffff | apart(1) << 16
+    }
+    /// `vabsdiff2.dtype.atype.btype.add`: `c` plus the sum of what the halves of `a` and `b` are apart
+    ternary SumOfDifferences2<A: Part, B: Part>(a: u32, b: u32, c: u32) -> u32 {
+        let apart = |i| A::half(a, i).abs_diff(B::half(b, i));
+        c.wrapping_add(apart(0)).wrapping_add(apart(1))
     }
     /// `add.u16x2`, `add.s16x2`
     binary Add16x2<T: Halves>(a: T, b: T) -> T { T::map(a, b, |x, y| x.add(y)) }
@@ -178,5 +189,13 @@ mod tests {
         assert_eq!(eval("vabsdiff4.u32.u32.u32", &operands), 0x02ff_1010);
         assert_eq!(eval("vabsdiff4.s32.s32.s32", &operands), 0x0201_1010);
         assert_eq!(eval("vabsdiff4.u32.u32.u32.add", &operands), 7 + 2 + 255 + 16 + 16);
+    }
+
+    #[test]
+    fn halves_are_compared_one_by_one() {
+        let operands = [0xffff_0010, 0x0002_8000, 7];
+        assert_eq!(eval("vabsdiff2.u32.u32.u32", &operands), 0xfffd_7ff0);
+        assert_eq!(eval("vabsdiff2.s32.s32.s32", &operands), 0x0003_8010);
+        assert_eq!(eval("vabsdiff2.u32.u32.u32.add", &operands), 7 + 0xfffd + 0x7ff0);
     }
 }
