@@ -76,6 +76,7 @@ fn header(opcode: u16, call_slot: u16, size_bytes: u32, context: u32) -> Vec<u8>
 const NO_CALL: u16 = u16::MAX;
 const PING: u16 = 1;
 const LAUNCH: u16 = 60;
+const GRAPH_LAUNCH: u16 = 82;
 
 fn garbage() -> Vec<(&'static str, Vec<u8>, u64)> {
     let mut state = 0x2545_f491_u32;
@@ -95,6 +96,11 @@ fn garbage() -> Vec<(&'static str, Vec<u8>, u64)> {
         ("a command of length zero", header(PING, 0, 0, 1), 16),
         ("a call slot beyond the last", header(PING, 999, 16, 1), 16),
         ("a launch without its body", header(LAUNCH, NO_CALL, 16, 1), 16),
+        (
+            "a graph beyond the last",
+            [header(GRAPH_LAUNCH, NO_CALL, 32, 1), vec![0xff; 16]].concat(),
+            32,
+        ),
     ]
 }
 

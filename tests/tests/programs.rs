@@ -51,6 +51,10 @@ const KERNELS: &[(&str, u64)] = &[
     ("memory_kernels", 58),
     ("warp_kernels", 36),
     ("host_callbacks", 4),
+    // Each launch of a graph counts its kernels that are not left out.
+    ("graphs", 43),
+    ("stream_capture", 84),
+    ("graph_api", 6),
     ("copies", 0),
     ("ptx_text", 2),
     ("linking", 1),

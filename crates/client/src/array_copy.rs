@@ -84,6 +84,8 @@ pub(crate) unsafe fn copy(
     extent: Extent,
     timing: Timing,
 ) -> Result {
+    // Copies of arrays are absent from graphs.
+    target.refuse_capture(client)?;
     if extent.is_empty() {
         return target.backend.session.check();
     }

@@ -22,6 +22,7 @@ pub(crate) struct Backend {
     pub(crate) late_events: Mutex<Vec<LateEvent>>,
     pub(crate) modules: Numbers,
     pub(crate) functions: Numbers,
+    pub(crate) graphs: Numbers,
     pub(crate) memories: Numbers,
     pub(crate) arrays: Numbers,
     pub(crate) callbacks: Callbacks,

@@ -6,11 +6,12 @@
 
 use crate::backend::Backend;
 use crate::current;
-use crate::session::Result;
+use crate::gates::Ordered;
+use crate::session::{Result, Session};
 use crate::slots::Mark;
 use crate::stream::Target;
 use cuda_abi::types::CUresult;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -33,6 +34,26 @@ pub(crate) struct Callbacks {
 struct State {
     thread: Thread,
     queues: BTreeMap<u32, VecDeque<Job>>,
+    /// Streams whose jobs post more work of the launch that they are part of.
+    continuing: BTreeSet<u32>,
+}
+
+/// Where a job goes in its stream's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// After what was enqueued before.
+    Last,
+    /// Before it: the job continues the one that runs.
+    Next,
+}
+
+/// A stream, for a thread that has no call of the program's at hand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lane {
+    /// The executor's number of the context.
+    pub(crate) id: u32,
+    pub(crate) slot: u32,
+    pub(crate) ordered: Ordered,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,20 +76,64 @@ impl Callbacks {
 
     /// Has `function` called after the stream's earlier work and before its later.
     pub(crate) fn enqueue(&self, target: &Target, function: HostFunction) -> Result {
+        self.put(target.backend, target.lane(), Turn::Last, function).map(drop)
+    }
+
+    /// Has `function` called in its turn; it posts the rest of a launch, then calls [`Self::settle`].
+    pub(crate) fn continue_after(
+        &self,
+        backend: &'static Backend,
+        lane: Lane,
+        turn: Turn,
+        function: HostFunction,
+    ) -> Result {
+        self.put(backend, lane, turn, function)?.continuing.insert(lane.slot);
+        Ok(())
+    }
+
+    /// All of a launch has been posted: jobs enqueued meanwhile come after it.
+    pub(crate) fn settle(&self, backend: &Backend, lane: Lane) -> Result {
         let mut state = self.lock();
-        let backend = target.backend;
+        state.continuing.remove(&lane.slot);
+        let ready = backend.session.mark(lane.id, lane.slot)?;
+        for job in state.queues.get_mut(&lane.slot).into_iter().flatten() {
+            job.ready = ready;
+        }
+        Ok(())
+    }
+
+    /// Waits until all of the launches in a stream has been posted.
+    pub(crate) fn await_continuation(&self, session: &Session, slot: u32) -> Result {
+        while self.lock().continuing.contains(&slot) {
+            session.check()?;
+            std::thread::sleep(LOOK_AROUND);
+        }
+        Ok(())
+    }
+
+    fn put(
+        &self,
+        backend: &'static Backend,
+        lane: Lane,
+        turn: Turn,
+        function: HostFunction,
+    ) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.lock();
         if state.thread == Thread::None {
             let started =
                 crate::thread::spawn("openmps-callback", move || backend.callbacks.serve(backend));
             started.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
             state.thread = Thread::Running;
         }
-        let ready = backend.session.mark(target.id, target.slot)?;
-        backend.session.gates().raise(target.slot, target.ordered());
-        state.queues.entry(target.slot).or_default().push_back(Job { ready, function });
-        drop(state);
+        let ready = backend.session.mark(lane.id, lane.slot)?;
+        backend.session.gates().raise(lane.slot, lane.ordered);
+        let queue = state.queues.entry(lane.slot).or_default();
+        match turn {
+            Turn::Last => queue.push_back(Job { ready, function }),
+            Turn::Next => queue.push_front(Job { ready, function }),
+        }
         self.added.notify_one();
-        Ok(())
+        Ok(state)
     }
 
     fn serve(&self, backend: &'static Backend) {

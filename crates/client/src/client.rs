@@ -9,6 +9,7 @@ use crate::current;
 use crate::device::Device;
 use crate::entry::Object;
 use crate::events::Event;
+use crate::graph::Graphs;
 use crate::handles::{Kind, Table};
 use crate::health::Health;
 use crate::library::{Kernel, Library};
@@ -61,6 +62,7 @@ pub(crate) struct Client {
     pub(crate) mipmapped_arrays: Table<MipmappedArray>,
     /// Texture and surface objects, by the driver's values.
     pub(crate) textures: Mutex<HashMap<u64, Object>>,
+    pub(crate) graphs: Graphs,
     pub(crate) memory: MemoryMap,
     /// First addresses of allocations that others may have been told of.
     pub(crate) shared: Mutex<HashSet<u64>>,
@@ -137,6 +139,7 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         arrays: Table::new(Kind::Array),
         mipmapped_arrays: Table::new(Kind::MipmappedArray),
         textures: Mutex::default(),
+        graphs: Graphs::default(),
         memory: MemoryMap::default(),
         shared: Mutex::default(),
         opened: Mutex::default(),

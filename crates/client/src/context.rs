@@ -122,6 +122,7 @@ impl Context {
         unsafe { STORAGE.destroy_context(self.handle()) };
         // A failed session has nothing left to wait for.
         let _ = backend.session.wait_all(id);
+        crate::graph::end_context(client, self);
         crate::module::end_context(client, self);
         crate::stream::end_context(client, self);
         crate::events::end_context(client, self);

@@ -5,6 +5,8 @@
 //! arrived, or (from pageable memory) been taken; a copy within the device has only been ordered; a copy between two host ends is done.
 
 use crate::client::Client;
+use crate::graph::NodeKind;
+use crate::graph::params::copy_work;
 use crate::memory_map::{Kind, Reach};
 use crate::session::Result;
 use crate::slots::Mark;
@@ -72,7 +74,7 @@ impl Extent {
     }
 
     /// Rows that follow each other without gaps at both ends are one long row.
-    fn joined(self, one: End, other: End) -> Self {
+    pub(crate) fn joined(self, one: End, other: End) -> Self {
         let Self { width_bytes, height, depth } = self;
         let dense_rows =
             height == 1 || (one.pitch_bytes == width_bytes && other.pitch_bytes == width_bytes);
@@ -123,13 +125,17 @@ pub(crate) unsafe fn copy(
     extent: Extent,
     timing: Timing,
 ) -> Result {
+    if timing == Timing::Synchronous {
+        target.refuse_capture(client)?;
+    }
     if extent.is_empty() {
         return target.backend.session.check();
     }
-    let invalid = CUresult::ERROR_INVALID_VALUE;
-    let to =
-        client.memory.reach(destination.address, destination.span_bytes(extent).ok_or(invalid)?)?;
-    let from = client.memory.reach(source.address, source.span_bytes(extent).ok_or(invalid)?)?;
+    let [to, from] = reaches(client, destination, source, extent)?;
+    let node = || copy_work(client, destination, source, extent).map(NodeKind::Memcpy);
+    if target.capture(client, node)? {
+        return Ok(());
+    }
     let extent = extent.joined(destination, source);
     match (&to, &from) {
         (Reach::Shared(_), Reach::Shared(_)) => {
@@ -152,20 +158,42 @@ pub(crate) unsafe fn copy(
         },
         (Reach::Private, Reach::Private) => {
             target.synchronize()?;
-            for part in parts(destination, source, extent) {
-                for row in 0..part.rows {
-                    let (to, from) = (row * destination.pitch_bytes, row * source.pitch_bytes);
-                    // SAFETY: as above; the ends may overlap.
-                    unsafe {
-                        core::ptr::copy(
-                            (part.source + from) as *const u8,
-                            (part.destination + to) as *mut u8,
-                            part.width_bytes as usize,
-                        );
-                    }
-                }
-            }
+            // SAFETY: as above.
+            unsafe { copy_here(destination, source, extent) };
             Ok(())
+        }
+    }
+}
+
+/// How both ends of a copy are reached, destination first; CUDA_ERROR_INVALID_VALUE where one runs over the end of its range.
+pub(crate) fn reaches(
+    client: &Client,
+    destination: End,
+    source: End,
+    extent: Extent,
+) -> Result<[Reach; 2]> {
+    let reach = |end: End| {
+        let span_bytes = end.span_bytes(extent).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        client.memory.reach(end.address, span_bytes)
+    };
+    Ok([reach(destination)?, reach(source)?])
+}
+
+/// Copies between ends that this process reaches.
+///
+/// # Safety
+/// Both are valid; they may overlap.
+pub(crate) unsafe fn copy_here(destination: End, source: End, extent: Extent) {
+    for slice in 0..extent.depth {
+        for row in 0..extent.height {
+            // SAFETY: the caller's promise.
+            unsafe {
+                core::ptr::copy(
+                    source.row(slice, row) as *const u8,
+                    destination.row(slice, row) as *mut u8,
+                    extent.width_bytes as usize,
+                );
+            }
         }
     }
 }

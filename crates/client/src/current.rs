@@ -1,7 +1,6 @@
 //! What belongs to a thread: its stack of contexts, its default streams, whether it runs a host function.
 
 use crate::backend::Backend;
-use crate::client::Client;
 use crate::context::Context;
 use crate::session::Result;
 use cuda_abi::types::CUresult;
@@ -24,7 +23,8 @@ struct DefaultStream {
 
 impl Drop for DefaultStream {
     fn drop(&mut self) {
-        if crate::client::started().is_some_and(Client::is_initialised) {
+        if let Some(client) = crate::client::started().filter(|client| client.is_initialised()) {
+            crate::stream::abandon_capture(client, &self.context, self.slot);
             // The session, which outlives contexts, may have failed; then there is no stream either.
             let _ = self.backend.session.destroy_stream(self.wire_id, self.slot);
         }

@@ -172,6 +172,7 @@ fn make_backend(
         late_events: Mutex::default(),
         modules: Numbers::default(),
         functions: Numbers::default(),
+        graphs: Numbers::default(),
         memories: Numbers::default(),
         arrays: Numbers::default(),
         callbacks: Callbacks::default(),

@@ -4,16 +4,19 @@ use crate::backend::Backend;
 use crate::client::Client;
 use crate::context::Context;
 use crate::current;
+use crate::gates::Ordered;
+use crate::graph::{Graph, NodeKind};
 use crate::session::Result;
 use crate::sharing::{Handle, Thing};
 use crate::slots::Mark;
 use crate::stream::Target;
+use cuda_abi::graph::capture::{Point, Recorded, Wait};
 use cuda_abi::types::{CUevent, CUresult};
 use link::wire::command::{
     EventCreate, EventDestroy, EventElapsed, EventElapsedReply, Opcode, StreamWaitEvent,
 };
 use link::wire::sharing::{EventNumber, OpenEvent, Token};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -24,6 +27,26 @@ const INTERPROCESS: u32 = 4;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
+/// For whom a record or a wait is that meets a captured stream (`CU_EVENT_RECORD_EXTERNAL`, `CU_EVENT_WAIT_EXTERNAL`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// The capture itself.
+    Any,
+    /// Work outside the capture, at each launch.
+    External,
+}
+
+impl Audience {
+    /// From the flags of a call; CUDA_ERROR_INVALID_VALUE for unknown ones.
+    pub(crate) fn from_flags(flags: u32) -> Result<Self> {
+        match flags {
+            0 => Ok(Self::Any),
+            1 => Ok(Self::External),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+}
+
 /// An event that the program made.
 pub(crate) struct Event {
     pub(crate) token: usize,
@@ -31,7 +54,20 @@ pub(crate) struct Event {
     number: u32,
     flags: u32,
     /// The last record.
-    recorded: Mutex<Option<Mark>>,
+    recorded: Mutex<Last>,
+}
+
+/// Where an event was recorded last.
+enum Last {
+    Never,
+    At(Mark),
+    /// By a graph, in work that is posted when host functions of this stream have returned.
+    Coming {
+        slot: u32,
+        ordered: Ordered,
+    },
+    /// In a capture.
+    Captured(Point<Graph>),
 }
 
 /// An event that the program has destroyed, and that work names which has not been done.
@@ -75,7 +111,7 @@ pub(crate) fn create(client: &Client, flags: u32) -> Result<Arc<Event>> {
         context,
         number,
         flags,
-        recorded: Mutex::new(None),
+        recorded: Mutex::new(Last::Never),
     });
     made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
@@ -96,7 +132,7 @@ pub(crate) fn open(client: &Client, handle: Handle) -> Result<Arc<Event>> {
     let opened = backend.session.call(id, Opcode::OpenEvent, &[body.as_bytes()]);
     opened.inspect_err(|_| backend.events.give_back(number))?;
     let flags = INTERPROCESS | DISABLE_TIMING;
-    let recorded = Mutex::new(None);
+    let recorded = Mutex::new(Last::Never);
     let made = client.events.insert_with(|token| Event { token, context, number, flags, recorded });
     made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
@@ -161,20 +197,79 @@ impl Event {
         }
     }
 
-    fn last(&self) -> Option<Mark> {
-        *self.recorded.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, Last> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the event in a stream of its context's device.
-    pub(crate) fn record(&self, target: &Target) -> Result {
+    /// The executor's number.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Handle of the context that it belongs to.
+    pub(crate) fn context_token(&self) -> usize {
+        self.context.token
+    }
+
+    /// The last record outside captures, waited for until it is posted.
+    fn last(&self) -> Result<Option<Mark>> {
+        let coming = match *self.lock() {
+            Last::At(mark) => return Ok(Some(mark)),
+            Last::Never | Last::Captured(_) => return Ok(None),
+            Last::Coming { slot, ordered } => (slot, ordered),
+        };
+        let (backend, _) = self.context.backend()?;
+        backend.session.pass_gates(coming.0, coming.1)?;
+        match *self.lock() {
+            Last::At(mark) => Ok(Some(mark)),
+            _ => backend.session.check().map(|()| None),
+        }
+    }
+
+    /// Where captures see it recorded.
+    fn captured(&self) -> Recorded<Graph> {
+        match &*self.lock() {
+            Last::Never => Recorded::Never,
+            Last::At(_) | Last::Coming { .. } => Recorded::Outside,
+            Last::Captured(point) => Recorded::Captured(point.clone()),
+        }
+    }
+
+    /// A launched graph has recorded it.
+    pub(crate) fn was_recorded(&self, mark: Mark) {
+        *self.lock() = Last::At(mark);
+    }
+
+    /// A launched graph will record it, once host functions of this stream have returned.
+    pub(crate) fn will_be_recorded(&self, slot: u32, ordered: Ordered) {
+        *self.lock() = Last::Coming { slot, ordered };
+    }
+
+    /// Records the event in a stream of its context's device; in a captured one, as a node only if it is for others than the capture.
+    pub(crate) fn record(
+        self: &Arc<Self>,
+        client: &Client,
+        target: &Target,
+        audience: Audience,
+    ) -> Result {
         if target.context.token != self.context.token {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
+        let stream = target.captured();
+        if let Some(capture) = client.graphs.captures.active(stream)? {
+            match audience {
+                Audience::External => {
+                    capture.add(stream, NodeKind::EventRecord(Arc::clone(self)))?;
+                }
+                Audience::Any => *self.lock() = Last::Captured(capture.point(stream)),
+            }
+            return Ok(());
+        }
         target.pass_gates()?;
         // Locked while posting, so that the mark kept is the record posted last.
-        let mut recorded = self.recorded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut recorded = self.lock();
         *recorded =
-            Some(target.backend.session.post_record(target.id, target.slot, self.number)?);
+            Last::At(target.backend.session.post_record(target.id, target.slot, self.number)?);
         if self.is_shared() {
             // When the caller tells another process of the record, the driver must have it.
             target.backend.session.call(target.id, Opcode::Ping, &[])?;
@@ -183,19 +278,30 @@ impl Event {
     }
 
     /// Whether the work before the last record is done; so it is without a record.
-    pub(crate) fn is_done(&self) -> Result<bool> {
+    pub(crate) fn is_done(&self, client: &Client) -> Result<bool> {
+        client.graphs.captures.refuse_question(&self.captured())?;
+        self.is_reached()
+    }
+
+    fn is_reached(&self) -> Result<bool> {
         if self.is_shared() {
             return self.query_shared();
         }
         let (backend, id) = self.context.backend()?;
-        match self.last() {
+        if let Last::Coming { slot, ordered } = *self.lock()
+            && backend.session.gates().is_held(slot, ordered)
+        {
+            return backend.session.check().map(|()| false);
+        }
+        match self.last()? {
             None => backend.session.check().map(|()| true),
             Some(mark) => backend.session.query(id, mark),
         }
     }
 
     /// Waits for the work before the last record.
-    pub(crate) fn synchronize(&self) -> Result {
+    pub(crate) fn synchronize(&self, client: &Client) -> Result {
+        client.graphs.captures.refuse_question(&self.captured())?;
         let (backend, id) = self.context.backend()?;
         if self.is_shared() {
             let mut pause = SHORTEST_PAUSE;
@@ -206,33 +312,57 @@ impl Event {
             }
             return backend.session.mirrors().pull(&backend.session, id);
         }
-        match self.last() {
+        match self.last()? {
             None => backend.session.check(),
             Some(mark) => backend.session.wait(id, mark),
         }
     }
 
-    /// Makes a stream's later work wait for the last record.
-    pub(crate) fn hold(&self, target: &Target, flags: u32) -> Result {
-        if self.last().is_none() && !self.is_shared() {
+    /// Makes a stream's later work wait for the last record; in a captured one, as a node only if that is for others than the capture.
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        client: &Client,
+        target: &Target,
+        audience: Audience,
+    ) -> Result {
+        let stream = target.captured();
+        if audience == Audience::External
+            && target.capture(client, || Ok(NodeKind::EventWait(Arc::clone(self))))?
+        {
+            return Ok(());
+        }
+        // Another process may have recorded it.
+        let elsewhere = self.is_shared() && client.graphs.captures.find(stream).is_none();
+        match client.graphs.captures.wait(stream, self.captured())? {
+            Wait::Nothing if !elsewhere => return Ok(()),
+            _ => {}
+        }
+        if !self.is_shared() && self.last()?.is_none() {
             return Ok(());
         }
         let (own, _) = self.context.backend()?;
         if !core::ptr::eq(own, target.backend) {
             // Another device's executor: wait here, in order.
-            return self.synchronize();
+            return self.synchronize(client);
         }
-        let body = StreamWaitEvent { stream: target.slot, event: self.number, flags, reserved: 0 };
+        let body =
+            StreamWaitEvent { stream: target.slot, event: self.number, flags: 0, reserved: 0 };
         target.post(Opcode::StreamWaitEvent, &body).map(drop)
     }
 
     /// Milliseconds from this record to another.
     pub(crate) fn elapsed_ms(&self, end: &Event) -> Result<f32> {
-        let timed = |event: &Event| event.flags & DISABLE_TIMING == 0 && event.last().is_some();
-        if !timed(self) || !timed(end) || self.context.token != end.context.token {
+        if (self.flags | end.flags) & DISABLE_TIMING != 0 {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        if !self.is_done()? || !end.is_done()? {
+        if [self, end].iter().any(|event| matches!(*event.lock(), Last::Captured(_))) {
+            return Err(CUresult::ERROR_CAPTURED_EVENT);
+        }
+        let is_recorded = |event: &Event| !matches!(*event.lock(), Last::Never);
+        if !is_recorded(self) || !is_recorded(end) || self.context.token != end.context.token {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        if !self.is_reached()? || !end.is_reached()? {
             return Err(CUresult::ERROR_NOT_READY);
         }
         let (backend, id) = self.context.backend()?;

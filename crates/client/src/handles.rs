@@ -21,6 +21,10 @@ pub(crate) enum Kind {
     Memory,
     Array,
     MipmappedArray,
+    Graph,
+    GraphNode,
+    Executable,
+    UserObject,
 }
 
 const INDEX_BITS: u32 = 20;
@@ -36,6 +40,11 @@ impl Kind {
     /// The kind that a token claims; whether such a thing exists only its table knows.
     pub(crate) fn of(token: usize) -> u8 {
         u8::try_from(token >> KIND_SHIFT).unwrap_or(0)
+    }
+
+    /// A token of a kind whose things are numbered and never looked up in a [`Table`]: greater for a greater number.
+    pub(crate) fn numbered(self, number: usize) -> usize {
+        (usize::from(self as u8) << KIND_SHIFT) + (number << LOW_BITS)
     }
 
     /// Whether a token claims this kind.

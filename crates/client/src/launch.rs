@@ -1,7 +1,9 @@
 //! Launching: what CUDA refuses at the call is refused here, from cached attributes, and the rest is posted.
 
 use crate::client::{Client, Launches};
+use crate::context::Context;
 use crate::device::Device;
+use crate::graph::{KernelWork, NodeKind};
 use crate::library::function_of;
 use crate::module::Function;
 use crate::session::Result;
@@ -13,6 +15,7 @@ use cuda_abi::types::{
 };
 use link::wire::command::{Launch, LaunchAttribute, Opcode};
 use std::cell::RefCell;
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 const COOPERATIVE: u32 = 2;
@@ -50,29 +53,64 @@ pub(crate) unsafe fn launch(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    if handle == 0 {
-        return Err(CUresult::ERROR_INVALID_HANDLE);
-    }
     let target = stream::target(client, configuration.stream)?;
-    let function = function_of(client, handle, &target.context)?;
-    if function.context.token != target.context.token || function.wire_id != target.id {
-        return Err(CUresult::ERROR_INVALID_HANDLE);
-    }
-    check_shape(client.device(target.context.device)?, &function, configuration)?;
     let mut packed = PACKED.try_with(RefCell::take).unwrap_or_default();
     packed.clear();
     // SAFETY: the caller's promise.
-    let posted = unsafe { pack(&function, parameters, extra, &mut packed) }
-        .and_then(|()| post(&target, &function, configuration, &packed));
+    let prepared = unsafe {
+        prepare(client, &target.context, handle, configuration, parameters, extra, &mut packed)
+    };
+    if prepared.is_err() {
+        client.graphs.captures.invalidate(target.captured());
+    }
+    let posted = prepared.and_then(|function| {
+        let work = || KernelWork::captured(&function, configuration, &packed, &target);
+        match target.capture(client, || Ok(NodeKind::Kernel(work())))? {
+            true => Ok(Submitted::Captured),
+            false => post(&target, &function, configuration, &packed).map(|()| Submitted::Posted),
+        }
+    });
     let _ = PACKED.try_with(|kept| kept.replace(packed));
-    posted?;
-    match client.launches {
-        Launches::Asynchronous => Ok(()),
-        Launches::Blocking => {
+    match (posted?, client.launches) {
+        (Submitted::Captured, _) | (_, Launches::Asynchronous) => Ok(()),
+        (Submitted::Posted, Launches::Blocking) => {
             target.synchronize()?;
             target.backend.session.verdict()
         }
     }
+}
+
+/// What became of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Submitted {
+    Posted,
+    Captured,
+}
+
+/// Finds what a launch names, checks its shape and packs its parameters.
+///
+/// # Safety
+/// As for [`launch`].
+pub(crate) unsafe fn prepare(
+    client: &Client,
+    context: &Arc<Context>,
+    handle: usize,
+    configuration: &Configuration<'_>,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+    packed: &mut Vec<u8>,
+) -> Result<Arc<Function>> {
+    if handle == 0 {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
+    let function = function_of(client, handle, context)?;
+    if function.context.token != context.token || function.wire_id != context.wire_id() {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
+    check_shape(client.device(context.device)?, &function, configuration)?;
+    // SAFETY: the caller's promise.
+    unsafe { pack(&function, parameters, extra, packed) }?;
+    Ok(function)
 }
 
 fn post(

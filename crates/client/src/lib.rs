@@ -28,6 +28,7 @@ mod entry;
 mod events;
 mod export;
 mod gates;
+mod graph;
 mod handles;
 mod health;
 mod host_heap;

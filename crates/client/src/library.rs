@@ -124,11 +124,12 @@ impl Library {
         if let Some(kernel) = kernels.get(name) {
             return Ok(Arc::clone(kernel));
         }
-        let made = client.kernels.insert_with(|token| Kernel {
-            token,
-            library: self.token,
-            name: name.to_owned(),
-            functions: RwLock::new(first.into_iter().collect()),
+        let made = client.kernels.insert_with(|token| {
+            if let Some((_, _, function)) = &first {
+                function.kernel.get_or_init(|| token);
+            }
+            let functions = RwLock::new(first.into_iter().collect());
+            Kernel { token, library: self.token, name: name.to_owned(), functions }
         });
         let kernel = made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         kernels.insert(name.to_owned(), Arc::clone(&kernel));
@@ -153,6 +154,7 @@ impl Kernel {
         drop(known);
         let module = get(client, self.library)?.module(client, context)?;
         let function = module.function(client, &self.name)?;
+        function.kernel.get_or_init(|| self.token);
         let mut known = self.functions.write().unwrap_or_else(|e| e.into_inner());
         known.retain(|(c, _, _)| *c != context.token);
         known.push((context.token, wire_id, Arc::clone(&function)));

@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::copy::Timing;
 use crate::current;
+use crate::graph::{GraphMemory, MemsetWork, NodeKind};
 use crate::memory_map::{Alias, Area, Kind};
 use crate::pool::{Pool, Sharing};
 use crate::session::Result;
@@ -29,7 +30,12 @@ pub(crate) fn allocate(client: &Client, size_bytes: u64, kind: Kind) -> Result<u
     allocate_in(client, &context, size_bytes, kind)
 }
 
-fn allocate_in(client: &Client, context: &Context, size_bytes: u64, kind: Kind) -> Result<u64> {
+pub(crate) fn allocate_in(
+    client: &Client,
+    context: &Context,
+    size_bytes: u64,
+    kind: Kind,
+) -> Result<u64> {
     let (backend, id) = context.backend()?;
     if size_bytes > client.device(context.device)?.info.total_memory_bytes {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -60,6 +66,9 @@ pub(crate) fn free(client: &Client, address: u64) -> Result {
     if address == 0 {
         return Ok(());
     }
+    if let Ok(memory) = client.graphs.memory.at(address) {
+        return free_graph_memory(client, memory);
+    }
     let is_freeable =
         |area: &Area| matches!(area.kind, Kind::Device | Kind::Pool { .. } | Kind::Managed);
     let found = client.memory.find(address);
@@ -71,13 +80,26 @@ pub(crate) fn free(client: &Client, address: u64) -> Result {
     free_area(client, &area)
 }
 
+/// Frees what an allocation node allocated; it is the graph's to allocate again.
+pub(crate) fn free_graph_memory(client: &Client, memory: Arc<GraphMemory>) -> Result {
+    if !memory.is_live() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    memory.set_live(false);
+    drop(memory);
+    client.graphs.memory.collect(client);
+    Ok(())
+}
+
 fn free_area(client: &Client, area: &Area) -> Result {
     let Some(context) = client.contexts.get(area.context) else { return Ok(()) };
     let (backend, id) = context.backend()?;
     sharing::unshare(client, area)?;
     match area.kind {
         Kind::Opened { token } => sharing::close_all(client, area, token),
-        Kind::Device => backend.device_heap.free(&backend.session, id, area.base, area.size_bytes),
+        Kind::Device | Kind::Graph => {
+            backend.device_heap.free(&backend.session, id, area.base, area.size_bytes)
+        }
         Kind::Pool { pool } => {
             if let Some(pool) = client.pools.get(pool) {
                 pool.freed(area.size_bytes);
@@ -302,19 +324,13 @@ pub(crate) fn fill(
     timing: Timing,
 ) -> Result {
     let Rows { address, pitch_bytes, width, height } = rows;
-    let element = u64::from(pattern.element_bytes);
     if width == 0 || height == 0 {
         return target.backend.session.check();
     }
-    let row_bytes = width.checked_mul(element).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let aligned =
-        address.is_multiple_of(element) && (height == 1 || pitch_bytes.is_multiple_of(element));
-    if !aligned || (height > 1 && pitch_bytes < row_bytes) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
+    let area = check_fill(client, rows, pattern)?;
+    if target.capture(client, || Ok(NodeKind::Memset(MemsetWork { rows, pattern })))? {
+        return Ok(());
     }
-    let span = pitch_bytes.checked_mul(height - 1).and_then(|bytes| bytes.checked_add(row_bytes));
-    let area: Arc<Area> =
-        client.memory.device_reach(address, span.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
     let body = Fill {
         stream: target.slot,
         element_bytes: pattern.element_bytes,
@@ -327,4 +343,18 @@ pub(crate) fn fill(
     };
     let mark = target.post(Opcode::Fill, &body)?;
     if timing == Timing::Synchronous && area.is_host() { target.wait(mark) } else { Ok(()) }
+}
+
+/// Checks a fill that is not empty; returns what it writes to.
+pub(crate) fn check_fill(client: &Client, rows: Rows, pattern: Pattern) -> Result<Arc<Area>> {
+    let Rows { address, pitch_bytes, width, height } = rows;
+    let element = u64::from(pattern.element_bytes);
+    let row_bytes = width.checked_mul(element).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let aligned =
+        address.is_multiple_of(element) && (height == 1 || pitch_bytes.is_multiple_of(element));
+    if !aligned || (height > 1 && pitch_bytes < row_bytes) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let span = pitch_bytes.checked_mul(height - 1).and_then(|bytes| bytes.checked_add(row_bytes));
+    client.memory.device_reach(address, span.ok_or(CUresult::ERROR_INVALID_VALUE)?)
 }

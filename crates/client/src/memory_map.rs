@@ -19,6 +19,8 @@ pub(crate) enum Kind {
         /// The pool's handle.
         pool: usize,
     },
+    /// An allocation node's.
+    Graph,
     /// A `__device__` variable: freed with its module.
     Global,
     /// `cuMemHostAlloc`, with its flags.
@@ -92,6 +94,7 @@ impl Area {
             self.kind,
             Kind::Device
                 | Kind::Pool { .. }
+                | Kind::Graph
                 | Kind::Global
                 | Kind::Mapped { .. }
                 | Kind::Opened { .. }
@@ -114,6 +117,11 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
+    /// Whether only this process reaches it.
+    pub(crate) fn is_private(&self) -> bool {
+        matches!(self, Self::Private)
+    }
+
     /// Whether this process reaches it.
     pub(crate) fn is_host(&self) -> bool {
         match self {

@@ -14,7 +14,7 @@ use link::wire::command::{
 };
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A loaded module.
@@ -36,6 +36,8 @@ pub(crate) struct Function {
     pub(crate) wire_id: u32,
     pub(crate) number: u32,
     pub(crate) name: CString,
+    /// Handle of the library's kernel that it is the function of, if it is.
+    pub(crate) kernel: OnceLock<usize>,
     pub(crate) parameters: Vec<Parameter>,
     /// It can print.
     pub(crate) prints: bool,
@@ -161,6 +163,7 @@ impl Module {
             wire_id: self.wire_id,
             number,
             name: name.to_owned(),
+            kernel: OnceLock::new(),
             parameters,
             prints,
             attributes: RwLock::new(attributes),

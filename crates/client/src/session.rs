@@ -169,6 +169,12 @@ impl Session {
         self.put(&mut self.lock(), opcode, NO_CALL, context, &[body.as_bytes()])
     }
 
+    /// Posts a command that is no work of a stream and consists of several parts.
+    pub(crate) fn post_parts(&self, context: u32, opcode: Opcode, parts: &[&[u8]]) -> Result {
+        self.check()?;
+        self.put(&mut self.lock(), opcode, NO_CALL, context, parts)
+    }
+
     /// Posts work of a stream; returns where it is.
     pub(crate) fn post_work(
         &self,

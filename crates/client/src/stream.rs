@@ -1,12 +1,15 @@
 //! Streams, and what a stream handle means in a call.
 
 use crate::backend::Backend;
+use crate::callbacks::Lane;
 use crate::client::Client;
 use crate::context::Context;
 use crate::current;
 use crate::gates::Ordered;
+use crate::graph::NodeKind;
 use crate::session::Result;
 use crate::slots::Mark;
+use cuda_abi::graph::capture::{self, Effect, LegacyOrder};
 use cuda_abi::types::{CUresult, CUstream};
 use link::wire::command::{LEGACY_STREAM, Opcode};
 use std::sync::Arc;
@@ -66,12 +69,30 @@ pub(crate) fn create(client: &Client, flags: u32, priority: i32) -> Result<Arc<S
 /// Destroys a stream; its work goes on.
 pub(crate) fn destroy(client: &Client, handle: CUstream) -> Result {
     let stream = client.streams.remove(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    stream.destroy()
+    stream.destroy(client)
+}
+
+/// What captures know a stream by.
+fn captured(context: &Context, slot: u32, ordering: LegacyOrder) -> capture::Stream {
+    // Slots are numbered by device.
+    let id = u64::from(context.device.unsigned_abs()) << 32 | u64::from(slot);
+    capture::Stream { id, context: context.token as u64, ordering }
+}
+
+/// Takes a stream that is being destroyed out of its capture, if it is in one.
+pub(crate) fn abandon_capture(client: &Client, context: &Context, slot: u32) {
+    let stream = captured(context, slot, LegacyOrder::Blocking);
+    if let Some(graph) = client.graphs.captures.abandon(stream) {
+        graph.forget(client);
+    }
 }
 
 impl Stream {
-    fn destroy(&self) -> Result {
+    fn destroy(&self, client: &Client) -> Result {
+        abandon_capture(client, &self.context, self.slot);
         let (backend, id) = self.context.backend()?;
+        // A graph's later segments would find no stream.
+        backend.callbacks.await_continuation(&backend.session, self.slot)?;
         backend.session.destroy_stream(id, self.slot)
     }
 }
@@ -81,13 +102,21 @@ pub(crate) fn end_context(client: &Client, context: &Context) {
     for stream in client.streams.select(|stream| stream.context.token == context.token) {
         client.streams.remove(stream.token);
         // A failed session has no streams left.
-        let _ = stream.destroy();
+        let _ = stream.destroy(client);
     }
 }
 
 /// What a stream handle means: NULL and `CU_STREAM_LEGACY` the legacy stream and `CU_STREAM_PER_THREAD` the thread's own, both of the current context;
-/// else a stream that the program made. CUDA_ERROR_INVALID_HANDLE for what is none.
+/// else a stream that the program made. CUDA_ERROR_INVALID_HANDLE for what is none, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy
+/// stream while a blocking one is captured; that capture is invalidated.
 pub(crate) fn target(client: &Client, handle: CUstream) -> Result<Target> {
+    let target = located(client, handle)?;
+    target.refuse_legacy(client, Effect::Invalidate)?;
+    Ok(target)
+}
+
+/// The same, for questions that have nothing to do with work.
+pub(crate) fn located(client: &Client, handle: CUstream) -> Result<Target> {
     if handle.0 > CUstream::PER_THREAD.0 {
         let stream = client.streams.get(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let (backend, id) = stream.context.backend()?;
@@ -114,6 +143,55 @@ impl Target {
             Some(stream) if stream.flags & NON_BLOCKING != 0 => Ordered::Alone,
             _ => Ordered::WithLegacy,
         }
+    }
+
+    /// The stream, for threads without a call of the program's.
+    pub(crate) fn lane(&self) -> Lane {
+        Lane { id: self.id, slot: self.slot, ordered: self.ordered() }
+    }
+
+    /// What captures know the stream by.
+    pub(crate) fn captured(&self) -> capture::Stream {
+        let ordering = match self.ordered() {
+            _ if self.slot == LEGACY_STREAM => LegacyOrder::Itself,
+            Ordered::WithLegacy => LegacyOrder::Blocking,
+            Ordered::Alone => LegacyOrder::NonBlocking,
+        };
+        captured(&self.context, self.slot, ordering)
+    }
+
+    /// Refuses the legacy stream while a blocking one is captured.
+    pub(crate) fn refuse_legacy(&self, client: &Client, effect: Effect) -> Result {
+        match self.slot {
+            LEGACY_STREAM => {
+                client.graphs.captures.refuse_legacy(self.context.token as u64, effect)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a node of the work if the stream is being captured; says whether it was.
+    pub(crate) fn capture(
+        &self,
+        client: &Client,
+        work: impl FnOnce() -> Result<NodeKind>,
+    ) -> Result<bool> {
+        let stream = self.captured();
+        match client.graphs.captures.active(stream)? {
+            Some(capture) => capture.add(stream, work()?).map(|_| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Refuses what cannot be captured if the stream is being captured, which ends the capture.
+    pub(crate) fn refuse_capture(&self, client: &Client) -> Result {
+        client.graphs.captures.refuse(self.captured())
+    }
+
+    /// Refuses waiting for the stream, as [`Self::refuse_capture`], and while other captures forbid it.
+    pub(crate) fn refuse_waiting(&self, client: &Client) -> Result {
+        self.refuse_capture(client)?;
+        client.graphs.captures.refuse_unsafe_call()
     }
 
     /// Waits while host functions hold the stream; before every post.

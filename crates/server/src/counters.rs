@@ -58,8 +58,8 @@ impl Counts {
 
 impl Counters {
     /// A kernel was submitted.
-    pub(crate) fn count_kernel(&self) {
-        self.kernels.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_kernels(&self, launches: u64) {
+        self.kernels.fetch_add(launches, Ordering::Relaxed);
     }
 
     /// A copy was submitted.

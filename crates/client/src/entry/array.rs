@@ -14,6 +14,7 @@ use cuda_abi::types::*;
 /// `out` is null or valid.
 unsafe fn create(out: *mut CUarray, descriptor: Option<CUDA_ARRAY3D_DESCRIPTOR>) -> CUresult {
     run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
         not_null(out)?;
         let descriptor = descriptor.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         put!(out, CUarray(array::create(client, descriptor)?.token));
@@ -82,7 +83,10 @@ pub(crate) unsafe fn cuArray3DCreate(
 }
 
 pub(crate) unsafe fn cuArrayDestroy(hArray: CUarray) -> CUresult {
-    run(|client| array::destroy(client, hArray.0))
+    run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
+        array::destroy(client, hArray.0)
+    })
 }
 
 pub(crate) unsafe fn cuArrayGetDescriptor_v2(
@@ -129,7 +133,10 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
 }
 
 pub(crate) unsafe fn cuMipmappedArrayDestroy(hMipmappedArray: CUmipmappedArray) -> CUresult {
-    run(|client| array::destroy_mipmapped(client, hMipmappedArray.0))
+    run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
+        array::destroy_mipmapped(client, hMipmappedArray.0)
+    })
 }
 
 pub(crate) unsafe fn cuMipmappedArrayGetLevel(

@@ -208,7 +208,9 @@ pub(crate) unsafe fn cuCtxSynchronize() -> CUresult {
 
 pub(crate) unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult {
     run(|client| {
-        let (backend, id) = or_current(client, ctx)?.backend()?;
+        let context = or_current(client, ctx)?;
+        let (backend, id) = context.backend()?;
+        client.graphs.captures.refuse_synchronizing(context.token as u64)?;
         backend.session.wait_all(id)?;
         backend.session.verdict()
     })

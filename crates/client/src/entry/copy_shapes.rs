@@ -61,6 +61,47 @@ impl Described {
     }
 }
 
+/// Both ends of a volume, destination first, and its extent.
+fn described_volume(c: &CUDA_MEMCPY3D) -> Result<(Described, Described, Extent)> {
+    if c.srcLOD != 0 || c.dstLOD != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let extent = Extent {
+        width_bytes: c.WidthInBytes as u64,
+        height: c.Height as u64,
+        depth: c.Depth as u64,
+    };
+    let to = Described {
+        kind: c.dstMemoryType,
+        host: c.dstHost,
+        device: c.dstDevice,
+        array: c.dstArray,
+        x_bytes: c.dstXInBytes,
+        y: c.dstY,
+        z: c.dstZ,
+        pitch: c.dstPitch,
+        height: c.dstHeight,
+    };
+    let from = Described {
+        kind: c.srcMemoryType,
+        host: c.srcHost,
+        device: c.srcDevice,
+        array: c.srcArray,
+        x_bytes: c.srcXInBytes,
+        y: c.srcY,
+        z: c.srcZ,
+        pitch: c.srcPitch,
+        height: c.srcHeight,
+    };
+    Ok((to, from, extent))
+}
+
+/// The same, of memory alone: arrays in graphs are absent.
+pub(crate) fn copied_volume(c: &CUDA_MEMCPY3D) -> Result<(End, End, Extent)> {
+    let (to, from, extent) = described_volume(c)?;
+    Ok((to.end(extent)?, from.end(extent)?, extent))
+}
+
 /// # Safety
 /// Host ends are the caller's memory, as large as the description says.
 unsafe fn shaped(
@@ -126,38 +167,11 @@ unsafe fn volume(description: *const CUDA_MEMCPY3D, hStream: CUstream, timing: T
     }
     // SAFETY: not null; the caller's promise.
     let c = unsafe { description.read() };
-    if c.srcLOD != 0 || c.dstLOD != 0 {
-        return CUresult::ERROR_INVALID_VALUE;
+    match described_volume(&c) {
+        // SAFETY: the caller's promise.
+        Ok((to, from, extent)) => unsafe { shaped(to, from, extent, hStream, timing) },
+        Err(error) => error,
     }
-    let extent = Extent {
-        width_bytes: c.WidthInBytes as u64,
-        height: c.Height as u64,
-        depth: c.Depth as u64,
-    };
-    let to = Described {
-        kind: c.dstMemoryType,
-        host: c.dstHost,
-        device: c.dstDevice,
-        array: c.dstArray,
-        x_bytes: c.dstXInBytes,
-        y: c.dstY,
-        z: c.dstZ,
-        pitch: c.dstPitch,
-        height: c.dstHeight,
-    };
-    let from = Described {
-        kind: c.srcMemoryType,
-        host: c.srcHost,
-        device: c.srcDevice,
-        array: c.srcArray,
-        x_bytes: c.srcXInBytes,
-        y: c.srcY,
-        z: c.srcZ,
-        pitch: c.srcPitch,
-        height: c.srcHeight,
-    };
-    // SAFETY: the caller's promise.
-    unsafe { shaped(to, from, extent, hStream, timing) }
 }
 
 pub(crate) unsafe fn cuMemcpy2D_v2(pCopy: *const CUDA_MEMCPY2D) -> CUresult {

@@ -2,6 +2,7 @@
 
 use super::not_null;
 use crate::client::run;
+use crate::events::Audience;
 use crate::{events, stream};
 use cuda_abi::types::*;
 
@@ -24,26 +25,25 @@ pub(crate) unsafe fn cuEventDestroy(hEvent: CUevent) -> CUresult {
 pub(crate) unsafe fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CUresult {
     run(|client| {
         let event = events::get(client, hEvent)?;
-        event.record(&stream::target(client, hStream)?)
+        event.record(client, &stream::target(client, hStream)?, Audience::Any)
     })
 }
 
-/// The flags concern captured streams only.
 pub(crate) unsafe fn cuEventRecordWithFlags(
     hEvent: CUevent,
     hStream: CUstream,
     flags: u32,
 ) -> CUresult {
-    if flags > 1 {
-        return CUresult::ERROR_INVALID_VALUE;
-    }
-    // SAFETY: the same function without flags.
-    unsafe { cuEventRecord(hEvent, hStream) }
+    run(|client| {
+        let audience = Audience::from_flags(flags)?;
+        let event = events::get(client, hEvent)?;
+        event.record(client, &stream::target(client, hStream)?, audience)
+    })
 }
 
 pub(crate) unsafe fn cuEventQuery(hEvent: CUevent) -> CUresult {
     run(|client| {
-        if events::get(client, hEvent)?.is_done()? {
+        if events::get(client, hEvent)?.is_done(client)? {
             Ok(())
         } else {
             Err(CUresult::ERROR_NOT_READY)
@@ -54,7 +54,7 @@ pub(crate) unsafe fn cuEventQuery(hEvent: CUevent) -> CUresult {
 pub(crate) unsafe fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
     run(|client| {
         let event = events::get(client, hEvent)?;
-        event.synchronize()?;
+        event.synchronize(client)?;
         event.context.backend()?.0.session.verdict()
     })
 }

@@ -13,6 +13,7 @@ fn address_of(pointer: *mut c_void) -> u64 {
 
 pub(crate) unsafe fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: u32) -> CUresult {
     run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
         not_null(pp)?;
         let address = memory::allocate_pinned(client, bytesize as u64, Flags)?;
         put!(pp, address as *mut c_void);
@@ -26,11 +27,17 @@ pub(crate) unsafe fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) ->
 }
 
 pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> CUresult {
-    run(|client| memory::free_pinned(client, address_of(p)))
+    run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
+        memory::free_pinned(client, address_of(p))
+    })
 }
 
 pub(crate) unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: u32) -> CUresult {
-    run(|client| memory::register(client, address_of(p), bytesize as u64, Flags))
+    run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
+        memory::register(client, address_of(p), bytesize as u64, Flags)
+    })
 }
 
 pub(crate) unsafe fn cuMemHostRegister(p: *mut c_void, bytesize: usize, Flags: u32) -> CUresult {
@@ -39,7 +46,10 @@ pub(crate) unsafe fn cuMemHostRegister(p: *mut c_void, bytesize: usize, Flags: u
 }
 
 pub(crate) unsafe fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
-    run(|client| memory::unregister(client, address_of(p)))
+    run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
+        memory::unregister(client, address_of(p))
+    })
 }
 
 pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(

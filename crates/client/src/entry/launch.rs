@@ -84,6 +84,17 @@ pub(crate) unsafe fn cuLaunchKernelEx(
     })
 }
 
+/// A launch attribute as a graph's kernel node takes it.
+pub(super) fn node_attribute(
+    attribute: LaunchAttribute,
+) -> crate::session::Result<LaunchAttribute> {
+    match attribute.id {
+        id if EVENT_ATTRIBUTES.contains(&id) => Err(CUresult::ERROR_NOT_SUPPORTED),
+        id if id == 0 || id >= CUlaunchAttributeID::MAX.0 => Err(CUresult::ERROR_INVALID_VALUE),
+        _ => Ok(attribute),
+    }
+}
+
 /// Copies launch attributes; those that name events are refused, since the executor knows events by other numbers.
 ///
 /// # Safety

@@ -20,7 +20,8 @@ pub(crate) unsafe fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit) -> CUresu
 }
 
 pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
-    run(|_| {
+    run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
         let (backend, id) = current::context()?.backend()?;
         let body = LimitSet { limit: limit.0, reserved: 0, value: value as u64 };
         backend.session.call(id, Opcode::LimitSet, &[body.as_bytes()]).map(drop)

@@ -10,6 +10,7 @@ use link::wire::command::{MemoryInfoReply, Opcode};
 
 pub(crate) unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult {
     run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
         not_null(dptr)?;
         put!(dptr, allocate(client, bytesize as u64, Kind::Device)?);
         Ok(())
@@ -24,6 +25,7 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
     ElementSizeBytes: u32,
 ) -> CUresult {
     run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
         not_null(dptr)?;
         not_null(pPitch)?;
         let device = client.device(current::context()?.device)?;
@@ -45,6 +47,7 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
 pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
     run(|client| {
         current::context()?.backend()?.0.session.check()?;
+        client.graphs.captures.refuse_unsafe_call()?;
         memory::free(client, dptr)
     })
 }
@@ -55,6 +58,7 @@ pub(crate) unsafe fn cuMemAllocManaged(
     flags: u32,
 ) -> CUresult {
     run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
         not_null(dptr)?;
         if !matches!(flags, 1 | 2) {
             return Err(CUresult::ERROR_INVALID_VALUE);

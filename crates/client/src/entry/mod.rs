@@ -32,12 +32,16 @@ macro_rules! put_optional {
 }
 
 mod array;
+mod capture;
 mod context;
 mod copy;
 mod copy_shapes;
 mod device;
 mod event;
 mod function;
+mod graph;
+mod graph_exec;
+mod graph_node;
 mod host_memory;
 mod init;
 mod launch;
@@ -60,12 +64,16 @@ mod texture;
 mod virtual_memory;
 
 pub(crate) use array::*;
+pub(crate) use capture::*;
 pub(crate) use context::*;
 pub(crate) use copy::*;
 pub(crate) use copy_shapes::*;
 pub(crate) use device::*;
 pub(crate) use event::*;
 pub(crate) use function::*;
+pub(crate) use graph::*;
+pub(crate) use graph_exec::*;
+pub(crate) use graph_node::*;
 pub(crate) use host_memory::*;
 pub(crate) use init::*;
 pub(crate) use launch::*;

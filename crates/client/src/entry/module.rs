@@ -92,7 +92,10 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -
 }
 
 pub(crate) unsafe fn cuModuleUnload(hmod: CUmodule) -> CUresult {
-    run(|client| module::get(client, hmod.0)?.unload(client))
+    run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
+        module::get(client, hmod.0)?.unload(client)
+    })
 }
 
 pub(crate) unsafe fn cuModuleGetFunction(

@@ -2,8 +2,10 @@
 
 use super::not_null;
 use crate::client::{Client, run};
+use crate::graph::NodeKind;
 use crate::pool::{Pool, Sharing, Width};
 use crate::session::Result;
+use crate::stream::Target;
 use crate::{memory, stream};
 use core::ffi::c_void;
 use cuda_abi::types::*;
@@ -127,7 +129,10 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
 
 /// The heap gives memory back by itself.
 pub(crate) unsafe fn cuMemPoolTrimTo(handle: CUmemoryPool, _minBytesToKeep: usize) -> CUresult {
-    run(|client| pool(client, handle).map(drop))
+    run(|client| {
+        client.graphs.captures.refuse_unsafe_call()?;
+        pool(client, handle).map(drop)
+    })
 }
 
 pub(crate) unsafe fn cuMemPoolGetAccess(
@@ -166,6 +171,20 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
     })
 }
 
+/// Allocates in stream order; while the stream is captured, as a node.
+fn allocate(client: &Client, pool: &Pool, target: &Target, size_bytes: u64) -> Result<u64> {
+    if client.graphs.captures.active(target.captured())?.is_none() {
+        return memory::allocate_from(client, pool, target, size_bytes);
+    }
+    if size_bytes == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let memory = client.graphs.memory.allocate(client, &target.context, size_bytes)?;
+    let address = memory.address;
+    target.capture(client, || Ok(NodeKind::MemAlloc(memory)))?;
+    Ok(address)
+}
+
 pub(crate) unsafe fn cuMemAllocAsync(
     dptr: *mut CUdeviceptr,
     bytesize: usize,
@@ -175,7 +194,7 @@ pub(crate) unsafe fn cuMemAllocAsync(
         not_null(dptr)?;
         let target = stream::target(client, hStream)?;
         let pool = current_pool(client, target.context.device)?;
-        put!(dptr, memory::allocate_from(client, &pool, &target, bytesize as u64)?);
+        put!(dptr, allocate(client, &pool, &target, bytesize as u64)?);
         Ok(())
     })
 }
@@ -189,17 +208,21 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     run(|client| {
         not_null(dptr)?;
         let target = stream::target(client, hStream)?;
-        put!(
-            dptr,
-            memory::allocate_from(client, &*pool(client, handle)?, &target, bytesize as u64)?
-        );
+        put!(dptr, allocate(client, &*pool(client, handle)?, &target, bytesize as u64)?);
         Ok(())
     })
 }
 
 pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUresult {
     run(|client| {
-        stream::target(client, hStream)?;
+        let target = stream::target(client, hStream)?;
+        if let Ok(memory) = client.graphs.memory.at(dptr) {
+            return match target.capture(client, || Ok(NodeKind::MemFree(Arc::clone(&memory))))? {
+                true => Ok(()),
+                false => memory::free_graph_memory(client, memory),
+            };
+        }
+        target.refuse_capture(client)?;
         memory::free(client, dptr)
     })
 }

@@ -2,6 +2,8 @@
 
 use super::not_null;
 use crate::client::run;
+use crate::events::Audience;
+use crate::graph::{HostWork, NodeKind};
 use crate::session::Result;
 use crate::{events, stream};
 use core::ffi::c_void;
@@ -34,17 +36,16 @@ pub(crate) unsafe fn cuStreamDestroy(hStream: CUstream) -> CUresult {
 
 pub(crate) unsafe fn cuStreamQuery(hStream: CUstream) -> CUresult {
     run(|client| {
-        if stream::target(client, hStream)?.is_idle()? {
-            Ok(())
-        } else {
-            Err(CUresult::ERROR_NOT_READY)
-        }
+        let target = stream::target(client, hStream)?;
+        target.refuse_waiting(client)?;
+        if target.is_idle()? { Ok(()) } else { Err(CUresult::ERROR_NOT_READY) }
     })
 }
 
 pub(crate) unsafe fn cuStreamSynchronize(hStream: CUstream) -> CUresult {
     run(|client| {
         let target = stream::target(client, hStream)?;
+        target.refuse_waiting(client)?;
         target.synchronize()?;
         target.backend.session.verdict()
     })
@@ -52,11 +53,9 @@ pub(crate) unsafe fn cuStreamSynchronize(hStream: CUstream) -> CUresult {
 
 pub(crate) unsafe fn cuStreamWaitEvent(hStream: CUstream, hEvent: CUevent, Flags: u32) -> CUresult {
     run(|client| {
-        if Flags > 1 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        let audience = Audience::from_flags(Flags)?;
         let event = events::get(client, hEvent)?;
-        event.hold(&stream::target(client, hStream)?, Flags)
+        event.hold(client, &stream::target(client, hStream)?, audience)
     })
 }
 
@@ -72,14 +71,14 @@ pub(crate) unsafe fn cuLaunchHostFunc(
     userData: *mut c_void,
 ) -> CUresult {
     run(|client| {
-        let function = fn_.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let work = HostWork::new(fn_, userData)?;
         let target = stream::target(client, hStream)?;
-        let data = UserData(userData);
+        if target.capture(client, || Ok(NodeKind::Host(work)))? {
+            return Ok(());
+        }
         let call = move |outcome: Result| {
-            let UserData(pointer) = { data };
             if outcome.is_ok() {
-                // SAFETY: the program's own function, with the argument that it asked for.
-                unsafe { function(pointer) };
+                work.call();
             }
         };
         target.backend.callbacks.enqueue(&target, Box::new(call))
@@ -98,6 +97,7 @@ pub(crate) unsafe fn cuStreamAddCallback(
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let target = stream::target(client, hStream)?;
+        target.refuse_capture(client)?;
         let data = UserData(userData);
         let call = move |outcome: Result| {
             let UserData(pointer) = { data };
@@ -116,7 +116,7 @@ pub(crate) unsafe fn cuStreamAttachMemAsync(
     _flags: u32,
 ) -> CUresult {
     run(|client| {
-        stream::target(client, hStream)?;
+        stream::target(client, hStream)?.refuse_capture(client)?;
         client.memory.find(dptr).map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
     })
 }

@@ -1,16 +1,15 @@
-//! Questions about streams, capture among them: nothing is ever capturing.
+//! Questions about streams.
 
 use super::not_null;
 use crate::client::run;
-use crate::session::Result;
-use crate::stream::{self, Target};
+use crate::stream;
 use cuda_abi::types::*;
 use link::wire::command::LEGACY_STREAM;
 
 pub(crate) unsafe fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) -> CUresult {
     run(|client| {
         not_null(flags)?;
-        let target = stream::target(client, hStream)?;
+        let target = stream::located(client, hStream)?;
         put!(flags, target.stream.map_or(0, |stream| stream.flags));
         Ok(())
     })
@@ -19,7 +18,7 @@ pub(crate) unsafe fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) -> CUr
 pub(crate) unsafe fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) -> CUresult {
     run(|client| {
         not_null(priority)?;
-        let target = stream::target(client, hStream)?;
+        let target = stream::located(client, hStream)?;
         put!(priority, target.stream.map_or(0, |stream| stream.priority));
         Ok(())
     })
@@ -28,7 +27,7 @@ pub(crate) unsafe fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) 
 pub(crate) unsafe fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) -> CUresult {
     run(|client| {
         not_null(streamId)?;
-        let target = stream::target(client, hStream)?;
+        let target = stream::located(client, hStream)?;
         let default = if target.slot == LEGACY_STREAM { 1 } else { 2 };
         put!(streamId, target.stream.map_or(default, |stream| stream.id));
         Ok(())
@@ -37,7 +36,7 @@ pub(crate) unsafe fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) -> CUr
 
 pub(crate) unsafe fn cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext) -> CUresult {
     run(|client| {
-        put!(pctx, stream::target(client, hStream)?.context.handle());
+        put!(pctx, stream::located(client, hStream)?.context.handle());
         Ok(())
     })
 }
@@ -48,7 +47,7 @@ pub(crate) unsafe fn cuStreamGetCtx_v2(
     pGreenCtx: *mut CUgreenCtx,
 ) -> CUresult {
     run(|client| {
-        let target = stream::target(client, hStream)?;
+        let target = stream::located(client, hStream)?;
         put_optional!(pCtx, target.context.handle());
         put_optional!(pGreenCtx, CUgreenCtx::NULL);
         Ok(())
@@ -57,7 +56,7 @@ pub(crate) unsafe fn cuStreamGetCtx_v2(
 
 pub(crate) unsafe fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenCtx) -> CUresult {
     run(|client| {
-        stream::target(client, hStream)?;
+        stream::located(client, hStream)?;
         put!(phCtx, CUgreenCtx::NULL);
         Ok(())
     })
@@ -65,7 +64,7 @@ pub(crate) unsafe fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenC
 
 pub(crate) unsafe fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdevice) -> CUresult {
     run(|client| {
-        put!(device, stream::target(client, hStream)?.context.device);
+        put!(device, stream::located(client, hStream)?.context.device);
         Ok(())
     })
 }
@@ -78,94 +77,13 @@ pub(crate) unsafe fn cuStreamSetAttribute(
 ) -> CUresult {
     run(|client| {
         not_null(value)?;
-        stream::target(client, hStream).map(drop)
+        stream::located(client, hStream).map(drop)
     })
 }
 
 pub(crate) unsafe fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUresult {
     run(|client| {
-        stream::target(client, dst)?;
-        stream::target(client, src).map(drop)
-    })
-}
-
-fn not_capturing(hStream: CUstream, then: impl FnOnce(Target) -> Result) -> CUresult {
-    run(|client| then(stream::target(client, hStream)?))
-}
-
-pub(crate) unsafe fn cuStreamIsCapturing(
-    hStream: CUstream,
-    captureStatus: *mut CUstreamCaptureStatus,
-) -> CUresult {
-    not_capturing(hStream, |_| {
-        put!(captureStatus, CUstreamCaptureStatus::NONE);
-        Ok(())
-    })
-}
-
-pub(crate) unsafe fn cuStreamGetCaptureInfo(
-    hStream: CUstream,
-    captureStatus_out: *mut CUstreamCaptureStatus,
-    id_out: *mut cuuint64_t,
-) -> CUresult {
-    not_capturing(hStream, |_| {
-        put!(captureStatus_out, CUstreamCaptureStatus::NONE);
-        put_optional!(id_out, 0);
-        Ok(())
-    })
-}
-
-pub(crate) unsafe fn cuStreamGetCaptureInfo_v2(
-    hStream: CUstream,
-    captureStatus_out: *mut CUstreamCaptureStatus,
-    id_out: *mut cuuint64_t,
-    graph_out: *mut CUgraph,
-    dependencies_out: *mut *const CUgraphNode,
-    numDependencies_out: *mut usize,
-) -> CUresult {
-    not_capturing(hStream, |_| {
-        put!(captureStatus_out, CUstreamCaptureStatus::NONE);
-        put_optional!(id_out, 0);
-        put_optional!(graph_out, CUgraph::NULL);
-        put_optional!(dependencies_out, core::ptr::null());
-        put_optional!(numDependencies_out, 0);
-        Ok(())
-    })
-}
-
-pub(crate) unsafe fn cuStreamGetCaptureInfo_v3(
-    hStream: CUstream,
-    captureStatus_out: *mut CUstreamCaptureStatus,
-    id_out: *mut cuuint64_t,
-    graph_out: *mut CUgraph,
-    dependencies_out: *mut *const CUgraphNode,
-    edgeData_out: *mut *const CUgraphEdgeData,
-    numDependencies_out: *mut usize,
-) -> CUresult {
-    not_capturing(hStream, |_| {
-        put!(captureStatus_out, CUstreamCaptureStatus::NONE);
-        put_optional!(id_out, 0);
-        put_optional!(graph_out, CUgraph::NULL);
-        put_optional!(dependencies_out, core::ptr::null());
-        put_optional!(edgeData_out, core::ptr::null());
-        put_optional!(numDependencies_out, 0);
-        Ok(())
-    })
-}
-
-thread_local! {
-    static CAPTURE_MODE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-}
-
-pub(crate) unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) -> CUresult {
-    run(|_| {
-        not_null(mode)?;
-        // SAFETY: not null; the caller's variable.
-        let asked = unsafe { mode.read() };
-        if asked.0 > CUstreamCaptureMode::RELAXED.0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        put!(mode, CUstreamCaptureMode(CAPTURE_MODE.replace(asked.0)));
-        Ok(())
+        stream::located(client, dst)?;
+        stream::located(client, src).map(drop)
     })
 }

@@ -4,6 +4,7 @@
 
 use super::not_null;
 use crate::client::{Client, run};
+use crate::graph::{NodeKind, WriteWork};
 use crate::session::Result;
 use crate::stream::{self, Target};
 use cuda_abi::types::*;
@@ -81,7 +82,18 @@ impl Operation {
         }
     }
 
-    fn post(self, target: &Target) -> Result {
+    /// Posts it, or makes it a node of the graph that the stream is captured into: waits in graphs are absent.
+    fn submit(self, client: &Client, target: &Target) -> Result {
+        match self {
+            Self::Write(Word { address, value_bytes, value, flags }) => {
+                let work = WriteWork { address, value_bytes, value, flags };
+                if target.capture(client, || Ok(NodeKind::WriteValue(work)))? {
+                    return Ok(());
+                }
+            }
+            Self::Wait(_) => target.refuse_capture(client)?,
+            Self::Barrier => {}
+        }
         let (opcode, word) = match self {
             Self::Write(word) => (Opcode::StreamWriteValue, word),
             Self::Wait(word) => (Opcode::StreamWaitValue, word),
@@ -106,7 +118,7 @@ impl Operation {
 fn one(hStream: CUstream, operation: impl FnOnce(&Client) -> Result<Operation>) -> CUresult {
     run(|client| {
         let target = stream::target(client, hStream)?;
-        operation(client)?.post(&target)
+        operation(client)?.submit(client, &target)
     })
 }
 
@@ -167,7 +179,7 @@ pub(crate) unsafe fn cuStreamBatchMemOp_v2(
             // SAFETY: inside the caller's array.
             operations.push(Operation::read(client, &unsafe { paramArray.add(i).read() })?);
         }
-        operations.into_iter().try_for_each(|operation| operation.post(&target))
+        operations.into_iter().try_for_each(|operation| operation.submit(client, &target))
     })
 }
 

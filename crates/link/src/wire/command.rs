@@ -13,6 +13,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const ALIGN: usize = 16;
 /// Longest command: a launch with 32 KiB of parameters and its attributes.
 pub const MAX_COMMAND_BYTES: usize = 64 * 1024;
+/// Longest of what follows a header.
+pub const PAYLOAD_LIMIT_BYTES: usize = MAX_COMMAND_BYTES - size_of::<Header>();
 /// [`Header::call_slot`] of a posted command.
 pub const NO_CALL: u16 = u16::MAX;
 /// Events have numbers below this.
@@ -46,7 +48,7 @@ pub struct Header {
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// What to do. The struct of the same name in this module follows the header.
+        /// What to do. The struct of the same name follows the header.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         pub enum Opcode { $($(#[$doc])* $name = $number,)* }
@@ -129,6 +131,18 @@ opcodes! {
     LimitGet = 70,
     /// Called.
     LimitSet = 71,
+    /// Called: makes an executable graph of a description: [`super::graph`], which has the structs of these opcodes.
+    GraphCreate = 80,
+    /// Posted: once its launches are done.
+    GraphDestroy = 81,
+    /// Posted.
+    GraphLaunch = 82,
+    /// Posted: makes the next launch cheaper.
+    GraphUpload = 83,
+    /// Posted: gives a node other work of its kind.
+    GraphSet = 84,
+    /// Posted: leaves a node out, or takes it in again.
+    GraphEnable = 85,
     /// Called: [`super::query::ClusterReply`].
     ClusterOccupancy = 100,
     /// Called: [`super::query::TensorMapReply`].

@@ -4,6 +4,7 @@ pub mod array;
 pub mod attach;
 pub mod command;
 pub mod daemon;
+pub mod graph;
 pub mod layout;
 pub mod query;
 pub mod sharing;

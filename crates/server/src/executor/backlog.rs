@@ -30,14 +30,15 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Before a launch on `stream`: waits while too many have not ended. `given_up` ends the wait.
+    /// Before so many launches on `stream`: waits while too many have not ended. `given_up` ends the wait.
     pub(crate) fn admit(
         &mut self,
         context: &Context,
         stream: CUstream,
+        launches: u32,
         given_up: impl Fn() -> bool,
     ) -> Result<(), Failure> {
-        self.since_mark += 1;
+        self.since_mark = self.since_mark.saturating_add(launches);
         if self.since_mark < LAUNCHES_PER_MARK {
             return Ok(());
         }

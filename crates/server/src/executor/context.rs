@@ -54,6 +54,11 @@ impl Context {
         self.device
     }
 
+    /// The context itself.
+    pub(crate) fn handle(&self) -> CUcontext {
+        self.handle
+    }
+
     /// (least, greatest).
     pub(crate) fn stream_priorities(&self) -> (i32, i32) {
         self.stream_priorities

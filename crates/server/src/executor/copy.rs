@@ -7,7 +7,7 @@ use link::wire::command::{Copy, Copy3d, CopyNow, Fill};
 
 /// Slices are submitted one by one; no array of CUDA has more.
 const MAX_SLICES: u64 = 1 << 16;
-const TOO_LARGE: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
+pub(super) const TOO_LARGE: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 
 impl State {
     pub(super) fn copy(&mut self, wanted: Copy) -> Result<(), Failure> {

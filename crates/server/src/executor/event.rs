@@ -8,6 +8,7 @@ use link::wire::command::{
     EventCreate, EventDestroy, EventElapsed, EventElapsedReply, EventRecord, MAX_EVENTS,
     StreamWaitEvent,
 };
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// `CU_EVENT_DISABLE_TIMING`; the other flags mean nothing to the executor.
@@ -22,16 +23,18 @@ impl State {
             )));
         }
         let handle = new_event(self.context(), flags & DISABLE_TIMING)?;
-        self.events.insert(event, handle);
+        self.events.insert(event, Arc::new(handle));
         Ok(())
     }
 
     pub(super) fn event_destroy(&mut self, wanted: EventDestroy) -> Result<(), Failure> {
         below("event", wanted.event, MAX_EVENTS)?;
-        let handle = self.events.remove(&wanted.event).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let event = self.events.remove(&wanted.event).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         if self.others_have(wanted.event) {
             return Ok(());
         }
+        // What a graph names goes with the last such graph.
+        let Some(handle) = Arc::into_inner(event) else { return Ok(()) };
         // SAFETY: a live event of this session; the driver keeps it until its work is done.
         self.check(unsafe { self.driver().cuEventDestroy_v2(handle) })
     }
@@ -68,7 +71,12 @@ impl State {
     }
 
     pub(super) fn event(&self, number: u32) -> Result<CUevent, Failure> {
+        self.kept_event(number).map(|event| *event)
+    }
+
+    /// An event, to be kept alive.
+    pub(super) fn kept_event(&self, number: u32) -> Result<Arc<CUevent>, Failure> {
         below("event", number, MAX_EVENTS)?;
-        self.events.get(&number).copied().ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+        self.events.get(&number).cloned().ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
 }

@@ -91,7 +91,9 @@ impl State {
             | Opcode::Fill
             | Opcode::StreamWriteValue
             | Opcode::ArrayCopy => words(0).map(|slot| (slot, Kind::Work)),
-            Opcode::Launch => words(1).map(|slot| (slot, Kind::Work)),
+            Opcode::Launch | Opcode::GraphLaunch | Opcode::GraphUpload => {
+                words(1).map(|slot| (slot, Kind::Work))
+            }
             Opcode::EventRecord => {
                 words(1).zip(words(0)).map(|(slot, event)| (slot, Kind::Record(event)))
             }

@@ -27,7 +27,7 @@ impl State {
         let stream = self.stream_for_work(wanted.stream)?;
         let session = &self.handle;
         let given_up = || session.stopped();
-        self.streams.admit_launch(&self.shared.context, wanted.stream, given_up)?;
+        self.streams.admit_launches(&self.shared.context, wanted.stream, 1, given_up)?;
         if self.handle.stopped() {
             return Err(Failure::Cuda(CUresult::ERROR_MPS_CLIENT_TERMINATED));
         }
@@ -86,7 +86,7 @@ impl State {
         }
         self.check(result)?;
         self.last_function = Some(wanted.function);
-        self.counters().count_kernel();
+        self.counters().count_kernels(1);
         Ok(())
     }
 
@@ -157,7 +157,10 @@ impl State {
 }
 
 /// The attributes and the parameters that follow a launch.
-fn split(wanted: Launch, mut rest: &[u8]) -> Result<(Vec<CUlaunchAttribute>, &[u8]), Failure> {
+pub(super) fn split(
+    wanted: Launch,
+    mut rest: &[u8],
+) -> Result<(Vec<CUlaunchAttribute>, &[u8]), Failure> {
     let short =
         || Failure::Protocol("a launch is shorter than its attributes and parameters".into());
     if wanted.attributes > MAX_ATTRIBUTES {

@@ -10,6 +10,7 @@ mod context;
 mod copy;
 mod event;
 mod failure;
+mod graph;
 mod holding;
 mod launch;
 mod link_texts;

@@ -23,10 +23,13 @@ use zerocopy::IntoBytes;
 /// Parameters that a kernel can have at most: 32,764 bytes of single bytes would be more, but no answer could hold them.
 const MAX_PARAMETERS: usize = 512;
 
+/// Code that lives until neither a module nor a graph has it.
+pub(super) type SharedLibrary = Arc<CUlibrary>;
+
 /// One loaded module.
 #[derive(Debug)]
 struct Module {
-    library: CUlibrary,
+    library: SharedLibrary,
     prints: bool,
     /// Ranges of its globals that the client has asked for.
     globals: Vec<(u64, u64)>,
@@ -61,13 +64,21 @@ impl Modules {
     fn library(&self, number: u32) -> Result<CUlibrary, Failure> {
         below("module", number, MAX_MODULES)?;
         let module = self.modules.get(&number);
-        module.map(|module| module.library).ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+        module.map(|module| *module.library).ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    /// The code of a function, to be kept alive.
+    pub(super) fn library_of(&self, function: &Function) -> Result<SharedLibrary, Failure> {
+        let module = self.modules.get(&function.module);
+        module
+            .map(|module| Arc::clone(&module.library))
+            .ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
 
     /// All libraries, which are forgotten here.
     pub(crate) fn take_libraries(&mut self) -> Vec<CUlibrary> {
         self.functions.clear();
-        self.modules.drain().map(|(_, module)| module.library).collect()
+        self.modules.drain().map(|(_, module)| *module.library).collect()
     }
 }
 
@@ -156,6 +167,7 @@ impl State {
         self.reply.extend_from_slice(errors);
         loaded?;
         let prints = can_print(&image[..size_bytes as usize]);
+        let library = Arc::new(library);
         self.modules.modules.insert(module, Module { library, prints, globals: Vec::new() });
         Ok(())
     }
@@ -170,8 +182,10 @@ impl State {
         for (at, size_bytes) in module.globals {
             self.memory.addressable.remove(at, size_bytes);
         }
+        // What a graph names goes with the last such graph.
+        let Some(library) = Arc::into_inner(module.library) else { return Ok(()) };
         // SAFETY: a library of this session that nothing names any more; the driver waits for its kernels.
-        self.check(unsafe { self.driver().cuLibraryUnload(module.library) })
+        self.check(unsafe { self.driver().cuLibraryUnload(library) })
     }
 
     pub(super) fn function_get(&mut self, wanted: FunctionGet, rest: &[u8]) -> Result<(), Failure> {

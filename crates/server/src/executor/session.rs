@@ -133,6 +133,7 @@ pub(crate) fn open(
         counter_slot: wanted.counter_slot,
         streams: Streams::default(),
         events: Default::default(),
+        graphs: Default::default(),
         memory,
         modules: Modules::default(),
         virtual_memory: Default::default(),
@@ -323,7 +324,9 @@ impl Session {
 /// Whether a posted command that the driver refuses leaves everything after it as it was. A native program would have got the error from
 /// that very call and gone on. What makes an object or a signal does not fail alone: later commands, and waits, count on it.
 fn fails_alone(opcode: u16) -> bool {
-    opcode == Opcode::Launch as u16
+    [Opcode::Launch, Opcode::GraphLaunch, Opcode::GraphUpload]
+        .map(|alone| alone as u16)
+        .contains(&opcode)
 }
 
 /// What ends a session.

@@ -130,6 +130,10 @@ impl State {
 
     pub(super) fn share_event(&mut self, wanted: EventNumber) -> Result<(), Failure> {
         let handle = self.event(wanted.event)?;
+        // Its graphs would destroy it under the others' hands.
+        if self.events.get(&wanted.event).is_some_and(|event| Arc::strong_count(event) > 1) {
+            return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
+        }
         let token = random_token()?;
         if self.sharing.events.len() >= MAX_SHARED {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
@@ -155,7 +159,7 @@ impl State {
         }
         let found = self.shared_events().get(&wanted.token.words).and_then(Weak::upgrade);
         let event = found.ok_or(INVALID)?;
-        self.events.insert(number, event.0);
+        self.events.insert(number, Arc::new(event.0));
         self.sharing.events.insert(number, event);
         Ok(())
     }
@@ -168,6 +172,11 @@ impl State {
             CUresult::ERROR_NOT_READY => Err(Failure::Cuda(CUresult::ERROR_NOT_READY)),
             other => self.check(other),
         }
+    }
+
+    /// Whether others may have an event.
+    pub(super) fn is_shared_event(&self, number: u32) -> bool {
+        self.sharing.events.contains_key(&number)
     }
 
     /// Gives a shared event up. `true` when others still have it, so that it must not be destroyed.

@@ -4,6 +4,7 @@ use super::Shared;
 use super::array::Arrays;
 use super::context::Context;
 use super::failure::Failure;
+use super::graph::Graphs;
 use super::holding::Holding;
 use super::memory::Memory;
 use super::meter::Meter;
@@ -37,7 +38,8 @@ pub(crate) struct State {
     pub(super) handle: Arc<SessionHandle>,
     pub(super) counter_slot: usize,
     pub(super) streams: Streams,
-    pub(super) events: HashMap<u32, CUevent>,
+    pub(super) events: HashMap<u32, Arc<CUevent>>,
+    pub(super) graphs: Graphs,
     pub(super) memory: Memory,
     pub(super) modules: Modules,
     pub(super) virtual_memory: VirtualMemory,
@@ -138,6 +140,14 @@ impl State {
             Opcode::FunctionAttributes => self.function_attributes(parse(command)?.0),
             Opcode::Launch => parse(command).and_then(|(wanted, rest)| self.launch(wanted, rest)),
             Opcode::OutputTake => self.output_take(),
+            Opcode::GraphCreate => self.graph_create(parse(command)?.0),
+            Opcode::GraphDestroy => self.graph_destroy(parse(command)?.0),
+            Opcode::GraphLaunch => self.graph_launch(parse(command)?.0),
+            Opcode::GraphUpload => self.graph_upload(parse(command)?.0),
+            Opcode::GraphSet => {
+                parse(command).and_then(|(wanted, rest)| self.graph_set(wanted, rest))
+            }
+            Opcode::GraphEnable => self.graph_enable(parse(command)?.0),
             Opcode::LimitGet => self.limit_get(parse(command)?.0),
             Opcode::LimitSet => self.limit_set(parse(command)?.0),
             Opcode::ClusterOccupancy => {

@@ -136,15 +136,16 @@ impl Streams {
         Ok(handle)
     }
 
-    /// Before a launch on slot `slot`: waits while its launches are too far ahead of the device; see [`Backlog`].
-    pub(crate) fn admit_launch(
+    /// Before so many launches on slot `slot`: waits while its launches are too far ahead of the device; see [`Backlog`].
+    pub(crate) fn admit_launches(
         &mut self,
         context: &Context,
         slot: u32,
+        launches: u32,
         given_up: impl Fn() -> bool,
     ) -> Result<(), Failure> {
         match self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
-            Some(stream) => stream.backlog.admit(context, stream.handle, given_up),
+            Some(stream) => stream.backlog.admit(context, stream.handle, launches, given_up),
             None => Ok(()),
         }
     }

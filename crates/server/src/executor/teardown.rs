@@ -24,10 +24,11 @@ impl State {
             self.end_printing(driver);
             self.end_metering();
             self.clear_holding();
+            self.clear_graphs();
             self.end_sharing();
             for (_, event) in self.events.drain() {
                 // SAFETY: a live event of this session whose work has ended.
-                let _ = unsafe { driver.cuEventDestroy_v2(event) };
+                let _ = unsafe { driver.cuEventDestroy_v2(*event) };
             }
             for library in self.modules.take_libraries() {
                 // SAFETY: a live library of this session whose kernels have ended.

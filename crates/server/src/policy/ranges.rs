@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 pub struct Ranges {
     /// First address to first address after.
     ends: BTreeMap<u64, u64>,
+    removals: u64,
 }
 
 impl Ranges {
@@ -28,8 +29,14 @@ impl Ranges {
         let found = self.ends.get(&address).is_some_and(|end| end - address == size_bytes);
         if found {
             self.ends.remove(&address);
+            self.removals += 1;
         }
         found
+    }
+
+    /// How many ranges were removed so far: while this stays, so does what the set contains.
+    pub fn removals(&self) -> u64 {
+        self.removals
     }
 
     /// Whether all of `[address, address + size_bytes)` is in ranges of this set, which may adjoin each other.

@@ -5,8 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use cuda_abi::types::{
     CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END, CUcontext,
-    CUfunction, CUkernel, CUlaunchAttributeID as Id, CUlaunchAttributeValue, CUlaunchConfig,
-    CUresult,
+    CUfunction, CUlaunchAttributeID as Id, CUlaunchAttributeValue, CUlaunchConfig, CUresult,
 };
 
 use super::driver::Driver;
@@ -143,13 +142,6 @@ impl Shape {
     }
 }
 
-/// How the program named the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Named {
-    Function(CUfunction),
-    Kernel(CUkernel),
-}
-
 /// Packed parameters, and where each is for those who ask for pointers.
 #[derive(Debug)]
 pub(crate) struct Parameters {
@@ -162,7 +154,6 @@ pub(crate) struct Parameters {
 #[derive(Debug, Clone)]
 pub(crate) struct KernelWork {
     pub(crate) function: Arc<Function>,
-    pub(crate) named: Named,
     /// The context that it runs in; it says which memory, heap and console the kernel sees.
     owner: Arc<Context>,
     /// As the program gave it.
@@ -190,17 +181,12 @@ impl KernelWork {
         if function.context_id() != owner.id {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        let named = match function.handle == handle {
-            true => Named::Function(handle),
-            false => Named::Kernel(CUkernel(handle.0)),
-        };
         // SAFETY: by the caller's promise.
         let bytes = unsafe { pack(&function.kernel, params, extra)? };
         let parameters = Arc::new(Parameters { bytes, pointers: OnceLock::new() });
         let shape = effective(&function, asked);
         let asked = asked.clone();
-        let work =
-            KernelWork { function, named, owner: owner.clone(), asked, shape, parameters, mask };
+        let work = KernelWork { function, owner: owner.clone(), asked, shape, parameters, mask };
         work.check()?;
         Ok(work)
     }

@@ -12,9 +12,10 @@ use super::kinds::{EventWork, HostWork, MemoryOpsWork, NodeKind};
 use super::memory::{FreeWork, GraphAllocation};
 use crate::api::copy::check as check_copy;
 use crate::api::copy_shapes::Volume;
-use crate::api::driver::Driver;
+use crate::api::driver::{Driver, driver};
 use crate::api::fill;
-use crate::api::kernel_work::{KernelWork, Named, Shape};
+use crate::api::kernel_work::{KernelWork, Shape};
+use crate::api::module_image::Kernel;
 use crate::api::objects::Context;
 use crate::api::{Answer, stream_values};
 use crate::device::transfer::Fill;
@@ -92,15 +93,15 @@ pub(crate) unsafe fn kernel(
     Ok(NodeKind::Kernel(work))
 }
 
-/// A kernel node's parameters; the pointers live as long as the node keeps these parameters.
+/// A kernel node's parameters; the pointers live as long as the node keeps these parameters. The function is named twice where it belongs to a
+/// library: libcudart knows kernels only.
 pub(crate) fn kernel_parameters(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS {
-    let (func, kern) = match work.named {
-        Named::Function(function) => (function, CUkernel::NULL),
-        Named::Kernel(kernel) => (CUfunction::NULL, kernel),
-    };
+    // A kernel shares its settings with its functions.
+    let is_of = |kernel: &Kernel| std::ptr::eq(kernel.settings(), &*work.function.settings);
+    let kernel = driver().ok().and_then(|driver| driver.kernels.find_by(is_of));
     let ([x, y, z], [bx, by, bz]) = (work.asked.grid, work.asked.block);
     CUDA_KERNEL_NODE_PARAMS {
-        func,
+        func: work.function.handle,
         gridDimX: x,
         gridDimY: y,
         gridDimZ: z,
@@ -110,17 +111,16 @@ pub(crate) fn kernel_parameters(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS {
         sharedMemBytes: work.asked.dynamic_shared_bytes,
         kernelParams: work.parameter_pointers(),
         extra: std::ptr::null_mut(),
-        kern,
+        kern: kernel.map_or(CUkernel::NULL, |kernel| kernel.handle),
         ctx: work.context(),
     }
 }
 
-/// A kernel node's parameters in version 1, which knows functions only: a kernel's handle stands for one.
+/// A kernel node's parameters in version 1, which knows functions only.
 pub(crate) fn kernel_parameters_v1(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS_v1 {
     let v2 = kernel_parameters(work);
-    let func = if v2.func.is_null() { CUfunction(v2.kern.0) } else { v2.func };
     CUDA_KERNEL_NODE_PARAMS_v1 {
-        func,
+        func: v2.func,
         gridDimX: v2.gridDimX,
         gridDimY: v2.gridDimY,
         gridDimZ: v2.gridDimZ,

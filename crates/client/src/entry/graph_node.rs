@@ -1,0 +1,434 @@
+//! Nodes: adding them to graphs, their parameters, and the same parameters in executable graphs.
+
+use super::graph::add_node;
+use super::launch::node_attribute;
+use crate::client::{Client, run};
+use crate::current;
+use crate::graph::{HostWork, KernelWork, NodeKind, params, set};
+use crate::session::Result;
+use cuda_abi::types::*;
+use link::wire::command::LaunchAttribute;
+use zerocopy::{FromBytes, IntoBytes};
+
+const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// Reads a structure of the caller's; null is CUDA_ERROR_INVALID_VALUE.
+///
+/// # Safety
+/// A pointer that is not null is valid.
+unsafe fn read<T: Copy>(pointer: *const T) -> Result<T> {
+    super::not_null(pointer)?;
+    // SAFETY: not null; the caller's promise.
+    Ok(unsafe { pointer.read() })
+}
+
+/// Declares the four functions of a kind of node whose parameters come by pointer: add, get, set, and set in an executable graph.
+macro_rules! node_functions {
+    ($($add:ident, $get:ident, $set:ident, $set_executable:ident: $ty:ty,
+        |$client:ident, $asked:ident, $before:ident| $make:expr, $kind:ident => $show:expr;)*) => {$(
+        pub(crate) unsafe fn $add(
+            phGraphNode: *mut CUgraphNode,
+            hGraph: CUgraph,
+            dependencies: *const CUgraphNode,
+            numDependencies: usize,
+            nodeParams: *const $ty,
+        ) -> CUresult {
+            run(|$client| {
+                current::context()?;
+                let $before: Option<&NodeKind> = None;
+                let _ = $before;
+                // SAFETY: the caller's structure and arrays.
+                unsafe {
+                    let $asked = &read(nodeParams)?;
+                    let after = (dependencies, core::ptr::null(), numDependencies);
+                    add_node($client, hGraph, phGraphNode, after, || $make)
+                }
+            })
+        }
+
+        pub(crate) unsafe fn $get(hNode: CUgraphNode, nodeParams: *mut $ty) -> CUresult {
+            run(|client| {
+                let NodeKind::$kind(work) = &client.graph_of(hNode)?.kind(hNode)? else {
+                    return Err(INVALID);
+                };
+                put!(nodeParams, $show(work));
+                Ok(())
+            })
+        }
+
+        pub(crate) unsafe fn $set(hNode: CUgraphNode, nodeParams: *const $ty) -> CUresult {
+            run(|$client| {
+                let graph = $client.graph_of(hNode)?;
+                let before = graph.kind(hNode)?;
+                let $before = Some(&before);
+                let _ = $before;
+                // SAFETY: the caller's structure.
+                let kind = unsafe {
+                    let $asked = &read(nodeParams)?;
+                    $make?
+                };
+                graph.set_kind(hNode, kind)
+            })
+        }
+
+        pub(crate) unsafe fn $set_executable(
+            hGraphExec: CUgraphExec,
+            hNode: CUgraphNode,
+            nodeParams: *const $ty,
+        ) -> CUresult {
+            run(|$client| {
+                let executable = $client.executable(hGraphExec)?;
+                let before = $client.graph_of(hNode)?.kind(hNode)?;
+                let $before = Some(&before);
+                let _ = $before;
+                // SAFETY: the caller's structure.
+                let kind = unsafe {
+                    let $asked = &read(nodeParams)?;
+                    $make?
+                };
+                set($client, &executable, hNode, kind)
+            })
+        }
+    )*};
+}
+
+node_functions! {
+    cuGraphAddKernelNode, cuGraphKernelNodeGetParams, cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams: CUDA_KERNEL_NODE_PARAMS_v1,
+        |client, asked, before| params::kernel(client, &params::kernel_v1(asked), before), Kernel => params::kernel_parameters_v1;
+    cuGraphAddKernelNode_v2, cuGraphKernelNodeGetParams_v2, cuGraphKernelNodeSetParams_v2, cuGraphExecKernelNodeSetParams_v2: CUDA_KERNEL_NODE_PARAMS,
+        |client, asked, before| params::kernel(client, asked, before), Kernel => params::kernel_parameters;
+    cuGraphAddHostNode, cuGraphHostNodeGetParams, cuGraphHostNodeSetParams, cuGraphExecHostNodeSetParams: CUDA_HOST_NODE_PARAMS,
+        |client, asked, before| HostWork::new(asked.fn_, asked.userData).map(NodeKind::Host), Host => params::host_parameters;
+}
+
+/// Declares the four functions of a kind of node whose parameters come with a context where it is added and where an executable graph is changed.
+macro_rules! node_functions_with_context {
+    ($($add:ident, $get:ident, $set:ident, $set_executable:ident: $ty:ty, $make:path, $kind:ident => $show:path;)*) => {$(
+        pub(crate) unsafe fn $add(
+            phGraphNode: *mut CUgraphNode,
+            hGraph: CUgraph,
+            dependencies: *const CUgraphNode,
+            numDependencies: usize,
+            nodeParams: *const $ty,
+            ctx: CUcontext,
+        ) -> CUresult {
+            run(|client| {
+                // SAFETY: the caller's structure and arrays.
+                unsafe {
+                    let asked = &read(nodeParams)?;
+                    let after = (dependencies, core::ptr::null(), numDependencies);
+                    add_node(client, hGraph, phGraphNode, after, || $make(client, asked, ctx))
+                }
+            })
+        }
+
+        pub(crate) unsafe fn $get(hNode: CUgraphNode, nodeParams: *mut $ty) -> CUresult {
+            run(|client| {
+                let NodeKind::$kind(work) = &client.graph_of(hNode)?.kind(hNode)? else {
+                    return Err(INVALID);
+                };
+                put!(nodeParams, $show(work));
+                Ok(())
+            })
+        }
+
+        pub(crate) unsafe fn $set(hNode: CUgraphNode, nodeParams: *const $ty) -> CUresult {
+            run(|client| {
+                // SAFETY: the caller's structure.
+                let asked = &unsafe { read(nodeParams) }?;
+                let graph = client.graph_of(hNode)?;
+                graph.set_kind(hNode, $make(client, asked, CUcontext::NULL)?)
+            })
+        }
+
+        pub(crate) unsafe fn $set_executable(
+            hGraphExec: CUgraphExec,
+            hNode: CUgraphNode,
+            nodeParams: *const $ty,
+            ctx: CUcontext,
+        ) -> CUresult {
+            run(|client| {
+                let executable = client.executable(hGraphExec)?;
+                client.graph_of(hNode)?;
+                // SAFETY: the caller's structure.
+                let asked = &unsafe { read(nodeParams) }?;
+                set(client, &executable, hNode, $make(client, asked, ctx)?)
+            })
+        }
+    )*};
+}
+
+node_functions_with_context! {
+    cuGraphAddMemcpyNode, cuGraphMemcpyNodeGetParams, cuGraphMemcpyNodeSetParams, cuGraphExecMemcpyNodeSetParams: CUDA_MEMCPY3D,
+        params::memcpy, Memcpy => params::memcpy_parameters;
+    cuGraphAddMemsetNode, cuGraphMemsetNodeGetParams, cuGraphMemsetNodeSetParams, cuGraphExecMemsetNodeSetParams: CUDA_MEMSET_NODE_PARAMS,
+        params::memset, Memset => params::memset_parameters;
+}
+
+/// Declares the four functions of a kind of node that names an event.
+macro_rules! event_functions {
+    ($($add:ident, $get:ident, $set:ident, $set_executable:ident: $make:path, $kind:ident;)*) => {$(
+        pub(crate) unsafe fn $add(
+            phGraphNode: *mut CUgraphNode,
+            hGraph: CUgraph,
+            dependencies: *const CUgraphNode,
+            numDependencies: usize,
+            event: CUevent,
+        ) -> CUresult {
+            run(|client| {
+                let after = (dependencies, core::ptr::null(), numDependencies);
+                // SAFETY: the caller's arrays.
+                unsafe { add_node(client, hGraph, phGraphNode, after, || $make(client, event)) }
+            })
+        }
+
+        pub(crate) unsafe fn $get(hNode: CUgraphNode, event_out: *mut CUevent) -> CUresult {
+            run(|client| {
+                let NodeKind::$kind(event) = &client.graph_of(hNode)?.kind(hNode)? else {
+                    return Err(INVALID);
+                };
+                put!(event_out, CUevent(event.token));
+                Ok(())
+            })
+        }
+
+        pub(crate) unsafe fn $set(hNode: CUgraphNode, event: CUevent) -> CUresult {
+            run(|client| client.graph_of(hNode)?.set_kind(hNode, $make(client, event)?))
+        }
+
+        pub(crate) unsafe fn $set_executable(
+            hGraphExec: CUgraphExec,
+            hNode: CUgraphNode,
+            event: CUevent,
+        ) -> CUresult {
+            run(|client| {
+                let executable = client.executable(hGraphExec)?;
+                set(client, &executable, hNode, $make(client, event)?)
+            })
+        }
+    )*};
+}
+
+event_functions! {
+    cuGraphAddEventRecordNode, cuGraphEventRecordNodeGetEvent, cuGraphEventRecordNodeSetEvent, cuGraphExecEventRecordNodeSetEvent:
+        params::event_record, EventRecord;
+    cuGraphAddEventWaitNode, cuGraphEventWaitNodeGetEvent, cuGraphEventWaitNodeSetEvent, cuGraphExecEventWaitNodeSetEvent:
+        params::event_wait, EventWait;
+}
+
+pub(crate) unsafe fn cuGraphAddEmptyNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+) -> CUresult {
+    run(|client| {
+        let after = (dependencies, core::ptr::null(), numDependencies);
+        // SAFETY: the caller's arrays.
+        unsafe { add_node(client, hGraph, phGraphNode, after, || Ok(NodeKind::Empty)) }
+    })
+}
+
+pub(crate) unsafe fn cuGraphAddChildGraphNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    childGraph: CUgraph,
+) -> CUresult {
+    run(|client| {
+        let inner = client.graph(childGraph)?;
+        let make = || inner.duplicate(client).map(NodeKind::Child);
+        let after = (dependencies, core::ptr::null(), numDependencies);
+        // SAFETY: the caller's arrays.
+        unsafe { add_node(client, hGraph, phGraphNode, after, make) }
+    })
+}
+
+pub(crate) unsafe fn cuGraphChildGraphNodeGetGraph(
+    hNode: CUgraphNode,
+    phGraph: *mut CUgraph,
+) -> CUresult {
+    run(|client| {
+        let NodeKind::Child(inner) = client.graph_of(hNode)?.kind(hNode)? else {
+            return Err(INVALID);
+        };
+        put!(phGraph, inner.handle);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    childGraph: CUgraph,
+) -> CUresult {
+    run(|client| {
+        let executable = client.executable(hGraphExec)?;
+        set(client, &executable, hNode, NodeKind::Child(client.graph(childGraph)?))
+    })
+}
+
+pub(crate) unsafe fn cuGraphAddMemAllocNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    nodeParams: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> CUresult {
+    run(|client| {
+        // SAFETY: the caller's structure and arrays.
+        unsafe {
+            let mut asked = read(nodeParams)?;
+            let (kind, address) = params::allocation(client, &asked.poolProps, asked.bytesize)?;
+            let after = (dependencies, core::ptr::null(), numDependencies);
+            let added = add_node(client, hGraph, phGraphNode, after, || Ok(kind));
+            if added.is_err() {
+                client.graphs.memory.collect(client);
+            }
+            added?;
+            asked.dptr = address;
+            nodeParams.write(asked);
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuGraphMemAllocNodeGetParams(
+    hNode: CUgraphNode,
+    params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> CUresult {
+    run(|client| {
+        let NodeKind::MemAlloc(memory) = client.graph_of(hNode)?.kind(hNode)? else {
+            return Err(INVALID);
+        };
+        put!(params_out, memory.parameters());
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuGraphAddMemFreeNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    dptr: CUdeviceptr,
+) -> CUresult {
+    run(|client| {
+        let after = (dependencies, core::ptr::null(), numDependencies);
+        let make = || client.graphs.memory.at(dptr).map(NodeKind::MemFree);
+        // SAFETY: the caller's arrays.
+        unsafe { add_node(client, hGraph, phGraphNode, after, make) }
+    })
+}
+
+pub(crate) unsafe fn cuGraphMemFreeNodeGetParams(
+    hNode: CUgraphNode,
+    dptr_out: *mut CUdeviceptr,
+) -> CUresult {
+    run(|client| {
+        let NodeKind::MemFree(memory) = client.graph_of(hNode)?.kind(hNode)? else {
+            return Err(INVALID);
+        };
+        put!(dptr_out, memory.address);
+        Ok(())
+    })
+}
+
+/// New parameters for a node: of its own kind, and of one whose parameters can change.
+///
+/// # Safety
+/// `asked` and what it points to are as the type that it states demands.
+unsafe fn for_update(
+    client: &Client,
+    before: &NodeKind,
+    asked: *mut CUgraphNodeParams,
+) -> Result<NodeKind> {
+    // SAFETY: the caller's promise.
+    let mut asked = unsafe { read(asked) }?;
+    let is_fixed = matches!(before, NodeKind::MemAlloc(_) | NodeKind::MemFree(_) | NodeKind::Empty);
+    if is_fixed || asked.type_ != before.type_code() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { params::any(client, &mut asked, Some(before)) }
+}
+
+pub(crate) unsafe fn cuGraphNodeSetParams(
+    hNode: CUgraphNode,
+    nodeParams: *mut CUgraphNodeParams,
+) -> CUresult {
+    run(|client| {
+        let graph = client.graph_of(hNode)?;
+        // SAFETY: the caller's structure.
+        let kind = unsafe { for_update(client, &graph.kind(hNode)?, nodeParams) }?;
+        graph.set_kind(hNode, kind)
+    })
+}
+
+pub(crate) unsafe fn cuGraphExecNodeSetParams(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    nodeParams: *mut CUgraphNodeParams,
+) -> CUresult {
+    run(|client| {
+        let executable = client.executable(hGraphExec)?;
+        let before = client.graph_of(hNode)?.kind(hNode)?;
+        // SAFETY: the caller's structure.
+        let kind = unsafe { for_update(client, &before, nodeParams) }?;
+        set(client, &executable, hNode, kind)
+    })
+}
+
+fn kernel_of(client: &Client, node: CUgraphNode) -> Result<KernelWork> {
+    match client.graph_of(node)?.kind(node)? {
+        NodeKind::Kernel(work) => Ok(work),
+        _ => Err(INVALID),
+    }
+}
+
+pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
+    hNode: CUgraphNode,
+    attr: CUkernelNodeAttrID,
+    value: *const CUkernelNodeAttrValue,
+) -> CUresult {
+    const { assert!(size_of::<CUkernelNodeAttrValue>() == size_of::<[u64; 8]>()) };
+    run(|client| {
+        let mut work = kernel_of(client, hNode)?;
+        // SAFETY: the caller's value: 64 bytes, which need not all be initialised by a careless program, but are mapped.
+        let bytes = unsafe { read(value.cast::<[u8; 64]>()) }?;
+        let value = <[u64; 8]>::read_from_bytes(&bytes).map_err(|_| INVALID)?;
+        let attribute = LaunchAttribute { id: attr.0, reserved: 0, value };
+        work.set_attribute(node_attribute(attribute)?);
+        client.graph_of(hNode)?.set_kind(hNode, NodeKind::Kernel(work))
+    })
+}
+
+pub(crate) unsafe fn cuGraphKernelNodeGetAttribute(
+    hNode: CUgraphNode,
+    attr: CUkernelNodeAttrID,
+    value_out: *mut CUkernelNodeAttrValue,
+) -> CUresult {
+    run(|client| {
+        let work = kernel_of(client, hNode)?;
+        if attr.0 == 0 || attr.0 >= CUlaunchAttributeID::MAX.0 {
+            return Err(INVALID);
+        }
+        let value = work.attribute(attr.0).map_or([0; 8], |attribute| attribute.value);
+        let mut bytes = [0u8; 64];
+        bytes.copy_from_slice(value.as_bytes());
+        put!(value_out.cast::<[u8; 64]>(), bytes);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuGraphKernelNodeCopyAttributes(
+    dst: CUgraphNode,
+    src: CUgraphNode,
+) -> CUresult {
+    run(|client| {
+        let (mut work, from) = (kernel_of(client, dst)?, kernel_of(client, src)?);
+        work.attributes = from.attributes;
+        client.graph_of(dst)?.set_kind(dst, NodeKind::Kernel(work))
+    })
+}

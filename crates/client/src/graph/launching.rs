@@ -1,0 +1,253 @@
+//! Launches of executable graphs.
+//!
+//! One segment without host work is one posted command. Otherwise the stream's later work is held by a gate, as behind any host function; the thread
+//! that runs host functions posts the next segment itself when it has done a segment's host work, before it lowers the gate. Meanwhile the
+//! executable graph is neither changed nor launched again: who wants to waits.
+
+use super::executable::{AUTO_FREE_ON_LAUNCH, Executable, State};
+use super::kinds::NodeKind;
+use super::memory::GraphMemory;
+use super::plan::HostAction;
+use crate::backend::Backend;
+use crate::callbacks::{Lane, Turn};
+use crate::client::{Client, Launches};
+use crate::events::Event;
+use crate::session::{Result, Session};
+use crate::stream::Target;
+use cuda_abi::types::CUresult;
+use link::wire::command::Opcode;
+use link::wire::graph::{GraphLaunch, GraphUpload};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What a launch does, segment by segment.
+pub(super) type Run = Arc<[RunSegment]>;
+
+/// One segment, as far as launches are concerned.
+pub(super) struct RunSegment {
+    graph: Option<u32>,
+    /// Events that its graph records.
+    records: Vec<Arc<Event>>,
+    prints: bool,
+    host: Vec<HostAction>,
+}
+
+/// Whether a launch has segments that were not posted.
+#[derive(Default)]
+pub(super) struct Chain {
+    is_running: Mutex<bool>,
+    ended: Condvar,
+}
+
+/// Ends its chain when it is dropped.
+struct ChainEnd(Arc<Chain>);
+
+impl Chain {
+    /// Waits until all segments of the last launch were posted.
+    pub(super) fn wait(&self, session: &Session) -> Result {
+        let mut is_running = self.is_running.lock().unwrap_or_else(PoisonError::into_inner);
+        while *is_running {
+            session.check()?;
+            let waited = self.ended.wait_timeout(is_running, CHECK_INTERVAL);
+            is_running = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    fn set(&self, is_running: bool) {
+        *self.is_running.lock().unwrap_or_else(PoisonError::into_inner) = is_running;
+        self.ended.notify_all();
+    }
+}
+
+impl Drop for ChainEnd {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+/// Where a launch goes.
+#[derive(Clone, Copy)]
+struct Place {
+    backend: &'static Backend,
+    lane: Lane,
+}
+
+impl State {
+    /// What a launch does, made afresh after a change.
+    fn run(&mut self) -> Run {
+        if let Some(run) = &self.run {
+            return Arc::clone(run);
+        }
+        let segments = self.plan.segments.iter().enumerate();
+        let run: Run = segments
+            .map(|(index, segment)| {
+                let kinds = || {
+                    segment
+                        .device
+                        .iter()
+                        .filter(|&&step| self.steps[step].is_enabled)
+                        .map(|&step| &self.steps[step].kind)
+                };
+                let records = kinds().filter_map(|kind| match kind {
+                    NodeKind::EventRecord(event) => Some(Arc::clone(event)),
+                    _ => None,
+                });
+                let prints = |kind: &NodeKind| matches!(kind, NodeKind::Kernel(work) if work.function.prints);
+                RunSegment {
+                    graph: self.numbers[index],
+                    records: records.collect(),
+                    prints: kinds().any(prints),
+                    host: self.plan.host_work(&self.steps, index),
+                }
+            })
+            .collect();
+        self.run = Some(Arc::clone(&run));
+        run
+    }
+
+    /// Which memory a launch leaves allocated or freed. What an earlier launch left is freed first if the flags say so, else the launch is refused.
+    fn memory_after(&self, flags: u64) -> Result<Vec<(Arc<GraphMemory>, bool)>> {
+        let mut outcome: Vec<(Arc<GraphMemory>, bool)> = Vec::new();
+        for step in &self.steps {
+            let (memory, is_live) = match &step.kind {
+                NodeKind::MemAlloc(memory) => (memory, true),
+                NodeKind::MemFree(memory) => (memory, false),
+                _ => continue,
+            };
+            let place = outcome.iter().position(|(other, _)| Arc::ptr_eq(other, memory));
+            let was_live = place.map_or_else(|| memory.is_live(), |place| outcome[place].1);
+            let is_left = was_live && is_live && flags & AUTO_FREE_ON_LAUNCH == 0;
+            if is_left || (!was_live && !is_live) {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            match place {
+                Some(place) => outcome[place].1 = is_live,
+                None => outcome.push((Arc::clone(memory), is_live)),
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+impl Executable {
+    /// Launches it into a stream of its own device.
+    pub(crate) fn launch(&self, client: &Client, target: &Target) -> Result {
+        self.check_place(target)?;
+        let mut state = loop {
+            self.chain.wait(&self.backend.session)?;
+            target.pass_gates()?;
+            let state = self.lock();
+            if !*self.chain.is_running.lock().unwrap_or_else(PoisonError::into_inner) {
+                break state;
+            }
+        };
+        let memory = state.memory_after(self.flags)?;
+        let run = state.run();
+        let place = Place { backend: self.backend, lane: target.lane() };
+        let last = run.len().saturating_sub(1);
+        let chain = match run.iter().position(|segment| !segment.host.is_empty()) {
+            Some(first) if first < last => {
+                for event in run[first + 1..].iter().flat_map(|segment| &segment.records) {
+                    event.will_be_recorded(place.lane.slot, place.lane.ordered);
+                }
+                self.chain.set(true);
+                Some(ChainEnd(Arc::clone(&self.chain)))
+            }
+            _ => None,
+        };
+        place.post_from(&run, 0, chain, Turn::Last)?;
+        for (memory, is_live) in memory {
+            memory.set_live(is_live);
+            client.graphs.memory.note(memory.context.device);
+        }
+        drop(state);
+        match client.launches {
+            Launches::Asynchronous => Ok(()),
+            Launches::Blocking => {
+                target.synchronize()?;
+                target.backend.session.verdict()
+            }
+        }
+    }
+
+    fn check_place(&self, target: &Target) -> Result {
+        if self.context.token != target.context.token {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        if self.id != target.id {
+            return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
+        }
+        Ok(())
+    }
+
+    /// Makes the next launch cheaper.
+    pub(crate) fn upload(&self, target: &Target) -> Result {
+        self.check_place(target)?;
+        self.chain.wait(&self.backend.session)?;
+        let state = self.lock();
+        match state.numbers.first().copied().flatten() {
+            None => self.backend.session.check(),
+            Some(graph) => {
+                let body = GraphUpload { graph, stream: target.slot };
+                target.post(Opcode::GraphUpload, &body).map(drop)
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Posts segments up to the next host work, and has that and the rest done in its `turn`.
+    fn post_from(self, run: &Run, mut index: usize, chain: Option<ChainEnd>, turn: Turn) -> Result {
+        let Self { backend, lane: Lane { id, slot, .. } } = self;
+        while let Some(segment) = run.get(index) {
+            if let Some(graph) = segment.graph {
+                let body = GraphLaunch { graph, stream: slot };
+                let parts = [body.as_bytes()];
+                backend.session.mirrors().push(&backend.session, id, slot)?;
+                let mark = backend.session.post_work(id, slot, Opcode::GraphLaunch, &parts)?;
+                if segment.prints {
+                    backend.session.output().expect();
+                }
+                segment.records.iter().for_each(|event| event.was_recorded(mark));
+            }
+            if !segment.host.is_empty() {
+                return self.continue_after(Arc::clone(run), index, chain, turn);
+            }
+            index += 1;
+        }
+        match turn {
+            Turn::Last => Ok(()),
+            Turn::Next => backend.callbacks.settle(backend, self.lane),
+        }
+    }
+
+    fn continue_after(self, run: Run, index: usize, chain: Option<ChainEnd>, turn: Turn) -> Result {
+        let function = move |outcome: Result| {
+            if outcome.is_err() {
+                return;
+            }
+            run[index].host.iter().for_each(HostAction::act);
+            // A post fails with the session, which every later call reports.
+            let _ = self.post_from(&run, index + 1, chain, Turn::Next);
+        };
+        let Self { backend, lane } = self;
+        backend.callbacks.continue_after(backend, lane, turn, Box::new(function))
+    }
+}
+
+impl HostAction {
+    fn act(&self) {
+        match self {
+            Self::Call(work) => work.call(),
+            // SAFETY: one end is the program's memory, which it keeps valid for launches of the graph; the other is the program's too, or
+            // a bounce buffer as long as the copy, which lives as long as the executable graph.
+            Self::Copy { to, from, extent } => unsafe {
+                crate::copy::copy_here(*to, *from, *extent);
+            },
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Node parameters in C's structures: read into [`NodeKind`]s, and written from them.
+
+use super::kinds::{CopyWork, HostWork, KernelWork, MemsetWork, NodeKind};
+use crate::client::Client;
+use crate::context::Context;
+use crate::copy::{End, Extent};
+use crate::current;
+use crate::entry::copied_volume;
+use crate::events;
+use crate::launch::{Configuration, prepare};
+use crate::memory::{Pattern, Rows, check_fill};
+use crate::session::Result;
+use cuda_abi::types::{
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
+    CUDA_KERNEL_NODE_PARAMS_v3, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr,
+    CUevent, CUfunction, CUgraphNodeParams, CUgraphNodeType, CUkernel, CUmemAllocationHandleType,
+    CUmemPoolProps, CUmemorytype, CUresult, CUstream,
+};
+use std::sync::Arc;
+
+/// Version 2 of a kernel node's parameters, from version 1.
+pub(crate) fn kernel_v1(v1: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS {
+    CUDA_KERNEL_NODE_PARAMS {
+        func: v1.func,
+        gridDimX: v1.gridDimX,
+        gridDimY: v1.gridDimY,
+        gridDimZ: v1.gridDimZ,
+        blockDimX: v1.blockDimX,
+        blockDimY: v1.blockDimY,
+        blockDimZ: v1.blockDimZ,
+        sharedMemBytes: v1.sharedMemBytes,
+        kernelParams: v1.kernelParams,
+        extra: v1.extra,
+        kern: CUkernel::NULL,
+        ctx: CUcontext::NULL,
+    }
+}
+
+fn kernel_v3(v3: &CUDA_KERNEL_NODE_PARAMS_v3) -> CUDA_KERNEL_NODE_PARAMS {
+    CUDA_KERNEL_NODE_PARAMS {
+        func: v3.func,
+        gridDimX: v3.gridDimX,
+        gridDimY: v3.gridDimY,
+        gridDimZ: v3.gridDimZ,
+        blockDimX: v3.blockDimX,
+        blockDimY: v3.blockDimY,
+        blockDimZ: v3.blockDimZ,
+        sharedMemBytes: v3.sharedMemBytes,
+        kernelParams: v3.kernelParams,
+        extra: v3.extra,
+        kern: v3.kern,
+        ctx: v3.ctx,
+    }
+}
+
+/// The context that a node names; the current one if it names none.
+fn context_or(client: &Client, asked: CUcontext) -> Result<Arc<Context>> {
+    if asked.is_null() { current::context() } else { client.context(asked.0) }
+}
+
+/// A kernel node. A `CUfunction` runs in its own context, a `CUkernel` in `ctx`, or in the current one. Attributes of `before`, the node's
+/// earlier parameters, stay.
+///
+/// # Safety
+/// The parameters' pointers are as `cuLaunchKernel` demands.
+pub(crate) unsafe fn kernel(
+    client: &Client,
+    asked: &CUDA_KERNEL_NODE_PARAMS,
+    before: Option<&NodeKind>,
+) -> Result<NodeKind> {
+    let attributes = match before {
+        Some(NodeKind::Kernel(work)) => work.attributes.clone(),
+        _ => Vec::new(),
+    };
+    let configuration = Configuration {
+        grid: [asked.gridDimX, asked.gridDimY, asked.gridDimZ],
+        block: [asked.blockDimX, asked.blockDimY, asked.blockDimZ],
+        dynamic_shared_bytes: asked.sharedMemBytes,
+        stream: CUstream::LEGACY,
+        attributes: &attributes,
+    };
+    let handle = if asked.func.is_null() { asked.kern.0 } else { asked.func.0 };
+    let context = match client.functions.get(handle) {
+        Some(function) => Arc::clone(&function.context),
+        None => context_or(client, asked.ctx)?,
+    };
+    let mut packed = Vec::new();
+    // SAFETY: by the caller's promise.
+    let function = unsafe {
+        let (parameters, extra) = (asked.kernelParams, asked.extra);
+        prepare(client, &context, handle, &configuration, parameters, extra, &mut packed)?
+    };
+    Ok(NodeKind::Kernel(KernelWork::new(function, &configuration, &packed)))
+}
+
+/// A kernel node's parameters; the pointers live as long as the node keeps these parameters. The function is named twice: libcudart knows
+/// kernels of libraries only.
+pub(crate) fn kernel_parameters(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS {
+    let ([x, y, z], [bx, by, bz]) = (work.grid, work.block);
+    CUDA_KERNEL_NODE_PARAMS {
+        func: CUfunction(work.function.token),
+        gridDimX: x,
+        gridDimY: y,
+        gridDimZ: z,
+        blockDimX: bx,
+        blockDimY: by,
+        blockDimZ: bz,
+        sharedMemBytes: work.dynamic_shared_bytes,
+        kernelParams: work.parameter_pointers(),
+        extra: core::ptr::null_mut(),
+        kern: CUkernel(work.function.kernel.get().copied().unwrap_or(0)),
+        ctx: work.function.context.handle(),
+    }
+}
+
+/// A kernel node's parameters in version 1, which knows functions only.
+pub(crate) fn kernel_parameters_v1(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS_v1 {
+    let v2 = kernel_parameters(work);
+    CUDA_KERNEL_NODE_PARAMS_v1 {
+        func: v2.func,
+        gridDimX: v2.gridDimX,
+        gridDimY: v2.gridDimY,
+        gridDimZ: v2.gridDimZ,
+        blockDimX: v2.blockDimX,
+        blockDimY: v2.blockDimY,
+        blockDimZ: v2.blockDimZ,
+        sharedMemBytes: v2.sharedMemBytes,
+        kernelParams: v2.kernelParams,
+        extra: v2.extra,
+    }
+}
+
+/// A copy node.
+pub(crate) fn memcpy(client: &Client, asked: &CUDA_MEMCPY3D, ctx: CUcontext) -> Result<NodeKind> {
+    context_or(client, ctx)?;
+    let (to, from, extent) = copied_volume(asked)?;
+    if extent.is_empty() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    copy_work(client, to, from, extent).map(NodeKind::Memcpy)
+}
+
+/// A copy between checked ends.
+pub(crate) fn copy_work(client: &Client, to: End, from: End, extent: Extent) -> Result<CopyWork> {
+    let reaches = crate::copy::reaches(client, to, from, extent)?;
+    let is_host = [reaches[0].is_host(), reaches[1].is_host()];
+    Ok(CopyWork { to, from, extent: extent.joined(to, from), is_host })
+}
+
+/// A copy node's parameters.
+pub(crate) fn memcpy_parameters(work: &CopyWork) -> CUDA_MEMCPY3D {
+    let CopyWork { to, from, extent, is_host } = *work;
+    let mut copy = CUDA_MEMCPY3D {
+        WidthInBytes: extent.width_bytes as usize,
+        Height: extent.height as usize,
+        Depth: extent.depth as usize,
+        ..Default::default()
+    };
+    let kind = |is_host| if is_host { CUmemorytype::HOST } else { CUmemorytype::DEVICE };
+    let rows = |end: End| match end.pitch_bytes {
+        0 => extent.height,
+        pitch => end.slice_bytes.checked_div(pitch).unwrap_or(0).max(extent.height),
+    };
+    (copy.dstMemoryType, copy.srcMemoryType) = (kind(is_host[0]), kind(is_host[1]));
+    (copy.dstPitch, copy.srcPitch) = (to.pitch_bytes as usize, from.pitch_bytes as usize);
+    (copy.dstHeight, copy.srcHeight) = (rows(to) as usize, rows(from) as usize);
+    match is_host[0] {
+        true => copy.dstHost = core::ptr::with_exposed_provenance_mut(to.address as usize),
+        false => copy.dstDevice = to.address,
+    }
+    match is_host[1] {
+        true => copy.srcHost = core::ptr::with_exposed_provenance(from.address as usize),
+        false => copy.srcDevice = from.address,
+    }
+    copy
+}
+
+/// A fill node.
+pub(crate) fn memset(
+    client: &Client,
+    asked: &CUDA_MEMSET_NODE_PARAMS,
+    ctx: CUcontext,
+) -> Result<NodeKind> {
+    context_or(client, ctx)?;
+    if asked.width == 0 || asked.height == 0 || !matches!(asked.elementSize, 1 | 2 | 4) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let rows = Rows {
+        address: asked.dst,
+        pitch_bytes: asked.pitch as u64,
+        width: asked.width as u64,
+        height: asked.height as u64,
+    };
+    let pattern = Pattern { element_bytes: asked.elementSize, value: asked.value };
+    check_fill(client, rows, pattern)?;
+    Ok(NodeKind::Memset(MemsetWork { rows, pattern }))
+}
+
+/// A fill node's parameters.
+pub(crate) fn memset_parameters(work: &MemsetWork) -> CUDA_MEMSET_NODE_PARAMS {
+    CUDA_MEMSET_NODE_PARAMS {
+        dst: work.rows.address,
+        pitch: work.rows.pitch_bytes as usize,
+        value: work.pattern.value,
+        elementSize: work.pattern.element_bytes,
+        width: work.rows.width as usize,
+        height: work.rows.height as usize,
+    }
+}
+
+/// A host node's parameters.
+pub(crate) fn host_parameters(work: &HostWork) -> CUDA_HOST_NODE_PARAMS {
+    let user_data = core::ptr::with_exposed_provenance_mut(work.user_data);
+    CUDA_HOST_NODE_PARAMS { fn_: Some(work.function), userData: user_data }
+}
+
+/// A node that records an event.
+pub(crate) fn event_record(client: &Client, event: CUevent) -> Result<NodeKind> {
+    named_event(client, event).map(NodeKind::EventRecord)
+}
+
+/// A node that waits for an event.
+pub(crate) fn event_wait(client: &Client, event: CUevent) -> Result<NodeKind> {
+    named_event(client, event).map(NodeKind::EventWait)
+}
+
+fn named_event(client: &Client, event: CUevent) -> Result<Arc<events::Event>> {
+    events::get(client, event).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+/// A node that allocates memory in the current context, and the memory's address. Memory that other processes see is absent (801).
+pub(crate) fn allocation(
+    client: &Client,
+    pool: &CUmemPoolProps,
+    size_bytes: usize,
+) -> Result<(NodeKind, CUdeviceptr)> {
+    let context = current::context()?;
+    client.device(pool.location.id)?;
+    if pool.handleTypes != CUmemAllocationHandleType::NONE || pool.location.id != context.device {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    if size_bytes == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let memory = client.graphs.memory.allocate(client, &context, size_bytes as u64)?;
+    let address = memory.address;
+    Ok((NodeKind::MemAlloc(memory), address))
+}
+
+/// A node of any kind, from the structure that is for all kinds. What the driver fills in goes back into `asked`.
+///
+/// # Safety
+/// The pointers of the member that the type selects are as its own function demands.
+pub(crate) unsafe fn any(
+    client: &Client,
+    asked: &mut CUgraphNodeParams,
+    before: Option<&NodeKind>,
+) -> Result<NodeKind> {
+    if asked.reserved0 != [0; 3] || asked.reserved2 != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the type says which member the caller filled in; all are plain data.
+    unsafe {
+        let members = &mut asked.anonymous;
+        match asked.type_ {
+            CUgraphNodeType::KERNEL => kernel(client, &kernel_v3(&members.kernel), before),
+            CUgraphNodeType::MEMCPY => {
+                memcpy(client, &members.memcpy.copyParams, members.memcpy.copyCtx)
+            }
+            CUgraphNodeType::MEMSET => {
+                let v2 = members.memset;
+                let v1 = CUDA_MEMSET_NODE_PARAMS {
+                    dst: v2.dst,
+                    pitch: v2.pitch,
+                    value: v2.value,
+                    elementSize: v2.elementSize,
+                    width: v2.width,
+                    height: v2.height,
+                };
+                memset(client, &v1, v2.ctx)
+            }
+            CUgraphNodeType::HOST => {
+                HostWork::new(members.host.fn_, members.host.userData).map(NodeKind::Host)
+            }
+            CUgraphNodeType::GRAPH => {
+                let inner = client.graph(members.graph.graph)?;
+                match members.graph.ownership.0 {
+                    0 => inner.duplicate(client).map(NodeKind::Child),
+                    1 => Ok(NodeKind::Child(inner)),
+                    _ => Err(CUresult::ERROR_INVALID_VALUE),
+                }
+            }
+            CUgraphNodeType::EMPTY => Ok(NodeKind::Empty),
+            CUgraphNodeType::WAIT_EVENT => event_wait(client, members.eventWait.event),
+            CUgraphNodeType::EVENT_RECORD => event_record(client, members.eventRecord.event),
+            CUgraphNodeType::MEM_ALLOC => {
+                let v2 = &mut members.alloc;
+                let (kind, address) = allocation(client, &v2.poolProps, v2.bytesize)?;
+                v2.dptr = address;
+                Ok(kind)
+            }
+            CUgraphNodeType::MEM_FREE => {
+                client.graphs.memory.at(members.free.dptr).map(NodeKind::MemFree)
+            }
+            CUgraphNodeType::BATCH_MEM_OP
+            | CUgraphNodeType::EXT_SEMAS_SIGNAL
+            | CUgraphNodeType::EXT_SEMAS_WAIT
+            | CUgraphNodeType::CONDITIONAL => Err(CUresult::ERROR_NOT_SUPPORTED),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+}

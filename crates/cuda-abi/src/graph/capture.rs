@@ -1,0 +1,603 @@
+//! Stream capture: streams whose work becomes nodes of a graph instead of being done.
+//!
+//! A capture begins in one stream; other streams join it by waiting for an event that was recorded in it. Per stream it keeps the nodes
+//! that the stream's next work depends on. What would break the order that is being captured ends it: it stays *invalidated*
+//! until its origin ends it. Which call does what, and with which code, is as measured of NVIDIA's driver 580.
+
+use super::shape::EdgeData;
+use crate::types::{
+    CUgraphEdgeData, CUgraphNode, CUresult, CUstreamCaptureMode as Mode,
+    CUstreamCaptureStatus as Status,
+};
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+type Answer<T = ()> = Result<T, CUresult>;
+
+/// Nodes that further work depends on, and how.
+pub type Tips = Vec<(usize, EdgeData)>;
+
+/// A graph that work is captured into.
+pub trait CapturedGraph {
+    /// What a node does.
+    type Work;
+
+    /// Adds a node; returns its key.
+    ///
+    /// # Errors
+    /// Why it cannot be added.
+    fn add_captured(
+        self: &Arc<Self>,
+        work: Self::Work,
+        after: &[(usize, EdgeData)],
+    ) -> Result<usize, CUresult>;
+
+    /// The given nodes and everything that they depend on.
+    fn ancestors(&self, of: &[usize]) -> BTreeSet<usize>;
+
+    /// Whether all these nodes are in the graph.
+    fn has_all(&self, nodes: &[(usize, EdgeData)]) -> bool;
+}
+
+/// A stream, as far as captures are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// Different from every other stream's.
+    pub id: u64,
+    /// Its context.
+    pub context: u64,
+    /// Whether it waits for the legacy stream, and that for it.
+    pub ordering: LegacyOrder,
+}
+
+/// How a stream relates to its context's legacy stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LegacyOrder {
+    /// It is the legacy stream.
+    Itself,
+    /// Ordered with it.
+    Blocking,
+    /// Not ordered with it.
+    NonBlocking,
+}
+
+thread_local! {
+    /// What the thread may do while captures are going on.
+    static THREAD_MODE: Cell<Mode> = const { Cell::new(Mode::GLOBAL) };
+}
+
+/// Sets the thread's mode and returns the one before.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for a mode that does not exist.
+pub fn exchange_thread_mode(mode: Mode) -> Answer<Mode> {
+    if mode.0 > Mode::RELAXED.0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(THREAD_MODE.replace(mode))
+}
+
+/// One capture, from its begin to its end.
+#[derive(Debug)]
+pub struct Capture<G> {
+    /// `cuStreamGetCaptureInfo`'s number.
+    pub id: u64,
+    /// What is being made.
+    pub graph: Arc<G>,
+    mode: Mode,
+    thread: ThreadId,
+    /// The stream that began it.
+    origin: u64,
+    made_for: MadeFor,
+    inner: Mutex<Inner>,
+}
+
+/// Whom a capture's graph was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MadeFor {
+    /// For the capture: it goes with a capture that fails.
+    Capture,
+    /// By the program, which keeps it.
+    Program,
+}
+
+#[derive(Debug)]
+struct Inner {
+    status: Status,
+    streams: HashMap<u64, Member>,
+}
+
+/// A stream that takes part.
+#[derive(Debug)]
+struct Member {
+    stream: Stream,
+    /// What its next work depends on.
+    tips: Tips,
+    /// Arrays that the last question was answered with; the caller reads them until the next call for this stream.
+    shown: (Box<[CUgraphNode]>, Box<[CUgraphEdgeData]>),
+}
+
+/// All captures of a process that have not ended.
+#[derive(Debug)]
+pub struct Captures<G> {
+    active: Mutex<Vec<Arc<Capture<G>>>>,
+    /// Length of `active`, so that calls outside captures need no lock.
+    count: AtomicUsize,
+    next_id: AtomicU64,
+}
+
+/// Where in a capture an event was recorded.
+#[derive(Debug)]
+pub struct Point<G> {
+    capture: Arc<Capture<G>>,
+    nodes: Vec<usize>,
+}
+
+impl<G> Clone for Point<G> {
+    fn clone(&self) -> Self {
+        Self { capture: Arc::clone(&self.capture), nodes: self.nodes.clone() }
+    }
+}
+
+/// Where an event was recorded last, for who waits for it.
+#[derive(Debug)]
+pub enum Recorded<G> {
+    /// Nowhere.
+    Never,
+    /// In a stream that was not captured.
+    Outside,
+    /// In a capture.
+    Captured(Point<G>),
+}
+
+/// What a stream that waits for an event has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Nothing: there is nothing to wait for, or the capture knows.
+    Nothing,
+    /// To wait.
+    Needed,
+}
+
+/// What a question about a stream's capture is answered with.
+#[derive(Debug)]
+pub struct Info<G> {
+    /// Active or invalidated.
+    pub status: Status,
+    /// The capture's number.
+    pub id: u64,
+    /// What is being made.
+    pub graph: Arc<G>,
+    /// What the stream's next work depends on; valid until the next question about the stream.
+    pub dependencies: *const CUgraphNode,
+    /// As long as `dependencies`.
+    pub edges: *const CUgraphEdgeData,
+    /// Length of both.
+    pub count: usize,
+}
+
+/// How a capture ended.
+#[derive(Debug)]
+pub enum Ended<G> {
+    /// With a graph.
+    Graph(Arc<G>),
+    /// With an error; the graph, if it was made for the capture, is to be given up.
+    Failed(CUresult, Option<Arc<G>>),
+}
+
+/// Whether a refused call also ends the capture that it conflicts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It does.
+    Invalidate,
+    /// It does not.
+    Keep,
+}
+
+/// How [`Captures::update`] changes dependencies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// These as well.
+    Add,
+    /// These instead.
+    Set,
+}
+
+impl<G> Default for Captures<G> {
+    fn default() -> Self {
+        Self { active: Mutex::default(), count: AtomicUsize::new(0), next_id: AtomicU64::new(0) }
+    }
+}
+
+impl<G: CapturedGraph> Captures<G> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Capture<G>>>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_empty(&self) -> bool {
+        // Relaxed: a thread sees its own captures; of other threads' the order is the program's affair.
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// The capture that a stream takes part in, whatever its status.
+    pub fn find(&self, stream: Stream) -> Option<Arc<Capture<G>>> {
+        if self.is_empty() {
+            return None;
+        }
+        let active = self.lock();
+        active.iter().find(|capture| capture.lock().streams.contains_key(&stream.id)).cloned()
+    }
+
+    /// The stream's capture while it is active.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED when it was invalidated.
+    pub fn active(&self, stream: Stream) -> Answer<Option<Arc<Capture<G>>>> {
+        match self.find(stream) {
+            Some(capture) if capture.status() == Status::ACTIVE => Ok(Some(capture)),
+            Some(_) => Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED),
+            None => Ok(None),
+        }
+    }
+
+    /// Invalidates the capture that the stream takes part in, if any.
+    pub fn invalidate(&self, stream: Stream) {
+        if let Some(capture) = self.find(stream) {
+            capture.invalidate();
+        }
+    }
+
+    /// Refuses a call that cannot be captured, and invalidates the capture.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+    pub fn refuse(&self, stream: Stream) -> Answer {
+        match self.find(stream) {
+            None => Ok(()),
+            Some(capture) => {
+                capture.invalidate();
+                Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
+            }
+        }
+    }
+
+    /// Refuses a call that may touch running work, if there are captures that it would break; they are invalidated.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+    pub fn refuse_unsafe_call(&self) -> Answer {
+        if self.is_empty() {
+            return Ok(());
+        }
+        // A thread that is ending has no mode left.
+        let thread_mode = THREAD_MODE.try_with(Cell::get).unwrap_or(Mode::RELAXED);
+        if thread_mode == Mode::RELAXED {
+            return Ok(());
+        }
+        let thread = std::thread::current().id();
+        self.refuse_because_of(|capture| {
+            capture.mode != Mode::RELAXED && capture.thread == thread
+                || capture.mode == Mode::GLOBAL && thread_mode == Mode::GLOBAL
+        })
+    }
+
+    /// Refuses a call that waits for all work of a context in which something is captured.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+    pub fn refuse_synchronizing(&self, context: u64) -> Answer {
+        self.refuse_unsafe_call()?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.refuse_because_of(|capture| {
+            capture.lock().streams.values().any(|member| member.stream.context == context)
+        })
+    }
+
+    fn refuse_because_of(&self, concerns: impl Fn(&Capture<G>) -> bool) -> Answer {
+        let concerned: Vec<_> =
+            self.lock().iter().filter(|capture| concerns(capture)).cloned().collect();
+        concerned.iter().for_each(|capture| capture.invalidate());
+        match concerned.is_empty() {
+            true => Ok(()),
+            false => Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED),
+        }
+    }
+
+    /// Refuses the use of the legacy stream while a blocking stream of its context is captured.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT.
+    pub fn refuse_legacy(&self, context: u64, effect: Effect) -> Answer {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let is_concerned = |capture: &&Arc<Capture<G>>| {
+            capture.lock().streams.values().any(|member| {
+                member.stream.context == context && member.stream.ordering == LegacyOrder::Blocking
+            })
+        };
+        let concerned: Vec<_> = self.lock().iter().filter(is_concerned).cloned().collect();
+        if effect == Effect::Invalidate {
+            concerned.iter().for_each(|capture| capture.invalidate());
+        }
+        match concerned.is_empty() {
+            true => Ok(()),
+            false => Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT),
+        }
+    }
+
+    /// Begins a capture in a stream, into a graph that `make` makes for it, or after nodes of a given one.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for an unknown mode and nodes that are not in the graph, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for the legacy
+    /// stream, CUDA_ERROR_ILLEGAL_STATE for a stream that is being captured; those of `make`.
+    pub fn begin(
+        &self,
+        stream: Stream,
+        mode: Mode,
+        into: Option<(Arc<G>, Tips)>,
+        make: impl FnOnce() -> Answer<Arc<G>>,
+    ) -> Answer {
+        if mode.0 > Mode::RELAXED.0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if stream.ordering == LegacyOrder::Itself {
+            return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+        if self.find(stream).is_some() {
+            return Err(CUresult::ERROR_ILLEGAL_STATE);
+        }
+        let (graph, tips, made_for) = match into {
+            Some((graph, tips)) if graph.has_all(&tips) => (graph, tips, MadeFor::Program),
+            Some(_) => return Err(CUresult::ERROR_INVALID_VALUE),
+            None => (make()?, Vec::new(), MadeFor::Capture),
+        };
+        let capture = Arc::new(Capture {
+            // Relaxed: only uniqueness matters.
+            id: self.next_id.fetch_add(1, Ordering::Relaxed) + 1,
+            mode,
+            thread: std::thread::current().id(),
+            origin: stream.id,
+            graph,
+            made_for,
+            inner: Mutex::new(Inner { status: Status::ACTIVE, streams: HashMap::new() }),
+        });
+        capture.join(stream, tips);
+        let mut active = self.lock();
+        active.push(capture);
+        // Relaxed: see `is_empty`.
+        self.count.store(active.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends the stream's capture. Whatever the outcome, except that the stream did not begin it, the capture is over.
+    pub fn end(&self, stream: Stream) -> Ended<G> {
+        let Some(capture) = self.find(stream) else {
+            return Ended::Failed(CUresult::ERROR_ILLEGAL_STATE, None);
+        };
+        if capture.origin != stream.id {
+            capture.invalidate();
+            return Ended::Failed(CUresult::ERROR_STREAM_CAPTURE_UNMATCHED, None);
+        }
+        let outcome = capture.outcome();
+        self.finish(&capture);
+        match outcome {
+            Ok(()) => Ended::Graph(Arc::clone(&capture.graph)),
+            Err(code) => Ended::Failed(code, capture.own_graph()),
+        }
+    }
+
+    /// Takes a stream that is being destroyed out. If it began its capture, that is over; returns a graph to be given up.
+    pub fn abandon(&self, stream: Stream) -> Option<Arc<G>> {
+        let capture = self.find(stream)?;
+        if capture.origin != stream.id {
+            capture.lock().streams.remove(&stream.id);
+            return None;
+        }
+        self.finish(&capture);
+        capture.own_graph()
+    }
+
+    fn finish(&self, capture: &Arc<Capture<G>>) {
+        let mut active = self.lock();
+        {
+            let mut inner = capture.lock();
+            inner.status = Status::NONE;
+            inner.streams.clear();
+        }
+        active.retain(|other| !Arc::ptr_eq(other, capture));
+        // Relaxed: see `is_empty`.
+        self.count.store(active.len(), Ordering::Relaxed);
+    }
+
+    /// A stream waits for an event, as far as captures are concerned.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_STREAM_CAPTURE_ISOLATION, _MERGE or _INVALIDATED, and CUDA_ERROR_INVALID_VALUE for an event of a capture that is over; the captures
+    /// concerned are invalidated.
+    pub fn wait(&self, stream: Stream, recorded: Recorded<G>) -> Answer<Wait> {
+        let own = self.active(stream)?;
+        let point = match (recorded, own) {
+            (Recorded::Never, _) => return Ok(Wait::Nothing),
+            (Recorded::Outside, None) => return Ok(Wait::Needed),
+            (Recorded::Outside, Some(capture)) => {
+                capture.invalidate();
+                return Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
+            }
+            (Recorded::Captured(point), own) => {
+                match point.capture.status() {
+                    Status::ACTIVE => {}
+                    Status::INVALIDATED => return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED),
+                    _ => {
+                        // Its capture is over: there is nothing left to wait for.
+                        if let Some(own) = own {
+                            own.invalidate();
+                        }
+                        return Err(CUresult::ERROR_INVALID_VALUE);
+                    }
+                }
+                if let Some(own) = own.filter(|own| !Arc::ptr_eq(own, &point.capture)) {
+                    own.invalidate();
+                    point.capture.invalidate();
+                    return Err(CUresult::ERROR_STREAM_CAPTURE_MERGE);
+                }
+                point
+            }
+        };
+        if stream.ordering == LegacyOrder::Itself {
+            point.capture.invalidate();
+            return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
+        }
+        let tips = point.nodes.into_iter().map(|node| (node, EdgeData::default())).collect();
+        point.capture.join(stream, tips);
+        Ok(Wait::Nothing)
+    }
+
+    /// Refuses questions about an event that was recorded in a capture, and such that are unsafe now.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_CAPTURED_EVENT, with the capture invalidated; CUDA_ERROR_INVALID_VALUE if the capture is over; and as for
+    /// [`Self::refuse_unsafe_call`].
+    pub fn refuse_question(&self, recorded: &Recorded<G>) -> Answer {
+        let Recorded::Captured(point) = recorded else { return self.refuse_unsafe_call() };
+        if point.capture.status() != Status::NONE {
+            point.capture.invalidate();
+            return Err(CUresult::ERROR_CAPTURED_EVENT);
+        }
+        self.refuse_unsafe_call()?;
+        Err(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// Changes what a captured stream's next work depends on.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_ILLEGAL_STATE for a stream that is not captured, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, and CUDA_ERROR_INVALID_VALUE for nodes of other graphs.
+    pub fn update(&self, stream: Stream, change: Change, tips: Tips) -> Answer {
+        let capture = self.active(stream)?.ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+        if !capture.graph.has_all(&tips) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let mut inner = capture.lock();
+        let member = inner.streams.get_mut(&stream.id).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+        if change == Change::Set {
+            member.tips.clear();
+        }
+        member.depend(tips);
+        Ok(())
+    }
+
+    /// Answers a question about a stream; `None` outside captures.
+    pub fn info(&self, stream: Stream) -> Option<Info<G>> {
+        let capture = self.find(stream)?;
+        let mut inner = capture.lock();
+        let status = inner.status;
+        let member = inner.streams.get_mut(&stream.id)?;
+        let nodes = member.tips.iter().map(|(node, _)| CUgraphNode(*node)).collect();
+        let edges = member.tips.iter().map(|(_, data)| data.to_c()).collect();
+        member.shown = (nodes, edges);
+        Some(Info {
+            status,
+            id: capture.id,
+            graph: Arc::clone(&capture.graph),
+            dependencies: member.shown.0.as_ptr(),
+            edges: member.shown.1.as_ptr(),
+            count: member.tips.len(),
+        })
+    }
+}
+
+impl Member {
+    fn depend(&mut self, tips: Tips) {
+        for tip in tips {
+            if !self.tips.iter().any(|(node, _)| *node == tip.0) {
+                self.tips.push(tip);
+            }
+        }
+    }
+
+    fn nodes(&self) -> Vec<usize> {
+        self.tips.iter().map(|(node, _)| *node).collect()
+    }
+}
+
+impl<G: CapturedGraph> Capture<G> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Active, invalidated, or none once it has ended.
+    pub fn status(&self) -> Status {
+        self.lock().status
+    }
+
+    /// Makes it end without a graph.
+    pub fn invalidate(&self) {
+        let mut inner = self.lock();
+        if inner.status == Status::ACTIVE {
+            inner.status = Status::INVALIDATED;
+        }
+    }
+
+    fn own_graph(&self) -> Option<Arc<G>> {
+        (self.made_for == MadeFor::Capture).then(|| Arc::clone(&self.graph))
+    }
+
+    /// What ending it in its origin comes to.
+    fn outcome(&self) -> Answer {
+        if self.mode != Mode::RELAXED && self.thread != std::thread::current().id() {
+            return Err(CUresult::ERROR_STREAM_CAPTURE_WRONG_THREAD);
+        }
+        let inner = self.lock();
+        if inner.status != Status::ACTIVE {
+            return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        let own = inner.streams.get(&self.origin).map(Member::nodes).unwrap_or_default();
+        let joined = self.graph.ancestors(&own);
+        let is_joined = |member: &Member| member.nodes().iter().all(|node| joined.contains(node));
+        match inner.streams.values().all(is_joined) {
+            true => Ok(()),
+            false => Err(CUresult::ERROR_STREAM_CAPTURE_UNJOINED),
+        }
+    }
+
+    /// Makes the stream take part, or depend on more nodes if it does already.
+    fn join(&self, stream: Stream, tips: Tips) {
+        let mut inner = self.lock();
+        let member = inner.streams.entry(stream.id).or_insert_with(|| Member {
+            stream,
+            tips: Vec::new(),
+            shown: Default::default(),
+        });
+        member.depend(tips);
+    }
+
+    /// Adds what a captured stream was given to do; returns the node.
+    ///
+    /// # Errors
+    /// Why the graph refuses it: the capture is invalidated then. CUDA_ERROR_ILLEGAL_STATE if the stream takes no part any more.
+    pub fn add(&self, stream: Stream, work: G::Work) -> Answer<usize> {
+        let mut inner = self.lock();
+        let member = inner.streams.get_mut(&stream.id).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+        let added = self.graph.add_captured(work, &member.tips);
+        match added {
+            Ok(node) => member.tips = vec![(node, EdgeData::default())],
+            Err(_) => inner.status = Status::INVALIDATED,
+        }
+        added
+    }
+
+    /// Where an event is that is recorded in a captured stream now: who waits for it joins.
+    pub fn point(self: &Arc<Self>, stream: Stream) -> Point<G> {
+        let nodes = self.lock().streams.get(&stream.id).map(Member::nodes).unwrap_or_default();
+        Point { capture: Arc::clone(self), nodes }
+    }
+}
+
+#[cfg(test)]
+#[path = "capture_tests.rs"]
+mod tests;

@@ -1,0 +1,145 @@
+//! Captures without a driver: streams are numbers, work is a letter.
+
+use super::super::shape::Shape;
+use super::*;
+
+#[derive(Debug, Default)]
+struct Letters(Mutex<Shape<char>>);
+
+impl Letters {
+    fn shape(&self) -> MutexGuard<'_, Shape<char>> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl CapturedGraph for Letters {
+    type Work = char;
+
+    fn add_captured(
+        self: &Arc<Self>,
+        work: char,
+        after: &[(usize, EdgeData)],
+    ) -> Result<usize, CUresult> {
+        let mut shape = self.shape();
+        let key = shape.len() + 1;
+        shape.add(key, work, None, after).map(|()| key)
+    }
+
+    fn ancestors(&self, of: &[usize]) -> BTreeSet<usize> {
+        self.shape().ancestors(of)
+    }
+
+    fn has_all(&self, nodes: &[(usize, EdgeData)]) -> bool {
+        nodes.iter().all(|(node, _)| self.shape().contains(*node))
+    }
+}
+
+fn stream(id: u64) -> Stream {
+    Stream { id, context: 1, ordering: LegacyOrder::NonBlocking }
+}
+
+fn begin(captures: &Captures<Letters>, id: u64, mode: Mode) -> Answer {
+    captures.begin(stream(id), mode, None, || Ok(Arc::default()))
+}
+
+fn add(captures: &Captures<Letters>, id: u64, work: char) -> Answer<usize> {
+    captures.active(stream(id))?.expect("captured").add(stream(id), work)
+}
+
+fn record(captures: &Captures<Letters>, id: u64) -> Recorded<Letters> {
+    Recorded::Captured(captures.find(stream(id)).expect("captured").point(stream(id)))
+}
+
+fn end(captures: &Captures<Letters>, id: u64) -> Result<Arc<Letters>, CUresult> {
+    match captures.end(stream(id)) {
+        Ended::Graph(graph) => Ok(graph),
+        Ended::Failed(code, _) => Err(code),
+    }
+}
+
+#[test]
+fn streams_fork_and_join_by_events() {
+    let captures = Captures::<Letters>::default();
+    begin(&captures, 1, Mode::GLOBAL).unwrap();
+    add(&captures, 1, 'a').unwrap();
+    assert_eq!(captures.wait(stream(2), record(&captures, 1)), Ok(Wait::Nothing));
+    add(&captures, 2, 'b').unwrap();
+    add(&captures, 1, 'c').unwrap();
+    assert_eq!(captures.wait(stream(1), record(&captures, 2)), Ok(Wait::Nothing));
+    add(&captures, 1, 'd').unwrap();
+    let graph = end(&captures, 1).unwrap();
+    let edges: Vec<_> = graph.shape().edges().map(|edge| (edge.from, edge.to)).collect();
+    assert_eq!(edges, [(1, 2), (1, 3), (3, 4), (2, 4)]);
+    assert!(captures.find(stream(1)).is_none() && captures.find(stream(2)).is_none());
+}
+
+#[test]
+fn what_is_not_joined_or_mixes_ends_a_capture() {
+    let captures = Captures::<Letters>::default();
+    begin(&captures, 1, Mode::GLOBAL).unwrap();
+    captures.wait(stream(2), record(&captures, 1)).unwrap();
+    add(&captures, 2, 'x').unwrap();
+    assert_eq!(end(&captures, 2).err(), Some(CUresult::ERROR_STREAM_CAPTURE_UNMATCHED));
+    assert_eq!(end(&captures, 1).err(), Some(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED));
+    begin(&captures, 1, Mode::GLOBAL).unwrap();
+    captures.wait(stream(2), record(&captures, 1)).unwrap();
+    add(&captures, 2, 'x').unwrap();
+    assert_eq!(end(&captures, 1).err(), Some(CUresult::ERROR_STREAM_CAPTURE_UNJOINED));
+    begin(&captures, 1, Mode::GLOBAL).unwrap();
+    begin(&captures, 2, Mode::GLOBAL).unwrap();
+    assert_eq!(begin(&captures, 2, Mode::GLOBAL), Err(CUresult::ERROR_ILLEGAL_STATE));
+    let other = record(&captures, 2);
+    assert_eq!(captures.wait(stream(1), other), Err(CUresult::ERROR_STREAM_CAPTURE_MERGE));
+    for id in [1, 2] {
+        assert_eq!(add(&captures, id, 'x'), Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED));
+        assert_eq!(end(&captures, id).err(), Some(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED));
+    }
+    begin(&captures, 1, Mode::GLOBAL).unwrap();
+    let isolation = Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
+    assert_eq!(captures.wait(stream(1), Recorded::Outside), isolation);
+    assert!(captures.abandon(stream(1)).is_some(), "its graph goes with it");
+    assert_eq!(captures.wait(stream(1), Recorded::Outside), Ok(Wait::Needed));
+}
+
+#[test]
+fn modes_say_which_threads_may_do_what() {
+    const REFUSED: Answer = Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    let captures = Captures::<Letters>::default();
+    let elsewhere = || {
+        std::thread::scope(|scope| scope.spawn(|| captures.refuse_unsafe_call()).join().unwrap())
+    };
+    for (mode, here, there) in [
+        (Mode::GLOBAL, REFUSED, REFUSED),
+        (Mode::THREAD_LOCAL, REFUSED, Ok(())),
+        (Mode::RELAXED, Ok(()), Ok(())),
+    ] {
+        begin(&captures, 1, mode).unwrap();
+        assert_eq!((captures.refuse_unsafe_call(), elsewhere()), (here, there), "{mode:?}");
+        assert_eq!(end(&captures, 1).is_ok(), here.is_ok() && there.is_ok());
+    }
+    begin(&captures, 1, Mode::GLOBAL).unwrap();
+    assert_eq!(exchange_thread_mode(Mode::RELAXED), Ok(Mode::GLOBAL));
+    assert_eq!(captures.refuse_unsafe_call(), Ok(()));
+    assert_eq!(exchange_thread_mode(Mode::GLOBAL), Ok(Mode::RELAXED));
+    assert!(exchange_thread_mode(CUstreamCaptureMode(3)).is_err());
+    assert_eq!(captures.refuse_synchronizing(1), REFUSED);
+}
+
+#[test]
+fn the_legacy_stream_cannot_be_used_beside_a_captured_blocking_one() {
+    let captures = Captures::<Letters>::default();
+    let blocking = Stream { ordering: LegacyOrder::Blocking, ..stream(1) };
+    let legacy = Stream { ordering: LegacyOrder::Itself, ..stream(0) };
+    let make = || Ok(Arc::default());
+    let unsupported = Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert_eq!(captures.begin(legacy, Mode::RELAXED, None, make), unsupported);
+    captures.begin(blocking, Mode::RELAXED, None, make).unwrap();
+    let implicit = Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
+    assert_eq!(captures.refuse_legacy(1, Effect::Keep), implicit);
+    assert_eq!(captures.refuse_legacy(2, Effect::Invalidate), Ok(()));
+    assert_eq!(captures.info(blocking).map(|info| info.status), Some(Status::ACTIVE));
+    assert_eq!(captures.refuse_legacy(1, Effect::Invalidate), implicit);
+    assert_eq!(captures.info(blocking).map(|info| info.status), Some(Status::INVALIDATED));
+}
+
+use crate::types::CUstreamCaptureMode;

@@ -1,0 +1,281 @@
+//! A session's executable graphs: made of a client's description, launched by one command.
+//!
+//! The client's graph is data of the client; here it becomes a graph of the driver's whose nodes were checked as the commands would have been that they
+//! stand for. That graph is kept as a template: what an executable graph cannot be changed to in place is made by instantiating the
+//! template anew. What nodes name (functions' code, events) lives until no graph names it; ranges of addresses are checked again
+//! when the client has given memory back since.
+//!
+//! [`node`] checks a node and makes it the driver's; this file has the commands.
+
+mod node;
+
+use super::failure::{Failure, below};
+use super::state::State;
+use cuda_abi::types::*;
+use link::wire::graph::{
+    Description, DescriptionError, GraphCreate, GraphDestroy, GraphEnable, GraphLaunch, GraphSet,
+    GraphUpload, MAX_GRAPHS, MAX_NODES,
+};
+use node::Node;
+use std::collections::HashMap;
+use std::ptr;
+
+/// Nodes of all graphs of one session.
+const MAX_SESSION_NODES: usize = 4 * MAX_NODES as usize;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`; what the other flags ask for is the client's affair, or absent.
+const FLAGS: u32 = 8;
+
+/// All executable graphs of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Graphs {
+    graphs: HashMap<u32, Graph>,
+    nodes: usize,
+}
+
+#[derive(Debug)]
+struct Graph {
+    template: CUgraph,
+    executable: CUgraphExec,
+    flags: u32,
+    nodes: Vec<Node>,
+    /// [`super::memory::Memory::removals`] when the nodes' ranges were checked last.
+    checked_at: u64,
+}
+
+/// What a launch of a graph does, for the counters.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    kernels: u32,
+    copied_bytes: u64,
+    prints: bool,
+    last_function: Option<u32>,
+}
+
+impl Graph {
+    fn load(&self) -> Load {
+        let mut load = Load::default();
+        for node in self.nodes.iter().filter(|node| node.is_enabled) {
+            load.kernels += u32::from(node.function.is_some());
+            load.copied_bytes = load.copied_bytes.saturating_add(node.copied_bytes);
+            load.prints |= node.prints;
+            load.last_function = node.function.or(load.last_function);
+        }
+        load
+    }
+}
+
+impl From<DescriptionError> for Failure {
+    fn from(error: DescriptionError) -> Self {
+        Failure::Protocol(error.to_string())
+    }
+}
+
+impl State {
+    fn graph(&mut self, number: u32) -> Result<&mut Graph, Failure> {
+        below("graph", number, MAX_GRAPHS)?;
+        let graph = self.graphs.graphs.get_mut(&number);
+        graph.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    pub(super) fn graph_create(&mut self, wanted: GraphCreate) -> Result<(), Failure> {
+        let GraphCreate { graph: number, flags, address, size_bytes } = wanted;
+        if number >= MAX_GRAPHS || self.graphs.graphs.contains_key(&number) {
+            return Err(Failure::Protocol(format!(
+                "graph {number} cannot be made: in use, or beyond {MAX_GRAPHS}"
+            )));
+        }
+        let bytes = self.memory.read_region(address, size_bytes)?;
+        let description = Description::parse(&bytes)?;
+        if self.graphs.nodes + description.nodes.len() > MAX_SESSION_NODES {
+            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        let mut template = CUgraph::NULL;
+        // SAFETY: the result is written.
+        self.check(unsafe { self.driver().cuGraphCreate(&mut template, 0) })?;
+        let mut graph = Graph {
+            template,
+            executable: CUgraphExec::NULL,
+            flags: flags & FLAGS,
+            nodes: Vec::new(),
+            checked_at: self.memory.addressable.removals(),
+        };
+        if let Err(failure) = self.fill_in(&mut graph, &description) {
+            self.drop_graph(graph);
+            return Err(failure);
+        }
+        self.put_graph(number, graph);
+        Ok(())
+    }
+
+    fn fill_in(&self, graph: &mut Graph, description: &Description<'_>) -> Result<(), Failure> {
+        let mut before = vec![Vec::new(); description.nodes.len()];
+        for edge in &description.edges {
+            before[edge.after as usize].push(edge.before as usize);
+        }
+        for (described, before) in description.nodes.iter().zip(&before) {
+            let after: Vec<CUgraphNode> =
+                before.iter().map(|&place| graph.nodes[place].handle).collect();
+            let node = self.add_node(graph.template, &after, described)?;
+            graph.nodes.push(node);
+        }
+        graph.executable = self.instantiate(graph)?;
+        Ok(())
+    }
+
+    fn instantiate(&self, graph: &Graph) -> Result<CUgraphExec, Failure> {
+        let mut executable = CUgraphExec::NULL;
+        let driver = self.driver();
+        // SAFETY: a live graph of this session; the result is written.
+        self.check(unsafe {
+            driver.cuGraphInstantiateWithFlags(&mut executable, graph.template, graph.flags.into())
+        })?;
+        for node in graph.nodes.iter().filter(|node| !node.is_enabled) {
+            // SAFETY: live handles of this session.
+            self.check(unsafe { driver.cuGraphNodeSetEnabled(executable, node.handle, 0) })?;
+        }
+        Ok(executable)
+    }
+
+    pub(super) fn graph_destroy(&mut self, wanted: GraphDestroy) -> Result<(), Failure> {
+        let graph = self.take_graph(wanted.graph)?;
+        self.drop_graph(graph);
+        Ok(())
+    }
+
+    fn take_graph(&mut self, number: u32) -> Result<Graph, Failure> {
+        below("graph", number, MAX_GRAPHS)?;
+        let graph = self.graphs.graphs.remove(&number);
+        let graph = graph.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        self.graphs.nodes -= graph.nodes.len();
+        Ok(graph)
+    }
+
+    fn put_graph(&mut self, number: u32, graph: Graph) {
+        self.graphs.nodes += graph.nodes.len();
+        self.graphs.graphs.insert(number, graph);
+    }
+
+    fn drop_graph(&self, graph: Graph) {
+        let driver = self.driver();
+        // SAFETY: live handles of this session, which nothing names any more; the driver ends them once their launches are done.
+        unsafe {
+            if graph.executable != CUgraphExec::NULL {
+                let _ = driver.cuGraphExecDestroy(graph.executable);
+            }
+            let _ = driver.cuGraphDestroy(graph.template);
+        }
+        for node in graph.nodes {
+            node.release(driver);
+        }
+    }
+
+    /// Destroys all graphs; their launches have ended.
+    pub(super) fn clear_graphs(&mut self) {
+        for graph in std::mem::take(&mut self.graphs).graphs.into_values() {
+            self.drop_graph(graph);
+        }
+    }
+
+    pub(super) fn graph_launch(&mut self, wanted: GraphLaunch) -> Result<(), Failure> {
+        let graph = self.graph(wanted.graph)?;
+        let (executable, load) = (graph.executable, graph.load());
+        self.check_ranges_again(wanted.graph)?;
+        let stream = self.stream_for_work(wanted.stream)?;
+        let session = &self.handle;
+        let given_up = || session.stopped();
+        let weight = load.kernels.max(1);
+        self.streams.admit_launches(&self.shared.context, wanted.stream, weight, given_up)?;
+        if self.handle.stopped() {
+            return Err(Failure::Cuda(CUresult::ERROR_MPS_CLIENT_TERMINATED));
+        }
+        if load.prints {
+            self.begin_printing()?;
+        }
+        let measured = self.measure_launch(stream);
+        // SAFETY: live handles of this session; what its nodes name is kept alive.
+        let result = unsafe { self.driver().cuGraphLaunch(executable, stream) };
+        self.launch_measured(measured, stream);
+        if load.prints {
+            self.printing_launched(stream)?;
+        }
+        self.check(result)?;
+        self.last_function = load.last_function.or(self.last_function);
+        self.counters().count_kernels(load.kernels.into());
+        self.counters().count_copy(load.copied_bytes);
+        Ok(())
+    }
+
+    /// Memory that nodes name may have been given back since they were checked.
+    fn check_ranges_again(&mut self, number: u32) -> Result<(), Failure> {
+        let removals = self.memory.addressable.removals();
+        let graph = self.graph(number)?;
+        if graph.checked_at == removals {
+            return Ok(());
+        }
+        let ranges: Vec<(u64, u64)> =
+            graph.nodes.iter().flat_map(|node| node.touches.clone()).collect();
+        for (at, size_bytes) in ranges {
+            self.check_range(at, size_bytes)?;
+        }
+        self.graph(number)?.checked_at = removals;
+        Ok(())
+    }
+
+    pub(super) fn graph_upload(&mut self, wanted: GraphUpload) -> Result<(), Failure> {
+        let executable = self.graph(wanted.graph)?.executable;
+        let stream = self.stream_for_work(wanted.stream)?;
+        // SAFETY: live handles of this session.
+        self.check(unsafe { self.driver().cuGraphUpload(executable, stream) })
+    }
+
+    pub(super) fn graph_set(&mut self, wanted: GraphSet, rest: &[u8]) -> Result<(), Failure> {
+        let GraphSet { graph: number, node: place } = wanted;
+        let (described, _) = link::wire::graph::Node::parse(rest)?;
+        let place = place as usize;
+        let node = self.graph(number)?.nodes.get(place);
+        let node = node.ok_or_else(|| no_node(place))?;
+        let (handle, kind, is_enabled) = (node.handle, node.kind, node.is_enabled);
+        let mut graph = self.take_graph(number)?;
+        let changed = self.change_node(handle, kind, graph.executable, &described);
+        let mut old = None;
+        let changed = changed.and_then(|(mut changed, in_place)| {
+            changed.is_enabled = is_enabled;
+            old = Some(std::mem::replace(&mut graph.nodes[place], changed));
+            if !in_place {
+                let fresh = self.instantiate(&graph)?;
+                let stale = std::mem::replace(&mut graph.executable, fresh);
+                // SAFETY: a live handle of this session, which nothing names any more.
+                let _ = unsafe { self.driver().cuGraphExecDestroy(stale) };
+            }
+            Ok(())
+        });
+        match changed {
+            Ok(()) => self.put_graph(number, graph),
+            // Half changed, it could name what is gone.
+            Err(_) => self.drop_graph(graph),
+        }
+        if let Some(old) = old {
+            old.release(self.driver());
+        }
+        changed
+    }
+
+    pub(super) fn graph_enable(&mut self, wanted: GraphEnable) -> Result<(), Failure> {
+        let graph = self.graph(wanted.graph)?;
+        let (executable, place) = (graph.executable, wanted.node as usize);
+        let node = graph.nodes.get_mut(place).ok_or_else(|| no_node(place))?;
+        node.is_enabled = wanted.enabled != 0;
+        let (handle, enabled) = (node.handle, wanted.enabled.min(1));
+        // SAFETY: live handles of this session.
+        self.check(unsafe { self.driver().cuGraphNodeSetEnabled(executable, handle, enabled) })
+    }
+}
+
+fn no_node(place: usize) -> Failure {
+    Failure::Protocol(format!("a graph has no node {place}"))
+}
+
+/// Dependencies in the form that the driver wants.
+fn array(nodes: &[CUgraphNode]) -> *const CUgraphNode {
+    if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() }
+}

@@ -1,0 +1,391 @@
+//! One node: checked as the command would be that it stands for, and made a node of the driver's.
+
+use super::super::copy::{TOO_LARGE, extent_bytes};
+use super::super::failure::Failure;
+use super::super::launch::split;
+use super::super::module::SharedLibrary;
+use super::super::state::State;
+use super::array;
+use crate::driver::Driver;
+use cuda_abi::types::*;
+use link::wire::command::{
+    Copy, Copy3d, EventRecord, Fill, Launch, Opcode, StreamWaitEvent, StreamWriteValue,
+};
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// A node of a graph of the driver's.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) handle: CUgraphNode,
+    pub(super) kind: Opcode,
+    pub(super) is_enabled: bool,
+    /// Ranges that the driver itself reads or writes when it runs.
+    pub(super) touches: Vec<(u64, u64)>,
+    pub(super) copied_bytes: u64,
+    /// A kernel's function, and whether it can print.
+    pub(super) function: Option<u32>,
+    pub(super) prints: bool,
+    /// What must stay alive.
+    library: Option<SharedLibrary>,
+    event: Option<Arc<CUevent>>,
+    attributes: Vec<CUlaunchAttributeID>,
+}
+
+impl Node {
+    fn new(kind: Opcode) -> Self {
+        Self {
+            handle: CUgraphNode::NULL,
+            kind,
+            is_enabled: true,
+            touches: Vec::new(),
+            copied_bytes: 0,
+            function: None,
+            prints: false,
+            library: None,
+            event: None,
+            attributes: Vec::new(),
+        }
+    }
+
+    /// Gives up what the node kept alive.
+    pub(super) fn release(self, driver: Driver) {
+        // SAFETY: handles that nothing else names any more; the driver waits for their work.
+        unsafe {
+            if let Some(library) = self.library.and_then(Arc::into_inner) {
+                let _ = driver.cuLibraryUnload(library);
+            }
+            if let Some(event) = self.event.and_then(Arc::into_inner) {
+                let _ = driver.cuEventDestroy_v2(event);
+            }
+        }
+    }
+}
+
+/// What a node does, in the driver's terms.
+enum Work<'a> {
+    Empty,
+    Kernel {
+        shape: Launch,
+        function: CUfunction,
+        parameters: &'a [u8],
+        attributes: Vec<CUlaunchAttribute>,
+    },
+    Copy(Box<CUDA_MEMCPY3D>),
+    Fill(CUDA_MEMSET_NODE_PARAMS),
+    Record(CUevent),
+    Wait(CUevent),
+    Write(Box<CUstreamBatchMemOpParams>),
+}
+
+fn body<T: FromBytes>(bytes: &[u8]) -> Result<(T, &[u8]), Failure> {
+    T::read_from_prefix(bytes)
+        .map_err(|_| Failure::Protocol("a graph's node is shorter than its command".into()))
+}
+
+impl State {
+    /// Checks a described node.
+    fn check_node<'a>(
+        &self,
+        described: &link::wire::graph::Node<'a>,
+    ) -> Result<(Node, Work<'a>), Failure> {
+        let mut node = Node::new(described.opcode);
+        let bytes = described.body;
+        let work = match described.opcode {
+            Opcode::Launch => {
+                let (shape, rest) = body::<Launch>(bytes)?;
+                let (attributes, parameters) = split(shape, rest)?;
+                let function = self.modules.function(shape.function)?;
+                if shape.parameter_bytes < function.parameter_bytes {
+                    return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
+                }
+                node.function = Some(shape.function);
+                node.prints = function.prints;
+                node.library = Some(self.modules.library_of(function)?);
+                node.attributes = attributes.iter().map(|attribute| attribute.id).collect();
+                Work::Kernel { shape, function: function.handle, parameters, attributes }
+            }
+            Opcode::Copy => {
+                let (Copy { destination, source, size_bytes, .. }, _) = body(bytes)?;
+                let whole = Copy3d {
+                    destination,
+                    source,
+                    width_bytes: size_bytes,
+                    height: 1,
+                    depth: 1,
+                    ..Default::default()
+                };
+                Work::Copy(Box::new(self.check_copy(&mut node, whole)?))
+            }
+            Opcode::Copy3d => Work::Copy(Box::new(self.check_copy(&mut node, body(bytes)?.0)?)),
+            Opcode::Fill => Work::Fill(self.check_fill(&mut node, body(bytes)?.0)?),
+            Opcode::EventRecord => {
+                let (EventRecord { event, .. }, _) = body(bytes)?;
+                Work::Record(*node.event.insert(self.graph_event(event)?).as_ref())
+            }
+            Opcode::StreamWaitEvent => {
+                let (StreamWaitEvent { event, .. }, _) = body(bytes)?;
+                Work::Wait(*node.event.insert(self.graph_event(event)?).as_ref())
+            }
+            Opcode::StreamWriteValue => {
+                Work::Write(Box::new(self.check_write(&mut node, body(bytes)?.0)?))
+            }
+            // The description has no others.
+            _ => Work::Empty,
+        };
+        Ok((node, work))
+    }
+
+    /// An event for a node, which keeps it; events of several processes are absent.
+    fn graph_event(&self, number: u32) -> Result<Arc<CUevent>, Failure> {
+        if self.is_shared_event(number) {
+            return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
+        }
+        self.kept_event(number)
+    }
+
+    fn touch(&self, node: &mut Node, at: u64, size_bytes: u64) -> Result<(), Failure> {
+        self.check_range(at, size_bytes)?;
+        node.touches.push((at, size_bytes));
+        Ok(())
+    }
+
+    fn check_copy(&self, node: &mut Node, wanted: Copy3d) -> Result<CUDA_MEMCPY3D, Failure> {
+        let Copy3d { destination, source, width_bytes, height, depth, .. } = wanted;
+        if width_bytes == 0 || height == 0 || depth == 0 {
+            return Err(TOO_LARGE);
+        }
+        // The driver's structure counts rows from slice to slice.
+        let rows = |pitch: u64, slice: u64| match depth {
+            1 => Ok(height),
+            _ if pitch > 0 && slice.is_multiple_of(pitch) => Ok(slice / pitch),
+            _ => Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED)),
+        };
+        let pitch = |pitch: u64| if height == 1 && depth == 1 { width_bytes } else { pitch };
+        let (to_pitch, from_pitch) =
+            (pitch(wanted.destination_pitch_bytes), pitch(wanted.source_pitch_bytes));
+        let extent = |pitch, slice| extent_bytes(width_bytes, height, depth, pitch, slice);
+        let to = extent(to_pitch, wanted.destination_slice_bytes).ok_or(TOO_LARGE)?;
+        let from = extent(from_pitch, wanted.source_slice_bytes).ok_or(TOO_LARGE)?;
+        self.touch(node, destination, to)?;
+        self.touch(node, source, from)?;
+        node.copied_bytes = width_bytes.saturating_mul(height).saturating_mul(depth);
+        Ok(CUDA_MEMCPY3D {
+            srcMemoryType: CUmemorytype::UNIFIED,
+            srcDevice: source,
+            srcPitch: from_pitch as usize,
+            srcHeight: rows(from_pitch, wanted.source_slice_bytes)? as usize,
+            dstMemoryType: CUmemorytype::UNIFIED,
+            dstDevice: destination,
+            dstPitch: to_pitch as usize,
+            dstHeight: rows(to_pitch, wanted.destination_slice_bytes)? as usize,
+            WidthInBytes: width_bytes as usize,
+            Height: height as usize,
+            Depth: depth as usize,
+            ..Default::default()
+        })
+    }
+
+    fn check_fill(
+        &self,
+        node: &mut Node,
+        wanted: Fill,
+    ) -> Result<CUDA_MEMSET_NODE_PARAMS, Failure> {
+        let Fill { element_bytes, destination, pitch_bytes, width, height, value, .. } = wanted;
+        if !matches!(element_bytes, 1 | 2 | 4) || width == 0 || height == 0 {
+            return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
+        }
+        let row_bytes = width.checked_mul(element_bytes.into()).ok_or(TOO_LARGE)?;
+        let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(TOO_LARGE)?;
+        self.touch(node, destination, extent)?;
+        Ok(CUDA_MEMSET_NODE_PARAMS {
+            dst: destination,
+            pitch: pitch_bytes as usize,
+            value,
+            elementSize: element_bytes,
+            width: width as usize,
+            height: height as usize,
+        })
+    }
+
+    fn check_write(
+        &self,
+        node: &mut Node,
+        wanted: StreamWriteValue,
+    ) -> Result<CUstreamBatchMemOpParams, Failure> {
+        let StreamWriteValue { value_bytes, address, value, flags, .. } = wanted;
+        let operation = match value_bytes {
+            4 => CUstreamBatchMemOpType::WRITE_VALUE_32,
+            8 => CUstreamBatchMemOpType::WRITE_VALUE_64,
+            _ => return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE)),
+        };
+        self.touch(node, address, value_bytes.into())?;
+        let mut asked = CUstreamBatchMemOpParams::default();
+        asked.writeValue.operation = operation;
+        asked.writeValue.address = address;
+        asked.writeValue.anonymous.value64 = value;
+        asked.writeValue.flags = flags;
+        Ok(asked)
+    }
+
+    /// Adds a described node to a graph of the driver's.
+    pub(super) fn add_node(
+        &self,
+        graph: CUgraph,
+        after: &[CUgraphNode],
+        described: &link::wire::graph::Node<'_>,
+    ) -> Result<Node, Failure> {
+        let (mut node, work) = self.check_node(described)?;
+        let context = self.context().handle();
+        let (driver, place) = (self.driver(), &mut node.handle);
+        let (first, count) = (array(after), after.len());
+        // SAFETY: live handles of this session and checked parameters, which the driver copies; the result is written.
+        let result = unsafe {
+            match &work {
+                Work::Empty => driver.cuGraphAddEmptyNode(place, graph, first, count),
+                Work::Kernel { shape, function, parameters, .. } => {
+                    with_kernel(shape, *function, parameters, |kernel| {
+                        driver.cuGraphAddKernelNode_v2(place, graph, first, count, kernel)
+                    })
+                }
+                Work::Copy(copy) => {
+                    driver.cuGraphAddMemcpyNode(place, graph, first, count, &**copy, context)
+                }
+                Work::Fill(fill) => {
+                    driver.cuGraphAddMemsetNode(place, graph, first, count, fill, context)
+                }
+                Work::Record(event) => {
+                    driver.cuGraphAddEventRecordNode(place, graph, first, count, *event)
+                }
+                Work::Wait(event) => {
+                    driver.cuGraphAddEventWaitNode(place, graph, first, count, *event)
+                }
+                Work::Write(write) => with_operation(write, context, |operation| {
+                    driver.cuGraphAddBatchMemOpNode(place, graph, first, count, operation)
+                }),
+            }
+        };
+        let made = self.check(result).and_then(|()| self.set_attributes(node.handle, &work));
+        match made {
+            Ok(()) => Ok(node),
+            Err(failure) => {
+                // A node that was made goes with its graph.
+                node.release(driver);
+                Err(failure)
+            }
+        }
+    }
+
+    fn set_attributes(&self, node: CUgraphNode, work: &Work<'_>) -> Result<(), Failure> {
+        let Work::Kernel { attributes, .. } = work else { return Ok(()) };
+        for attribute in attributes {
+            let driver = self.driver();
+            // SAFETY: a live kernel node; the value holds no handles.
+            self.check(unsafe {
+                driver.cuGraphKernelNodeSetAttribute(node, attribute.id, &attribute.value)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Gives a node of a graph and, where that can be, of its executable graph other work of its kind. Says whether the latter was done.
+    pub(super) fn change_node(
+        &self,
+        handle: CUgraphNode,
+        kind: Opcode,
+        executable: CUgraphExec,
+        described: &link::wire::graph::Node<'_>,
+    ) -> Result<(Node, bool), Failure> {
+        let is_copy = |opcode| matches!(opcode, Opcode::Copy | Opcode::Copy3d);
+        if described.opcode != kind && !(is_copy(described.opcode) && is_copy(kind)) {
+            return Err(Failure::Protocol("a graph's node cannot change its kind".into()));
+        }
+        let (node, work) = self.check_node(described)?;
+        let node = Node { handle, ..node };
+        let context = self.context().handle();
+        let driver = self.driver();
+        // SAFETY: live handles of this session and checked parameters, which the driver copies.
+        let (in_template, in_executable) = unsafe {
+            match &work {
+                Work::Empty => (CUresult::SUCCESS, CUresult::SUCCESS),
+                Work::Kernel { shape, function, parameters, .. } => {
+                    with_kernel(shape, *function, parameters, |kernel| {
+                        let set = driver.cuGraphKernelNodeSetParams_v2(handle, kernel);
+                        (set, driver.cuGraphExecKernelNodeSetParams_v2(executable, handle, kernel))
+                    })
+                }
+                Work::Copy(copy) => (
+                    driver.cuGraphMemcpyNodeSetParams(handle, &**copy),
+                    driver.cuGraphExecMemcpyNodeSetParams(executable, handle, &**copy, context),
+                ),
+                Work::Fill(fill) => (
+                    driver.cuGraphMemsetNodeSetParams(handle, fill),
+                    driver.cuGraphExecMemsetNodeSetParams(executable, handle, fill, context),
+                ),
+                Work::Record(event) => (
+                    driver.cuGraphEventRecordNodeSetEvent(handle, *event),
+                    driver.cuGraphExecEventRecordNodeSetEvent(executable, handle, *event),
+                ),
+                Work::Wait(event) => (
+                    driver.cuGraphEventWaitNodeSetEvent(handle, *event),
+                    driver.cuGraphExecEventWaitNodeSetEvent(executable, handle, *event),
+                ),
+                Work::Write(write) => with_operation(write, context, |operation| {
+                    let set = driver.cuGraphBatchMemOpNodeSetParams(handle, operation);
+                    (set, driver.cuGraphExecBatchMemOpNodeSetParams(executable, handle, operation))
+                }),
+            }
+        };
+        let changed = self.check(in_template).and_then(|()| self.set_attributes(handle, &work));
+        if let Err(failure) = changed {
+            node.release(driver);
+            return Err(failure);
+        }
+        // Attributes of an executable graph's kernels cannot be changed.
+        let in_place = in_executable.is_success() && node.attributes.is_empty();
+        Ok((node, in_place))
+    }
+}
+
+/// Calls `body` with a kernel node's parameters.
+fn with_kernel<R>(
+    shape: &Launch,
+    function: CUfunction,
+    parameters: &[u8],
+    body: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> R,
+) -> R {
+    let mut parameter_bytes = parameters.len();
+    let mut extra = [
+        ptr::without_provenance_mut::<c_void>(CU_LAUNCH_PARAM_BUFFER_POINTER),
+        parameters.as_ptr().cast_mut().cast(),
+        ptr::without_provenance_mut(CU_LAUNCH_PARAM_BUFFER_SIZE),
+        (&raw mut parameter_bytes).cast(),
+        ptr::without_provenance_mut(CU_LAUNCH_PARAM_END),
+    ];
+    let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (shape.grid, shape.block);
+    body(&CUDA_KERNEL_NODE_PARAMS {
+        func: function,
+        gridDimX: grid_x,
+        gridDimY: grid_y,
+        gridDimZ: grid_z,
+        blockDimX: block_x,
+        blockDimY: block_y,
+        blockDimZ: block_z,
+        sharedMemBytes: shape.dynamic_shared_bytes,
+        extra: if parameters.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() },
+        ..Default::default()
+    })
+}
+
+/// Calls `body` with the parameters of a node of one memory operation.
+fn with_operation<R>(
+    operation: &CUstreamBatchMemOpParams,
+    context: CUcontext,
+    body: impl FnOnce(&CUDA_BATCH_MEM_OP_NODE_PARAMS) -> R,
+) -> R {
+    let mut operation = *operation;
+    let array = &raw mut operation;
+    body(&CUDA_BATCH_MEM_OP_NODE_PARAMS { ctx: context, count: 1, paramArray: array, flags: 0 })
+}
