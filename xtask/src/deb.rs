@@ -17,6 +17,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::command::{run_quietly, succeeds};
+use crate::deb_chroot;
 use crate::dist::{self, Dist};
 use crate::paths::Paths;
 
@@ -28,7 +29,7 @@ const MANUAL_PAGES: &[&str] =
 /// What is done with the package.
 #[derive(Debug, Args)]
 pub(crate) struct Deb {
-    /// Also install it into an empty root, run it there and remove it again
+    /// Also install it into an empty root and, as root, into a fresh Debian; run it there and remove it again
     #[arg(long)]
     check: bool,
     /// Use what is already built
@@ -45,6 +46,7 @@ pub(crate) fn run(paths: &Paths, options: &Deb) -> Result<PathBuf> {
     let package = build(paths, &dist)?;
     if options.check {
         check(paths, &package)?;
+        deb_chroot::check(paths, &package)?.print();
     }
     Ok(package)
 }

@@ -7,6 +7,7 @@ mod command;
 mod compat;
 mod coverage;
 mod deb;
+mod deb_chroot;
 mod demo;
 mod dist;
 mod fuzz;

@@ -13,6 +13,7 @@ use clap::Args;
 use crate::command;
 use crate::compat;
 use crate::deb;
+use crate::deb_chroot;
 use crate::dist::{self, Dist};
 use crate::paths::Paths;
 use crate::programs;
@@ -93,8 +94,15 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     if options.filter.is_none() && deb::is_possible() {
         announce(PACKAGE);
         let dist = Dist::at(paths);
-        match deb::build(paths, &dist).and_then(|package| deb::check(paths, &package)) {
-            Ok(()) => total.passed += 1,
+        let checked = deb::build(paths, &dist).and_then(|package| {
+            deb::check(paths, &package)?;
+            deb_chroot::check(paths, &package)
+        });
+        match checked {
+            Ok(fresh) => {
+                fresh.print();
+                total.passed += 1;
+            }
             Err(error) => {
                 println!("{error:#}");
                 failed_steps.push(PACKAGE);

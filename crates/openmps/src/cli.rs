@@ -114,8 +114,17 @@ fn wrong(error: control::values::ValueError) -> String {
 #[derive(Debug, Args)]
 pub(crate) struct Env {
     /// The shell to print them for.
-    #[arg(long, value_enum, default_value_t = Shell::Sh)]
+    #[arg(long, value_enum, default_value_t = Shell::Sh, conflicts_with = "json")]
     pub(crate) shell: Shell,
+    /// Print JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Env {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
+    }
 }
 
 /// Syntaxes of shells.
@@ -205,10 +214,20 @@ pub(crate) struct Logs {
     /// Which log; both without it.
     #[arg(value_enum)]
     pub(crate) source: Option<LogSource>,
+    /// Print an object of JSON for each line; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Logs {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
+    }
 }
 
 /// Logs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum LogSource {
     /// The daemon's.
     Control,

@@ -1,5 +1,6 @@
 //! The environment that makes a program a client: for `openmps run` and `openmps env`.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::process::ExitCode;
 
 use control::directories::Directories;
 
-use crate::cli::Shell;
+use crate::cli::{Env, Format, Shell};
 use crate::installation::{self, NATIVE_DRIVER_VARIABLE, NativeDriver};
 
 /// Variables of a client's environment.
@@ -33,14 +34,27 @@ pub(crate) fn client_variables(
     Ok(variables)
 }
 
+#[derive(Debug, serde::Serialize)]
+struct Variables {
+    variables: BTreeMap<&'static str, String>,
+}
+
 /// `openmps env`.
 ///
 /// # Errors
 /// No library directory; a named driver that is not there.
-pub(crate) fn print_exports(shell: Shell) -> anyhow::Result<ExitCode> {
+pub(crate) fn print_exports(options: &Env) -> anyhow::Result<ExitCode> {
+    let shell = options.shell;
     let libraries = installation::library_directory()?;
     let driver = installation::native_driver(installation::DriverWish::None, &libraries)?;
     let variables = client_variables(&libraries, &driver, &Directories::from_environment())?;
+    if options.format() == Format::Json {
+        let text =
+            |(name, value): (&'static str, OsString)| (name, value.to_string_lossy().into_owned());
+        let variables = variables.into_iter().map(text).collect();
+        crate::show::print_json(Variables { variables })?;
+        return Ok(ExitCode::SUCCESS);
+    }
     for (name, value) in variables {
         let value = quote(shell, &value);
         match shell {

@@ -10,14 +10,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use control::directories::Directories;
+use serde::Serialize;
 
-use crate::cli::{LogSource, Logs};
+use crate::cli::{Format, LogSource, Logs};
+use crate::show::json_line;
 
 /// Between two looks at a log that is followed.
 const POLL: Duration = Duration::from_millis(200);
 
 /// One log file.
 struct Log {
+    source: LogSource,
     path: PathBuf,
     reader: Option<Opened>,
 }
@@ -27,6 +30,8 @@ struct Opened {
     inode: u64,
     /// A line whose end has not been written yet.
     partial: String,
+    /// The time of the last line that had one.
+    time: String,
 }
 
 /// Prints the logs, and with `--follow` goes on until it is interrupted.
@@ -35,12 +40,15 @@ struct Opened {
 /// A log that cannot be read; standard output.
 pub(crate) fn logs(options: &Logs) -> anyhow::Result<ExitCode> {
     let directories = Directories::from_environment();
-    let paths = match options.source {
-        Some(LogSource::Control) => vec![directories.control_log()],
-        Some(LogSource::Server) => vec![directories.server_log()],
-        None => vec![directories.control_log(), directories.server_log()],
-    };
-    let mut logs: Vec<Log> = paths.into_iter().map(|path| Log { path, reader: None }).collect();
+    let all = [
+        (LogSource::Control, directories.control_log()),
+        (LogSource::Server, directories.server_log()),
+    ];
+    let mut logs: Vec<Log> = all
+        .into_iter()
+        .filter(|(source, _)| options.source.is_none_or(|wanted| wanted == *source))
+        .map(|(source, path)| Log { source, path, reader: None })
+        .collect();
     let mut last = VecDeque::new();
     for log in &mut logs {
         log.open().with_context(|| {
@@ -51,10 +59,9 @@ pub(crate) fn logs(options: &Logs) -> anyhow::Result<ExitCode> {
         })?;
         log.read(&mut last)?;
     }
-    // Lines begin with their time: in order of time across both, as long as no clock was set back.
-    last.make_contiguous().sort();
+    sort(&mut last);
     let skipped = last.len().saturating_sub(options.lines);
-    print(last.into_iter().skip(skipped))?;
+    print(last.into_iter().skip(skipped), options.format())?;
     if !options.follow {
         return Ok(ExitCode::SUCCESS);
     }
@@ -65,41 +72,91 @@ pub(crate) fn logs(options: &Logs) -> anyhow::Result<ExitCode> {
             log.reopen_if_replaced()?;
             log.read(&mut new)?;
         }
-        new.make_contiguous().sort();
-        print(new.into_iter())?;
+        sort(&mut new);
+        print(new.into_iter(), options.format())?;
     }
 }
 
-fn print(lines: impl Iterator<Item = String>) -> io::Result<()> {
+/// A line of a log.
+struct Line {
+    /// When it was written, or the last line before it that says; lines of one moment stay in their order.
+    time: String,
+    text: String,
+    source: LogSource,
+}
+
+/// In order of time across the logs, as long as no clock was set back.
+fn sort(lines: &mut VecDeque<Line>) {
+    lines.make_contiguous().sort_by(|a, b| a.time.cmp(&b.time));
+}
+
+/// A line of a log, taken apart.
+#[derive(Debug, PartialEq, Serialize)]
+struct Entry<'a> {
+    log: LogSource,
+    /// Local time, as `2026-11-20 15:27:30.557`; absent, as part and process, where a line is none of the daemon's or a server's own.
+    time: Option<&'a str>,
+    /// `Control`, `Server` or `Other`.
+    part: Option<&'a str>,
+    pid: Option<u32>,
+    text: &'a str,
+}
+
+impl<'a> Entry<'a> {
+    fn of(line: &'a str, log: LogSource) -> Self {
+        let parsed = || {
+            let (head, text) = line.strip_prefix('[')?.split_once("] ")?;
+            let mut words = head.get(24..)?.split_whitespace();
+            let (part, pid) = (words.next()?, words.next()?.parse().ok()?);
+            Some(Self { log, time: head.get(..23), part: Some(part), pid: Some(pid), text })
+        };
+        parsed().unwrap_or(Self { log, time: None, part: None, pid: None, text: line })
+    }
+}
+
+fn print(lines: impl Iterator<Item = Line>, format: Format) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    for line in lines {
+    for Line { text, source, .. } in lines {
         // Logs hold words of clients: nothing of them may reach the terminal's controls.
-        let shown: String = line.chars().filter(|c| !c.is_control()).collect();
+        let plain: String = text.chars().filter(|c| !c.is_control()).collect();
+        let shown = match format {
+            Format::Table => plain,
+            Format::Json => json_line(Entry::of(&plain, source))?,
+        };
         match writeln!(out, "{shown}") {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
             written => written?,
         }
     }
-    out.flush()
+    Ok(out.flush()?)
 }
 
 impl Log {
     fn open(&mut self) -> io::Result<()> {
         let file = File::open(&self.path)?;
         let inode = file.metadata()?.ino();
-        self.reader = Some(Opened { lines: BufReader::new(file), inode, partial: String::new() });
+        self.reader = Some(Opened {
+            lines: BufReader::new(file),
+            inode,
+            partial: String::new(),
+            time: String::new(),
+        });
         Ok(())
     }
 
     /// Adds all whole lines up to the end.
-    fn read(&mut self, lines: &mut VecDeque<String>) -> io::Result<()> {
+    fn read(&mut self, lines: &mut VecDeque<Line>) -> io::Result<()> {
         let Some(opened) = &mut self.reader else { return Ok(()) };
         let mut bytes = Vec::new();
         while opened.lines.read_until(b'\n', &mut bytes)? > 0 {
             opened.partial.push_str(&String::from_utf8_lossy(&bytes));
             bytes.clear();
             if opened.partial.ends_with('\n') {
-                lines.push_back(opened.partial.trim_end().to_owned());
+                let text = opened.partial.trim_end().to_owned();
+                if let Some(time) = Entry::of(&text, self.source).time {
+                    opened.time = time.to_owned();
+                }
+                lines.push_back(Line { time: opened.time.clone(), text, source: self.source });
                 opened.partial.clear();
             }
         }
@@ -130,7 +187,7 @@ mod tests {
     fn whole_lines_are_read_through_truncation_and_rotation() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let mut log = Log { path: path.clone(), reader: None };
+        let mut log = Log { source: LogSource::Server, path: path.clone(), reader: None };
         let append = |text: &str| {
             let mut file = File::options().append(true).create(true).open(&path).unwrap();
             file.write_all(text.as_bytes()).unwrap();
@@ -139,7 +196,7 @@ mod tests {
             let mut lines = VecDeque::new();
             log.reopen_if_replaced().unwrap();
             log.read(&mut lines).unwrap();
-            lines.into_iter().collect::<Vec<_>>()
+            lines.into_iter().map(|line| line.text).collect::<Vec<_>>()
         };
         append("one\ntw");
         log.open().unwrap();
@@ -152,5 +209,34 @@ mod tests {
         std::fs::rename(&path, directory.path().join("log.1")).unwrap();
         append("four\n");
         assert_eq!(read(&mut log), ["four"]);
+    }
+
+    #[test]
+    fn lines_of_one_moment_stay_in_their_order() {
+        let line =
+            |time: &str, text: &str, source| Line { time: time.into(), text: text.into(), source };
+        let (control, server) = (LogSource::Control, LogSource::Server);
+        let mut lines = VecDeque::from([
+            line("1", "b", control),
+            line("1", "a", control),
+            line("3", "c", control),
+            line("2", "z", server),
+        ]);
+        sort(&mut lines);
+        let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
+        assert_eq!(texts, ["b", "a", "z", "c"]);
+    }
+
+    #[test]
+    fn lines_are_taken_apart() {
+        let line = "[2026-11-20 15:27:30.557 Control   969] Cmd:ps [x] y";
+        let entry = Entry::of(line, LogSource::Control);
+        assert_eq!(
+            (entry.time, entry.part, entry.pid, entry.text),
+            (Some("2026-11-20 15:27:30.557"), Some("Control"), Some(969), "Cmd:ps [x] y")
+        );
+        for other in ["softcuda: a word", "[", "[x] y", "[2026-11-20 15:27:30.557 Control é] y"] {
+            assert_eq!(Entry::of(other, LogSource::Server).text, other);
+        }
     }
 }

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
     let result = match cli::Cli::parse().command {
         cli::Command::Run(run) => run::run(run),
-        cli::Command::Env(env) => environment::print_exports(env.shell),
+        cli::Command::Env(env) => environment::print_exports(&env),
         cli::Command::Ps(view) => show::ps(view.format()),
         cli::Command::Status(view) => show::status(view.format()),
         cli::Command::Top(options) => top::top(&options),

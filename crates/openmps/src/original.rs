@@ -82,6 +82,15 @@ COMMANDS:
 ENVIRONMENT:
   CUDA_MPS_PIPE_DIRECTORY  Where the daemon's socket is [/tmp/nvidia-mps]
   CUDA_MPS_LOG_DIRECTORY   Where control.log and server.log are [/var/log/nvidia-mps]
+and, for a daemon that is being started:
+  CUDA_VISIBLE_DEVICES               Its devices: indices, UUIDs or their beginnings; clients count anew from 0
+  CUDA_DEVICE_MAX_CONNECTIONS        Hardware queues of a server's context, 1 to 32 [32]
+  CUDA_MPS_ACTIVE_THREAD_PERCENTAGE  Default portion of threads [100]
+  CUDA_MPS_PINNED_DEVICE_MEM_LIMIT   Default device memory per client: 0=4G,1=512M
+  CUDA_MPS_CLIENT_PRIORITY           Default priority, 0 or 1 [0]
+The last three also limit a program in whose environment they are, and CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING=1
+there makes portions the contexts' own.
+A set_default command without a daemon is kept for the next one.
 ";
 
 /// What the arguments ask for.

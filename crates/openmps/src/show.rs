@@ -129,6 +129,14 @@ pub(crate) fn print_json<T: Serialize>(content: T) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A document on one line.
+///
+/// # Errors
+/// None that happens: all keys are texts.
+pub(crate) fn json_line<T: Serialize>(content: T) -> anyhow::Result<String> {
+    Ok(serde_json::to_string(&Document { schema: SCHEMA, content })?)
+}
+
 /// A number of bytes with at most four digits and a binary unit.
 pub(crate) fn bytes(count: u64) -> String {
     let mut value = count as f64;

@@ -230,11 +230,17 @@ fn what_runs_is_shown_to_people_and_to_programs() {
     assert_eq!(run(place.openmps().arg("ps")).code, 1);
     run(place.alias().arg("-d"));
     assert!(run(place.openmps().arg("ps")).stdout.starts_with("PID"));
-    for view in ["ps", "status"] {
-        let json: serde_json::Value =
-            serde_json::from_str(&run(place.openmps().args([view, "--json"])).stdout).unwrap();
-        assert_eq!(json["schema"], 1);
+    let libraries = library_directory(&place);
+    for view in ["ps", "status", "top", "config", "doctor", "env"] {
+        let mut command = place.openmps();
+        command.env("OPENMPS_LIB_DIR", &libraries).args([view, "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&run(&mut command).stdout).unwrap();
+        assert_eq!(json["schema"], 1, "{view}");
     }
+    let logs = run(place.openmps().args(["logs", "--json", "control"])).stdout;
+    let first: serde_json::Value = serde_json::from_str(logs.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["schema"], &first["log"]), (&1.into(), &"control".into()), "{logs}");
+    assert!(first["text"].as_str().unwrap().starts_with("Starting control daemon"), "{logs}");
 }
 
 #[test]

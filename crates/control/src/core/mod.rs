@@ -284,8 +284,6 @@ struct Quitting {
     force_at: Option<Now>,
     /// Front ends that wait for the end.
     waiting: Vec<ConnectionId>,
-    /// Not 0 once a server did not stop by itself.
-    status: u8,
 }
 
 /// The daemon's state and rules.
@@ -302,6 +300,8 @@ pub struct Core {
     asks: Vec<Ask>,
     last_id: u64,
     quitting: Option<Quitting>,
+    /// The daemon's exit status: 0 as long as every server, since the start, has ended with 0 by itself, as the original's manual has it.
+    status: u8,
     effects: Vec<Effect>,
 }
 
@@ -318,6 +318,7 @@ impl Core {
             asks: Vec::new(),
             last_id: 0,
             quitting: None,
+            status: 0,
             effects: Vec::new(),
         }
     }

@@ -218,10 +218,8 @@ impl Core {
             let message = format!("server {pid} ended before it was ready: see server.log");
             self.refuse_pending_of(server.uid, &message);
         }
-        if let Some(quitting) = &mut self.quitting
-            && exit != ServerExit::Status(0)
-        {
-            quitting.status = 1;
+        if exit != ServerExit::Status(0) {
+            self.status = 1;
         }
         self.server_gone(pid);
     }
@@ -287,8 +285,7 @@ impl Core {
             quitting.waiting.extend(connection);
             return;
         }
-        self.quitting =
-            Some(Quitting { force_at, waiting: connection.into_iter().collect(), status: 0 });
+        self.quitting = Some(Quitting { force_at, waiting: connection.into_iter().collect() });
         self.wanted.clear();
         for client in std::mem::take(&mut self.pending) {
             self.refuse(
@@ -309,9 +306,12 @@ impl Core {
             return;
         }
         let Some(quitting) = &mut self.quitting else { return };
-        let status = quitting.status;
+        let status = self.status;
         for connection in std::mem::take(&mut quitting.waiting) {
-            let error = if status == 0 { "" } else { "a server had to be stopped by force\n" };
+            let error = match status {
+                0 => "",
+                _ => "not every server ended by itself and in order: control.log says which\n",
+            };
             self.effects.push(Effect::Reply {
                 connection,
                 output: String::new(),
@@ -347,7 +347,7 @@ impl Core {
             quitting.force_at = None;
             let servers: Vec<Pid> = self.servers.iter().map(|server| server.pid).collect();
             if !servers.is_empty() {
-                quitting.status = 1;
+                self.status = 1;
             }
             for pid in servers {
                 self.stop_now(now, pid);

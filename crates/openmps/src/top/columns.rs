@@ -7,58 +7,154 @@ use crate::show::bytes;
 pub(super) struct Column {
     pub(super) title: &'static str,
     pub(super) width: u16,
+    side: Side,
     /// Terminals narrower than this go without it.
     from_width: u16,
-    pub(super) text: fn(&Row) -> String,
+    text: fn(&Row) -> String,
+}
+
+/// Where a cell's text stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+impl Column {
+    pub(super) fn heading(&self) -> String {
+        aligned(self.title, self.width, self.side)
+    }
+
+    pub(super) fn cell(&self, row: &Row) -> String {
+        aligned(&(self.text)(row), self.width, self.side)
+    }
+}
+
+/// The text on its side of a cell; a cell of width 0 takes what is left of the line.
+pub(super) fn aligned(text: &str, width: u16, side: Side) -> String {
+    let width = usize::from(width);
+    match side {
+        Side::Left => format!("{text:<width$}"),
+        Side::Right => format!("{text:>width$}"),
+    }
 }
 
 const COLUMNS: &[Column] = &[
-    Column { title: "PID", width: 8, from_width: 0, text: |row| row.pid.to_string() },
-    Column { title: "USER", width: 6, from_width: 100, text: |row| row.uid.to_string() },
-    Column { title: "SERVER", width: 8, from_width: 130, text: |row| row.server_pid.to_string() },
-    Column { title: "GPU", width: 3, from_width: 0, text: |row| row.gpu.to_string() },
+    Column {
+        title: "PID",
+        width: 8,
+        side: Side::Right,
+        from_width: 0,
+        text: |row| row.pid.to_string(),
+    },
+    Column {
+        title: "USER",
+        width: 6,
+        side: Side::Right,
+        from_width: 100,
+        text: |row| row.uid.to_string(),
+    },
+    Column {
+        title: "SERVER",
+        width: 8,
+        side: Side::Right,
+        from_width: 130,
+        text: |row| row.server_pid.to_string(),
+    },
+    Column {
+        title: "GPU",
+        width: 3,
+        side: Side::Right,
+        from_width: 0,
+        text: |row| row.gpu.to_string(),
+    },
     Column {
         title: "BUSY%",
         width: 6,
+        side: Side::Right,
         from_width: 0,
         text: |row| format!("{:.1}", row.busy_percent),
     },
-    Column { title: "KERN/S", width: 8, from_width: 0, text: |row| count(row.kernels_per_s) },
-    Column { title: "MEMORY", width: 10, from_width: 0, text: |row| bytes(row.granted_bytes) },
+    Column {
+        title: "KERN/S",
+        width: 8,
+        side: Side::Right,
+        from_width: 0,
+        text: |row| count(row.kernels_per_s),
+    },
+    Column {
+        title: "MEMORY",
+        width: 10,
+        side: Side::Right,
+        from_width: 0,
+        text: |row| bytes(row.granted_bytes),
+    },
     Column {
         title: "LIMIT",
         width: 10,
+        side: Side::Right,
         from_width: 100,
         text: |row| row.limit_bytes.map_or_else(|| "-".to_owned(), bytes),
     },
-    Column { title: "SMS", width: 4, from_width: 90, text: |row| row.multiprocessors.to_string() },
+    Column {
+        title: "SMS",
+        width: 4,
+        side: Side::Right,
+        from_width: 90,
+        text: |row| row.multiprocessors.to_string(),
+    },
     Column {
         title: "COPY/S",
         width: 10,
+        side: Side::Right,
         from_width: 120,
         text: |row| bytes(row.copied_per_s as u64),
     },
-    Column { title: "QUEUED", width: 9, from_width: 140, text: |row| bytes(row.queued_bytes) },
+    Column {
+        title: "QUEUED",
+        width: 9,
+        side: Side::Right,
+        from_width: 140,
+        text: |row| bytes(row.queued_bytes),
+    },
     Column {
         title: "P50us",
         width: 6,
+        side: Side::Right,
         from_width: 0,
         text: |row| row.launch_us.map_or_else(|| "-".to_owned(), |(p50, _)| format!("<{p50}")),
     },
     Column {
         title: "P99us",
         width: 6,
+        side: Side::Right,
         from_width: 0,
         text: |row| row.launch_us.map_or_else(|| "-".to_owned(), |(_, p99)| format!("<{p99}")),
     },
     Column {
         title: "STATE",
         width: 6,
+        side: Side::Left,
         from_width: 0,
         text: |row| if row.error == 0 { "ok".to_owned() } else { format!("E{}", row.error) },
     },
-    Column { title: "COMMAND", width: 0, from_width: 0, text: |row| row.command.clone() },
+    Column {
+        title: "COMMAND",
+        width: 0,
+        side: Side::Left,
+        from_width: 0,
+        text: |row| short_command(&row.command),
+    },
 ];
+
+/// A command line without the directory of its program, which fills narrow terminals.
+fn short_command(command: &str) -> String {
+    let (program, arguments) = command.split_once(' ').unwrap_or((command, ""));
+    let name = program.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(program);
+    format!("{name} {arguments}").trim_end().to_owned()
+}
 
 /// Those that a terminal of this width has room for; the last takes what is left.
 pub(super) fn columns(terminal_width: u16) -> Vec<&'static Column> {
@@ -83,6 +179,19 @@ mod tests {
         for width in [80, 100, 120, 200] {
             let fixed: u16 = columns(width).iter().map(|column| column.width + 1).sum();
             assert!(fixed + 15 <= width, "{width} columns: {fixed} are taken");
+        }
+    }
+
+    #[test]
+    fn commands_begin_with_their_programs_name() {
+        for (command, shown) in [
+            ("/usr/bin/python3 train.py --data /srv/x", "python3 train.py --data /srv/x"),
+            ("./nbody", "nbody"),
+            ("nbody", "nbody"),
+            ("", ""),
+            ("/odd/ x", "/odd/ x"),
+        ] {
+            assert_eq!(short_command(command), shown);
         }
     }
 

@@ -9,8 +9,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as TableRow, Table, TableState};
 
-use super::columns::{columns, count};
-use super::model::{Gpu, Row, Scene, SortKey};
+use super::columns::{Side, aligned, columns, count};
+use super::model::{Gpu, Scene, SortKey};
 use crate::show::bytes;
 
 /// What the user has set, beside the scene.
@@ -45,7 +45,22 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, settings: &Settings) {
     }
     let width = client_area.width;
     frame.render_stateful_widget(client_table(scene, width), client_area, &mut state);
-    frame.render_widget(Line::from(settings.message.as_deref().unwrap_or(KEYS)), footer);
+    // One line is the heading.
+    let shown = usize::from(client_area.height.saturating_sub(1));
+    let place = place_text(state.offset(), shown, scene.rows.len());
+    let place_width = u16::try_from(place.len()).unwrap_or(u16::MAX);
+    let [keys, right] =
+        Layout::horizontal([Constraint::Min(1), Constraint::Length(place_width)]).areas(footer);
+    frame.render_widget(Line::from(settings.message.as_deref().unwrap_or(KEYS)), keys);
+    frame.render_widget(Line::from(place), right);
+}
+
+/// Which rows are on the screen, where that is not all of them.
+fn place_text(offset: usize, shown: usize, rows: usize) -> String {
+    if rows <= shown {
+        return String::new();
+    }
+    format!("{}-{} of {rows}", offset + 1, rows.min(offset + shown))
 }
 
 fn bold() -> Style {
@@ -67,7 +82,23 @@ fn title_text(scene: &Scene, settings: &Settings) -> String {
 
 const GPU_TITLES: [&str; 9] =
     ["GPU", "SERVER", "STATUS", "CLIENTS", "BUSY%", "KERN/S", "MEMORY", "FAULTS", "NAME"];
-const GPU_WIDTHS: [u16; 8] = [3, 7, 6, 7, 6, 6, 15, 6];
+/// The name takes what is left.
+const GPU_WIDTHS: [u16; 9] = [3, 7, 6, 7, 6, 6, 15, 6, 0];
+const GPU_SIDES: [Side; 9] = [
+    Side::Right,
+    Side::Right,
+    Side::Left,
+    Side::Right,
+    Side::Right,
+    Side::Right,
+    Side::Right,
+    Side::Right,
+    Side::Left,
+];
+
+fn gpu_headings() -> [String; 9] {
+    std::array::from_fn(|at| aligned(GPU_TITLES[at], GPU_WIDTHS[at], GPU_SIDES[at]))
+}
 
 fn gpu_cells(gpu: &Gpu) -> [String; 9] {
     let status = match gpu.status {
@@ -75,7 +106,7 @@ fn gpu_cells(gpu: &Gpu) -> [String; 9] {
         ServerStatus::Active => "ACTIVE",
         ServerStatus::Fault => "FAULT",
     };
-    [
+    let texts = [
         gpu.index.to_string(),
         gpu.server_pid.to_string(),
         status.to_owned(),
@@ -85,7 +116,8 @@ fn gpu_cells(gpu: &Gpu) -> [String; 9] {
         format!("{}/{}", short(gpu.granted_bytes), short(gpu.total_bytes)),
         gpu.faults.to_string(),
         format!("{} ({} SMs, {} restarts)", gpu.name, gpu.multiprocessors, gpu.restarts),
-    ]
+    ];
+    std::array::from_fn(|at| aligned(&texts[at], GPU_WIDTHS[at], GPU_SIDES[at]))
 }
 
 /// Bytes without the space.
@@ -101,8 +133,12 @@ fn gpu_table(scene: &Scene) -> Table<'_> {
         };
         TableRow::new(gpu_cells(gpu).map(Cell::from)).style(style)
     });
-    let widths = GPU_WIDTHS.map(Constraint::Length).into_iter().chain([Constraint::Min(10)]);
-    Table::new(rows, widths).header(TableRow::new(GPU_TITLES).style(bold()))
+    let widths = GPU_WIDTHS.map(constraint);
+    Table::new(rows, widths).header(TableRow::new(gpu_headings()).style(bold()))
+}
+
+fn constraint(width: u16) -> Constraint {
+    if width == 0 { Constraint::Min(10) } else { Constraint::Length(width) }
 }
 
 fn client_table(scene: &Scene, terminal_width: u16) -> Table<'_> {
@@ -112,14 +148,11 @@ fn client_table(scene: &Scene, terminal_width: u16) -> Table<'_> {
             0 => Style::default(),
             _ => Style::default().fg(Color::Red),
         };
-        TableRow::new(columns.iter().map(|column| Cell::from((column.text)(row)))).style(style)
+        TableRow::new(columns.iter().map(|column| Cell::from(column.cell(row)))).style(style)
     });
-    let widths = columns.iter().map(|column| match column.width {
-        0 => Constraint::Min(10),
-        width => Constraint::Length(width),
-    });
+    let widths = columns.iter().map(|column| constraint(column.width));
     Table::new(rows, widths)
-        .header(TableRow::new(columns.iter().map(|column| column.title)).style(bold()))
+        .header(TableRow::new(columns.iter().map(|column| column.heading())).style(bold()))
         .row_highlight_style(Style::default().add_modifier(Modifier::REVERSED))
 }
 
@@ -127,36 +160,28 @@ fn client_table(scene: &Scene, terminal_width: u16) -> Table<'_> {
 pub(super) fn plain(scene: &Scene, settings: &Settings, width: u16) -> String {
     let mut text = title_text(scene, settings);
     text.push('\n');
-    let widths: Vec<usize> = GPU_WIDTHS.map(usize::from).into_iter().chain([0]).collect();
-    push_line(&mut text, GPU_TITLES.map(str::to_owned).iter(), &widths);
+    push_line(&mut text, gpu_headings());
     for gpu in &scene.gpus {
-        push_line(&mut text, gpu_cells(gpu).iter(), &widths);
+        push_line(&mut text, gpu_cells(gpu));
     }
     text.push('\n');
     let columns = columns(width);
-    let widths: Vec<usize> = columns.iter().map(|column| usize::from(column.width)).collect();
-    let titles: Vec<String> = columns.iter().map(|column| column.title.to_owned()).collect();
-    push_line(&mut text, titles.iter(), &widths);
+    push_line(&mut text, columns.iter().map(|column| column.heading()));
     for row in &scene.rows {
-        let cells: Vec<String> = columns.iter().map(|column| cell(column.text, row)).collect();
-        push_line(&mut text, cells.iter(), &widths);
+        push_line(&mut text, columns.iter().map(|column| column.cell(row)));
     }
     text
 }
 
-fn cell(text: fn(&Row) -> String, row: &Row) -> String {
-    text(row)
-}
-
-fn push_line<'a>(text: &mut String, cells: impl Iterator<Item = &'a String>, widths: &[usize]) {
-    let cells: Vec<String> =
-        cells.zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+fn push_line(text: &mut String, cells: impl IntoIterator<Item = String>) {
+    let cells: Vec<String> = cells.into_iter().collect();
     text.push_str(cells.join(" ").trim_end());
     text.push('\n');
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::model::Row;
     use super::*;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -214,6 +239,33 @@ mod tests {
             }
         }
         assert!(screen(200, 1, 0).contains("4.0 GiB"), "limits are shown where there is room");
+    }
+
+    /// What was looked at in a terminal: every one of many clients can be reached, and the screen says where one is.
+    #[test]
+    fn sixty_clients_are_scrolled_through() {
+        for width in [80, 200] {
+            let (first, last) = (screen(width, 60, 0), screen(width, 60, 59));
+            // 24 lines less title, GPUs, gap, heading and keys.
+            assert!(first.contains("1-18 of 60"), "{first}");
+            assert!(last.contains("43-60 of 60"), "{last}");
+            for selected in 0..60 {
+                let pid = format!(" {} ", 100 + selected);
+                assert!(screen(width, 60, selected).contains(&pid), "{pid} is not on the screen");
+            }
+            assert!(!screen(width, 1, 0).contains(" of "), "all are shown");
+        }
+    }
+
+    #[test]
+    fn numbers_stand_on_the_right() {
+        let screen = screen(80, 1, 0);
+        let line = |with: &str| screen.lines().find(|line| line.contains(with)).unwrap();
+        let end = |line: &str, word: &str| line.find(word).map(|at| at + word.len()).unwrap();
+        let (heading, row) = (line("P50us"), line("python"));
+        for (title, value) in [("MEMORY", "3.0 GiB"), ("KERN/S", "123k"), ("PID", "100")] {
+            assert_eq!(end(heading, title), end(row, value), "{title}: {screen}");
+        }
     }
 
     #[test]
