@@ -101,10 +101,16 @@ impl Report {
     }
 }
 
-/// Runs a form without a visible result.
+/// Runs a form without a visible result; makes sure that a form which is not executed is refused.
 fn execute(form: &Form<'_>, reason: Reason) -> Option<String> {
     match reason {
-        Reason::Absent(_) => None,
+        Reason::Absent(_) => {
+            let case = case::Case::bare(1, format!("{};", form.text));
+            match case.run(&str::to_owned, SimdLevel::detect()) {
+                Outcome::Refused(why) if why.contains(form.name) => None,
+                outcome => Some(format!("it is not refused by name: {outcome:?}")),
+            }
+        }
         Reason::Invisible(_) => run_everywhere(&cases::invisible(form)),
     }
 }

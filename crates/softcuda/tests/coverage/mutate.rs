@@ -185,6 +185,13 @@ fn confusions<'a>(form: &Form<'_>, index: usize, modifier: &'a str) -> Vec<&'a s
     if form.name == "tex" && last {
         return if modifier == "f32" { vec!["s32"] } else { vec!["f32"] };
     }
+    let barrier = matches!(form.name, "bar" | "barrier") && !form.has("warp");
+    if barrier && modifier == "sync" {
+        return vec!["arrive"];
+    }
+    if matches!(form.name, "ld" | "st") && last {
+        return widths(form, modifier);
+    }
     let sign = match modifier {
         "s8" => "u8",
         "u8" => "s8",
@@ -203,11 +210,28 @@ fn confusions<'a>(form: &Form<'_>, index: usize, modifier: &'a str) -> Vec<&'a s
         "atom" | "redux" => form.has("min") || form.has("max"),
         "cvt" => cvt_sign_matters(form, index, last),
         "wmma" | "mma" => form.modifiers.contains(&"mma") && matches!(modifier, "u8" | "s8"),
-        // Extension shows for types narrower than a register.
-        "ld" => matches!(modifier, "u8" | "s8" | "u16" | "s16"),
         _ => false,
     };
     if matters { vec![sign] } else { Vec::new() }
+}
+
+/// For the type of an access: half or twice its width, and for narrow loads the other extension.
+fn widths<'a>(form: &Form<'_>, ty: &str) -> Vec<&'a str> {
+    let mut others = match ty {
+        "b8" | "u8" | "s8" => vec!["b16"],
+        "b16" | "u16" | "s16" => vec!["b8"],
+        "b32" | "u32" | "s32" => vec!["b16"],
+        "b64" | "u64" | "s64" => vec!["b32"],
+        _ => Vec::new(),
+    };
+    others.extend(match (form.name, ty) {
+        ("ld", "b8" | "u8") => Some("s8"),
+        ("ld", "s8") => Some("u8"),
+        ("ld", "b16" | "u16") => Some("s16"),
+        ("ld", "s16") => Some("u16"),
+        _ => None,
+    });
+    others
 }
 
 /// Whether a conversion has nothing to round.

@@ -1,7 +1,7 @@
 //! Parameters of kernels and functions.
 
 use crate::case::{Case, Slot, words};
-use crate::form::{Form, bits_of, is_signed, register};
+use crate::form::{Form, bits_of, is_signed, mask_of, register};
 use crate::operands::bytes;
 
 pub(crate) fn case(form: &Form<'_>) -> Option<Case> {
@@ -87,20 +87,16 @@ fn store(form: &Form<'_>) -> Case {
     let size = bits_of(ty) as usize / 8;
     let input = bytes(64, 9);
     let mut case = Case::bare(1, String::new());
-    // A parameter of exactly the stored type, as compilers write it; bytes for vectors.
-    let bytes = count * size;
+    // A narrow store changes its part of a word and nothing else; the halves of words go to the upper end.
+    let narrow = size < 4;
+    let at = if size == 2 { 2 } else { 0 };
+    let bytes = (count * size).max(4);
     let declared = |name: &str| match count {
-        1 => format!(".param .b{} {name}", bits_of(ty).max(32)),
+        1 if !narrow => format!(".param .b{} {name}", bits_of(ty)),
         _ => format!(".param .align 16 .b8 {name}[{bytes}]"),
     };
-    let moved: String = match (count, size) {
-        (1, 8) => "ld.param.b64 %d1, [got];\nst.param.b64 [back], %d1;\n".to_owned(),
-        // Only the low bytes of a narrow parameter count.
-        (1, 1) => {
-            "ld.param.b8 %h1, [got];\ncvt.u32.u8 %r1, %h1;\nst.param.b32 [back], %r1;\n".to_owned()
-        }
-        (1, 2) => "ld.param.b16 %h1, [got];\ncvt.u32.u16 %r1, %h1;\nst.param.b32 [back], %r1;\n"
-            .to_owned(),
+    let moved: String = match size {
+        8 => "ld.param.b64 %d1, [got];\nst.param.b64 [back], %d1;\n".to_owned(),
         _ => (0..bytes / 4)
             .map(|k| {
                 format!("ld.param.b32 %r1, [got+{0}];\nst.param.b32 [back+{0}], %r1;\n", 4 * k)
@@ -115,8 +111,11 @@ fn store(form: &Form<'_>) -> Case {
     let mut expected = Vec::new();
     for n in 0..count {
         case.setup += &crate::case::load(holder(ty), n + 1, "%in", n * 8);
-        expected.push(element(&input, n * 8, ty));
+        let value = element(&input, n * 8, ty);
+        let around = 0x5a5a_5a5a & !(mask_of(bits_of(ty)) << (8 * at));
+        expected.push(if narrow { around | value << (8 * at) } else { value });
     }
+    let before = if narrow { "st.param.b32 [got], 0x5A5A5A5A;\n" } else { "" };
     let back = if size == 8 { ("b64", 8) } else { ("b32", 4) };
     let loads: String = (0..count)
         .map(|n| {
@@ -124,7 +123,7 @@ fn store(form: &Form<'_>) -> Case {
         })
         .collect();
     case.body = format!(
-        "{{\n{};\n{};\n{} [got], {};\ncall.uni (back), echo, (got);\n{loads}}}\n",
+        "{{\n{};\n{};\n{before}{} [got+{at}], {};\ncall.uni (back), echo, (got);\n{loads}}}\n",
         declared("got"),
         declared("back"),
         form.text,
