@@ -178,3 +178,21 @@ fn devices_below_what_mps_serves_are_refused_with_the_documented_words() -> Resu
         daemon.state().is_ok_and(|state| state.servers.is_empty())
     })
 }
+
+#[test]
+fn doctor_names_the_compute_mode() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    for (mode, code, words) in [
+        ("default", 0, "compute capability"),
+        ("exclusive_process", 0, "EXCLUSIVE_PROCESS"),
+        ("prohibited", 1, "PROHIBITED"),
+    ] {
+        let mut doctor = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+        let looked =
+            process::run(doctor.arg("doctor").env("OPENMPS_SOFT_COMPUTE_MODE", mode), PATIENCE)?;
+        let line = looked.stdout.lines().find(|line| line.contains(" device "));
+        ensure!(line.is_some_and(|line| line.contains(words)), "{mode}: {looked:?}");
+        ensure!(looked.status.code() == Some(code), "{mode}: {looked:?}");
+    }
+    Ok(())
+}
