@@ -52,9 +52,10 @@ static cudaGraphNode_t copy_node(cudaGraph_t graph, const std::vector<cudaGraphN
     return node;
 }
 
+// Pinned: when a driver reads pageable memory of a graph is its own affair.
 struct Turn {
-    std::vector<int> *seen;
-    std::vector<int> *next;
+    int *seen;
+    int *next;
     int calls;
 };
 
@@ -62,7 +63,7 @@ struct Turn {
 static void CUDART_CB between(void *argument) {
     auto *turn = static_cast<Turn *>(argument);
     for (int i = 0; i < kCount; ++i) {
-        (*turn->next)[i] = (*turn->seen)[i] * 2 + turn->calls;
+        turn->next[i] = turn->seen[i] * 2 + turn->calls;
     }
     ++turn->calls;
 }
@@ -165,8 +166,10 @@ static void branches(Checksum &checksum) {
 // work of the stream before and after.
 static void host_work(Checksum &checksum) {
     DeviceArray<int> values(kCount);
-    std::vector<int> input(kCount), seen(kCount), next(kCount), output(kCount), after(kCount);
-    Turn turn = {&seen, &next, 0};
+    std::vector<int> input(kCount), output(kCount), after(kCount);
+    Turn turn = {};
+    CHECK(cudaMallocHost(&turn.seen, kCount * sizeof(int)));
+    CHECK(cudaMallocHost(&turn.next, kCount * sizeof(int)));
     cudaGraph_t inner, graph;
     CHECK(cudaGraphCreate(&inner, 0));
     auto first = add_node(inner, {}, values.get(), 1);
@@ -176,10 +179,10 @@ static void host_work(Checksum &checksum) {
     cudaGraphNode_t child, host, recorded;
     CHECK(cudaGraphAddChildGraphNode(&child, graph, &in, 1, inner));
     CHECK(cudaGraphDestroy(inner));
-    auto out = copy_node(graph, {child}, seen.data(), values.get(), cudaMemcpyDeviceToHost);
+    auto out = copy_node(graph, {child}, turn.seen, values.get(), cudaMemcpyDeviceToHost);
     cudaHostNodeParams function = {between, &turn};
     CHECK(cudaGraphAddHostNode(&host, graph, &out, 1, &function));
-    auto again = copy_node(graph, {host}, values.get(), next.data(), cudaMemcpyHostToDevice);
+    auto again = copy_node(graph, {host}, values.get(), turn.next, cudaMemcpyHostToDevice);
     auto last = add_node(graph, {again}, values.get(), 100);
     cudaEvent_t event;
     CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -224,6 +227,8 @@ static void host_work(Checksum &checksum) {
     CHECK(cudaGraphExecDestroy(executable));
     CHECK(cudaGraphDestroy(graph));
     CHECK(cudaEventDestroy(event));
+    CHECK(cudaFreeHost(turn.seen));
+    CHECK(cudaFreeHost(turn.next));
     CHECK(cudaStreamDestroy(stream));
     CHECK(cudaStreamDestroy(other));
 }
