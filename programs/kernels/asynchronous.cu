@@ -1,5 +1,5 @@
-// What compute capabilities 8.0 and 9.0 added: reductions of a warp in one instruction, asynchronous and bulk copies, barriers
-// in shared memory, elections, stored matrices, tf32.
+// What compute capabilities 8.0 and 9.0 added: reductions of a warp in one instruction, asynchronous and bulk copies,
+// barriers in shared memory, elections, stored matrices, tf32.
 // nvcc-arch: compute_90
 #include "suite.h"
 
@@ -18,7 +18,9 @@ static std::vector<uint32_t> random_words(size_t count, uint32_t seed) {
     }
     return words;
 }
-__device__ uint32_t shared_address(const void *pointer) { return static_cast<uint32_t>(__cvta_generic_to_shared(pointer)); }
+__device__ uint32_t shared_address(const void *pointer) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
 
 // ---- redux ----
 
@@ -63,8 +65,12 @@ CASE(reduce_sync) {
         auto exclusive = [](uint32_t a, uint32_t b) { return a ^ b; };
         auto most = [](uint32_t a, uint32_t b) { return std::max(a, b); };
         auto least = [](uint32_t a, uint32_t b) { return std::min(a, b); };
-        auto most_signed = [](uint32_t a, uint32_t b) { return static_cast<uint32_t>(std::max(int32_t(a), int32_t(b))); };
-        auto least_signed = [](uint32_t a, uint32_t b) { return static_cast<uint32_t>(std::min(int32_t(a), int32_t(b))); };
+        auto most_signed = [](uint32_t a, uint32_t b) {
+            return static_cast<uint32_t>(std::max(int32_t(a), int32_t(b)));
+        };
+        auto least_signed = [](uint32_t a, uint32_t b) {
+            return static_cast<uint32_t>(std::min(int32_t(a), int32_t(b)));
+        };
         for (int lane = 0; lane < 32; ++lane) {
             uint32_t *at = &expected[16 * (32 * warp + lane)];
             at[0] = at[1] = fold(add, 0, 0, 1);
@@ -87,7 +93,9 @@ __global__ void elect_one(uint32_t *out) {
     uint32_t elected, leader;
     unsigned mask = threadIdx.x < 32 ? 0xffffffffu : 0xfffff000u;
     if (threadIdx.x < 32 || threadIdx.x % 32 >= 12) {
-        asm volatile("{ .reg .pred p;\n\telect.sync %1|p, %2;\n\tselp.u32 %0, 1, 0, p; }" : "=r"(elected), "=r"(leader) : "r"(mask));
+        asm volatile("{ .reg .pred p;\n\telect.sync %1|p, %2;\n\tselp.u32 %0, 1, 0, p; }"
+                     : "=r"(elected), "=r"(leader)
+                     : "r"(mask));
         atomicAdd(&out[threadIdx.x / 32], elected);
         out[2 + threadIdx.x] = (mask >> leader & 1) && elected == (leader == threadIdx.x % 32);
     }
@@ -106,14 +114,20 @@ CASE(elect_one) {
 __global__ void async_copies(const uint32_t *in, uint32_t *out) {
     __shared__ alignas(16) uint32_t words[3][256];
     unsigned i = threadIdx.x;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(&words[0][i])), "l"(__cvta_generic_to_global(&in[i])) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(&words[0][i])),
+                 "l"(__cvta_generic_to_global(&in[i]))
+                 : "memory");
     asm volatile("cp.async.commit_group;" ::: "memory");
     if (i < 32) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(&words[1][2 * i])), "l"(__cvta_generic_to_global(&in[64 + 2 * i])) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(&words[1][2 * i])),
+                     "l"(__cvta_generic_to_global(&in[64 + 2 * i]))
+                     : "memory");
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     if (i < 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&words[2][4 * i])), "l"(__cvta_generic_to_global(&in[128 + 4 * i])) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&words[2][4 * i])),
+                     "l"(__cvta_generic_to_global(&in[128 + 4 * i]))
+                     : "memory");
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -140,7 +154,9 @@ __global__ void async_zero_fill(const uint8_t *in, uint8_t *out) {
     for (int i = 0; i < 16; ++i) {
         bytes[16 * lane + i] = 0xee;
     }
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(&bytes[16 * lane])), "l"(__cvta_generic_to_global(&in[16 * lane])), "r"(present) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(&bytes[16 * lane])),
+                 "l"(__cvta_generic_to_global(&in[16 * lane])), "r"(present)
+                 : "memory");
     asm volatile("cp.async.wait_all;" ::: "memory");
     for (int i = 0; i < 16; ++i) {
         out[16 * lane + i] = bytes[16 * lane + i];
@@ -195,7 +211,9 @@ CASE(pipelined_sum) {
 
 // ---- Barriers in shared memory ----
 
-__device__ void barrier_init(uint64_t *barrier, uint32_t count) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory"); }
+__device__ void barrier_init(uint64_t *barrier, uint32_t count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
 __device__ uint64_t barrier_arrive(uint64_t *barrier) {
     uint64_t state;
     asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(state) : "r"(shared_address(barrier)) : "memory");
@@ -203,13 +221,20 @@ __device__ uint64_t barrier_arrive(uint64_t *barrier) {
 }
 __device__ bool barrier_test(uint64_t *barrier, uint64_t state) {
     uint32_t done;
-    asm volatile("{ .reg .pred p;\n\tmbarrier.test_wait.shared.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(shared_address(barrier)), "l"(state) : "memory");
+    asm volatile("{ .reg .pred p;\n\tmbarrier.test_wait.shared.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "l"(state)
+                 : "memory");
     return done != 0;
 }
 __device__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
     uint32_t done = 0;
     while (!done) {
-        asm volatile("{ .reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+        asm volatile(
+            "{ .reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"(shared_address(barrier)), "r"(parity)
+            : "memory");
     }
 }
 
@@ -300,7 +325,9 @@ __global__ void copies_arrive(const uint32_t *in, uint32_t *out) {
         barrier_init(&barrier, 64);
     }
     __syncthreads();
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&words[4 * i])), "l"(__cvta_generic_to_global(&in[4 * i])) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&words[4 * i])),
+                 "l"(__cvta_generic_to_global(&in[4 * i]))
+                 : "memory");
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
     barrier_wait(&barrier, 0);
     out[i] = words[255 - i] ^ words[i];
@@ -331,10 +358,13 @@ __global__ void bulk_copies(const uint32_t *in, uint32_t *out) {
     __syncthreads();
     for (uint32_t round = 0; round < 3; ++round) {
         if (threadIdx.x == 0) {
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(at)), "r"(kBytes) : "memory");
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(tile)),
-                         "l"(__cvta_generic_to_global(in + 512 * round)), "r"(kBytes), "r"(shared_address(at))
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(at)), "r"(kBytes)
                          : "memory");
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                    shared_address(tile)),
+                "l"(__cvta_generic_to_global(in + 512 * round)), "r"(kBytes), "r"(shared_address(at))
+                : "memory");
         }
         barrier_wait(at, round & 1);
         for (int i = threadIdx.x; i < 512; i += blockDim.x) {
@@ -343,7 +373,10 @@ __global__ void bulk_copies(const uint32_t *in, uint32_t *out) {
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         __syncthreads();
         if (threadIdx.x == 0) {
-            asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(out + 512 * round)), "r"(shared_address(tile)), "r"(kBytes) : "memory");
+            asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                             __cvta_generic_to_global(out + 512 * round)),
+                         "r"(shared_address(tile)), "r"(kBytes)
+                         : "memory");
             asm volatile("cp.async.bulk.commit_group;" ::: "memory");
             asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
         }
@@ -370,8 +403,14 @@ __global__ void stmatrix_forms(uint32_t *out) {
     for (uint32_t m = 0; m < 4; ++m) {
         words[m] = (m << 8 | lane << 1) | (m << 8 | lane << 1 | 1) << 16;
     }
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(&tile[lane][0])), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(&tile[32 + lane][0])), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(&tile[lane][0])),
+        "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+        : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     shared_address(&tile[32 + lane][0])),
+                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
     __syncwarp();
     for (int i = 0; i < 8; ++i) {
         out[lane * 16 + i] = tile[lane][i];
@@ -405,7 +444,8 @@ static uint32_t tf32_host(float a) {
     std::memcpy(&bits, &a, 4);
     return (bits + 0x1000) & 0xffffe000u;
 }
-REF1(tf32_rounding, uint32_t, float, isfinite(a) && fabsf(a) < 1e38f ? asm_tf32(a) & 0xffffe000u : 0, std::isfinite(a) && std::fabs(a) < 1e38f ? tf32_host(a) : 0)
+REF1(tf32_rounding, uint32_t, float, isfinite(a) && fabsf(a) < 1e38f ? asm_tf32(a) & 0xffffe000u : 0,
+     std::isfinite(a) && std::fabs(a) < 1e38f ? tf32_host(a) : 0)
 
 __global__ void dependent_first(uint32_t *words) {
     words[threadIdx.x] = threadIdx.x * 3;

@@ -1,5 +1,5 @@
-// Atomic operations of every type, scope and memory; what they return, checked whatever the order; locks, tickets, and blocks
-// that wait for one another.
+// Atomic operations of every type, scope and memory; what they return, checked whatever the order; locks, tickets, and
+// blocks that wait for one another.
 #include "suite.h"
 
 #include <algorithm>
@@ -11,15 +11,20 @@ using u64 = unsigned long long;
 using s64 = long long;
 // The language has no 64-bit signed add: the bits are those of the unsigned one.
 __device__ s64 atomicAdd(s64 *at, s64 value) { return atomicAdd(reinterpret_cast<u64 *>(at), static_cast<u64>(value)); }
-__device__ s64 atomicAdd_system(s64 *at, s64 value) { return atomicAdd_system(reinterpret_cast<u64 *>(at), static_cast<u64>(value)); }
-__device__ s64 atomicAdd_block(s64 *at, s64 value) { return atomicAdd_block(reinterpret_cast<u64 *>(at), static_cast<u64>(value)); }
+__device__ s64 atomicAdd_system(s64 *at, s64 value) {
+    return atomicAdd_system(reinterpret_cast<u64 *>(at), static_cast<u64>(value));
+}
+__device__ s64 atomicAdd_block(s64 *at, s64 value) {
+    return atomicAdd_block(reinterpret_cast<u64 *>(at), static_cast<u64>(value));
+}
 
 // ---- Results that no order changes ----
 
 // The value of a thread for operations on T; the host computes the same.
 template <typename T> __host__ __device__ T operand(int thread) {
     uint32_t mixed = static_cast<uint32_t>(thread) * 2654435761u;
-    return static_cast<T>(static_cast<T>(mixed >> 7) * static_cast<T>(sizeof(T) == 8 ? 5000000001ull : 1) - static_cast<T>(mixed & 0xffff));
+    return static_cast<T>(static_cast<T>(mixed >> 7) * static_cast<T>(sizeof(T) == 8 ? 5000000001ull : 1) -
+                          static_cast<T>(mixed & 0xffff));
 }
 
 enum Scope { kDevice, kSystem, kBlockScope, kShared };
@@ -68,8 +73,10 @@ template <typename T> static void run_operations(void (*kernel)(T *), Scope scop
         std::fill(words, words + 7, start<T>());
         for (int thread = group * each; thread < (group + 1) * each; ++thread) {
             T value = operand<T>(thread);
-            words[0] = static_cast<T>(static_cast<std::make_unsigned_t<T>>(words[0]) + static_cast<std::make_unsigned_t<T>>(value));
-            words[1] = static_cast<T>(static_cast<std::make_unsigned_t<T>>(words[1]) - static_cast<std::make_unsigned_t<T>>(value));
+            words[0] = static_cast<T>(static_cast<std::make_unsigned_t<T>>(words[0]) +
+                                      static_cast<std::make_unsigned_t<T>>(value));
+            words[1] = static_cast<T>(static_cast<std::make_unsigned_t<T>>(words[1]) -
+                                      static_cast<std::make_unsigned_t<T>>(value));
             words[2] = std::min(words[2], value);
             words[3] = std::max(words[3], value);
             words[4] = static_cast<T>(words[4] & (value | 0xfff));
@@ -130,7 +137,9 @@ __global__ void float_sums_f16(__half *out) { float_sums(out); }
 CASE(float_sums_f32) { run_float_sums(float_sums_f32); }
 CASE(float_sums_f64) { run_float_sums(float_sums_f64); }
 CASE(float_sums_f16) { run_float_sums(float_sums_f16); }
-__global__ void half_pair_sums(__half2 *out) { atomicAdd(out, __half2(__half(float(threadIdx.x % 2)), __half(float(threadIdx.x % 3)))); }
+__global__ void half_pair_sums(__half2 *out) {
+    atomicAdd(out, __half2(__half(float(threadIdx.x % 2)), __half(float(threadIdx.x % 3))));
+}
 CASE(half_pair_sums) {
     DeviceArray<__half2> out(1);
     CHECK(cudaMemset(out.get(), 0, sizeof(__half2)));
@@ -163,7 +172,8 @@ __global__ void tickets_shared(unsigned *counter, unsigned *drawn) {
         atomicAdd(counter, blockDim.x);
     }
 }
-static void run_tickets(void (*kernel)(unsigned *, unsigned *), unsigned counter_after, std::vector<unsigned> expected) {
+static void run_tickets(void (*kernel)(unsigned *, unsigned *), unsigned counter_after,
+                        std::vector<unsigned> expected) {
     DeviceArray<unsigned> counter(std::vector<unsigned>(1, 0)), drawn(std::vector<unsigned>(kThreads, 0));
     suite::launch(kernel, kGrid, kBlock, counter.get(), drawn.get());
     suite::compare(drawn, expected);
@@ -294,12 +304,14 @@ CASE(ticket_lock) {
         expected.push_back(ticket * 10 + ticket % 10);
     }
     DeviceArray<unsigned> next(std::vector<unsigned>(1, 0)), serving(std::vector<unsigned>(1, 0)), log(expected.size());
-    suite::launch(ticket_lock, 8, 32, next.get(), static_cast<volatile unsigned *>(serving.get()), static_cast<volatile unsigned *>(log.get()));
+    suite::launch(ticket_lock, 8, 32, next.get(), static_cast<volatile unsigned *>(serving.get()),
+                  static_cast<volatile unsigned *>(log.get()));
     suite::compare(log, expected);
 }
 
 // A block produces into a ring, the other consumes; each waits for the other.
-__global__ void producer_consumer(volatile unsigned *ring, volatile unsigned *written, volatile unsigned *read, unsigned *out, int count) {
+__global__ void producer_consumer(volatile unsigned *ring, volatile unsigned *written, volatile unsigned *read,
+                                  unsigned *out, int count) {
     constexpr unsigned kSlots = 4;
     if (threadIdx.x != 0) {
         return;
@@ -329,7 +341,8 @@ CASE(producer_consumer) {
     }
     DeviceArray<unsigned> ring(4), counters(std::vector<unsigned>(2, 0)), out(kCount);
     volatile unsigned *counter = counters.get();
-    suite::launch(producer_consumer, 2, 32, static_cast<volatile unsigned *>(ring.get()), counter, counter + 1, out.get(), kCount);
+    suite::launch(producer_consumer, 2, 32, static_cast<volatile unsigned *>(ring.get()), counter, counter + 1,
+                  out.get(), kCount);
     suite::compare(out, expected);
 }
 
@@ -359,14 +372,22 @@ CASE(last_block) {
 
 __global__ void ordered_atomics(unsigned *words) {
     [[maybe_unused]] unsigned old;
-    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;" : "=r"(old) : "l"(__cvta_generic_to_global(words)) : "memory");
+    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(old)
+                 : "l"(__cvta_generic_to_global(words))
+                 : "memory");
     asm volatile("atom.add.acquire.gpu.u32 %0, [%1], 1;" : "=r"(old) : "l"(words + 1) : "memory");
     asm volatile("atom.add.release.cta.u32 %0, [%1], 1;" : "=r"(old) : "l"(words + 2) : "memory");
-    asm volatile("atom.global.acq_rel.sys.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(__cvta_generic_to_global(words + 3)) : "memory");
+    asm volatile("atom.global.acq_rel.sys.add.u32 %0, [%1], 1;"
+                 : "=r"(old)
+                 : "l"(__cvta_generic_to_global(words + 3))
+                 : "memory");
     asm volatile("red.global.add.u32 [%0], 2;" ::"l"(__cvta_generic_to_global(words + 4)) : "memory");
-    asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(words + 5)), "r"(threadIdx.x) : "memory");
+    asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(words + 5)), "r"(threadIdx.x)
+                 : "memory");
     asm volatile("red.or.b32 [%0], %1;" ::"l"(words + 6), "r"(1u << threadIdx.x % 32) : "memory");
-    asm volatile("red.release.gpu.global.xor.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(words + 7)), "r"(threadIdx.x) : "memory");
+    asm volatile("red.release.gpu.global.xor.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(words + 7)), "r"(threadIdx.x)
+                 : "memory");
     asm volatile("red.inc.u32 [%0], 1000;" ::"l"(words + 8) : "memory");
     asm volatile("fence.sc.gpu; fence.acq_rel.cta; membar.gl; membar.sys; membar.cta;" ::: "memory");
 }

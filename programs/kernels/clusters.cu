@@ -15,7 +15,8 @@ static std::vector<uint32_t> random_words(size_t count, uint32_t seed) {
     return words;
 }
 
-template <typename... P, typename... A> static void launch_cluster(void (*kernel)(P...), dim3 grid, dim3 block, dim3 cluster, A... arguments) {
+template <typename... P, typename... A>
+static void launch_cluster(void (*kernel)(P...), dim3 grid, dim3 block, dim3 cluster, A... arguments) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {cluster.x, cluster.y, cluster.z};
@@ -33,19 +34,23 @@ __global__ void __cluster_dims__(2, 2, 1) cluster_ranks(uint32_t *out) {
     cg::cluster_group cluster = cg::this_cluster();
     dim3 in_cluster = cluster.block_index();
     uint32_t clusters_x, cluster_x, cluster_y, rank, ranks, is_explicit;
-    asm("mov.u32 %0, %%nclusterid.x;\n\tmov.u32 %1, %%clusterid.x;\n\tmov.u32 %2, %%clusterid.y;" : "=r"(clusters_x), "=r"(cluster_x), "=r"(cluster_y));
+    asm("mov.u32 %0, %%nclusterid.x;\n\tmov.u32 %1, %%clusterid.x;\n\tmov.u32 %2, %%clusterid.y;"
+        : "=r"(clusters_x), "=r"(cluster_x), "=r"(cluster_y));
     asm("mov.u32 %0, %%cluster_ctarank;\n\tmov.u32 %1, %%cluster_nctarank;" : "=r"(rank), "=r"(ranks));
     asm("{ .reg .pred p;\n\tmov.pred p, %%is_explicit_cluster;\n\tselp.u32 %0, 1, 0, p; }" : "=r"(is_explicit));
     if (threadIdx.x == 0) {
-        out[blockIdx.y * gridDim.x + blockIdx.x] = in_cluster.x | in_cluster.y << 2 | cluster.block_rank() << 4 | cluster.num_blocks() << 8 | cluster.dim_blocks().x << 12 |
-                                                   clusters_x << 16 | cluster_x << 20 | cluster_y << 24 | (rank == cluster.block_rank() && ranks == 4 && is_explicit) << 28;
+        out[blockIdx.y * gridDim.x + blockIdx.x] = in_cluster.x | in_cluster.y << 2 | cluster.block_rank() << 4 |
+                                                   cluster.num_blocks() << 8 | cluster.dim_blocks().x << 12 |
+                                                   clusters_x << 16 | cluster_x << 20 | cluster_y << 24 |
+                                                   (rank == cluster.block_rank() && ranks == 4 && is_explicit) << 28;
     }
 }
 CASE(cluster_ranks) {
     std::vector<uint32_t> expected;
     for (uint32_t y = 0; y < 4; ++y) {
         for (uint32_t x = 0; x < 6; ++x) {
-            expected.push_back(x % 2 | y % 2 << 2 | (x % 2 + 2 * (y % 2)) << 4 | 4 << 8 | 2 << 12 | 3 << 16 | x / 2 << 20 | y / 2 << 24 | 1u << 28);
+            expected.push_back(x % 2 | y % 2 << 2 | (x % 2 + 2 * (y % 2)) << 4 | 4 << 8 | 2 << 12 | 3 << 16 |
+                               x / 2 << 20 | y / 2 << 24 | 1u << 28);
         }
     }
     DeviceArray<uint32_t> out(24);
@@ -71,7 +76,8 @@ CASE(cluster_ring) {
     const std::vector<uint32_t> in = random_words(kGrid * 64, 1);
     std::vector<uint32_t> expected(in.size());
     for (uint32_t block = 0; block < kGrid; ++block) {
-        uint32_t base = block / kCluster * kCluster, rank = block % kCluster, writer = (rank + 1) % kCluster, source = (rank + 2) % kCluster;
+        uint32_t base = block / kCluster * kCluster, rank = block % kCluster, writer = (rank + 1) % kCluster,
+                 source = (rank + 2) % kCluster;
         for (uint32_t i = 0; i < 64; ++i) {
             expected[block * 64 + 63 - i] = in[(base + source) * 64 + i] * 3 + writer;
         }
@@ -112,7 +118,8 @@ CASE(cluster_histogram) {
 // Arrive and wait apart, addresses by mapa, loads and stores of the cluster's shared space.
 __global__ void __cluster_dims__(2, 1, 1) cluster_instructions(uint32_t *out) {
     __shared__ uint32_t words[32];
-    uint32_t rank, own = static_cast<uint32_t>(__cvta_generic_to_shared(&words[threadIdx.x])), remote, value, owner, generic_rank, is_shared;
+    uint32_t rank, own = static_cast<uint32_t>(__cvta_generic_to_shared(&words[threadIdx.x])), remote, value, owner,
+                   generic_rank, is_shared;
     uint64_t generic;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     words[threadIdx.x] = rank * 1000 + threadIdx.x;
@@ -121,14 +128,18 @@ __global__ void __cluster_dims__(2, 1, 1) cluster_instructions(uint32_t *out) {
     asm volatile("getctarank.shared::cluster.u32 %0, %1;" : "=r"(owner) : "r"(remote));
     asm volatile("mapa.u64 %0, %1, %2;" : "=l"(generic) : "l"(&words[threadIdx.x]), "r"(1 - rank));
     asm volatile("getctarank.u64 %0, %1;" : "=r"(generic_rank) : "l"(generic));
-    asm volatile("{ .reg .pred p, q;\n\tisspacep.shared::cluster p, %1;\n\tisspacep.shared::cta q, %1;\n\tselp.u32 %0, 1, 0, p;\n\t@q add.u32 %0, %0, 2; }" : "=r"(is_shared) : "l"(generic));
+    asm volatile("{ .reg .pred p, q;\n\tisspacep.shared::cluster p, %1;\n\tisspacep.shared::cta q, %1;\n\tselp.u32 %0, "
+                 "1, 0, p;\n\t@q add.u32 %0, %0, 2; }"
+                 : "=r"(is_shared)
+                 : "l"(generic));
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
     asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(remote) : "memory");
     asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
     asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(remote), "r"(value + 7) : "memory");
     asm volatile("red.shared::cluster.add.u32 [%0], 50000;" ::"r"(remote) : "memory");
     asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
-    out[blockIdx.x * 32 + threadIdx.x] = words[threadIdx.x] + (owner == 1 - rank && generic_rank == 1 - rank) * 100000 + is_shared * 1000000;
+    out[blockIdx.x * 32 + threadIdx.x] =
+        words[threadIdx.x] + (owner == 1 - rank && generic_rank == 1 - rank) * 100000 + is_shared * 1000000;
 }
 CASE(cluster_instructions) {
     std::vector<uint32_t> expected;
@@ -164,7 +175,11 @@ __global__ void __cluster_dims__(4, 1, 1) cluster_remote_barrier(uint32_t *out) 
     if (cluster.block_rank() == 0) {
         uint32_t done = 0;
         while (!done) {
-            asm volatile("{ .reg .pred p;\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n\tselp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(own) : "memory");
+            asm volatile("{ .reg .pred p;\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], "
+                         "0;\n\tselp.u32 %0, 1, 0, p; }"
+                         : "=r"(done)
+                         : "r"(own)
+                         : "memory");
         }
         if (threadIdx.x == 0) {
             out[blockIdx.x / 4] = *static_cast<volatile uint32_t *>(&sum);
@@ -178,7 +193,8 @@ CASE(cluster_remote_barrier) {
     suite::compare(out, std::vector<uint32_t>(3, 46));
 }
 
-// A sum over the blocks of a cluster, one value per cluster and no global atomics; 8 blocks are the most that every device takes.
+// A sum over the blocks of a cluster, one value per cluster and no global atomics; 8 blocks are the most that every
+// device takes.
 __global__ void cluster_sum(const uint32_t *in, uint32_t *out) {
     __shared__ uint32_t sum;
     cg::cluster_group cluster = cg::this_cluster();

@@ -1,24 +1,37 @@
-// Control flow: switches, nested loops, early exits, recursion, function pointers, virtual functions, jumps, loops whose
-// lanes leave at different times, and searches with a stack.
+// Control flow: switches, nested loops, early exits, recursion, function pointers, virtual functions, jumps, loops
+// whose lanes leave at different times, and searches with a stack.
 #include "suite.h"
 
 // ---- Selection ----
 
 __host__ __device__ inline uint32_t dense_switch(uint32_t x) {
     switch (x % 12) {
-    case 0: return x + 1;
-    case 1: return x * 3;
-    case 2: x ^= 0x55;
+    case 0:
+        return x + 1;
+    case 1:
+        return x * 3;
+    case 2:
+        x ^= 0x55;
     // Falls through.
-    case 3: return x << 2;
-    case 4: return ~x;
-    case 5: return x / 7;
-    case 6: return x % 1000;
-    case 7: x += 9; break;
-    case 8: return x >> 5;
-    case 9: return x * x;
-    case 10: return x - 77;
-    default: return 0xdead;
+    case 3:
+        return x << 2;
+    case 4:
+        return ~x;
+    case 5:
+        return x / 7;
+    case 6:
+        return x % 1000;
+    case 7:
+        x += 9;
+        break;
+    case 8:
+        return x >> 5;
+    case 9:
+        return x * x;
+    case 10:
+        return x - 77;
+    default:
+        return 0xdead;
     }
     return x ^ 0xf0f0;
 }
@@ -26,14 +39,22 @@ MAP1(switch_dense, uint32_t, uint32_t, dense_switch(a) + dense_switch(a >> 9))
 
 __host__ __device__ inline int sparse_switch(int x) {
     switch (x) {
-    case -1000: return 1;
-    case 0: return 2;
-    case 7: return 3;
-    case 100: return 4;
-    case 65537: return 5;
-    case INT32_MAX: return 6;
-    case INT32_MIN: return 7;
-    default: return x & 1 ? 8 : 9;
+    case -1000:
+        return 1;
+    case 0:
+        return 2;
+    case 7:
+        return 3;
+    case 100:
+        return 4;
+    case 65537:
+        return 5;
+    case INT32_MAX:
+        return 6;
+    case INT32_MIN:
+        return 7;
+    default:
+        return x & 1 ? 8 : 9;
     }
 }
 MAP1(switch_sparse, int32_t, int32_t, sparse_switch(a) * 10 + sparse_switch(a % 8))
@@ -104,7 +125,9 @@ __noinline__ __host__ __device__ uint32_t ackermann(uint32_t m, uint32_t n) {
     return m == 0 ? n + 1 : n == 0 ? ackermann(m - 1, 1) : ackermann(m - 1, ackermann(m, n - 1));
 }
 MAP2(recursion_ackermann, uint32_t, uint32_t, ackermann(a % 3, b % 5))
-__noinline__ __host__ __device__ uint64_t fibonacci(uint32_t n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
+__noinline__ __host__ __device__ uint64_t fibonacci(uint32_t n) {
+    return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2);
+}
 MAP1(recursion_fibonacci, uint64_t, uint32_t, fibonacci(a % 11))
 __noinline__ __host__ __device__ bool is_even(uint32_t n);
 __noinline__ __host__ __device__ bool is_odd(uint32_t n) { return n == 0 ? false : is_even(n - 1); }
@@ -117,7 +140,9 @@ struct Quad {
     float z;
     uint8_t w;
 };
-__noinline__ __host__ __device__ Quad turn(Quad q, int32_t by) { return {q.x + by, q.y * by, -q.z, static_cast<uint8_t>(q.w + by)}; }
+__noinline__ __host__ __device__ Quad turn(Quad q, int32_t by) {
+    return {q.x + by, q.y * by, -q.z, static_cast<uint8_t>(q.w + by)};
+}
 __host__ __device__ inline double through_struct(int32_t a, int32_t b) {
     Quad q = turn(turn({a * 0.5, b % 100, 1.5f, 200}, b % 7), a % 5);
     return q.x + q.y + q.z + q.w;
@@ -132,14 +157,19 @@ __noinline__ __device__ int32_t op_less(int32_t a, int32_t b) { return a < b ? a
 __device__ Operation table[4] = {op_add, op_xor, op_shift, op_less};
 static int32_t by_index(uint32_t index, int32_t a, int32_t b) {
     switch (index) {
-    case 0: return int32_t(uint32_t(a) + uint32_t(b));
-    case 1: return a ^ b;
-    case 2: return int32_t(uint32_t(a) << (b & 7));
-    default: return a < b ? a : b;
+    case 0:
+        return int32_t(uint32_t(a) + uint32_t(b));
+    case 1:
+        return a ^ b;
+    case 2:
+        return int32_t(uint32_t(a) << (b & 7));
+    default:
+        return a < b ? a : b;
     }
 }
 // Each lane calls another function of the table.
-REF2(function_pointers, int32_t, int32_t, table[(a ^ b) & 3](a, table[b & 3](b, a)), by_index((a ^ b) & 3, a, by_index(b & 3, b, a)))
+REF2(function_pointers, int32_t, int32_t, table[(a ^ b) & 3](a, table[b & 3](b, a)),
+     by_index((a ^ b) & 3, a, by_index(b & 3, b, a)))
 
 struct Shape {
     __host__ __device__ virtual float area(float scale) const = 0;

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-// What a conversion to an integer gives: rounded, then clamped to the type's range. NaN becomes 0 from single precision to 32
-// bits and fewer, else the sign bit alone.
+// What a conversion to an integer gives: rounded, then clamped to the type's range. NaN becomes 0 from single precision
+// to 32 bits and fewer, else the sign bit alone.
 template <typename To, int Mode, typename From> static To clamped(From x) {
     if (x != x) {
         return sizeof(To) == 8 || sizeof(From) == 8 ? static_cast<To>(uint64_t(1) << (8 * sizeof(To) - 1)) : To(0);
@@ -13,7 +13,9 @@ template <typename To, int Mode, typename From> static To clamped(From x) {
     volatile From value = x, rounded = std::nearbyint(value);
     const From low = static_cast<From>(std::numeric_limits<To>::min());
     const From beyond = std::ldexp(From(1), std::numeric_limits<To>::digits);
-    return rounded < low ? std::numeric_limits<To>::min() : rounded >= beyond ? std::numeric_limits<To>::max() : static_cast<To>(rounded);
+    return rounded < low       ? std::numeric_limits<To>::min()
+           : rounded >= beyond ? std::numeric_limits<To>::max()
+                               : static_cast<To>(rounded);
 }
 
 #define TO_INTEGER(NAME, TO, FROM, DEVICE)                                                                             \
@@ -43,7 +45,9 @@ template <typename T, int Mode> static T from_u64(uint64_t x) {
         ++excess;
     }
     uint64_t kept = x >> excess, rest = x - (kept << excess), half = excess == 0 ? 0 : uint64_t(1) << (excess - 1);
-    bool up = Mode == FE_UPWARD ? rest != 0 : Mode == FE_TONEAREST ? rest > half || (excess != 0 && rest == half && kept % 2 == 1) : false;
+    bool up = Mode == FE_UPWARD      ? rest != 0
+              : Mode == FE_TONEAREST ? rest > half || (excess != 0 && rest == half && kept % 2 == 1)
+                                     : false;
     return std::ldexp(static_cast<T>(kept + up), excess);
 }
 FROM_INTEGER(s32_to_f32, float, int32_t, __int2float)
@@ -92,7 +96,8 @@ INTEGER_PAIRS(uint64_t)
         return d;                                                                                                      \
     }
 template <typename To> static To within(int64_t x) {
-    return static_cast<To>(std::min<int64_t>(std::max<int64_t>(x, std::numeric_limits<To>::min()), std::numeric_limits<To>::max()));
+    return static_cast<To>(
+        std::min<int64_t>(std::max<int64_t>(x, std::numeric_limits<To>::min()), std::numeric_limits<To>::max()));
 }
 ASM_CVT(sat_s16_s32, "cvt.sat.s16.s32", int16_t, "h", int32_t, "r")
 ASM_CVT(sat_u16_s32, "cvt.sat.u16.s32", uint16_t, "h", int32_t, "r")
@@ -123,6 +128,7 @@ REF1(cvt_rmi_u8_f32, uint32_t, float, rmi_u8_f32(a), (clamped<uint8_t, FE_DOWNWA
 REF1(cvt_rpi_f32_f32, float, float, rpi_f32_f32(a), unit(std::ceil(a)))
 
 // The bytes of a word, as the compiler reads them out of registers.
-MAP1(bytes_of_word, uint32_t, uint32_t, (a & 0xff) * 3 + (a >> 8 & 0xff) * 5 + (a >> 16 & 0xff) * 7 + int32_t(int8_t(a >> 24)))
+MAP1(bytes_of_word, uint32_t, uint32_t,
+     (a & 0xff) * 3 + (a >> 8 & 0xff) * 5 + (a >> 16 & 0xff) * 7 + int32_t(int8_t(a >> 24)))
 MAP1(bits_round_trip, uint64_t, uint64_t, uint64_t(uint32_t(a >> 32)) << 32 | uint32_t(a))
 SUITE_MAIN("conversions")

@@ -59,8 +59,9 @@ REF2(mul_saturate_f32, float, float, __saturatef(a *b), saturated(a *b))
 REF1(clamp_f32, float, float, fminf(fmaxf(a, -2.0f), 3.5f), least(greatest(a, -2.0f), 3.5f))
 
 // Bits of every predicate, ordered and unordered.
-#define COMPARED (a < b) | (a <= b) << 1 | (a == b) << 2 | (a != b) << 3 | (a > b) << 4 | (a >= b) << 5 | (!(a < b)) << 6 | \
-                     (!(a <= b)) << 7 | (!(a > b)) << 8 | (!(a >= b)) << 9
+#define COMPARED                                                                                                       \
+    (a < b) | (a <= b) << 1 | (a == b) << 2 | (a != b) << 3 | (a > b) << 4 | (a >= b) << 5 | (!(a < b)) << 6 |         \
+        (!(a <= b)) << 7 | (!(a > b)) << 8 | (!(a >= b)) << 9
 MAP2(compare_f32, uint32_t, float, (COMPARED | (a != a || b != b) << 10 | (a == a && b == b) << 11))
 MAP2(compare_f64, uint32_t, double, (COMPARED | (a != a || b != b) << 10 | (a == a && b == b) << 11))
 
@@ -84,8 +85,8 @@ ASM_SETP(unordered_f32, "f32", "f", float)
 ASM_SETP(unordered_f64, "f64", "d", double)
 template <typename T> static uint32_t unordered_host(T a, T b) {
     uint32_t nan = a != a || b != b;
-    return (nan | (a == b)) | (nan | (a != b)) << 1 | (nan | (a < b)) << 2 | (nan | (a <= b)) << 3 | (nan | (a > b)) << 4 |
-           (nan | (a >= b)) << 5 | (1 - nan) << 6 | nan << 7;
+    return (nan | (a == b)) | (nan | (a != b)) << 1 | (nan | (a < b)) << 2 | (nan | (a <= b)) << 3 |
+           (nan | (a > b)) << 4 | (nan | (a >= b)) << 5 | (1 - nan) << 6 | nan << 7;
 }
 REF2(setp_unordered_f32, uint32_t, float, unordered_f32(a, b), unordered_host(a, b))
 REF2(setp_unordered_f64, uint32_t, double, unordered_f64(a, b), unordered_host(a, b))
@@ -133,7 +134,8 @@ REF_AB(ldexp_f32, float, float, int32_t, ldexpf(a, b % 300), std::ldexp(a, b % 3
 REF_AB(ldexp_f64, double, double, int32_t, ldexp(a, b % 2200), std::ldexp(a, b % 2200))
 REF1(logb_f32, float, float, logbf(a), std::logb(a))
 REF1(logb_f64, double, double, logb(a), std::logb(a))
-REF1(ilogb_f64, int32_t, double, std::isfinite(a) && a != 0 ? ilogb(a) : 0, std::isfinite(a) && a != 0 ? std::ilogb(a) : 0)
+REF1(ilogb_f64, int32_t, double, std::isfinite(a) && a != 0 ? ilogb(a) : 0,
+     std::isfinite(a) && a != 0 ? std::ilogb(a) : 0)
 
 __device__ float device_fraction(float a) {
     int exponent = 0;
@@ -166,11 +168,22 @@ __device__ uint32_t asm_testp(float a) {
     return d;
 }
 REF1(testp_f32, uint32_t, float, asm_testp(a),
-     std::isfinite(a) | std::isinf(a) << 1 | !std::isnan(a) << 2 | std::isnan(a) << 3 | (std::isnormal(a) || a == 0) << 4 |
-         (std::fpclassify(a) == FP_SUBNORMAL) << 5)
+     std::isfinite(a) | std::isinf(a) << 1 | !std::isnan(a) << 2 | std::isnan(a) << 3 |
+         (std::isnormal(a) || a == 0) << 4 | (std::fpclassify(a) == FP_SUBNORMAL) << 5)
 MAP1(abs_neg_f32, float, float, (a < 0 ? -a : a) * (a > 1 ? -1.0f : 1.0f))
 REF1(abs_f64, double, double, -fabs(a), -std::fabs(a))
-REF1(bits_f32, uint32_t, float, a != a ? 0 : __float_as_uint(a) * 3, a != a ? 0 : suite::from_bits<uint32_t>(0) + [](float x) { uint32_t bits; std::memcpy(&bits, &x, 4); return bits; }(a) * 3)
-REF1(words_f64, uint32_t, double, a != a ? 0 : uint32_t(__double2hiint(a)) * 3 + uint32_t(__double2loint(a)),
-     a != a ? 0 : [](double x) { uint64_t bits; std::memcpy(&bits, &x, 8); return uint32_t(bits >> 32) * 3 + uint32_t(bits); }(a))
+REF1(
+    bits_f32, uint32_t, float, a != a ? 0 : __float_as_uint(a) * 3,
+    a != a ? 0 : suite::from_bits<uint32_t>(0) + [](float x) {
+        uint32_t bits;
+        std::memcpy(&bits, &x, 4);
+        return bits;
+    }(a) * 3)
+REF1(
+    words_f64, uint32_t, double, a != a ? 0 : uint32_t(__double2hiint(a)) * 3 + uint32_t(__double2loint(a)),
+    a != a ? 0 : [](double x) {
+        uint64_t bits;
+        std::memcpy(&bits, &x, 8);
+        return uint32_t(bits >> 32) * 3 + uint32_t(bits);
+    }(a))
 SUITE_MAIN("floats")

@@ -35,12 +35,14 @@ REF1(sqrt_rn_ftz, float, float, __fsqrt_rn(a), std::sqrt(flushed(a)))
 REF1(rcp_rn_ftz, float, float, __frcp_rn(a), flushed(1.0f / flushed(a)))
 REF2(min_ftz, float, float, fminf(a, b), least(a, b))
 REF2(max_ftz, float, float, fmaxf(a, b), greatest(a, b))
-REF1(saturate_ftz, float, float, __saturatef(a *a), [](float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }(multiply_flushed<FE_TONEAREST>(a, a)))
+REF1(saturate_ftz, float, float, __saturatef(a *a),
+     [](float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }(multiply_flushed<FE_TONEAREST>(a, a)))
 static uint32_t compared_host(float a, float b) {
     a = flushed(a), b = flushed(b);
     return (a < b) | (a <= b) << 1 | (a == b) << 2 | (a != b) << 3 | (a > b) << 4 | (a >= b) << 5;
 }
-REF2(compare_ftz, uint32_t, float, (a < b) | (a <= b) << 1 | (a == b) << 2 | (a != b) << 3 | (a > b) << 4 | (a >= b) << 5, compared_host(a, b))
+REF2(compare_ftz, uint32_t, float,
+     (a < b) | (a <= b) << 1 | (a == b) << 2 | (a != b) << 3 | (a > b) << 4 | (a >= b) << 5, compared_host(a, b))
 REF1(floor_ftz, float, float, floorf(a), std::floor(flushed(a)))
 REF1(ceil_ftz, float, float, ceilf(a), std::ceil(flushed(a)))
 REF1(widen_ftz, double, float, double(a), double(flushed(a)))
@@ -52,7 +54,8 @@ __device__ float asm_abs_neg(float a) {
     asm("abs.ftz.f32 %0, %2;\n\tneg.ftz.f32 %1, %2;" : "=f"(d), "=f"(e) : "f"(a));
     return __int_as_float(__float_as_int(d) ^ (__float_as_int(e) & 0x80000000));
 }
-REF1(abs_neg_ftz, float, float, asm_abs_neg(a), std::signbit(-flushed(a)) ? -std::fabs(flushed(a)) : std::fabs(flushed(a)))
+REF1(abs_neg_ftz, float, float, asm_abs_neg(a),
+     std::signbit(-flushed(a)) ? -std::fabs(flushed(a)) : std::fabs(flushed(a)))
 
 // Approximate: within the bounds of the language's documentation.
 __global__ void approximate(const float *a, const float *b, float *quotient, float *root, float *fast, int count) {
@@ -76,8 +79,8 @@ CASE(approximate) {
         fast.push_back(quotient[i] + 1 / std::sqrt(double(b[i])));
     }
     DeviceArray<float> device_a(a), device_b(b), device_quotient(kCount), device_root(kCount), device_fast(kCount);
-    suite::launch(approximate, kCount / 256, 256, device_a.get(), device_b.get(), device_quotient.get(), device_root.get(),
-                  device_fast.get(), kCount);
+    suite::launch(approximate, kCount / 256, 256, device_a.get(), device_b.get(), device_quotient.get(),
+                  device_root.get(), device_fast.get(), kCount);
     suite::compare_within(2, device_quotient.to_host(), quotient);
     suite::compare_within(3, device_root.to_host(), root);
     suite::compare_within(4.5, device_fast.to_host(), fast);

@@ -1,5 +1,5 @@
-// Whole grids: two and three dimensions, grid-stride loops, cooperative launches with a barrier of the grid, launches that
-// follow one another and launches that meet.
+// Whole grids: two and three dimensions, grid-stride loops, cooperative launches with a barrier of the grid, launches
+// that follow one another and launches that meet.
 #include "suite.h"
 
 #include <cooperative_groups.h>
@@ -13,7 +13,8 @@ __global__ void indices_3d(uint64_t *out) {
     uint64_t block = blockIdx.x + gridDim.x * (blockIdx.y + static_cast<uint64_t>(gridDim.y) * blockIdx.z);
     uint64_t thread = threadIdx.x + blockDim.x * (threadIdx.y + static_cast<uint64_t>(blockDim.y) * threadIdx.z);
     uint64_t at = block * (blockDim.x * blockDim.y * blockDim.z) + thread;
-    out[at] += blockIdx.x | blockIdx.y << 4 | blockIdx.z << 8 | threadIdx.x << 12 | threadIdx.y << 16 | static_cast<uint64_t>(threadIdx.z) << 24 |
+    out[at] += blockIdx.x | blockIdx.y << 4 | blockIdx.z << 8 | threadIdx.x << 12 | threadIdx.y << 16 |
+               static_cast<uint64_t>(threadIdx.z) << 24 |
                static_cast<uint64_t>(gridDim.x * 100 + gridDim.y * 10 + gridDim.z) << 32;
 }
 CASE(indices_3d) {
@@ -23,7 +24,8 @@ CASE(indices_3d) {
         for (uint64_t y = 0; y < 2; ++y) {
             for (uint64_t x = 0; x < 3; ++x) {
                 for (uint64_t i = 0; i < 60; ++i) {
-                    expected.push_back(x | y << 4 | z << 8 | i % 5 << 12 | i / 5 % 4 << 16 | i / 20 << 24 | 324ull << 32);
+                    expected.push_back(x | y << 4 | z << 8 | i % 5 << 12 | i / 5 % 4 << 16 | i / 20 << 24 |
+                                       324ull << 32);
                 }
             }
         }
@@ -50,8 +52,9 @@ __global__ void special_registers(uint32_t *out) {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(timer));
     uint32_t thread = threadIdx.y * blockDim.x + threadIdx.x;
     bool later = clock64() >= static_cast<long long>(clock);
-    out[blockIdx.x * 96 + thread] = (lane == thread % 32) | (warp < warps) << 1 | (sm < sms) << 2 | (warp_size == 32) << 3 | (tid == threadIdx.y) << 4 |
-                                    (ctaid == blockIdx.x) << 5 | (nctaid == gridDim.x) << 6 | later << 7 | (timer != 0) << 8 | (warpSize == 32) << 9;
+    out[blockIdx.x * 96 + thread] = (lane == thread % 32) | (warp < warps) << 1 | (sm < sms) << 2 |
+                                    (warp_size == 32) << 3 | (tid == threadIdx.y) << 4 | (ctaid == blockIdx.x) << 5 |
+                                    (nctaid == gridDim.x) << 6 | later << 7 | (timer != 0) << 8 | (warpSize == 32) << 9;
 }
 CASE(special_registers) {
     DeviceArray<uint32_t> out(4 * 96);
@@ -81,11 +84,13 @@ CASE(plane_strides) {
 
 // A volume smoothed along each axis.
 __global__ void volume_smooth(const int *in, int *out, int side) {
-    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y, z = blockIdx.z * blockDim.z + threadIdx.z;
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y,
+        z = blockIdx.z * blockDim.z + threadIdx.z;
     if (x < side && y < side && z < side) {
         int sum = 0;
         for (int d = -1; d <= 1; ++d) {
-            sum += in[(z * side + y) * side + min(max(x + d, 0), side - 1)] + in[(z * side + min(max(y + d, 0), side - 1)) * side + x] +
+            sum += in[(z * side + y) * side + min(max(x + d, 0), side - 1)] +
+                   in[(z * side + min(max(y + d, 0), side - 1)) * side + x] +
                    in[(min(max(z + d, 0), side - 1) * side + y) * side + x];
         }
         out[(z * side + y) * side + x] = sum;
@@ -104,7 +109,8 @@ CASE(volume_smooth) {
             for (int x = 0; x < kSide; ++x) {
                 int sum = 0;
                 for (int d = -1; d <= 1; ++d) {
-                    sum += in[(z * kSide + y) * kSide + clamp(x + d)] + in[(z * kSide + clamp(y + d)) * kSide + x] + in[(clamp(z + d) * kSide + y) * kSide + x];
+                    sum += in[(z * kSide + y) * kSide + clamp(x + d)] + in[(z * kSide + clamp(y + d)) * kSide + x] +
+                           in[(clamp(z + d) * kSide + y) * kSide + x];
                 }
                 expected.push_back(sum);
             }
@@ -222,7 +228,8 @@ CASE(grid_normalise) {
         expected.push_back(value / total);
     }
     DeviceArray<double> device_in(in), partial(kBlocks + 1), out(kCount);
-    launch_cooperative(grid_normalise, dim3(kBlocks), dim3(32), static_cast<const double *>(device_in.get()), partial.get(), out.get(), kCount);
+    launch_cooperative(grid_normalise, dim3(kBlocks), dim3(32), static_cast<const double *>(device_in.get()),
+                       partial.get(), out.get(), kCount);
     suite::compare(out, expected);
 }
 

@@ -13,7 +13,8 @@ MAP2(div_s16, int16_t, int16_t, b == 0 ? a : a / b - a % b)
 MAP2(mul_wide_s16, int32_t, int16_t, int32_t(a) * int32_t(b))
 MAP2(mul_wide_u16, uint32_t, uint16_t, uint32_t(a) * uint32_t(b))
 MAP2(compare_s16, int32_t, int16_t, (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a > b) + 16 * (a >= b) + 32 * (a != b))
-MAP2(compare_u16, int32_t, uint16_t, (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a > b) + 16 * (a >= b) + 32 * (a != b))
+MAP2(compare_u16, int32_t, uint16_t,
+     (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a > b) + 16 * (a >= b) + 32 * (a != b))
 MAP2(minmax_u16, uint16_t, uint16_t, (a < b ? a : b) * 3 + (a > b ? a : b))
 MAP2(minmax_s16, int16_t, int16_t, (a < b ? a : b) * 3 + (a > b ? a : b))
 MAP2(shift_u16, uint16_t, uint16_t, (a << (b & 15)) ^ (a >> (b & 7)))
@@ -27,7 +28,8 @@ MAP2(rem_s32, int32_t, int32_t, b == 0 || b == -1 ? a : a % b)
 MAP1(div_constants_u32, uint32_t, uint32_t, a / 3 ^ a / 7 ^ a % 10 ^ a / 641 ^ a % 1000000007u)
 MAP1(div_constants_s32, int32_t, int32_t, a / 3 ^ a / -7 ^ a % 10 ^ a / 16 ^ a % 1000003)
 MAP2(compare_s32, int32_t, int32_t, (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a > b) + 16 * (a >= b) + 32 * (a != b))
-MAP2(compare_u32, int32_t, uint32_t, (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a > b) + 16 * (a >= b) + 32 * (a != b))
+MAP2(compare_u32, int32_t, uint32_t,
+     (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a > b) + 16 * (a >= b) + 32 * (a != b))
 MAP2(logic_u32, uint32_t, uint32_t, (a & b) * 3 + (a | b) * 5 + (a ^ b) * 7 + ~a + (a & ~b) * 11 + ~(a | b))
 MAP3(logic3_u32, uint32_t, uint32_t, ((a & b) | (b & c) | (a & c)) + 3 * (a ^ b ^ c) + 5 * ((a & b) | (~a & c)))
 
@@ -38,7 +40,8 @@ MAP2(div_s64, int64_t, int64_t, b == 0 || b == -1 ? a : a / b)
 MAP2(rem_s64, int64_t, int64_t, b == 0 || b == -1 ? a : a % b)
 MAP1(div_constants_u64, uint64_t, uint64_t, a / 3 ^ a / 1000000007ull ^ a % 10 ^ a % 0xffffffff00000001ull)
 MAP2(compare_s64, int32_t, int64_t, (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a > b) + 16 * (a >= b) + 32 * (a != b))
-MAP2(compare_u64, int32_t, uint64_t, (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a > b) + 16 * (a >= b) + 32 * (a != b))
+MAP2(compare_u64, int32_t, uint64_t,
+     (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a > b) + 16 * (a >= b) + 32 * (a != b))
 MAP2(logic_u64, uint64_t, uint64_t, (a & b) * 3 + (a | b) * 5 + (a ^ b) * 7 + ~a + (a & ~b) * 11)
 MAP2(shift_u64, uint64_t, uint64_t, (a << (b & 63)) ^ (a >> (b & 31)))
 MAP2(shift_s64, int64_t, int64_t, (a >> (b & 63)) ^ (uint64_t(a) << (b & 15)))
@@ -47,11 +50,12 @@ static uint32_t high_u32(uint32_t a, uint32_t b) { return uint32_t(uint64_t(a) *
 static int32_t high_s32(int32_t a, int32_t b) { return int32_t(int64_t(a) * b >> 32); }
 REF2(mulhi_u32, uint32_t, uint32_t, __umulhi(a, b), high_u32(a, b))
 REF2(mulhi_s32, int32_t, int32_t, __mulhi(a, b), high_s32(a, b))
-REF2(mulhi_u64, uint64_t, uint64_t, __umul64hi(a, b), (unsigned __int128)(a) * b >> 64)
+REF2(mulhi_u64, uint64_t, uint64_t, __umul64hi(a, b), (unsigned __int128)(a)*b >> 64)
 REF2(mulhi_s64, int64_t, int64_t, __mul64hi(a, b), __int128(a) * b >> 64)
 MAP_AB(mad_wide_u32, uint64_t, uint32_t, uint64_t, uint64_t(a) * uint32_t(b >> 7) + b)
 MAP_AB(mad_wide_s32, int64_t, int32_t, uint64_t, uint64_t(int64_t(a) * int32_t(b >> 7)) + b)
-REF2(mul24, int32_t, int32_t, __mul24(a, b), int32_t(uint32_t(int64_t(int32_t(uint32_t(a) << 8) >> 8) * (int32_t(uint32_t(b) << 8) >> 8))))
+REF2(mul24, int32_t, int32_t, __mul24(a, b),
+     int32_t(uint32_t(int64_t(int32_t(uint32_t(a) << 8) >> 8) * (int32_t(uint32_t(b) << 8) >> 8))))
 REF2(umul24, uint32_t, uint32_t, __umul24(a, b), (a & 0xffffff) * (b & 0xffffff))
 
 __device__ uint32_t asm_mad_hi(uint32_t a, uint32_t b, uint32_t c) {
@@ -180,7 +184,8 @@ __device__ uint32_t asm_bfind64(int64_t a) {
 static uint32_t highest(uint64_t x, uint32_t bits) { return x == 0 ? 0xffffffffu : bits - 1 - leading(x, bits); }
 REF1(bfind_u32, uint32_t, uint32_t, asm_bfind(a), highest(a, 32) * 37 + (a == 0 ? 0xffffffffu : leading(a, 32)))
 REF1(bfind_s32, uint32_t, int32_t, asm_bfind_s(a), highest(uint32_t(a < 0 ? ~a : a), 32))
-REF1(bfind_b64, uint32_t, int64_t, asm_bfind64(a), highest(uint64_t(a), 64) * 37 + highest(uint64_t(a < 0 ? ~a : a), 64))
+REF1(bfind_b64, uint32_t, int64_t, asm_bfind64(a),
+     highest(uint64_t(a), 64) * 37 + highest(uint64_t(a < 0 ? ~a : a), 64))
 
 static uint32_t permuted(uint32_t a, uint32_t b, uint32_t selector) {
     uint64_t bytes = (uint64_t(b) << 32) | a;
@@ -227,14 +232,19 @@ REF3(prmt_ecl, uint32_t, uint32_t, asm_prmt_ecl(a, b, c), permuted(a, b, chosen(
 REF3(prmt_ecr, uint32_t, uint32_t, asm_prmt_ecr(a, b, c), permuted(a, b, chosen(c, 0x0000, 0x1110, 0x2210, 0x3210)))
 REF3(prmt_rc16, uint32_t, uint32_t, asm_prmt_rc16(a, b, c), permuted(a, b, chosen(c, 0x1010, 0x3232, 0x1010, 0x3232)))
 
-REF3(sad_s32, uint32_t, int32_t, __sad(a, b, uint32_t(c)), uint32_t(a > b ? uint32_t(a) - uint32_t(b) : uint32_t(b) - uint32_t(a)) + uint32_t(c))
+REF3(sad_s32, uint32_t, int32_t, __sad(a, b, uint32_t(c)),
+     uint32_t(a > b ? uint32_t(a) - uint32_t(b) : uint32_t(b) - uint32_t(a)) + uint32_t(c))
 REF3(sad_u32, uint32_t, uint32_t, __usad(a, b, c), (a > b ? a - b : b - a) + c)
 REF2(average_s32, int32_t, int32_t, __hadd(a, b) ^ __rhadd(a, b), ((int64_t(a) + b) >> 1) ^ ((int64_t(a) + b + 1) >> 1))
-REF2(average_u32, uint32_t, uint32_t, __uhadd(a, b) ^ __urhadd(a, b), ((uint64_t(a) + b) >> 1) ^ ((uint64_t(a) + b + 1) >> 1))
+REF2(average_u32, uint32_t, uint32_t, __uhadd(a, b) ^ __urhadd(a, b),
+     ((uint64_t(a) + b) >> 1) ^ ((uint64_t(a) + b + 1) >> 1))
 MAP2(minmax_s32, int32_t, int32_t, U(int32_t, a < b ? a : b) * 3 + U(int32_t, a > b ? a : b))
 REF2(minmax_intrinsics_u32, uint32_t, uint32_t, min(a, b) * 3 + max(a, b), (a < b ? a : b) * 3 + (a < b ? b : a))
-REF2(minmax_s64, int64_t, int64_t, uint64_t(min((long long)a, (long long)b)) * 3 + max((long long)a, (long long)b), uint64_t(a < b ? a : b) * 3 + uint64_t(a < b ? b : a))
-REF2(minmax_u64, uint64_t, uint64_t, min((unsigned long long)a, (unsigned long long)b) * 3 + max((unsigned long long)a, (unsigned long long)b), (a < b ? a : b) * 3 + (a < b ? b : a))
+REF2(minmax_s64, int64_t, int64_t, uint64_t(min((long long)a, (long long)b)) * 3 + max((long long)a, (long long)b),
+     uint64_t(a < b ? a : b) * 3 + uint64_t(a < b ? b : a))
+REF2(minmax_u64, uint64_t, uint64_t,
+     min((unsigned long long)a, (unsigned long long)b) * 3 + max((unsigned long long)a, (unsigned long long)b),
+     (a < b ? a : b) * 3 + (a < b ? b : a))
 REF1(abs_s32, uint32_t, int32_t, abs(a), a < 0 ? 0u - uint32_t(a) : a)
 REF1(abs_s64, uint64_t, int64_t, llabs(a), a < 0 ? 0ull - uint64_t(a) : a)
 MAP1(neg_not, uint64_t, uint64_t, (0 - a) * 3 + ~a)
@@ -248,10 +258,12 @@ template <typename A, typename B> static int64_t dot4(A a, B b) {
     return sum;
 }
 static int64_t dot2(int32_t a, int32_t b, int first_byte) {
-    return int64_t(int16_t(a)) * int8_t(b >> (8 * first_byte)) + int64_t(int16_t(a >> 16)) * int8_t(b >> (8 * first_byte + 8));
+    return int64_t(int16_t(a)) * int8_t(b >> (8 * first_byte)) +
+           int64_t(int16_t(a >> 16)) * int8_t(b >> (8 * first_byte + 8));
 }
 static uint64_t dot2u(uint32_t a, uint32_t b, int first_byte) {
-    return uint64_t(uint16_t(a)) * uint8_t(b >> (8 * first_byte)) + uint64_t(a >> 16) * uint8_t(b >> (8 * first_byte + 8));
+    return uint64_t(uint16_t(a)) * uint8_t(b >> (8 * first_byte)) +
+           uint64_t(a >> 16) * uint8_t(b >> (8 * first_byte + 8));
 }
 __device__ int32_t asm_dp4a_mixed(uint32_t a, int32_t b, int32_t c) {
     int32_t d;
@@ -267,9 +279,12 @@ static int64_t dot4_mixed(uint32_t a, int32_t b) {
 }
 REF3(dp4a_s32, int32_t, int32_t, __dp4a(a, b, c), uint32_t(dot4(a, b)) + uint32_t(c))
 REF3(dp4a_u32, uint32_t, uint32_t, __dp4a(a, b, c), uint32_t(dot4(a, b)) + c)
-REF_ABC(dp4a_mixed, int32_t, uint32_t, int32_t, int32_t, asm_dp4a_mixed(a, b, c), uint32_t(dot4_mixed(a, b)) + uint32_t(c))
-REF3(dp2a_s32, int32_t, int32_t, __dp2a_lo(a, b, c) ^ __dp2a_hi(a, b, c), (uint32_t(dot2(a, b, 0)) + uint32_t(c)) ^ (uint32_t(dot2(a, b, 2)) + uint32_t(c)))
-REF3(dp2a_u32, uint32_t, uint32_t, __dp2a_lo(a, b, c) ^ __dp2a_hi(a, b, c), (uint32_t(dot2u(a, b, 0)) + c) ^ (uint32_t(dot2u(a, b, 2)) + c))
+REF_ABC(dp4a_mixed, int32_t, uint32_t, int32_t, int32_t, asm_dp4a_mixed(a, b, c),
+        uint32_t(dot4_mixed(a, b)) + uint32_t(c))
+REF3(dp2a_s32, int32_t, int32_t, __dp2a_lo(a, b, c) ^ __dp2a_hi(a, b, c),
+     (uint32_t(dot2(a, b, 0)) + uint32_t(c)) ^ (uint32_t(dot2(a, b, 2)) + uint32_t(c)))
+REF3(dp2a_u32, uint32_t, uint32_t, __dp2a_lo(a, b, c) ^ __dp2a_hi(a, b, c),
+     (uint32_t(dot2u(a, b, 0)) + c) ^ (uint32_t(dot2u(a, b, 2)) + c))
 
 // Bit fields.
 __device__ uint32_t asm_bfe(uint32_t a, uint32_t b, uint32_t c) {
@@ -355,7 +370,8 @@ __device__ int32_t asm_select(int32_t a, int32_t b, int32_t c) {
     asm("set.lt.u32.s32 %0, %1, %2;" : "=r"(f) : "r"(a), "r"(b));
     return int32_t(uint32_t(d) * 5 + uint32_t(e) * 3 + f);
 }
-REF3(select_s32, int32_t, int32_t, asm_select(a, b, c), uint32_t(c >= 0 ? a : b) * 5 + (c == 0 ? 3u : 0u) + (a < b ? 0xffffffffu : 0u))
+REF3(select_s32, int32_t, int32_t, asm_select(a, b, c),
+     uint32_t(c >= 0 ? a : b) * 5 + (c == 0 ? 3u : 0u) + (a < b ? 0xffffffffu : 0u))
 
 __device__ uint32_t asm_combined(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t d;

@@ -1,4 +1,5 @@
-// The mathematical functions within the bounds of the language's documentation, and what they give for special arguments.
+// The mathematical functions within the bounds of the language's documentation, and what they give for special
+// arguments.
 #include "suite.h"
 
 #include <algorithm>
@@ -95,8 +96,10 @@ CLOSE2(rhypot_f32, float, 1, 1e9, 1, 1e9, 2.1, rhypotf(a, b), 1 / std::hypot(a, 
 CLOSE2(norm3d_f32, float, -1e3, 1e3, -1e3, 1e3, 3.1, norm3df(a, b, 5.0f), std::sqrt(a *a + b * b + 25))
 CLOSE1(erf_f32, float, -4, 4, 2.1, erff(a), std::erf(a))
 CLOSE1(erfc_f32, float, -4, 9, 4.1, erfcf(a), std::erfc(a))
-CLOSE1(erfcx_f32, float, -2, 4, 4.1, erfcxf(a), double(std::exp(static_cast<long double>(a) * a) * std::erfc(static_cast<long double>(a))))
-CLOSE1(normcdf_f32, float, -5, 5, 6.1, normcdff(a), double(std::erfc(-static_cast<long double>(a) / std::sqrt(2.0L)) / 2))
+CLOSE1(erfcx_f32, float, -2, 4, 4.1, erfcxf(a),
+       double(std::exp(static_cast<long double>(a) * a) * std::erfc(static_cast<long double>(a))))
+CLOSE1(normcdf_f32, float, -5, 5, 6.1, normcdff(a),
+       double(std::erfc(-static_cast<long double>(a) / std::sqrt(2.0L)) / 2))
 CLOSE1(tgamma_f32, float, 0.1, 30, 8.1, tgammaf(a), std::tgamma(a))
 CLOSE1(lgamma_f32, float, 3, 1e4, 6.1, lgammaf(a), std::lgamma(a))
 CLOSE1(bessel_j0_f32, float, 0.01, 2, 9.1, j0f(a), ::j0(a))
@@ -138,7 +141,8 @@ CLOSE1(bessel_j1_f64, double, 0.01, 3, 7.1, j1(a), ::j1l(a))
 
 // The fast functions: bounds in units of the result, or absolute ones.
 struct Fast {
-    float sine, cosine, exponential, exponential10, logarithm, logarithm2, logarithm10, power, tangent, quotient, root, tanh;
+    float sine, cosine, exponential, exponential10, logarithm, logarithm2, logarithm10, power, tangent, quotient, root,
+        tanh;
 };
 __global__ void fast_functions(const float *as, const float *bs, Fast *out, int count) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -147,8 +151,8 @@ __global__ void fast_functions(const float *as, const float *bs, Fast *out, int 
         __sincosf(a, &sine, &cosine);
         asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(b));
         asm("tanh.approx.f32 %0, %1;" : "=f"(hyperbolic) : "f"(a));
-        out[i] = {sine,      cosine,       __expf(a),        __exp10f(a), __logf(b), __log2f(b),
-                  __log10f(b), __powf(b, a), __tanf(a * 0.3f), __fdividef(a, b), root,     hyperbolic};
+        out[i] = {sine,        cosine,       __expf(a),        __exp10f(a),      __logf(b), __log2f(b),
+                  __log10f(b), __powf(b, a), __tanf(a * 0.3f), __fdividef(a, b), root,      hyperbolic};
     }
 }
 CASE(fast_functions) {
@@ -190,23 +194,62 @@ CASE(fast_functions) {
 // Special arguments, where the result is exact.
 // `one`, `infinity` and `nan` are arguments so that the compiler cannot compute the results.
 __global__ void special_arguments(float one, float infinity, float nan, float *out) {
-    const float values[] = {sinf(infinity), cosf(-infinity), sinf(-0.0f * one), expf(-infinity), expf(infinity), expf(0.0f * one), logf(0.0f * one),
-                            logf(-1.0f * one), logf(1.0f * one), logf(infinity), powf(0.0f * one, 0.0f * one), powf(-2.0f * one, 3.0f * one), powf(-2.0f * one, 0.5f * one),
-                            powf(infinity, -1.0f * one), powf(nan, 0.0f * one), powf(1.0f * one, nan), powf(-0.0f * one, -3.0f * one), powf(2.0f * one, 10.0f * one),
-                            sqrtf(-1.0f * one), sqrtf(-0.0f * one), rsqrtf(0.0f * one), cbrtf(-27.0f * one), atan2f(0.0f * one, -0.0f * one) > 3.14f ? 1.0f : 0.0f,
-                            atan2f(-0.0f * one, 1.0f * one), tanhf(infinity), tanhf(-infinity), erff(infinity), erfcf(infinity),
-                            tgammaf(3.0f * one), tgammaf(-1.0f * one), lgammaf(1.0f * one), lgammaf(-infinity), exp2f(-3.0f * one), exp2f(10.0f * one),
-                            fmodf(infinity, 2.0f * one), asinf(2.0f * one), acosf(1.0f * one), acoshf(0.5f * one), atanhf(1.0f * one), log1pf(-1.0f * one),
-                            expm1f(-infinity), hypotf(infinity, nan), ldexpf(0.75f * one, 4), sinpif(3.0f * one), cospif(0.5f * one), cospif(1.0f * one)};
+    const float values[] = {sinf(infinity),
+                            cosf(-infinity),
+                            sinf(-0.0f * one),
+                            expf(-infinity),
+                            expf(infinity),
+                            expf(0.0f * one),
+                            logf(0.0f * one),
+                            logf(-1.0f * one),
+                            logf(1.0f * one),
+                            logf(infinity),
+                            powf(0.0f * one, 0.0f * one),
+                            powf(-2.0f * one, 3.0f * one),
+                            powf(-2.0f * one, 0.5f * one),
+                            powf(infinity, -1.0f * one),
+                            powf(nan, 0.0f * one),
+                            powf(1.0f * one, nan),
+                            powf(-0.0f * one, -3.0f * one),
+                            powf(2.0f * one, 10.0f * one),
+                            sqrtf(-1.0f * one),
+                            sqrtf(-0.0f * one),
+                            rsqrtf(0.0f * one),
+                            cbrtf(-27.0f * one),
+                            atan2f(0.0f * one, -0.0f * one) > 3.14f ? 1.0f : 0.0f,
+                            atan2f(-0.0f * one, 1.0f * one),
+                            tanhf(infinity),
+                            tanhf(-infinity),
+                            erff(infinity),
+                            erfcf(infinity),
+                            tgammaf(3.0f * one),
+                            tgammaf(-1.0f * one),
+                            lgammaf(1.0f * one),
+                            lgammaf(-infinity),
+                            exp2f(-3.0f * one),
+                            exp2f(10.0f * one),
+                            fmodf(infinity, 2.0f * one),
+                            asinf(2.0f * one),
+                            acosf(1.0f * one),
+                            acoshf(0.5f * one),
+                            atanhf(1.0f * one),
+                            log1pf(-1.0f * one),
+                            expm1f(-infinity),
+                            hypotf(infinity, nan),
+                            ldexpf(0.75f * one, 4),
+                            sinpif(3.0f * one),
+                            cospif(0.5f * one),
+                            cospif(1.0f * one)};
     for (int i = 0; i < static_cast<int>(sizeof values / sizeof values[0]); ++i) {
         out[i] = values[i];
     }
 }
 CASE(special_arguments) {
     const float infinity = INFINITY, nan = NAN;
-    const std::vector<float> expected = {nan, nan, -0.0f, 0, infinity, 1, -infinity, nan, 0, infinity, 1, -8, nan, 0, 1, 1, -infinity, 1024,
-                                         nan, -0.0f, infinity, -3, 1, -0.0f, 1, -1, 1, 0, 2, nan, 0, infinity, 0.125f, 1024,
-                                         nan, nan, 0, nan, infinity, -infinity, -1, infinity, 12, 0, 0, -1};
+    const std::vector<float> expected = {
+        nan,       nan,  -0.0f, 0,     infinity, 1,   -infinity, nan,       0,  infinity, 1,  -8, nan, 0,   1, 1,
+        -infinity, 1024, nan,   -0.0f, infinity, -3,  1,         -0.0f,     1,  -1,       1,  0,  2,   nan, 0, infinity,
+        0.125f,    1024, nan,   nan,   0,        nan, infinity,  -infinity, -1, infinity, 12, 0,  0,   -1};
     DeviceArray<float> out(expected.size());
     suite::launch(special_arguments, 1, 1, 1.0f, infinity, nan, out.get());
     suite::compare(out, expected);

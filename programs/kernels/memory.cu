@@ -1,5 +1,6 @@
-// Memory of every kind: constants, local arrays, loads and stores of all widths and cache hints, volatile and generic access,
-// queries of address spaces, the device's heap, copies, globals with initial values, packed and unaligned structures.
+// Memory of every kind: constants, local arrays, loads and stores of all widths and cache hints, volatile and generic
+// access, queries of address spaces, the device's heap, copies, globals with initial values, packed and unaligned
+// structures.
 #include "suite.h"
 
 #include <numeric>
@@ -18,7 +19,8 @@ template <typename T> static std::vector<T> counted(int count = kCount, uint32_t
 
 // Runs a kernel from `in` to an array like `expected`.
 template <typename In, typename Out>
-static void run(void (*kernel)(const In *, Out *), const std::vector<In> &in, const std::vector<Out> &expected, int threads = kCount) {
+static void run(void (*kernel)(const In *, Out *), const std::vector<In> &in, const std::vector<Out> &expected,
+                int threads = kCount) {
     DeviceArray<In> device_in(in);
     DeviceArray<Out> out(expected.size());
     CHECK(cudaMemset(out.get(), 0, out.size_bytes()));
@@ -36,15 +38,21 @@ struct Table {
     float floats[4];
     double doubles[2];
 };
-__constant__ Table constant_table = {{1, -2, 3, -4, 5, -6, 7, -8}, {100, -200, 300, -400}, {1000000, -2000000, 3, 4}, {1ll << 40, -(1ll << 41)}, {0.5f, -1.5f, 2.25f, 3e10f}, {1e-100, -2e200}};
-static const Table host_table = {{1, -2, 3, -4, 5, -6, 7, -8}, {100, -200, 300, -400}, {1000000, -2000000, 3, 4}, {1ll << 40, -(1ll << 41)}, {0.5f, -1.5f, 2.25f, 3e10f}, {1e-100, -2e200}};
+__constant__ Table constant_table = {{1, -2, 3, -4, 5, -6, 7, -8}, {100, -200, 300, -400},
+                                     {1000000, -2000000, 3, 4},    {1ll << 40, -(1ll << 41)},
+                                     {0.5f, -1.5f, 2.25f, 3e10f},  {1e-100, -2e200}};
+static const Table host_table = {{1, -2, 3, -4, 5, -6, 7, -8}, {100, -200, 300, -400},      {1000000, -2000000, 3, 4},
+                                 {1ll << 40, -(1ll << 41)},    {0.5f, -1.5f, 2.25f, 3e10f}, {1e-100, -2e200}};
 template <typename T> __host__ __device__ double from_table(const T &table, uint32_t i) {
-    return table.bytes[i % 8] + table.shorts[i % 4] * 2.0 + table.words[i / 3 % 4] + static_cast<double>(table.wides[i % 2]) + table.floats[i / 2 % 4] + table.doubles[i % 2] * 1e-200;
+    return table.bytes[i % 8] + table.shorts[i % 4] * 2.0 + table.words[i / 3 % 4] +
+           static_cast<double>(table.wides[i % 2]) + table.floats[i / 2 % 4] + table.doubles[i % 2] * 1e-200;
 }
 // Each lane reads another constant.
 REF1(constant_lookup, double, uint32_t, from_table(constant_table, a), from_table(host_table, a))
 __constant__ uint32_t constant_words[64];
-__global__ void constant_uploaded(const uint32_t *in, uint32_t *out) { out[threadIdx.x] = constant_words[in[threadIdx.x] % 64] + constant_words[5]; }
+__global__ void constant_uploaded(const uint32_t *in, uint32_t *out) {
+    out[threadIdx.x] = constant_words[in[threadIdx.x] % 64] + constant_words[5];
+}
 CASE(constant_uploaded) {
     const std::vector<uint32_t> words = counted<uint32_t>(64), in = counted<uint32_t>();
     CHECK(cudaMemcpyToSymbol(constant_words, words.data(), 64 * 4));
@@ -137,7 +145,9 @@ __host__ __device__ inline double local_matrix(int32_t a) {
     return matrix[row][column] * matrix[2][2] - matrix[row + 1][column + 1] * matrix[column][row];
 }
 MAP1(local_array_2d, double, int32_t, local_matrix(a))
-__noinline__ __host__ __device__ void accumulate(uint64_t *slots, uint32_t which, uint64_t value) { slots[which % 4] += value; }
+__noinline__ __host__ __device__ void accumulate(uint64_t *slots, uint32_t which, uint64_t value) {
+    slots[which % 4] += value;
+}
 __host__ __device__ inline uint64_t through_pointers(uint32_t a) {
     uint64_t slots[4] = {1, 2, 3, 4};
     for (uint32_t i = 0; i < 9; ++i) {
@@ -149,7 +159,9 @@ MAP1(local_by_pointer, uint64_t, uint32_t, through_pointers(a))
 
 // ---- Widths of loads and stores ----
 
-template <typename T> __device__ void reverse(const T *in, T *out) { out[blockDim.x - 1 - threadIdx.x] = in[threadIdx.x]; }
+template <typename T> __device__ void reverse(const T *in, T *out) {
+    out[blockDim.x - 1 - threadIdx.x] = in[threadIdx.x];
+}
 template <typename T> __device__ void reverse_shared(const T *in, T *out) {
     __shared__ T words[64];
     words[63 - threadIdx.x] = in[threadIdx.x];
@@ -191,7 +203,8 @@ REVERSES(uint4)
 
 __global__ void cache_hints(const uint32_t *in, uint32_t *out) {
     int i = threadIdx.x;
-    uint32_t sum = __ldg(&in[i]) + __ldcg(&in[i]) * 3 + __ldca(&in[i]) * 5 + __ldcs(&in[i]) * 7 + __ldlu(&in[i]) * 11 + __ldcv(&in[i]) * 13;
+    uint32_t sum = __ldg(&in[i]) + __ldcg(&in[i]) * 3 + __ldca(&in[i]) * 5 + __ldcs(&in[i]) * 7 + __ldlu(&in[i]) * 11 +
+                   __ldcv(&in[i]) * 13;
     uint4 four = __ldg(reinterpret_cast<const uint4 *>(in) + i / 4);
     ushort2 two = __ldcs(reinterpret_cast<const ushort2 *>(in) + i);
     float real = __ldg(reinterpret_cast<const float *>(in) + i);
@@ -200,7 +213,9 @@ __global__ void cache_hints(const uint32_t *in, uint32_t *out) {
     __stwb(&out[5 * i + 1], sum + 1);
     __stcs(&out[5 * i + 2], sum + 2);
     __stwt(&out[5 * i + 3], sum + 3);
-    asm volatile("st.global.L1::no_allocate.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(&out[5 * i + 4])), "r"(sum + 4) : "memory");
+    asm volatile("st.global.L1::no_allocate.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(&out[5 * i + 4])),
+                 "r"(sum + 4)
+                 : "memory");
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(in)));
 }
 CASE(cache_hints) {
@@ -246,8 +261,10 @@ __global__ void ordered_access(uint32_t *out) {
     uint32_t value = threadIdx.x, a, b, c, d;
     uint64_t wide;
     uint32_t *mine = out + 8 * threadIdx.x;
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(mine)), "r"(value + 1) : "memory");
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(mine + 1)), "r"(value + 2) : "memory");
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(mine)), "r"(value + 1)
+                 : "memory");
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(mine + 1)), "r"(value + 2)
+                 : "memory");
     asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(mine + 2), "r"(value + 3) : "memory");
     asm volatile("st.relaxed.gpu.v2.u32 [%0], {%1, %2};" ::"l"(mine + 4), "r"(value + 4), "r"(value + 5) : "memory");
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(a) : "l"(__cvta_generic_to_global(mine)) : "memory");
@@ -261,7 +278,8 @@ __global__ void ordered_access(uint32_t *out) {
 CASE(ordered_access) {
     std::vector<uint32_t> expected;
     for (uint32_t i = 0; i < 64; ++i) {
-        expected.insert(expected.end(), {i + 1, i + 2, i + 3, 0, i + 4, i + 5, (i + 1) * (i + 2) + (i + 3) * (i + 5), (i + 5) ^ (i + 4)});
+        expected.insert(expected.end(), {i + 1, i + 2, i + 3, 0, i + 4, i + 5, (i + 1) * (i + 2) + (i + 3) * (i + 5),
+                                         (i + 5) ^ (i + 4)});
     }
     DeviceArray<uint32_t> out(expected.size());
     CHECK(cudaMemset(out.get(), 0, out.size_bytes()));
@@ -280,7 +298,8 @@ __global__ void address_spaces(int *out) {
     int bits = 0;
     for (int i = 0; i < 5; ++i) {
         const void *pointer = pointers[(i + threadIdx.x) % 5];
-        bits += (__isShared(pointer) + 2 * __isLocal(pointer) + 4 * __isGlobal(pointer) + 8 * __isConstant(pointer)) << (4 * ((i + threadIdx.x) % 5));
+        bits += (__isShared(pointer) + 2 * __isLocal(pointer) + 4 * __isGlobal(pointer) + 8 * __isConstant(pointer))
+                << (4 * ((i + threadIdx.x) % 5));
     }
     out[threadIdx.x] = bits;
 }
@@ -298,9 +317,15 @@ __global__ void generic_mixture(const int *in, int *out) {
     __syncthreads();
     int *pointer;
     switch (threadIdx.x % 3) {
-    case 0: pointer = &shared[63 - threadIdx.x / 3 * 3]; break;
-    case 1: pointer = &local[threadIdx.x / 3 % 2]; break;
-    default: pointer = &out[threadIdx.x]; break;
+    case 0:
+        pointer = &shared[63 - threadIdx.x / 3 * 3];
+        break;
+    case 1:
+        pointer = &local[threadIdx.x / 3 % 2];
+        break;
+    default:
+        pointer = &out[threadIdx.x];
+        break;
     }
     int before = threadIdx.x % 3 == 2 ? in[threadIdx.x] : *pointer;
     __syncthreads();
@@ -337,7 +362,8 @@ __global__ void address_conversions(uint64_t *out) {
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(from_offset) : "r"(static_cast<uint32_t>(offset)) : "memory");
     asm("mov.u32 %0, %%total_smem_size;\n\tmov.u32 %1, %%dynamic_smem_size;" : "=r"(shared_size), "=r"(dynamic_size));
     auto *again = static_cast<uint32_t *>(__cvta_shared_to_generic(__cvta_generic_to_shared(&words[1])));
-    out[threadIdx.x] = from_offset + *again * 1000ull + dynamic_size * 1000000ull + (shared_size >= dynamic_size + 16 ? 1ull << 60 : 0);
+    out[threadIdx.x] = from_offset + *again * 1000ull + dynamic_size * 1000000ull +
+                       (shared_size >= dynamic_size + 16 ? 1ull << 60 : 0);
 }
 CASE(address_conversions) {
     std::vector<uint64_t> expected;
@@ -468,7 +494,8 @@ CASE(packed_structures) {
     std::vector<Packed> in(32), expected(32);
     Random random(31);
     for (int i = 0; i < 32; ++i) {
-        in[i] = {static_cast<uint8_t>(random.next()), random.next(), static_cast<uint16_t>(random.next()), random.next() * 0.25};
+        in[i] = {static_cast<uint8_t>(random.next()), random.next(), static_cast<uint16_t>(random.next()),
+                 random.next() * 0.25};
         Packed &packed = expected[31 - i] = in[i];
         packed.tag = static_cast<uint8_t>(packed.tag + 1);
         packed.word = packed.word * 3 + packed.half;
@@ -499,7 +526,8 @@ __host__ __device__ inline uint64_t through_union(uint64_t a) {
     fields.c = parts.halves[3];
     fields.d = static_cast<int32_t>(parts.words[0]) >> 7;
     fields.e = fields.d * 77 - static_cast<int32_t>(fields.b);
-    return parts.wide + fields.a * 3 + fields.b * 5 + fields.c * 7 + static_cast<uint64_t>(static_cast<int64_t>(fields.d) * 11 + fields.e);
+    return parts.wide + fields.a * 3 + fields.b * 5 + fields.c * 7 +
+           static_cast<uint64_t>(static_cast<int64_t>(fields.d) * 11 + fields.e);
 }
 MAP1(unions_and_bit_fields, uint64_t, uint64_t, through_union(a))
 
@@ -507,8 +535,10 @@ MAP1(unions_and_bit_fields, uint64_t, uint64_t, through_union(a))
 struct Large {
     uint32_t words[600];
 };
-__global__ void parameters(int8_t a, uint16_t b, int32_t c, uint64_t d, float e, double f, float3 g, uchar4 h, Large large, bool i, double *out) {
-    out[threadIdx.x] = a + b + c + static_cast<double>(d) + e + f + g.x + g.y * 2 + g.z * 3 + h.x + h.w + large.words[threadIdx.x] + large.words[599] + i;
+__global__ void parameters(int8_t a, uint16_t b, int32_t c, uint64_t d, float e, double f, float3 g, uchar4 h,
+                           Large large, bool i, double *out) {
+    out[threadIdx.x] = a + b + c + static_cast<double>(d) + e + f + g.x + g.y * 2 + g.z * 3 + h.x + h.w +
+                       large.words[threadIdx.x] + large.words[599] + i;
 }
 CASE(parameters) {
     Large large;
@@ -517,10 +547,12 @@ CASE(parameters) {
     }
     std::vector<double> expected;
     for (int i = 0; i < 64; ++i) {
-        expected.push_back(-5 + 60000 - 100000 + 4294967296.0 + 0.5 + 0.125 + 1 + 4 + 9 + 10 + 40 + i * i + 599 * 599 + 1);
+        expected.push_back(-5 + 60000 - 100000 + 4294967296.0 + 0.5 + 0.125 + 1 + 4 + 9 + 10 + 40 + i * i + 599 * 599 +
+                           1);
     }
     DeviceArray<double> out(64);
-    suite::launch(parameters, 1, 64, int8_t(-5), uint16_t(60000), -100000, uint64_t(4294967296), 0.5f, 0.125, float3{1, 2, 3}, uchar4{10, 20, 30, 40}, large, true, out.get());
+    suite::launch(parameters, 1, 64, int8_t(-5), uint16_t(60000), -100000, uint64_t(4294967296), 0.5f, 0.125,
+                  float3{1, 2, 3}, uchar4{10, 20, 30, 40}, large, true, out.get());
     suite::compare(out, expected);
 }
 

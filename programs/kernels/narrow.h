@@ -1,5 +1,5 @@
-// Host reference for 16-bit floating point: decoding, exact arithmetic and rounding to a narrow format, written without the
-// toolkit's own conversions.
+// Host reference for 16-bit floating point: decoding, exact arithmetic and rounding to a narrow format, written without
+// the toolkit's own conversions.
 #pragma once
 
 #include "suite.h"
@@ -46,7 +46,8 @@ template <typename T> double decode(const T &value) {
 template <typename T, int Mode = FE_TONEAREST> T encode(double x) {
     using F = Format<T>;
     const int fraction_bits = F::kDigits - 1, exponent_mask = (1 << (15 - fraction_bits)) - 1;
-    const uint16_t sign = std::signbit(x) ? 0x8000 : 0, infinite = static_cast<uint16_t>(exponent_mask << fraction_bits);
+    const uint16_t sign = std::signbit(x) ? 0x8000 : 0,
+                   infinite = static_cast<uint16_t>(exponent_mask << fraction_bits);
     uint16_t result;
     if (x != x) {
         result = 0x7fff;
@@ -91,9 +92,10 @@ inline double fma_to_odd(double a, double b, double c) {
 
 template <typename T> std::vector<T> edges() {
     std::vector<T> edges;
-    for (uint32_t b : {0x0000u, 0x8000u, 0x0001u, 0x8001u, 0x0002u, 0x03ffu, 0x0400u, 0x8400u, 0x007fu, 0x0080u, 0x3c00u,
-                       0xbc00u, 0x3c01u, 0x3bffu, 0x3f80u, 0xbf80u, 0x3f81u, 0x4000u, 0x4200u, 0x4040u, 0x7bffu, 0xfbffu,
-                       0x7c00u, 0xfc00u, 0x7f7fu, 0xff7fu, 0x7f80u, 0xff80u, 0x7fffu, 0x6400u, 0x4f80u, 0x3555u}) {
+    for (uint32_t b :
+         {0x0000u, 0x8000u, 0x0001u, 0x8001u, 0x0002u, 0x03ffu, 0x0400u, 0x8400u, 0x007fu, 0x0080u, 0x3c00u,
+          0xbc00u, 0x3c01u, 0x3bffu, 0x3f80u, 0xbf80u, 0x3f81u, 0x4000u, 0x4200u, 0x4040u, 0x7bffu, 0xfbffu,
+          0x7c00u, 0xfc00u, 0x7f7fu, 0xff7fu, 0x7f80u, 0xff80u, 0x7fffu, 0x6400u, 0x4f80u, 0x3555u}) {
         edges.push_back(suite::from_bits<T>(b));
     }
     return edges;
@@ -124,11 +126,19 @@ template <> struct Domain<__nv_bfloat16> : narrow::Inputs<__nv_bfloat16> {};
 #define NARROW_CASES(P, T, T2, TO_T2)                                                                                  \
     static T P##_least(T a, T b) {                                                                                     \
         double x = narrow::decode(a), y = narrow::decode(b);                                                           \
-        return x != x ? (y != y ? narrow::encode<T>(NAN) : b) : y != y ? a : x == y ? (std::signbit(x) ? a : b) : x < y ? a : b;  \
+        return x != x   ? (y != y ? narrow::encode<T>(NAN) : b)                                                        \
+               : y != y ? a                                                                                            \
+               : x == y ? (std::signbit(x) ? a : b)                                                                    \
+               : x < y  ? a                                                                                            \
+                        : b;                                                                                           \
     }                                                                                                                  \
     static T P##_greatest(T a, T b) {                                                                                  \
         double x = narrow::decode(a), y = narrow::decode(b);                                                           \
-        return x != x ? (y != y ? narrow::encode<T>(NAN) : b) : y != y ? a : x == y ? (std::signbit(x) ? b : a) : x > y ? a : b;  \
+        return x != x   ? (y != y ? narrow::encode<T>(NAN) : b)                                                        \
+               : y != y ? a                                                                                            \
+               : x == y ? (std::signbit(x) ? b : a)                                                                    \
+               : x > y  ? a                                                                                            \
+                        : b;                                                                                           \
     }                                                                                                                  \
     static T P##_sum(T a, T b) { return narrow::encode<T>(narrow::decode(a) + narrow::decode(b)); }                    \
     static T P##_difference(T a, T b) { return narrow::encode<T>(narrow::decode(a) - narrow::decode(b)); }             \
@@ -141,7 +151,8 @@ template <> struct Domain<__nv_bfloat16> : narrow::Inputs<__nv_bfloat16> {};
         double a = narrow::decode(left), b = narrow::decode(right);                                                    \
         uint32_t nan = a != a || b != b;                                                                               \
         return (a < b) | (a <= b) << 1 | (a == b) << 2 | (a != b && !nan) << 3 | (a > b) << 4 | (a >= b) << 5 |        \
-               (nan || a < b) << 6 | (nan || a == b) << 7 | (nan || a != b) << 8 | (nan || a >= b) << 9 | (a != a) << 10; \
+               (nan || a < b) << 6 | (nan || a == b) << 7 | (nan || a != b) << 8 | (nan || a >= b) << 9 |              \
+               (a != a) << 10;                                                                                         \
     }                                                                                                                  \
     REF2(P##_add, T, T, __hadd(a, b), P##_sum(a, b))                                                                   \
     REF2(P##_sub, T, T, __hsub(a, b), P##_difference(a, b))                                                            \

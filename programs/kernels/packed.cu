@@ -74,12 +74,15 @@ __device__ uint32_t asm_vabsdiff4_add(uint32_t a, uint32_t b, uint32_t c) {
     asm("vabsdiff4.u32.u32.u32.add %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
     return d;
 }
-REF3(vabsdiff4_add, uint32_t, uint32_t, asm_vabsdiff4_add(a, b, c), total<uint8_t>(a, b, [](I x, I y) -> I { return x > y ? x - y : y - x; }) + c)
+REF3(vabsdiff4_add, uint32_t, uint32_t, asm_vabsdiff4_add(a, b, c),
+     total<uint8_t>(a, b, [](I x, I y) -> I { return x > y ? x - y : y - x; }) + c)
 
 // Three-way and fused minimum and maximum.
 REF3(vimin3, int32_t, int32_t, __vimin3_s32(a, b, c), a < b ? (a < c ? a : c) : (b < c ? b : c))
-REF3(vimax3_relu, int32_t, int32_t, __vimax3_s32_relu(a, b, c), [](I m) { return m < 0 ? 0 : m; }(a > b ? (a > c ? a : c) : (b > c ? b : c)))
-REF3(viaddmax, int32_t, int32_t, __viaddmax_s32(a & 0xffffff, b & 0xffffff, c), (a & 0xffffff) + (b & 0xffffff) > c ? (a & 0xffffff) + (b & 0xffffff) : c)
+REF3(vimax3_relu, int32_t, int32_t, __vimax3_s32_relu(a, b, c),
+     [](I m) { return m < 0 ? 0 : m; }(a > b ? (a > c ? a : c) : (b > c ? b : c)))
+REF3(viaddmax, int32_t, int32_t, __viaddmax_s32(a & 0xffffff, b & 0xffffff, c),
+     (a & 0xffffff) + (b & 0xffffff) > c ? (a & 0xffffff) + (b & 0xffffff) : c)
 
 // ---- Carries ----
 
@@ -115,7 +118,9 @@ __device__ Wide carry_add(Wide a, Wide b) {
 }
 __device__ Wide carry_sub(Wide a, Wide b) {
     Wide d;
-    asm("sub.cc.u64 %0, %2, %4;\n\tsubc.u64 %1, %3, %5;" : "=&l"(d.low), "=l"(d.high) : "l"(a.low), "l"(a.high), "l"(b.low), "l"(b.high));
+    asm("sub.cc.u64 %0, %2, %4;\n\tsubc.u64 %1, %3, %5;"
+        : "=&l"(d.low), "=l"(d.high)
+        : "l"(a.low), "l"(a.high), "l"(b.low), "l"(b.high));
     return d;
 }
 __device__ Wide carry_product(uint64_t a, uint64_t b) {
@@ -135,26 +140,36 @@ __device__ Wide carry_product(uint64_t a, uint64_t b) {
 }
 __device__ Wide carry_mad64(Wide a, Wide b) {
     Wide d;
-    asm("mad.lo.cc.u64 %0, %2, %3, %4;\n\tmadc.hi.u64 %1, %2, %3, %5;" : "=&l"(d.low), "=&l"(d.high) : "l"(a.low), "l"(b.low), "l"(a.high), "l"(b.high));
+    asm("mad.lo.cc.u64 %0, %2, %3, %4;\n\tmadc.hi.u64 %1, %2, %3, %5;"
+        : "=&l"(d.low), "=&l"(d.high)
+        : "l"(a.low), "l"(b.low), "l"(a.high), "l"(b.high));
     return d;
 }
 REF2(add_carry_u32, Wide, Wide, carry_add(a, b), split(join(a) + join(b)))
 REF2(sub_borrow_u64, Wide, Wide, carry_sub(a, b), split(join(a) - join(b)))
 REF2(mad_carry_u32, Wide, uint64_t, carry_product(a, b), split(static_cast<u128>(a) * b))
-REF2(mad_carry_u64, Wide, Wide, carry_mad64(a, b), split(static_cast<u128>(a.low) * b.low + (static_cast<u128>(b.high) << 64 | a.high)))
+REF2(mad_carry_u64, Wide, Wide, carry_mad64(a, b),
+     split(static_cast<u128>(a.low) * b.low + (static_cast<u128>(b.high) << 64 | a.high)))
 
 // 128-bit integers of the compiler.
 MAP2(add_sub_u128, Wide, Wide, split(join(a) + join(b) * 3 - (join(b) >> 5)))
 MAP2(mul_u128, Wide, Wide, split(join(a) * join(b)))
 MAP2(div_u128, Wide, Wide, split(join(b) == 0 ? join(a) : join(a) / join(b)))
 MAP2(rem_u128, Wide, Wide, split(join(b) == 0 ? join(a) : join(a) % join(b)))
-MAP2(div_s128, Wide, Wide, split(join(b) == 0 || ~join(b) == 0 ? join(a) : static_cast<u128>(static_cast<s128>(join(a)) / static_cast<s128>(join(b)))))
+MAP2(div_s128, Wide, Wide,
+     split(join(b) == 0 || ~join(b) == 0 ? join(a)
+                                         : static_cast<u128>(static_cast<s128>(join(a)) / static_cast<s128>(join(b)))))
 MAP2(shift_u128, Wide, Wide, split((join(a) << (b.low & 127)) ^ (join(a) >> (b.high & 127))))
-MAP2(compare_u128, uint32_t, Wide, (join(a) < join(b)) | (join(a) == join(b)) << 1 | (static_cast<s128>(join(a)) < static_cast<s128>(join(b))) << 2)
+MAP2(compare_u128, uint32_t, Wide,
+     (join(a) < join(b)) | (join(a) == join(b)) << 1 | (static_cast<s128>(join(a)) < static_cast<s128>(join(b))) << 2)
 
 // ---- Hashes and generators ----
 
-MAP2(murmur_mix, uint32_t, uint32_t, ((((a ^ (a >> 16)) * 0x85ebca6bu) ^ (b * 0xcc9e2d51u)) << 13 | (((a ^ (a >> 16)) * 0x85ebca6bu) ^ (b * 0xcc9e2d51u)) >> 19) * 5 + 0xe6546b64u)
+MAP2(murmur_mix, uint32_t, uint32_t,
+     ((((a ^ (a >> 16)) * 0x85ebca6bu) ^ (b * 0xcc9e2d51u)) << 13 |
+      (((a ^ (a >> 16)) * 0x85ebca6bu) ^ (b * 0xcc9e2d51u)) >> 19) *
+             5 +
+         0xe6546b64u)
 __host__ __device__ inline uint64_t splitmix(uint64_t x) {
     x += 0x9e3779b97f4a7c15ull;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -166,7 +181,8 @@ __host__ __device__ inline uint32_t pcg(uint64_t state) {
     for (int i = 0; i < 5; ++i) {
         state = state * 6364136223846793005ull + 1442695040888963407ull;
     }
-    uint32_t shifted = static_cast<uint32_t>(((state >> 18) ^ state) >> 27), rotation = static_cast<uint32_t>(state >> 59);
+    uint32_t shifted = static_cast<uint32_t>(((state >> 18) ^ state) >> 27),
+             rotation = static_cast<uint32_t>(state >> 59);
     return (shifted >> rotation) | (shifted << ((0 - rotation) & 31));
 }
 MAP1(pcg_u32, uint32_t, uint64_t, pcg(a))

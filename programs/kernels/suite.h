@@ -1,10 +1,10 @@
-// What the kernel suite's programs share: cases that register themselves, inputs at the edges of a type, comparison bit by
-// bit or within a bound in units in the last place, and `main`.
+// What the kernel suite's programs share: cases that register themselves, inputs at the edges of a type, comparison bit
+// by bit or within a bound in units in the last place, and `main`.
 //
 // A program runs all its cases, or those named on its command line, and prints
-// `NAME: ok checksum=HEX kernels=K launches=L`, the same line on every device; what differs goes to standard error, and the
-// exit status is then 1. Host references are compiled so that the compiler neither contracts nor reorders roundings, device
-// code without contraction.
+// `NAME: ok checksum=HEX kernels=K launches=L`, the same line on every device; what differs goes to standard error, and
+// the exit status is then 1. Host references are compiled so that the compiler neither contracts nor reorders
+// roundings, device code without contraction.
 #pragma once
 
 #include "../cuda/check.h"
@@ -155,16 +155,57 @@ template <typename T> struct Domain {
         if constexpr (std::is_floating_point_v<T>) {
             const T tiny = Limits::denorm_min(), normal = Limits::min(), large = Limits::max();
             const T precise = T(1) / Limits::epsilon();
-            return {T(0),       T(-0.0),    T(1),          T(-1),        T(0.5),        T(-0.5),        T(1.5),
-                    T(2.5),     T(-2.5),    T(3),          T(-7),        T(0.1),        T(255.5),       T(-32768.5),
-                    T(65536),   T(1e-20),   T(1e18),       T(-1e9),      tiny,          -tiny,          normal - tiny,
-                    normal,     -normal,    large,         -large,       precise,       precise - T(1), precise + T(0.5),
-                    T(1) + Limits::epsilon(), T(4294967296.0), Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()};
+            return {T(0),
+                    T(-0.0),
+                    T(1),
+                    T(-1),
+                    T(0.5),
+                    T(-0.5),
+                    T(1.5),
+                    T(2.5),
+                    T(-2.5),
+                    T(3),
+                    T(-7),
+                    T(0.1),
+                    T(255.5),
+                    T(-32768.5),
+                    T(65536),
+                    T(1e-20),
+                    T(1e18),
+                    T(-1e9),
+                    tiny,
+                    -tiny,
+                    normal - tiny,
+                    normal,
+                    -normal,
+                    large,
+                    -large,
+                    precise,
+                    precise - T(1),
+                    precise + T(0.5),
+                    T(1) + Limits::epsilon(),
+                    T(4294967296.0),
+                    Limits::infinity(),
+                    -Limits::infinity(),
+                    Limits::quiet_NaN()};
         } else {
             const T ones = static_cast<T>(~T(0));
-            std::vector<T> edges = {T(0), T(1), T(2), T(3), T(7), T(31), T(32), T(33), T(100), ones,
-                                    Limits::max(), Limits::min(), static_cast<T>(Limits::max() - 1),
-                                    static_cast<T>(Limits::min() + 1), static_cast<T>(ones / 3), static_cast<T>(~T(6))};
+            std::vector<T> edges = {T(0),
+                                    T(1),
+                                    T(2),
+                                    T(3),
+                                    T(7),
+                                    T(31),
+                                    T(32),
+                                    T(33),
+                                    T(100),
+                                    ones,
+                                    Limits::max(),
+                                    Limits::min(),
+                                    static_cast<T>(Limits::max() - 1),
+                                    static_cast<T>(Limits::min() + 1),
+                                    static_cast<T>(ones / 3),
+                                    static_cast<T>(~T(6))};
             for (unsigned shift = 7; shift < 8 * sizeof(T); shift += 8) {
                 edges.push_back(static_cast<T>(T(1) << (shift - 1)));
                 edges.push_back(static_cast<T>((uint64_t(1) << shift) + 1));
@@ -351,8 +392,9 @@ template <typename T, typename Wide> double distance_ulp(T got, Wide reference) 
     }
     if (std::isinf(nearest) || std::isinf(got)) {
         const Wide large = std::numeric_limits<T>::max();
-        return got == nearest || std::fabs(reference) > large * (1 - 8 * Wide(std::numeric_limits<T>::epsilon())) ? 0
-                                                                                                                   : INFINITY;
+        return got == nearest || std::fabs(reference) > large * (1 - 8 * Wide(std::numeric_limits<T>::epsilon()))
+                   ? 0
+                   : INFINITY;
     }
     const int lowest = std::numeric_limits<T>::min_exponent - 1;
     const int exponent = reference == 0 ? lowest : std::max(std::ilogb(reference), lowest);
