@@ -14,7 +14,11 @@ Environment:
   OPENMPS_CONFIG           the configuration file [/etc/openmps/config.toml, if it is there]
   OPENMPS_METRICS          where the daemon serves Prometheus metrics: ADDRESS:PORT or unix:/PATH [nowhere]
   OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
-  OPENMPS_NATIVE_DRIVER    the driver library that does the work [NVIDIA's libcuda.so.1 of this system]";
+  OPENMPS_NATIVE_DRIVER    the driver library that does the work [NVIDIA's libcuda.so.1 of this system]
+
+Exit status:
+  0 all went well; 1 it failed, or doctor found a problem; 2 the arguments are wrong;
+  run: the program's own, 126 if it could not be run, 127 if it was not found";
 
 /// Share a GPU between CUDA programs.
 #[derive(Debug, Parser)]

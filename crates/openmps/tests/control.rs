@@ -251,7 +251,10 @@ fn documents_come_from_the_definitions() {
         page.code == 0
             && page.stdout.contains(".TH openmps")
             && page.stdout.contains("OPENMPS_LIB_DIR")
+            && page.stdout.contains("Exit status")
     );
+    assert_eq!(run(place.openmps().arg("--no-such-option")).code, 2);
+    assert_eq!(run(place.openmps().args(["config", "--check", "/nowhere"])).code, 1);
     for shell in ["bash", "zsh", "fish"] {
         let completions = run(place.openmps().args(["completions", shell]));
         assert!(completions.code == 0 && completions.stdout.contains("openmps"), "{shell}");

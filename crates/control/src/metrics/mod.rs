@@ -16,6 +16,7 @@ use gpus::Gpus;
 
 use link::wire::daemon::{
     ClientDeviceSnapshot, ClientSnapshot, DeviceSnapshot, LAUNCH_BOUNDS_US, ServerStatus,
+    multiprocessors_of_share,
 };
 use link::wire::ui::{DaemonState, ServerState};
 use prometheus_client::collector::Collector;
@@ -148,8 +149,9 @@ fn client_metrics<'a>() -> [Metric<ClientView<'a>>; 10] {
             name: "openmps_client_multiprocessors",
             help: "Multiprocessors that this share is of the device",
             reading: Reading::Gauge(|view| {
-                let all = f64::from(view.device.device.multiprocessors);
-                Some((all * view.client.active_thread_percentage / 100.0).ceil())
+                let all = view.device.device.multiprocessors;
+                let percent = view.client.active_thread_percentage;
+                Some(multiprocessors_of_share(all, percent).into())
             }),
         },
         Metric {

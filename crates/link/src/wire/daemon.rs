@@ -206,6 +206,14 @@ pub struct ClientSnapshot {
     pub devices: Vec<ClientDeviceSnapshot>,
 }
 
+/// How many of a device's multiprocessors a share in per cent is: rounded down, as the original does (40 % of 132 are 52), but one at least.
+pub fn multiprocessors_of_share(all: u32, percent: f64) -> u32 {
+    // A share that is a whole number of them is not always one in floating point.
+    const SLACK: f64 = 1e-6;
+    let share = (f64::from(all) * percent / 100.0 + SLACK).floor() as u32;
+    share.clamp(all.min(1), all)
+}
+
 /// Upper bounds of the classes of [`ClientDeviceSnapshot::launch_counts`], in microseconds; one more class is beyond the last.
 pub const LAUNCH_BOUNDS_US: [u64; 15] =
     [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
@@ -247,4 +255,25 @@ pub struct ContextSnapshot {
     /// Per cent of the SMs that this context may use: at most the client's share. 0 from a server that does not say.
     #[serde(default)]
     pub active_thread_percentage: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::multiprocessors_of_share;
+
+    #[test]
+    fn shares_are_rounded_down_to_whole_multiprocessors() {
+        for (all, percent, share) in [
+            (132, 40.0, 52),
+            (132, 100.0, 132),
+            (132, 25.0, 33),
+            (100, 29.0, 29),
+            (84, 0.1, 1),
+            (84, 200.0, 84),
+            (84, f64::NAN, 1),
+            (0, 50.0, 0),
+        ] {
+            assert_eq!(multiprocessors_of_share(all, percent), share, "{percent} % of {all}");
+        }
+    }
 }

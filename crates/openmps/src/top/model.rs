@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use link::wire::daemon::{ClientDeviceSnapshot, ClientSnapshot, LAUNCH_BOUNDS_US, ServerStatus};
+use link::wire::daemon::{
+    ClientDeviceSnapshot, ClientSnapshot, LAUNCH_BOUNDS_US, ServerStatus, multiprocessors_of_share,
+};
 use link::wire::ui::{DaemonState, ServerState};
 use serde::Serialize;
 
@@ -154,7 +156,6 @@ fn row(
     let rate = |read: fn(&ClientDeviceSnapshot) -> u64| {
         old.map_or(0.0, |old| read(share).saturating_sub(read(old)) as f64 / seconds)
     };
-    let part = client.active_thread_percentage / 100.0;
     Row {
         pid: client.pid,
         uid: client.uid,
@@ -162,7 +163,7 @@ fn row(
         gpu: share.device,
         granted_bytes: share.granted_bytes,
         limit_bytes: share.memory_limit_bytes,
-        multiprocessors: (f64::from(multiprocessors) * part).ceil() as u32,
+        multiprocessors: multiprocessors_of_share(multiprocessors, client.active_thread_percentage),
         kernels_per_s: rate(|share| share.kernels),
         busy_percent: rate(|share| share.gpu_time_ns) / 1e9 * 100.0,
         copied_per_s: rate(|share| share.copied_bytes),
@@ -257,7 +258,7 @@ mod tests {
         let row = &scene.rows[0];
         assert_eq!((row.pid, row.kernels_per_s, row.busy_percent), (7, 100.0, 25.0));
         assert_eq!(row.launch_us, Some((2, 8)));
-        assert_eq!(row.multiprocessors, 3);
+        assert_eq!(row.multiprocessors, 2);
         assert_eq!(scene.rows[1].launch_us, None);
         assert_eq!(scene.gpus[0].kernels_per_s, 100.0);
     }
