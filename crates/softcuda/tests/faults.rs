@@ -117,6 +117,45 @@ fn bad_handles_pointers_and_images_have_their_codes() {
     assert_eq!(code, NOT_FOUND);
 }
 
+/// What PTX does not have fails the load, and the log tells where; what it has and this device lacks fails the look-up of its kernel.
+#[test]
+fn impossible_forms_fail_the_load_and_foreign_ones_the_look_up() {
+    context();
+    let load = |instruction: &str| {
+        let text = format!(
+            ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k() {{\n  .reg .f32 f<2>; .reg .b32 r<2>;\n  {instruction}\n  ret;\n}}\n\0"
+        );
+        let (mut module, mut log) = (0usize, [0u8; 256]);
+        // CU_JIT_ERROR_LOG_BUFFER and its size in bytes
+        let options = [5u32, 6];
+        let mut values = [log.as_mut_ptr() as usize, log.len()];
+        let code = cu!(cuModuleLoadDataEx(
+            &mut module => *mut usize, text.as_ptr().cast() => *const c_char, 2 => u32, options.as_ptr() => *const u32,
+            values.as_mut_ptr() => *mut usize,
+        ));
+        let mut function = 0usize;
+        let found = match code {
+            0 => {
+                cu!(cuModuleGetFunction(&mut function => *mut usize, module => usize, c"k".as_ptr() => *const c_char))
+            }
+            _ => code,
+        };
+        let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+        (code, found, String::from_utf8_lossy(&log[..end]).into_owned())
+    };
+    for (instruction, message) in [
+        ("add.f32.sat.wide f0, f1, f1;", "add does not take .wide"),
+        ("@!f1 mul.s32 r0, r1, r1;", "mul has no form"),
+        ("frobnicate.u32 r0, r1;", "frobnicate is no instruction"),
+    ] {
+        let (code, _, log) = load(instruction);
+        assert_eq!(code, INVALID_PTX, "{instruction}");
+        assert!(log.contains("line 6, column 3") && log.contains(message), "{instruction}: {log}");
+    }
+    assert_eq!(load("wgmma.fence.sync.aligned;"), (0, 801, String::new()));
+    assert_eq!(load("add.sat.f32 f0, f1, f1;"), (0, 0, String::new()));
+}
+
 extern "C" fn count(_stream: usize, status: u32, seen: *mut c_void) {
     // SAFETY: the test's own counters, which outlive the context's work.
     let seen = unsafe { &*seen.cast::<[std::sync::atomic::AtomicU32; 2]>() };

@@ -3,6 +3,7 @@
 use super::ast::{Bounds, Function, FunctionKind, Linkage, Module};
 use super::constant;
 use super::error::ParseError;
+use super::forms;
 use super::lexer::Cursor;
 use super::parse_body::{body, skip_loc};
 use super::parse_declaration::{declaration, parameters};
@@ -14,6 +15,8 @@ pub(super) enum Bodies {
     Keep,
     /// Parsed for errors, then dropped: memory stays proportional to the largest body.
     Check,
+    /// As `Check`, and opcodes and modifiers must belong together.
+    CheckForms,
 }
 
 impl<'a> Module<'a> {
@@ -23,7 +26,7 @@ impl<'a> Module<'a> {
     }
 
     /// As [`parse`](Self::parse), but bodies are checked and dropped; [`Function::parse`] on a function's
-    /// `span` and `line` gives them back.
+    /// `span` and `line` gives them back. Here, the forms of instructions are checked, too.
     pub fn parse_outline(text: &'a str) -> Result<Self, ParseError> {
         module(text, Bodies::Check)
     }
@@ -114,6 +117,11 @@ fn item<'a>(
             "common" => linkage = Linkage::Common,
             "entry" | "func" => {
                 let kind = if name == "entry" { FunctionKind::Entry } else { FunctionKind::Device };
+                let is_known_version = module.version <= forms::NEWEST_VERSION;
+                let bodies = match bodies {
+                    Bodies::Check if is_known_version => Bodies::CheckForms,
+                    bodies => bodies,
+                };
                 module.functions.push(function(cursor, kind, linkage, bodies, start)?);
                 return Ok(());
             }
@@ -241,6 +249,9 @@ fn function<'a>(
     if !cursor.eat(b';')? {
         let parsed = body(cursor)?;
         // A dropped body leaves an empty one: the function is defined.
+        if bodies == Bodies::CheckForms {
+            forms::check(&parsed)?;
+        }
         function.body = Some(if bodies == Bodies::Keep { parsed } else { Default::default() });
     }
     function.span.end = cursor.pos();

@@ -280,9 +280,9 @@ mod tests {
     use crate::exec::tensor::{Manner, Shape};
 
     fn single(element: Element, a: u32, b: u32, c: f32) -> f32 {
-        let shape = Shape::from_modifier("m16n8k16").unwrap();
+        let shape = if element == Element::Tf32 { "m16n8k8" } else { "m16n8k16" };
         let form = Multiply {
-            shape,
+            shape: Shape::from_modifier(shape).unwrap(),
             a: element,
             b: element,
             c: Element::F32,
