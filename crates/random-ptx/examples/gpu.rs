@@ -1,4 +1,4 @@
-//! Holds the reference against whatever `libcuda.so.1` is, a real GPU or softcuda: `gpu SEED COUNT`.
+//! Holds the reference against whatever `libcuda.so.1` is, a real GPU or softcuda: `gpu SEED COUNT [FIRST]`.
 //!
 //! Needs compute capability 9.0 or newer. Prints what differs, made small, and at the end the number of programs; exits with 1 when
 //! anything differed.
@@ -15,7 +15,9 @@ fn main() {
     let mut arguments = std::env::args().skip(1).map(|word| word.parse::<u64>());
     let seed = arguments.next().and_then(Result::ok).unwrap_or(0);
     let count = arguments.next().and_then(Result::ok).unwrap_or(1000);
-    let (next, done, faults) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(Vec::new()));
+    let first = arguments.next().and_then(Result::ok).unwrap_or(0);
+    let (next, done, faults) = (AtomicU64::new(first), AtomicU64::new(0), Mutex::new(Vec::new()));
+    let end = first + count;
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..workers {
@@ -25,10 +27,10 @@ fn main() {
                 loop {
                     // Relaxed: only the numbers must differ.
                     let start = next.fetch_add(PER_MODULE, Ordering::Relaxed);
-                    if start >= count || faults.lock().expect("no panic").len() >= 20 {
+                    if start >= end || faults.lock().expect("no panic").len() >= 20 {
                         return;
                     }
-                    let indices: Vec<u64> = (start..(start + PER_MODULE).min(count)).collect();
+                    let indices: Vec<u64> = (start..(start + PER_MODULE).min(end)).collect();
                     let programs: Vec<Program> =
                         indices.iter().map(|&i| generate(Random::of_item(seed, i))).collect();
                     for (i, problem) in problems(&context, &programs).into_iter().enumerate() {

@@ -166,10 +166,13 @@ impl<'a> Builder<'a> {
             }
             _ => {
                 let operation = operations::any(self.chooser);
-                // ptxas (CUDA 13.0) forgets the guard of a testp.
-                let testp = operation.lines.iter().any(|line| line.starts_with("testp"));
+                // Some of the assembler's expansions of these forget the guard.
+                let bare = operation
+                    .lines
+                    .iter()
+                    .any(|line| line.starts_with("testp") || line.starts_with("set."));
                 let action = self.compute(operation);
-                if testp { self.emit(action) } else { self.emit_anyhow(action) }
+                if bare { self.emit(action) } else { self.emit_anyhow(action) }
             }
         }
     }

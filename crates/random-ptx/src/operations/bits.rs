@@ -37,7 +37,8 @@ pub(super) fn logic(chooser: &mut Chooser) -> Operation {
 
 /// shl, shr, shf
 pub(super) fn shifts(chooser: &mut Chooser) -> Operation {
-    let amount = Source::integer(Class::B32);
+    // A constant beyond 16 bits confuses ptxas.
+    let amount = Source::byte();
     match chooser.random.below(4) {
         0 => {
             let (class, name) = untyped(chooser);
@@ -180,11 +181,12 @@ fn of_bytes(first: usize, line: String) -> Vec<String> {
 /// fns
 fn find_nth(chooser: &mut Chooser) -> Operation {
     let base = chooser.random.below(32) as i64;
-    let line = format!("fns.b32 {{d0}}, {{s0}}, {base}, {{s1}}");
-    let sources = [Source::register(Class::B32), Source::integer(Class::B32)];
+    // Hardware finds something else than the ISA's text says beyond the width.
+    let nth = chooser.random.below(65) as i64 - 32;
+    let line = format!("fns.b32 {{d0}}, {{s0}}, {base}, {nth}");
+    let sources = [Source::register(Class::B32)];
     Operation::from_lines(vec![line], &[Class::B32], &sources, move |s| {
         let set = |at: &i64| s[0] >> at & 1 == 1;
-        let nth = S32.value(s[1]) as i64;
         let found = match nth {
             0 => Some(base).filter(set),
             1.. => (base..32).filter(set).nth(nth as usize - 1),
