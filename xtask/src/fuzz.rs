@@ -85,7 +85,7 @@ fn run(
     let mut cargo = command::cargo();
     cargo.current_dir(&paths.root);
     cargo.args(["test", "--release", "--quiet", "--package", package, "--test", target, "--"]);
-    cargo.args(["--include-ignored", "--exact", "--nocapture", test]);
+    cargo.args(["--include-ignored", "--exact", test]);
     for (name, value) in variables.iter().chain(&[("OPENMPS_TEST_SEED", seed)]) {
         if let Some(value) = value {
             cargo.env(name, value.to_string());

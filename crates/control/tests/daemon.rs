@@ -379,7 +379,7 @@ fn mutated_messages_change_nothing() {
     let socket = daemon.directories().socket();
     let fresh = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     let seed = number("OPENMPS_TEST_SEED").unwrap_or_else(fresh) | 1;
-    println!("OPENMPS_TEST_SEED={seed}");
+    let _ = writeln!(std::io::stderr(), "OPENMPS_TEST_SEED={seed}");
     let mut state = seed;
     let mut random = move |below: usize| {
         state ^= state << 13;
@@ -427,7 +427,7 @@ fn mutated_messages_change_nothing() {
         }
         let _ = send(&connection, &packet, SendFlags::NOSIGNAL);
     }
-    println!("{sent} messages");
+    let _ = writeln!(std::io::stderr(), "{sent} messages");
     assert_eq!(daemon.output("get_default_active_thread_percentage"), "100.0\n");
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     until("all connections are closed", || descriptors() < 300);

@@ -173,14 +173,16 @@ impl Program {
         let mut versions = Vec::new();
         for text in texts {
             let module = Module::parse_outline(text)?;
-            let device = env.compute_capability.0 * 10 + env.compute_capability.1;
+            let (major, minor) = env.compute_capability;
+            let device = major.saturating_mul(10).saturating_add(minor);
             if module.target > device {
                 return Err(LoadError::Target { target: module.target, device });
             }
             if module.address_size != 64 {
                 return Err(LoadError::AddressSize(module.address_size));
             }
-            versions.push((module.version.0 * 10 + module.version.1, module.target));
+            let version = module.version.0.saturating_mul(10).saturating_add(module.version.1);
+            versions.push((version, module.target));
             symbols.add(&module)?;
         }
         Ok(Self {
