@@ -61,6 +61,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("virtual_memory", 1),
     ("occupancy", 0),
     ("arrays", 0),
+    ("batch_copies", 0),
     ("textures", 9),
     ("stream_values", 3),
     ("ipc", 2),

@@ -47,10 +47,14 @@ impl Side {
     }
 
     /// How memory is reached; arrays are always shared.
-    fn reach(&self, client: &Client, extent: Extent) -> Result<Option<Reach>> {
+    fn reach(&self, client: &Client, device: i32, extent: Extent) -> Result<Option<Reach>> {
         let Self::Memory(end) = self else { return Ok(None) };
         let span = end.span_bytes(extent).ok_or(INVALID)?;
-        client.memory.reach(end.address, span).map(Some)
+        let reach = client.memory.reach(end.address, span)?.seen_from(device);
+        if reach.is_foreign(device) {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        Ok(Some(reach))
     }
 }
 
@@ -91,7 +95,9 @@ pub(crate) unsafe fn copy(
     }
     to.check(target, extent)?;
     from.check(target, extent)?;
-    let (reach_to, reach_from) = (to.reach(client, extent)?, from.reach(client, extent)?);
+    let device = target.context.device;
+    let reach_to = to.reach(client, device, extent)?;
+    let reach_from = from.reach(client, device, extent)?;
     let is_private = |reach: &Option<Reach>| matches!(reach, Some(Reach::Private));
     match (is_private(&reach_to), is_private(&reach_from)) {
         (false, false) => {

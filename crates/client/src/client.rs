@@ -7,7 +7,7 @@ use crate::attach::Attachment;
 use crate::context::Context;
 use crate::current;
 use crate::device::Device;
-use crate::entry::Object;
+use crate::entry::{Object, Stored};
 use crate::events::Event;
 use crate::graph::Graphs;
 use crate::handles::{Kind, Table};
@@ -70,6 +70,8 @@ pub(crate) struct Client {
     pub(crate) opened: Mutex<HashMap<u64, u32>>,
     /// The server's name for this process.
     pub(crate) client_id: u64,
+    /// Attributes that the program has set, by stream.
+    pub(crate) stream_attributes: Mutex<HashMap<(usize, u32), Stored>>,
     control: Mutex<Connection>,
     state: AtomicU8,
 }
@@ -144,6 +146,7 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         shared: Mutex::default(),
         opened: Mutex::default(),
         client_id: welcome.client_id,
+        stream_attributes: Mutex::default(),
         control: Mutex::new(connection),
         state: AtomicU8::new(STARTED),
     }));

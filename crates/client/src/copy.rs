@@ -5,6 +5,7 @@
 //! arrived, or (from pageable memory) been taken; a copy within the device has only been ordered; a copy between two host ends is done.
 
 use crate::client::Client;
+use crate::cross_copy;
 use crate::graph::NodeKind;
 use crate::graph::params::copy_work;
 use crate::memory_map::{Kind, Reach};
@@ -86,15 +87,15 @@ impl Extent {
 
 /// Some rows of one slice, or a part of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
-    destination: u64,
-    source: u64,
-    width_bytes: u64,
-    rows: u64,
+pub(crate) struct Part {
+    pub(crate) destination: u64,
+    pub(crate) source: u64,
+    pub(crate) width_bytes: u64,
+    pub(crate) rows: u64,
 }
 
 /// Cuts a copy into parts that fit into a staging piece.
-fn parts(destination: End, source: End, extent: Extent) -> impl Iterator<Item = Part> {
+pub(crate) fn parts(destination: End, source: End, extent: Extent) -> impl Iterator<Item = Part> {
     let Extent { width_bytes, height, depth } = extent;
     let rows_at_once = (PIECE_BYTES / width_bytes).max(1);
     let width_at_once = width_bytes.min(PIECE_BYTES);
@@ -118,7 +119,7 @@ fn parts(destination: End, source: End, extent: Extent) -> impl Iterator<Item = 
 /// # Safety
 /// Private ends are the caller's to read or write, as the API says.
 pub(crate) unsafe fn copy(
-    client: &Client,
+    client: &'static Client,
     target: &Target,
     destination: End,
     source: End,
@@ -137,6 +138,14 @@ pub(crate) unsafe fn copy(
         return Ok(());
     }
     let extent = extent.joined(destination, source);
+    let device = target.context.device;
+    let (to, from) = (to.seen_from(device), from.seen_from(device));
+    if to.is_foreign(device) || from.is_foreign(device) {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            cross_copy::copy(client, target, (destination, &to), (source, &from), extent)
+        };
+    }
     match (&to, &from) {
         (Reach::Shared(_), Reach::Shared(_)) => {
             let mark = post(target, destination, source, extent)?;

@@ -21,6 +21,7 @@ mod choice;
 mod client;
 mod context;
 mod copy;
+mod cross_copy;
 mod current;
 mod device;
 mod device_heap;

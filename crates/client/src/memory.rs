@@ -331,6 +331,9 @@ pub(crate) fn fill(
     if target.capture(client, || Ok(NodeKind::Memset(MemsetWork { rows, pattern })))? {
         return Ok(());
     }
+    if area.device != target.context.device {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     let body = Fill {
         stream: target.slot,
         element_bytes: pattern.element_bytes,

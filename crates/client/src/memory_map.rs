@@ -122,6 +122,19 @@ impl Reach {
         matches!(self, Self::Private)
     }
 
+    /// As the executor of a device sees it: host memory that another device's executor has is private to this process.
+    pub(crate) fn seen_from(self, device: i32) -> Self {
+        match self {
+            Self::Shared(area) if area.device != device && area.is_host() => Self::Private,
+            other => other,
+        }
+    }
+
+    /// Whether it is memory of another device.
+    pub(crate) fn is_foreign(&self, device: i32) -> bool {
+        matches!(self, Self::Shared(area) if area.device != device && !area.is_host())
+    }
+
     /// Whether this process reaches it.
     pub(crate) fn is_host(&self) -> bool {
         match self {

@@ -69,6 +69,9 @@ pub(crate) fn create(client: &Client, flags: u32, priority: i32) -> Result<Arc<S
 /// Destroys a stream; its work goes on.
 pub(crate) fn destroy(client: &Client, handle: CUstream) -> Result {
     let stream = client.streams.remove(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let mut attributes = client.stream_attributes.lock().unwrap_or_else(|e| e.into_inner());
+    attributes.retain(|(of, _), _| *of != handle.0);
+    drop(attributes);
     stream.destroy(client)
 }
 

@@ -161,7 +161,11 @@ unsafe fn plane(description: *const CUDA_MEMCPY2D, hStream: CUstream, timing: Ti
 
 /// # Safety
 /// `description` is null or valid, and describes the caller's memory.
-unsafe fn volume(description: *const CUDA_MEMCPY3D, hStream: CUstream, timing: Timing) -> CUresult {
+pub(super) unsafe fn volume(
+    description: *const CUDA_MEMCPY3D,
+    hStream: CUstream,
+    timing: Timing,
+) -> CUresult {
     if description.is_null() {
         return CUresult::ERROR_INVALID_VALUE;
     }

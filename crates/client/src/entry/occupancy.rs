@@ -7,7 +7,9 @@ use crate::library::function_of;
 use crate::session::Result;
 use cuda_abi::types::*;
 use link::wire::command::{Occupancy, OccupancyReply, Opcode};
-use link::wire::query::{ClusterOccupancy, ClusterReply, MAX_ACTIVE_CLUSTERS, MAX_CLUSTER_SIZE};
+use link::wire::query::{
+    AVAILABLE_SHARED, ClusterOccupancy, ClusterReply, MAX_ACTIVE_CLUSTERS, MAX_CLUSTER_SIZE,
+};
 use zerocopy::IntoBytes;
 
 fn ask(client: &Client, func: CUfunction, question: Occupancy) -> Result<OccupancyReply> {
@@ -141,7 +143,6 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
     }
 }
 
-/// From the shared memory of a multiprocessor, divided among the blocks.
 pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
     dynamicSmemSize: *mut usize,
     func: CUfunction,
@@ -150,20 +151,24 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
 ) -> CUresult {
     run(|client| {
         not_null(dynamicSmemSize)?;
-        let context = current::context()?;
-        let device = client.device(context.device)?;
-        let function = function_of(client, func.0, &context)?;
-        let blocks = u32::try_from(numBlocks).ok().filter(|&blocks| blocks > 0);
-        let blocks = blocks.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if blockSize <= 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let all = device.limit(CUdevice_attribute::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 48 << 10);
-        let one = device.limit(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 48 << 10);
-        let reserved = device.limit(CUdevice_attribute::RESERVED_SHARED_MEMORY_PER_BLOCK, 0);
-        let fixed = function.count(CUfunction_attribute::SHARED_SIZE_BYTES).unwrap_or(0);
-        let share = (all / blocks).saturating_sub(reserved).min(one).saturating_sub(fixed);
-        put!(dynamicSmemSize, share as usize);
+        let positive = |number: i32| {
+            u32::try_from(number)
+                .ok()
+                .filter(|&number| number > 0)
+                .ok_or(CUresult::ERROR_INVALID_VALUE)
+        };
+        let function = function_of(client, func.0, &current::context()?)?;
+        let (backend, id) = function.context.backend()?;
+        let body = ClusterOccupancy {
+            function: function.number,
+            question: AVAILABLE_SHARED,
+            grid: [positive(numBlocks)?, 1, 1],
+            block: [positive(blockSize)?, 1, 1],
+            ..Default::default()
+        };
+        let reply: ClusterReply =
+            backend.session.call_for(id, Opcode::ClusterOccupancy, &[body.as_bytes()])?;
+        put!(dynamicSmemSize, reply.value.max(0) as usize);
         Ok(())
     })
 }

@@ -68,22 +68,3 @@ pub(crate) unsafe fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdevice)
         Ok(())
     })
 }
-
-/// Hints about priority and synchronisation are accepted and have no effect.
-pub(crate) unsafe fn cuStreamSetAttribute(
-    hStream: CUstream,
-    _attr: CUstreamAttrID,
-    value: *const CUstreamAttrValue,
-) -> CUresult {
-    run(|client| {
-        not_null(value)?;
-        stream::located(client, hStream).map(drop)
-    })
-}
-
-pub(crate) unsafe fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUresult {
-    run(|client| {
-        stream::located(client, dst)?;
-        stream::located(client, src).map(drop)
-    })
-}

@@ -34,27 +34,29 @@ struct Word {
 }
 
 impl Word {
-    fn check(self, client: &Client, known_flags: u32) -> Result<Self> {
+    fn check(self, client: &Client, device: CUdevice, known_flags: u32) -> Result<Self> {
         let size_bytes = u64::from(self.value_bytes);
         if self.flags & !known_flags != 0 || !self.address.is_multiple_of(size_bytes) {
             return Err(INVALID);
         }
-        client.memory.device_reach(self.address, size_bytes)?;
+        if client.memory.device_reach(self.address, size_bytes)?.device != device {
+            return Err(INVALID);
+        }
         let mask = if self.value_bytes == 4 { u64::from(u32::MAX) } else { u64::MAX };
         Ok(Self { value: self.value & mask, ..self })
     }
 }
 
 impl Operation {
-    fn write(client: &Client, word: Word) -> Result<Self> {
-        Ok(Self::Write(word.check(client, 1)?))
+    fn write(client: &Client, device: CUdevice, word: Word) -> Result<Self> {
+        Ok(Self::Write(word.check(client, device, 1)?))
     }
 
-    fn wait(client: &Client, word: Word) -> Result<Self> {
-        Ok(Self::Wait(word.check(client, FLUSH | 3)?))
+    fn wait(client: &Client, device: CUdevice, word: Word) -> Result<Self> {
+        Ok(Self::Wait(word.check(client, device, FLUSH | 3)?))
     }
 
-    fn read(client: &Client, asked: &CUstreamBatchMemOpParams) -> Result<Self> {
+    fn read(client: &Client, device: CUdevice, asked: &CUstreamBatchMemOpParams) -> Result<Self> {
         use CUstreamBatchMemOpType as Type;
         // SAFETY: every member begins with the operation, which says which one the caller filled in; all are plain numbers.
         unsafe {
@@ -67,13 +69,13 @@ impl Operation {
                     let CUstreamMemOpWriteValueParams_st { address, anonymous, flags, .. } =
                         asked.writeValue;
                     let value = anonymous.value64;
-                    Self::write(client, Word { address, value_bytes, value, flags })
+                    Self::write(client, device, Word { address, value_bytes, value, flags })
                 }
                 Type::WAIT_VALUE_32 | Type::WAIT_VALUE_64 => {
                     let CUstreamMemOpWaitValueParams_st { address, anonymous, flags, .. } =
                         asked.waitValue;
                     let value = anonymous.value64;
-                    Self::wait(client, Word { address, value_bytes, value, flags })
+                    Self::wait(client, device, Word { address, value_bytes, value, flags })
                 }
                 Type::BARRIER if asked.memoryBarrier.flags <= 1 => Ok(Self::Barrier),
                 Type::FLUSH_REMOTE_WRITES => Err(CUresult::ERROR_NOT_SUPPORTED),
@@ -115,10 +117,13 @@ impl Operation {
     }
 }
 
-fn one(hStream: CUstream, operation: impl FnOnce(&Client) -> Result<Operation>) -> CUresult {
+fn one(
+    hStream: CUstream,
+    operation: impl FnOnce(&Client, CUdevice) -> Result<Operation>,
+) -> CUresult {
     run(|client| {
         let target = stream::target(client, hStream)?;
-        operation(client)?.submit(client, &target)
+        operation(client, target.context.device)?.submit(client, &target)
     })
 }
 
@@ -129,7 +134,7 @@ pub(crate) unsafe fn cuStreamWriteValue32_v2(
     flags: u32,
 ) -> CUresult {
     let word = Word { address: addr, value_bytes: 4, value: value.into(), flags };
-    one(stream, |client| Operation::write(client, word))
+    one(stream, |client, device| Operation::write(client, device, word))
 }
 
 pub(crate) unsafe fn cuStreamWriteValue64_v2(
@@ -139,7 +144,7 @@ pub(crate) unsafe fn cuStreamWriteValue64_v2(
     flags: u32,
 ) -> CUresult {
     let word = Word { address: addr, value_bytes: 8, value, flags };
-    one(stream, |client| Operation::write(client, word))
+    one(stream, |client, device| Operation::write(client, device, word))
 }
 
 pub(crate) unsafe fn cuStreamWaitValue32_v2(
@@ -149,7 +154,7 @@ pub(crate) unsafe fn cuStreamWaitValue32_v2(
     flags: u32,
 ) -> CUresult {
     let word = Word { address: addr, value_bytes: 4, value: value.into(), flags };
-    one(stream, |client| Operation::wait(client, word))
+    one(stream, |client, device| Operation::wait(client, device, word))
 }
 
 pub(crate) unsafe fn cuStreamWaitValue64_v2(
@@ -159,7 +164,7 @@ pub(crate) unsafe fn cuStreamWaitValue64_v2(
     flags: u32,
 ) -> CUresult {
     let word = Word { address: addr, value_bytes: 8, value, flags };
-    one(stream, |client| Operation::wait(client, word))
+    one(stream, |client, device| Operation::wait(client, device, word))
 }
 
 pub(crate) unsafe fn cuStreamBatchMemOp_v2(
@@ -177,7 +182,8 @@ pub(crate) unsafe fn cuStreamBatchMemOp_v2(
         for i in 0..count as usize {
             not_null(paramArray)?;
             // SAFETY: inside the caller's array.
-            operations.push(Operation::read(client, &unsafe { paramArray.add(i).read() })?);
+            let asked = unsafe { paramArray.add(i).read() };
+            operations.push(Operation::read(client, target.context.device, &asked)?);
         }
         operations.into_iter().try_for_each(|operation| operation.submit(client, &target))
     })

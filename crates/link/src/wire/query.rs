@@ -7,6 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAX_ACTIVE_CLUSTERS: u32 = 0;
 /// [`ClusterOccupancy::question`]: `cuOccupancyMaxPotentialClusterSize`.
 pub const MAX_CLUSTER_SIZE: u32 = 1;
+/// [`ClusterOccupancy::question`]: `cuOccupancyAvailableDynamicSMemPerBlock`, of as many blocks as the grid has in its first dimension.
+pub const AVAILABLE_SHARED: u32 = 2;
 /// [`TensorMapEncode::mode`]: `cuTensorMapEncodeTiled`.
 pub const TENSOR_TILED: u32 = 0;
 /// [`TensorMapEncode::mode`]: `cuTensorMapEncodeIm2col`.
@@ -19,7 +21,7 @@ wire_struct! {
     struct ClusterOccupancy {
         /// Number of the function.
         function: u32,
-        /// [`MAX_ACTIVE_CLUSTERS`] or [`MAX_CLUSTER_SIZE`].
+        /// [`MAX_ACTIVE_CLUSTERS`], [`MAX_CLUSTER_SIZE`] or [`AVAILABLE_SHARED`].
         question: u32,
         /// Blocks.
         grid: [u32; 3],
@@ -32,7 +34,7 @@ wire_struct! {
     }
     /// Answer to [`ClusterOccupancy`].
     struct ClusterReply {
-        /// Clusters, or blocks per cluster.
+        /// Clusters, blocks per cluster, or bytes.
         value: i32,
         /// Zero.
         reserved: u32,

@@ -14,8 +14,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::FromBytes;
 
-/// Commands that a session may have held; beyond it the ring fills up, and the client waits.
+/// Commands that a session may have held, and their bytes; beyond it the ring fills up, and the client waits.
 const MAX_HELD: usize = 1 << 16;
+const MAX_HELD_BYTES: usize = 32 << 20;
 
 /// A command that is held.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub(super) struct Deferred {
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
     holds: Holds<Deferred>,
+    held_bytes: usize,
     probe: Option<Probe>,
 }
 
@@ -51,7 +53,7 @@ impl Holding {
 
     /// Whether no more commands may be taken for now.
     pub(super) fn is_full(&self) -> bool {
-        self.holds.len() >= MAX_HELD
+        self.held_bytes >= MAX_HELD_BYTES || self.holds.len() >= MAX_HELD
     }
 }
 
@@ -68,6 +70,9 @@ impl State {
             .holding
             .holds
             .admit(&arrival, || Deferred { header: command.header, body: command.body.into() });
+        if !now {
+            self.holding.held_bytes += command.body.len();
+        }
         if !now && command.header.call_slot != NO_CALL {
             // No client of ours waits for a stream in this way.
             return Err(Failure::Protocol("a call cannot wait behind a value".into()));
@@ -130,6 +135,9 @@ impl State {
         let mut holds = std::mem::take(&mut self.holding.holds);
         let next = holds.next(|value| self.is_met(value));
         self.holding.holds = holds;
+        if let Some(next) = &next {
+            self.holding.held_bytes -= next.body.len();
+        }
         next
     }
 

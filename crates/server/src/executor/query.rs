@@ -6,8 +6,8 @@ use super::state::State;
 use cuda_abi::types::*;
 use link::wire::command::LaunchAttribute;
 use link::wire::query::{
-    ClusterOccupancy, ClusterReply, MAX_ACTIVE_CLUSTERS, MAX_CLUSTER_SIZE, TENSOR_IM2COL,
-    TENSOR_IM2COL_WIDE, TENSOR_TILED, TensorMapEncode, TensorMapReply,
+    AVAILABLE_SHARED, ClusterOccupancy, ClusterReply, MAX_ACTIVE_CLUSTERS, MAX_CLUSTER_SIZE,
+    TENSOR_IM2COL, TENSOR_IM2COL_WIDE, TENSOR_TILED, TensorMapEncode, TensorMapReply,
 };
 use std::ptr;
 use zerocopy::{FromBytes, IntoBytes};
@@ -45,7 +45,7 @@ impl State {
             attrs: if attributes.is_empty() { ptr::null_mut() } else { attributes.as_mut_ptr() },
             numAttrs: attributes.len() as u32,
         };
-        let (driver, mut value) = (self.driver(), 0);
+        let (driver, mut value, mut bytes) = (self.driver(), 0, 0);
         // SAFETY: a live function of this session; the attributes hold no handles; the result is written.
         self.check(unsafe {
             match wanted.question {
@@ -55,9 +55,18 @@ impl State {
                 MAX_CLUSTER_SIZE => {
                     driver.cuOccupancyMaxPotentialClusterSize(&mut value, function, &config)
                 }
+                AVAILABLE_SHARED => driver.cuOccupancyAvailableDynamicSMemPerBlock(
+                    &mut bytes,
+                    function,
+                    grid_x.cast_signed(),
+                    block_x.cast_signed(),
+                ),
                 _ => CUresult::ERROR_INVALID_VALUE,
             }
         })?;
+        if wanted.question == AVAILABLE_SHARED {
+            value = i32::try_from(bytes).unwrap_or(i32::MAX);
+        }
         self.reply.extend_from_slice(ClusterReply { value, reserved: 0 }.as_bytes());
         Ok(())
     }

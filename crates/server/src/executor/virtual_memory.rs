@@ -21,6 +21,8 @@ use zerocopy::IntoBytes;
 
 /// Mappings, and reservations, that a session may have at a time.
 const MAX_MAPPINGS: usize = 1 << 16;
+/// Pieces and mappings that a session may have at a time where descriptors are kept, of which the process has only so many.
+const MAX_SHAREABLE: usize = 1 << 15;
 const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 
 /// Whose memory it is.
@@ -148,8 +150,20 @@ impl State {
         found.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
 
+    /// Refuses more memory with descriptors than one client may have.
+    fn check_descriptors(&self) -> Result<(), Failure> {
+        let known = &self.virtual_memory;
+        if known.pieces.len() + known.mappings.len() >= MAX_SHAREABLE {
+            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        Ok(())
+    }
+
     pub(super) fn memory_create(&mut self, wanted: MemoryCreate) -> Result<(), Failure> {
         self.new_number(wanted.memory)?;
+        if wanted.sharing == SHARING_DESCRIPTOR {
+            self.check_descriptors()?;
+        }
         let (key, size_bytes, file) = self.ask_keeper(wanted.size_bytes, Placement::Piece)?;
         let session = self.handle.id;
         if size_bytes != wanted.size_bytes {
@@ -273,6 +287,7 @@ impl State {
             return Err(Failure::Protocol("another descriptor came than was announced".into()));
         }
         let Some(file) = received.descriptors.pop() else { return Err(INVALID) };
+        self.check_descriptors()?;
         let handle = self.import_memory(file.as_fd())?;
         let piece =
             Piece { handle, size_bytes: u64::MAX, origin: Origin::Imported, file: Some(file) };

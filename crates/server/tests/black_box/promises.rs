@@ -6,6 +6,7 @@ use link::completion::CompletionError;
 use link::wire::attach::RequestedLimits;
 use link::wire::command::{self as wire, Opcode};
 use link::wire::daemon::{ServerStatus, ShutdownMode, ToDaemon, ToServer};
+use link::wire::virtual_memory as vmm;
 use std::process::Command;
 use zerocopy::IntoBytes;
 
@@ -26,6 +27,10 @@ pub(crate) const ALL: &[super::Test] = &[
     ("a_refused_launch_is_reported_once", a_refused_launch_is_reported_once),
     ("the_forty_ninth_context_is_refused", the_forty_ninth_context_is_refused),
     ("memory_limits_hold", memory_limits_hold),
+    (
+        "memory_without_addresses_is_the_clients_own_and_counts",
+        memory_without_addresses_is_the_clients_own_and_counts,
+    ),
     ("memory_that_another_had_is_zero", memory_that_another_had_is_zero),
     ("a_killed_client_is_forgotten", a_killed_client_is_forgotten),
     (
@@ -269,6 +274,79 @@ fn memory_limits_hold() {
     let release = wire::Release { address: grant.address, size_bytes: grant.size_bytes };
     assert_eq!(client.try_call(Opcode::Release, &[release.as_bytes()]).0, 0);
     client.grow(4 << 20);
+}
+
+fn memory_without_addresses_is_the_clients_own_and_counts() {
+    const MIB: u64 = 1 << 20;
+    let mut server = Server::start();
+    let limits = RequestedLimits {
+        pinned_device_mem_limit: Some("0=16M".into()),
+        ..RequestedLimits::default()
+    };
+    let (connection, welcome) = server.attach(std::process::id(), limits).unwrap();
+    let mut client = Client::open(connection, welcome);
+    let region = client.pinned(4096);
+    let reserve = vmm::AddressReserve { size_bytes: 16 * MIB, alignment_bytes: 0 };
+    let range: vmm::AddressReply = client.call(Opcode::AddressReserve, &reserve, &[]);
+    let create =
+        |memory: u32, size_bytes: u64| vmm::MemoryCreate { size_bytes, memory, sharing: 0 };
+    let mut status = |opcode: Opcode, body: &[u8]| client.try_call(opcode, &[body]).0;
+    let (ok, invalid) = (CUresult::SUCCESS.0, CUresult::ERROR_INVALID_VALUE.0);
+    assert_eq!(status(Opcode::MemoryCreate, create(1, 12 * MIB).as_bytes()), ok);
+    let too_much = status(Opcode::MemoryCreate, create(2, 6 * MIB).as_bytes());
+    assert_eq!(too_much, CUresult::ERROR_OUT_OF_MEMORY.0);
+    let map = |address: u64, size_bytes: u64, offset_bytes: u64| vmm::MemoryMap {
+        address,
+        size_bytes,
+        offset_bytes,
+        memory: 1,
+        reserved: 0,
+    };
+    for wrong in [
+        map(range.address + 8 * MIB, 12 * MIB, 0),
+        map(range.address - 2 * MIB, 2 * MIB, 0),
+        map(range.address, 2 * MIB, 11 * MIB),
+        map(range.address, 2 * MIB, u64::MAX),
+        map(u64::MAX - MIB, 2 * MIB, 0),
+    ] {
+        assert_eq!(status(Opcode::MemoryMap, wrong.as_bytes()), invalid, "{wrong:x?}");
+    }
+    assert_eq!(status(Opcode::MemoryMap, map(range.address, 4 * MIB, 0).as_bytes()), ok);
+    assert_eq!(
+        status(Opcode::MemoryMap, map(range.address + 2 * MIB, 2 * MIB, 0).as_bytes()),
+        invalid
+    );
+    let free = vmm::AddressFree { address: range.address, size_bytes: 16 * MIB };
+    assert_eq!(status(Opcode::AddressFree, free.as_bytes()), invalid, "something is mapped there");
+    let mut access = vmm::MemorySetAccess {
+        address: range.address,
+        size_bytes: 2 * MIB,
+        access: vmm::ACCESS_READ_WRITE,
+        reserved: 0,
+    };
+    assert_eq!(status(Opcode::MemorySetAccess, access.as_bytes()), invalid, "half a mapping");
+    access.size_bytes = 4 * MIB;
+    assert_eq!(status(Opcode::MemorySetAccess, access.as_bytes()), ok);
+    let number = vmm::MemoryNumber { memory: 1, reserved: 0 };
+    assert_eq!(status(Opcode::MemoryExport, number.as_bytes()), invalid, "it may not be shared");
+    client.host_bytes(region, 8).copy_from_slice(&7u64.to_ne_bytes());
+    client.copy(0, range.address + 4 * MIB - 8, region, 8);
+    client.copy(0, region, range.address, 8);
+    client.finish(0).unwrap();
+    assert_eq!(client.host_bytes(region, 8), [0; 8], "new memory is zero");
+    // Another client's addresses are refused, and unmapped ones are nobody's.
+    let mut other = server.client();
+    let theirs = other.pinned(4096);
+    other.copy(0, range.address, theirs, 8);
+    assert!(other.finish(0).is_err());
+    let unmap = vmm::MemoryUnmap { address: range.address, size_bytes: 4 * MIB };
+    assert_eq!(client.try_call(Opcode::MemoryUnmap, &[unmap.as_bytes()]).0, ok);
+    assert_eq!(client.try_call(Opcode::MemoryRelease, &[number.as_bytes()]).0, ok);
+    assert_eq!(client.try_call(Opcode::MemoryCreate, &[create(1, 16 * MIB).as_bytes()]).0, ok);
+    client.copy(0, range.address, region, 8);
+    assert!(client.finish(0).is_err());
+    drop((client, other));
+    server.await_snapshot("the memory's return", |snapshot| snapshot.devices[0].granted_bytes == 0);
 }
 
 fn memory_that_another_had_is_zero() {

@@ -47,7 +47,8 @@ api! {
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(dynamicSmemSize: *mut usize, func: CUfunction, numBlocks: i32, blockSize: i32) {
         let (driver, context) = current()?;
-        let kernel = resolve(driver, &context, func)?.kernel.clone();
+        let function = resolve(driver, &context, func)?;
+        let kernel = function.kernel.clone();
         if numBlocks < 1 || blockSize < 1 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -55,7 +56,11 @@ api! {
             .saturating_sub(limits::RESERVED_SHARED_PER_BLOCK)
             .min(limits::SHARED_PER_BLOCK_OPTIN);
         // SAFETY: the caller's pointer.
-        unsafe { out::write(dynamicSmemSize, per_block.saturating_sub(kernel.static_shared_bytes) as usize) }
+        unsafe {
+            let most = function.settings.max_dynamic_shared_bytes(&kernel);
+            let left = per_block.saturating_sub(kernel.static_shared_bytes);
+            out::write(dynamicSmemSize, left.min(most) as usize)
+        }
     }
 
     fn cuOccupancyMaxPotentialClusterSize(clusterSize: *mut i32, func: CUfunction, config: *const CUlaunchConfig) {

@@ -1,0 +1,121 @@
+//! Attributes of streams: kept and told; in the executor they change nothing.
+
+use super::not_null;
+use crate::client::{Client, run};
+use crate::session::Result;
+use crate::stream::{self, Target};
+use cuda_abi::types::*;
+use std::sync::PoisonError;
+
+/// `CU_SYNC_POLICY_AUTO`, the first of four.
+const AUTO_SYNCHRONIZATION: u32 = 1;
+const LAST_SYNCHRONIZATION: u32 = 4;
+
+/// A value's bytes.
+pub(crate) type Stored = [u64; 8];
+
+fn key(target: &Target, attribute: CUstreamAttrID) -> (usize, u32) {
+    // Default streams are those of their context.
+    let stream = target.stream.as_ref().map_or(target.context.token, |stream| stream.token);
+    (stream, attribute.0)
+}
+
+fn stored(value: &CUstreamAttrValue) -> Stored {
+    // SAFETY: the pad covers the whole union; the caller's structure is read as bytes.
+    let pad = unsafe { value.pad };
+    core::array::from_fn(|word| {
+        u64::from_le_bytes(core::array::from_fn(|byte| pad[8 * word + byte] as u8))
+    })
+}
+
+fn restored(words: Stored) -> CUstreamAttrValue {
+    let pad = core::array::from_fn(|place| words[place / 8].to_le_bytes()[place % 8] as _);
+    CUstreamAttrValue { pad }
+}
+
+fn check(
+    client: &Client,
+    target: &Target,
+    attribute: CUstreamAttrID,
+    value: &CUstreamAttrValue,
+) -> Result {
+    use CUstreamAttrID as Id;
+    let is_valid = match attribute {
+        Id::PRIORITY => {
+            let (least, greatest) = client.device(target.context.device)?.info.stream_priorities;
+            // SAFETY: the identifier says which member the caller filled in.
+            (greatest.min(least)..=least.max(greatest)).contains(&unsafe { value.priority })
+        }
+        Id::SYNCHRONIZATION_POLICY => {
+            // SAFETY: as above.
+            let policy = unsafe { value.syncPolicy.0 };
+            (AUTO_SYNCHRONIZATION..=LAST_SYNCHRONIZATION).contains(&policy)
+        }
+        Id::ACCESS_POLICY_WINDOW | Id::MEM_SYNC_DOMAIN_MAP | Id::MEM_SYNC_DOMAIN => true,
+        _ => false,
+    };
+    if is_valid { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+}
+
+fn get(client: &Client, target: &Target, attribute: CUstreamAttrID) -> Result<CUstreamAttrValue> {
+    use CUstreamAttrID as Id;
+    let known = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut value = CUstreamAttrValue::default();
+    match (attribute, known.get(&key(target, attribute))) {
+        (_, Some(&words)) => value = restored(words),
+        (Id::PRIORITY, None) => {
+            value.priority = target.stream.as_ref().map_or(0, |stream| stream.priority);
+        }
+        (Id::SYNCHRONIZATION_POLICY, None) => value.syncPolicy.0 = AUTO_SYNCHRONIZATION,
+        (Id::MEM_SYNC_DOMAIN_MAP, None) => value.memSyncDomainMap.remote = 1,
+        (Id::ACCESS_POLICY_WINDOW | Id::MEM_SYNC_DOMAIN, None) => {}
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    }
+    Ok(value)
+}
+
+pub(crate) unsafe fn cuStreamSetAttribute(
+    hStream: CUstream,
+    attr: CUstreamAttrID,
+    value: *const CUstreamAttrValue,
+) -> CUresult {
+    run(|client| {
+        not_null(value)?;
+        let target = stream::located(client, hStream)?;
+        // SAFETY: not null; the caller's structure.
+        let value = unsafe { value.read() };
+        check(client, &target, attr, &value)?;
+        let mut known = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(key(&target, attr), stored(&value));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuStreamGetAttribute(
+    hStream: CUstream,
+    attr: CUstreamAttrID,
+    value_out: *mut CUstreamAttrValue,
+) -> CUresult {
+    run(|client| {
+        let target = stream::located(client, hStream)?;
+        put!(value_out, get(client, &target, attr)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUresult {
+    run(|client| {
+        let (to, from) = (stream::located(client, dst)?, stream::located(client, src)?);
+        let mut known = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (source, _) = key(&from, CUstreamAttrID::PRIORITY);
+        let copied: Vec<_> = known
+            .iter()
+            .filter(|((stream, _), _)| *stream == source)
+            .map(|(k, v)| (k.1, *v))
+            .collect();
+        for (attribute, value) in copied {
+            known.insert(key(&to, CUlaunchAttributeID(attribute)), value);
+        }
+        Ok(())
+    })
+}
