@@ -1,8 +1,8 @@
 //! Faults on the device, and who notices them.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result};
 use openmps_tests::process;
-use openmps_tests::wait::PATIENCE;
+use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Runtime, Sandbox};
 
 /// A program that ends with an illegal address in a kernel.
@@ -18,13 +18,14 @@ fn who_comes_right_after_a_fault_waits_for_the_new_context() -> Result<()> {
             process::run(&mut sandbox.command(program.clone(), Runtime::OpenMps), PATIENCE)?;
         faulty.success()?;
         // In the words of the original's log, which scripts look for.
-        let logs = sandbox.logs();
         for line in [
             format!("Client {{PID: {}, Context: 1}} encountered a fatal GPU error.", faulty.pid),
             "Server is handling a fatal GPU error.".to_owned(),
             format!("Client {{PID: {}, Context ID: 1}} on device 0 to be torn down", faulty.pid),
         ] {
-            ensure!(logs.contains(&line), "{line} is not in the log\n{}", sandbox.last_log_lines());
+            // The program may be gone before the server has heard of its fault.
+            wait::until(&line, PATIENCE, || sandbox.logs().contains(&line))
+                .with_context(|| sandbox.last_log_lines())?;
         }
         let mut next = daemon.puppet()?;
         next.must("open")?;

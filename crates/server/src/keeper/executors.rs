@@ -185,13 +185,23 @@ impl Keeper {
     /// Says who is concerned by a fatal fault, in the lines of the original's driver 580. It names a culprit that it does not know; here
     /// one is named if nobody else is there, and what each had in flight is said when its session ends.
     fn log_fault(&self, device: usize) {
-        let concerned: Vec<(u32, u32)> = self
+        let mut concerned: Vec<(u32, u32)> = self
             .clients
             .values()
             .flat_map(|client| client.contexts.iter().map(|context| (client.peer.pid, *context)))
             .filter(|(_, context)| context.device as usize == device)
             .map(|(pid, context)| (pid, context.context_id))
             .collect();
+        // Who has just closed its context, or left, may be the one: its session is still there, which began with its first context.
+        for session in self.sessions.values().filter(|session| session.device == device) {
+            let here = self.clients.get(&session.client).map(|client| client.peer.pid);
+            let left = || self.departed.iter().rev().find(|left| left.client_id == session.client);
+            if let Some(pid) = here.or_else(|| left().map(|left| left.pid))
+                && concerned.iter().all(|(other, _)| *other != pid)
+            {
+                concerned.push((pid, 1));
+            }
+        }
         let mut pids: Vec<u32> = concerned.iter().map(|(pid, _)| *pid).collect();
         pids.dedup();
         if let ([(pid, context)], [_]) = (concerned.as_slice(), pids.as_slice()) {
