@@ -38,6 +38,28 @@ fn stay() {
     std::process::exit(0);
 }
 
+/// A kernel that never ends is ended at the configured limit, as a display's watchdog would; the process goes on.
+#[test]
+fn a_kernel_that_runs_too_long_is_ended() {
+    const LAUNCH_TIMEOUT: u32 = 702;
+    if std::env::var_os(ROLE).is_some() {
+        support::context();
+        let spin = support::function(support::PTX, "spin");
+        let flag = allocate(4);
+        assert_eq!(cu!(cuMemsetD32_v2(flag => u64, 0 => u32, 1 => usize)), 0);
+        assert_eq!(launch(spin, 100, 64, stream(), &[flag]), 0);
+        assert_eq!(cu!(cuCtxSynchronize()), LAUNCH_TIMEOUT);
+        println!("ready");
+        // Nobody reads what the test harness would print.
+        std::process::exit(0);
+    }
+    let limit = [("OPENMPS_SOFT_KERNEL_LIMIT_S", "1")];
+    let machine = machine("limit");
+    let mut child = start("a_kernel_that_runs_too_long_is_ended", "spinner", &machine, &limit);
+    assert!(child.wait().expect("is waited for").success());
+    std::fs::remove_file(&machine).expect("the machine was there");
+}
+
 fn machine(name: &str) -> String {
     let file = format!("softcuda-{name}-{}", std::process::id());
     std::env::temp_dir().join(file).to_str().expect("UTF-8").to_owned()

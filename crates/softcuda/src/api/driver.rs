@@ -184,8 +184,7 @@ impl Driver {
         let space = Arc::new(AddressSpace::new(config.precision));
         let placements =
             config.visible.iter().map(|_| Placement::new(config.sm_count, properties::SM_CAPACITY));
-        let engine =
-            Arc::new(Engine::new(placements.collect(), space.clone(), config.log, config.clock));
+        let engine = Arc::new(Engine::new(placements.collect(), space.clone(), &config));
         worker::start(&engine, config.workers).map_err(|error| {
             eprintln!("softcuda: cannot start worker threads: {error}");
             CUresult::ERROR_OPERATING_SYSTEM

@@ -83,8 +83,10 @@ impl PtxTexts {
 
     /// Parses and links the texts.
     pub(crate) fn load(&self, driver: &Driver) -> Result<Program, Refusal> {
-        let env =
-            LoadEnv { compute_capability: driver.config.compute_capability, ..LoadEnv::default() };
+        let env = LoadEnv {
+            compute_capability: driver.config.compute_capability,
+            simd: driver.config.simd,
+        };
         let texts: Vec<&str> = self.0.iter().map(String::as_str).collect();
         Program::link(&texts, &env).map_err(|error| {
             let code = match error {

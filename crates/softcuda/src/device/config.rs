@@ -7,17 +7,22 @@
 //! | `OPENMPS_SOFT_MEMORY_MIB` | memory per device in MiB | 8192 |
 //! | `OPENMPS_SOFT_COMPUTE_CAPABILITY` | as `12.0` | 12.0 |
 //! | `OPENMPS_SOFT_WORKERS` | worker threads, 1 to 256 | the host's cores |
+//! | `OPENMPS_SOFT_SIMD` | instruction set that kernels use at most: `baseline`, `avx2`, `avx512` | the best of the host's |
 //! | `OPENMPS_SOFT_MEMCHECK` | `1`: device accesses are checked to the byte | 0 |
 //! | `OPENMPS_SOFT_LOG` | `off`, `error`, `info` on standard error | error |
 //! | `OPENMPS_SOFT_MACHINE` | name or path: processes that give the same one share the devices' memory and compute mode | none: a machine of its own |
+//! | `OPENMPS_SOFT_KERNEL_LIMIT_S` | seconds after which a kernel is ended with CUDA_ERROR_LAUNCH_TIMEOUT, 0 to 86400; 0: never | 0 |
 //! | `OPENMPS_SOFT_CLOCK` | `host`: the host's time; `virtual`: time is work done, see `clock` | host |
 //! | `OPENMPS_SOFT_COMPUTE_MODE` | `default`, `exclusive_process`, `prohibited` | default |
 //!
 //! `CUDA_VISIBLE_DEVICES` and `CUDA_LAUNCH_BLOCKING` mean what they mean to NVIDIA's driver.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use super::clock::ClockMode;
+use crate::exec::SimdLevel;
 
 /// What goes to standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +56,8 @@ pub(crate) struct Config {
     pub(crate) memory_bytes: u64,
     pub(crate) compute_capability: (u32, u32),
     pub(crate) workers: usize,
+    /// The best level to use of those that the host has.
+    pub(crate) simd: SimdLevel,
     pub(crate) precision: super::memory::ranges::Precision,
     pub(crate) log: LogLevel,
     pub(crate) compute_mode: ComputeMode,
@@ -58,6 +65,8 @@ pub(crate) struct Config {
     /// Name of the machine that is shared, if any.
     pub(crate) machine: Option<String>,
     pub(crate) clock: ClockMode,
+    /// The longest that a kernel may run, by the host's clock.
+    pub(crate) kernel_limit: Option<Duration>,
 }
 
 /// A variable whose value cannot be used.
@@ -110,6 +119,18 @@ impl Config {
             )?,
             workers: number("OPENMPS_SOFT_WORKERS", cores, 1, 256, "a number of threads, 1 to 256")?
                 as usize,
+            simd: choice(
+                &get,
+                "OPENMPS_SOFT_SIMD",
+                SimdLevel::detect(),
+                "baseline, avx2 or avx512",
+                |text| match text {
+                    "baseline" => Some(SimdLevel::Baseline),
+                    "avx2" => Some(SimdLevel::Avx2),
+                    "avx512" => Some(SimdLevel::Avx512),
+                    _ => None,
+                },
+            )?,
             precision: choice(
                 &get,
                 "OPENMPS_SOFT_MEMCHECK",
@@ -153,6 +174,15 @@ impl Config {
                     _ => None,
                 },
             )?,
+            kernel_limit: Some(number(
+                "OPENMPS_SOFT_KERNEL_LIMIT_S",
+                0,
+                0,
+                86_400,
+                "seconds, 0 to 86400; 0 for no limit",
+            )?)
+            .filter(|limit_s| *limit_s > 0)
+            .map(Duration::from_secs),
             launch_mode: match get("CUDA_LAUNCH_BLOCKING").as_deref() {
                 None | Some("0" | "") => LaunchMode::Asynchronous,
                 Some(_) => LaunchMode::Blocking,

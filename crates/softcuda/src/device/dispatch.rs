@@ -89,7 +89,7 @@ impl Engine {
         let Some(placement) = state.devices.get_mut(grid.device as usize) else {
             return Started::Complete;
         };
-        grid.set_stream(id);
+        grid.start(id);
         let wanted =
             usize::try_from(grid.units()).unwrap_or(usize::MAX).min(grid.mask.count() as usize);
         placement.grids.push(grid);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::clock::ClockMode;
-use super::config::LogLevel;
+use super::config::{Config, LogLevel};
 use super::error::{DeviceError, Result};
 use super::fault::Sticky;
 use super::marker::{Marker, MarkerState};
@@ -86,16 +86,13 @@ pub(crate) struct Engine {
     pub(crate) textures: TextureTable,
     pub(crate) log: LogLevel,
     pub(crate) clock: ClockMode,
+    /// The longest that a kernel may run.
+    pub(crate) kernel_limit: Option<Duration>,
 }
 
 impl Engine {
     /// An engine without threads; see [`super::worker::start`].
-    pub(crate) fn new(
-        devices: Vec<Placement>,
-        space: Arc<AddressSpace>,
-        log: LogLevel,
-        clock: ClockMode,
-    ) -> Self {
+    pub(crate) fn new(devices: Vec<Placement>, space: Arc<AddressSpace>, config: &Config) -> Self {
         let state = State {
             streams: HashMap::new(),
             contexts: HashMap::new(),
@@ -113,8 +110,9 @@ impl Engine {
             done: Condvar::new(),
             space,
             textures: TextureTable::default(),
-            log,
-            clock,
+            log: config.log,
+            clock: config.clock,
+            kernel_limit: config.kernel_limit,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Sticky errors: what a faulting kernel leaves on its context, and the log line that says who did it.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::exec::{Fault, FaultKind, WaitingAt};
 
@@ -86,6 +87,16 @@ pub(crate) fn log_deadlock(log: super::config::LogLevel, kernel: &str, waiting: 
         shown.join("; "),
         if more > 0 { format!("; and {more} more") } else { String::new() }
     ));
+}
+
+/// Writes that a kernel was ended because of its time.
+pub(crate) fn log_overrun(log: super::config::LogLevel, kernel: &str, limit: Duration) {
+    if log >= super::config::LogLevel::Error {
+        write_line(&format!(
+            "softcuda: kernel {kernel}: ended after {} s (OPENMPS_SOFT_KERNEL_LIMIT_S)",
+            limit.as_secs()
+        ));
+    }
 }
 
 /// One write, so that lines of several threads and processes do not mix.

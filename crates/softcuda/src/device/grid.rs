@@ -1,7 +1,8 @@
 //! One kernel launch while it runs: which blocks are left, what a block needs of an SM.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::exec;
 
@@ -134,6 +135,8 @@ pub(crate) struct Grid {
     next_unit: AtomicU64,
     remaining_blocks: AtomicU64,
     stopped: AtomicBool,
+    /// When its stream came to it.
+    started: OnceLock<Instant>,
 }
 
 impl Grid {
@@ -162,6 +165,7 @@ impl Grid {
             next_unit: AtomicU64::new(0),
             remaining_blocks: AtomicU64::new(blocks),
             stopped: AtomicBool::new(false),
+            started: OnceLock::new(),
         }
     }
 
@@ -234,9 +238,16 @@ impl Grid {
         self.stream.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_stream(&self, stream: u64) {
+    /// Notes that the launch has come to the head of a stream.
+    pub(crate) fn start(&self, stream: u64) {
         // Relaxed: as in `stream`.
         self.stream.store(stream, Ordering::Relaxed);
+        self.started.get_or_init(Instant::now);
+    }
+
+    /// How long the launch has been at the head of its stream.
+    pub(crate) fn runs_for(&self) -> Duration {
+        self.started.get().map_or(Duration::ZERO, Instant::elapsed)
     }
 }
 

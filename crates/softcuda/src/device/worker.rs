@@ -168,12 +168,18 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
         match run.run(&machine, fuel) {
             Progress::Yielded { executed } => {
                 ended.executed += executed;
-                ended.stay = Stay::Resident(run);
+                match report_overrun(engine, &grid) {
+                    Some(sticky) => ended.failed = Some(sticky),
+                    None => ended.stay = Stay::Resident(run),
+                }
                 return ended;
             }
             Progress::Blocked { executed } => {
                 ended.executed += executed;
-                ended.stay = Stay::Blocked(run);
+                match report_overrun(engine, &grid) {
+                    Some(sticky) => ended.failed = Some(sticky),
+                    None => ended.stay = Stay::Blocked(run),
+                }
                 return ended;
             }
             Progress::Finished { executed } => {
@@ -213,6 +219,14 @@ fn report_fault(engine: &Engine, grid: &Grid, found: &Fault) -> Sticky {
 fn report_deadlock(engine: &Engine, grid: &Grid, waiting: &[WaitingAt]) -> Sticky {
     fault::log_deadlock(engine.log, &grid.launch.kernel.name, waiting);
     Sticky::LaunchTimeout
+}
+
+/// What becomes of a kernel that runs for longer than it may.
+fn report_overrun(engine: &Engine, grid: &Grid) -> Option<Sticky> {
+    let limit = engine.kernel_limit.filter(|limit| grid.runs_for() > *limit)?;
+    grid.services.flush_console();
+    fault::log_overrun(engine.log, &grid.launch.kernel.name, limit);
+    Some(Sticky::LaunchTimeout)
 }
 
 fn keep(arenas: &mut Vec<Arena>, arena: Arena) {
