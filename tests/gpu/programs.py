@@ -11,12 +11,12 @@ alone. Prints a table; exits with 1 when anything failed.
 """
 
 import argparse
-import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
+
+from openmps import OpenMps, natively
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT_S = 120
@@ -25,51 +25,6 @@ WITHOUT_KERNELS = {"arrays", "copies", "occupancy"}
 # Their launches end the context, and what runs beside them.
 FAULTY = {"errors"}
 AT_ONCE = 4
-
-
-class OpenMps:
-    """A daemon in directories of its own."""
-
-    def __init__(self, dist, directory):
-        self.executable = dist / "bin/openmps"
-        self.logs = directory / "log"
-        pipe = directory / "pipe"
-        pipe.mkdir()
-        self.logs.mkdir()
-        self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(pipe), CUDA_MPS_LOG_DIRECTORY=str(self.logs))
-
-    def start(self, program):
-        return subprocess.Popen([self.executable, "run", "--", program], env=self.environment, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    def clients(self):
-        """All clients that servers know, those that have left included, by process id."""
-        status = subprocess.run([self.executable, "status", "--json"], env=self.environment, text=True,
-                                capture_output=True, check=True).stdout
-        found = {}
-
-        def look(value):
-            if isinstance(value, dict):
-                if "pid" in value and "kernels" in value:
-                    found[value["pid"]] = value
-                for inner in value.values():
-                    look(inner)
-            elif isinstance(value, list):
-                for inner in value:
-                    look(inner)
-
-        look(json.loads(status))
-        return found
-
-    def quit(self):
-        subprocess.run([self.executable, "control"], input="quit\n", env=self.environment, text=True,
-                       capture_output=True, check=False)
-
-
-def natively(program, directory):
-    """The program with the system's own driver and no daemon."""
-    environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nobody"))
-    return subprocess.run([program], env=environment, text=True, capture_output=True, timeout=LIMIT_S, check=False)
 
 
 def judge(name, native, started, openmps):
@@ -110,7 +65,7 @@ def main():
             label = f"{program.parent.name}/{program.name}"
             results.append(f"{label:40} {how:8} {'same' if wrong is None else wrong}")
 
-        native = {program: natively(program, directory) for program in programs}
+        native = {program: natively(program, directory=directory, limit_s=LIMIT_S) for program in programs}
         for program in programs:
             report(program, "alone", judge(program.name, native[program], openmps.start(program), openmps))
         harmless = [program for program in programs if program.name not in FAULTY]

@@ -1,0 +1,51 @@
+"""What the scripts beside this need: a daemon of their own, programs run under it and without, and what its servers counted."""
+
+import json
+import os
+import subprocess
+
+
+class OpenMps:
+    """A daemon in directories of its own."""
+
+    def __init__(self, dist, directory):
+        self.executable = dist / "bin/openmps"
+        self.logs = directory / "log"
+        pipe = directory / "pipe"
+        pipe.mkdir()
+        self.logs.mkdir()
+        self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(pipe), CUDA_MPS_LOG_DIRECTORY=str(self.logs))
+
+    def start(self, *command):
+        """Starts a program under OpenMPS; `openmps run` becomes it, so that the process id is the client's."""
+        return subprocess.Popen([self.executable, "run", "--", *command], env=self.environment, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def clients(self):
+        """All clients that servers know, those that have left included, by process id."""
+        status = subprocess.run([self.executable, "status", "--json"], env=self.environment, text=True,
+                                capture_output=True, check=True).stdout
+        found = {}
+
+        def look(value):
+            if isinstance(value, dict):
+                if "pid" in value and "kernels" in value:
+                    found[value["pid"]] = value
+                for inner in value.values():
+                    look(inner)
+            elif isinstance(value, list):
+                for inner in value:
+                    look(inner)
+
+        look(json.loads(status))
+        return found
+
+    def quit(self):
+        subprocess.run([self.executable, "control"], input="quit\n", env=self.environment, text=True,
+                       capture_output=True, check=False)
+
+
+def natively(*command, directory, limit_s):
+    """A finished run of a program with the system's own driver and no daemon."""
+    environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nobody"))
+    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=limit_s, check=False)
