@@ -71,19 +71,24 @@ def main():
     options = parser.parse_args()
     programs = sorted(path for path in (HERE / "frameworks").glob("*_*.py") if not options.names or path.stem in options.names)
     failures, rows = 0, []
+
+    def report(row):
+        rows.append(row)
+        print(row, flush=True)
+
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
         openmps = OpenMps(options.target / "dist", directory)
         for program in programs:
             missing = [name for name in NEEDS[program.stem.split("_")[0]] if importlib.util.find_spec(name) is None]
             if missing:
-                rows.append(f"{program.stem:20} skipped: {', '.join(missing)} not installed")
+                report(f"{program.stem:20} skipped: {', '.join(missing)} not installed")
                 continue
             begun = time.monotonic()
             command = [sys.executable, program]
             expected = Expected([natively(*command, directory=directory, limit_s=LIMIT_S) for _ in range(2)])
             if expected.failure:
-                rows.append(f"{program.stem:20} cannot be compared: natively {expected.failure!r}")
+                report(f"{program.stem:20} cannot be compared: natively {expected.failure!r}")
                 failures += 1
                 continue
             compared = sum(line is not None for line in expected.lines)
@@ -93,8 +98,7 @@ def main():
                 wrong = [found for found in (judge(expected, run, openmps) for run in started) if found]
                 failures += len(wrong)
                 cells.append(f"{processes}: " + ("same" if not wrong else f"{len(wrong)} wrong: {wrong[0]}"))
-            rows.append(f"{program.stem:20} {compared:3} of {len(expected.lines):3} lines  {'  '.join(cells)}  ({time.monotonic() - begun:.0f} s)")
-            print(rows[-1], flush=True)
+            report(f"{program.stem:20} {compared:3} of {len(expected.lines):3} lines  {'  '.join(cells)}  ({time.monotonic() - begun:.0f} s)")
         openmps.quit()
         if failures:
             log = openmps.logs / "server.log"
