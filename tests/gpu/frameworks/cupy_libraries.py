@@ -4,6 +4,12 @@ import cupy
 import numpy
 from digest import show
 
+
+@cupy.fuse
+def length(u, v):
+    return cupy.sqrt(u * u + v * v)
+
+
 generator = cupy.random.default_rng(6)
 a = generator.random((256, 256))
 show("random", a.get())
@@ -21,7 +27,7 @@ kernel = cupy.RawKernel(
 x = cupy.arange(1000, dtype=cupy.float64)
 kernel((4,), (256,), (x, 1.5, numpy.int32(1000)))
 show("raw", x.get())
-show("fused", cupy.fuse(lambda u, v: cupy.sqrt(u * u + v * v))(x, x).get())
+show("fused", length(x, x).get())
 cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)
 show("pool", (cupy.ones(1 << 20) + 1).get())
 stream = cupy.cuda.Stream(non_blocking=True)

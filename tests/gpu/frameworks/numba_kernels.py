@@ -1,6 +1,10 @@
 """numba-cuda: kernels with shared memory, atomics, a stream and mapped memory."""
 
 import numpy
+
+# numba-cuda up to 0.30 asks for a name that numpy 2.4 no longer has.
+if not hasattr(numpy, "row_stack"):
+    numpy.row_stack = numpy.vstack
 from digest import show
 from numba import cuda, float32
 
