@@ -143,6 +143,20 @@ pub(super) enum Special {
 }
 
 impl Special {
+    /// Whether the lanes of a warp have different values.
+    pub(super) fn is_per_lane(self) -> bool {
+        matches!(
+            self,
+            Self::Tid(_)
+                | Self::LaneId
+                | Self::LanemaskEq
+                | Self::LanemaskLe
+                | Self::LanemaskLt
+                | Self::LanemaskGe
+                | Self::LanemaskGt
+        )
+    }
+
     /// Whether its value is the same for the same warp of every block of a launch.
     pub(super) fn is_per_launch(self) -> bool {
         !matches!(

@@ -72,6 +72,9 @@ unsafe fn fill_one(frame: Frame, fill: &Fill, cx: &FillContext<'_>) {
         FillValue::DynamicShared(offset) => {
             uniform(u64::from(cx.launch.kernel.static_shared_bytes).wrapping_add(offset));
         }
+        FillValue::Special(special) if !special.is_per_lane() => {
+            uniform(special_value(special, cx, 0));
+        }
         FillValue::Special(special) => {
             for lane in 0..32u32 {
                 let value = special_value(special, cx, lane);

@@ -87,7 +87,7 @@ impl BlockRun {
             }
             let (trues, votes) = (self.barriers[id].trues, self.barriers[id].votes);
             self.barriers[id].reset();
-            let launch = Arc::clone(&self.launch);
+            let launch = &self.launch;
             for warp in &mut self.warps {
                 for fragment in &mut warp.fragments {
                     if fragment.wait != Wait::Barrier(id as u8) {

@@ -141,17 +141,16 @@ impl BlockRun {
         let threads = self.launch.threads_per_block();
         let warps = threads.div_ceil(32) as usize;
         let frame_bytes = entry.frame_bytes as usize;
-        let same = self
-            .arena
-            .filled_for
-            .upgrade()
-            .is_some_and(|launch| Arc::ptr_eq(&launch, &self.launch));
+        // A weak reference keeps the address from being used again.
+        let same = self.arena.filled_for.as_ptr() == Arc::as_ptr(&self.launch);
         let grew = self.arena.registers.reserve(warps * frame_bytes);
         if !same && !grew {
             // Nothing of another launch's registers may be seen.
             self.arena.registers.clear(warps * frame_bytes);
         }
-        self.arena.filled_for = Arc::downgrade(&self.launch);
+        if !same {
+            self.arena.filled_for = Arc::downgrade(&self.launch);
+        }
         self.shared = match &self.cluster {
             Some(_) => {
                 let rank = cluster_rank(self.launch.cluster.map(|n| n.max(1)), self.index);

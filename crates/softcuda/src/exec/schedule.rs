@@ -1,7 +1,5 @@
 //! Scheduling inside a warp: what happens between stretches of straight execution.
 
-use std::sync::Arc;
-
 use super::code::{Flow, Frame, Function};
 use super::context::Context;
 use super::fault::{Fault, FaultKind};
@@ -20,8 +18,7 @@ type Outcome = Result<(), Box<Fault>>;
 impl BlockRun {
     /// Runs warp `w` until its quantum of fuel is spent or no fragment can run.
     pub(super) fn run_warp(&mut self, cx: &mut Context<'_>, w: usize, fuel: &mut u64) -> Outcome {
-        let launch = Arc::clone(&self.launch);
-        let functions = &launch.kernel.code.functions;
+        let functions = &cx.launch.kernel.code.functions;
         while *fuel > 0 {
             let warp = &mut self.warps[w];
             let Some(index) = warp.next() else { return Ok(()) };
@@ -192,7 +189,7 @@ impl BlockRun {
             // A device function can be an entry only through broken code; its return ends the thread.
             return self.exit(w, index, lanes);
         }
-        let launch = Arc::clone(&self.launch);
+        let launch = &self.launch;
         let caller = &self.warps[w].frames[parent as usize];
         if let Some(Some(caller_code)) = launch.kernel.code.functions.get(caller.function) {
             let ret = &function.ins[fragment.pc as usize];
@@ -224,7 +221,7 @@ impl BlockRun {
         callee: usize,
         skip: usize,
     ) -> Outcome {
-        let launch = Arc::clone(&self.launch);
+        let launch = cx.launch;
         let fragment = self.warps[w].fragments[index];
         let Some(Some(callee_code)) = launch.kernel.code.functions.get(callee) else {
             cx.raise(
@@ -248,7 +245,7 @@ impl BlockRun {
         let call = &function.ins[fragment.pc as usize];
         let (results, words) = ((call.x & 0xffff) as usize, (call.x >> 16) as usize);
         let mut context = FillContext {
-            launch: &launch,
+            launch,
             block_index: self.index,
             warp: w as u32,
             local_base: 0,
@@ -365,7 +362,7 @@ impl BlockRun {
 
     /// Lets parked fragments run whose partners have all arrived.
     fn release_collectives(&mut self, w: usize) {
-        let launch = Arc::clone(&self.launch);
+        let launch = &self.launch;
         let warp = &mut self.warps[w];
         if warp.fragments.iter().all(|f| f.wait != Wait::Collective) {
             return;

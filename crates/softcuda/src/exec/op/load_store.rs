@@ -96,29 +96,30 @@ fn pattern<S: Space>(
     let lead = mask.trailing_zeros() as usize;
     let first = addr[lead];
     let start = first.sub(S::Word::narrow(lead as u64 * stride));
-    let mut apart = S::Word::default();
-    let mut unequal = S::Word::default();
-    if mask == 0xffff {
-        for i in 0..CHUNK {
-            apart = apart.or(addr[i].sub(S::Word::narrow(u64::from(steps[i]))).xor(start));
-            unequal = unequal.or(addr[i].xor(first));
+    // Arrays are compared as a whole: that is two vector instructions, where a fold over lanes is dozens.
+    let mut consecutive = [S::Word::default(); CHUNK];
+    for i in 0..CHUNK {
+        consecutive[i] = start.add(S::Word::narrow(u64::from(steps[i])));
+    }
+    let is_like = |expected: &[S::Word; CHUNK]| {
+        if mask == 0xffff {
+            return addr == expected;
         }
-    } else {
+        let mut differing = [S::Word::default(); CHUNK];
         for i in 0..CHUNK {
             let live = S::Word::all_if(mask >> i & 1 != 0);
-            apart =
-                apart.or(addr[i].sub(S::Word::narrow(u64::from(steps[i]))).xor(start).and(live));
-            unequal = unequal.or(addr[i].xor(first).and(live));
+            differing[i] = addr[i].xor(expected[i]).and(live);
         }
-    }
-    let (first, start) = (first.widen(), start.widen());
-    if apart.widen() == 0 && first & (stride - 1) == 0 {
-        if let Some(p) = S::contiguous(cx, ins, start, CHUNK as u64 * stride) {
+        differing == [S::Word::default(); CHUNK]
+    };
+    let is_aligned = first.widen() & (stride - 1) == 0;
+    if is_aligned && is_like(&consecutive) {
+        if let Some(p) = S::contiguous(cx, ins, start.widen(), CHUNK as u64 * stride) {
             return Pattern::Consecutive(p);
         }
-    } else if unequal.widen() == 0
-        && first & (stride - 1) == 0
-        && let Some(p) = S::contiguous(cx, ins, first, stride)
+    } else if is_aligned
+        && is_like(&[first; CHUNK])
+        && let Some(p) = S::contiguous(cx, ins, first.widen(), stride)
     {
         return Pattern::Uniform(p);
     }
