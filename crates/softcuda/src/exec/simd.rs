@@ -65,6 +65,28 @@ pub(super) trait Body {
     /// # Safety
     /// `frame` is the register frame that `ins` was emitted for; `cx` describes the warp that owns it.
     unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
+
+    /// The same for CPUs with AVX2, for handlers that use its instructions by name.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run), and the CPU has AVX2.
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+    #[inline(always)]
+    unsafe fn run_avx2(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract.
+        unsafe { Self::run(cx, ins, frame, mask) }
+    }
+
+    /// The same for CPUs with AVX-512.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run), and the CPU has AVX-512 F, BW, CD, DQ and VL.
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+    #[inline(always)]
+    unsafe fn run_avx512(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract.
+        unsafe { Self::run(cx, ins, frame, mask) }
+    }
 }
 
 unsafe fn baseline<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
@@ -76,7 +98,7 @@ unsafe fn baseline<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask:
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
 unsafe fn avx2<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
     // SAFETY: the caller's contract is `Body::run`'s.
-    unsafe { B::run(cx, ins, frame, mask) }
+    unsafe { B::run_avx2(cx, ins, frame, mask) }
 }
 
 #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
@@ -85,7 +107,7 @@ unsafe fn avx2<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32
 )]
 unsafe fn avx512<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
     // SAFETY: the caller's contract is `Body::run`'s.
-    unsafe { B::run(cx, ins, frame, mask) }
+    unsafe { B::run_avx512(cx, ins, frame, mask) }
 }
 
 /// The handler `B` compiled for `level`, which must be available on this CPU.

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use super::lanes::Compare;
 use crate::exec::code::{Frame, Ins};
 use crate::exec::context::{CachedRange, Context, RANGE_ENTRIES};
 use crate::exec::fault::{Access, FaultKind};
@@ -29,7 +30,7 @@ pub(in crate::exec) trait Space {
 
     /// What to add to the addresses of the lanes of `mask` to get pointers, if accesses of `size` bytes at all of
     /// them are aligned and valid; no fault is recorded otherwise.
-    fn all(
+    fn all<C: Compare>(
         cx: &mut Context<'_>,
         ins: &Ins,
         addr: &[Self::Word; CHUNK],
@@ -49,23 +50,19 @@ pub(in crate::exec) trait Space {
 }
 
 /// The lane word of an address.
-pub(in crate::exec) trait AddressWord: Copy + Default + Eq {
+pub(in crate::exec) trait AddressWord: Copy + Default {
     fn widen(self) -> u64;
     /// The low bits of an address.
     fn narrow(addr: u64) -> Self;
-    fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
-    fn xor(self, other: Self) -> Self;
-    fn or(self, other: Self) -> Self;
-    /// All bits if `condition` holds, else none.
-    fn all_if(condition: bool) -> Self;
-    fn and(self, other: Self) -> Self;
-    /// The highest bit, or nothing.
-    fn top_bit(self) -> Self;
+    /// See [`Compare::apart64`].
+    fn apart<C: Compare>(addr: &[Self; CHUNK], first: Self, stride: Self) -> u32;
+    /// See [`Compare::outside64`].
+    fn outside<C: Compare>(addr: &[Self; CHUNK], start: Self, limit: Self, unaligned: Self) -> u32;
 }
 
 macro_rules! address_word {
-    ($($t:ty),*) => {$(
+    ($($t:ty, $apart:ident, $outside:ident;)*) => {$(
         impl AddressWord for $t {
             #[inline(always)]
             fn widen(self) -> u64 {
@@ -76,55 +73,41 @@ macro_rules! address_word {
                 addr as $t
             }
             #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                self.wrapping_add(other)
-            }
-            #[inline(always)]
             fn sub(self, other: Self) -> Self {
                 self.wrapping_sub(other)
             }
             #[inline(always)]
-            fn xor(self, other: Self) -> Self {
-                self ^ other
+            fn apart<C: Compare>(addr: &[Self; CHUNK], first: Self, stride: Self) -> u32 {
+                C::$apart(addr, first, stride)
             }
             #[inline(always)]
-            fn or(self, other: Self) -> Self {
-                self | other
-            }
-            #[inline(always)]
-            fn all_if(condition: bool) -> Self {
-                if condition { <$t>::MAX } else { 0 }
-            }
-            #[inline(always)]
-            fn and(self, other: Self) -> Self {
-                self & other
-            }
-            #[inline(always)]
-            fn top_bit(self) -> Self {
-                self & 1 << (<$t>::BITS - 1)
+            fn outside<C: Compare>(
+                addr: &[Self; CHUNK],
+                start: Self,
+                limit: Self,
+                unaligned: Self,
+            ) -> u32 {
+                C::$outside(addr, start, limit, unaligned)
             }
         }
     )*};
 }
 
-address_word!(u32, u64);
+address_word! {
+    u32, apart32, outside32;
+    u64, apart64, outside64;
+}
 
 /// Whether all lanes of `mask` satisfy `addr - start <= limit` and are multiples of `size`.
-/// A violation is a bit of its lane; the lanes are compared with none as a whole, which is two vector instructions, where a fold over them is dozens.
 #[inline(always)]
-fn all_within<W: AddressWord>(addr: &[W; CHUNK], mask: u32, start: W, limit: W, size: u64) -> bool {
-    let unaligned = W::narrow(size - 1);
-    let mut wrong = [W::default(); CHUNK];
-    for (i, &addr) in addr.iter().enumerate() {
-        let offset = addr.sub(start);
-        wrong[i] = offset.or(limit.sub(offset)).top_bit().or(addr.and(unaligned));
-    }
-    if mask != 0xffff {
-        for (i, wrong) in wrong.iter_mut().enumerate() {
-            *wrong = wrong.and(W::all_if(mask >> i & 1 != 0));
-        }
-    }
-    wrong == [W::default(); CHUNK]
+fn all_within<C: Compare, W: AddressWord>(
+    addr: &[W; CHUNK],
+    mask: u32,
+    start: W,
+    limit: W,
+    size: u64,
+) -> bool {
+    W::outside::<C>(addr, start, limit, W::narrow(size - 1)) & mask == 0
 }
 
 /// `.global` and `.const`: identity-mapped.
@@ -180,7 +163,7 @@ impl Space for Global {
     }
 
     #[inline(always)]
-    fn all(
+    fn all<C: Compare>(
         cx: &mut Context<'_>,
         ins: &Ins,
         addr: &[u64; CHUNK],
@@ -189,7 +172,7 @@ impl Space for Global {
     ) -> Option<usize> {
         let slot = Self::slot(ins);
         let fits = |range: CachedRange| {
-            range.len >= size && all_within(addr, mask, range.start, range.len - size, size)
+            range.len >= size && all_within::<C, _>(addr, mask, range.start, range.len - size, size)
         };
         if fits(cx.ranges[slot]) {
             return Some(0);
@@ -247,7 +230,7 @@ impl<W: AddressWord> Space for Shared<W> {
     }
 
     #[inline(always)]
-    fn all(
+    fn all<C: Compare>(
         cx: &mut Context<'_>,
         _: &Ins,
         addr: &[u32; CHUNK],
@@ -255,7 +238,7 @@ impl<W: AddressWord> Space for Shared<W> {
         size: u64,
     ) -> Option<usize> {
         let limit = cx.shared_bytes.checked_sub(size as u32)?;
-        all_within(addr, mask, 0, limit, size).then_some(cx.shared as usize)
+        all_within::<C, _>(addr, mask, 0, limit, size).then_some(cx.shared as usize)
     }
 
     #[cold]
@@ -327,7 +310,13 @@ impl<W: AddressWord> Space for Local<W> {
     }
 
     #[inline(always)]
-    fn all(_: &mut Context<'_>, _: &Ins, _: &[u32; CHUNK], _: u32, _: u64) -> Option<usize> {
+    fn all<C: Compare>(
+        _: &mut Context<'_>,
+        _: &Ins,
+        _: &[u32; CHUNK],
+        _: u32,
+        _: u64,
+    ) -> Option<usize> {
         None
     }
 
@@ -377,7 +366,7 @@ impl Space for Generic {
     }
 
     #[inline(always)]
-    fn all(
+    fn all<C: Compare>(
         cx: &mut Context<'_>,
         ins: &Ins,
         addr: &[u64; CHUNK],
@@ -386,13 +375,13 @@ impl Space for Generic {
     ) -> Option<usize> {
         let first = addr[mask.trailing_zeros() as usize];
         if first < window::WINDOWS_START {
-            return Global::all(cx, ins, addr, mask, size);
+            return Global::all::<C>(cx, ins, addr, mask, size);
         }
         if first >> window::TAG_SHIFT != window::SHARED_TAG {
             return None;
         }
         let limit = u64::from(cx.shared_bytes).checked_sub(size)?;
-        all_within(addr, mask, window::SHARED_WINDOW, limit, size)
+        all_within::<C, _>(addr, mask, window::SHARED_WINDOW, limit, size)
             .then(|| (cx.shared as usize).wrapping_sub(window::SHARED_WINDOW as usize))
     }
 

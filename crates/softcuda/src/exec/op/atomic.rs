@@ -212,7 +212,7 @@ impl<S: Space, C: Cell> Body for Atomic<S, C> {
             // SAFETY: operands by the emitter; the pointer was checked by the space.
             unsafe {
                 let addr = S::addresses(frame, ins.a, first, ins.imm);
-                let bias = S::all(cx, ins, &addr, part, size);
+                let bias = S::all::<super::lanes::Portable>(cx, ins, &addr, part, size);
                 for (i, addr) in addr.iter().enumerate() {
                     if part >> i & 1 == 0 {
                         continue;

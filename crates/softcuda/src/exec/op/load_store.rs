@@ -8,6 +8,9 @@ use std::marker::PhantomData;
 
 use super::address::{AddressWord, CHUNK, Space};
 use super::alu::{chunks, store_chunk};
+#[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+use super::lanes::{Avx2, Avx512};
+use super::lanes::{Compare, Portable};
 use crate::exec::alu::Register;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
@@ -72,58 +75,30 @@ enum Pattern {
     Slow,
 }
 
-/// Offsets of 16 consecutive elements.
-const fn steps32(stride: u64) -> [u32; CHUNK] {
-    let mut steps = [0; CHUNK];
-    let mut i = 0;
-    while i < CHUNK {
-        steps[i] = i as u32 * stride as u32;
-        i += 1;
-    }
-    steps
-}
-
-/// Classifies the addresses of the lanes of `mask`; `steps` are multiples of `stride`.
+/// Classifies the addresses of the lanes of `mask`, each for `stride` bytes.
 #[inline(always)]
-fn pattern<S: Space>(
+fn pattern<C: Compare, S: Space>(
     cx: &mut Context<'_>,
     ins: &Ins,
     addr: &[S::Word; CHUNK],
     mask: u32,
     stride: u64,
-    steps: &[u32; CHUNK],
 ) -> Pattern {
     let lead = mask.trailing_zeros() as usize;
     let first = addr[lead];
     let start = first.sub(S::Word::narrow(lead as u64 * stride));
-    // Arrays are compared as a whole: that is two vector instructions, where a fold over lanes is dozens.
-    let mut consecutive = [S::Word::default(); CHUNK];
-    for i in 0..CHUNK {
-        consecutive[i] = start.add(S::Word::narrow(u64::from(steps[i])));
-    }
-    let is_like = |expected: &[S::Word; CHUNK]| {
-        if mask == 0xffff {
-            return addr == expected;
-        }
-        let mut differing = [S::Word::default(); CHUNK];
-        for i in 0..CHUNK {
-            let live = S::Word::all_if(mask >> i & 1 != 0);
-            differing[i] = addr[i].xor(expected[i]).and(live);
-        }
-        differing == [S::Word::default(); CHUNK]
-    };
     let is_aligned = first.widen() & (stride - 1) == 0;
-    if is_aligned && is_like(&consecutive) {
+    if is_aligned && S::Word::apart::<C>(addr, start, S::Word::narrow(stride)) & mask == 0 {
         if let Some(p) = S::contiguous(cx, ins, start.widen(), CHUNK as u64 * stride) {
             return Pattern::Consecutive(p);
         }
     } else if is_aligned
-        && is_like(&[first; CHUNK])
+        && S::Word::apart::<C>(addr, first, S::Word::default()) & mask == 0
         && let Some(p) = S::contiguous(cx, ins, first.widen(), stride)
     {
         return Pattern::Uniform(p);
     }
-    match S::all(cx, ins, addr, mask, stride) {
+    match S::all::<C>(cx, ins, addr, mask, stride) {
         Some(bias) => Pattern::Scattered(bias),
         None => Pattern::Slow,
     }
@@ -151,9 +126,30 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
 
     #[inline(always)]
     unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract.
+        unsafe { Self::access::<Portable>(cx, ins, frame, mask) }
+    }
+
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+    #[inline(always)]
+    unsafe fn run_avx2(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract.
+        unsafe { Self::access::<Avx2>(cx, ins, frame, mask) }
+    }
+
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+    #[inline(always)]
+    unsafe fn run_avx512(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract.
+        unsafe { Self::access::<Avx512>(cx, ins, frame, mask) }
+    }
+}
+
+impl<S: Space, E: Element, const N: usize> Load<S, E, N> {
+    #[inline(always)]
+    unsafe fn access<C: Compare>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let size = size_of::<E::Raw>();
         let stride = (size * N) as u64;
-        let steps = const { &steps32((size_of::<E::Raw>() * N) as u64) };
         for (first, part) in chunks(mask) {
             if part == 0 {
                 continue;
@@ -162,7 +158,7 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
             unsafe {
                 let addr = S::addresses(frame, ins.a, first, ins.imm);
                 let mut raw = [[E::Raw::default(); CHUNK]; N];
-                match pattern::<S>(cx, ins, &addr, part, stride, steps) {
+                match pattern::<C, S>(cx, ins, &addr, part, stride) {
                     Pattern::Consecutive(p) => {
                         let p = p.cast::<[[E::Raw; N]; CHUNK]>().read_unaligned();
                         for n in 0..N {
@@ -229,9 +225,30 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
 
     #[inline(always)]
     unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract.
+        unsafe { Self::access::<Portable>(cx, ins, frame, mask) }
+    }
+
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+    #[inline(always)]
+    unsafe fn run_avx2(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract.
+        unsafe { Self::access::<Avx2>(cx, ins, frame, mask) }
+    }
+
+    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+    #[inline(always)]
+    unsafe fn run_avx512(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract.
+        unsafe { Self::access::<Avx512>(cx, ins, frame, mask) }
+    }
+}
+
+impl<S: Space, E: Element, const N: usize> Store<S, E, N> {
+    #[inline(always)]
+    unsafe fn access<C: Compare>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let size = size_of::<E::Raw>();
         let stride = (size * N) as u64;
-        let steps = const { &steps32((size_of::<E::Raw>() * N) as u64) };
         for (first, part) in chunks(mask) {
             if part == 0 {
                 continue;
@@ -248,7 +265,7 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
                         raw[i][n] = E::truncate(r[i]);
                     }
                 }
-                match pattern::<S>(cx, ins, &addr, part, stride, steps) {
+                match pattern::<C, S>(cx, ins, &addr, part, stride) {
                     Pattern::Consecutive(p) if part == 0xffff => {
                         p.cast::<[[E::Raw; N]; CHUNK]>().write_unaligned(raw);
                     }
