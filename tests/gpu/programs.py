@@ -49,7 +49,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=pathlib.Path, default=ROOT / "target", help="the build directory [target]")
     options = parser.parse_args()
-    programs = sorted(path for folder in ("cudart-13.0-static", "cudart-12.9-static", "driver-api", "rust")
+    programs = sorted(path for folder in ("cudart-13.0-static", "cudart-12.9-static", "driver-api", "rust", "kernels")
                       for path in (options.target / "programs" / folder).glob("*") if os.access(path, os.X_OK) and path.is_file())
     if not programs:
         sys.exit(f"no programs under {options.target}/programs: build them first")
