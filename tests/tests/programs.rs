@@ -46,10 +46,6 @@ const KERNELS: &[(&str, u64)] = &[
     ("managed_memory", 3),
     ("managed_variables", 4),
     ("wide_numbers", 2),
-    ("integer_kernels", 88),
-    ("float_kernels", 92),
-    ("memory_kernels", 58),
-    ("warp_kernels", 36),
     ("host_callbacks", 4),
     // Each launch of a graph counts its kernels that are not left out.
     ("graphs", 43),
