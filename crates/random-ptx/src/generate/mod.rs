@@ -129,7 +129,11 @@ impl<'a> Builder<'a> {
 
     /// Perhaps under a guard.
     fn emit_anyhow(&mut self, action: Action) {
-        if self.chooser.chance(15) {
+        // Some of the assembler's expansions of testp and set forget the guard.
+        let forgetful = |line: &String| line.starts_with("testp") || line.starts_with("set.");
+        let bare = matches!(&action, Action::Compute { operation, .. }
+            if operation.lines.iter().any(forgetful));
+        if !bare && self.chooser.chance(15) {
             let guard = self.guard();
             self.guarded(guard, action);
         } else {
@@ -166,13 +170,8 @@ impl<'a> Builder<'a> {
             }
             _ => {
                 let operation = operations::any(self.chooser);
-                // Some of the assembler's expansions of these forget the guard.
-                let bare = operation
-                    .lines
-                    .iter()
-                    .any(|line| line.starts_with("testp") || line.starts_with("set."));
                 let action = self.compute(operation);
-                if bare { self.emit(action) } else { self.emit_anyhow(action) }
+                self.emit_anyhow(action);
             }
         }
     }

@@ -180,14 +180,6 @@ fn to_half<V: Visitor>(form: &Form<'_>, to: &str, from: &str, v: V) -> Option<V:
         );
     }
     form.only(&["rn", "rz", "rm", "rp", "ftz", "sat", "relu", "satfinite"])?;
-    if from == "f32" && form.has("ftz") && form.one_of(&["rm", "rp"]).is_some() {
-        // A subnormal operand would be rounded away from zero; the other modes make it zero anyway.
-        return with_type!(to, H in ["f16" => F16, "bf16" => Bf16], with_rounding!(
-            form,
-            R,
-            with_range!(form, C, Some(v.unary::<half::FlushedToHalf<H, R, C>>()))
-        ));
-    }
     with_type!(to, H in ["f16" => F16, "bf16" => Bf16], with_type!(
         from,
         S in ["f16" => F16, "bf16" => Bf16, "f32" => f32, "f64" => f64],

@@ -3,7 +3,7 @@
 use super::{Half, HalfRange, to_odd};
 use crate::exec::alu::cvt::Integral;
 use crate::exec::alu::float::soft::{self, Format, Rounded};
-use crate::exec::alu::float::{Ftz, Range, Round, Rounding, Subnormals};
+use crate::exec::alu::float::{Range, Round, Rounding, Subnormals};
 use crate::exec::alu::int::Int;
 use crate::exec::alu::lane::{Bf16, Bf16x2, F16, F16x2};
 use crate::exec::alu::op::op;
@@ -131,10 +131,6 @@ op! {
         let x = a.sticky();
         let h = narrow::<H, R, C, V>(x);
         if x.is_nan() && h.to_f32().is_nan() { H::from_bits(a.nan(H::FORMAT.0)) } else { h }
-    }
-    /// `cvt.rnd.ftz{.sat}.half.f32`
-    unary FlushedToHalf<H: HalfFormat, R: Rounding, C: HalfRange>(a: f32) -> H {
-        <ToHalfFrom<H, f32, R, C, Infinite> as Unary>::lane(Ftz::apply(a))
     }
     /// `cvt.rnd{.relu}{.satfinite}.f16x2.f32 d, high, low`
     binary ToF16x2<R: Rounding, C: HalfRange, V: Overflow>(high: f32, low: f32) -> F16x2 {
