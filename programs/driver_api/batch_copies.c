@@ -1,32 +1,5 @@
 /* Several copies in one call, and copies between contexts, on as many devices as there are: what each end is does not matter. */
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cuda.h>
-
-#define STRING(x) #x
-#define SYMBOL(name) STRING(name)
-#define CHECK(call) require((call), CUDA_SUCCESS, #call, __LINE__)
-#define REFUSED(error, call) require((call), (error), #call, __LINE__)
-
-static void require(CUresult got, CUresult expected, const char *call, int line) {
-    if (got != expected) {
-        fprintf(stderr, "line %d: %s returned %d, expected %d\n", line, call, (int)got, (int)expected);
-        exit(1);
-    }
-}
-
-static void *symbol(void *library, const char *name) {
-    void *address = dlsym(library, name);
-    if (!address) {
-        fprintf(stderr, "libcuda.so.1 has no %s\n", name);
-        exit(1);
-    }
-    return address;
-}
+#include "check.h"
 
 enum { BYTES = 3 << 20 };
 
@@ -36,7 +9,6 @@ int main(void) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-#define LOAD(name) __typeof__(name) *name##_ = (__typeof__(name) *)symbol(library, SYMBOL(name))
     LOAD(cuInit);
     LOAD(cuDeviceGetCount);
     LOAD(cuDevicePrimaryCtxRetain);

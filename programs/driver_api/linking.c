@@ -1,32 +1,6 @@
 /* The linker of the driver API: a kernel in one PTX text calls a function that another one defines. Also what the runtime
  * library relies on in cuPointerGetAttributes: flags are stored as whole ints, and what a pointer has not as zero. */
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cuda.h>
-
-#define STRING(x) #x
-#define SYMBOL(name) STRING(name)
-#define CHECK(call) require((call), CUDA_SUCCESS, #call, __LINE__)
-
-static void require(CUresult got, CUresult expected, const char *call, int line) {
-    if (got != expected) {
-        fprintf(stderr, "line %d: %s returned %d, expected %d\n", line, call, (int)got, (int)expected);
-        exit(1);
-    }
-}
-
-static void *symbol(void *library, const char *name) {
-    void *address = dlsym(library, name);
-    if (!address) {
-        fprintf(stderr, "libcuda.so.1 has no %s\n", name);
-        exit(1);
-    }
-    return address;
-}
+#include "check.h"
 
 #define HEAD ".version 6.0\n.target sm_50\n.address_size 64\n"
 
@@ -69,7 +43,6 @@ int main(void) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-#define LOAD(name) __typeof__(name) *name##_ = (__typeof__(name) *)symbol(library, SYMBOL(name))
     LOAD(cuInit);
     LOAD(cuDeviceGet);
     LOAD(cuDevicePrimaryCtxRetain);

@@ -1,33 +1,7 @@
 /* The driver API alone, in C: a module from PTX text, a launch with packed parameters, a module variable, errors of a
  * text that does not parse. Linked against nothing: the driver's library is opened by name, as a program without a
  * CUDA toolkit does it. */
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cuda.h>
-
-#define STRING(x) #x
-#define SYMBOL(name) STRING(name)
-#define CHECK(call) require((call), CUDA_SUCCESS, #call, __LINE__)
-
-static void require(CUresult got, CUresult expected, const char *call, int line) {
-    if (got != expected) {
-        fprintf(stderr, "line %d: %s returned %d, expected %d\n", line, call, (int)got, (int)expected);
-        exit(1);
-    }
-}
-
-static void *symbol(void *library, const char *name) {
-    void *address = dlsym(library, name);
-    if (!address) {
-        fprintf(stderr, "libcuda.so.1 has no %s\n", name);
-        exit(1);
-    }
-    return address;
-}
+#include "check.h"
 
 /* out[i] = a * in[i] + bias, written by hand for ISA 6.0 so that every driver of this century takes it. */
 static const char ptx[] = ".version 6.0\n"
@@ -69,7 +43,6 @@ int main(void) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-#define LOAD(name) __typeof__(name) *name##_ = (__typeof__(name) *)symbol(library, SYMBOL(name))
     LOAD(cuInit);
     LOAD(cuDeviceGet);
     LOAD(cuDevicePrimaryCtxRetain);

@@ -1,34 +1,8 @@
 /* Virtual memory management: memory of two pieces at addresses that follow each other is one range for kernels and copies; a descriptor gives the
  * same memory a second address; what is wrong is refused. */
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "check.h"
+
 #include <unistd.h>
-
-#include <cuda.h>
-
-#define STRING(x) #x
-#define SYMBOL(name) STRING(name)
-#define CHECK(call) require((call), CUDA_SUCCESS, #call, __LINE__)
-#define REFUSED(error, call) require((call), (error), #call, __LINE__)
-
-static void require(CUresult got, CUresult expected, const char *call, int line) {
-    if (got != expected) {
-        fprintf(stderr, "line %d: %s returned %d, expected %d\n", line, call, (int)got, (int)expected);
-        exit(1);
-    }
-}
-
-static void *symbol(void *library, const char *name) {
-    void *address = dlsym(library, name);
-    if (!address) {
-        fprintf(stderr, "libcuda.so.1 has no %s\n", name);
-        exit(1);
-    }
-    return address;
-}
 
 /* words[i] = 3 i + seed, for i < count */
 static const char code[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
@@ -60,7 +34,6 @@ int main(void) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-#define LOAD(name) __typeof__(name) *name##_ = (__typeof__(name) *)symbol(library, SYMBOL(name))
     LOAD(cuInit);
     LOAD(cuDeviceGet);
     LOAD(cuDeviceGetAttribute);

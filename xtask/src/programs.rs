@@ -144,7 +144,8 @@ impl Builder<'_> {
     fn driver_api(&self, source: &Path, dist: &Dist) -> Result<()> {
         let name = stem(source)?;
         let text = read(source)?;
-        let inputs = format!("{}\n{text}", self.toolchain.include().display());
+        let header = read(&self.paths.root.join("programs/driver_api/check.h"))?;
+        let inputs = format!("{}\n{text}\n{header}", self.toolchain.include().display());
         let stamp = self.out.join("stamps").join(format!("{name}.c"));
         if fs::read_to_string(&stamp).is_ok_and(|built| built == inputs) {
             return Ok(());

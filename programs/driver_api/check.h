@@ -1,0 +1,38 @@
+/* What the driver-API programs need: the driver's functions by name, and calls that must succeed. The library is opened, not
+ * linked, as a program without a CUDA toolkit does it. */
+#pragma once
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda.h>
+
+#define STRING(x) #x
+#define SYMBOL(name) STRING(name)
+
+/* Declares NAME_, the function NAME of a library, in the version that cuda.h gives it. */
+#define LOAD(name) __typeof__(name) *name##_ = (__typeof__(name) *)symbol(library, SYMBOL(name))
+
+/* Ends the program when a call does not return what is expected. */
+#define CHECK(call) require((call), CUDA_SUCCESS, #call, __LINE__)
+#define REFUSED(error, call) require((call), (error), #call, __LINE__)
+#define REQUIRE(condition) require((condition) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, #condition, __LINE__)
+
+static inline void require(CUresult got, CUresult expected, const char *call, int line) {
+    if (got != expected) {
+        fprintf(stderr, "line %d: %s returned %d, expected %d\n", line, call, (int)got, (int)expected);
+        exit(1);
+    }
+}
+
+static inline void *symbol(void *library, const char *name) {
+    void *address = dlsym(library, name);
+    if (!address) {
+        fprintf(stderr, "libcuda.so.1 has no %s\n", name);
+        exit(1);
+    }
+    return address;
+}
