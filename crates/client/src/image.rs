@@ -35,7 +35,18 @@ pub(crate) unsafe fn code_at(image: *const c_void, target: Target) -> Result<Cod
     }
     // SAFETY: the caller's promise.
     let image = unsafe { Image::from_pointer(image) }.map_err(|error| refused(&error))?;
-    choose(&image, target)
+    choose_to_load(&image, target)
+}
+
+/// The code to load: as [`choose`], but text keeps the options that nvcc gave the driver's compiler (`-fmad=false`) where one will
+/// read them.
+fn choose_to_load(image: &Image<'_>, target: Target) -> Result<Code<'static>> {
+    let code = choose(image, target)?;
+    if target.accepts == Accepts::PtxOnly {
+        return Ok(code);
+    }
+    let with_options = image.text_with_options(target).map_err(|error| refused(&error))?;
+    Ok(with_options.unwrap_or(code))
 }
 
 /// The code for a device: one entry; or, of a program whose device code was compiled apart (`nvcc -rdc=true`) and that has only PTX for this device,
@@ -57,8 +68,14 @@ fn choose(image: &Image<'_>, target: Target) -> Result<Code<'static>> {
     Ok(Code::Ptx(texts.join(LINKED_TEXTS.as_bytes()).into()))
 }
 
-/// The code in a file's contents.
+/// The code to load in a file's contents.
 pub(crate) fn code_in(bytes: &[u8], target: Target) -> Result<Code<'static>> {
+    let image = Image::parse(bytes).map_err(|error| refused(&error))?;
+    choose_to_load(&image, target)
+}
+
+/// The code in an input of the linker.
+pub(crate) fn code_to_link(bytes: &[u8], target: Target) -> Result<Code<'static>> {
     let image = Image::parse(bytes).map_err(|error| refused(&error))?;
     choose(&image, target)
 }

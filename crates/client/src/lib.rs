@@ -58,11 +58,36 @@ mod virtual_memory;
 mod visible;
 
 use cuda_abi::boundary::AbsentCalls;
-use cuda_abi::functions::Function;
+use cuda_abi::functions::{FUNCTIONS, Function};
+use cuda_abi::types::CUresult;
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
 static ABSENT_CALLS: AbsentCalls = AbsentCalls::new();
+
+/// Passes on what a call of an attached program answers. Programs and libraries often keep a failure to themselves: whoever
+/// asks for it (`OPENMPS_LOG=debug`) reads which call it was.
+#[inline(always)]
+fn answered(index: usize, result: CUresult) -> CUresult {
+    if result != CUresult::SUCCESS {
+        failed(index, result);
+    }
+    result
+}
+
+#[cold]
+#[inline(never)]
+fn failed(index: usize, result: CUresult) {
+    // Not ready is an answer, not a failure.
+    if result != CUresult::ERROR_NOT_READY
+        && let Some(Function { symbol, .. }) = FUNCTIONS.get(index)
+    {
+        debug!(
+            "{symbol} returns {}",
+            result.name().map_or("an unknown code".into(), |name| name.to_string_lossy())
+        );
+    }
+}
 
 /// Counts a call of a function that we do not have.
 fn absent(index: usize) {

@@ -1,7 +1,7 @@
 //! What the library says to its user: lines on standard error, only when `OPENMPS_LOG` asks for them.
 //!
-//! A driver library must stay silent by default: its host program owns standard error. `OPENMPS_LOG` is `error`, `warn` or
-//! `info`; each level includes the ones before it.
+//! A driver library must stay silent by default: its host program owns standard error. `OPENMPS_LOG` is `error`, `warn`,
+//! `info` or `debug`; each level includes the ones before it.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -16,6 +16,8 @@ pub(crate) enum Level {
     Warn,
     /// What was decided.
     Info,
+    /// Which calls fail.
+    Debug,
 }
 
 impl Level {
@@ -23,7 +25,8 @@ impl Level {
         match text.trim() {
             "error" => Some(Self::Error),
             "warn" => Some(Self::Warn),
-            "info" | "debug" | "trace" => Some(Self::Info),
+            "info" => Some(Self::Info),
+            "debug" | "trace" => Some(Self::Debug),
             _ => None,
         }
     }
@@ -33,6 +36,7 @@ impl Level {
             Self::Error => "error",
             Self::Warn => "warn",
             Self::Info => "info",
+            Self::Debug => "debug",
         }
     }
 }
@@ -62,6 +66,9 @@ macro_rules! warn { ($($text:tt)*) => { $crate::log::write($crate::log::Level::W
 /// Logs a decision.
 #[macro_export]
 macro_rules! info { ($($text:tt)*) => { $crate::log::write($crate::log::Level::Info, format_args!($($text)*)) }; }
+/// Logs a call that fails.
+#[macro_export]
+macro_rules! debug { ($($text:tt)*) => { $crate::log::write($crate::log::Level::Debug, format_args!($($text)*)) }; }
 
 #[cfg(test)]
 mod tests {

@@ -212,7 +212,8 @@ fn client(out: &mut String, classes: &Classes) -> Result<(), BuildError> {
         }
     });
     inner_module(out, "attached", |function, index| {
-        implementation(classes.route(function), function, index, "crate::entry")
+        let answer = implementation(classes.route(function), function, index, "crate::entry");
+        format!("crate::answered({index}, {{ {answer} }})")
     });
     inner_module(out, "absent", |function, index| {
         implementation(Route::Absent, function, index, "crate::entry")

@@ -4,7 +4,7 @@ use super::module::read_file;
 use super::{c_name, not_null};
 use crate::client::{Client, run};
 use crate::current;
-use crate::image::{code_in, target_of};
+use crate::image::{code_to_link, target_of};
 use crate::link_state::LinkState;
 use crate::session::Result;
 use core::ffi::{c_char, c_void};
@@ -32,7 +32,7 @@ pub(crate) unsafe fn cuLinkCreate_v2(
 
 fn add(client: &Client, state: &LinkState, bytes: &[u8]) -> Result {
     let device = client.device(current::context()?.device)?;
-    state.add(&code_in(bytes, target_of(device))?)
+    state.add(&code_to_link(bytes, target_of(device))?)
 }
 
 pub(crate) unsafe fn cuLinkAddData_v2(

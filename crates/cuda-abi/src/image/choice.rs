@@ -66,6 +66,14 @@ pub(super) fn choose<'a>(image: &Image<'a>, target: Target) -> Result<Code<'a>, 
     }
 }
 
+pub(super) fn text_with_options(
+    image: &Image<'_>,
+    target: Target,
+) -> Result<Option<Vec<u8>>, ImageError> {
+    let Image::Fatbin { fatbin, .. } = image else { return Ok(None) };
+    choose_entry(fatbin, target).map_or(Ok(None), Entry::with_options)
+}
+
 pub(super) fn relocatable_ptx<'a>(
     image: &Image<'a>,
     target: Target,

@@ -64,6 +64,8 @@ pub struct Entry<'a> {
     pub payload: &'a [u8],
     /// Size of the payload when decompressed.
     pub uncompressed_bytes: u64,
+    /// The header as it stands, options for the driver's compiler included.
+    header: &'a [u8],
 }
 
 /// The size in bytes of a whole fatbin, from its header.
@@ -150,8 +152,44 @@ impl<'a> Entry<'a> {
                 Compression::None => padded_bytes,
                 _ => u64_at(header, 56, "entry uncompressed size")?,
             },
+            header,
         };
         Ok((entry, header_bytes + padded_bytes))
+    }
+
+    /// Whether the entry has options for the driver's compiler, like nvcc's `-fmad=false`: a record of their place and size
+    /// in the header, at the offset that stands at byte 20.
+    fn has_options(&self) -> bool {
+        let place = u32_at(self.header, 20, "entry options").unwrap_or(0);
+        let size = u32_at(self.header, u64::from(place) + 4, "entry options").unwrap_or(0);
+        place != 0 && size != 0
+    }
+
+    /// A fatbin of this entry alone, uncompressed, if it is text with options: these would be lost with the text alone.
+    pub fn with_options(&self) -> Result<Option<Vec<u8>>, ImageError> {
+        if self.kind != EntryKind::Ptx || !self.has_options() {
+            return Ok(None);
+        }
+        let contents = self.contents()?;
+        // At least one NUL ends the text.
+        let padded_bytes = (contents.len() + 1).next_multiple_of(8);
+        let mut header = self.header.to_vec();
+        let mut set = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+        let flags = u64_at(self.header, 40, "entry flags")? & !(FLAG_LZ4 | FLAG_ZSTD);
+        set(8, &(padded_bytes as u64).to_le_bytes());
+        set(16, &0u32.to_le_bytes());
+        set(40, &flags.to_le_bytes());
+        set(56, &0u64.to_le_bytes());
+        let entry_bytes = header.len() + padded_bytes;
+        let mut out = Vec::with_capacity(HEADER_BYTES as usize + entry_bytes);
+        out.extend(MAGIC.to_le_bytes());
+        out.extend(1u16.to_le_bytes());
+        out.extend((HEADER_BYTES as u16).to_le_bytes());
+        out.extend((entry_bytes as u64).to_le_bytes());
+        out.extend(&header);
+        out.extend(&*contents);
+        out.resize(HEADER_BYTES as usize + entry_bytes, 0);
+        Ok(Some(out))
     }
 
     /// The payload, decompressed; text ends before its first NUL.

@@ -111,13 +111,15 @@ pub enum Code<'a> {
     Elf(Cow<'a, [u8]>),
     /// PTX text without terminating NUL.
     Ptx(Cow<'a, [u8]>),
+    /// PTX text with options for the driver's compiler, in a fatbin of its own; only [`Image::text_with_options`] gives it.
+    Fatbin(Cow<'a, [u8]>),
 }
 
 impl Code<'_> {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Code::Elf(bytes) | Code::Ptx(bytes) => bytes,
+            Code::Elf(bytes) | Code::Ptx(bytes) | Code::Fatbin(bytes) => bytes,
         }
     }
 
@@ -126,6 +128,7 @@ impl Code<'_> {
         match self {
             Code::Elf(bytes) => Code::Elf(Cow::Owned(bytes.into_owned())),
             Code::Ptx(bytes) => Code::Ptx(Cow::Owned(bytes.into_owned())),
+            Code::Fatbin(bytes) => Code::Fatbin(Cow::Owned(bytes.into_owned())),
         }
     }
 }
@@ -155,6 +158,12 @@ impl<'a> Image<'a> {
     /// The code for a device, decompressed.
     pub fn choose(&self, target: Target) -> Result<Code<'a>, ImageError> {
         choice::choose(self, target)
+    }
+
+    /// What to load in place of [`choose`](Self::choose)'s text, if options for the driver's compiler come with the text.
+    pub fn text_with_options(&self, target: Target) -> Result<Option<Code<'static>>, ImageError> {
+        let fatbin = choice::text_with_options(self, target)?;
+        Ok(fatbin.map(|bytes| Code::Fatbin(Cow::Owned(bytes))))
     }
 
     /// The PTX of each relocatable constituent that has some, for a device that links PTX itself.

@@ -9,17 +9,26 @@ pub(crate) struct EntrySpec {
     pub(crate) payload: Vec<u8>,
     /// Size when decompressed, 0 if stored as it is.
     pub(crate) uncompressed_bytes: u64,
+    /// For the driver's compiler.
+    pub(crate) options: &'static [u8],
 }
 
 pub(crate) fn plain(kind: u16, architecture: u32, payload: &[u8]) -> EntrySpec {
-    EntrySpec { kind, architecture, flags: 0x11, payload: payload.to_vec(), uncompressed_bytes: 0 }
+    EntrySpec {
+        kind,
+        architecture,
+        flags: 0x11,
+        payload: payload.to_vec(),
+        uncompressed_bytes: 0,
+        options: b"",
+    }
 }
 
 pub(crate) fn zstd(kind: u16, architecture: u32, contents: &[u8]) -> EntrySpec {
     let payload =
         ruzstd::encoding::compress_to_vec(contents, ruzstd::encoding::CompressionLevel::Fastest);
     let uncompressed_bytes = contents.len() as u64;
-    EntrySpec { kind, architecture, flags: 0x8011, payload, uncompressed_bytes }
+    EntrySpec { kind, architecture, flags: 0x8011, payload, uncompressed_bytes, options: b"" }
 }
 
 pub(crate) fn lz4(kind: u16, architecture: u32, contents: &[u8]) -> EntrySpec {
@@ -27,14 +36,17 @@ pub(crate) fn lz4(kind: u16, architecture: u32, contents: &[u8]) -> EntrySpec {
     let written = lz4_flex::block::compress_into(contents, &mut payload).unwrap();
     payload.truncate(written);
     let uncompressed_bytes = contents.len() as u64;
-    EntrySpec { kind, architecture, flags: 0x2011, payload, uncompressed_bytes }
+    EntrySpec { kind, architecture, flags: 0x2011, payload, uncompressed_bytes, options: b"" }
 }
 
 pub(crate) fn fatbin(entries: &[EntrySpec]) -> Vec<u8> {
     let mut body = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         // Header sizes vary in real files.
-        let header_bytes = 64 + 8 * (i as u32 % 3);
+        let header_bytes = match entry.options.len() {
+            0 => 64 + 8 * (i as u32 % 3),
+            length => (72 + length as u32).next_multiple_of(8),
+        };
         let padded_bytes = entry.payload.len().next_multiple_of(8);
         let compressed_bytes =
             if entry.uncompressed_bytes == 0 { 0 } else { entry.payload.len() as u32 };
@@ -44,12 +56,18 @@ pub(crate) fn fatbin(entries: &[EntrySpec]) -> Vec<u8> {
         body.extend(header_bytes.to_le_bytes());
         body.extend((padded_bytes as u64).to_le_bytes());
         body.extend(compressed_bytes.to_le_bytes());
-        body.extend([0; 8]);
+        body.extend(if entry.options.is_empty() { 0u32 } else { 64 }.to_le_bytes());
+        body.extend([0; 4]);
         body.extend(entry.architecture.to_le_bytes());
         body.extend([0; 8]);
         body.extend(entry.flags.to_le_bytes());
         body.extend([0; 8]);
         body.extend(entry.uncompressed_bytes.to_le_bytes());
+        if !entry.options.is_empty() {
+            body.extend(72u32.to_le_bytes());
+            body.extend((entry.options.len() as u32).to_le_bytes());
+            body.extend(entry.options);
+        }
         body.resize(start + header_bytes as usize, 0);
         body.extend(&entry.payload);
         body.resize(start + header_bytes as usize + padded_bytes, 0);

@@ -39,6 +39,26 @@ fn ptx_comes_out_of_every_compression_without_its_nul() {
 }
 
 #[test]
+fn options_for_the_compiler_stay_with_their_text() {
+    let device = target(9, 0, Accepts::MachineCode);
+    for entry in [plain(1, 75, &with_nul(PTX)), zstd(1, 75, PTX), lz4(1, 75, PTX)] {
+        let entry = EntrySpec { options: b" --fmad false ", ..entry };
+        let bytes = fatbin(&[plain(1, 120, b"newer"), entry]);
+        let code = Image::parse(&bytes).unwrap().text_with_options(device).unwrap().unwrap();
+        let Code::Fatbin(alone) = &code else { panic!("{code:?}") };
+        let text = |bytes: &[u8]| bytes.windows(13).any(|window| window == b"--fmad false ");
+        assert!(text(alone), "the options are lost");
+        let image = Image::parse(alone).unwrap();
+        let Image::Fatbin { fatbin, .. } = &image else { panic!("no fatbin") };
+        assert_eq!(fatbin.entries().len(), 1);
+        assert_eq!(fatbin.entries()[0].compression, Compression::None);
+        assert_eq!(image.choose(device).unwrap(), Code::Ptx(PTX.into()));
+    }
+    let plain_text = fatbin(&[zstd(1, 75, PTX)]);
+    assert_eq!(Image::parse(&plain_text).unwrap().text_with_options(device).unwrap(), None);
+}
+
+#[test]
 fn entries_tell_what_they_are() {
     let mut specific = plain(2, 90, b"cubin");
     specific.flags |= 0x100000;

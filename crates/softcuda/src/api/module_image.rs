@@ -70,7 +70,7 @@ impl PtxTexts {
         let text = |code: &Code<'_>| match code {
             Code::Ptx(bytes) => String::from_utf8(bytes.to_vec())
                 .map_err(|_| Refusal::new(CUresult::ERROR_INVALID_PTX, "ptx text is not UTF-8")),
-            Code::Elf(_) => Err(Refusal::new(
+            Code::Elf(_) | Code::Fatbin(_) => Err(Refusal::new(
                 CUresult::ERROR_NO_BINARY_FOR_GPU,
                 "machine code cannot be executed, only ptx",
             )),
