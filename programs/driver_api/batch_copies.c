@@ -69,6 +69,8 @@ int main(void) {
     CUdeviceptr there = memory[other] + (other ? 0 : BYTES);
     CHECK(cuMemcpyPeer_(there, contexts[other], memory[0], contexts[0], BYTES));
     CHECK(cuMemsetD8_(memory[0], 9, BYTES));
+    /* The stream does not wait for the default one. */
+    CHECK(cuCtxSynchronize_());
     CHECK(cuMemcpyPeerAsync_(memory[0], contexts[0], there, contexts[other], BYTES - 1000, stream));
     CHECK(cuStreamSynchronize_(stream));
     CHECK(cuMemcpyDtoH_(back, memory[0], BYTES));

@@ -7,7 +7,9 @@ use core::ffi::c_void;
 use cuda_abi::context_storage::ContextStorage;
 use cuda_abi::export_tables::{Driver, Tables};
 use cuda_abi::handshake::DeviceIdentity;
-use cuda_abi::types::{CUcontext, CUdevice, CUdevice_attribute, CUfunction, CUmodule, CUresult};
+use cuda_abi::types::{
+    CUcontext, CUdevice, CUdevice_attribute, CUfunction, CUmodule, CUresult, CUstream,
+};
 
 /// Stands for this library.
 pub(crate) struct Attached;
@@ -56,6 +58,15 @@ impl Driver for Attached {
 
     fn context_id(context: CUcontext) -> Result<u64, CUresult> {
         Ok(client::get()?.context(context.0)?.id)
+    }
+
+    fn stream_id(stream: CUstream) -> Result<u64, CUresult> {
+        let mut id = 0;
+        // SAFETY: a place of our own.
+        match unsafe { crate::entry::cuStreamGetId(stream, &mut id) } {
+            CUresult::SUCCESS => Ok(id),
+            error => Err(error),
+        }
     }
 
     unsafe fn load_module(image: *const c_void) -> Result<CUmodule, CUresult> {

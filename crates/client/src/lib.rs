@@ -66,26 +66,24 @@ include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 static ABSENT_CALLS: AbsentCalls = AbsentCalls::new();
 
 /// Passes on what a call of an attached program answers. Programs and libraries often keep a failure to themselves: whoever
-/// asks for it (`OPENMPS_LOG=debug`) reads which call it was.
+/// asks for it reads which call it was (`OPENMPS_LOG=debug`), or all calls (`OPENMPS_LOG=trace`).
 #[inline(always)]
 fn answered(index: usize, result: CUresult) -> CUresult {
-    if result != CUresult::SUCCESS {
-        failed(index, result);
+    if result != CUresult::SUCCESS || log::enabled(log::Level::Trace) {
+        tell(index, result);
     }
     result
 }
 
 #[cold]
 #[inline(never)]
-fn failed(index: usize, result: CUresult) {
-    // Not ready is an answer, not a failure.
-    if result != CUresult::ERROR_NOT_READY
-        && let Some(Function { symbol, .. }) = FUNCTIONS.get(index)
-    {
-        debug!(
-            "{symbol} returns {}",
-            result.name().map_or("an unknown code".into(), |name| name.to_string_lossy())
-        );
+fn tell(index: usize, result: CUresult) {
+    let Some(Function { symbol, .. }) = FUNCTIONS.get(index) else { return };
+    let name = result.name().map_or("an unknown code".into(), |name| name.to_string_lossy());
+    match result {
+        // Not ready is an answer, not a failure.
+        CUresult::SUCCESS | CUresult::ERROR_NOT_READY => trace!("{symbol} returns {name}"),
+        _ => debug!("{symbol} returns {name}"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the library says to its user: lines on standard error, only when `OPENMPS_LOG` asks for them.
 //!
 //! A driver library must stay silent by default: its host program owns standard error. `OPENMPS_LOG` is `error`, `warn`,
-//! `info` or `debug`; each level includes the ones before it.
+//! `info`, `debug` or `trace`; each level includes the ones before it.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -18,6 +18,8 @@ pub(crate) enum Level {
     Info,
     /// Which calls fail.
     Debug,
+    /// All calls.
+    Trace,
 }
 
 impl Level {
@@ -26,7 +28,8 @@ impl Level {
             "error" => Some(Self::Error),
             "warn" => Some(Self::Warn),
             "info" => Some(Self::Info),
-            "debug" | "trace" => Some(Self::Debug),
+            "debug" => Some(Self::Debug),
+            "trace" => Some(Self::Trace),
             _ => None,
         }
     }
@@ -37,6 +40,7 @@ impl Level {
             Self::Warn => "warn",
             Self::Info => "info",
             Self::Debug => "debug",
+            Self::Trace => "trace",
         }
     }
 }
@@ -69,6 +73,9 @@ macro_rules! info { ($($text:tt)*) => { $crate::log::write($crate::log::Level::I
 /// Logs a call that fails.
 #[macro_export]
 macro_rules! debug { ($($text:tt)*) => { $crate::log::write($crate::log::Level::Debug, format_args!($($text)*)) }; }
+/// Logs any call.
+#[macro_export]
+macro_rules! trace { ($($text:tt)*) => { $crate::log::write($crate::log::Level::Trace, format_args!($($text)*)) }; }
 
 #[cfg(test)]
 mod tests {

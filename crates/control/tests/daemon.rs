@@ -55,8 +55,18 @@ impl Daemon {
         self.command(line).output
     }
 
+    /// The program of clients where every user may run it; a checkout may lie in a directory of one user's.
+    fn program_of_clients(&self) -> PathBuf {
+        let program = self.directory.path().join("fake_client");
+        if !program.exists() {
+            // By another process: a file that a thread of this one writes cannot be run while another one forks.
+            assert!(Command::new("cp").arg(fake()).arg(&program).status().unwrap().success());
+        }
+        program
+    }
+
     fn client(&self, uid: u32) -> Client {
-        let mut command = Command::new(fake());
+        let mut command = Command::new(self.program_of_clients());
         command.arg("client").arg(self.directories().socket());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if uid != rustix::process::geteuid().as_raw() {

@@ -213,7 +213,10 @@ fn client(out: &mut String, classes: &Classes) -> Result<(), BuildError> {
     });
     inner_module(out, "attached", |function, index| {
         let answer = implementation(classes.route(function), function, index, "crate::entry");
-        format!("crate::answered({index}, {{ {answer} }})")
+        // Statements before the call make it a block.
+        let is_call = answer.starts_with("guard");
+        let answer = if is_call { answer } else { format!("{{ {answer} }}") };
+        format!("crate::answered({index}, {answer})")
     });
     inner_module(out, "absent", |function, index| {
         implementation(Route::Absent, function, index, "crate::entry")

@@ -15,7 +15,7 @@ use core::ptr;
 use crate::boundary::guard;
 use crate::context_storage::{ContextStorage, Destructor};
 use crate::handshake::{self, DeviceIdentity, Request};
-use crate::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUuuid};
+use crate::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUstream, CUuuid};
 
 /// What the tables need of a driver library. Calls may come before `cuInit` and on any thread.
 pub trait Driver: 'static {
@@ -36,6 +36,8 @@ pub trait Driver: 'static {
     fn current_context() -> CUcontext;
     /// What `cuCtxGetId` tells of a context.
     fn context_id(context: CUcontext) -> Result<u64, CUresult>;
+    /// What `cuStreamGetId` tells of a stream of the current context.
+    fn stream_id(stream: CUstream) -> Result<u64, CUresult>;
     /// Loads an image (fatbin wrapper, fatbin or other) into the current context.
     ///
     /// # Safety
@@ -105,7 +107,11 @@ impl Tables {
                 (2, check_context as *const c_void),
                 (3, succeed as *const c_void),
             ]),
-            tools_context: table([(4, tools_context_id::<D> as *const c_void)]),
+            tools_context: table([
+                (4, tools_context_id::<D> as *const c_void),
+                (39, tools_stream_id::<D> as *const c_void),
+                (51, tools_stream::<D> as *const c_void),
+            ]),
             tools_module: table([(7, tools_module_functions::<D> as *const c_void)]),
             unnamed_1734dc26: table([]),
             hook_flags: Lent(UnsafeCell::new([0; 1024])),
@@ -376,6 +382,37 @@ unsafe extern "C" fn check_context(
 unsafe extern "C" fn tools_context_id<D: Driver>(context: CUcontext, out: *mut u64) -> CUresult {
     // SAFETY: the caller's pointer.
     guard(|| unsafe { store(out, or_current::<D>(context).and_then(D::context_id)) })
+}
+
+/// The driver's own object of a stream. cuBLAS asks for it where it keeps its workspace by context and stream, and then only for
+/// the object's identity ([`tools_stream_id`]); so it is that, and never null.
+unsafe extern "C" fn tools_stream<D: Driver>(
+    context: CUcontext,
+    stream: CUstream,
+    out: *mut u64,
+    per_thread: u32,
+) -> CUresult {
+    let stream = if stream.is_null() && per_thread != 0 { CUstream::PER_THREAD } else { stream };
+    let object = || {
+        or_current::<D>(context)?;
+        D::stream_id(stream)?.checked_add(1).ok_or(CUresult::ERROR_INVALID_HANDLE)
+    };
+    // SAFETY: the caller's pointer.
+    guard(|| unsafe { store(out, object()) })
+}
+
+/// The identity of a stream's object.
+unsafe extern "C" fn tools_stream_id<D: Driver>(
+    context: CUcontext,
+    object: u64,
+    out: *mut u64,
+) -> CUresult {
+    let identity = || {
+        or_current::<D>(context)?;
+        object.checked_sub(1).ok_or(CUresult::ERROR_INVALID_VALUE)
+    };
+    // SAFETY: the caller's pointer.
+    guard(|| unsafe { store(out, identity()) })
 }
 
 /// Called for each function of a module.

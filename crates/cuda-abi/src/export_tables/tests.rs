@@ -40,6 +40,9 @@ impl Driver for Fake {
     fn context_id(context: CUcontext) -> Result<u64, CUresult> {
         Ok(context.0 as u64 + 1)
     }
+    fn stream_id(stream: CUstream) -> Result<u64, CUresult> {
+        if stream.is_null() { Ok(7) } else { Ok(stream.0 as u64) }
+    }
     unsafe fn load_module(image: *const c_void) -> Result<CUmodule, CUresult> {
         if image as usize == 0xdead {
             panic!("on purpose")
@@ -115,6 +118,38 @@ fn sizes_are_announced_and_no_slot_is_null() {
     let table = get(STORAGE_TABLE).unwrap();
     assert!((0..3).all(|index| word(table, index) != 0));
     assert_eq!(word(table, 3), 0);
+}
+
+#[test]
+fn a_streams_object_tells_its_identity() {
+    let table = get(TOOLS_CONTEXT).unwrap();
+    // SAFETY: the slots' types, as documented there.
+    let (object_of, identity_of) = unsafe {
+        (
+            core::mem::transmute::<
+                usize,
+                unsafe extern "C" fn(CUcontext, CUstream, *mut u64, u32) -> CUresult,
+            >(word(table, 51)),
+            core::mem::transmute::<usize, unsafe extern "C" fn(CUcontext, u64, *mut u64) -> CUresult>(
+                word(table, 39),
+            ),
+        )
+    };
+    let identity = |stream, per_thread| {
+        let (mut object, mut identity) = (0, 0);
+        // SAFETY: places of our own.
+        unsafe {
+            let context = CUcontext(0x100);
+            assert_eq!(object_of(context, stream, &mut object, per_thread), CUresult::SUCCESS);
+            assert_ne!(object, 0);
+            assert_eq!(identity_of(context, object, &mut identity), CUresult::SUCCESS);
+            assert_eq!(identity_of(context, 0, &mut 0), CUresult::ERROR_INVALID_VALUE);
+        }
+        identity
+    };
+    assert_eq!(identity(CUstream::NULL, 0), 7);
+    assert_eq!(identity(CUstream::NULL, 1), CUstream::PER_THREAD.0 as u64);
+    assert_eq!(identity(CUstream(0x500), 0), 0x500);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use cuda_abi::handshake::DeviceIdentity;
 use cuda_abi::lookup::{self, Answer as Found};
 use cuda_abi::types::{
     CUcontext, CUdevice, CUdriverProcAddressQueryResult, CUfunction, CUmodule, CUmoduleLoadingMode,
-    CUresult, CUuuid, cuuint64_t,
+    CUresult, CUstream, CUuuid, cuuint64_t,
 };
 
 use super::driver::{self, VERSION, driver};
@@ -162,6 +162,15 @@ impl ExportDriver for Softcuda {
 
     fn context_id(context: CUcontext) -> Result<u64, CUresult> {
         Ok(driver()?.context(context)?.id)
+    }
+
+    fn stream_id(stream: CUstream) -> Result<u64, CUresult> {
+        let mut id = 0;
+        // SAFETY: a place of our own.
+        match unsafe { super::cuStreamGetId(stream, &mut id) } {
+            CUresult::SUCCESS => Ok(id),
+            error => Err(error),
+        }
     }
 
     unsafe fn load_module(image: *const c_void) -> Result<CUmodule, CUresult> {
