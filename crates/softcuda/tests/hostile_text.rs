@@ -14,3 +14,20 @@ fn a_version_beyond_all_numbers_overflows_nothing() {
         }
     }
 }
+
+#[test]
+fn empty_braces_are_refused() {
+    for line in
+        ["mov.b64 %d1, {};", "mov.b64 {}, %d1;", "mov.b128 %q, {};", "ld.global.v2.b32 {}, [%d1];"]
+    {
+        let text = format!(
+            ".version 8.3\n.target sm_90\n.address_size 64\n.visible .entry k() {{
+            .reg .b64 %d<2>; .reg .b128 %q; {line} ret; }}"
+        );
+        let program = Program::load(&text, &LoadEnv::default());
+        assert!(
+            program.is_err() || program.is_ok_and(|program| program.kernel("k").is_err()),
+            "{line}"
+        );
+    }
+}

@@ -77,3 +77,12 @@ fn subnormal_operands_round_away_from_zero_in_half_precision() {
     assert_eq!(half("mov.b32 %r2, 0x80000123; cvt.rm.ftz.f16.f32 %h1, %r2;"), 0x8001);
     assert_eq!(half("mov.b32 %r2, 0x00000123; cvt.rn.ftz.f16.f32 %h1, %r2;"), 0);
 }
+
+#[test]
+fn roots_that_are_no_numbers_are_the_one_nan() {
+    for operand in ["0fBF800000", "0fFF800000", "0f7FC05A89", "0fFF812345"] {
+        let root = format!("mov.b32 %r2, {operand}; sqrt.rn.f32 %r1, %r2;");
+        assert_eq!(result("", &root).0, 0x7fff_ffff, "{operand}");
+    }
+    assert_eq!(result("", "mov.b32 %r2, 0x80000000; sqrt.rn.f32 %r1, %r2;").0, 0x8000_0000);
+}

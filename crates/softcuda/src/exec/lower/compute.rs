@@ -23,6 +23,10 @@ impl<'a> Lower<'a, '_> {
     ) -> Result<()> {
         let [d, a] = operands else { return Err("it needs two operands".to_owned()) };
         let ty = opcode.ty().ok_or("it needs a type")?;
+        let is_empty = |operand: &Operand<'a>| matches!(operand, Operand::Vector(parts) if self.range(*parts).is_empty());
+        if is_empty(d) || is_empty(a) {
+            return Err("there is nothing between the braces".to_owned());
+        }
         match (d, a) {
             (Operand::Vector(d), Operand::Vector(a)) => {
                 for (d, a) in self.range(*d).iter().zip(&self.range(*a)) {
@@ -79,9 +83,12 @@ impl<'a> Lower<'a, '_> {
     }
 
     fn unpack_register(&mut self, parts: &[Operand<'a>], reg: VReg, bits: u32) -> Result<()> {
-        let each = bits / parts.len().max(1) as u32;
+        let Some(first) = parts.first() else {
+            return Err("there is nothing between the braces".to_owned());
+        };
+        let each = bits / parts.len() as u32;
         if each == 64 {
-            let d = self.destination(&parts[0], Width::W64, false)?;
+            let d = self.destination(first, Width::W64, false)?;
             self.copy(d, reg);
             return Ok(());
         }
@@ -151,9 +158,12 @@ impl<'a> Lower<'a, '_> {
     }
 
     fn packed(&mut self, parts: &[Operand<'a>], bits: u32) -> Result<VReg> {
-        let each = bits / parts.len().max(1) as u32;
+        let Some(first) = parts.first() else {
+            return Err("there is nothing between the braces".to_owned());
+        };
+        let each = bits / parts.len() as u32;
         if each == 64 {
-            return self.source(&parts[0], Width::W64, Type::B64);
+            return self.source(first, Width::W64, Type::B64);
         }
         let ty = match each {
             32 => Type::B32,

@@ -12,5 +12,5 @@ op! {
     /// `rcp.rnd{.ftz}.type`
     unary Rcp<T: Float, R: Rounding, Z: Subnormals>(a: T) -> T { finish::<T, Z, Full>(T::ONE.div::<R>(Z::apply(a))) }
     /// `sqrt.rnd{.ftz}.type`
-    unary Sqrt<T: Float, R: Rounding, Z: Subnormals>(a: T) -> T { finish::<T, Z, Full>(Z::apply(a).sqrt::<R>()) }
+    unary Sqrt<T: Float, R: Rounding, Z: Subnormals>(a: T) -> T { Z::apply(Z::apply(a).sqrt::<R>()).canonical_root() }
 }
