@@ -111,7 +111,7 @@ fn base_archive(folder: &Path) -> Result<PathBuf> {
     if let Some(data) = &tool.data {
         make.env("DEBOOTSTRAP_DIR", data);
     }
-    make.args(["--variant=minbase", &release]).arg(&root).arg(mirror(&release));
+    make.args(["--variant=minbase", &release]).arg(&root).args(mirror(&release));
     run_quietly(&mut make).context("debootstrap failed, which needs the network")?;
     // Under another name first: an interrupted run leaves no half of an archive.
     let fresh = archive.with_extension("new");
@@ -164,15 +164,14 @@ fn release() -> Option<String> {
     }
 }
 
-/// Where this system gets its packages from.
-fn mirror(release: &str) -> String {
-    const USUAL: &str = "http://deb.debian.org/debian";
+/// Where this system gets its packages from, if apt says so; debootstrap knows the usual place.
+fn mirror(release: &str) -> Option<String> {
     let mut targets = Command::new("apt-get");
     targets.args(["indextargets", "--format", "$(CODENAME) $(REPO_URI)"]);
     let lines = run_quietly(&mut targets).map(|output| output.stdout).unwrap_or_default();
     let lines = String::from_utf8_lossy(&lines).into_owned();
     let here = lines.lines().find_map(|line| line.strip_prefix(&format!("{release} ")));
-    here.unwrap_or(USUAL).to_owned()
+    here.map(str::to_owned)
 }
 
 fn remove(directory: &Path) -> Result<()> {
