@@ -76,14 +76,25 @@ impl Arrays {
     }
 }
 
-/// What an array takes at most.
-fn estimated_bytes(wanted: &ArrayCreate) -> Option<u64> {
-    let channel_bytes = match CUarray_format(wanted.format) {
+/// What a row takes, at most where the format is not known here.
+fn row_bytes(width: u64, format: u32, channels: u32) -> Option<u64> {
+    let channel_bytes = match CUarray_format(format) {
         CUarray_format::UNSIGNED_INT8 | CUarray_format::SIGNED_INT8 => 1,
         CUarray_format::UNSIGNED_INT16 | CUarray_format::SIGNED_INT16 | CUarray_format::HALF => 2,
         _ => 4,
     };
-    let row = wanted.width.checked_mul(channel_bytes)?.checked_mul(wanted.channels.into())?;
+    width.checked_mul(channel_bytes)?.checked_mul(channels.into())
+}
+
+/// Up to where rows of a pitched texture reach: the last one may be shorter than the pitch.
+fn pitched_bytes(wanted: &TextureCreate) -> Option<u64> {
+    let before = wanted.pitch_bytes.checked_mul(wanted.height.checked_sub(1)?)?;
+    before.checked_add(row_bytes(wanted.width, wanted.format, wanted.channels)?)
+}
+
+/// What an array takes at most.
+fn estimated_bytes(wanted: &ArrayCreate) -> Option<u64> {
+    let row = row_bytes(wanted.width, wanted.format, wanted.channels)?;
     let slice = row.checked_next_multiple_of(512)?.checked_mul(wanted.height.max(1))?;
     let all = slice.checked_mul(wanted.depth.max(1))?.checked_next_multiple_of(UNIT_BYTES)?;
     // A quarter more for each dimension that is halved, all levels together.
@@ -273,10 +284,7 @@ impl State {
                 };
             }
             CUresourcetype::PITCH2D => {
-                // The last row may be shorter than the pitch, by how much the driver knows.
-                let rows = wanted.height.checked_sub(1).ok_or(INVALID)?;
-                let extent = wanted.pitch_bytes.checked_mul(rows).ok_or(INVALID)?;
-                self.check_range(wanted.address, extent.checked_add(wanted.width).ok_or(INVALID)?)?;
+                self.check_range(wanted.address, pitched_bytes(wanted).ok_or(INVALID)?)?;
                 resource.res.pitch2D = CUDA_RESOURCE_DESC_v1_res_pitch2D {
                     devPtr: wanted.address,
                     format: CUarray_format(wanted.format),
@@ -373,6 +381,23 @@ mod tests {
         assert_eq!(estimated_bytes(&ArrayCreate { height: 100, ..plain }), Some(10 * UNIT_BYTES));
         assert_eq!(estimated_bytes(&ArrayCreate { width: u64::MAX, ..plain }), None);
         assert_eq!(estimated_bytes(&ArrayCreate { height: u64::MAX / 2, ..plain }), None);
+    }
+
+    #[test]
+    fn a_pitched_texture_reaches_to_the_last_byte_of_its_last_row() {
+        let wanted = TextureCreate {
+            width: 100,
+            height: 3,
+            pitch_bytes: 2048,
+            format: CUarray_format::FLOAT.0,
+            channels: 4,
+            ..Default::default()
+        };
+        assert_eq!(pitched_bytes(&wanted), Some(2 * 2048 + 1600));
+        let bytes = TextureCreate { format: CUarray_format::UNSIGNED_INT8.0, ..wanted };
+        assert_eq!(pitched_bytes(&TextureCreate { channels: 1, ..bytes }), Some(2 * 2048 + 100));
+        assert_eq!(pitched_bytes(&TextureCreate { height: 0, ..wanted }), None);
+        assert_eq!(pitched_bytes(&TextureCreate { width: u64::MAX / 4, ..wanted }), None);
     }
 
     #[test]
