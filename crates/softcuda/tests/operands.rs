@@ -50,6 +50,28 @@ fn functions_return_registers_of_every_width() {
 }
 
 #[test]
+fn arguments_are_as_wide_as_register_parameters() {
+    let functions = "
+        .func (.reg .b64 %result) wide(.reg .b64 %a, .reg .b32 %b) {
+        .reg .b64 %c; cvt.u64.u32 %c, %b; shl.b64 %result, %a, 8; add.u64 %result, %result, %c; ret; }
+        .func (.reg .b32 %result) mixed(.reg .b16 %a, .reg .pred %b, .reg .f64 %c) {
+        .reg .b32 %d; cvt.u32.u16 %d, %a; selp.b32 %d, %d, 0, %b; cvt.rn.f32.f64 %result, %c; add.u32 %result, %result, %d; ret; }";
+    let wide = |arguments: &str| result(functions, &format!("call (%d1), wide, ({arguments});")).1;
+    assert_eq!(wide("5, 7"), 0x507);
+    assert_eq!(wide("0x123456789abcde, 7"), 0x1234_5678_9abc_de07);
+    assert_eq!(wide("-1, 9"), 0xffff_ffff_ffff_ff09);
+    assert_eq!(wide("%r2, 0x11"), 0x89ab_cdef_11, "a narrower register");
+    let mixed =
+        |arguments: &str| result(functions, &format!("call (%r1), mixed, ({arguments});")).0;
+    assert_eq!(mixed("3, 1, 1.5"), 0x3fc0_0003);
+    assert_eq!(mixed("%h2, 0, %d2"), (f64::from_bits(0x1234_5678_9abc_def0) as f32).to_bits());
+    let through_pointer = "mov.u64 %d1, wide;
+        proto: .callprototype (.reg .b64 _) _ (.reg .b64 _, .reg .b32 _);
+        call (%d1), %d1, (0x123456789abcde, 0x22), proto;";
+    assert_eq!(result(functions, through_pointer).1, 0x1234_5678_9abc_de22);
+}
+
+#[test]
 fn constants_that_slct_chooses_between_are_of_the_first_type() {
     assert_eq!(result("", "slct.b32.f32 %r1, -5, %r2, 0f3F800000;").0, -5i32 as u32);
     assert_eq!(

@@ -33,8 +33,15 @@ impl Buffer {
     }
 
     fn layout(len: usize) -> Layout {
-        // Lengths are bounded by the frame and shared-memory limits, far below the address space.
-        Layout::from_size_align(len, ALIGN_BYTES).unwrap_or(Layout::new::<u128>())
+        // Lengths are bounded by the limits of frames, shared and local memory, far below the address space.
+        match Layout::from_size_align(len, ALIGN_BYTES) {
+            Ok(layout) => layout,
+            Err(_) => handle_alloc_error(Layout::new::<u128>()),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     pub(super) fn start(&self) -> *mut u8 {

@@ -106,6 +106,10 @@ pub(super) fn prepare(source: &Source<'_>, entry: usize) -> Result<Kernel, Kerne
         Paths { edges: &edges, size: &size, known: HashMap::new(), recursive: indirect };
     let local_bytes = paths.longest(entry);
     let recursive = paths.recursive;
+    if u64::from(local_bytes) > lower::variables::LOCAL_LIMIT {
+        let reason = format!("its calls need {local_bytes} bytes of local memory per thread");
+        return Err(unsupported(0, reason));
+    }
     if shared.bytes > 1 << 20 {
         return Err(unsupported(0, format!("it needs {} bytes of shared memory", shared.bytes)));
     }

@@ -6,7 +6,7 @@ use super::fault::{Fault, FaultKind};
 use super::fill::FillContext;
 use super::interpret::{Company, Event, execute};
 use super::run::BlockRun;
-use super::warp::{Fragment, NO_FRAME, Wait};
+use super::warp::{CALLEE_LIMIT_BYTES, Fragment, NO_FRAME, Wait};
 use super::window;
 
 /// Backward branches after which a fragment lets others run: in code that looks like waiting, and in other code.
@@ -233,12 +233,14 @@ impl BlockRun {
         };
         let caller = &self.warps[w].frames[fragment.frame as usize];
         let local_end = caller.local_base + function.local_bytes + callee_code.local_bytes;
-        if caller.depth >= 24 + launch.stack_bytes / 16 || local_end > cx.local_bytes {
-            cx.raise(
-                FaultKind::StackOverflow,
-                lanes.trailing_zeros(),
-                "the call depth exceeds the stack",
-            );
+        let frames = self.warps[w].callee_bytes + callee_code.frame_bytes as usize;
+        let is_deep = caller.depth >= 24 + launch.stack_bytes / 16 || local_end > cx.local_bytes;
+        if is_deep || frames > CALLEE_LIMIT_BYTES {
+            let what = match is_deep {
+                true => "the call depth exceeds the stack",
+                false => "the calls have too many registers",
+            };
+            cx.raise(FaultKind::StackOverflow, lanes.trailing_zeros(), what);
             return self.fault(cx, w, fragment.frame, fragment.pc);
         }
         self.isolate(w, index, lanes);

@@ -19,6 +19,17 @@ pub(super) struct FunctionSource {
     /// Bytes of the text and the line where they start.
     pub(super) span: std::ops::Range<usize>,
     pub(super) line: u32,
+    /// Types of its parameters, if any of them is a register.
+    register_params: Box<[Type]>,
+}
+
+/// Types of parameters of which some are registers; empty when all travel by `.param` variables, which say themselves how wide
+/// they are.
+pub(super) fn register_params(params: &[Variable<'_>]) -> Box<[Type]> {
+    match params.iter().any(|param| param.space == Space::Reg) {
+        true => params.iter().map(|param| param.ty).collect(),
+        false => Box::default(),
+    }
 }
 
 /// What a name of one module means.
@@ -63,6 +74,7 @@ impl Symbols {
                     module: number,
                     span: function.span.clone(),
                     line: function.line,
+                    register_params: register_params(&function.params),
                 });
                 Meaning::Function(self.functions.len() - 1)
             } else {
@@ -304,6 +316,10 @@ impl Scope for ModuleScope<'_> {
             Meaning::Function(index) => ModuleSymbol::Function(*index),
             Meaning::External => ModuleSymbol::External,
         })
+    }
+
+    fn register_params(&self, function: usize) -> &[Type] {
+        self.symbols.functions.get(function).map_or(&[], |source| &source.register_params)
     }
 
     fn constants(&self) -> Vec<(u64, u64)> {

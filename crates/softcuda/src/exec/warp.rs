@@ -72,6 +72,8 @@ pub(super) struct Warp {
     pub(super) frames: Vec<FrameRecord>,
     free_records: Vec<u32>,
     free_memory: Vec<(usize, Buffer)>,
+    /// Bytes of the callee frames in use.
+    pub(super) callee_bytes: usize,
     /// The warp's local memory.
     pub(super) local: *mut u8,
     /// Phase of the cluster barrier that the warp arrived in.
@@ -81,8 +83,12 @@ pub(super) struct Warp {
 // SAFETY: the pointers lead into memory that the same block owns.
 unsafe impl Send for Warp {}
 
-/// Most bytes of idle callee frames kept per warp.
+/// Most idle callee frames kept per warp.
 const FREE_FRAMES: usize = 64;
+/// Largest of them, bytes.
+const FREE_FRAME_BYTES: usize = 1 << 20;
+/// Most bytes of the registers of a warp's calls: what deep recursion may take, in diverged threads, too.
+pub(super) const CALLEE_LIMIT_BYTES: usize = 64 << 20;
 
 impl Warp {
     /// A warp without threads; [`restart`](Self::restart) gives it some.
@@ -93,6 +99,7 @@ impl Warp {
             frames: Vec::new(),
             free_records: Vec::new(),
             free_memory: Vec::new(),
+            callee_bytes: 0,
             local: std::ptr::null_mut(),
             cluster_phase: 0,
         }
@@ -103,6 +110,7 @@ impl Warp {
         self.frames.clear();
         self.fragments.clear();
         self.free_records.clear();
+        self.callee_bytes = 0;
         self.frames.push(FrameRecord {
             function: entry,
             memory,
@@ -186,10 +194,11 @@ impl Warp {
             if record.refs > 0 {
                 return;
             }
-            if let Some(memory) = record.owned.take()
-                && self.free_memory.len() < FREE_FRAMES
-            {
-                self.free_memory.push((record.function, memory));
+            if let Some(memory) = record.owned.take() {
+                self.callee_bytes -= memory.len();
+                if self.free_memory.len() < FREE_FRAMES && memory.len() <= FREE_FRAME_BYTES {
+                    self.free_memory.push((record.function, memory));
+                }
             }
             self.free_records.push(frame);
             frame = record.parent;
@@ -216,6 +225,7 @@ impl Warp {
             Some(index) => (self.free_memory.swap_remove(index).1, Which::PerCall),
             None => (Buffer::zeroed(function.frame_bytes as usize), Which::All),
         };
+        self.callee_bytes += memory.len();
         let frame = Frame(memory.start());
         // SAFETY: the buffer has the function's frame size.
         unsafe { fill(function, frame, context, which) };

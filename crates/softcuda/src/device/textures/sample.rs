@@ -129,7 +129,8 @@ impl Texture {
         let (i, j) =
             ((view.scale(x, 0) - 0.5).floor() as i64, (view.scale(y, 1) - 0.5).floor() as i64);
         let mut found = [0; 4];
-        for (to, (i, j)) in found.iter_mut().zip([(i, j + 1), (i + 1, j + 1), (i + 1, j), (i, j)]) {
+        let (right, below) = (i.saturating_add(1), j.saturating_add(1));
+        for (to, (i, j)) in found.iter_mut().zip([(i, below), (right, below), (right, j), (i, j)]) {
             *to = view.texel([i, j, 0])?.words()[component.min(3) as usize];
         }
         Some(found)
@@ -244,7 +245,7 @@ impl View<'_> {
                 if axis < self.dimensions {
                     share *= if is_second { weight[axis] } else { 1.0 - weight[axis] };
                 }
-                first[axis] as i64 + i64::from(is_second)
+                (first[axis] as i64).saturating_add(i64::from(is_second))
             });
             if share == 0.0 {
                 continue;
@@ -430,6 +431,23 @@ mod tests {
         assert_eq!(red(&texture, &texels, float, TextureGeometry::D2), 1.5);
         let integer = TextureCoordinates::Integer([1, 1, 0]);
         assert_eq!(red(&texture, &texels, integer, TextureGeometry::D2), 3.0);
+    }
+
+    #[test]
+    fn coordinates_beyond_all_numbers_stay_inside() {
+        let texels = [4.0, 4.0, 4.0, 4.0];
+        let sampler = Sampler { filter: Filter::Linear, ..Sampler::default() };
+        let texture = texture(&texels, [2, 2, 1], sampler);
+        let accessible = Accessible::new(Precision::Mapping);
+        let start = texels.as_ptr() as u64;
+        accessible.add(start..start + 16);
+        let memory = accessible.enter();
+        for value in [1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            let at = TextureCoordinates::Float([value; 3]);
+            let geometry = TextureGeometry::D2;
+            assert!(texture.fetch(&memory, geometry, 0, at, TextureLevel::Base).is_some());
+            assert_eq!(texture.gather(&memory, 0, at, 0), Some([4f32.to_bits(); 4]));
+        }
     }
 
     #[test]

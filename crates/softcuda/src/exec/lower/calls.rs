@@ -2,6 +2,7 @@
 
 use super::names::Symbol;
 use super::opcode::Opcode;
+use super::variables::register_width;
 use super::{Lower, ModuleSymbol, Result};
 use crate::exec::code::Width;
 use crate::exec::ir::{Kind, VReg};
@@ -26,9 +27,18 @@ impl<'a> Lower<'a, '_> {
         };
         let Operand::Name(name) = *target else { return Err("callee is no name".to_owned()) };
         let callee = self.callee(name)?;
+        let types = match (&callee, rest.last()) {
+            (Callee::Function(index), _) => self.scope.register_params(*index).to_vec(),
+            (_, Some(Operand::Name(prototype))) => match self.symbol(prototype) {
+                Ok(Symbol::Prototype(types)) => types.to_vec(),
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        };
         let mut words = Vec::new();
-        for arg in &args {
-            words.extend(self.argument(arg)?);
+        for (index, arg) in args.iter().enumerate() {
+            let ty = types.get(index).copied().unwrap_or(Type::B32);
+            words.extend(self.argument(arg, ty)?);
         }
         let mut results = Vec::new();
         let mut joins = Vec::new();
@@ -88,15 +98,26 @@ impl<'a> Lower<'a, '_> {
         }
     }
 
-    fn argument(&mut self, arg: &Operand<'a>) -> Result<Vec<VReg>> {
+    /// The words of an argument for a parameter of type `ty`. A `.param` variable is as wide as it is; what else is passed
+    /// becomes as wide as the parameter.
+    fn argument(&mut self, arg: &Operand<'a>, ty: Type) -> Result<Vec<VReg>> {
         if let Operand::Name(name) = *arg
             && let Symbol::Words(words) = self.symbol(name)?
         {
             return Ok(words.words);
         }
+        let wide = register_width(ty) == Some(Width::W64);
         let reg = match *arg {
-            Operand::Name(name) => self.register(name)?,
-            _ => self.source(arg, Width::W32, Type::B32)?,
+            Operand::Name(name) => {
+                let reg = self.register(name)?;
+                match (wide, self.width(reg)) {
+                    (true, Width::W32) => self.convert(reg, Width::W64)?,
+                    _ => reg,
+                }
+            }
+            _ if ty == Type::Pred => self.source(arg, Width::Pred, ty)?,
+            _ if wide => self.source(arg, Width::W64, ty)?,
+            _ => self.source(arg, Width::W32, ty)?,
         };
         if self.width(reg) == Width::Pred {
             let word = self.ir.vreg(Width::W32);

@@ -50,6 +50,9 @@ impl<'a> Lower<'a, '_> {
             return Err("vector registers expected".to_owned());
         };
         for (&d, &a) in d.iter().zip(&a) {
+            if self.width(d) != self.width(a) {
+                return Err("vectors of different widths".to_owned());
+            }
             self.copy(d, a);
         }
         Ok(())

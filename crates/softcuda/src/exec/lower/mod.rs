@@ -22,7 +22,8 @@ use std::collections::HashMap;
 use super::code::{FillValue, OpFn, Special, Width};
 use super::ir::{GuardReg, Inst, Ir, Kind, VReg, VRegInfo};
 use super::simd::{Body, SimdLevel, pick, plain};
-use crate::ptx::{self, FunctionKind, Instruction, OperandRange, Statement};
+use super::symbols::register_params;
+use crate::ptx::{self, FunctionKind, Instruction, OperandRange, Statement, Type};
 use names::{Names, Symbol};
 use opcode::Opcode;
 
@@ -30,6 +31,9 @@ use opcode::Opcode;
 pub(super) trait Scope {
     /// The module-scope symbol `name`.
     fn symbol(&self, name: &str) -> Option<ModuleSymbol>;
+
+    /// Types of the parameters of a function of the program, if any of them is a register.
+    fn register_params(&self, function: usize) -> &[Type];
 
     /// Addresses and sizes in bytes of the program's `.const` variables.
     fn constants(&self) -> Vec<(u64, u64)>;
@@ -118,6 +122,7 @@ pub(super) fn lower(
         guard: None,
         after: Vec::new(),
         memory_slots: 0,
+        overflowed: false,
         carry: None,
         calls: Vec::new(),
         addresses: Vec::new(),
@@ -154,6 +159,8 @@ struct Lower<'a, 'e> {
     /// Widenings of results, to be emitted behind the instruction: (register, temporary, signed).
     after: Vec<(VReg, VReg, bool)>,
     memory_slots: u32,
+    /// Set when an instruction had more operands than a list can have.
+    overflowed: bool,
     /// The carry flag of `.cc` instructions.
     carry: Option<VReg>,
     calls: Vec<usize>,
@@ -172,6 +179,9 @@ impl<'a> Lower<'a, '_> {
         self.line = self.line.max(function.line);
         self.guard = None;
         self.emit_return();
+        if self.overflowed {
+            return Err(format!("an instruction has more than {} operands", u16::MAX));
+        }
         Ok(())
     }
 
@@ -192,8 +202,9 @@ impl<'a> Lower<'a, '_> {
                     self.names.define(name, Symbol::Targets(self.targets.len()));
                     self.targets.push(*range);
                 }
-                Statement::Prototype(name, _) => {
-                    self.names.define(name, Symbol::Prototype);
+                Statement::Prototype(name, prototype) => {
+                    let types = register_params(&prototype.params);
+                    self.names.define(name, Symbol::Prototype(types.into()));
                 }
                 _ => {}
             }
@@ -279,6 +290,8 @@ impl<'a> Lower<'a, '_> {
 
     /// Appends an instruction under the current guard.
     fn push(&mut self, run: OpFn, kind: Kind, dst: &[VReg], src: &[VReg], imm: i64, x: u32) {
+        let most = u16::MAX as usize;
+        self.overflowed |= dst.len() > most || src.len() > most;
         let first = self.ir.operands.len() as u32;
         self.ir.operands.extend_from_slice(dst);
         self.ir.operands.extend_from_slice(src);

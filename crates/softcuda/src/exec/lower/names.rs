@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
 
 use crate::exec::ir::{Label, VReg};
 use crate::ptx::Type;
@@ -55,8 +56,8 @@ pub(super) enum Symbol {
     Function(usize),
     /// A label list of `.branchtargets`, by the index of its operand range.
     Targets(usize),
-    /// A call prototype: sizes of the return values and parameters, bytes.
-    Prototype,
+    /// A call prototype: types of its parameters, if any of them is a register.
+    Prototype(Rc<[Type]>),
 }
 
 /// A `.param` variable as consecutive 32-bit words.

@@ -10,8 +10,8 @@ use crate::ptx::{self, Operand, Space, Statement, Type, Variable};
 
 /// Largest `.param` variable of a call, bytes.
 const PARAM_LIMIT: u64 = 1 << 16;
-/// Most local memory of one function, bytes.
-const LOCAL_LIMIT: u64 = 512 << 10;
+/// Most local memory of one function, and of a kernel with all that it calls, bytes.
+pub(in crate::exec) const LOCAL_LIMIT: u64 = 512 << 10;
 
 /// The register width of a type; `None` for 128 bits.
 pub(super) fn register_width(ty: Type) -> Option<Width> {

@@ -4,7 +4,7 @@ use super::address::{Generic, Space};
 use super::mbarrier::complete_bytes;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
-use crate::exec::fault::Access;
+use crate::exec::fault::{Access, FaultKind};
 use crate::exec::simd::Body;
 
 /// `cp.async [a], [b], x, c`: copies `c` bytes and fills up to `x` with zeros. `ins.imm` holds the two immediates
@@ -51,6 +51,11 @@ impl Body for CopyBulk {
                 let (to, from) = (*frame.at::<u64>(ins.a).add(at), *frame.at::<u64>(ins.b).add(at));
                 let size = u64::from(*frame.at::<u32>(ins.c).add(at));
                 let barrier = *frame.at::<u64>(cx.extra(ins.e, 3)).add(at);
+                if size % 16 != 0 {
+                    let what = format!("a bulk copy of {size} bytes, which are no multiple of 16");
+                    cx.raise(FaultKind::IllegalInstruction, lane, what);
+                    return Flow::Fault;
+                }
                 let mut done = 0;
                 while done < size {
                     let Some(source) =

@@ -22,6 +22,9 @@ struct Spec {
 /// Widest field or precision honoured.
 const FIELD_LIMIT: usize = 4096;
 
+/// Longest message of one call, bytes; what goes beyond is cut off.
+const MESSAGE_LIMIT: usize = 1 << 18;
+
 /// Formats one call's message; the count of arguments comes with it. `None`: a fault was recorded.
 pub(super) fn format_message(
     cx: &mut Context<'_>,
@@ -33,7 +36,9 @@ pub(super) fn format_message(
     let mut out = Vec::with_capacity(format.len() + 16);
     let mut reader = Reader { at: args, count: 0 };
     let mut rest = format;
-    while let Some((&byte, tail)) = rest.split_first() {
+    while let Some((&byte, tail)) = rest.split_first()
+        && out.len() < MESSAGE_LIMIT
+    {
         rest = tail;
         if byte != b'%' {
             out.push(byte);
