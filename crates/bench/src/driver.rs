@@ -27,11 +27,12 @@ pub enum DriverError {
     },
 }
 
-/// An open driver library with a context, a stream and the two kernels of the workloads.
+/// An open driver library with a context, a stream and a module with the two kernels of the workloads.
 pub struct Driver {
-    table: Box<DriverTable>,
-    stream: CUstream,
-    empty: CUfunction,
+    pub(crate) table: Box<DriverTable>,
+    pub(crate) stream: CUstream,
+    pub(crate) module: CUmodule,
+    pub(crate) empty: CUfunction,
     spin: CUfunction,
     _library: Library,
 }
@@ -42,13 +43,15 @@ const KERNELS: &CStr =
         Err(_) => panic!("the PTX text has an inner NUL"),
     };
 
+/// Makes a call of the driver's table; a failure names it.
 macro_rules! check {
-    ($self:expr, $call:ident($($argument:expr),*)) => {{
+    ($table:expr, $call:ident($($argument:expr),*)) => {{
         // SAFETY: handles come from this very driver; pointers are to live locals of the types that the driver's prototype names.
-        let code = unsafe { $self.$call($($argument),*) };
-        code.ok().map_err(|code| DriverError::Call { call: stringify!($call), code })
+        let code = unsafe { $table.$call($($argument),*) };
+        code.ok().map_err(|code| $crate::driver::DriverError::Call { call: stringify!($call), code })
     }};
 }
+pub(crate) use check;
 
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -83,7 +86,7 @@ impl Driver {
         check!(table, cuModuleGetFunction(&mut spin, module, c"spin".as_ptr()))?;
         const NON_BLOCKING: u32 = 1;
         check!(table, cuStreamCreate(&mut stream, NON_BLOCKING))?;
-        Ok(Self { table, stream, empty, spin, _library: library })
+        Ok(Self { table, stream, module, empty, spin, _library: library })
     }
 
     /// Launches `blocks` of `threads`, spinning `spin_cycles` each, or empty ones for 0.

@@ -20,11 +20,13 @@ pub enum Peer {
     Nvidia,
     /// This project.
     Openmps,
+    /// This project's client library where no daemon runs: every call goes on to the native driver.
+    Passthrough,
 }
 
 impl Peer {
     /// Every peer.
-    pub const ALL: [Self; 3] = [Self::None, Self::Nvidia, Self::Openmps];
+    pub const ALL: [Self; 4] = [Self::None, Self::Nvidia, Self::Openmps, Self::Passthrough];
 
     /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -32,6 +34,7 @@ impl Peer {
             Self::None => "none",
             Self::Nvidia => "nvidia",
             Self::Openmps => "openmps",
+            Self::Passthrough => "passthrough",
         }
     }
 
@@ -109,7 +112,7 @@ impl Running {
         let directory = tempfile::Builder::new().prefix("openmps-bench-").tempdir()?;
         let mut running = Self { peer, directory, daemon: None, places: places.clone() };
         match peer {
-            Peer::None => {}
+            Peer::None | Peer::Passthrough => {}
             Peer::Nvidia => {
                 // In the foreground, so that it ends with us; its socket appears when it listens.
                 running.spawn(NVIDIA_CONTROL, Command::new(NVIDIA_CONTROL).arg("-f"))?;
@@ -128,10 +131,14 @@ impl Running {
     /// A command whose environment leads to this peer, and the driver library that its program opens.
     pub fn client(&self, program: &Path) -> (Command, OsString) {
         let mut command = Command::new(program);
-        command.env("CUDA_MPS_PIPE_DIRECTORY", self.directory.path());
+        command
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.directory.path())
+            .env("OPENMPS_NATIVE_DRIVER", &self.places.native_driver);
         let driver = match self.peer {
             Peer::None | Peer::Nvidia => self.places.native_driver.clone(),
-            Peer::Openmps => self.places.client_library.clone().into_os_string(),
+            Peer::Openmps | Peer::Passthrough => {
+                self.places.client_library.clone().into_os_string()
+            }
         };
         (command, driver)
     }

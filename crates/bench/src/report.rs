@@ -16,8 +16,10 @@ pub struct Report {
     pub schema: u32,
     /// The native driver that was used.
     pub native_driver: String,
-    /// Medians over the repeats.
+    /// Medians over the repeats of workloads that launch.
     pub rows: Vec<Row>,
+    /// Medians over the repeats of the calls that are measured one by one.
+    pub calls: Vec<CallRow>,
     /// Every run.
     pub measurements: Vec<Measurement>,
 }
@@ -48,11 +50,33 @@ pub struct Cell {
     pub ratio_to_first: f64,
 }
 
+/// One call at one number of clients.
+#[derive(Debug, Serialize)]
+pub struct CallRow {
+    /// Which call.
+    pub call: String,
+    /// How many clients make it at once.
+    pub clients: usize,
+    /// In the plan's order.
+    pub cells: Vec<CallCell>,
+}
+
+/// The median of one peer in a row of calls.
+#[derive(Debug, Serialize)]
+pub struct CallCell {
+    /// Which peer.
+    pub peer: Peer,
+    /// Median of the repeats.
+    pub time_ns: f64,
+    /// This peer's time over the first peer's of the row: below 1 is faster.
+    pub ratio_to_first: f64,
+}
+
 impl Report {
     /// Summarises.
     pub fn new(plan: &Plan, measurements: Vec<Measurement>) -> Self {
         let mut rows = Vec::new();
-        for &workload in &plan.workloads {
+        for &workload in plan.workloads.iter().filter(|workload| workload.shape().is_some()) {
             for &clients in &plan.clients {
                 let mut cells: Vec<Cell> = Vec::new();
                 for &peer in &plan.peers {
@@ -82,23 +106,34 @@ impl Report {
             schema: SCHEMA_VERSION,
             native_driver: plan.places.native_driver.to_string_lossy().into_owned(),
             rows,
+            calls: call_rows(plan, &measurements),
             measurements,
         }
     }
 
-    /// A table in text.
+    /// The tables in text.
     pub fn table(&self) -> String {
         let mut text = String::new();
+        if !self.rows.is_empty() {
+            self.launches(&mut text);
+        }
+        if !self.calls.is_empty() {
+            self.calls(&mut text);
+        }
+        text
+    }
+
+    fn launches(&self, text: &mut String) {
         let _ = writeln!(
             text,
-            "{:<8} {:>7}  {:<8} {:>12} {:>10} {:>10} {:>8}",
+            "{:<8} {:>7}  {:<11} {:>12} {:>10} {:>10} {:>8}",
             "workload", "clients", "peer", "kernels/s", "p50 us", "p99 us", "ratio"
         );
         for row in &self.rows {
             for cell in &row.cells {
                 let _ = writeln!(
                     text,
-                    "{:<8} {:>7}  {:<8} {:>12.0} {:>10} {:>10} {:>8.2}",
+                    "{:<8} {:>7}  {:<11} {:>12.0} {:>10} {:>10} {:>8.2}",
                     row.workload.name(),
                     row.clients,
                     cell.peer.name(),
@@ -109,15 +144,49 @@ impl Report {
                 );
             }
         }
-        text
     }
+
+    fn calls(&self, text: &mut String) {
+        let _ = write!(text, "{:<45} {:>7}", "ns per call, and ratio to the first", "clients");
+        for cell in self.calls.first().map(|row| &row.cells).into_iter().flatten() {
+            let _ = write!(text, " {:>11} {:>6}", cell.peer.name(), "ratio");
+        }
+        text.push('\n');
+        for row in &self.calls {
+            let _ = write!(text, "{:<45} {:>7}", row.call, row.clients);
+            for cell in &row.cells {
+                let _ = write!(text, " {:>11.1} {:>6.2}", cell.time_ns, cell.ratio_to_first);
+            }
+            text.push('\n');
+        }
+    }
+}
+
+fn call_rows(plan: &Plan, measurements: &[Measurement]) -> Vec<CallRow> {
+    let mut rows = Vec::new();
+    for &clients in &plan.clients {
+        let of_clients = |m: &&Measurement| m.clients == clients && !m.calls.is_empty();
+        let Some(names) = measurements.iter().find(of_clients).map(|m| &m.calls) else { continue };
+        for (index, name) in names.iter().enumerate() {
+            let mut cells: Vec<CallCell> = Vec::new();
+            for &peer in &plan.peers {
+                let of_peer = measurements.iter().filter(of_clients).filter(|m| m.peer == peer);
+                let time_ns = median(of_peer.filter_map(|m| Some(m.calls.get(index)?.time_ns)));
+                let first_ns = cells.first().map_or(time_ns, |cell| cell.time_ns);
+                let ratio_to_first = time_ns / first_ns.max(f64::MIN_POSITIVE);
+                cells.push(CallCell { peer, time_ns, ratio_to_first });
+            }
+            rows.push(CallRow { call: name.call.clone(), clients, cells });
+        }
+    }
+    rows
 }
 
 fn microseconds(time_ns: u64) -> String {
     if time_ns == 0 { "-".to_owned() } else { format!("{:.1}", time_ns as f64 / 1e3) }
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

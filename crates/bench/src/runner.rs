@@ -1,6 +1,8 @@
 //! Runs clients together, peers in turn.
 
+use crate::calls::CallCost;
 use crate::peer::{Peer, PeerError, Places, Running};
+use crate::report::median;
 use crate::worker::Outcome;
 use crate::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -42,6 +44,8 @@ pub struct Measurement {
     pub iteration_p50_ns: u64,
     /// Worst over clients of each client's 99th percentile.
     pub iteration_p99_ns: u64,
+    /// Median over clients of what each call costs; empty for workloads that launch.
+    pub calls: Vec<CallCost>,
 }
 
 /// Why a run failed.
@@ -193,5 +197,16 @@ fn summarize(
             .map(|outcome| outcome.iteration_p99_ns)
             .max()
             .unwrap_or(0),
+        calls: median_calls(outcomes),
     }
+}
+
+/// Every client makes the same calls in the same order.
+fn median_calls(outcomes: &[Outcome]) -> Vec<CallCost> {
+    let Some(first) = outcomes.first() else { return Vec::new() };
+    let median_of = |index: usize| {
+        median(outcomes.iter().filter_map(|outcome| Some(outcome.calls.get(index)?.time_ns)))
+    };
+    let calls = first.calls.iter().enumerate();
+    calls.map(|(index, cost)| CallCost { time_ns: median_of(index), ..cost.clone() }).collect()
 }

@@ -3,8 +3,9 @@
 //! Makes ready, warms up, writes `ready` to standard output, waits for a line on standard input so that all clients start
 //! together, works for the given time, and writes one [`Outcome`] as JSON.
 
+use crate::calls::{self, CallCost};
 use crate::driver::{Driver, DriverError};
-use crate::workload::Workload;
+use crate::workload::{Shape, Workload};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -37,6 +38,8 @@ pub struct Outcome {
     pub iteration_p50_ns: u64,
     /// 99th percentile of the same.
     pub iteration_p99_ns: u64,
+    /// What each call costs; empty for workloads that launch.
+    pub calls: Vec<CallCost>,
 }
 
 /// Why a worker stopped.
@@ -67,9 +70,25 @@ pub fn run(task: &Task) -> Result<(), WorkerError> {
 }
 
 fn work(driver: &Driver, workload: Workload, duration_ms: u64) -> Result<Outcome, DriverError> {
+    if let Some(shape) = workload.shape() {
+        return launches(driver, shape, duration_ms);
+    }
+    let start_ns = now_ns();
+    let calls = calls::measure(driver, duration_ms)?;
+    Ok(Outcome {
+        start_ns,
+        end_ns: now_ns(),
+        kernels: 0,
+        iterations: 0,
+        iteration_p50_ns: 0,
+        iteration_p99_ns: 0,
+        calls,
+    })
+}
+
+fn launches(driver: &Driver, shape: Shape, duration_ms: u64) -> Result<Outcome, DriverError> {
     /// How many launches without a wait go by between two looks at the clock.
     const LAUNCHES_PER_LOOK: u64 = 64;
-    let shape = workload.shape();
     let start_ns = now_ns();
     let deadline_ns = start_ns + duration_ms * 1_000_000;
     let mut iterations = 0;
@@ -105,6 +124,7 @@ fn work(driver: &Driver, workload: Workload, duration_ms: u64) -> Result<Outcome
         iterations,
         iteration_p50_ns: percentile(50),
         iteration_p99_ns: percentile(99),
+        calls: Vec::new(),
     })
 }
 

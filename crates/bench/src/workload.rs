@@ -14,6 +14,8 @@ pub enum Workload {
     Lat,
     /// 20 kernels of 16 blocks of 128 threads that spin 8,500 cycles, then a wait.
     Infer,
+    /// Calls that need no device, one kind after the other: see [`calls`](crate::calls).
+    Calls,
 }
 
 /// One kind of launch.
@@ -33,7 +35,7 @@ pub struct Shape {
 
 impl Workload {
     /// Every workload.
-    pub const ALL: [Self; 4] = [Self::Tiny, Self::Empty, Self::Lat, Self::Infer];
+    pub const ALL: [Self; 5] = [Self::Tiny, Self::Empty, Self::Lat, Self::Infer, Self::Calls];
 
     /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -42,6 +44,7 @@ impl Workload {
             Self::Empty => "empty",
             Self::Lat => "lat",
             Self::Infer => "infer",
+            Self::Calls => "calls",
         }
     }
 
@@ -50,9 +53,10 @@ impl Workload {
         Self::ALL.into_iter().find(|workload| workload.name() == name)
     }
 
-    /// Its launches.
-    pub fn shape(self) -> Shape {
-        match self {
+    /// Its launches, if it is made of launches.
+    pub fn shape(self) -> Option<Shape> {
+        let shape = match self {
+            Self::Calls => return None,
             Self::Tiny => Shape {
                 blocks: 8,
                 threads: 128,
@@ -81,6 +85,7 @@ impl Workload {
                 launches: 20,
                 iterations_per_wait: 1,
             },
-        }
+        };
+        Some(shape)
     }
 }

@@ -13,20 +13,21 @@ use clap::Args;
 
 use crate::installation::{self, DriverWish};
 
-/// Measure small kernels beside the other ways to share a device.
+/// Measure small kernels and driver calls beside the other ways to share a device.
 ///
-/// Every peer runs the same client program: `none` is the native driver alone, `nvidia` NVIDIA's MPS where it is installed, `openmps` this project.
-/// The peers take turns, and the whole is repeated; the table shows medians, and each peer's rate over the first peer's.
+/// Every peer runs the same client program: `none` is the native driver alone, `nvidia` NVIDIA's MPS where it is installed, `openmps` this project,
+/// `passthrough` its library where no daemon runs. The peers take turns, and the whole is repeated; the table shows medians, and each peer's rate
+/// over the first peer's. The workload `calls` launches nothing: it shows the nanoseconds of calls that need no device, and each peer's over the first's.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     /// What the clients do.
-    #[arg(long, value_delimiter = ',', default_value = "lat,empty", value_parser = workload, value_name = "tiny,empty,lat,infer")]
+    #[arg(long, value_delimiter = ',', default_value = "lat,empty", value_parser = workload, value_name = "tiny,empty,lat,infer,calls")]
     workload: Vec<Workload>,
     /// How many clients at once.
     #[arg(long, value_delimiter = ',', default_value = "1,4,8", value_name = "N,...")]
     clients: Vec<usize>,
-    /// Ways to share [default: all that are installed].
-    #[arg(long, value_delimiter = ',', value_parser = peer, value_name = "none,nvidia,openmps")]
+    /// Ways to share [default: none, nvidia where it is installed, openmps].
+    #[arg(long, value_delimiter = ',', value_parser = peer, value_name = "none,nvidia,openmps,passthrough")]
     peers: Option<Vec<Peer>>,
     /// How often everything is measured.
     #[arg(long, default_value_t = 3)]
@@ -81,6 +82,7 @@ pub(crate) fn bench(options: Bench) -> anyhow::Result<ExitCode> {
         Some(peers) => peers,
         None => Peer::ALL
             .into_iter()
+            .filter(|&peer| peer != Peer::Passthrough)
             .filter(|&peer| peer != Peer::Nvidia || (!software && nvidia_is_installed()))
             .collect(),
     };
@@ -97,14 +99,17 @@ pub(crate) fn bench(options: Bench) -> anyhow::Result<ExitCode> {
         duration_ms: options.duration_ms,
     };
     let measurements = runner::run(&plan, |measurement| {
-        eprintln!(
-            "{} {} clients={} repeat={} kernels/s={:.0}",
+        eprint!(
+            "{} {} clients={} repeat={}",
             measurement.peer.name(),
             measurement.workload.name(),
             measurement.clients,
             measurement.repeat + 1,
-            measurement.kernels_per_second
         );
+        match measurement.calls.len() {
+            0 => eprintln!(" kernels/s={:.0}", measurement.kernels_per_second),
+            calls => eprintln!(" {calls} calls"),
+        }
     })?;
     let report = Report::new(&plan, measurements);
     print!("{}", report.table());
@@ -129,9 +134,11 @@ pub(crate) fn worker(options: BenchWorker) -> anyhow::Result<ExitCode> {
 }
 
 fn workload(name: &str) -> Result<Workload, String> {
-    Workload::from_name(name).ok_or_else(|| "workloads are tiny, empty, lat and infer".to_owned())
+    Workload::from_name(name)
+        .ok_or_else(|| "workloads are tiny, empty, lat, infer and calls".to_owned())
 }
 
 fn peer(name: &str) -> Result<Peer, String> {
-    Peer::from_name(name).ok_or_else(|| "peers are none, nvidia and openmps".to_owned())
+    Peer::from_name(name)
+        .ok_or_else(|| "peers are none, nvidia, openmps and passthrough".to_owned())
 }
