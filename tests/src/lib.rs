@@ -10,6 +10,7 @@ pub mod daemon;
 pub mod installation;
 pub mod process;
 pub mod puppet;
+pub mod recording;
 pub mod sandbox;
 pub mod wait;
 

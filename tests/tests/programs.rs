@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::{Arguments, Trial};
 use openmps_tests::process::{self, Finished};
+use openmps_tests::recording::{self, Recording};
 use openmps_tests::{Daemon, Installation, Runtime, Sandbox};
 
 /// How CUDA C++ programs are linked with the runtime library; see `xtask/src/programs.rs`.
@@ -126,20 +127,23 @@ fn sources(installation: &Installation, directory: &str, extension: &str) -> Res
 /// The software GPU's driver alone.
 fn natively(program: &Program) -> Result<()> {
     let sandbox = Sandbox::new()?;
-    run(&sandbox, program, Runtime::Softcuda).map(drop)
+    let recording = Recording::start(recorded_as(program), program.kind)?;
+    run(&sandbox, program, Runtime::Softcuda, Some(&recording))?;
+    recording.keep()
 }
 
 /// The client library where no daemon runs: the program must not notice.
 fn without_daemon(program: &Program) -> Result<()> {
     let sandbox = Sandbox::new()?;
-    run(&sandbox, program, Runtime::OpenMps).map(drop)
+    run(&sandbox, program, Runtime::OpenMps, None).map(drop)
 }
 
 /// The client library and a server.
 fn under_openmps(program: &Program) -> Result<()> {
     let daemon = if program.name == FAULTS { Arc::new(start_daemon()?) } else { shared_daemon()? };
-    let native = run(daemon.sandbox(), program, Runtime::Softcuda)?;
-    let attached = run(daemon.sandbox(), program, Runtime::OpenMps)
+    let native = run(daemon.sandbox(), program, Runtime::Softcuda, None)?;
+    let recording = Recording::start(recorded_as(program), program.kind)?;
+    let attached = run(daemon.sandbox(), program, Runtime::OpenMps, Some(&recording))
         .with_context(|| daemon.sandbox().last_log_lines())?;
     ensure!(
         attached.stdout == native.stdout,
@@ -160,7 +164,17 @@ fn under_openmps(program: &Program) -> Result<()> {
             counted.kernels
         );
     }
-    Ok(())
+    recording.keep()
+}
+
+/// The name by which the table of proofs knows a program.
+fn recorded_as(program: &Program) -> String {
+    match program.kind {
+        SUITE => format!("{SUITE}/{}", program.name),
+        "driver-api" => format!("driver_api/{}", program.name),
+        "rust" => program.name.clone(),
+        _ => format!("cuda/{}", program.name),
+    }
 }
 
 /// How many kernels a program launches, where that is known.
@@ -172,9 +186,16 @@ fn launches(program: &Program, printed: &str) -> Result<Option<u64>> {
     Ok(Some(count.parse()?))
 }
 
-fn run(sandbox: &Sandbox, program: &Program, runtime: Runtime) -> Result<Finished> {
+fn run(
+    sandbox: &Sandbox,
+    program: &Program,
+    runtime: Runtime,
+    recording: Option<&Recording>,
+) -> Result<Finished> {
     let path = sandbox.installation.program(program.kind, &program.name);
-    let finished = process::run(&mut sandbox.command(path, runtime), LIMIT)?;
+    let mut command = sandbox.command(path, runtime);
+    command.envs(recording.map(Recording::variable));
+    let finished = process::run(&mut command, LIMIT)?;
     let printed = finished.success()?;
     let line = printed.lines().last().unwrap_or_default();
     if !line.starts_with(&format!("{}: ok checksum=", program.name)) {
@@ -201,5 +222,8 @@ fn shared_daemon() -> Result<Arc<Daemon>> {
 }
 
 fn start_daemon() -> Result<Daemon> {
-    Daemon::start(Sandbox::new()?)
+    let environment = recording::executor()?;
+    let environment: Vec<_> =
+        environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    Daemon::start_with(Sandbox::new()?, &environment)
 }

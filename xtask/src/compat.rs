@@ -1,4 +1,4 @@
-//! COMPATIBILITY.md, from the lists of functions of the two libraries.
+//! COMPATIBILITY.md, from the lists of functions of the two libraries and of their proofs.
 
 use std::fs;
 
@@ -7,6 +7,7 @@ use cuda_abi::classes::{Classes, Library};
 use cuda_abi::compat;
 
 use crate::paths::Paths;
+use crate::proofs;
 
 /// What to do with the text.
 pub(crate) enum Mode {
@@ -24,6 +25,7 @@ pub(crate) fn run(paths: &Paths, mode: Mode) -> Result<()> {
     let text = compat::markdown(
         &classes(Library::Client, "client")?,
         &classes(Library::Software, "softcuda")?,
+        &proofs::read(paths)?,
     );
     let path = paths.root.join("COMPATIBILITY.md");
     match mode {

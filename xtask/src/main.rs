@@ -13,6 +13,7 @@ mod dist;
 mod fuzz;
 mod paths;
 mod programs;
+mod proofs;
 mod ptx;
 mod suites;
 mod test;
@@ -55,6 +56,12 @@ enum Task {
     Programs,
     /// Execute every form of PTX instructions on the software GPU and write COVERAGE-PTX.md
     Coverage,
+    /// Compare the table of proofs with what the programs of the last `cargo xtask test` called
+    Proofs {
+        /// Write tests/proofs.tsv and COMPATIBILITY.md instead, and say what has no proof
+        #[arg(long)]
+        update: bool,
+    },
     /// Write COMPATIBILITY.md from the lists of functions of the client runtime and the software GPU
     Compat {
         /// Only check that the file is up to date
@@ -97,6 +104,8 @@ fn main() -> Result<()> {
             coverage::write(&paths)?;
             println!("COVERAGE-PTX.md is up to date");
         }
+        Task::Proofs { update: true } => proofs::update(&paths)?,
+        Task::Proofs { update: false } => proofs::check(&paths)?,
         Task::Compat { check } => {
             compat::run(&paths, if check { compat::Mode::Check } else { compat::Mode::Write })?;
             println!("COMPATIBILITY.md is up to date");

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use cuda_abi::record::VARIABLE;
 
 use crate::command;
 use crate::compat;
@@ -17,6 +18,7 @@ use crate::deb_chroot;
 use crate::dist::{self, Dist};
 use crate::paths::Paths;
 use crate::programs;
+use crate::proofs;
 use crate::ptx;
 use crate::suites::{self, Suites, Tier};
 
@@ -75,6 +77,9 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
             }
         }
     }
+    if options.filter.is_none() {
+        proofs::clear(paths)?;
+    }
     let other_steps =
         if options.filter.as_deref() == Some(SUITES) { Vec::new() } else { steps(options) };
     for step in other_steps {
@@ -128,6 +133,17 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
             }
         }
     }
+    if options.filter.is_none() {
+        announce(PROOFS);
+        match proofs::check(paths) {
+            Ok(()) => total.passed += 1,
+            Err(error) => {
+                println!("{error:#}");
+                failed_steps.push(PROOFS);
+                total.failed += 1;
+            }
+        }
+    }
     println!("\n{} s", start.elapsed().as_secs());
     if !failed_steps.is_empty() {
         println!("failed: {}", failed_steps.join(", "));
@@ -150,6 +166,7 @@ const BLACK_BOX: &str = "black-box tests";
 /// As a filter it means this step alone.
 const SUITES: &str = "suites";
 const GENERATED: &str = "generated files";
+const PROOFS: &str = "proofs of COMPATIBILITY.md";
 
 /// What is checked in although it is made from something else.
 fn generated_files(paths: &Paths) -> Result<()> {
@@ -225,6 +242,11 @@ fn cargo(paths: &Paths, step: &Step) -> Command {
     cargo.env("RUST_BACKTRACE", "0");
     // The software GPU's debug build has one instruction set unless told.
     cargo.env("OPENMPS_SOFT_LEVELS", "all");
+    let calls = match step.name {
+        BLACK_BOX => proofs::directory(paths),
+        _ => proofs::unit_tests_directory(paths),
+    };
+    cargo.env(VARIABLE, calls);
     cargo
 }
 

@@ -57,19 +57,28 @@ mod thread;
 mod virtual_memory;
 mod visible;
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use cuda_abi::boundary::AbsentCalls;
+use cuda_abi::classes::Library;
 use cuda_abi::functions::{FUNCTIONS, Function};
+use cuda_abi::record::Record;
 use cuda_abi::types::CUresult;
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
 static ABSENT_CALLS: AbsentCalls = AbsentCalls::new();
 
+static CALLS: Record = Record::new(Library::Client);
+
+/// Whether nobody asked for calls that succeed; false until that is known.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
 /// Passes on what a call of an attached program answers. Programs and libraries often keep a failure to themselves: whoever
 /// asks for it reads which call it was (`OPENMPS_LOG=debug`), or all calls (`OPENMPS_LOG=trace`).
 #[inline(always)]
 fn answered(index: usize, result: CUresult) -> CUresult {
-    if result != CUresult::SUCCESS || log::enabled(log::Level::Trace) {
+    // Relaxed: who reads an old value asks once more.
+    if result != CUresult::SUCCESS || !QUIET.load(Ordering::Relaxed) {
         tell(index, result);
     }
     result
@@ -84,6 +93,12 @@ fn tell(index: usize, result: CUresult) {
         // Not ready is an answer, not a failure.
         CUresult::SUCCESS | CUresult::ERROR_NOT_READY => trace!("{symbol} returns {name}"),
         _ => debug!("{symbol} returns {name}"),
+    }
+    // What is answered before the choice, or by the native driver, is no work of ours.
+    if result == CUresult::SUCCESS && matches!(choice::made(), Some(choice::Choice::Attached(_))) {
+        CALLS.success(index);
+        // Relaxed: the flag orders nothing.
+        QUIET.store(CALLS.is_off() && !log::enabled(log::Level::Trace), Ordering::Relaxed);
     }
 }
 

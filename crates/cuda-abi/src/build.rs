@@ -17,6 +17,8 @@
 //! - for each listed symbol a function of that name and prototype, `unsafe fn` or `fn`, returning
 //!   `CUresult`: `crate::api::<symbol>` in the software GPU, `crate::entry::<symbol>` in the client.
 //!   A panic in it becomes `CUDA_ERROR_UNKNOWN`.
+//! - `crate::answered(index: usize, result: CUresult) -> CUresult`, which passes on what the function at
+//!   a position of [`FUNCTIONS`] answers: see [`record`](crate::record).
 //! - `crate::absent(index: usize)`, called when a program calls a function that is not listed, with
 //!   its position in [`FUNCTIONS`]; the program gets `CUDA_ERROR_NOT_SUPPORTED`.
 //!   [`AbsentCalls`](crate::boundary::AbsentCalls) counts them.
@@ -178,9 +180,18 @@ const CLIENT_TAIL: &str = "
 
 fn software(out: &mut String, classes: &Classes) {
     for (index, function) in FUNCTIONS.iter().enumerate() {
-        let body = implementation(classes.route(function), function, index, "crate::api");
+        let body = answered(classes.route(function), function, index, "crate::api");
         exported(out, function, &body);
     }
+}
+
+/// The body that answers a call and tells the library what the answer is.
+fn answered(route: Route, function: &Function, index: usize, module: &str) -> String {
+    let answer = implementation(route, function, index, module);
+    // Statements before the call make it a block.
+    let is_call = answer.starts_with("guard");
+    let answer = if is_call { answer } else { format!("{{ {answer} }}") };
+    format!("crate::answered({index}, {answer})")
 }
 
 fn client(out: &mut String, classes: &Classes) -> Result<(), BuildError> {
@@ -206,17 +217,13 @@ fn client(out: &mut String, classes: &Classes) -> Result<(), BuildError> {
     }
     inner_module(out, "initial", |function, index| {
         if ALWAYS.contains(&function.symbol) {
-            implementation(classes.route(function), function, index, "crate::entry")
+            answered(classes.route(function), function, index, "crate::entry")
         } else {
             "CUresult::ERROR_NOT_INITIALIZED".to_owned()
         }
     });
     inner_module(out, "attached", |function, index| {
-        let answer = implementation(classes.route(function), function, index, "crate::entry");
-        // Statements before the call make it a block.
-        let is_call = answer.starts_with("guard");
-        let answer = if is_call { answer } else { format!("{{ {answer} }}") };
-        format!("crate::answered({index}, {answer})")
+        answered(classes.route(function), function, index, "crate::entry")
     });
     inner_module(out, "absent", |function, index| {
         implementation(Route::Absent, function, index, "crate::entry")

@@ -10,12 +10,25 @@ use std::path::{Path, PathBuf};
 use crate::functions::{self, DefaultStream, FUNCTIONS, Function};
 
 /// The two libraries that programs load as CUDA driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Library {
     /// The client runtime, `libcuda.so.1`.
     Client,
     /// The software GPU, `libsoftcuda.so`.
     Software,
+}
+
+impl Library {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Client, Self::Software];
+
+    /// The word for it in tables and file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Software => "softcuda",
+        }
+    }
 }
 
 /// How a library answers a function.

@@ -34,6 +34,8 @@ pub mod graph;
 pub mod handshake;
 pub mod image;
 pub mod lookup;
+pub mod proofs;
+pub mod record;
 mod result;
 pub mod table;
 

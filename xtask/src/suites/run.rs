@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use cuda_abi::record::VARIABLE;
 
 use super::daemon::Daemon;
 use super::install::Libraries;
@@ -15,6 +16,7 @@ use super::lists::{Module, Proof, Suite};
 use super::outcome::{Outcomes, parse};
 use crate::dist::Dist;
 use crate::paths::Paths;
+use crate::proofs;
 
 /// Every module of the lists takes less than a minute on an idle machine.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -58,7 +60,10 @@ pub(super) fn module(place: &Place<'_>, module: &Module, mode: Mode<'_>) -> Resu
     fs::write(&report, "")?;
     let output = File::create(&log)?;
     let mut command = command(place, module, mode);
+    let calls = calls_directory(place, module);
+    fs::create_dir_all(&calls)?;
     command
+        .env(VARIABLE, &calls)
         .env("OPENMPS_SUITE_REPORT", &report)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
@@ -77,6 +82,13 @@ pub(super) fn module(place: &Place<'_>, module: &Module, mode: Mode<'_>) -> Resu
         }
     }
     Ok(parse(&fs::read_to_string(&report)?))
+}
+
+/// Where a module's calls are recorded, for the table of proofs: `cupy/core_tests/test_scan`, `numba/cudapy.test_scan`.
+pub(super) fn calls_directory(place: &Place<'_>, module: &Module) -> PathBuf {
+    let name = module.name.trim_start_matches("tests/").trim_start_matches("cupy_tests/");
+    let name = name.trim_start_matches("numba.cuda.tests.").trim_end_matches(".py");
+    proofs::directory(place.paths).join(module.suite.name()).join(name)
 }
 
 fn command(place: &Place<'_>, module: &Module, mode: Mode<'_>) -> Command {
