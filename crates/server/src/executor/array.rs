@@ -2,7 +2,7 @@
 //!
 //! Arrays are the driver's, so the keeper does not count them: this module does, by an estimate that is not below what they take.
 
-use super::copy::extent_bytes;
+use super::copy::volume_bytes;
 use super::failure::{Failure, below};
 use super::state::State;
 use cuda_abi::types::*;
@@ -200,7 +200,7 @@ impl State {
         };
         let check_memory = |end: &ArrayEnd| {
             let slice = end.pitch_bytes.checked_mul(end.rows).ok_or(INVALID)?;
-            let extent = extent_bytes(width_bytes, height, depth, end.pitch_bytes, slice);
+            let extent = volume_bytes(width_bytes, height, depth, end.pitch_bytes, slice);
             self.check_range(end.address, extent.ok_or(INVALID)?)
         };
         if destination.array == NO_ARRAY {

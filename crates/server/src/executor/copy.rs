@@ -1,7 +1,7 @@
 //! Copies and fills, checked against what the client may address.
 
 use super::failure::Failure;
-use super::state::{Outcome, State};
+use super::state::{Awaited, Outcome, State};
 use cuda_abi::types::*;
 use link::wire::command::{Copy, Copy3d, CopyNow, Fill};
 
@@ -48,7 +48,7 @@ impl State {
             self.driver().cuMemcpyAsync(destination, source, size_bytes as usize, stream)
         })?;
         self.counters().count_copy(size_bytes);
-        Ok(Outcome::AwaitStream(stream))
+        Ok(Outcome::Await(Awaited::SideStream))
     }
 
     pub(super) fn copy_3d(&mut self, wanted: Copy3d) -> Result<(), Failure> {
@@ -120,7 +120,8 @@ impl State {
     }
 }
 
-/// Bytes from the first to the last that such a copy touches.
+/// Bytes from the first to the last that such a copy touches; `None` on overflow, and for rows that overlap: a driver may take such a pitch,
+/// as it does 0, for rows without gaps, and would reach further.
 pub(super) fn extent_bytes(
     width: u64,
     height: u64,
@@ -128,14 +129,32 @@ pub(super) fn extent_bytes(
     pitch: u64,
     slice: u64,
 ) -> Option<u64> {
+    if height > 1 && pitch < width {
+        return None;
+    }
     let rows = (height - 1).checked_mul(pitch)?;
     let slices = (depth - 1).checked_mul(slice)?;
     rows.checked_add(slices)?.checked_add(width)
 }
 
+/// As [`extent_bytes`], for a driver that is told of slices as well: they must not overlap either.
+pub(super) fn volume_bytes(
+    width: u64,
+    height: u64,
+    depth: u64,
+    pitch: u64,
+    slice: u64,
+) -> Option<u64> {
+    let whole_slice = pitch.max(width).checked_mul(height)?;
+    if depth > 1 && slice < whole_slice {
+        return None;
+    }
+    extent_bytes(width, height, depth, pitch, slice)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::extent_bytes;
+    use super::{extent_bytes, volume_bytes};
 
     #[test]
     fn extents_end_with_the_last_row_and_never_wrap() {
@@ -143,5 +162,16 @@ mod tests {
         assert_eq!(extent_bytes(10, 3, 2, 16, 100), Some(142));
         assert_eq!(extent_bytes(10, u64::MAX, 2, 16, 100), None);
         assert_eq!(extent_bytes(u64::MAX, 2, 1, 1, 0), None);
+    }
+
+    #[test]
+    fn what_a_driver_could_take_for_dense_is_refused() {
+        assert_eq!(extent_bytes(10, 3, 1, 0, 0), None, "no pitch");
+        assert_eq!(extent_bytes(10, 3, 1, 9, 0), None);
+        assert_eq!(extent_bytes(10, 1, 1, 0, 0), Some(10), "a pitch that nobody looks at");
+        assert_eq!(volume_bytes(10, 3, 2, 16, 48), Some(90));
+        assert_eq!(volume_bytes(10, 3, 2, 16, 47), None);
+        assert_eq!(volume_bytes(10, 1, 2, 0, 0), None);
+        assert_eq!(volume_bytes(10, u64::MAX, 2, 16, u64::MAX), None);
     }
 }

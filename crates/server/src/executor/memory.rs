@@ -129,9 +129,14 @@ impl Memory {
         self.completion_device_base + u64::from(slot) * 8
     }
 
-    /// Copies bytes out of a region; the client may be writing there.
-    pub(crate) fn read_region(&self, at: u64, size_bytes: u64) -> Result<Vec<u8>, Failure> {
-        if size_bytes == 0 || !self.readable.contain(at, size_bytes) {
+    /// Copies bytes out of a region, `limit_bytes` at most; the client may be writing there.
+    pub(crate) fn read_region(
+        &self,
+        at: u64,
+        size_bytes: u64,
+        limit_bytes: u64,
+    ) -> Result<Vec<u8>, Failure> {
+        if size_bytes == 0 || size_bytes > limit_bytes || !self.readable.contain(at, size_bytes) {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         }
         let length = size_bytes as usize;

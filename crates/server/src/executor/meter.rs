@@ -82,8 +82,8 @@ impl State {
                     let mut milliseconds = 0.0f32;
                     // SAFETY: live events of this session, both reached; the result is written.
                     let read = unsafe { driver.cuEventElapsedTime(&mut milliseconds, start, end) };
-                    if read.is_success() && milliseconds.is_finite() && milliseconds > 0.0 {
-                        let each = Duration::from_secs_f32(milliseconds / 1e3);
+                    let each = Duration::try_from_secs_f32(milliseconds / 1e3);
+                    if let (true, Ok(each)) = (read.is_success(), each) {
                         let all = each.saturating_mul(u32::try_from(launches).unwrap_or(u32::MAX));
                         self.counters().add_gpu_time(all);
                     }

@@ -10,8 +10,9 @@ use cuda_abi::image::Image;
 use cuda_abi::types::*;
 use link::wire::command::{
     CACHE_CONFIG, FunctionAttribute, FunctionAttributes, FunctionAttributesReply, FunctionGet,
-    FunctionGetReply, FunctionSetAttribute, GlobalGet, GlobalGetReply, MAX_FUNCTIONS, MAX_MODULES,
-    ModuleKernels, ModuleLoad, ModuleLoadReply, ModuleUnload, NamesReply, Parameter,
+    FunctionGetReply, FunctionSetAttribute, GlobalGet, GlobalGetReply, MAX_FUNCTIONS,
+    MAX_IMAGE_BYTES, MAX_MODULES, ModuleKernels, ModuleLoad, ModuleLoadReply, ModuleUnload,
+    NamesReply, Parameter,
 };
 use link::wire::layout::CALL_REPLY_BYTES;
 use std::collections::HashMap;
@@ -97,7 +98,7 @@ impl State {
                 "module {module} cannot be loaded: in use, or beyond {MAX_MODULES}"
             )));
         }
-        let mut image = self.memory.read_region(address, size_bytes)?;
+        let mut image = self.memory.read_region(address, size_bytes, MAX_IMAGE_BYTES)?;
         // PTX is text that ends with NUL; anything else is not longer than it says, which the check below sees to.
         image.resize(image.len() + 64, 0);
         check_image(&image[..size_bytes as usize])?;

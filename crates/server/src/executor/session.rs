@@ -6,11 +6,11 @@ use super::holding::Deferred;
 use super::memory::Memory;
 use super::module::Modules;
 use super::monitor::{Monitor, Waker};
-use super::state::{Outcome, State};
+use super::state::{Awaited, Outcome, State};
 use super::stream::Streams;
 use crate::executor_link::{FromExecutor, GrantOutcome, OpenSession};
 use crate::log::log_server;
-use cuda_abi::types::{CUresult, CUstream};
+use cuda_abi::types::CUresult;
 use link::call;
 use link::completion::CompletionWords;
 use link::ring::{Command, Consumer, RingError};
@@ -126,6 +126,11 @@ pub(crate) fn open(
         streams: AtomicU32::new(0),
         grants: sender,
     });
+    // Before anything is taken from the driver, which the thread gives back at its end.
+    let (give, take) = sync_channel::<Session>(1);
+    let thread = std::thread::Builder::new().name(format!("session {}", wanted.session));
+    let run = move || take.recv().map_or((), Session::run);
+    thread.spawn(run).map_err(|error| no_memory(&error))?;
     let memory = Memory::reserve(&shared.context, &wanted, &handle.words, own_socket, grants)?;
     let state = State {
         shared: Arc::clone(shared),
@@ -149,8 +154,7 @@ pub(crate) fn open(
     let consumer = Consumer::new(Arc::clone(&handle.memory));
     let session = Session { consumer, state, waker: monitor.waker(), awaited: Vec::new() };
     monitor.watch(Arc::clone(&handle));
-    let thread = std::thread::Builder::new().name(format!("session {}", wanted.session));
-    thread.spawn(move || session.run()).map_err(|error| no_memory(&error))?;
+    give.send(session).map_err(|error| no_memory(&error))?;
     Ok(Opened { handle, session_file, completion_file, socket: client_socket.into() })
 }
 
@@ -159,8 +163,8 @@ struct Session {
     consumer: Consumer,
     state: State,
     waker: Waker,
-    /// Calls that wait for a stream's end.
-    awaited: Vec<(u16, CUstream)>,
+    /// Calls that wait for work.
+    awaited: Vec<(u16, Awaited)>,
 }
 
 impl Session {
@@ -241,14 +245,14 @@ impl Session {
         let slot = header.call_slot;
         let status = match result {
             Ok(Outcome::Done) => CUresult::SUCCESS,
-            Ok(Outcome::AwaitStream(stream)) if slot != NO_CALL => {
+            Ok(Outcome::Await(awaited)) if slot != NO_CALL => {
                 if self.awaited.len() >= link::wire::layout::CALL_SLOTS {
                     return Err(StepError::Command("more calls wait than there are slots".into()));
                 }
-                self.awaited.push((slot, stream));
+                self.awaited.push((slot, awaited));
                 return Ok(());
             }
-            Ok(Outcome::AwaitStream(_)) => CUresult::SUCCESS,
+            Ok(Outcome::Await(_)) => CUresult::SUCCESS,
             Err(Failure::Cuda(code)) => code,
             Err(Failure::Protocol(message)) => return Err(StepError::Command(message)),
         };
@@ -305,9 +309,12 @@ impl Session {
 
     fn answer_awaited(&mut self) -> Result<(), String> {
         let (state, mut wrong) = (&self.state, Ok(()));
-        self.awaited.retain(|&(slot, stream)| {
-            // SAFETY: a stream of this session; its driver stream lives as long as the session.
-            let result = unsafe { state.driver().cuStreamQuery(stream) };
+        self.awaited.retain(|&(slot, awaited)| {
+            let result = match state.awaited_stream(awaited) {
+                // SAFETY: a live stream of this session: one that took the place of another waits for it.
+                Some(stream) => unsafe { state.driver().cuStreamQuery(stream) },
+                None => CUresult::ERROR_INVALID_HANDLE,
+            };
             if result == CUresult::ERROR_NOT_READY {
                 return true;
             }
@@ -324,9 +331,15 @@ impl Session {
 /// Whether a posted command that the driver refuses leaves everything after it as it was. A native program would have got the error from
 /// that very call and gone on. What makes an object or a signal does not fail alone: later commands, and waits, count on it.
 fn fails_alone(opcode: u16) -> bool {
-    [Opcode::Launch, Opcode::GraphLaunch, Opcode::GraphUpload]
-        .map(|alone| alone as u16)
-        .contains(&opcode)
+    [
+        Opcode::Launch,
+        Opcode::GraphLaunch,
+        Opcode::GraphUpload,
+        Opcode::GraphSet,
+        Opcode::GraphEnable,
+    ]
+    .map(|alone| alone as u16)
+    .contains(&opcode)
 }
 
 /// What ends a session.

@@ -28,8 +28,17 @@ use zerocopy::FromBytes;
 pub(crate) enum Outcome {
     /// Its answer can be given.
     Done,
-    /// The stream whose end the caller waits for: the answer comes then.
-    AwaitStream(CUstream),
+    /// The caller waits for work: the answer comes then.
+    Await(Awaited),
+}
+
+/// What a caller waits for. Never a driver's handle: another thread of the client may end the stream meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// All work of a stream of the client's.
+    Stream(u32),
+    /// Copies apart from the client's streams.
+    SideStream,
 }
 
 /// One session's objects.
@@ -77,6 +86,14 @@ impl State {
         self.streams.for_work(&self.shared.context, slot)
     }
 
+    /// The driver's stream that a caller waits for.
+    pub(super) fn awaited_stream(&self, awaited: Awaited) -> Option<CUstream> {
+        match awaited {
+            Awaited::Stream(slot) => self.streams.handle(slot),
+            Awaited::SideStream => self.side_stream,
+        }
+    }
+
     /// Makes the device write `value` to the stream's completion word after all its earlier work.
     pub(super) fn signal(&mut self, slot: u32, value: u64) -> Result<(), Failure> {
         let stream = self.streams.for_signal(&self.shared.context, slot, value)?;
@@ -93,6 +110,9 @@ impl State {
         let Some(opcode) = Opcode::from_number(number) else {
             return Err(Failure::Protocol(format!("opcode {number} does not exist")));
         };
+        if takes_memory_away(opcode) {
+            self.end_probing();
+        }
         match opcode {
             Opcode::Ping => Ok(()),
             Opcode::StreamCreate => {
@@ -108,7 +128,8 @@ impl State {
             }
             Opcode::StreamSynchronize => {
                 let slot = parse::<wire::StreamSynchronize>(command)?.0.stream;
-                return Ok(Outcome::AwaitStream(self.stream_for_work(slot)?));
+                self.stream_for_work(slot)?;
+                return Ok(Outcome::Await(Awaited::Stream(slot)));
             }
             Opcode::StreamWaitEvent => self.stream_wait_event(parse(command)?.0),
             Opcode::EventCreate => self.event_create(parse(command)?.0),
@@ -180,6 +201,19 @@ impl State {
         }?;
         Ok(Outcome::Done)
     }
+}
+
+/// Whether memory that a probe reads may be gone after such a command.
+fn takes_memory_away(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::Release
+            | Opcode::RegionUnmap
+            | Opcode::ModuleUnload
+            | Opcode::MemoryUnmap
+            | Opcode::MemorySetAccess
+            | Opcode::CloseMemory
+    )
 }
 
 fn parse<'a, T: FromBytes>(command: &Command<'a>) -> Result<(T, &'a [u8]), Failure> {

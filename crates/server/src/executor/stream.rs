@@ -195,6 +195,11 @@ impl Streams {
             .any(|(slot, stream)| stream.unsignalled || completed(slot) < stream.last_signal)
     }
 
+    /// The driver's stream of a slot, whether its stream is closed or not.
+    pub(crate) fn handle(&self, slot: u32) -> Option<CUstream> {
+        self.slots.get(slot as usize)?.as_ref().map(|stream| stream.handle)
+    }
+
     /// All driver streams, closed ones included.
     pub(crate) fn handles(&self) -> impl Iterator<Item = CUstream> {
         self.slots.iter().flatten().map(|stream| stream.handle)

@@ -52,7 +52,7 @@ impl State {
     fn wait_for_work(&self) {
         let (started, mut poll, mut complained) =
             (Instant::now(), Duration::from_micros(20), false);
-        for stream in self.streams.handles() {
+        for stream in self.streams.handles().chain(self.side_stream) {
             loop {
                 // SAFETY: a live stream of this session.
                 let result = unsafe { self.driver().cuStreamQuery(stream) };

@@ -14,9 +14,9 @@ use super::state::State;
 use cuda_abi::types::*;
 use link::wire::graph::{
     Description, DescriptionError, GraphCreate, GraphDestroy, GraphEnable, GraphLaunch, GraphSet,
-    GraphUpload, MAX_GRAPHS, MAX_NODES,
+    GraphUpload, MAX_DESCRIPTION_BYTES, MAX_GRAPHS, MAX_NODES,
 };
-use node::Node;
+use node::{Node, Work};
 use std::collections::HashMap;
 use std::ptr;
 
@@ -84,7 +84,7 @@ impl State {
                 "graph {number} cannot be made: in use, or beyond {MAX_GRAPHS}"
             )));
         }
-        let bytes = self.memory.read_region(address, size_bytes)?;
+        let bytes = self.memory.read_region(address, size_bytes, MAX_DESCRIPTION_BYTES)?;
         let description = Description::parse(&bytes)?;
         if self.graphs.nodes + description.nodes.len() > MAX_SESSION_NODES {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
@@ -129,11 +129,16 @@ impl State {
         self.check(unsafe {
             driver.cuGraphInstantiateWithFlags(&mut executable, graph.template, graph.flags.into())
         })?;
-        for node in graph.nodes.iter().filter(|node| !node.is_enabled) {
-            // SAFETY: live handles of this session.
-            self.check(unsafe { driver.cuGraphNodeSetEnabled(executable, node.handle, 0) })?;
+        let mut disabled = graph.nodes.iter().filter(|node| !node.is_enabled);
+        // SAFETY: live handles of this session.
+        let left_out = disabled.try_for_each(|node| unsafe {
+            self.check(driver.cuGraphNodeSetEnabled(executable, node.handle, 0))
+        });
+        if left_out.is_err() {
+            // SAFETY: just made, known to nobody.
+            let _ = unsafe { driver.cuGraphExecDestroy(executable) };
         }
-        Ok(executable)
+        left_out.map(|()| executable)
     }
 
     pub(super) fn graph_destroy(&mut self, wanted: GraphDestroy) -> Result<(), Failure> {
@@ -235,39 +240,53 @@ impl State {
         let node = self.graph(number)?.nodes.get(place);
         let node = node.ok_or_else(|| no_node(place))?;
         let (handle, kind, is_enabled) = (node.handle, node.kind, node.is_enabled);
+        let (mut node, work) = self.check_change(kind, &described)?;
+        (node.handle, node.is_enabled) = (handle, is_enabled);
+        if let Err(failure) = self.change_template(&node, &work) {
+            // As the driver left it: as it was.
+            node.release(self.driver());
+            return Err(failure);
+        }
         let mut graph = self.take_graph(number)?;
-        let changed = self.change_node(handle, kind, graph.executable, &described);
-        let mut old = None;
-        let changed = changed.and_then(|(mut changed, in_place)| {
-            changed.is_enabled = is_enabled;
-            old = Some(std::mem::replace(&mut graph.nodes[place], changed));
-            if !in_place {
-                let fresh = self.instantiate(&graph)?;
-                let stale = std::mem::replace(&mut graph.executable, fresh);
-                // SAFETY: a live handle of this session, which nothing names any more.
-                let _ = unsafe { self.driver().cuGraphExecDestroy(stale) };
-            }
-            Ok(())
-        });
+        let old = std::mem::replace(&mut graph.nodes[place], node);
+        let changed = self.change_executable(&mut graph, place, &work);
         match changed {
             Ok(()) => self.put_graph(number, graph),
             // Half changed, it could name what is gone.
             Err(_) => self.drop_graph(graph),
         }
-        if let Some(old) = old {
-            old.release(self.driver());
-        }
+        old.release(self.driver());
         changed
+    }
+
+    /// Brings an executable graph to what a node of its template does now: in place where that can be, else by a new one.
+    fn change_executable(
+        &self,
+        graph: &mut Graph,
+        place: usize,
+        work: &Work<'_>,
+    ) -> Result<(), Failure> {
+        let node = &graph.nodes[place];
+        self.set_attributes(node.handle, work)?;
+        if self.change_in_place(graph.executable, node, work) {
+            return Ok(());
+        }
+        let fresh = self.instantiate(graph)?;
+        let stale = std::mem::replace(&mut graph.executable, fresh);
+        // SAFETY: a live handle of this session, which nothing names any more.
+        let _ = unsafe { self.driver().cuGraphExecDestroy(stale) };
+        Ok(())
     }
 
     pub(super) fn graph_enable(&mut self, wanted: GraphEnable) -> Result<(), Failure> {
         let graph = self.graph(wanted.graph)?;
         let (executable, place) = (graph.executable, wanted.node as usize);
-        let node = graph.nodes.get_mut(place).ok_or_else(|| no_node(place))?;
-        node.is_enabled = wanted.enabled != 0;
-        let (handle, enabled) = (node.handle, wanted.enabled.min(1));
+        let handle = graph.nodes.get(place).ok_or_else(|| no_node(place))?.handle;
+        let enabled = wanted.enabled.min(1);
         // SAFETY: live handles of this session.
-        self.check(unsafe { self.driver().cuGraphNodeSetEnabled(executable, handle, enabled) })
+        self.check(unsafe { self.driver().cuGraphNodeSetEnabled(executable, handle, enabled) })?;
+        self.graph(wanted.graph)?.nodes[place].is_enabled = enabled != 0;
+        Ok(())
     }
 }
 

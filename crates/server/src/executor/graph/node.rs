@@ -1,6 +1,6 @@
 //! One node: checked as the command would be that it stands for, and made a node of the driver's.
 
-use super::super::copy::{TOO_LARGE, extent_bytes};
+use super::super::copy::{TOO_LARGE, extent_bytes, volume_bytes};
 use super::super::failure::Failure;
 use super::super::launch::split;
 use super::super::module::SharedLibrary;
@@ -65,7 +65,7 @@ impl Node {
 }
 
 /// What a node does, in the driver's terms.
-enum Work<'a> {
+pub(super) enum Work<'a> {
     Empty,
     Kernel {
         shape: Launch,
@@ -166,7 +166,7 @@ impl State {
         let pitch = |pitch: u64| if height == 1 && depth == 1 { width_bytes } else { pitch };
         let (to_pitch, from_pitch) =
             (pitch(wanted.destination_pitch_bytes), pitch(wanted.source_pitch_bytes));
-        let extent = |pitch, slice| extent_bytes(width_bytes, height, depth, pitch, slice);
+        let extent = |pitch, slice| volume_bytes(width_bytes, height, depth, pitch, slice);
         let to = extent(to_pitch, wanted.destination_slice_bytes).ok_or(TOO_LARGE)?;
         let from = extent(from_pitch, wanted.source_slice_bytes).ok_or(TOO_LARGE)?;
         self.touch(node, destination, to)?;
@@ -278,7 +278,7 @@ impl State {
         }
     }
 
-    fn set_attributes(&self, node: CUgraphNode, work: &Work<'_>) -> Result<(), Failure> {
+    pub(super) fn set_attributes(&self, node: CUgraphNode, work: &Work<'_>) -> Result<(), Failure> {
         let Work::Kernel { attributes, .. } = work else { return Ok(()) };
         for attribute in attributes {
             let driver = self.driver();
@@ -290,62 +290,81 @@ impl State {
         Ok(())
     }
 
-    /// Gives a node of a graph and, where that can be, of its executable graph other work of its kind. Says whether the latter was done.
-    pub(super) fn change_node(
+    /// Checks what a node of kind `kind` is to become; its handle is missing.
+    pub(super) fn check_change<'a>(
         &self,
-        handle: CUgraphNode,
         kind: Opcode,
-        executable: CUgraphExec,
-        described: &link::wire::graph::Node<'_>,
-    ) -> Result<(Node, bool), Failure> {
+        described: &link::wire::graph::Node<'a>,
+    ) -> Result<(Node, Work<'a>), Failure> {
         let is_copy = |opcode| matches!(opcode, Opcode::Copy | Opcode::Copy3d);
         if described.opcode != kind && !(is_copy(described.opcode) && is_copy(kind)) {
             return Err(Failure::Protocol("a graph's node cannot change its kind".into()));
         }
-        let (node, work) = self.check_node(described)?;
-        let node = Node { handle, ..node };
-        let context = self.context().handle();
-        let driver = self.driver();
+        self.check_node(described)
+    }
+
+    /// Gives a node of a template other work of its kind, but for attributes.
+    pub(super) fn change_template(&self, node: &Node, work: &Work<'_>) -> Result<(), Failure> {
+        let (driver, handle) = (self.driver(), node.handle);
         // SAFETY: live handles of this session and checked parameters, which the driver copies.
-        let (in_template, in_executable) = unsafe {
-            match &work {
-                Work::Empty => (CUresult::SUCCESS, CUresult::SUCCESS),
+        self.check(unsafe {
+            match work {
+                Work::Empty => CUresult::SUCCESS,
                 Work::Kernel { shape, function, parameters, .. } => {
                     with_kernel(shape, *function, parameters, |kernel| {
-                        let set = driver.cuGraphKernelNodeSetParams_v2(handle, kernel);
-                        (set, driver.cuGraphExecKernelNodeSetParams_v2(executable, handle, kernel))
+                        driver.cuGraphKernelNodeSetParams_v2(handle, kernel)
                     })
                 }
-                Work::Copy(copy) => (
-                    driver.cuGraphMemcpyNodeSetParams(handle, &**copy),
-                    driver.cuGraphExecMemcpyNodeSetParams(executable, handle, &**copy, context),
-                ),
-                Work::Fill(fill) => (
-                    driver.cuGraphMemsetNodeSetParams(handle, fill),
-                    driver.cuGraphExecMemsetNodeSetParams(executable, handle, fill, context),
-                ),
-                Work::Record(event) => (
-                    driver.cuGraphEventRecordNodeSetEvent(handle, *event),
-                    driver.cuGraphExecEventRecordNodeSetEvent(executable, handle, *event),
-                ),
-                Work::Wait(event) => (
-                    driver.cuGraphEventWaitNodeSetEvent(handle, *event),
-                    driver.cuGraphExecEventWaitNodeSetEvent(executable, handle, *event),
-                ),
+                Work::Copy(copy) => driver.cuGraphMemcpyNodeSetParams(handle, &**copy),
+                Work::Fill(fill) => driver.cuGraphMemsetNodeSetParams(handle, fill),
+                Work::Record(event) => driver.cuGraphEventRecordNodeSetEvent(handle, *event),
+                Work::Wait(event) => driver.cuGraphEventWaitNodeSetEvent(handle, *event),
+                Work::Write(write) => with_operation(write, self.context().handle(), |operation| {
+                    driver.cuGraphBatchMemOpNodeSetParams(handle, operation)
+                }),
+            }
+        })
+    }
+
+    /// The same for an executable graph; says whether that could be done.
+    pub(super) fn change_in_place(
+        &self,
+        executable: CUgraphExec,
+        node: &Node,
+        work: &Work<'_>,
+    ) -> bool {
+        if !node.attributes.is_empty() {
+            // Those of an executable graph's kernels cannot be changed.
+            return false;
+        }
+        let (driver, handle, context) = (self.driver(), node.handle, self.context().handle());
+        // SAFETY: live handles of this session and checked parameters, which the driver copies.
+        let changed = unsafe {
+            match work {
+                Work::Empty => CUresult::SUCCESS,
+                Work::Kernel { shape, function, parameters, .. } => {
+                    with_kernel(shape, *function, parameters, |kernel| {
+                        driver.cuGraphExecKernelNodeSetParams_v2(executable, handle, kernel)
+                    })
+                }
+                Work::Copy(copy) => {
+                    driver.cuGraphExecMemcpyNodeSetParams(executable, handle, &**copy, context)
+                }
+                Work::Fill(fill) => {
+                    driver.cuGraphExecMemsetNodeSetParams(executable, handle, fill, context)
+                }
+                Work::Record(event) => {
+                    driver.cuGraphExecEventRecordNodeSetEvent(executable, handle, *event)
+                }
+                Work::Wait(event) => {
+                    driver.cuGraphExecEventWaitNodeSetEvent(executable, handle, *event)
+                }
                 Work::Write(write) => with_operation(write, context, |operation| {
-                    let set = driver.cuGraphBatchMemOpNodeSetParams(handle, operation);
-                    (set, driver.cuGraphExecBatchMemOpNodeSetParams(executable, handle, operation))
+                    driver.cuGraphExecBatchMemOpNodeSetParams(executable, handle, operation)
                 }),
             }
         };
-        let changed = self.check(in_template).and_then(|()| self.set_attributes(handle, &work));
-        if let Err(failure) = changed {
-            node.release(driver);
-            return Err(failure);
-        }
-        // Attributes of an executable graph's kernels cannot be changed.
-        let in_place = in_executable.is_success() && node.attributes.is_empty();
-        Ok((node, in_place))
+        self.check(changed).is_ok()
     }
 }
 
