@@ -1,22 +1,24 @@
 //! Streams that wait for a value (`cuStreamWaitValue`): their later commands stay here until it is there; see [`crate::policy::holds`].
 //!
-//! A value in shared memory is looked at where it lies; one in device memory is copied out, again and again, on a stream for that purpose.
+//! A value in shared memory is looked at where it lies; one in device memory is copied out, again and again, by a [`Probe`].
 
 use super::failure::Failure;
 use super::memory::address;
+use super::probe::Probe;
 use super::state::State;
 use crate::policy::holds::{Arrival, Holds, Kind, Test, Value, Width};
-use cuda_abi::types::*;
+use crate::policy::questions::Place;
+use cuda_abi::types::CUresult;
 use link::ring::Command;
 use link::wire::command::{Header, NO_CALL, Opcode, StreamWriteValue};
-use std::ffi::c_void;
-use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::FromBytes;
 
 /// Commands that a session may have held, and their bytes; beyond it the ring fills up, and the client waits.
 const MAX_HELD: usize = 1 << 16;
 const MAX_HELD_BYTES: usize = 32 << 20;
+/// What they wait for, counted: a command behind the legacy stream waits for each blocking stream.
+const MAX_CONDITIONS: usize = 1 << 18;
 
 /// A command that is held.
 #[derive(Debug)]
@@ -30,21 +32,8 @@ pub(super) struct Deferred {
 pub(crate) struct Holding {
     holds: Holds<Deferred>,
     held_bytes: usize,
-    probe: Option<Probe>,
+    probe: Probe,
 }
-
-/// Reads values in device memory.
-#[derive(Debug)]
-struct Probe {
-    stream: CUstream,
-    /// A pinned word.
-    word: *mut c_void,
-    /// What is on its way into the word.
-    asked: Option<Value>,
-}
-
-// SAFETY: the word is pinned memory of the session, read by its thread alone.
-unsafe impl Send for Probe {}
 
 impl Holding {
     pub(super) fn is_empty(&self) -> bool {
@@ -53,7 +42,9 @@ impl Holding {
 
     /// Whether no more commands may be taken for now.
     pub(super) fn is_full(&self) -> bool {
-        self.held_bytes >= MAX_HELD_BYTES || self.holds.len() >= MAX_HELD
+        self.held_bytes >= MAX_HELD_BYTES
+            || self.holds.len() >= MAX_HELD
+            || self.holds.conditions() >= MAX_CONDITIONS
     }
 }
 
@@ -88,8 +79,8 @@ impl State {
         };
         let Some(opcode) = Opcode::from_number(command.header.opcode) else { return Ok(None) };
         let found = match opcode {
-            Opcode::StreamDestroy
-            | Opcode::Signal
+            Opcode::StreamDestroy => words(0).map(|slot| (slot, Kind::End)),
+            Opcode::Signal
             | Opcode::StreamSynchronize
             | Opcode::Copy
             | Opcode::Copy3d
@@ -132,16 +123,20 @@ impl State {
 
     /// A held command whose turn has come.
     pub(super) fn next_held(&mut self) -> Option<Deferred> {
-        let mut holds = std::mem::take(&mut self.holding.holds);
-        let next = holds.next(|value| self.is_met(value));
-        self.holding.holds = holds;
-        if let Some(next) = &next {
-            self.holding.held_bytes -= next.body.len();
+        self.holding.probe.end(&self.shared.context);
+        let Holding { mut holds, held_bytes, mut probe } = std::mem::take(&mut self.holding);
+        let next = holds.next(|value| self.is_met(value, &mut probe));
+        if next.is_none() {
+            let may_read = |(at, width): Place| self.check_range(at, width.bytes()).is_ok();
+            // What fails here shows in the session's next call.
+            let _ = probe.begin(&self.shared.context, may_read);
         }
+        let released_bytes = next.as_ref().map_or(0, |next| next.body.len());
+        self.holding = Holding { holds, held_bytes: held_bytes - released_bytes, probe };
         next
     }
 
-    fn is_met(&mut self, value: &Value) -> bool {
+    fn is_met(&self, value: &Value, probe: &mut Probe) -> bool {
         let Value { address, width, .. } = *value;
         if self.check_range(address, width.bytes()).is_err() {
             // It was freed: a program's mistake must not hold the stream for ever.
@@ -150,70 +145,19 @@ impl State {
         let read = if self.memory.is_shared(address, width.bytes()) {
             Some(read_shared(address, width))
         } else {
-            // What fails here shows in the session's next call.
-            self.probe(value).unwrap_or(None)
+            probe.ask(value)
         };
         read.is_some_and(|read| value.is_met_by(read))
     }
 
-    /// Asks for a value in device memory; gives what has come of the last question, if it was about the same.
-    fn probe(&mut self, value: &Value) -> Result<Option<u64>, Failure> {
-        let driver = self.driver();
-        let (stream, word, asked) = match &self.holding.probe {
-            Some(probe) => (probe.stream, probe.word, probe.asked),
-            None => {
-                let (mut stream, mut word) = (CUstream::NULL, ptr::null_mut());
-                const NON_BLOCKING: u32 = 1;
-                // SAFETY: both results are written.
-                self.check(unsafe {
-                    driver.cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, 0)
-                })?;
-                // SAFETY: as above.
-                self.check(unsafe { driver.cuMemHostAlloc(&mut word, 8, 0) })?;
-                self.holding.probe = Some(Probe { stream, word, asked: None });
-                (stream, word, None)
-            }
-        };
-        if let Some(asked) = asked {
-            // SAFETY: a live stream of this session.
-            match unsafe { driver.cuStreamQuery(stream) } {
-                CUresult::ERROR_NOT_READY => return Ok(None),
-                result => self.check(result)?,
-            }
-            self.set_asked(None);
-            if asked == *value {
-                // SAFETY: the word is there as long as the probe; the copy into it has ended.
-                return Ok(Some(unsafe { word.cast::<u64>().read_volatile() }));
-            }
-        }
-        let length = value.width.bytes() as usize;
-        // SAFETY: the value is this client's memory, the word is ours.
-        self.check(unsafe {
-            word.cast::<u64>().write_volatile(0);
-            driver.cuMemcpyAsync(word.addr() as u64, value.address, length, stream)
-        })?;
-        self.set_asked(Some(*value));
-        Ok(None)
-    }
-
-    fn set_asked(&mut self, asked: Option<Value>) {
-        if let Some(probe) = &mut self.holding.probe {
-            probe.asked = asked;
-        }
+    /// Before memory goes that a probe may be reading.
+    pub(super) fn end_probing(&mut self) {
+        self.holding.probe.settle(&self.shared.context);
     }
 
     /// Gives up what is held: its client is gone.
     pub(super) fn clear_holding(&mut self) {
-        let Holding { probe, .. } = std::mem::take(&mut self.holding);
-        if let Some(Probe { stream, word, .. }) = probe {
-            let driver = self.driver();
-            // SAFETY: the session's own; the stream's copies have ended once it is synchronised.
-            unsafe {
-                let _ = driver.cuStreamSynchronize(stream);
-                let _ = driver.cuStreamDestroy_v2(stream);
-                let _ = driver.cuMemFreeHost(word);
-            }
-        }
+        std::mem::take(&mut self.holding).probe.clear(&self.shared.context);
     }
 }
 

@@ -19,6 +19,7 @@ mod meter;
 mod module;
 mod monitor;
 mod printing;
+mod probe;
 mod query;
 mod session;
 mod sharing;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 const LEGACY: u32 = link::wire::command::LEGACY_STREAM;
 
 /// How wide a value is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Width {
     /// 4 bytes.
     Bits32,
@@ -108,6 +108,8 @@ pub enum Kind {
     Record(u32),
     /// Waits for this event's last record.
     WaitEvent(u32),
+    /// Ends the stream: what comes before it is the stream's own work alone, since its slot may have a new stream at once.
+    End,
 }
 
 /// A command of a stream.
@@ -153,11 +155,13 @@ pub struct Holds<C> {
     /// Where the last record of an event is held.
     records: HashMap<u32, (u32, u64)>,
     last_ticket: u64,
+    /// What all held commands wait for, counted.
+    conditions: usize,
 }
 
 impl<C> Default for Holds<C> {
     fn default() -> Self {
-        Self { queues: BTreeMap::new(), records: HashMap::new(), last_ticket: 0 }
+        Self { queues: BTreeMap::new(), records: HashMap::new(), last_ticket: 0, conditions: 0 }
     }
 }
 
@@ -172,6 +176,11 @@ impl<C> Holds<C> {
         self.queues.values().map(|queue| queue.held.len()).sum()
     }
 
+    /// How many conditions they wait for, those of all commands together.
+    pub fn conditions(&self) -> usize {
+        self.conditions
+    }
+
     /// Says whether a command may be done now; if not, keeps what `command` gives.
     pub fn admit(&mut self, arrival: &Arrival, command: impl FnOnce() -> C) -> bool {
         let Arrival { slot, ordered, kind } = *arrival;
@@ -183,9 +192,9 @@ impl<C> Holds<C> {
                     conditions.push(Condition::Behind { slot, ticket });
                 }
             }
-            Kind::Work | Kind::Record(_) => {}
+            Kind::Work | Kind::Record(_) | Kind::End => {}
         }
-        if ordered == Ordered::WithLegacy || slot == LEGACY {
+        if kind != Kind::End && (ordered == Ordered::WithLegacy || slot == LEGACY) {
             let related = self.queues.iter().filter(|(other, queue)| {
                 let is_legacy = |slot: u32| slot == LEGACY;
                 **other != slot
@@ -203,6 +212,7 @@ impl<C> Holds<C> {
             return true;
         }
         self.last_ticket += 1;
+        self.conditions += conditions.len();
         let ticket = self.last_ticket;
         if let Kind::Record(event) = kind {
             self.records.insert(event, (slot, ticket));
@@ -228,6 +238,7 @@ impl<C> Holds<C> {
         })?;
         let queue = self.queues.get_mut(&slot)?;
         let held = queue.held.pop_front()?;
+        self.conditions -= held.conditions.len();
         if queue.held.is_empty() {
             self.queues.remove(&slot);
         }
@@ -303,6 +314,28 @@ mod tests {
         let mut holds = Holds::default();
         assert!(!holds.admit(&alone(1, Kind::WaitValue(VALUE)), || 1));
         assert!(holds.admit(&arrival(LEGACY, Kind::Work), || 2), "a stream of its own");
+    }
+
+    #[test]
+    fn a_stream_ends_behind_its_own_work_alone() {
+        let mut holds = Holds::default();
+        assert!(!holds.admit(&arrival(LEGACY, Kind::WaitValue(VALUE)), || 1));
+        assert!(holds.admit(&arrival(1, Kind::End), || 2), "its slot is free for a new stream");
+        assert!(!holds.admit(&arrival(2, Kind::Work), || 3));
+        assert!(!holds.admit(&arrival(2, Kind::End), || 4));
+        assert_eq!(drain(&mut holds), [1, 3, 4]);
+    }
+
+    #[test]
+    fn conditions_are_counted_as_long_as_they_are_held() {
+        let mut holds = Holds::default();
+        for slot in 1..4 {
+            assert!(!holds.admit(&arrival(slot, Kind::WaitValue(VALUE)), || slot));
+        }
+        assert!(!holds.admit(&arrival(LEGACY, Kind::Work), || 4));
+        assert_eq!(holds.conditions(), 6);
+        drain(&mut holds);
+        assert_eq!(holds.conditions(), 0);
     }
 
     #[test]

@@ -195,6 +195,23 @@ impl Client {
         (status, reply)
     }
 
+    /// Posts a called command and `meanwhile` behind it; its status.
+    pub(crate) fn call_before(
+        &mut self,
+        opcode: Opcode,
+        body: &[u8],
+        meanwhile: &[(Opcode, &[u8])],
+    ) -> u32 {
+        let connection = &self.connection;
+        let mut alive = || !connection.is_closed();
+        let call = self.slots.claim().unwrap();
+        self.producer.post(opcode, call.slot(), 1, &[body], &mut alive).unwrap();
+        for (opcode, body) in meanwhile {
+            self.producer.post(*opcode, NO_CALL, 1, &[body], &mut alive).unwrap();
+        }
+        call.wait(&mut Spin::default(), &mut Vec::new(), &mut alive).unwrap()
+    }
+
     pub(crate) fn call<T: FromBytes>(
         &mut self,
         opcode: Opcode,

@@ -4,9 +4,11 @@
 //! This program is also the server and the executor: it starts itself.
 
 mod fake_client;
+mod graphs;
 mod promises;
 mod server_log;
 mod settings;
+mod waits;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -55,7 +57,7 @@ fn run(filters: &[String]) -> ExitCode {
 }
 
 fn tests() -> impl Iterator<Item = &'static Test> {
-    promises::ALL.iter().chain(settings::ALL)
+    promises::ALL.iter().chain(settings::ALL).chain(graphs::ALL).chain(waits::ALL)
 }
 
 /// The driver under the server.

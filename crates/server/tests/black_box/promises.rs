@@ -47,7 +47,7 @@ pub(crate) const ALL: &[super::Test] = &[
     ("a_draining_server_takes_no_one_and_ends", a_draining_server_takes_no_one_and_ends),
 ];
 
-fn parameters(data: u64, count: u32) -> Vec<u8> {
+pub(crate) fn parameters(data: u64, count: u32) -> Vec<u8> {
     [data.as_bytes(), count.as_bytes()].concat()
 }
 
