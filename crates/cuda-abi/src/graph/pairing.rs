@@ -37,7 +37,9 @@ pub fn pair<K>(
     }
     let (old_sinks, new_sinks) = (old.sinks(), new.sinks());
     if old_sinks.len() != new_sinks.len() {
-        let node = new_sinks.get(old_sinks.len()).or(new_sinks.last()).copied();
+        // One of those that are too many: as observed, not the last.
+        let node = new_sinks.len().checked_sub(old_sinks.len() + 1);
+        let node = node.map_or(new_sinks.last(), |place| new_sinks.get(place)).copied();
         return Err(Mismatch::at(CHANGED, node.unwrap_or(0)));
     }
     let mut pairs: HashMap<usize, usize> = HashMap::new();
@@ -102,7 +104,7 @@ mod tests {
         let changed = |node| Err(Mismatch::at(Outcome::ERROR_TOPOLOGY_CHANGED, node));
         let kind = |node| Err(Mismatch::at(Outcome::ERROR_NODE_TYPE_CHANGED, node));
         assert_eq!(outcome(&old, &shape(&[(5, 'a', &[])])), changed(0));
-        assert_eq!(outcome(&old, &shape(&[(5, 'a', &[]), (6, 'b', &[])])), changed(6));
+        assert_eq!(outcome(&old, &shape(&[(5, 'a', &[]), (6, 'b', &[])])), changed(5));
         assert_eq!(outcome(&old, &shape(&[(5, 'b', &[]), (6, 'a', &[5])])), kind(6));
         assert_eq!(outcome(&old, &shape(&[(5, 'x', &[]), (6, 'b', &[5])])), kind(5));
         assert_eq!(outcome(&Shape::default(), &Shape::default()), Ok(vec![]));

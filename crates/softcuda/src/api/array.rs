@@ -105,7 +105,7 @@ api! {
 
     fn cuArrayDestroy(hArray: CUarray) {
         let (driver, _) = current()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         let array = driver.arrays.get(hArray.0)?;
         if array.owner != Owner::Itself {
             return Err(CUresult::ERROR_INVALID_HANDLE);
@@ -145,7 +145,7 @@ api! {
 
     fn cuMipmappedArrayCreate(pHandle: *mut CUmipmappedArray, pMipmappedArrayDesc: *const CUDA_ARRAY3D_DESCRIPTOR, numMipmapLevels: u32) {
         let (driver, context) = current()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         // SAFETY: the caller's structure.
         let asked = unsafe { out::read(pMipmappedArrayDesc)? };
         if pHandle.is_null() || numMipmapLevels == 0 {
@@ -160,7 +160,7 @@ api! {
 
     fn cuMipmappedArrayDestroy(hMipmappedArray: CUmipmappedArray) {
         let (driver, _) = current()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         let array = driver.mipmapped_arrays.remove(hMipmappedArray.0)?;
         let _ = driver.engine.synchronize_context(array.context_id);
         for level in &array.levels {
@@ -251,7 +251,7 @@ fn plan(asked: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer<Image> {
 /// As for [`out::write`].
 unsafe fn create(pointer: *mut CUarray, asked: CUDA_ARRAY3D_DESCRIPTOR) -> Answer {
     let (driver, context) = current()?;
-    driver.captures.refuse_unsafe_call()?;
+    driver.graphs.captures.refuse_unsafe_call()?;
     if pointer.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }

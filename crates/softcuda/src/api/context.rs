@@ -187,7 +187,7 @@ api! {
 
     fn cuCtxSynchronize() {
         let (driver, context) = current()?;
-        driver.captures.refuse_synchronizing(context.id)?;
+        driver.graphs.captures.refuse_synchronizing(context.id)?;
         let done = driver.engine.synchronize_context(context.id);
         context.services.flush_console();
         Ok(done?)
@@ -200,7 +200,7 @@ api! {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
         let context = driver.context(ctx)?;
-        driver.captures.refuse_synchronizing(context.id)?;
+        driver.graphs.captures.refuse_synchronizing(context.id)?;
         let done = driver.engine.synchronize_context(context.id);
         context.services.flush_console();
         Ok(done?)
@@ -218,7 +218,7 @@ api! {
 
     fn cuCtxSetLimit(limit: CUlimit, value: usize) {
         let (driver, context) = current()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         let value = value as u64;
         match limit {
             CUlimit::MALLOC_HEAP_SIZE => {

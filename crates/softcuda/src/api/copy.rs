@@ -7,8 +7,7 @@ use cuda_abi::types::{CUcontext, CUdeviceptr, CUresult, CUstream};
 use super::Answer;
 use super::copy_shapes::Volume;
 use super::driver::{Driver, current};
-use super::graph::capture;
-use super::graph::kinds::NodeKind;
+use super::graph::NodeKind;
 use super::stream::find;
 use crate::device::fault::Sticky;
 use crate::device::ops::Op;
@@ -121,14 +120,14 @@ pub(crate) fn submit(
 ) -> Answer {
     let (driver, context, stream) = find(stream)?;
     if mode == Mode::Synchronous {
-        capture::refuse(&stream)?;
+        driver.graphs.captures.refuse(stream.captured())?;
     }
     if copy.is_empty() {
         return Ok(());
     }
     let asked = copy;
     let (copy, is_pageable) = check(driver, copy)?;
-    if stream.is_capturing() {
+    if driver.is_capturing(&stream) {
         return super::submit::submit(driver, &stream, NodeKind::Memcpy(describe(&asked)));
     }
     let space = driver.space.clone();

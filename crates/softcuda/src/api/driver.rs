@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use cuda_abi::graph::registry::{Naming, Registry};
 use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::Answer;
 use super::array::{Array, MipmappedArray};
-use super::graph::{Captures, Executable, Graph, GraphMemory, HighWater, UserObject};
+use super::graph::{Executable, GraphMemory, HighWater, NodeKind};
 use super::green::{GreenContext, ResourceDescription, is_green};
 use super::ipc::Opened;
 use super::link::LinkState;
@@ -91,14 +92,10 @@ pub(crate) struct Driver {
     pub(crate) mipmapped_arrays: Table<MipmappedArray>,
     pub(crate) texture_objects: Table<TextureObject>,
     pub(crate) surface_objects: Table<SurfaceObject>,
-    pub(crate) graphs: Table<Graph>,
-    /// By node: the graph that it is in.
-    pub(crate) graph_nodes: Table<Graph>,
+    pub(crate) graphs: Registry<NodeKind>,
     pub(crate) executables: Table<Executable>,
     /// By address.
     pub(crate) graph_memory: Table<GraphMemory>,
-    pub(crate) user_objects: Table<UserObject>,
-    pub(crate) captures: Captures,
 }
 
 static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();
@@ -242,13 +239,19 @@ impl Driver {
             mipmapped_arrays: Table::default(),
             texture_objects: Table::default(),
             surface_objects: Table::default(),
-            graphs: Table::default(),
-            graph_nodes: Table::default(),
+            graphs: Registry::new(Naming {
+                graph: fresh_handle,
+                node: fresh_handle,
+                object: fresh_handle,
+            }),
             executables: Table::default(),
             graph_memory: Table::default(),
-            user_objects: Table::default(),
-            captures: Captures::default(),
         })
+    }
+
+    /// Whether a stream takes part in a capture, also an invalidated one.
+    pub(crate) fn is_capturing(&self, stream: &Stream) -> bool {
+        self.graphs.captures.find(stream.captured()).is_some()
     }
 
     /// The device of an ordinal, or CUDA_ERROR_INVALID_DEVICE.

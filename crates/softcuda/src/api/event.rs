@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuda_abi::types::{CUevent, CUresult, CUstream, CUstreamCaptureStatus};
+use cuda_abi::types::{CUevent, CUresult, CUstream};
 
 use super::driver::{Driver, current, current_even_failed};
-use super::graph::capture;
-use super::graph::kinds::{EventWork, NodeKind};
+use super::graph::{EventWork, NodeKind};
 use super::objects::{Context, Event, INTERPROCESS, NO_TIMING, Recorded};
 use super::shared_event::SharedEvent;
 use super::stream::find;
@@ -87,7 +86,7 @@ api! {
         if (start.flags | end.flags) & NO_TIMING != 0 {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        if [&start, &end].iter().any(|event| matches!(event.recorded(), Recorded::Captured { .. })) {
+        if [&start, &end].iter().any(|event| matches!(event.recorded(), Recorded::Captured(_))) {
             return Err(CUresult::ERROR_CAPTURED_EVENT);
         }
         let time = |event: &Event| match event.marker().ok_or(CUresult::ERROR_INVALID_HANDLE)?.state() {
@@ -115,12 +114,12 @@ fn record(handle: CUevent, stream: CUstream, flags: u32) -> Answer {
     if event.context_id != stream.context_id {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
-    match capture::of(&stream)? {
+    match driver.graphs.captures.active(stream.captured())? {
         Some(_) if flags & EXTERNAL != 0 => {
             submit(driver, &stream, NodeKind::EventRecord(EventWork { handle, event }))
         }
         Some(capture) => {
-            capture.record(&stream, &event);
+            event.set_recorded(Recorded::Captured(capture.point(stream.captured())));
             Ok(())
         }
         None => event
@@ -145,18 +144,11 @@ fn wait_shared(driver: &Driver, context: &Context, shared: &SharedEvent) -> Answ
 /// How far an event is that was not recorded in a capture: 907, and the capture is invalidated, if it was; 1 if that capture is over.
 /// Asking is refused while other streams are captured, too.
 fn uncaptured(driver: &Driver, event: &Event) -> Answer<MarkerState> {
-    let recorded = event.recorded();
-    if let Recorded::Captured { capture, .. } = &recorded
-        && capture.status() != CUstreamCaptureStatus::NONE
-    {
-        capture.invalidate();
-        return Err(CUresult::ERROR_CAPTURED_EVENT);
-    }
-    driver.captures.refuse_unsafe_call()?;
-    match recorded {
+    driver.graphs.captures.refuse_question(&event.captured())?;
+    match event.recorded() {
         Recorded::Never => Ok(MarkerState::Done { time_ns: 0 }),
         Recorded::At(marker) => Ok(marker.state()),
-        Recorded::Captured { .. } => Err(CUresult::ERROR_INVALID_VALUE),
+        Recorded::Captured(_) => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
 

@@ -5,7 +5,7 @@ use cuda_abi::types::{CUdeviceptr, CUresult, CUstream};
 use super::Answer;
 use super::copy::on_both_defaults;
 use super::driver::Driver;
-use super::graph::kinds::NodeKind;
+use super::graph::NodeKind;
 use super::stream::find;
 use super::submit::submit;
 use crate::device::memory::AllocationKind;
@@ -64,7 +64,7 @@ fn fill_now(
         use AllocationKind::{Host, Managed, Registered};
         matches!(allocation.kind, Host { .. } | Registered { .. } | Managed)
     });
-    if is_of_the_host && !stream.is_capturing() {
+    if is_of_the_host && !driver.is_capturing(&stream) {
         driver.engine.synchronize_stream(stream.id)?;
     }
     Ok(())

@@ -214,7 +214,7 @@ fn streams_of(driver: &Driver, context: &Context) -> Vec<Arc<Stream>> {
 
 /// Records an event after everything that was submitted to the context.
 fn record_all(driver: &Driver, context: &Context, event: CUevent) -> Answer {
-    driver.captures.refuse_synchronizing(context.id)?;
+    driver.graphs.captures.refuse_synchronizing(context.id)?;
     let event = driver.events.get(event.0)?;
     if event.context_id != context.id {
         return Err(CUresult::ERROR_INVALID_HANDLE);
@@ -237,7 +237,7 @@ fn record_all(driver: &Driver, context: &Context, event: CUevent) -> Answer {
 
 /// Makes what is submitted from now on to the context's streams wait for an event.
 fn wait_all(driver: &Driver, context: &Context, event: CUevent) -> Answer {
-    driver.captures.refuse_synchronizing(context.id)?;
+    driver.graphs.captures.refuse_synchronizing(context.id)?;
     let event = driver.events.get(event.0)?;
     let streams = streams_of(driver, context);
     let waits = streams.iter().filter_map(|stream| Some((stream.id, event.wait_op()?)));

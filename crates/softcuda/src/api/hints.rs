@@ -7,7 +7,6 @@ use cuda_abi::types::{
 
 use super::Answer;
 use super::driver::{Driver, driver};
-use super::graph::capture;
 use super::stream::find;
 use crate::device::memory::AllocationKind;
 
@@ -19,7 +18,7 @@ const LAST_ADVICE: u32 = 6;
 api! {
     fn cuMemPrefetchAsync(devPtr: CUdeviceptr, count: usize, dstDevice: CUdevice, hStream: CUstream) {
         let (driver, _, stream) = find(hStream)?;
-        capture::refuse(&stream)?;
+        driver.graphs.captures.refuse(stream.captured())?;
         if dstDevice != CPU {
             driver.device(dstDevice)?;
         }
@@ -28,7 +27,7 @@ api! {
 
     fn cuMemPrefetchAsync_v2(devPtr: CUdeviceptr, count: usize, location: CUmemLocation, flags: u32, hStream: CUstream) {
         let (driver, _, stream) = find(hStream)?;
-        capture::refuse(&stream)?;
+        driver.graphs.captures.refuse(stream.captured())?;
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

@@ -11,7 +11,7 @@ use crate::device::memory::AllocationKind;
 api! {
     fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: u32) {
         let (driver, context) = current()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         if pp.is_null() || Flags & !7 != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -23,7 +23,7 @@ api! {
 
     fn cuMemFreeHost(p: *mut c_void) {
         let (driver, _) = current()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         if p.is_null() {
             return Ok(());
         }
@@ -38,7 +38,7 @@ api! {
 
     fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: u32) {
         let (driver, context) = current()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         if Flags & !0xf != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -50,7 +50,7 @@ api! {
 
     fn cuMemHostUnregister(p: *mut c_void) {
         let (driver, context) = current()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         let _ = driver.engine.synchronize_context(context.id);
         Ok(driver.space.unregister(p as u64)?)
     }

@@ -12,6 +12,7 @@ use super::driver::Driver;
 use super::function::max_threads;
 use super::module_image::{Function, resolve};
 use super::objects::Context;
+use super::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::{Answer, out};
 use crate::device::grid::{Grid, Residency, SmMask, count};
 use crate::device::memory::{AddressSpace, touch};
@@ -28,6 +29,7 @@ const GRID_WORKSPACE_BYTES: u64 = 512;
 pub(crate) struct Shape {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
+    /// In blocks; 0 in a direction that was not asked for.
     pub(crate) cluster: [u32; 3],
     pub(crate) dynamic_shared_bytes: u32,
     pub(crate) residency: Residency,
@@ -40,7 +42,7 @@ impl Shape {
         Shape {
             grid,
             block,
-            cluster: [1; 3],
+            cluster: [0; 3],
             dynamic_shared_bytes,
             residency: Residency::Independent,
             priority: None,
@@ -75,9 +77,11 @@ impl Shape {
                 }
                 Id::CLUSTER_DIMENSION => {
                     let dim = value.clusterDim;
-                    self.cluster = [dim.x.max(1), dim.y.max(1), dim.z.max(1)];
+                    self.cluster = [dim.x, dim.y, dim.z];
                 }
-                Id::PRIORITY => self.priority = Some(value.priority),
+                Id::PRIORITY => {
+                    self.priority = Some(value.priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY));
+                }
                 Id::PROGRAMMATIC_EVENT
                 | Id::LAUNCH_COMPLETION_EVENT
                 | Id::DEVICE_UPDATABLE_KERNEL_NODE => return Err(CUresult::ERROR_NOT_SUPPORTED),
@@ -289,9 +293,8 @@ impl KernelWork {
 /// What of a launch's attributes the kernel itself overrides.
 fn effective(function: &Function, asked: &Shape) -> Shape {
     let mut shape = asked.clone();
-    if let Some(cluster) = function.kernel.required_cluster {
-        shape.cluster = cluster.map(|size| size.max(1));
-    }
+    let cluster = function.kernel.required_cluster.unwrap_or(shape.cluster);
+    shape.cluster = cluster.map(|size| size.max(1));
     shape
 }
 

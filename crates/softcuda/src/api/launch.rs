@@ -4,8 +4,7 @@ use std::ffi::c_void;
 
 use cuda_abi::types::{CUfunction, CUlaunchConfig, CUstream};
 
-use super::graph::capture;
-use super::graph::kinds::NodeKind;
+use super::graph::NodeKind;
 use super::kernel_work::{KernelWork, Shape};
 use super::stream::find;
 use super::submit::submit;
@@ -69,9 +68,9 @@ unsafe fn launch(
     // SAFETY: by the caller's promise.
     let work =
         unsafe { KernelWork::prepare(driver, &owner, handle, shape, stream.mask, params, extra) };
-    let work = work.inspect_err(|_| capture::invalidate(&stream))?;
+    let work = work.inspect_err(|_| driver.graphs.captures.invalidate(stream.captured()))?;
     submit(driver, &stream, NodeKind::Kernel(work))?;
-    if driver.config.launch_mode == LaunchMode::Blocking && !stream.is_capturing() {
+    if driver.config.launch_mode == LaunchMode::Blocking && !driver.is_capturing(&stream) {
         driver.engine.synchronize_stream(stream.id)?;
         owner.services.flush_console();
     }

@@ -44,7 +44,7 @@ api! {
 
     fn cuMemFree_v2(dptr: CUdeviceptr) {
         let (driver, context) = current()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         if dptr == 0 {
             return Ok(());
         }
@@ -77,7 +77,7 @@ api! {
 
     fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: u32) {
         let (driver, context) = current()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         // CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST
         if dptr.is_null() || !matches!(flags, 1 | 2) {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -92,7 +92,7 @@ api! {
 /// Device memory in the current context.
 pub(crate) fn allocate(size_bytes: usize) -> Answer<u64> {
     let (driver, context) = current()?;
-    driver.captures.refuse_unsafe_call()?;
+    driver.graphs.captures.refuse_unsafe_call()?;
     let account = &driver.device(context.device as i32)?.account;
     Ok(driver.space.allocate(context.device, account, context.id, size_bytes as u64)?)
 }

@@ -47,7 +47,7 @@ api! {
 
     fn cuModuleUnload(hmod: CUmodule) {
         let (driver, _) = current_even_failed()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         let module = driver.modules.remove(hmod.0)?;
         let _ = driver.engine.synchronize_context(module.context_id);
         module.unload(driver);

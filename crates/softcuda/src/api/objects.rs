@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
+use cuda_abi::graph::capture::{self, LegacyOrder, Point};
 use cuda_abi::types::{CUcontext, CUgreenCtx};
 
 use super::Answer;
-use super::graph::capture::Capture;
+use super::graph::Graph;
 use super::shared_event::SharedEvent;
 use super::stream_attributes::StoredValue;
 use crate::device::engine::{Engine, StreamKind};
@@ -91,8 +92,6 @@ pub(crate) struct Stream {
     pub(crate) mask: SmMask,
     /// What programs have set, by attribute.
     attributes: Mutex<HashMap<u32, StoredValue>>,
-    /// The capture that it takes part in.
-    capture: Mutex<Option<Arc<Capture>>>,
 }
 
 impl Stream {
@@ -112,7 +111,6 @@ impl Stream {
             priority: AtomicI32::new(priority),
             mask,
             attributes: Mutex::default(),
-            capture: Mutex::default(),
         }
     }
 
@@ -141,17 +139,14 @@ impl Stream {
         *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = copied;
     }
 
-    /// The capture that the stream takes part in, also an invalidated one.
-    pub(crate) fn capture(&self) -> Option<Arc<Capture>> {
-        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn set_capture(&self, capture: Option<Arc<Capture>>) {
-        *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
-    }
-
-    pub(crate) fn is_capturing(&self) -> bool {
-        self.capture.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    /// What captures know it by.
+    pub(crate) fn captured(&self) -> capture::Stream {
+        let ordering = match self.kind {
+            StreamKind::Legacy => LegacyOrder::Itself,
+            StreamKind::Blocking => LegacyOrder::Blocking,
+            StreamKind::NonBlocking => LegacyOrder::NonBlocking,
+        };
+        capture::Stream { id: self.id, context: self.context_id, ordering }
     }
 }
 
@@ -176,11 +171,8 @@ pub(crate) enum Recorded {
     #[default]
     Never,
     At(Arc<Marker>),
-    /// In a capture, after these nodes.
-    Captured {
-        capture: Arc<Capture>,
-        nodes: Vec<usize>,
-    },
+    /// In a capture.
+    Captured(Point<Graph>),
 }
 
 impl Event {
@@ -216,6 +208,15 @@ impl Event {
     /// Where it was last recorded.
     pub(crate) fn recorded(&self) -> Recorded {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same, as captures see it.
+    pub(crate) fn captured(&self) -> capture::Recorded<Graph> {
+        match self.recorded() {
+            Recorded::Never => capture::Recorded::Never,
+            Recorded::At(_) => capture::Recorded::Outside,
+            Recorded::Captured(point) => capture::Recorded::Captured(point),
+        }
     }
 
     /// The marker of the last record, if there was one outside captures.

@@ -83,7 +83,7 @@ api! {
         let threads = i32::try_from(threads).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let resident = blocks(func, threads, config.sharedMemBytes as usize)? as u64 * u64::from(context.mask.count());
         // SAFETY: the caller's pointer.
-        unsafe { out::write(numClusters, (resident / count(shape.cluster).max(1)) as i32) }
+        unsafe { out::write(numClusters, (resident / count(shape.cluster.map(|blocks| blocks.max(1)))) as i32) }
     }
 }
 

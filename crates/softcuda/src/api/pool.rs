@@ -13,8 +13,7 @@ use cuda_abi::types::{
 
 use super::device::checked;
 use super::driver::{Driver, driver};
-use super::graph::capture;
-use super::graph::kinds::NodeKind;
+use super::graph::NodeKind;
 use super::graph::memory::{FreeWork, GraphAllocation};
 use super::ipc::close_memory;
 use super::objects::Stream;
@@ -180,7 +179,7 @@ api! {
     fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize) {
         let _ = minBytesToKeep;
         let driver = driver()?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         get(driver, pool).map(|_| ())
     }
 
@@ -201,7 +200,7 @@ api! {
         if let Ok(free) = FreeWork::new(driver, dptr) {
             return free_graph_memory(driver, &stream, free);
         }
-        capture::refuse(&stream)?;
+        driver.graphs.captures.refuse(stream.captured())?;
         if driver.opened.find(dptr as usize).is_some() {
             // Of another process's pool.
             driver.engine.synchronize_stream(stream.id)?;
@@ -217,7 +216,7 @@ api! {
 
 /// Frees what an allocation node allocated, in stream order, or in the graph that is being captured.
 fn free_graph_memory(driver: &Driver, stream: &Arc<Stream>, free: FreeWork) -> Answer {
-    if stream.is_capturing() {
+    if driver.is_capturing(&stream) {
         return submit(driver, stream, NodeKind::MemFree(free));
     }
     if !free.memory.is_live() {
@@ -267,7 +266,7 @@ unsafe fn allocate(
     if dptr.is_null() || pool.is_imported() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if stream.is_capturing() {
+    if driver.is_capturing(&stream) {
         let size = size_bytes as u64;
         let allocation = GraphAllocation::reserve(driver, context.id, pool.device, size)?;
         let address = allocation.memory.address;

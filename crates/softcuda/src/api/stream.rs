@@ -3,14 +3,15 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use cuda_abi::graph::capture::{Effect, Recorded, Wait};
+use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUgreenCtx, CUhostFn, CUresult, CUstream,
     CUstreamCallback,
 };
 
 use super::driver::{Driver, current, current_even_failed};
-use super::graph::capture::{self, Effect};
-use super::graph::kinds::{EventWork, HostWork, NodeKind};
+use super::graph::{EventWork, NodeKind};
 use super::objects::{Context, ContextKind, Stream};
 use super::submit::submit;
 use super::table::fresh_handle;
@@ -41,15 +42,15 @@ api! {
     fn cuStreamDestroy_v2(hStream: CUstream) {
         let (driver, _) = current_even_failed()?;
         let stream = driver.streams.remove(hStream.0)?;
-        driver.captures.abandon(driver, &stream);
+        driver.graphs.abandon_capture(stream.captured());
         driver.engine.destroy_stream(stream.id);
         Ok(())
     }
 
     fn cuStreamQuery(hStream: CUstream) {
         let (driver, context, stream) = find(hStream)?;
-        capture::refuse(&stream)?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse(stream.captured())?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         if driver.engine.query_stream(stream.id)? {
             context.services.flush_console();
             Ok(())
@@ -60,8 +61,8 @@ api! {
 
     fn cuStreamSynchronize(hStream: CUstream) {
         let (driver, context, stream) = find(hStream)?;
-        capture::refuse(&stream)?;
-        driver.captures.refuse_unsafe_call()?;
+        driver.graphs.captures.refuse(stream.captured())?;
+        driver.graphs.captures.refuse_unsafe_call()?;
         let done = driver.engine.synchronize_stream(stream.id);
         context.services.flush_console();
         Ok(done?)
@@ -73,10 +74,15 @@ api! {
         if Flags & !1 != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if Flags & EXTERNAL != 0 && stream.is_capturing() {
+        if Flags & EXTERNAL != 0 && driver.is_capturing(&stream) {
             return submit(driver, &stream, NodeKind::EventWait(EventWork { handle: hEvent, event }));
         }
-        if capture::wait(&stream, &event)? {
+        let recorded = match event.captured() {
+            // Other processes may have recorded it.
+            Recorded::Never if event.shared().is_some() && !driver.is_capturing(&stream) => Recorded::Outside,
+            recorded => recorded,
+        };
+        if driver.graphs.captures.wait(stream.captured(), recorded)? == Wait::Nothing {
             return Ok(());
         }
         match event.wait_op() {
@@ -142,7 +148,7 @@ api! {
 
     fn cuStreamAttachMemAsync(hStream: CUstream, dptr: CUdeviceptr, length: usize, flags: u32) {
         let (driver, _, stream) = find(hStream)?;
-        capture::refuse(&stream)?;
+        driver.graphs.captures.refuse(stream.captured())?;
         let _ = (length, flags);
         // Managed memory is always accessible from everywhere: nothing to move.
         driver.space.allocation_at(dptr).map(|_| ()).ok_or(CUresult::ERROR_INVALID_VALUE)
@@ -155,7 +161,7 @@ api! {
 
     fn cuStreamAddCallback(hStream: CUstream, callback: CUstreamCallback, userData: *mut c_void, flags: u32) {
         let (driver, _, stream) = find(hStream)?;
-        capture::refuse(&stream)?;
+        driver.graphs.captures.refuse(stream.captured())?;
         let function = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -186,7 +192,7 @@ pub(crate) fn peek(
 ) -> Answer<(&'static Driver, Arc<Context>, Arc<Stream>)> {
     let (driver, context, stream) = locate(handle)?;
     if stream.kind == StreamKind::Legacy {
-        driver.captures.refuse_legacy(stream.context_id, effect)?;
+        driver.graphs.captures.refuse_legacy(stream.context_id, effect)?;
     }
     Ok((driver, context, stream))
 }

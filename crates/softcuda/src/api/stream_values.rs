@@ -6,7 +6,7 @@ use cuda_abi::types::{
 };
 
 use super::driver::Driver;
-use super::graph::kinds::{MemoryOpsWork, NodeKind};
+use super::graph::{MemoryOpsWork, NodeKind};
 use super::stream::find;
 use super::submit::submit;
 use super::{Answer, out};

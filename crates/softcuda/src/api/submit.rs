@@ -4,20 +4,19 @@ use std::sync::Arc;
 
 use super::Answer;
 use super::driver::Driver;
-use super::graph::capture;
-use super::graph::kinds::NodeKind;
+use super::graph::NodeKind;
 use super::objects::Stream;
 
 /// Submits work to a stream.
 pub(crate) fn submit(driver: &Driver, stream: &Arc<Stream>, work: NodeKind) -> Answer {
-    match capture::of(stream)? {
+    match driver.graphs.captures.active(stream.captured())? {
         Some(capture) => {
             // The node keeps the stream's priority, for launches that ask for nodes' own.
             let work = match work {
                 NodeKind::Kernel(kernel) => NodeKind::Kernel(kernel.prioritised(stream.priority())),
                 other => other,
             };
-            capture.add(driver, stream, work).map(|_| ())
+            capture.add(stream.captured(), work).map(|_| ())
         }
         None => {
             let priority = work.own_priority().unwrap_or(stream.priority());

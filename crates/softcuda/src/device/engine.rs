@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::clock::ClockMode;
+use super::conditions::Conditions;
 use super::config::{Config, LogLevel};
 use super::error::{DeviceError, Result};
 use super::fault::Sticky;
@@ -84,6 +85,7 @@ pub(crate) struct Engine {
     pub(crate) done: Condvar,
     pub(crate) space: Arc<AddressSpace>,
     pub(crate) textures: TextureTable,
+    pub(crate) conditions: Conditions,
     pub(crate) log: LogLevel,
     pub(crate) clock: ClockMode,
     /// The longest that a kernel may run.
@@ -110,6 +112,7 @@ impl Engine {
             done: Condvar::new(),
             space,
             textures: TextureTable::default(),
+            conditions: Conditions::default(),
             log: config.log,
             clock: config.clock,
             kernel_limit: config.kernel_limit,
@@ -327,6 +330,28 @@ impl Engine {
 
     fn wait_done<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.done.wait_timeout(state, RECHECK).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The head of stream `id` is done once `plan` is: its operations of this stream take the head's place, those of others follow what these have.
+    pub(crate) fn continue_with(&self, state: &mut State, id: u64, plan: Vec<(u64, Op)>) {
+        let (own, others): (Vec<_>, Vec<_>) = plan.into_iter().partition(|(to, _)| *to == id);
+        if let Some(stream) = state.streams.get_mut(&id)
+            && let Some(head) = stream.queue.pop_front()
+        {
+            stream.is_busy = false;
+            for (_, op) in own.into_iter().rev() {
+                stream.queue.push_front(Queued { number: head.number, op });
+            }
+        }
+        for (to, op) in others {
+            // Refused by a failed context alone, which ends the stream's own part, too.
+            let _ = self.enqueue_locked(state, to, op);
+        }
+        self.pump(state, id);
+        for dependant in state.dependants(id) {
+            self.pump(state, dependant);
+        }
+        self.done.notify_all();
     }
 
     /// The head of the stream is done: goes on with it and with whoever waited for it.

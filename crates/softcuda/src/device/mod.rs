@@ -12,6 +12,7 @@
 //! | [`worker`] | the threads that run slices of blocks and pieces of copies, and the host-callback thread |
 //! | [`textures`] | texture and surface units |
 //! | [`transfer`] | copies and fills |
+//! | [`conditions`] | values that decide about conditional nodes of graphs |
 //! | [`services`] | console and heap of a context's kernels |
 //! | [`fault`] | sticky errors and their log line |
 //!
@@ -19,6 +20,7 @@
 //! what was executed to the SM's time. The share of each set of SMs is therefore exact, whatever the number of host cores.
 
 pub(crate) mod clock;
+pub(crate) mod conditions;
 pub(crate) mod config;
 pub(crate) mod dispatch;
 pub(crate) mod engine;

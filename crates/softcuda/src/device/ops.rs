@@ -13,10 +13,11 @@ pub(crate) trait Task: Send {
 }
 
 /// What one piece of a task came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     More,
     Done,
+    /// It is done when these operations are, which come before all others of its own stream, and behind them in other streams.
+    Then(Vec<(u64, Op)>),
     /// The task touched memory that is gone: the context fails.
     Fault(Sticky),
 }

@@ -128,7 +128,7 @@ impl Transfer {
         loop {
             match self.step() {
                 Step::More => {}
-                Step::Done => return Ok(()),
+                Step::Done | Step::Then(_) => return Ok(()),
                 Step::Fault(sticky) => return Err(sticky),
             }
         }

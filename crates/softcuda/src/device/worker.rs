@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::clock::{self, ClockMode};
+use super::conditions::Conditions;
 use super::engine::{Engine, ReadyTask};
 use super::fault::{self, Sticky};
 use super::grid::{Grid, Residency};
@@ -119,6 +120,7 @@ fn finish_step(engine: &Engine, state: &mut super::engine::State, ready: ReadyTa
     let is_failed = context.is_some_and(|context| state.is_failed(context));
     match step {
         Step::More if !is_failed => state.tasks.push_back(ready),
+        Step::Then(plan) if !is_failed => engine.continue_with(state, ready.stream, plan),
         Step::Fault(sticky) => {
             if let Some(context) = context {
                 engine.fail_context(state, context, sticky);
@@ -144,6 +146,7 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
     let machine = SliceMachine {
         memory: &memory,
         textures,
+        conditions: &engine.conditions,
         grid: &grid,
         sm: slice.sm,
         clock: engine.clock,
@@ -239,6 +242,7 @@ fn keep(arenas: &mut Vec<Arena>, arena: Arena) {
 struct SliceMachine<'a> {
     memory: &'a Entered<'a>,
     textures: TextureUnit<'a>,
+    conditions: &'a Conditions,
     grid: &'a Grid,
     sm: u32,
     clock: ClockMode,
@@ -289,6 +293,10 @@ impl Machine for SliceMachine<'_> {
 
     fn textures(&self) -> Option<&dyn Textures> {
         Some(&self.textures)
+    }
+
+    fn set_condition(&self, handle: u64, value: u32) -> bool {
+        self.conditions.set(handle, value)
     }
 
     fn stop_requested(&self) -> bool {

@@ -42,11 +42,10 @@ pub trait Machine: Sync {
         None
     }
 
-    /// A device-runtime function that execution does not know itself (`cudaGraphSetConditional`, ...).
-    /// `args` are the raw parameter bytes, one slice per parameter. `None` when the device has no such function.
-    fn device_call(&self, name: &str, args: &[&[u8]]) -> Option<Vec<u8>> {
-        let _ = (name, args);
-        None
+    /// `cudaGraphSetConditional`: gives a condition of a graph a value. `false` when there is no such condition.
+    fn set_condition(&self, handle: u64, value: u32) -> bool {
+        let _ = (handle, value);
+        false
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use cuda_abi::graph::arrays::read_dependencies;
+use cuda_abi::graph::capture::{Change, Effect, Info, exchange_thread_mode};
 use cuda_abi::types::{
     CUgraph, CUgraphEdgeData, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode,
     CUstreamCaptureStatus, cuuint64_t,
 };
 
-use super::capture::{self, Change, Effect, Info};
-use super::structure::read_dependencies;
-use crate::api::driver::driver;
+use super::Graph;
+use crate::api::driver::{Driver, driver};
 use crate::api::objects::Stream;
 use crate::api::stream::{find, peek};
 use crate::api::{Answer, out};
@@ -17,33 +18,29 @@ use crate::api::{Answer, out};
 api! {
     fn cuStreamBeginCapture_v2(hStream: CUstream, mode: CUstreamCaptureMode) {
         let (driver, _, stream) = find(hStream)?;
-        driver.captures.begin(driver, &stream, mode, None)
+        driver.graphs.begin_capture(stream.captured(), mode, None)
     }
 
     fn cuStreamBeginCaptureToGraph(hStream: CUstream, hGraph: CUgraph, dependencies: *const CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, mode: CUstreamCaptureMode) {
         let (driver, _, stream) = find(hStream)?;
-        let graph = driver.graph(hGraph)?;
+        let graph = driver.graphs.graph(hGraph)?;
         // SAFETY: the caller's arrays of `numDependencies`.
         let after = unsafe { read_dependencies(dependencies, dependencyData, numDependencies)? };
-        let is_inside = after.iter().all(|(node, _)| graph.lock().nodes.contains_key(node));
-        if !is_inside {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        driver.captures.begin(driver, &stream, mode, Some((graph, after)))
+        driver.graphs.begin_capture(stream.captured(), mode, Some((graph, after)))
     }
 
     fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) {
         let (driver, _, stream) = find(hStream)?;
-        let ended = driver.captures.end(driver, &stream);
-        let handle = ended.as_ref().map_or(CUgraph::NULL, |graph| graph.handle);
+        let (graph, outcome) = driver.graphs.end_capture(stream.captured());
         // SAFETY: the caller's pointer, which may be NULL here.
-        unsafe { out::write_optional(phGraph, handle) };
-        ended.map(|_| ())
+        unsafe { out::write_optional(phGraph, graph) };
+        outcome
     }
 
     fn cuStreamIsCapturing(hStream: CUstream, captureStatus: *mut CUstreamCaptureStatus) {
-        let stream = asked(hStream)?;
-        let status = stream.capture().map_or(CUstreamCaptureStatus::NONE, |capture| capture.status());
+        let (driver, stream) = asked(hStream)?;
+        let capture = driver.graphs.captures.find(stream.captured());
+        let status = capture.map_or(CUstreamCaptureStatus::NONE, |capture| capture.status());
         // SAFETY: the caller's pointer.
         unsafe { out::write(captureStatus, status) }
     }
@@ -85,16 +82,15 @@ api! {
     }
 
     fn cuStreamUpdateCaptureDependencies_v2(hStream: CUstream, dependencies: *mut CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, flags: u32) {
-        let (_, _, stream) = find(hStream)?;
+        let (driver, _, stream) = find(hStream)?;
         let change = match flags {
             0 => Change::Add,
             1 => Change::Set,
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
-        let capture = capture::of(&stream)?.ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
         // SAFETY: the caller's arrays of `numDependencies`.
         let tips = unsafe { read_dependencies(dependencies, dependencyData, numDependencies)? };
-        capture.update(&stream, change, tips)
+        driver.graphs.captures.update(stream.captured(), change, tips)
     }
 
     fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) {
@@ -102,10 +98,7 @@ api! {
         // SAFETY: the caller's pointer.
         unsafe {
             let wanted = out::read(mode)?;
-            if wanted.0 > CUstreamCaptureMode::RELAXED.0 {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
-            out::write(mode, capture::exchange_thread_mode(wanted))
+            out::write(mode, exchange_thread_mode(wanted)?)
         }
     }
 }
@@ -157,16 +150,16 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies(
 }
 
 /// The stream of a question: 906 for the legacy stream while a blocking one is captured, which stays as it is.
-fn asked(handle: CUstream) -> Answer<Arc<Stream>> {
-    let (_, _, stream) = peek(handle, Effect::Keep)?;
-    Ok(stream)
+fn asked(handle: CUstream) -> Answer<(&'static Driver, Arc<Stream>)> {
+    let (driver, _, stream) = peek(handle, Effect::Keep)?;
+    Ok((driver, stream))
 }
 
-fn info(handle: CUstream) -> Answer<Option<Info>> {
-    let stream = asked(handle)?;
-    stream.capture().map(|capture| capture.info(&stream)).transpose()
+fn info(handle: CUstream) -> Answer<Option<Info<Graph>>> {
+    let (driver, stream) = asked(handle)?;
+    Ok(driver.graphs.captures.info(stream.captured()))
 }
 
-fn status(info: &Option<Info>) -> CUstreamCaptureStatus {
+fn status(info: &Option<Info<Graph>>) -> CUstreamCaptureStatus {
     info.as_ref().map_or(CUstreamCaptureStatus::NONE, |info| info.status)
 }

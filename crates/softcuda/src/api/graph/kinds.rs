@@ -1,14 +1,15 @@
 //! What a node does, free of C structures and of the graph that it is in, and the operations that this comes to in a stream.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 
-use cuda_abi::types::{
-    CUcontext, CUevent, CUgraphNodeType, CUhostFn, CUresult, CUstreamBatchMemOpParams,
-};
+use cuda_abi::graph::conditional::Conditional;
+use cuda_abi::graph::dot::Label;
+use cuda_abi::graph::model::{Kind, Role};
+use cuda_abi::graph::user_object::HostWork;
+use cuda_abi::types::{CUcontext, CUevent, CUgraphNodeType, CUresult, CUstreamBatchMemOpParams};
 
+use super::Graph;
 use super::memory::{FreeWork, GraphAllocation};
-use super::model::Graph;
 use crate::api::Answer;
 use crate::api::copy::check as check_copy;
 use crate::api::copy_shapes::Volume;
@@ -37,14 +38,7 @@ pub(crate) enum NodeKind {
     MemAlloc(GraphAllocation),
     MemFree(FreeWork),
     BatchMemOp(MemoryOpsWork),
-}
-
-/// A host function with its argument.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HostWork {
-    pub(crate) function: unsafe extern "C" fn(*mut c_void),
-    /// The program's pointer.
-    pub(crate) user_data: usize,
+    Conditional(Arc<Conditional<NodeKind>>),
 }
 
 /// An event that a node records or waits for.
@@ -70,21 +64,14 @@ impl std::fmt::Debug for MemoryOpsWork {
     }
 }
 
-impl HostWork {
-    /// CUDA_ERROR_INVALID_VALUE without a function.
-    pub(crate) fn new(function: CUhostFn, user_data: *mut c_void) -> Answer<Self> {
-        let function = function.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        Ok(HostWork { function, user_data: user_data as usize })
-    }
-
-    fn op(self) -> Op {
-        Op::Host(Box::new(move |failed: Option<Sticky>| {
-            if failed.is_none() {
-                // SAFETY: the program's function with the program's argument.
-                unsafe { (self.function)(self.user_data as *mut c_void) };
-            }
-        }))
-    }
+/// The operation of a host function.
+fn host_op(work: HostWork) -> Op {
+    Op::Host(Box::new(move |failed: Option<Sticky>| {
+        if failed.is_none() {
+            // SAFETY: the program's function with the program's argument, at its turn.
+            unsafe { work.call() };
+        }
+    }))
 }
 
 impl EventWork {
@@ -95,9 +82,8 @@ impl EventWork {
     }
 }
 
-impl NodeKind {
-    /// The node's type in the C API.
-    pub(crate) fn type_code(&self) -> CUgraphNodeType {
+impl Kind for NodeKind {
+    fn type_code(&self) -> CUgraphNodeType {
         match self {
             NodeKind::Kernel(_) => CUgraphNodeType::KERNEL,
             NodeKind::Memcpy(_) => CUgraphNodeType::MEMCPY,
@@ -110,9 +96,61 @@ impl NodeKind {
             NodeKind::MemAlloc(_) => CUgraphNodeType::MEM_ALLOC,
             NodeKind::MemFree(_) => CUgraphNodeType::MEM_FREE,
             NodeKind::BatchMemOp(_) => CUgraphNodeType::BATCH_MEM_OP,
+            NodeKind::Conditional(_) => CUgraphNodeType::CONDITIONAL,
         }
     }
 
+    fn role(&self) -> Role<'_, Self> {
+        match self {
+            NodeKind::Child(graph) => Role::Child(graph),
+            NodeKind::Conditional(conditional) => Role::Conditional(conditional),
+            NodeKind::MemAlloc(_) | NodeKind::MemFree(_) => Role::Memory,
+            _ => Role::Plain,
+        }
+    }
+
+    fn child(graph: Arc<Graph>) -> Self {
+        NodeKind::Child(graph)
+    }
+
+    fn label(&self) -> Label {
+        match self {
+            NodeKind::Kernel(work) => Label::Kernel {
+                name: work.function.name.to_string_lossy().into_owned(),
+                grid: work.asked.grid,
+                block: work.asked.block,
+                shared_bytes: work.asked.dynamic_shared_bytes,
+            },
+            NodeKind::Memcpy(volume) => {
+                let size_bytes = volume.extent().iter().map(|&count| count as u64).product();
+                Label::Memcpy { size_bytes }
+            }
+            NodeKind::Memset(fill) => Label::Memset {
+                address: fill.address,
+                value: fill.value,
+                elements: fill.width * fill.height,
+            },
+            NodeKind::Host(HostWork { function, user_data }) => {
+                Label::Host { function: *function as usize, user_data: *user_data }
+            }
+            NodeKind::EventRecord(work) | NodeKind::EventWait(work) => {
+                Label::Event { type_: self.type_code(), event: work.handle.0 }
+            }
+            NodeKind::MemAlloc(allocation) => {
+                Label::MemAlloc { size_bytes: allocation.memory.size_bytes }
+            }
+            NodeKind::MemFree(work) => Label::MemFree { address: work.memory.address },
+            NodeKind::BatchMemOp(work) => Label::BatchMemOp { count: work.ops.len() },
+            NodeKind::Conditional(conditional) => Label::Conditional {
+                handle: conditional.condition.handle,
+                type_: conditional.type_,
+            },
+            NodeKind::Child(_) | NodeKind::Empty => Label::Plain(self.type_code()),
+        }
+    }
+}
+
+impl NodeKind {
     /// The priority that it was given itself, if any.
     pub(crate) fn own_priority(&self) -> Option<i32> {
         match self {
@@ -131,8 +169,8 @@ impl NodeKind {
                 vec![Op::Task(Box::new(Transfer::copy(space(), copy)))]
             }
             NodeKind::Memset(fill) => vec![Op::Task(Box::new(Transfer::fill(space(), *fill)))],
-            NodeKind::Host(work) => vec![work.op()],
-            NodeKind::Child(_) | NodeKind::Empty => Vec::new(),
+            NodeKind::Host(work) => vec![host_op(*work)],
+            NodeKind::Child(_) | NodeKind::Empty | NodeKind::Conditional(_) => Vec::new(),
             NodeKind::EventRecord(work) => {
                 let marker = Arc::new(Marker::default());
                 work.event.set_recorded(Recorded::At(marker.clone()));

@@ -4,14 +4,15 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cuda_abi::graph::params::update_outcome;
+use cuda_abi::graph::snapshot::Snapshot;
 use cuda_abi::types::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUdevice, CUgraph, CUgraphExec, CUgraphExecUpdateResult,
-    CUgraphExecUpdateResultInfo, CUgraphInstantiateResult, CUgraphMem_attribute, CUgraphNode,
-    CUresult, CUstream, cuuint64_t,
+    CUgraphExecUpdateResultInfo, CUgraphMem_attribute, CUgraphNode, CUresult, CUstream, cuuint64_t,
 };
 
-use super::executable::{Executable, Snapshot};
-use super::{capture, memory, update};
+use super::executable::Executable;
+use super::{memory, update};
 use crate::api::driver::{Driver, current, driver};
 use crate::api::stream::find;
 use crate::api::{Answer, out};
@@ -32,12 +33,7 @@ api! {
             let mut asked = out::read(instantiateParams)?;
             let outcome = instantiate(phGraphExec, hGraph, asked.flags);
             asked.hErrNode_out = CUgraphNode::NULL;
-            asked.result_out = match outcome {
-                Ok(()) => CUgraphInstantiateResult::SUCCESS,
-                Err(CUresult::ERROR_INVALID_VALUE) => CUgraphInstantiateResult::INVALID_STRUCTURE,
-                Err(CUresult::ERROR_NOT_SUPPORTED) => CUgraphInstantiateResult::NODE_OPERATION_NOT_SUPPORTED,
-                Err(_) => CUgraphInstantiateResult::ERROR,
-            };
+            asked.result_out = driver()?.graphs.instantiation_result(hGraph, outcome);
             out::write(instantiateParams, asked)?;
             outcome
         }
@@ -69,7 +65,7 @@ api! {
 
     fn cuGraphUpload(hGraphExec: CUgraphExec, hStream: CUstream) {
         let (driver, _, stream) = find(hStream)?;
-        capture::refuse(&stream)?;
+        driver.graphs.captures.refuse(stream.captured())?;
         // There is nowhere to upload to; the handles are checked all the same.
         driver.executable(hGraphExec).map(|_| ())
     }
@@ -77,7 +73,7 @@ api! {
     fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream) {
         let (driver, _, stream) = find(hStream)?;
         // As NVIDIA's driver: launches of graphs are not captured.
-        capture::refuse(&stream)?;
+        driver.graphs.captures.refuse(stream.captured())?;
         let executable = driver.executable(hGraphExec)?;
         executable.launch(driver, &stream)
     }
@@ -86,7 +82,7 @@ api! {
         let info = update(hGraphExec, hGraph)?;
         // SAFETY: the caller's pointer.
         unsafe { out::write(resultInfo, info)? };
-        outcome(&info)
+        update_outcome(&info)
     }
 
     fn cuGraphExecUpdate(hGraphExec: CUgraphExec, hGraph: CUgraph, hErrorNode_out: *mut CUgraphNode, updateResult_out: *mut CUgraphExecUpdateResult) {
@@ -96,12 +92,12 @@ api! {
             out::write_optional(hErrorNode_out, info.errorNode);
             out::write(updateResult_out, info.result)?;
         }
-        outcome(&info)
+        update_outcome(&info)
     }
 
     fn cuGraphNodeSetEnabled(hGraphExec: CUgraphExec, hNode: CUgraphNode, isEnabled: u32) {
         let driver = driver()?;
-        driver.graph_of(hNode)?;
+        driver.graphs.graph_of(hNode)?;
         driver.executable(hGraphExec)?.set_enabled(hNode, isEnabled != 0)
     }
 
@@ -167,8 +163,8 @@ impl Driver {
 /// As for [`out::write`].
 unsafe fn instantiate(pointer: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Answer {
     let (driver, _) = current()?;
-    driver.captures.refuse_unsafe_call()?;
-    let graph = driver.graph(graph)?;
+    driver.graphs.captures.refuse_unsafe_call()?;
+    let graph = driver.graphs.graph(graph)?;
     if pointer.is_null() || flags & !FLAGS != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -184,7 +180,7 @@ unsafe fn instantiate(pointer: *mut CUgraphExec, graph: CUgraph, flags: u64) -> 
 fn update(executable: CUgraphExec, graph: CUgraph) -> Answer<CUgraphExecUpdateResultInfo> {
     let (driver, _) = current()?;
     let executable = driver.executable(executable)?;
-    let new = Snapshot::of(&*driver.graph(graph)?)?;
+    let new = Snapshot::of(&*driver.graphs.graph(graph)?)?;
     let mut info = CUgraphExecUpdateResultInfo::default();
     if let Err(mismatch) = update::update(&executable, &new) {
         info.result = mismatch.outcome;
@@ -192,11 +188,4 @@ fn update(executable: CUgraphExec, graph: CUgraph) -> Answer<CUgraphExecUpdateRe
         info.errorFromNode = CUgraphNode(mismatch.from);
     }
     Ok(info)
-}
-
-fn outcome(info: &CUgraphExecUpdateResultInfo) -> Answer {
-    match info.result {
-        CUgraphExecUpdateResult::SUCCESS => Ok(()),
-        _ => Err(CUresult::ERROR_GRAPH_EXEC_UPDATE_FAILURE),
-    }
 }

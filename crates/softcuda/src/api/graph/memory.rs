@@ -5,10 +5,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cuda_abi::types::{
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUmemAllocationHandleType, CUmemPoolProps, CUresult,
-};
+use cuda_abi::graph::params::allocation;
+use cuda_abi::types::{CUDA_MEM_ALLOC_NODE_PARAMS, CUgraph, CUmemAllocationHandleType, CUresult};
 
+use super::kinds::NodeKind;
 use crate::api::Answer;
 use crate::api::driver::Driver;
 use crate::device::fault::Sticky;
@@ -62,7 +62,7 @@ impl GraphAllocation {
         shared_as: CUmemAllocationHandleType,
         size_bytes: usize,
     ) -> Answer<Self> {
-        driver.device(device)?;
+        driver.device(device).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         if shared_as != CUmemAllocationHandleType::NONE {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
@@ -95,17 +95,7 @@ impl GraphAllocation {
 
     /// What the program asked for, with the address that it got.
     pub(crate) fn parameters(&self) -> CUDA_MEM_ALLOC_NODE_PARAMS {
-        let mut pool = CUmemPoolProps::default();
-        pool.allocType.0 = 1;
-        pool.location.type_.0 = 1;
-        pool.location.id = self.device;
-        CUDA_MEM_ALLOC_NODE_PARAMS {
-            poolProps: pool,
-            accessDescs: std::ptr::null(),
-            accessDescCount: 0,
-            bytesize: self.memory.size_bytes as usize,
-            dptr: self.memory.address,
-        }
+        allocation(self.device, self.memory.size_bytes, self.memory.address)
     }
 }
 
@@ -148,12 +138,6 @@ impl GraphMemory {
     pub(crate) fn unmap(&self) -> Answer {
         Ok(self.space.unmap_graph(self.address)?)
     }
-
-    /// The graph that it belongs to is gone.
-    pub(crate) fn disown(self: Arc<Self>, driver: &Driver) {
-        drop(self);
-        collect(driver);
-    }
 }
 
 impl Driver {
@@ -170,6 +154,17 @@ impl FreeWork {
     pub(crate) fn new(driver: &Driver, address: u64) -> Answer<Self> {
         let memory = driver.graph_memory.find(address as usize);
         memory.map(|memory| FreeWork { memory }).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// The same for a node of a graph, which frees memory once.
+    pub(crate) fn in_graph(driver: &Driver, graph: CUgraph, address: u64) -> Answer<Self> {
+        let work = Self::new(driver, address)?;
+        let graph = driver.graphs.graph(graph)?;
+        let contents = graph.lock();
+        let is_freed = contents.shape.nodes().any(|(_, node)| {
+            matches!(&node.kind, NodeKind::MemFree(other) if Arc::ptr_eq(&other.memory, &work.memory))
+        });
+        if is_freed { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(work) }
     }
 
     pub(crate) fn op(&self, _driver: &Driver) -> Op {

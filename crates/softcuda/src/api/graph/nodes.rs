@@ -1,5 +1,8 @@
 //! Nodes: adding them to graphs, their parameters, and the same parameters in executable graphs.
 
+use cuda_abi::graph::model::Kind;
+use cuda_abi::graph::params::{Told, check_change};
+use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
     CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS,
@@ -7,9 +10,8 @@ use cuda_abi::types::{
     CUgraphNodeParams, CUkernelNodeAttrID, CUkernelNodeAttrValue, CUresult,
 };
 
-use super::kinds::{EventWork, HostWork, NodeKind};
-use super::memory::{FreeWork, GraphAllocation};
-use super::structure::add_node;
+use super::kinds::{EventWork, NodeKind};
+use super::memory::{FreeWork, GraphAllocation, collect};
 use super::{params, update};
 use crate::api::driver::{Driver, current};
 use crate::api::{Answer, out};
@@ -27,13 +29,13 @@ macro_rules! node_functions {
                     unsafe {
                         let $asked = &out::read(nodeParams)?;
                         let dependencies = (dependencies, std::ptr::null(), numDependencies);
-                        add_node($driver, hGraph, phGraphNode, dependencies, || { let _ = $before; $make })
+                        $driver.graphs.add_node(hGraph, phGraphNode, dependencies, || { let _ = $before; $make })
                     }
                 }
 
                 fn $get(hNode: CUgraphNode, nodeParams: *mut $ty) {
                     let (driver, _) = current()?;
-                    match &driver.graph_of(hNode)?.kind(hNode)? {
+                    match &driver.graphs.kind(hNode)? {
                         // SAFETY: the caller's pointer.
                         NodeKind::$kind(work) => unsafe { out::write(nodeParams, $show(work)) },
                         _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -42,7 +44,7 @@ macro_rules! node_functions {
 
                 fn $set(hNode: CUgraphNode, nodeParams: *const $ty) {
                     let ($driver, $context) = current()?;
-                    let graph = $driver.graph_of(hNode)?;
+                    let graph = $driver.graphs.graph_of(hNode)?;
                     let before = graph.kind(hNode)?;
                     let $before = Some(&before);
                     // SAFETY: the caller's structure.
@@ -57,7 +59,7 @@ macro_rules! node_functions {
                 fn $set_executable(hGraphExec: CUgraphExec, hNode: CUgraphNode, nodeParams: *const $ty) {
                     let ($driver, $context) = current()?;
                     let executable = $driver.executable(hGraphExec)?;
-                    let before = $driver.graph_of(hNode)?.kind(hNode)?;
+                    let before = $driver.graphs.kind(hNode)?;
                     let $before = Some(&before);
                     // SAFETY: the caller's structure.
                     let kind = unsafe {
@@ -74,7 +76,7 @@ macro_rules! node_functions {
 
 node_functions! {
     cuGraphAddKernelNode, cuGraphKernelNodeGetParams, cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams: CUDA_KERNEL_NODE_PARAMS_v1,
-        |driver, context, asked, before| params::kernel(driver, &context, &params::kernel_v1(asked), before), Kernel => params::kernel_parameters_v1;
+        |driver, context, asked, before| params::kernel(driver, &context, &asked.into(), before), Kernel => params::kernel_parameters_v1;
     cuGraphAddKernelNode_v2, cuGraphKernelNodeGetParams_v2, cuGraphKernelNodeSetParams_v2, cuGraphExecKernelNodeSetParams_v2: CUDA_KERNEL_NODE_PARAMS,
         |driver, context, asked, before| params::kernel(driver, &context, asked, before), Kernel => params::kernel_parameters;
     cuGraphAddHostNode, cuGraphHostNodeGetParams, cuGraphHostNodeSetParams, cuGraphExecHostNodeSetParams: CUDA_HOST_NODE_PARAMS,
@@ -90,13 +92,13 @@ api! {
         unsafe {
             let asked = out::read(copyParams)?;
             let dependencies = (dependencies, std::ptr::null(), numDependencies);
-            add_node(driver, hGraph, phGraphNode, dependencies, || params::memcpy(driver, &context, &asked, ctx))
+            driver.graphs.add_node(hGraph, phGraphNode, dependencies, || params::memcpy(driver, &context, &asked, ctx))
         }
     }
 
     fn cuGraphMemcpyNodeGetParams(hNode: CUgraphNode, nodeParams: *mut CUDA_MEMCPY3D) {
         let (driver, _) = current()?;
-        match driver.graph_of(hNode)?.kind(hNode)? {
+        match driver.graphs.kind(hNode)? {
             // SAFETY: the caller's pointer.
             NodeKind::Memcpy(volume) => unsafe { out::write(nodeParams, volume.to_c()) },
             _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -107,13 +109,13 @@ api! {
         let (driver, context) = current()?;
         // SAFETY: the caller's structure.
         let asked = unsafe { out::read(nodeParams)? };
-        driver.graph_of(hNode)?.set_kind(hNode, params::memcpy(driver, &context, &asked, CUcontext::NULL)?)
+        driver.graphs.graph_of(hNode)?.set_kind(hNode, params::memcpy(driver, &context, &asked, CUcontext::NULL)?)
     }
 
     fn cuGraphExecMemcpyNodeSetParams(hGraphExec: CUgraphExec, hNode: CUgraphNode, copyParams: *const CUDA_MEMCPY3D, ctx: CUcontext) {
         let (driver, context) = current()?;
         let executable = driver.executable(hGraphExec)?;
-        driver.graph_of(hNode)?;
+        driver.graphs.graph_of(hNode)?;
         // SAFETY: the caller's structure.
         let asked = unsafe { out::read(copyParams)? };
         update::set(&executable, hNode, params::memcpy(driver, &context, &asked, ctx)?)
@@ -125,13 +127,13 @@ api! {
         unsafe {
             let asked = out::read(memsetParams)?;
             let dependencies = (dependencies, std::ptr::null(), numDependencies);
-            add_node(driver, hGraph, phGraphNode, dependencies, || params::memset(driver, &context, &asked, ctx))
+            driver.graphs.add_node(hGraph, phGraphNode, dependencies, || params::memset(driver, &context, &asked, ctx))
         }
     }
 
     fn cuGraphMemsetNodeGetParams(hNode: CUgraphNode, nodeParams: *mut CUDA_MEMSET_NODE_PARAMS) {
         let (driver, _) = current()?;
-        match driver.graph_of(hNode)?.kind(hNode)? {
+        match driver.graphs.kind(hNode)? {
             // SAFETY: the caller's pointer.
             NodeKind::Memset(fill) => unsafe { out::write(nodeParams, params::memset_parameters(&fill)) },
             _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -142,13 +144,13 @@ api! {
         let (driver, context) = current()?;
         // SAFETY: the caller's structure.
         let asked = unsafe { out::read(nodeParams)? };
-        driver.graph_of(hNode)?.set_kind(hNode, params::memset(driver, &context, &asked, CUcontext::NULL)?)
+        driver.graphs.graph_of(hNode)?.set_kind(hNode, params::memset(driver, &context, &asked, CUcontext::NULL)?)
     }
 
     fn cuGraphExecMemsetNodeSetParams(hGraphExec: CUgraphExec, hNode: CUgraphNode, memsetParams: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext) {
         let (driver, context) = current()?;
         let executable = driver.executable(hGraphExec)?;
-        driver.graph_of(hNode)?;
+        driver.graphs.graph_of(hNode)?;
         // SAFETY: the caller's structure.
         let asked = unsafe { out::read(memsetParams)? };
         update::set(&executable, hNode, params::memset(driver, &context, &asked, ctx)?)
@@ -157,22 +159,22 @@ api! {
     fn cuGraphAddEmptyNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize) {
         let (driver, _) = current()?;
         // SAFETY: the caller's arrays.
-        unsafe { add_node(driver, hGraph, phGraphNode, (dependencies, std::ptr::null(), numDependencies), || Ok(NodeKind::Empty)) }
+        unsafe { driver.graphs.add_node(hGraph, phGraphNode, (dependencies, std::ptr::null(), numDependencies), || Ok(NodeKind::Empty)) }
     }
 
     fn cuGraphAddChildGraphNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, childGraph: CUgraph) {
         let (driver, _) = current()?;
-        let inner = driver.graph(childGraph)?;
+        let inner = driver.graphs.graph(childGraph)?;
         // SAFETY: the caller's arrays.
         unsafe {
             let dependencies = (dependencies, std::ptr::null(), numDependencies);
-            add_node(driver, hGraph, phGraphNode, dependencies, || Ok(NodeKind::Child(inner.duplicate(driver)?)))
+            driver.graphs.add_node(hGraph, phGraphNode, dependencies, || Ok(NodeKind::Child(driver.graphs.duplicate(&inner)?)))
         }
     }
 
     fn cuGraphChildGraphNodeGetGraph(hNode: CUgraphNode, phGraph: *mut CUgraph) {
         let (driver, _) = current()?;
-        match driver.graph_of(hNode)?.kind(hNode)? {
+        match driver.graphs.kind(hNode)? {
             // SAFETY: the caller's pointer.
             NodeKind::Child(inner) => unsafe { out::write(phGraph, inner.handle) },
             _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -182,7 +184,7 @@ api! {
     fn cuGraphExecChildGraphNodeSetParams(hGraphExec: CUgraphExec, hNode: CUgraphNode, childGraph: CUgraph) {
         let (driver, _) = current()?;
         let executable = driver.executable(hGraphExec)?;
-        update::set(&executable, hNode, NodeKind::Child(driver.graph(childGraph)?))
+        update::set(&executable, hNode, NodeKind::Child(driver.graphs.graph(childGraph)?))
     }
 
     fn cuGraphAddEventRecordNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, event: CUevent) {
@@ -190,7 +192,7 @@ api! {
         // SAFETY: the caller's arrays.
         unsafe {
             let dependencies = (dependencies, std::ptr::null(), numDependencies);
-            add_node(driver, hGraph, phGraphNode, dependencies, || Ok(NodeKind::EventRecord(EventWork::new(driver, event)?)))
+            driver.graphs.add_node(hGraph, phGraphNode, dependencies, || Ok(NodeKind::EventRecord(EventWork::new(driver, event)?)))
         }
     }
 
@@ -199,13 +201,13 @@ api! {
         // SAFETY: the caller's arrays.
         unsafe {
             let dependencies = (dependencies, std::ptr::null(), numDependencies);
-            add_node(driver, hGraph, phGraphNode, dependencies, || Ok(NodeKind::EventWait(EventWork::new(driver, event)?)))
+            driver.graphs.add_node(hGraph, phGraphNode, dependencies, || Ok(NodeKind::EventWait(EventWork::new(driver, event)?)))
         }
     }
 
     fn cuGraphEventRecordNodeGetEvent(hNode: CUgraphNode, event_out: *mut CUevent) {
         let (driver, _) = current()?;
-        match driver.graph_of(hNode)?.kind(hNode)? {
+        match driver.graphs.kind(hNode)? {
             // SAFETY: the caller's pointer.
             NodeKind::EventRecord(work) => unsafe { out::write(event_out, work.handle) },
             _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -214,7 +216,7 @@ api! {
 
     fn cuGraphEventWaitNodeGetEvent(hNode: CUgraphNode, event_out: *mut CUevent) {
         let (driver, _) = current()?;
-        match driver.graph_of(hNode)?.kind(hNode)? {
+        match driver.graphs.kind(hNode)? {
             // SAFETY: the caller's pointer.
             NodeKind::EventWait(work) => unsafe { out::write(event_out, work.handle) },
             _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -223,12 +225,12 @@ api! {
 
     fn cuGraphEventRecordNodeSetEvent(hNode: CUgraphNode, event: CUevent) {
         let (driver, _) = current()?;
-        driver.graph_of(hNode)?.set_kind(hNode, NodeKind::EventRecord(EventWork::new(driver, event)?))
+        driver.graphs.graph_of(hNode)?.set_kind(hNode, NodeKind::EventRecord(EventWork::new(driver, event)?))
     }
 
     fn cuGraphEventWaitNodeSetEvent(hNode: CUgraphNode, event: CUevent) {
         let (driver, _) = current()?;
-        driver.graph_of(hNode)?.set_kind(hNode, NodeKind::EventWait(EventWork::new(driver, event)?))
+        driver.graphs.graph_of(hNode)?.set_kind(hNode, NodeKind::EventWait(EventWork::new(driver, event)?))
     }
 
     fn cuGraphExecEventRecordNodeSetEvent(hGraphExec: CUgraphExec, hNode: CUgraphNode, event: CUevent) {
@@ -252,14 +254,14 @@ api! {
             let allocation = GraphAllocation::new(driver, context.id, pool.location.id, pool.handleTypes, asked.bytesize)?;
             asked.dptr = allocation.memory.address;
             let dependencies = (dependencies, std::ptr::null(), numDependencies);
-            add_node(driver, hGraph, phGraphNode, dependencies, || Ok(NodeKind::MemAlloc(allocation)))?;
+            driver.graphs.add_node(hGraph, phGraphNode, dependencies, || Ok(NodeKind::MemAlloc(allocation)))?;
             out::write(nodeParams, asked)
         }
     }
 
     fn cuGraphMemAllocNodeGetParams(hNode: CUgraphNode, params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS) {
         let (driver, _) = current()?;
-        match driver.graph_of(hNode)?.kind(hNode)? {
+        match driver.graphs.kind(hNode)? {
             // SAFETY: the caller's pointer.
             NodeKind::MemAlloc(allocation) => unsafe { out::write(params_out, allocation.parameters()) },
             _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -271,13 +273,13 @@ api! {
         // SAFETY: the caller's arrays.
         unsafe {
             let dependencies = (dependencies, std::ptr::null(), numDependencies);
-            add_node(driver, hGraph, phGraphNode, dependencies, || Ok(NodeKind::MemFree(FreeWork::new(driver, dptr)?)))
+            driver.graphs.add_node(hGraph, phGraphNode, dependencies, || Ok(NodeKind::MemFree(FreeWork::in_graph(driver, hGraph, dptr)?)))
         }
     }
 
     fn cuGraphMemFreeNodeGetParams(hNode: CUgraphNode, dptr_out: *mut CUdeviceptr) {
         let (driver, _) = current()?;
-        match driver.graph_of(hNode)?.kind(hNode)? {
+        match driver.graphs.kind(hNode)? {
             // SAFETY: the caller's pointer.
             NodeKind::MemFree(work) => unsafe { out::write(dptr_out, work.memory.address) },
             _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -289,16 +291,26 @@ api! {
         // SAFETY: the caller's structure and arrays.
         unsafe {
             let mut asked = out::read(nodeParams)?;
-            let kind = params::any(driver, &context, &mut asked, None)?;
+            let mut told = Told::Nothing;
             let dependencies = (dependencies, dependencyData, numDependencies);
-            add_node(driver, hGraph, phGraphNode, dependencies, || Ok(kind))?;
+            let added = driver.graphs.add_node(hGraph, phGraphNode, dependencies, || {
+                let (kind, answer) = params::any(driver, &context, hGraph, &asked, None)?;
+                told = answer;
+                Ok(kind)
+            });
+            if added.is_err() {
+                // Memory of a node that did not come to be.
+                collect(driver);
+                return added;
+            }
+            told.write(&mut asked);
             out::write(nodeParams, asked)
         }
     }
 
     fn cuGraphNodeSetParams(hNode: CUgraphNode, nodeParams: *mut CUgraphNodeParams) {
         let (driver, context) = current()?;
-        let graph = driver.graph_of(hNode)?;
+        let graph = driver.graphs.graph_of(hNode)?;
         // SAFETY: the caller's structure.
         let kind = unsafe { for_update(driver, &context, &graph.kind(hNode)?, nodeParams)? };
         graph.set_kind(hNode, kind)
@@ -308,13 +320,13 @@ api! {
         let (driver, context) = current()?;
         let executable = driver.executable(hGraphExec)?;
         // SAFETY: the caller's structure.
-        let kind = unsafe { for_update(driver, &context, &driver.graph_of(hNode)?.kind(hNode)?, nodeParams)? };
+        let kind = unsafe { for_update(driver, &context, &driver.graphs.kind(hNode)?, nodeParams)? };
         update::set(&executable, hNode, kind)
     }
 
     fn cuGraphKernelNodeSetAttribute(hNode: CUgraphNode, attr: CUkernelNodeAttrID, value: *const CUkernelNodeAttrValue) {
         let (driver, _) = current()?;
-        let graph = driver.graph_of(hNode)?;
+        let graph = driver.graphs.graph_of(hNode)?;
         let NodeKind::Kernel(work) = graph.kind(hNode)? else { return Err(CUresult::ERROR_INVALID_VALUE) };
         let mut shape = work.asked.clone();
         // SAFETY: the caller's value.
@@ -324,15 +336,15 @@ api! {
 
     fn cuGraphKernelNodeGetAttribute(hNode: CUgraphNode, attr: CUkernelNodeAttrID, value_out: *mut CUkernelNodeAttrValue) {
         let (driver, _) = current()?;
-        let NodeKind::Kernel(work) = driver.graph_of(hNode)?.kind(hNode)? else { return Err(CUresult::ERROR_INVALID_VALUE) };
+        let NodeKind::Kernel(work) = driver.graphs.kind(hNode)? else { return Err(CUresult::ERROR_INVALID_VALUE) };
         // SAFETY: the caller's pointer.
         unsafe { out::write(value_out, work.asked.get(attr)?) }
     }
 
     fn cuGraphKernelNodeCopyAttributes(dst: CUgraphNode, src: CUgraphNode) {
         let (driver, _) = current()?;
-        let target = driver.graph_of(dst)?;
-        match (target.kind(dst)?, driver.graph_of(src)?.kind(src)?) {
+        let target = driver.graphs.graph_of(dst)?;
+        match (target.kind(dst)?, driver.graphs.kind(src)?) {
             (NodeKind::Kernel(work), NodeKind::Kernel(from)) => {
                 let mut shape = work.asked.clone();
                 shape.copy_attributes(&from.asked);
@@ -370,11 +382,9 @@ unsafe fn for_update(
     asked: *mut CUgraphNodeParams,
 ) -> Answer<NodeKind> {
     // SAFETY: by the caller's promise.
-    let mut asked = unsafe { out::read(asked)? };
-    let is_fixed = matches!(before, NodeKind::MemAlloc(_) | NodeKind::MemFree(_) | NodeKind::Empty);
-    if is_fixed || asked.type_ != before.type_code() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    let asked = unsafe { out::read(asked)? };
+    check_change(before.type_code(), &asked)?;
     // SAFETY: by the caller's promise.
-    unsafe { params::any(driver, context, &mut asked, Some(before)) }
+    unsafe { params::any(driver, context, CUgraph::NULL, &asked, Some(before)) }
+        .map(|(kind, _)| kind)
 }

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use cuda_abi::graph::params::{Asked, Told, read_any};
+use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
-    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v3, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS,
-    CUcontext, CUfunction, CUgraphNodeParams, CUgraphNodeType, CUkernel, CUresult,
+    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUfunction,
+    CUgraph, CUgraphNodeParams, CUkernel, CUresult,
 };
 
-use super::kinds::{EventWork, HostWork, MemoryOpsWork, NodeKind};
+use super::kinds::{EventWork, MemoryOpsWork, NodeKind};
 use super::memory::{FreeWork, GraphAllocation};
 use crate::api::copy::check as check_copy;
 use crate::api::copy_shapes::Volume;
@@ -19,41 +21,6 @@ use crate::api::module_image::Kernel;
 use crate::api::objects::Context;
 use crate::api::{Answer, stream_values};
 use crate::device::transfer::Fill;
-
-/// Version 2 of a kernel node's parameters, from version 1.
-pub(crate) fn kernel_v1(v1: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS {
-    CUDA_KERNEL_NODE_PARAMS {
-        func: v1.func,
-        gridDimX: v1.gridDimX,
-        gridDimY: v1.gridDimY,
-        gridDimZ: v1.gridDimZ,
-        blockDimX: v1.blockDimX,
-        blockDimY: v1.blockDimY,
-        blockDimZ: v1.blockDimZ,
-        sharedMemBytes: v1.sharedMemBytes,
-        kernelParams: v1.kernelParams,
-        extra: v1.extra,
-        kern: CUkernel::NULL,
-        ctx: CUcontext::NULL,
-    }
-}
-
-fn kernel_v3(v3: &CUDA_KERNEL_NODE_PARAMS_v3) -> CUDA_KERNEL_NODE_PARAMS {
-    CUDA_KERNEL_NODE_PARAMS {
-        func: v3.func,
-        gridDimX: v3.gridDimX,
-        gridDimY: v3.gridDimY,
-        gridDimZ: v3.gridDimZ,
-        blockDimX: v3.blockDimX,
-        blockDimY: v3.blockDimY,
-        blockDimZ: v3.blockDimZ,
-        sharedMemBytes: v3.sharedMemBytes,
-        kernelParams: v3.kernelParams,
-        extra: v3.extra,
-        kern: v3.kern,
-        ctx: v3.ctx,
-    }
-}
 
 /// A kernel node. A `CUfunction` runs in its own context, on all of that context's SMs, whatever `ctx` says (as measured of NVIDIA's driver);
 /// a `CUkernel` in `ctx`, or in the current context. Attributes of `before`, the node's earlier parameters, stay.
@@ -118,19 +85,7 @@ pub(crate) fn kernel_parameters(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS {
 
 /// A kernel node's parameters in version 1, which knows functions only.
 pub(crate) fn kernel_parameters_v1(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS_v1 {
-    let v2 = kernel_parameters(work);
-    CUDA_KERNEL_NODE_PARAMS_v1 {
-        func: v2.func,
-        gridDimX: v2.gridDimX,
-        gridDimY: v2.gridDimY,
-        gridDimZ: v2.gridDimZ,
-        blockDimX: v2.blockDimX,
-        blockDimY: v2.blockDimY,
-        blockDimZ: v2.blockDimZ,
-        sharedMemBytes: v2.sharedMemBytes,
-        kernelParams: v2.kernelParams,
-        extra: v2.extra,
-    }
+    (&kernel_parameters(work)).into()
 }
 
 /// The context that a node names; the current one if it names none.
@@ -198,7 +153,7 @@ pub(crate) fn memset_parameters(fill: &Fill) -> CUDA_MEMSET_NODE_PARAMS {
 
 /// A host node's parameters.
 pub(crate) fn host_parameters(work: &HostWork) -> CUDA_HOST_NODE_PARAMS {
-    CUDA_HOST_NODE_PARAMS { fn_: Some(work.function), userData: work.user_data as *mut _ }
+    CUDA_HOST_NODE_PARAMS { fn_: Some(work.function), userData: work.argument() }
 }
 
 /// A node of stream memory operations.
@@ -228,86 +183,43 @@ pub(crate) fn memory_ops_parameters(work: &MemoryOpsWork) -> CUDA_BATCH_MEM_OP_N
     }
 }
 
-/// A node of any kind, from the structure that is for all kinds. What the driver fills in goes back into `asked`.
+/// A node of any kind, from the structure that is for all kinds, and what the driver tells of it.
 ///
 /// # Safety
 /// The pointers of the member that the type selects are as its own function demands.
 pub(crate) unsafe fn any(
     driver: &Driver,
     current: &Arc<Context>,
-    asked: &mut CUgraphNodeParams,
+    graph: CUgraph,
+    asked: &CUgraphNodeParams,
     before: Option<&NodeKind>,
-) -> Answer<NodeKind> {
-    if asked.reserved0 != [0; 3] || asked.reserved2 != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: the type says which member the caller filled in; all are plain data.
-    unsafe {
-        let members = &mut asked.anonymous;
-        match asked.type_ {
-            CUgraphNodeType::KERNEL => kernel(driver, current, &kernel_v3(&members.kernel), before),
-            CUgraphNodeType::MEMCPY => {
-                memcpy(driver, current, &members.memcpy.copyParams, members.memcpy.copyCtx)
-            }
-            CUgraphNodeType::MEMSET => {
-                let v2 = members.memset;
-                let v1 = CUDA_MEMSET_NODE_PARAMS {
-                    dst: v2.dst,
-                    pitch: v2.pitch,
-                    value: v2.value,
-                    elementSize: v2.elementSize,
-                    width: v2.width,
-                    height: v2.height,
-                };
-                memset(driver, current, &v1, v2.ctx)
-            }
-            CUgraphNodeType::HOST => {
-                Ok(NodeKind::Host(HostWork::new(members.host.fn_, members.host.userData)?))
-            }
-            CUgraphNodeType::GRAPH => {
-                let inner = driver.graph(members.graph.graph)?;
-                match members.graph.ownership.0 {
-                    0 => Ok(NodeKind::Child(inner.duplicate(driver)?)),
-                    1 => Ok(NodeKind::Child(inner)),
-                    _ => Err(CUresult::ERROR_INVALID_VALUE),
-                }
-            }
-            CUgraphNodeType::EMPTY => Ok(NodeKind::Empty),
-            CUgraphNodeType::WAIT_EVENT => {
-                Ok(NodeKind::EventWait(EventWork::new(driver, members.eventWait.event)?))
-            }
-            CUgraphNodeType::EVENT_RECORD => {
-                Ok(NodeKind::EventRecord(EventWork::new(driver, members.eventRecord.event)?))
-            }
-            CUgraphNodeType::MEM_ALLOC => {
-                let v2 = &mut members.alloc;
-                let allocation = GraphAllocation::new(
-                    driver,
-                    current.id,
-                    v2.poolProps.location.id,
-                    v2.poolProps.handleTypes,
-                    v2.bytesize,
-                )?;
-                v2.dptr = allocation.memory.address;
-                Ok(NodeKind::MemAlloc(allocation))
-            }
-            CUgraphNodeType::MEM_FREE => {
-                Ok(NodeKind::MemFree(FreeWork::new(driver, members.free.dptr)?))
-            }
-            CUgraphNodeType::BATCH_MEM_OP => {
-                let v2 = members.memOp;
-                let v1 = CUDA_BATCH_MEM_OP_NODE_PARAMS {
-                    ctx: v2.ctx,
-                    count: v2.count,
-                    paramArray: v2.paramArray,
-                    flags: v2.flags,
-                };
-                memory_ops(driver, current, &v1)
-            }
-            CUgraphNodeType::EXT_SEMAS_SIGNAL
-            | CUgraphNodeType::EXT_SEMAS_WAIT
-            | CUgraphNodeType::CONDITIONAL => Err(CUresult::ERROR_NOT_SUPPORTED),
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+) -> Answer<(NodeKind, Told)> {
+    let kind = match read_any(asked)? {
+        // SAFETY: by the caller's promise.
+        Asked::Kernel(asked) => unsafe { kernel(driver, current, &asked, before)? },
+        Asked::Memcpy(asked, context) => memcpy(driver, current, &asked, context)?,
+        Asked::Memset(asked, context) => memset(driver, current, &asked, context)?,
+        Asked::Host(asked) => NodeKind::Host(HostWork::new(asked.fn_, asked.userData)?),
+        Asked::Child(graph, ownership) => NodeKind::Child(driver.graphs.child(graph, ownership)?),
+        Asked::Empty => NodeKind::Empty,
+        Asked::EventWait(event) => NodeKind::EventWait(EventWork::new(driver, event)?),
+        Asked::EventRecord(event) => NodeKind::EventRecord(EventWork::new(driver, event)?),
+        Asked::MemAlloc(pool, size_bytes) => {
+            let (place, shared_as) = (pool.location.id, pool.handleTypes);
+            let allocation =
+                GraphAllocation::new(driver, current.id, place, shared_as, size_bytes)?;
+            let told = Told::Address(allocation.memory.address);
+            return Ok((NodeKind::MemAlloc(allocation), told));
         }
-    }
+        Asked::MemFree(address) => NodeKind::MemFree(FreeWork::in_graph(driver, graph, address)?),
+        // SAFETY: by the caller's promise.
+        Asked::BatchMemOp(asked) => unsafe { memory_ops(driver, current, &asked)? },
+        Asked::Conditional(asked) => {
+            driver.context(asked.ctx)?;
+            let conditional = Arc::new(driver.graphs.conditional(graph, &asked)?);
+            let told = Told::Bodies(conditional.parameters().phGraph_out);
+            return Ok((NodeKind::Conditional(conditional), told));
+        }
+    };
+    Ok((kind, Told::Nothing))
 }

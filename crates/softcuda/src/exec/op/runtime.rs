@@ -203,15 +203,11 @@ impl Body for SetConditional {
             // SAFETY: operands by the emitter: a 64-bit handle and a 32-bit value.
             let (handle, value) =
                 unsafe { (double(cx, ins, frame, lane, 0), word(cx, ins, frame, lane, 2)) };
-            let result = cx.machine.device_call(
-                "cudaGraphSetConditional",
-                &[&handle.to_le_bytes(), &value.to_le_bytes()],
-            );
-            if result.is_none() {
+            if !cx.machine.set_condition(handle, value) {
                 cx.raise(
-                    FaultKind::IllegalInstruction,
+                    FaultKind::IllegalAddress,
                     lane as u32,
-                    "conditional graph nodes are not supported",
+                    format!("{handle:#x} is no condition of a graph"),
                 );
                 return Flow::Fault;
             }

@@ -2,6 +2,8 @@
 
 use super::super::shape::Shape;
 use super::*;
+use crate::types::CUstreamCaptureMode as Mode;
+use std::sync::{Mutex, MutexGuard};
 
 #[derive(Debug, Default)]
 struct Letters(Mutex<Shape<char>>);

@@ -1,68 +1,18 @@
-//! Stream capture: streams whose work becomes nodes of a graph instead of being done.
-//!
-//! A capture begins in one stream; other streams join it by waiting for an event that was recorded in it. Per stream it keeps the nodes
-//! that the stream's next work depends on. What would break the order that is being captured ends it: it stays *invalidated*
-//! until its origin ends it. Which call does what, and with which code, is as measured of NVIDIA's driver 580.
+//! All captures of a process, and what calls may be made while there are some.
 
-use super::shape::EdgeData;
+use super::one::{Capture, Inner};
+use super::{
+    Answer, CapturedGraph, Change, Effect, Ended, Info, LegacyOrder, MadeFor, Recorded, Stream,
+    Tips, Wait,
+};
+use crate::graph::shape::EdgeData;
 use crate::types::{
-    CUgraphEdgeData, CUgraphNode, CUresult, CUstreamCaptureMode as Mode,
-    CUstreamCaptureStatus as Status,
+    CUgraphNode, CUresult, CUstreamCaptureMode as Mode, CUstreamCaptureStatus as Status,
 };
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
-
-type Answer<T = ()> = Result<T, CUresult>;
-
-/// Nodes that further work depends on, and how.
-pub type Tips = Vec<(usize, EdgeData)>;
-
-/// A graph that work is captured into.
-pub trait CapturedGraph {
-    /// What a node does.
-    type Work;
-
-    /// Adds a node; returns its key.
-    ///
-    /// # Errors
-    /// Why it cannot be added.
-    fn add_captured(
-        self: &Arc<Self>,
-        work: Self::Work,
-        after: &[(usize, EdgeData)],
-    ) -> Result<usize, CUresult>;
-
-    /// The given nodes and everything that they depend on.
-    fn ancestors(&self, of: &[usize]) -> BTreeSet<usize>;
-
-    /// Whether all these nodes are in the graph.
-    fn has_all(&self, nodes: &[(usize, EdgeData)]) -> bool;
-}
-
-/// A stream, as far as captures are concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream {
-    /// Different from every other stream's.
-    pub id: u64,
-    /// Its context.
-    pub context: u64,
-    /// Whether it waits for the legacy stream, and that for it.
-    pub ordering: LegacyOrder,
-}
-
-/// How a stream relates to its context's legacy stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LegacyOrder {
-    /// It is the legacy stream.
-    Itself,
-    /// Ordered with it.
-    Blocking,
-    /// Not ordered with it.
-    NonBlocking,
-}
 
 thread_local! {
     /// What the thread may do while captures are going on.
@@ -80,46 +30,6 @@ pub fn exchange_thread_mode(mode: Mode) -> Answer<Mode> {
     Ok(THREAD_MODE.replace(mode))
 }
 
-/// One capture, from its begin to its end.
-#[derive(Debug)]
-pub struct Capture<G> {
-    /// `cuStreamGetCaptureInfo`'s number.
-    pub id: u64,
-    /// What is being made.
-    pub graph: Arc<G>,
-    mode: Mode,
-    thread: ThreadId,
-    /// The stream that began it.
-    origin: u64,
-    made_for: MadeFor,
-    inner: Mutex<Inner>,
-}
-
-/// Whom a capture's graph was made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MadeFor {
-    /// For the capture: it goes with a capture that fails.
-    Capture,
-    /// By the program, which keeps it.
-    Program,
-}
-
-#[derive(Debug)]
-struct Inner {
-    status: Status,
-    streams: HashMap<u64, Member>,
-}
-
-/// A stream that takes part.
-#[derive(Debug)]
-struct Member {
-    stream: Stream,
-    /// What its next work depends on.
-    tips: Tips,
-    /// Arrays that the last question was answered with; the caller reads them until the next call for this stream.
-    shown: (Box<[CUgraphNode]>, Box<[CUgraphEdgeData]>),
-}
-
 /// All captures of a process that have not ended.
 #[derive(Debug)]
 pub struct Captures<G> {
@@ -127,83 +37,6 @@ pub struct Captures<G> {
     /// Length of `active`, so that calls outside captures need no lock.
     count: AtomicUsize,
     next_id: AtomicU64,
-}
-
-/// Where in a capture an event was recorded.
-#[derive(Debug)]
-pub struct Point<G> {
-    capture: Arc<Capture<G>>,
-    nodes: Vec<usize>,
-}
-
-impl<G> Clone for Point<G> {
-    fn clone(&self) -> Self {
-        Self { capture: Arc::clone(&self.capture), nodes: self.nodes.clone() }
-    }
-}
-
-/// Where an event was recorded last, for who waits for it.
-#[derive(Debug)]
-pub enum Recorded<G> {
-    /// Nowhere.
-    Never,
-    /// In a stream that was not captured.
-    Outside,
-    /// In a capture.
-    Captured(Point<G>),
-}
-
-/// What a stream that waits for an event has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Nothing: there is nothing to wait for, or the capture knows.
-    Nothing,
-    /// To wait.
-    Needed,
-}
-
-/// What a question about a stream's capture is answered with.
-#[derive(Debug)]
-pub struct Info<G> {
-    /// Active or invalidated.
-    pub status: Status,
-    /// The capture's number.
-    pub id: u64,
-    /// What is being made.
-    pub graph: Arc<G>,
-    /// What the stream's next work depends on; valid until the next question about the stream.
-    pub dependencies: *const CUgraphNode,
-    /// As long as `dependencies`.
-    pub edges: *const CUgraphEdgeData,
-    /// Length of both.
-    pub count: usize,
-}
-
-/// How a capture ended.
-#[derive(Debug)]
-pub enum Ended<G> {
-    /// With a graph.
-    Graph(Arc<G>),
-    /// With an error; the graph, if it was made for the capture, is to be given up.
-    Failed(CUresult, Option<Arc<G>>),
-}
-
-/// Whether a refused call also ends the capture that it conflicts with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// It does.
-    Invalidate,
-    /// It does not.
-    Keep,
-}
-
-/// How [`Captures::update`] changes dependencies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// These as well.
-    Add,
-    /// These instead.
-    Set,
 }
 
 impl<G> Default for Captures<G> {
@@ -510,94 +343,3 @@ impl<G: CapturedGraph> Captures<G> {
         })
     }
 }
-
-impl Member {
-    fn depend(&mut self, tips: Tips) {
-        for tip in tips {
-            if !self.tips.iter().any(|(node, _)| *node == tip.0) {
-                self.tips.push(tip);
-            }
-        }
-    }
-
-    fn nodes(&self) -> Vec<usize> {
-        self.tips.iter().map(|(node, _)| *node).collect()
-    }
-}
-
-impl<G: CapturedGraph> Capture<G> {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Active, invalidated, or none once it has ended.
-    pub fn status(&self) -> Status {
-        self.lock().status
-    }
-
-    /// Makes it end without a graph.
-    pub fn invalidate(&self) {
-        let mut inner = self.lock();
-        if inner.status == Status::ACTIVE {
-            inner.status = Status::INVALIDATED;
-        }
-    }
-
-    fn own_graph(&self) -> Option<Arc<G>> {
-        (self.made_for == MadeFor::Capture).then(|| Arc::clone(&self.graph))
-    }
-
-    /// What ending it in its origin comes to.
-    fn outcome(&self) -> Answer {
-        if self.mode != Mode::RELAXED && self.thread != std::thread::current().id() {
-            return Err(CUresult::ERROR_STREAM_CAPTURE_WRONG_THREAD);
-        }
-        let inner = self.lock();
-        if inner.status != Status::ACTIVE {
-            return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
-        }
-        let own = inner.streams.get(&self.origin).map(Member::nodes).unwrap_or_default();
-        let joined = self.graph.ancestors(&own);
-        let is_joined = |member: &Member| member.nodes().iter().all(|node| joined.contains(node));
-        match inner.streams.values().all(is_joined) {
-            true => Ok(()),
-            false => Err(CUresult::ERROR_STREAM_CAPTURE_UNJOINED),
-        }
-    }
-
-    /// Makes the stream take part, or depend on more nodes if it does already.
-    fn join(&self, stream: Stream, tips: Tips) {
-        let mut inner = self.lock();
-        let member = inner.streams.entry(stream.id).or_insert_with(|| Member {
-            stream,
-            tips: Vec::new(),
-            shown: Default::default(),
-        });
-        member.depend(tips);
-    }
-
-    /// Adds what a captured stream was given to do; returns the node.
-    ///
-    /// # Errors
-    /// Why the graph refuses it: the capture is invalidated then. CUDA_ERROR_ILLEGAL_STATE if the stream takes no part any more.
-    pub fn add(&self, stream: Stream, work: G::Work) -> Answer<usize> {
-        let mut inner = self.lock();
-        let member = inner.streams.get_mut(&stream.id).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
-        let added = self.graph.add_captured(work, &member.tips);
-        match added {
-            Ok(node) => member.tips = vec![(node, EdgeData::default())],
-            Err(_) => inner.status = Status::INVALIDATED,
-        }
-        added
-    }
-
-    /// Where an event is that is recorded in a captured stream now: who waits for it joins.
-    pub fn point(self: &Arc<Self>, stream: Stream) -> Point<G> {
-        let nodes = self.lock().streams.get(&stream.id).map(Member::nodes).unwrap_or_default();
-        Point { capture: Arc::clone(self), nodes }
-    }
-}
-
-#[cfg(test)]
-#[path = "capture_tests.rs"]
-mod tests;
