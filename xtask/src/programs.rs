@@ -1,7 +1,7 @@
 //! The CUDA programs that the tests run, compiled into `target/programs/KIND/NAME`.
 //!
 //! Every file of `programs/cuda` is compiled once and linked four ways, with the static and the shared runtime library of
-//! CUDA 13.0 and 12.9; every file of `programs/kernels` is linked once; `programs/driver_api` holds C programs,
+//! CUDA 13.0 and 12.9; every file of `programs/kernels` is linked once; `programs/driver_api` and `programs/process` hold C programs,
 //! `programs/cudarc` a Rust one. A line `// nvcc-flags: ...` in a source adds compiler flags,
 //! a line `// nvcc-arch: compute_90` names another virtual architecture than the oldest. Nothing is compiled again unless
 //! its inputs changed.
@@ -77,8 +77,10 @@ pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
         sources.extend(files.into_iter().map(|source| (group, source)));
     }
     in_parallel(sources, |(group, source)| builder.cuda(group, &source))?;
-    for source in files_in(&paths.root.join("programs/driver_api"), "c")? {
-        builder.driver_api(&source, dist)?;
+    for (directory, kind) in [("driver_api", "driver-api"), ("process", "process")] {
+        for source in files_in(&paths.root.join("programs").join(directory), "c")? {
+            builder.driver_api(&source, kind, dist)?;
+        }
     }
     builder.cudarc()?;
     Ok(out)
@@ -141,20 +143,22 @@ impl Builder<'_> {
         write_stamp(&stamp, &inputs)
     }
 
-    fn driver_api(&self, source: &Path, dist: &Dist) -> Result<()> {
+    fn driver_api(&self, source: &Path, kind: &str, dist: &Dist) -> Result<()> {
         let name = stem(source)?;
         let text = read(source)?;
-        let header = read(&self.paths.root.join("programs/driver_api/check.h"))?;
-        let inputs = format!("{}\n{text}\n{header}", self.toolchain.include().display());
-        let stamp = self.out.join("stamps").join(format!("{name}.c"));
+        let mut inputs = format!("{}\n{text}", self.toolchain.include().display());
+        for header in ["driver_api/check.h", "process/process.h"] {
+            inputs.push_str(&read(&self.paths.root.join("programs").join(header))?);
+        }
+        let stamp = self.out.join("stamps").join(format!("{kind}-{name}.c"));
         if fs::read_to_string(&stamp).is_ok_and(|built| built == inputs) {
             return Ok(());
         }
-        let program = self.out.join("driver-api").join(&name);
+        let program = self.out.join(kind).join(&name);
         create_parent(&program)?;
         let mut compiler = Command::new("gcc");
         compiler
-            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-I"])
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"])
             .arg(self.toolchain.include())
             .arg(source)
             .arg("-o")

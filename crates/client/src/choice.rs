@@ -11,7 +11,8 @@ use crate::native;
 use crate::{error, info};
 use cuda_abi::table::DriverTable;
 use cuda_abi::types::CUresult;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
 
 /// The newest CUDA version whose functions we have; attached programs are never told of a newer driver.
 pub(crate) const NEWEST_VERSION: i32 = 13000;
@@ -26,16 +27,64 @@ pub(crate) enum Choice {
     None(CUresult),
 }
 
-static CHOICE: OnceLock<Choice> = OnceLock::new();
+/// Never freed once it is there; null again only in the child of a fork.
+static CHOICE: AtomicPtr<Choice> = AtomicPtr::new(core::ptr::null_mut());
+/// The process in which a thread is making the choice, or 0. A process id, as a fork in that moment leaves the child without that thread.
+static CHOOSING: AtomicU32 = AtomicU32::new(0);
+/// Between two looks at whether another thread has made the choice, which takes milliseconds or, with a server to start, seconds.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The choice, made now if it was not before.
 pub(crate) fn choose() -> &'static Choice {
-    CHOICE.get_or_init(make)
+    let process = std::process::id();
+    loop {
+        if let Some(made) = made() {
+            return made;
+        }
+        match CHOOSING.load(Ordering::Acquire) {
+            present if present == process => std::thread::sleep(LOOK_INTERVAL),
+            // Nobody, or a thread of this process's parent.
+            stale => {
+                // AcqRel: with the load above and the store below; who comes second finds the choice made.
+                let ours =
+                    CHOOSING.compare_exchange(stale, process, Ordering::AcqRel, Ordering::Relaxed);
+                if ours.is_ok() {
+                    return make_once();
+                }
+            }
+        }
+    }
+}
+
+fn make_once() -> &'static Choice {
+    /// Lets others look again, also after a panic.
+    struct Chosen;
+    impl Drop for Chosen {
+        fn drop(&mut self) {
+            // Release: with the Acquire in `choose`.
+            CHOOSING.store(0, Ordering::Release);
+        }
+    }
+    let _chosen = Chosen;
+    if let Some(choice) = made() {
+        return choice;
+    }
+    let choice: &'static mut Choice = Box::leak(Box::new(make()));
+    // Release: with the Acquire in `made`.
+    CHOICE.store(choice, Ordering::Release);
+    choice
 }
 
 /// The choice, if it was made.
 pub(crate) fn made() -> Option<&'static Choice> {
-    CHOICE.get()
+    // SAFETY: null, or a leaked box; Acquire: with the Release in `make_once`.
+    unsafe { CHOICE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Lets the child of a fork choose for itself. It only stores, as a handler of a fork may.
+pub(crate) fn forget() {
+    // Relaxed: the child has one thread.
+    CHOICE.store(core::ptr::null_mut(), Ordering::Relaxed);
 }
 
 fn make() -> Choice {

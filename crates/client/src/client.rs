@@ -24,10 +24,10 @@ use crate::visible::{Identity, Order, visible};
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 /// Longest wait for the server's answer to a request on the control socket: an executor may have to be started.
@@ -73,6 +73,8 @@ pub(crate) struct Client {
     /// Attributes that the program has set, by stream.
     pub(crate) stream_attributes: Mutex<HashMap<(usize, u32), Stored>>,
     control: Mutex<Connection>,
+    /// The descriptor in `control`, for those who must not wait for the lock.
+    control_descriptor: RawFd,
     state: AtomicU8,
 }
 
@@ -83,7 +85,8 @@ pub(crate) enum Launches {
     Blocking,
 }
 
-static CLIENT: OnceLock<&'static Client> = OnceLock::new();
+/// Never freed once it is there; null again only in the child of a fork.
+static CLIENT: AtomicPtr<Client> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Makes the state of an attached process.
 pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
@@ -122,7 +125,7 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         _ => Launches::Asynchronous,
     };
     let health = Health::default();
-    let client: &'static Client = Box::leak(Box::new(Client {
+    let leaked = Box::into_raw(Box::new(Client {
         driver_version: welcome.driver_version.min(crate::choice::NEWEST_VERSION),
         devices,
         launches,
@@ -147,20 +150,29 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         opened: Mutex::default(),
         client_id: welcome.client_id,
         stream_attributes: Mutex::default(),
+        control_descriptor: connection.as_fd().as_raw_fd(),
         control: Mutex::new(connection),
         state: AtomicU8::new(STARTED),
     }));
+    // SAFETY: a box that is never freed and, from here on, only read.
+    let client: &'static Client = unsafe { &*leaked };
     let watched = health.watch(&*client.lock_control(), || client.wake_waiters());
     watched.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-    let _ = CLIENT.set(client);
-    // SAFETY: the handler only stores to atomics and closes descriptors, which is allowed in the child of a fork.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    // Release: with the Acquire in `started`.
+    CLIENT.store(leaked, Ordering::Release);
+    // A child that attaches anew has inherited the handler.
+    static HANDLER: Once = Once::new();
+    HANDLER.call_once(|| {
+        // SAFETY: the handler only stores to atomics and closes descriptors, which is allowed in the child of a fork.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
     Ok(client)
 }
 
 /// The state, if this process is attached; of any use only after `cuInit`.
 pub(crate) fn started() -> Option<&'static Client> {
-    CLIENT.get().copied()
+    // SAFETY: null, or a box that is never freed; Acquire: with the Release in `start`.
+    unsafe { CLIENT.load(Ordering::Acquire).as_ref() }
 }
 
 /// The state for a call of the API: CUDA_ERROR_NOT_INITIALIZED before `cuInit` and in the child of a fork, CUDA_ERROR_NOT_PERMITTED in a
@@ -182,23 +194,30 @@ pub(crate) fn run(body: impl FnOnce(&'static Client) -> Result) -> CUresult {
     get().and_then(body).into()
 }
 
-/// After a fork the server still serves the parent: the child must neither speak on its connections nor hold them open.
+/// After a fork the server still serves the parent: the child must neither speak on its connections nor hold them open. The child of an
+/// initialised process has no driver, as natively; of one that has only asked for the version, it may initialise its own.
 extern "C" fn in_child() {
     let Some(client) = started() else { return };
-    client.state.store(FORKED, Ordering::Release);
-    crate::exports::detach();
-    let close = |socket: &Connection| {
-        // SAFETY: the descriptor is this library's; nothing in the child uses it again, as every call is refused from here on.
-        unsafe { libc::close(socket.as_fd().as_raw_fd()) };
-    };
-    // The lock may be held by a thread that does not exist here.
-    if let Ok(control) = client.control.try_lock() {
-        close(&control);
+    // The child of such a child has nothing of the parent's: the descriptors' numbers may be the program's by now.
+    let before = client.state.swap(FORKED, Ordering::AcqRel);
+    if before == FORKED {
+        return;
     }
+    crate::exports::detach();
+    let close = |descriptor: RawFd| {
+        // SAFETY: the descriptor is this library's; nothing in the child uses it again, as every call is refused from here on.
+        unsafe { libc::close(descriptor) };
+    };
+    close(client.control_descriptor);
     for device in &client.devices {
         if let Some(backend) = device.opened() {
-            close(backend.session.executor());
+            close(backend.session.executor().as_fd().as_raw_fd());
         }
+    }
+    if before == STARTED {
+        // Relaxed: the child has one thread.
+        CLIENT.store(core::ptr::null_mut(), Ordering::Relaxed);
+        crate::choice::forget();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Worker threads: they run blocks in slices and tasks in pieces. The host thread runs the program's callbacks.
 
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::PoisonError;
@@ -37,15 +38,34 @@ pub(crate) fn is_in_host_call() -> bool {
 
 /// Starts `workers` worker threads and the host thread.
 pub(crate) fn start(engine: &Arc<Engine>, workers: usize) -> std::io::Result<()> {
-    for index in 0..workers {
+    without_signals(|| {
+        for index in 0..workers {
+            let engine = engine.clone();
+            std::thread::Builder::new()
+                .name(format!("softcuda-{index}"))
+                .spawn(move || work(&engine))?;
+        }
         let engine = engine.clone();
         std::thread::Builder::new()
-            .name(format!("softcuda-{index}"))
-            .spawn(move || work(&engine))?;
+            .name("softcuda-host".to_owned())
+            .spawn(move || host(&engine))
+            .map(drop)
+    })
+}
+
+/// Starts threads on which all signals are blocked: signals belong to the program's own threads, whose handlers must not run on ours.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are valid places to write to; a new thread inherits the mask, which is put back below.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    let engine = engine.clone();
-    std::thread::Builder::new().name("softcuda-host".to_owned()).spawn(move || host(&engine))?;
-    Ok(())
+    let started = start();
+    // SAFETY: `before` was filled by the call above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
+    started
 }
 
 fn host(engine: &Engine) {
