@@ -49,7 +49,7 @@ pub(crate) struct Corner {
 
 fn make(context: &Context, descriptor: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<u32> {
     let (backend, id) = context.backend()?;
-    let number = backend.arrays.take();
+    let number = backend.arrays.take()?;
     let body = ArrayCreate {
         width: descriptor.Width as u64,
         height: descriptor.Height as u64,
@@ -157,7 +157,7 @@ impl MipmappedArray {
             return Ok(Arc::clone(array));
         }
         let (backend, id) = self.context.backend()?;
-        let number = backend.arrays.take();
+        let number = backend.arrays.take()?;
         let body = ArrayLevel { mipmapped: self.number, level, array: number, reserved: 0 };
         let got = backend.session.call(id, Opcode::ArrayLevel, &[body.as_bytes()]);
         got.inspect_err(|_| backend.arrays.give_back(number))?;

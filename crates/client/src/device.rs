@@ -15,7 +15,11 @@ use crate::staging::Staging;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::shm::{Reservation, ShmError};
 use link::socket::Connection;
+use link::wire::array::MAX_ARRAYS;
 use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, DeviceInfo};
+use link::wire::command::{MAX_EVENTS, MAX_FUNCTIONS, MAX_MODULES};
+use link::wire::graph::MAX_GRAPHS;
+use link::wire::virtual_memory::MAX_MEMORIES;
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -168,13 +172,13 @@ fn make_backend(
         device_heap: DeviceHeap::default(),
         host_heap: HostHeap::new(opened.host_window)?,
         staging: Staging::default(),
-        events: Numbers::default(),
+        events: Numbers::below(MAX_EVENTS),
         late_events: Mutex::default(),
-        modules: Numbers::default(),
-        functions: Numbers::default(),
-        graphs: Numbers::default(),
-        memories: Numbers::default(),
-        arrays: Numbers::default(),
+        modules: Numbers::below(MAX_MODULES),
+        functions: Numbers::below(MAX_FUNCTIONS),
+        graphs: Numbers::below(MAX_GRAPHS),
+        memories: Numbers::below(MAX_MEMORIES),
+        arrays: Numbers::below(MAX_ARRAYS),
         callbacks: Callbacks::default(),
         _device_window: device_window,
     })

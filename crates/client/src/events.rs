@@ -104,7 +104,7 @@ pub(crate) fn create(client: &Client, flags: u32) -> Result<Arc<Event>> {
     }
     let context = current::context()?;
     let (backend, id) = context.backend()?;
-    let number = backend.events.take();
+    let number = backend.events.take()?;
     backend.session.post(id, Opcode::EventCreate, &EventCreate { event: number, flags })?;
     let made = client.events.insert_with(|token| Event {
         token,
@@ -126,7 +126,7 @@ pub(crate) fn open(client: &Client, handle: Handle) -> Result<Arc<Event>> {
         return Err(CUresult::ERROR_INVALID_DEVICE);
     }
     let (backend, id) = context.backend()?;
-    let number = backend.events.take();
+    let number = backend.events.take()?;
     let token = Token { words: handle.token };
     let body = OpenEvent { token, event: number, reserved: 0 };
     let opened = backend.session.call(id, Opcode::OpenEvent, &[body.as_bytes()]);

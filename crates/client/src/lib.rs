@@ -45,6 +45,7 @@ mod module;
 mod native;
 mod numbers;
 mod output;
+mod pages;
 mod pool;
 mod session;
 mod sharing;

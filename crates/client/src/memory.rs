@@ -7,6 +7,7 @@ use crate::copy::Timing;
 use crate::current;
 use crate::graph::{GraphMemory, MemsetWork, NodeKind};
 use crate::memory_map::{Alias, Area, Kind};
+use crate::pages;
 use crate::pool::{Pool, Sharing};
 use crate::session::Result;
 use crate::sharing;
@@ -15,7 +16,7 @@ use cuda_abi::types::CUresult;
 use link::wire::command::{Fill, Opcode, REGION_PINNED};
 use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE_BYTES: u64 = 4096;
 /// `CU_MEMHOSTREGISTER_DEVICEMAP` and `CU_MEMHOSTALLOC_DEVICEMAP`.
@@ -107,7 +108,7 @@ fn free_area(client: &Client, area: &Area) -> Result {
             backend.device_heap.free(&backend.session, id, area.base, area.size_bytes)
         }
         Kind::Managed | Kind::Pinned(_) => free_shared(backend, id, area),
-        Kind::Registered { ref alias, .. } => match alias.get() {
+        Kind::Registered { ref alias, .. } => match &*locked(alias) {
             Some(alias) => {
                 client.memory.remove(alias.address, |area| matches!(area.kind, Kind::Alias { .. }));
                 restore(backend, id, alias)
@@ -194,7 +195,7 @@ pub(crate) fn register(client: &Client, address: u64, size_bytes: u64, flags: u3
     if client.memory.overlaps(address, size_bytes) {
         return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
-    let kind = Kind::Registered { flags: flags | DEVICE_MAP, alias: OnceLock::new() };
+    let kind = Kind::Registered { flags: flags | DEVICE_MAP, alias: Mutex::default() };
     client.memory.insert(Area::new(address, size_bytes, kind, context.token, context.device));
     Ok(())
 }
@@ -219,8 +220,10 @@ pub(crate) fn device_address(client: &Client, address: u64) -> Result<u64> {
         .filter(|area| area.is_host())
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let Kind::Registered { alias, .. } = &area.kind else { return Ok(address) };
-    let alias = match alias.get() {
-        Some(alias) => *alias,
+    // Held while pages are moved: a second mover would take them away from the first.
+    let mut known = locked(alias);
+    let alias = match *known {
+        Some(alias) => alias,
         None => {
             let made = share_pages(client, &area)?;
             let kind = Kind::Alias { first_page: made.first_page };
@@ -231,10 +234,14 @@ pub(crate) fn device_address(client: &Client, address: u64) -> Result<u64> {
                 area.context,
                 area.device,
             ));
-            *alias.get_or_init(|| made)
+            *known.insert(made)
         }
     };
     Ok(alias.address + (address - alias.first_page))
+}
+
+fn locked(alias: &Mutex<Option<Alias>>) -> MutexGuard<'_, Option<Alias>> {
+    alias.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Moves the pages of a registered range to a region, and maps that region over them: same bytes, same addresses, and the executor reaches
@@ -244,6 +251,12 @@ fn share_pages(client: &Client, area: &Area) -> Result<Alias> {
     let (backend, id) = context.backend()?;
     let first_page = area.base & !(PAGE_BYTES - 1);
     let size_bytes = (area.base + area.size_bytes).next_multiple_of(PAGE_BYTES) - first_page;
+    if pages::sharing(first_page, size_bytes) != pages::Sharing::Private {
+        crate::error!(
+            "registered memory at {first_page:#x} is shared with other processes or files, or not mapped: it has no device address"
+        );
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
     let region =
         backend.host_heap.create_region(&backend.session, id, size_bytes, REGION_PINNED)?;
     // SAFETY: the pages hold the caller's registered range, so they are mapped; the region is new and as long. The same bytes appear at the

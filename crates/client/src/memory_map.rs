@@ -7,7 +7,7 @@ use crate::session::Result;
 use cuda_abi::types::CUresult;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// What a range is.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     Registered {
         flags: u32,
         /// The device's address of the same bytes, once it was asked for.
-        alias: OnceLock<Alias>,
+        alias: Mutex<Option<Alias>>,
     },
     /// `cuMemMap`: memory of one device that was created apart from its addresses.
     Mapped {
@@ -264,7 +264,7 @@ mod tests {
         map.insert(Area::new(
             0x3000,
             0x100,
-            Kind::Registered { flags: 0, alias: OnceLock::new() },
+            Kind::Registered { flags: 0, alias: Mutex::default() },
             1,
             0,
         ));

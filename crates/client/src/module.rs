@@ -58,7 +58,7 @@ pub(crate) unsafe fn load(
     options: &JitOptions,
 ) -> Result<Arc<Module>> {
     let (backend, id) = context.backend()?;
-    let number = backend.modules.take();
+    let number = backend.modules.take()?;
     let (status, reply) = backend.lend(id, code, |address| {
         let body = ModuleLoad {
             module: number,
@@ -113,9 +113,10 @@ impl Module {
     pub(crate) fn unload(&self, client: &Client) -> Result {
         client.modules.remove(self.token).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let (backend, id) = self.context.backend()?;
-        for (_, function) in self.functions.lock().unwrap_or_else(|e| e.into_inner()).drain() {
+        let functions =
+            std::mem::take(&mut *self.functions.lock().unwrap_or_else(|e| e.into_inner()));
+        for function in functions.values() {
             client.functions.remove(function.token);
-            backend.functions.give_back(function.number);
         }
         for (_, (address, _)) in self.globals.lock().unwrap_or_else(|e| e.into_inner()).drain() {
             let is_global = |area: &Area| matches!(area.kind, Kind::Global | Kind::ManagedGlobal);
@@ -133,6 +134,8 @@ impl Module {
             Opcode::ModuleUnload,
             &ModuleUnload { module: self.number, reserved: 0 },
         )?;
+        // Not before: another thread could give them to functions while the executor still has these.
+        functions.values().for_each(|function| backend.functions.give_back(function.number));
         backend.modules.give_back(self.number);
         Ok(())
     }
@@ -144,7 +147,7 @@ impl Module {
             return Ok(Arc::clone(function));
         }
         let (backend, id) = self.context.backend()?;
-        let number = backend.functions.take();
+        let number = backend.functions.take()?;
         let bytes = name.to_bytes();
         let body = FunctionGet {
             module: self.number,

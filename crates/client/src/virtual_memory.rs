@@ -29,7 +29,7 @@ pub(crate) struct Physical {
     /// 0 for imported memory, whose length the driver knows.
     size_bytes: u64,
     pub(crate) sharing: Sharing,
-    /// Handles and mappings that hold it.
+    /// Handles and mappings that hold it. Once it is 0 the number may be another's.
     holders: Mutex<u32>,
 }
 
@@ -110,8 +110,19 @@ fn locked(count: &Mutex<u32>) -> MutexGuard<'_, u32> {
 }
 
 impl Physical {
-    fn hold(&self) {
-        *locked(&self.holders) += 1;
+    /// New memory, with its first holder.
+    fn new(device: i32, number: u32, size_bytes: u64, sharing: Sharing) -> Arc<Self> {
+        Arc::new(Self { device, number, size_bytes, sharing, holders: Mutex::new(1) })
+    }
+
+    /// Adds a holder; CUDA_ERROR_INVALID_VALUE when another thread has just let it go.
+    fn hold(&self) -> Result {
+        let mut holders = locked(&self.holders);
+        if *holders == 0 {
+            return Err(INVALID);
+        }
+        *holders += 1;
+        Ok(())
     }
 
     /// Gives it back to the server when nothing holds it any more.
@@ -170,8 +181,8 @@ pub(crate) fn free_range(client: &'static Client, address: u64, size_bytes: u64)
     Ok(())
 }
 
+/// A handle of memory that is held for it.
 fn register(client: &'static Client, physical: Arc<Physical>) -> Result<Arc<MemoryHandle>> {
-    physical.hold();
     let made = client.memories.insert_with(|token| MemoryHandle {
         token,
         physical: Arc::clone(&physical),
@@ -192,7 +203,7 @@ pub(crate) fn create(
         return Err(INVALID);
     }
     let backend = client.device(device)?.session(client)?;
-    let number = backend.memories.take();
+    let number = backend.memories.take()?;
     let asked = match sharing {
         Sharing::None => SHARING_NONE,
         Sharing::Descriptor => SHARING_DESCRIPTOR,
@@ -200,10 +211,7 @@ pub(crate) fn create(
     let body = MemoryCreate { size_bytes, memory: number, sharing: asked };
     let made = backend.session.call(0, Opcode::MemoryCreate, &[body.as_bytes()]);
     made.inspect_err(|_| backend.memories.give_back(number))?;
-    register(
-        client,
-        Arc::new(Physical { device, number, size_bytes, sharing, holders: Mutex::new(0) }),
-    )
+    register(client, Physical::new(device, number, size_bytes, sharing))
 }
 
 /// `cuMemImportFromShareableHandle` of a descriptor.
@@ -213,14 +221,10 @@ pub(crate) fn import(
     file: BorrowedFd<'_>,
 ) -> Result<Arc<MemoryHandle>> {
     let backend = client.device(device)?.session(client)?;
-    let number = backend.memories.take();
+    let number = backend.memories.take()?;
     let made = backend.session.import_memory(file, number);
     made.inspect_err(|_| backend.memories.give_back(number))?;
-    let sharing = Sharing::Descriptor;
-    register(
-        client,
-        Arc::new(Physical { device, number, size_bytes: 0, sharing, holders: Mutex::new(0) }),
-    )
+    register(client, Physical::new(device, number, 0, Sharing::Descriptor))
 }
 
 /// A handle's memory: CUDA_ERROR_INVALID_VALUE for what is none.
@@ -256,6 +260,7 @@ pub(crate) fn retain(client: &'static Client, address: u64) -> Result<u64> {
             return Ok(handle.token as u64);
         }
     }
+    physical.hold()?;
     Ok(register(client, physical)?.token as u64)
 }
 
@@ -300,19 +305,30 @@ pub(crate) fn map(
     let backend = client.device(range.device)?.session(client)?;
     let body =
         MemoryMap { address, size_bytes, offset_bytes, memory: physical.number, reserved: 0 };
-    backend.session.call(0, Opcode::MemoryMap, &[body.as_bytes()])?;
-    physical.hold();
+    // Before the call: another thread may release the handle meanwhile.
+    physical.hold()?;
+    if let Err(error) = backend.session.call(0, Opcode::MemoryMap, &[body.as_bytes()]) {
+        physical.let_go(client)?;
+        return Err(error);
+    }
     range.mapped.insert(address, Mapped { size_bytes, physical, access: ACCESS_NONE });
     Ok(())
 }
 
 /// `cuMemUnmap`: whole mappings, once all work that could use them is done.
 pub(crate) fn unmap(client: &'static Client, address: u64, size_bytes: u64) -> Result {
+    let device = {
+        let mut ranges = client.virtual_ranges.lock();
+        let range = range_of(&mut ranges, address, size_bytes).ok_or(INVALID)?;
+        range.mappings_of(address, size_bytes).ok_or(INVALID)?;
+        range.device
+    };
+    let backend = client.device(device)?.session(client)?;
+    // Without the lock: what is waited for may wait for another thread that needs it.
+    backend.session.wait_all(0)?;
     let mut ranges = client.virtual_ranges.lock();
     let range = range_of(&mut ranges, address, size_bytes).ok_or(INVALID)?;
     let found = range.mappings_of(address, size_bytes).ok_or(INVALID)?;
-    let backend = client.device(range.device)?.session(client)?;
-    backend.session.wait_all(0)?;
     let body = MemoryUnmap { address, size_bytes };
     backend.session.call(0, Opcode::MemoryUnmap, &[body.as_bytes()])?;
     for at in found {

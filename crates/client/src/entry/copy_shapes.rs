@@ -34,7 +34,7 @@ impl Described {
         let pitch_bytes = if self.pitch == 0 { extent.width_bytes } else { self.pitch as u64 };
         let height = if self.height == 0 { extent.height } else { self.height as u64 };
         let too_narrow = pitch_bytes < (self.x_bytes as u64).saturating_add(extent.width_bytes)
-            && extent.height > 1;
+            && (extent.height > 1 || extent.depth > 1);
         if too_narrow || (height < extent.height && extent.depth > 1) {
             return Err(invalid);
         }

@@ -348,10 +348,12 @@ pub(crate) unsafe fn cuGraphRetainUserObject(
         if !is_count(count) || flags & !MOVE != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
+        let mut state = graph.lock();
+        let held = state.objects.entry(object.0).or_default();
+        *held = held.checked_add(count).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if flags & MOVE == 0 {
             found.retain(count);
         }
-        *graph.lock().objects.entry(object.0).or_default() += count;
         Ok(())
     })
 }

@@ -23,6 +23,8 @@ pub(super) const AUTO_FREE_ON_LAUNCH: u64 = 1;
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`.
 const DEVICE_LAUNCH: u64 = 4;
 const ALL_FLAGS: u64 = 0xf;
+/// An executable graph whose change failed, and could not be taken back.
+pub(super) const NOT_MADE: CUresult = CUresult::ERROR_INVALID_HANDLE;
 
 /// A graph as it was when it was made executable, with the graphs in it. Pairs nodes in updates.
 pub(super) struct Snapshot {
@@ -57,6 +59,8 @@ pub(super) struct State {
     pub(super) numbers: Vec<Option<u32>>,
     /// What a launch does; `None` after a change.
     pub(super) run: Option<Run>,
+    /// Slot of the last launch's stream.
+    pub(super) launched_in: Option<u32>,
 }
 
 /// Memory that the executor reaches, in place of a copy's pageable end.
@@ -142,6 +146,7 @@ pub(crate) fn instantiate(client: &Client, graph: &Arc<Graph>, flags: u64) -> Re
         plan: Plan::default(),
         numbers: Vec::new(),
         run: None,
+        launched_in: None,
     };
     graph.begin_executable()?;
     if let Err(error) = state.make(client, backend, id, flags) {
@@ -183,7 +188,7 @@ fn context_of(client: &Client, source: &Snapshot) -> Result<Arc<Context>> {
 }
 
 impl State {
-    /// Plans the steps and makes the executor's graphs.
+    /// Plans the steps and makes the executor's graphs, of which there are none.
     pub(super) fn make(
         &mut self,
         client: &Client,
@@ -191,8 +196,6 @@ impl State {
         id: u32,
         flags: u64,
     ) -> Result {
-        self.run = None;
-        self.pageable.clear();
         for place in 0..self.steps.len() {
             self.steps[place].kind.check_alive(client)?;
             let pageable = pageable_ends(client, &self.steps[place].kind)?;
@@ -229,7 +232,7 @@ impl State {
             writer.depend(before, after);
         }
         let bytes = writer.finish().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let number = backend.graphs.take();
+        let number = backend.graphs.take()?;
         let made = backend.lend(id, &bytes, |address| {
             let body = GraphCreate {
                 graph: number,
@@ -281,9 +284,16 @@ impl State {
         Ok(())
     }
 
-    /// Gives up what the executor has.
+    /// Whether [`Self::make`] has made all of it.
+    pub(super) fn is_made(&self) -> bool {
+        self.plan.parts.len() == self.steps.len() && self.plan.segments.len() == self.numbers.len()
+    }
+
+    /// Gives up what the executor has; all of it is to be made again.
     pub(super) fn clear(&mut self, backend: &Backend, id: u32) -> Result {
         self.run = None;
+        self.pageable.clear();
+        self.plan = Plan::default();
         for graph in self.numbers.drain(..).flatten() {
             backend.session.post(id, Opcode::GraphDestroy, &GraphDestroy { graph, reserved: 0 })?;
             backend.graphs.give_back(graph);
@@ -349,6 +359,9 @@ impl Executable {
         }
         if state.steps[place].is_enabled == is_enabled {
             return Ok(());
+        }
+        if !state.is_made() {
+            return Err(NOT_MADE);
         }
         state.steps[place].is_enabled = is_enabled;
         state.run = None;

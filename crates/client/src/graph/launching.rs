@@ -4,7 +4,7 @@
 //! that runs host functions posts the next segment itself when it has done a segment's host work, before it lowers the gate. Meanwhile the
 //! executable graph is neither changed nor launched again: who wants to waits.
 
-use super::executable::{AUTO_FREE_ON_LAUNCH, Executable, State};
+use super::executable::{AUTO_FREE_ON_LAUNCH, Executable, NOT_MADE, State};
 use super::kinds::NodeKind;
 use super::memory::GraphMemory;
 use super::plan::HostAction;
@@ -12,6 +12,7 @@ use crate::backend::Backend;
 use crate::callbacks::{Lane, Turn};
 use crate::client::{Client, Launches};
 use crate::events::Event;
+use crate::gates::Ordered;
 use crate::session::{Result, Session};
 use crate::stream::Target;
 use cuda_abi::types::CUresult;
@@ -145,8 +146,12 @@ impl Executable {
                 break state;
             }
         };
+        if !state.is_made() {
+            return Err(NOT_MADE);
+        }
         let memory = state.memory_after(self.flags)?;
         let run = state.run();
+        self.follow_last_launch(&mut state, &run, target.slot)?;
         let place = Place { backend: self.backend, lane: target.lane() };
         let last = run.len().saturating_sub(1);
         let chain = match run.iter().position(|segment| !segment.host.is_empty()) {
@@ -171,6 +176,20 @@ impl Executable {
                 target.synchronize()?;
                 target.backend.session.verdict()
             }
+        }
+    }
+
+    /// Launches of one executable graph follow one another. The driver sees to its part; this process's part could run into the last launch if
+    /// that is in another stream.
+    fn follow_last_launch(&self, state: &mut State, run: &Run, slot: u32) -> Result {
+        let has_host_work = run.iter().any(|segment| !segment.host.is_empty());
+        match state.launched_in.replace(slot) {
+            Some(other) if has_host_work && other != slot => {
+                let session = &self.backend.session;
+                session.pass_gates(other, Ordered::Alone)?;
+                session.wait_quietly(self.id, session.mark(self.id, other)?)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -207,8 +226,9 @@ impl Place {
             if let Some(graph) = segment.graph {
                 let body = GraphLaunch { graph, stream: slot };
                 let parts = [body.as_bytes()];
-                backend.session.mirrors().push(&backend.session, id, slot)?;
+                backend.session.mirrors().push(&backend.session, id)?;
                 let mark = backend.session.post_work(id, slot, Opcode::GraphLaunch, &parts)?;
+                backend.session.mirrors().note_work();
                 if segment.prints {
                     backend.session.output().expect();
                 }

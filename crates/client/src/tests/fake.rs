@@ -11,6 +11,7 @@ use link::socket::{Connection, Listener};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::*;
 use link::wire::command::{self as wire, NO_CALL, Opcode};
+use link::wire::graph::{Description, GraphCreate, Node};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::path::Path;
@@ -24,6 +25,8 @@ const HOST_WINDOW: Window = Window { base: 0x2100_0000_0000, size_bytes: 1 << 32
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// A launch of so many blocks is refused by the fake's driver.
 pub(super) const REFUSED_GRID: u32 = 77;
+/// A graph with a copy of so many bytes is refused: out of memory.
+pub(super) const REFUSED_COPY_BYTES: u64 = 77;
 /// What the fake's device has.
 const MEMORY_BYTES: u64 = 64 << 20;
 
@@ -173,6 +176,23 @@ impl Executor {
                 let c: wire::Copy = command.parse().unwrap().0;
                 copy(c.destination, c.source, c.size_bytes);
                 0
+            }
+            Opcode::GraphCreate => {
+                let create: GraphCreate = command.parse().unwrap().0;
+                // SAFETY: the client lends the description for the time of this call.
+                let bytes = unsafe {
+                    std::slice::from_raw_parts(
+                        create.address as *const u8,
+                        create.size_bytes as usize,
+                    )
+                };
+                let copies_too_much = |node: &Node<'_>| {
+                    node.opcode == Opcode::Copy
+                        && wire::Copy::read_from_prefix(node.body).unwrap().0.size_bytes
+                            == REFUSED_COPY_BYTES
+                };
+                let description = Description::parse(bytes).unwrap();
+                if description.nodes.iter().any(copies_too_much) { 2 } else { 0 }
             }
             Opcode::Copy3d => {
                 copy_3d(command.parse().unwrap().0);

@@ -47,6 +47,7 @@ fn an_attached_program() {
     copies();
     streams_and_events();
     modules_and_launches();
+    a_failed_change_leaves_the_executable_graph();
     host_functions();
     the_primary_context_ends_and_lives_again(context);
     the_servers_death();
@@ -191,9 +192,66 @@ fn copies() {
     ok!(cuMemHostUnregister(address));
     assert_eq!((target[3], target[7]), (9, 77));
     fails!(ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(address));
+    shared_pages_stay_where_they_are();
     ok!(cuMemFreeHost(pinned));
     ok!(cuMemFree_v2(a));
     ok!(cuMemFree_v2(b));
+}
+
+/// Who shares such pages would not see what the device writes, were they moved.
+fn shared_pages_stay_where_they_are() {
+    use rustix::mm::{MapFlags, ProtFlags};
+    let all = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: new pages at any address.
+    let pages =
+        unsafe { rustix::mm::mmap_anonymous(null_mut(), 8192, all, MapFlags::SHARED) }.unwrap();
+    let mut alias = 0;
+    ok!(cuMemHostRegister_v2(pages, 8192, 0));
+    fails!(ERROR_NOT_SUPPORTED, cuMemHostGetDevicePointer_v2(&mut alias, pages, 0));
+    ok!(cuMemHostUnregister(pages));
+    // SAFETY: mapped above, and used no more.
+    unsafe { rustix::mm::munmap(pages, 8192) }.unwrap();
+}
+
+/// A copy that becomes one of pageable memory makes the executable graph anew; when that fails, it is what it was.
+fn a_failed_change_leaves_the_executable_graph() {
+    let (mut pinned, mut address) = (null_mut(), 0);
+    ok!(cuMemHostAlloc(&mut pinned, 4096, 0));
+    ok!(cuMemAlloc_v2(&mut address, 4096));
+    let (mut graph, mut node, mut executable) =
+        (CUgraph::NULL, CUgraphNode::NULL, CUgraphExec::NULL);
+    let copy = |from: *const c_void, size_bytes: u64| CUDA_MEMCPY3D {
+        srcMemoryType: CUmemorytype::HOST,
+        srcHost: from,
+        dstMemoryType: CUmemorytype::DEVICE,
+        dstDevice: address,
+        WidthInBytes: size_bytes as usize,
+        Height: 1,
+        Depth: 1,
+        ..Default::default()
+    };
+    let mut context = CUcontext::NULL;
+    ok!(cuCtxGetCurrent(&mut context));
+    ok!(cuGraphCreate(&mut graph, 0));
+    let first = copy(pinned, 64);
+    ok!(cuGraphAddMemcpyNode(&mut node, graph, core::ptr::null(), 0, &first, context));
+    ok!(cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+    ok!(cuGraphLaunch(executable, CUstream::NULL));
+    let pageable = [7_u8; 128];
+    let refused = copy(pageable.as_ptr().cast(), fake::REFUSED_COPY_BYTES);
+    fails!(
+        ERROR_OUT_OF_MEMORY,
+        cuGraphExecMemcpyNodeSetParams(executable, node, &refused, context)
+    );
+    ok!(cuGraphLaunch(executable, CUstream::NULL));
+    let taken = copy(pageable.as_ptr().cast(), 128);
+    ok!(cuGraphExecMemcpyNodeSetParams(executable, node, &taken, context));
+    ok!(cuGraphLaunch(executable, CUstream::NULL));
+    ok!(cuCtxSynchronize());
+    ok!(cuGraphExecDestroy(executable));
+    ok!(cuGraphDestroy(graph));
+    ok!(cuMemFree_v2(address));
+    ok!(cuMemFreeHost(pinned));
 }
 
 fn streams_and_events() {
