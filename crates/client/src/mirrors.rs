@@ -1,17 +1,16 @@
 //! `__managed__` variables: memory that host and device both name by one address.
 //!
 //! Where such a variable lies only the driver decides, in the executor. At the same address this process keeps a *mirror* of it. What the host has
-//! changed is written to the device before the next work is posted, in that work's stream; what the device has changed is fetched when the host
-//! has waited for work. Both directions carry only the bytes that changed since the two agreed, so neither side's writes undo the other's. That
+//! changed is written to the device before the next work is posted, so that work of any stream finds it; what the device has changed is fetched
+//! when the host has waited for work. Both directions carry only the bytes that changed since the two agreed, so neither side's writes undo the other's. That
 //! is all that devices without concurrent managed access promise; a kernel and the host do not see each other's writes while the kernel runs.
 
 use crate::backend::Backend;
 use crate::session::{Result, Session};
-use crate::slots::Mark;
 use cuda_abi::types::CUresult;
 use link::shm::Reservation;
 use link::wire::attach::Window;
-use link::wire::command::{Copy, CopyNow, Opcode, REGION_PINNED};
+use link::wire::command::{CopyNow, Opcode, REGION_PINNED};
 use rustix::mm::MprotectFlags;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
 
 const PAGE_BYTES: u64 = 4096;
-/// More pieces than this are written as one.
-const MOST_PIECES: usize = 256;
+/// More pieces than this are carried as one: writing costs a call for each.
+const MOST_PIECES: usize = 16;
 
 /// See the module's description.
 #[derive(Default)]
@@ -45,8 +44,6 @@ struct Mirror {
     agreed: Box<[u8]>,
     /// Shared memory, twice as long: what is on its way to the device, then what came from it.
     transfer: u64,
-    /// The last write to the device.
-    written: Option<Mark>,
 }
 
 impl Mirrors {
@@ -59,13 +56,18 @@ impl Mirrors {
         let region =
             backend.host_heap.create_region(&backend.session, id, size_bytes * 2, REGION_PINNED)?;
         let mut state = self.lock();
-        state.map_pages(address, size_bytes)?;
-        let mirror = Mirror {
-            address,
-            agreed: vec![0; size_bytes as usize].into(),
-            transfer: region.address,
-            written: None,
-        };
+        if let Err(error) = state.map_pages(address, size_bytes) {
+            drop(state);
+            backend.host_heap.destroy_region(
+                &backend.session,
+                id,
+                region.address,
+                region.size_bytes,
+            )?;
+            return Err(error);
+        }
+        let agreed = vec![0; size_bytes as usize].into();
+        let mirror = Mirror { address, agreed, transfer: region.address };
         // SAFETY: just mapped or mapped for a variable that is gone.
         unsafe { core::ptr::write_bytes(address as *mut u8, 0, size_bytes as usize) };
         state.mirrors.push(mirror);
@@ -94,17 +96,20 @@ impl Mirrors {
         !self.any.load(Ordering::Acquire)
     }
 
-    /// Writes what the host has changed, in a stream, before work is posted to it.
-    pub(crate) fn push(&self, session: &Session, id: u32, slot: u32) -> Result {
+    /// Writes what the host has changed, before work is posted.
+    pub(crate) fn push(&self, session: &Session, id: u32) -> Result {
         if self.is_empty() {
             return Ok(());
         }
-        for mirror in &mut self.lock().mirrors {
-            mirror.write(session, id, slot)?;
+        self.lock().mirrors.iter_mut().try_for_each(|mirror| mirror.write(session, id))
+    }
+
+    /// Work was posted, which may change variables.
+    pub(crate) fn note_work(&self) {
+        if !self.is_empty() {
+            // Release: with the swap in `pull`. After the post: who finds it set finds the work posted, or done.
+            self.stale.store(true, Ordering::Release);
         }
-        // Release: with the swap in `pull`.
-        self.stale.store(true, Ordering::Release);
-        Ok(())
     }
 
     /// Fetches what the device has changed, once work has been waited for.
@@ -112,10 +117,11 @@ impl Mirrors {
         if self.is_empty() || !self.stale.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        for mirror in &mut self.lock().mirrors {
-            mirror.fetch(session, id)?;
+        if session.is_busy() {
+            // What still runs may change more: the next wait looks again.
+            self.stale.store(true, Ordering::Release);
         }
-        Ok(())
+        self.lock().mirrors.iter_mut().try_for_each(|mirror| mirror.fetch(session, id))
     }
 }
 
@@ -162,31 +168,18 @@ impl Mirror {
         bytes
     }
 
-    fn write(&mut self, session: &Session, id: u32, slot: u32) -> Result {
+    fn write(&mut self, session: &Session, id: u32) -> Result {
         let now = self.host_bytes();
-        let pieces = changes(&self.agreed, &now);
-        if pieces.is_empty() {
-            return Ok(());
-        }
-        if let Some(written) = self.written.take() {
-            // The bytes on their way lie where the next ones go.
-            session.wait_quietly(id, written)?;
-        }
-        for Range { start, end } in pieces {
+        for Range { start, end } in changes(&self.agreed, &now) {
             let piece = &now[start..end];
-            let staged = self.transfer + start as u64;
-            // SAFETY: inside the transfer memory, which no work uses now.
+            let source = self.transfer + start as u64;
+            // SAFETY: inside the first half of the transfer memory, which no work uses now.
             unsafe {
-                core::ptr::copy_nonoverlapping(piece.as_ptr(), staged as *mut u8, piece.len());
+                core::ptr::copy_nonoverlapping(piece.as_ptr(), source as *mut u8, piece.len());
             }
-            let body = Copy {
-                stream: slot,
-                reserved: 0,
-                destination: self.address + start as u64,
-                source: staged,
-                size_bytes: piece.len() as u64,
-            };
-            self.written = Some(session.post_work(id, slot, Opcode::Copy, &[body.as_bytes()])?);
+            let (destination, size_bytes) = (self.address + start as u64, piece.len() as u64);
+            let body = CopyNow { destination, source, size_bytes };
+            session.call(id, Opcode::CopyNow, &[body.as_bytes()])?;
             self.agreed[start..end].copy_from_slice(piece);
         }
         Ok(())

@@ -19,6 +19,7 @@ use link::spin::Spin;
 use link::wire::attach::RegionFile;
 use link::wire::command::{
     EventRecord, NO_CALL, Opcode, RegionMap, RegionUnmap, Signal, StreamCreate, StreamDestroy,
+    StreamWriteValue,
 };
 use link::wire::virtual_memory::{MemoryFile, MemoryNumber};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -323,9 +324,19 @@ impl Session {
         &self.mirrors
     }
 
-    /// A stream was made to wait for a value.
-    pub(crate) fn note_wait(&self, mark: Mark) {
-        self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(mark);
+    /// Posts a stream's wait for a value.
+    pub(crate) fn post_wait(&self, context: u32, slot: u32, body: &StreamWriteValue) -> Result {
+        // Locked while posting: who destroys what is named behind it must find the wait noted.
+        let mut waits = self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let parts = [body.as_bytes()];
+        waits.push(self.post_work(context, slot, Opcode::StreamWaitValue, &parts)?);
+        Ok(())
+    }
+
+    /// Whether any work is not known to be done.
+    pub(crate) fn is_busy(&self) -> bool {
+        let completed = |slot| self.words.completed(slot);
+        !self.lock().slots.outstanding(0, completed).is_empty()
     }
 
     /// Whether the executor may hold commands that wait for a value: what they name by number must not be destroyed before they are done.

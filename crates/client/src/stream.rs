@@ -11,7 +11,7 @@ use crate::session::Result;
 use crate::slots::Mark;
 use cuda_abi::graph::capture::{self, Effect, LegacyOrder};
 use cuda_abi::types::{CUresult, CUstream};
-use link::wire::command::{LEGACY_STREAM, Opcode};
+use link::wire::command::{LEGACY_STREAM, Opcode, StreamWriteValue};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::{Immutable, IntoBytes};
@@ -210,8 +210,19 @@ impl Target {
     /// Posts one piece of work whose command consists of several parts.
     pub(crate) fn post_parts(&self, opcode: Opcode, parts: &[&[u8]]) -> Result<Mark> {
         self.pass_gates()?;
-        self.backend.session.mirrors().push(&self.backend.session, self.id, self.slot)?;
-        self.backend.session.post_work(self.id, self.slot, opcode, parts)
+        let session = &self.backend.session;
+        session.mirrors().push(session, self.id)?;
+        let mark = session.post_work(self.id, self.slot, opcode, parts)?;
+        session.mirrors().note_work();
+        Ok(mark)
+    }
+
+    /// Posts a wait for a value.
+    pub(crate) fn post_wait(&self, body: &StreamWriteValue) -> Result {
+        self.pass_gates()?;
+        let session = &self.backend.session;
+        session.mirrors().push(session, self.id)?;
+        session.post_wait(self.id, self.slot, body)
     }
 
     /// Waits for one piece of work.

@@ -109,11 +109,10 @@ impl Operation {
             flags: word.flags,
             reserved: 0,
         };
-        let mark = target.post(opcode, &body)?;
-        if opcode == Opcode::StreamWaitValue {
-            target.backend.session.note_wait(mark);
+        match opcode {
+            Opcode::StreamWaitValue => target.post_wait(&body),
+            _ => target.post(opcode, &body).map(drop),
         }
-        Ok(())
     }
 }
 
