@@ -61,6 +61,8 @@ const KERNELS: &[(&str, u64)] = &[
     ("batch_copies", 0),
     ("textures", 9),
     ("stream_values", 3),
+    ("multiprocessors", 8),
+    ("green_contexts", 31),
     ("ipc", 2),
     ("nvrtc", 1),
     ("cudarc", 2),

@@ -77,7 +77,7 @@ fn unmake(context: &Context, number: u32) -> Result {
 
 /// Makes an array in the current context.
 pub(crate) fn create(client: &Client, descriptor: CUDA_ARRAY3D_DESCRIPTOR) -> Result<Arc<Array>> {
-    let context = current::context()?;
+    let context = current::owner()?;
     let number = make(&context, &descriptor, 0)?;
     let owner = Owner::Itself;
     let made =
@@ -108,7 +108,7 @@ pub(crate) fn create_mipmapped(
     if levels == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let context = current::context()?;
+    let context = current::owner()?;
     let number = make(&context, &descriptor, levels)?;
     let made = client.mipmapped_arrays.insert_with(|token| MipmappedArray {
         token,

@@ -25,6 +25,7 @@ pub(crate) struct Backend {
     pub(crate) graphs: Numbers,
     pub(crate) memories: Numbers,
     pub(crate) arrays: Numbers,
+    pub(crate) partitions: Numbers,
     pub(crate) callbacks: Callbacks,
     /// Keeps host memory away from the addresses of device memory.
     pub(crate) _device_window: Option<Reservation>,

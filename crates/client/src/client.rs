@@ -7,7 +7,7 @@ use crate::attach::Attachment;
 use crate::context::Context;
 use crate::current;
 use crate::device::Device;
-use crate::entry::{Object, Stored};
+use crate::entry::{Description, Green, Object, Stored};
 use crate::events::Event;
 use crate::graph::Graphs;
 use crate::handles::{Kind, Table};
@@ -63,6 +63,9 @@ pub(crate) struct Client {
     /// Texture and surface objects, by the driver's values.
     pub(crate) textures: Mutex<HashMap<u64, Object>>,
     pub(crate) graphs: Graphs,
+    pub(crate) greens: Table<Green>,
+    /// By handle, from 1.
+    pub(crate) descriptions: Mutex<Vec<Description>>,
     pub(crate) memory: MemoryMap,
     /// First addresses of allocations that others may have been told of.
     pub(crate) shared: Mutex<HashSet<u64>>,
@@ -145,6 +148,8 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         mipmapped_arrays: Table::new(Kind::MipmappedArray),
         textures: Mutex::default(),
         graphs: Graphs::default(),
+        greens: Table::new(Kind::Green),
+        descriptions: Mutex::default(),
         memory: MemoryMap::default(),
         shared: Mutex::default(),
         opened: Mutex::default(),

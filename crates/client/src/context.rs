@@ -1,4 +1,4 @@
-//! Contexts: a primary one per device, counted, and those that programs make.
+//! Contexts: a primary one per device, counted, those that programs make, and green ones, which are primary ones on some of the SMs.
 //!
 //! A context is a handle and a state in this process. The executor is asked when it comes to life (the first retain, or its creation), which is where CUDA
 //! reports that no more clients are taken. The primary context keeps its handle when it ends and lives again.
@@ -6,11 +6,14 @@
 use crate::backend::Backend;
 use crate::client::Client;
 use crate::current;
+use crate::device::{Device, Opened};
 use crate::export::STORAGE;
 use crate::session::Result;
+use crate::share::{Share, Wish};
 use cuda_abi::types::{CUcontext, CUresult};
+use link::wire::command::LEGACY_STREAM;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How a context ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub(crate) enum Lifetime {
     Primary,
     /// With `cuCtxDestroy`.
     Created,
+    /// With `cuGreenCtxDestroy`, or with its owner.
+    Green,
 }
 
 /// See the module's description.
@@ -33,6 +38,12 @@ pub(crate) struct Context {
     /// The executor's number for it; 0 while it is not alive.
     wire_id: AtomicU32,
     backend: OnceLock<&'static Backend>,
+    /// The primary context that a green one is part of.
+    owner: Option<Arc<Context>>,
+    /// The SMs that it runs on, where those are not all of its client's.
+    share: Mutex<Option<Share>>,
+    /// Slot of its default stream.
+    default_stream: AtomicU32,
     /// Retains of a primary context.
     count: Mutex<u32>,
 }
@@ -50,8 +61,49 @@ impl Context {
             api_version: 3020,
             wire_id: AtomicU32::new(0),
             backend: OnceLock::new(),
+            owner: None,
+            share: Mutex::new(None),
+            default_stream: AtomicU32::new(LEGACY_STREAM),
             count: Mutex::new(0),
         }
+    }
+
+    /// A green context of a primary one.
+    pub(crate) fn green(token: usize, owner: &Arc<Context>) -> Self {
+        let green = Self::new(token, owner.device, Lifetime::Green, 0);
+        Self { owner: Some(Arc::clone(owner)), ..green }
+    }
+
+    /// The context that has the memory, code and events of this one: itself, unless it is green.
+    pub(crate) fn owner(self: &Arc<Self>) -> Arc<Self> {
+        Arc::clone(self.owner.as_ref().unwrap_or(self))
+    }
+
+    /// The handle of [`Self::owner`].
+    pub(crate) fn owner_token(&self) -> usize {
+        self.owner.as_ref().map_or(self.token, |owner| owner.token)
+    }
+
+    /// Slot of its default stream.
+    pub(crate) fn default_stream(&self) -> u32 {
+        // Acquire: with the Release in `set_share`.
+        self.default_stream.load(Ordering::Acquire)
+    }
+
+    /// The SMs that it runs on, where those are not all of its client's.
+    pub(crate) fn share(&self) -> Option<Share> {
+        *self.lock_share()
+    }
+
+    fn lock_share(&self) -> MutexGuard<'_, Option<Share>> {
+        self.share.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_share(&self, share: Option<Share>) -> Option<Share> {
+        let slot = share.map_or(LEGACY_STREAM, |share| share.default_stream);
+        // Release: with the Acquire in `default_stream`; its slot was made before.
+        self.default_stream.store(slot, Ordering::Release);
+        std::mem::replace(&mut *self.lock_share(), share)
     }
 
     pub(crate) fn handle(&self) -> CUcontext {
@@ -78,11 +130,72 @@ impl Context {
 
     /// Brings the context to life.
     pub(crate) fn open(&self, client: &'static Client) -> Result {
-        let (backend, id) = client.device(self.device)?.open_context(client)?;
+        self.open_on(client, None)
+    }
+
+    /// Brings the context to life, with at most so many SMs.
+    pub(crate) fn open_on(&self, client: &'static Client, affinity: Option<u32>) -> Result {
+        let device = client.device(self.device)?;
+        let Opened { backend, id, multiprocessors } = device.open_context(client)?;
+        let wish = match (affinity, multiprocessors) {
+            (Some(affinity), limit) => {
+                Some(Wish::Affinity(affinity.min(limit.unwrap_or(device.multiprocessors()))))
+            }
+            (None, Some(limit)) => Some(Wish::Percentage(limit)),
+            (None, None) => None,
+        };
+        if let Some(wish) = wish {
+            let share = Share::take(backend, id, wish);
+            self.set_share(Some(share.inspect_err(|_| device.close_context(client))?));
+        }
+        self.enliven(backend, id);
+        Ok(())
+    }
+
+    /// Brings a green context to life, on the SMs of a description.
+    pub(crate) fn open_green(&self, description: u32) -> Result {
+        // Numbers of contexts come from the server, but it need not know of this one.
+        static LAST: AtomicU32 = AtomicU32::new(1 << 31);
+        let (backend, _) = self.owner.as_ref().ok_or(CUresult::ERROR_INVALID_CONTEXT)?.backend()?;
+        // Relaxed: only uniqueness matters.
+        let id = LAST.fetch_add(1, Ordering::Relaxed) | 1 << 31;
+        self.set_share(Some(Share::take(backend, id, Wish::Described(description))?));
+        self.enliven(backend, id);
+        Ok(())
+    }
+
+    fn enliven(&self, backend: &'static Backend, id: u32) {
         self.backend.get_or_init(|| backend);
         // Release: with the Acquire in `wire_id`.
         self.wire_id.store(id, Ordering::Release);
-        Ok(())
+    }
+
+    /// SMs that its work runs on.
+    pub(crate) fn multiprocessors(&self, client: &Client) -> Result<u32> {
+        match self.share() {
+            Some(share) => Ok(share.multiprocessors),
+            None => client.device(self.device).map(Device::multiprocessors),
+        }
+    }
+
+    /// Waits for all its work, and that of its green contexts.
+    pub(crate) fn synchronize(&self, client: &Client) -> Result {
+        let (backend, id) = self.backend()?;
+        for green in self.greens(client) {
+            if let Ok((backend, id)) = green.backend() {
+                backend.session.wait_all(id)?;
+            }
+        }
+        backend.session.wait_all(id)
+    }
+
+    fn greens(&self, client: &Client) -> Vec<Arc<Context>> {
+        if self.lifetime != Lifetime::Primary {
+            return Vec::new();
+        }
+        client
+            .contexts
+            .select(|context| context.owner.as_ref().is_some_and(|owner| owner.token == self.token))
     }
 
     /// `cuDevicePrimaryCtxRetain`.
@@ -118,6 +231,9 @@ impl Context {
     /// Ends a living context: its work is waited for, what libraries keep for it is told, everything of it is freed.
     pub(crate) fn end(&self, client: &'static Client) {
         let Ok((backend, id)) = self.backend() else { return };
+        for green in self.greens(client) {
+            green.end(client);
+        }
         // SAFETY: the destructors belong to libraries that keep values for a living context, so they are still loaded.
         unsafe { STORAGE.destroy_context(self.handle()) };
         // A failed session has nothing left to wait for.
@@ -129,16 +245,21 @@ impl Context {
         crate::entry::end_textures(client, self);
         crate::array::end_context(client, self);
         crate::memory::end_context(client, self);
+        if let Some(share) = self.set_share(None) {
+            share.drop(backend, id);
+        }
         // Release: nothing is published by the end of a context.
         self.wire_id.store(0, Ordering::Release);
-        if let Ok(device) = client.device(self.device) {
+        if self.lifetime != Lifetime::Green
+            && let Ok(device) = client.device(self.device)
+        {
             device.close_context(client);
         }
     }
 
     /// `cuCtxDestroy`.
     pub(crate) fn destroy(&self, client: &'static Client) -> Result {
-        if self.lifetime == Lifetime::Primary {
+        if self.lifetime != Lifetime::Created {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
         self.end(client);

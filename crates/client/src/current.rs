@@ -42,6 +42,11 @@ pub(crate) fn context() -> Result<Arc<Context>> {
     if context.is_alive() { Ok(context) } else { Err(CUresult::ERROR_CONTEXT_IS_DESTROYED) }
 }
 
+/// The current context, or for a green one the context that it is part of, which has all but streams.
+pub(crate) fn owner() -> Result<Arc<Context>> {
+    context().map(|context| context.owner())
+}
+
 /// Puts a context on top.
 pub(crate) fn push(context: Arc<Context>) {
     let _ = STACK.try_with(|stack| stack.borrow_mut().push(context));
@@ -75,7 +80,7 @@ pub(crate) fn default_stream(context: &Arc<Context>) -> Result<u32> {
             return Ok(stream.slot);
         }
         streams.retain(|stream| stream.context.wire_id() == stream.wire_id);
-        let slot = backend.session.create_stream(id, 0, 0)?;
+        let slot = backend.session.create_stream(id, context.stream_plan(0, 0))?;
         streams.push(DefaultStream { context: Arc::clone(context), backend, wire_id: id, slot });
         Ok(slot)
     });

@@ -19,6 +19,7 @@ use link::wire::array::MAX_ARRAYS;
 use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, DeviceInfo};
 use link::wire::command::{MAX_EVENTS, MAX_FUNCTIONS, MAX_MODULES};
 use link::wire::graph::MAX_GRAPHS;
+use link::wire::partition::MAX_PARTITIONS;
 use link::wire::virtual_memory::MAX_MEMORIES;
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -97,6 +98,11 @@ impl Device {
         self.attribute(attribute).and_then(|value| u32::try_from(value).ok()).unwrap_or(otherwise)
     }
 
+    /// SMs that this client may use.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.limit(CUdevice_attribute::MULTIPROCESSOR_COUNT, 1)
+    }
+
     /// The backend, if any context has been opened.
     pub(crate) fn opened(&self) -> Option<&'static Backend> {
         self.backend.get().copied()
@@ -107,13 +113,13 @@ impl Device {
         if let Some(backend) = self.opened() {
             return Ok(backend);
         }
-        let (backend, _) = self.open_context(client)?;
+        let opened = self.open_context(client)?;
         self.close_context(client);
-        Ok(backend)
+        Ok(opened.backend)
     }
 
-    /// Has the server open a context; returns its number.
-    pub(crate) fn open_context(&self, client: &'static Client) -> Result<(&'static Backend, u32)> {
+    /// Has the server open a context; returns its number, and its SMs where it asked for fewer than the client has.
+    pub(crate) fn open_context(&self, client: &'static Client) -> Result<Opened> {
         let _one = self.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let wanted = ClientRequest::OpenContext {
             device: self.index,
@@ -124,7 +130,7 @@ impl Device {
             return Err(CUresult::ERROR_MPS_RPC_FAILURE);
         };
         if let Some(backend) = self.opened() {
-            return Ok((backend, opened.context_id));
+            return Ok(Opened::new(backend, &opened));
         }
         let backend = make_backend(client, &opened, files).map_err(|error| {
             crate::error!("the session with device {} cannot be opened: {error}", self.ordinal);
@@ -133,13 +139,29 @@ impl Device {
         let backend: &'static Backend = Box::leak(Box::new(backend));
         let watched = client.health.watch(backend.session.executor(), || client.wake_waiters());
         watched.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        Ok((self.backend.get_or_init(|| backend), opened.context_id))
+        Ok(Opened::new(self.backend.get_or_init(|| backend), &opened))
     }
 
     /// Tells the server that a context has ended.
     pub(crate) fn close_context(&self, client: &Client) {
         // The server also notices by itself when the process ends.
         let _ = client.request(&ClientRequest::CloseContext { device: self.index });
+    }
+}
+
+/// A context that the server has opened.
+#[derive(Clone, Copy)]
+pub(crate) struct Opened {
+    pub(crate) backend: &'static Backend,
+    /// The executor's number for it.
+    pub(crate) id: u32,
+    /// Its SMs, if those are fewer than the client has.
+    pub(crate) multiprocessors: Option<u32>,
+}
+
+impl Opened {
+    fn new(backend: &'static Backend, opened: &ContextOpened) -> Self {
+        Self { backend, id: opened.context_id, multiprocessors: opened.multiprocessors }
     }
 }
 
@@ -179,6 +201,7 @@ fn make_backend(
         graphs: Numbers::below(MAX_GRAPHS),
         memories: Numbers::below(MAX_MEMORIES),
         arrays: Numbers::below(MAX_ARRAYS),
+        partitions: Numbers::below(MAX_PARTITIONS),
         callbacks: Callbacks::default(),
         _device_window: device_window,
     })

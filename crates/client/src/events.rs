@@ -96,13 +96,18 @@ fn destroy_now(backend: &Backend, id: u32, number: u32) -> Result {
 
 /// Makes an event in the current context.
 pub(crate) fn create(client: &Client, flags: u32) -> Result<Arc<Event>> {
+    create_in(client, &current::owner()?, flags)
+}
+
+/// Makes an event in a context that is not green.
+pub(crate) fn create_in(client: &Client, context: &Arc<Context>, flags: u32) -> Result<Arc<Event>> {
     if flags & !(BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS) != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     if flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let context = current::context()?;
+    let context = Arc::clone(context);
     let (backend, id) = context.backend()?;
     let number = backend.events.take()?;
     backend.session.post(id, Opcode::EventCreate, &EventCreate { event: number, flags })?;
@@ -121,7 +126,7 @@ pub(crate) fn open(client: &Client, handle: Handle) -> Result<Arc<Event>> {
     if handle.is_own(client) {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
-    let context = current::context()?;
+    let context = current::owner()?;
     if client.device(context.device)?.index != handle.device {
         return Err(CUresult::ERROR_INVALID_DEVICE);
     }
@@ -252,7 +257,7 @@ impl Event {
         target: &Target,
         audience: Audience,
     ) -> Result {
-        if target.context.token != self.context.token {
+        if target.context.owner_token() != self.context.token {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let stream = target.captured();

@@ -5,7 +5,6 @@
 //! also between streams, which holding them in a queue of our own would not give: a wait could overtake the record that it waits for.
 
 use crate::session::Result;
-use link::wire::command::LEGACY_STREAM;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -13,10 +12,11 @@ use std::time::Duration;
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether a stream is ordered with the legacy stream.
+/// Whether a stream is ordered with a default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ordered {
-    WithLegacy,
+    /// With the one in that slot; a default stream with itself.
+    With(u32),
     Alone,
 }
 
@@ -100,32 +100,33 @@ impl Gates {
     }
 }
 
-/// The legacy stream waits for all streams that are ordered with it, and they for it.
+/// A default stream waits for all streams that are ordered with it, and they for it.
 fn holds(held: &HashMap<u32, Held>, slot: u32, ordered: Ordered) -> bool {
     held.contains_key(&slot)
-        || (slot == LEGACY_STREAM && held.values().any(|gate| gate.ordered == Ordered::WithLegacy))
-        || (ordered == Ordered::WithLegacy && held.contains_key(&LEGACY_STREAM))
+        || held.values().any(|gate| gate.ordered == Ordered::With(slot))
+        || matches!(ordered, Ordered::With(default) if held.contains_key(&default))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use link::wire::command::LEGACY_STREAM;
 
     #[test]
     fn a_function_holds_its_stream_and_those_ordered_with_it() {
         let gates = Gates::default();
-        gates.raise(3, Ordered::WithLegacy);
-        assert!(gates.is_held(3, Ordered::WithLegacy));
-        assert!(!gates.is_held(4, Ordered::WithLegacy));
-        assert!(gates.is_held(LEGACY_STREAM, Ordered::WithLegacy));
+        gates.raise(3, Ordered::With(LEGACY_STREAM));
+        assert!(gates.is_held(3, Ordered::With(LEGACY_STREAM)));
+        assert!(!gates.is_held(4, Ordered::With(LEGACY_STREAM)));
+        assert!(gates.is_held(LEGACY_STREAM, Ordered::With(LEGACY_STREAM)));
         gates.lower(3);
-        assert!(!gates.is_held(3, Ordered::WithLegacy));
-        gates.raise(LEGACY_STREAM, Ordered::WithLegacy);
-        assert!(gates.is_held(4, Ordered::WithLegacy));
+        assert!(!gates.is_held(3, Ordered::With(LEGACY_STREAM)));
+        gates.raise(LEGACY_STREAM, Ordered::With(LEGACY_STREAM));
+        assert!(gates.is_held(4, Ordered::With(LEGACY_STREAM)));
         assert!(!gates.is_held(4, Ordered::Alone));
         gates.lower(LEGACY_STREAM);
         gates.raise(5, Ordered::Alone);
-        assert!(!gates.is_held(LEGACY_STREAM, Ordered::WithLegacy));
+        assert!(!gates.is_held(LEGACY_STREAM, Ordered::With(LEGACY_STREAM)));
     }
 
     #[test]

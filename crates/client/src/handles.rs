@@ -25,6 +25,7 @@ pub(crate) enum Kind {
     GraphNode,
     Executable,
     UserObject,
+    Green,
 }
 
 const INDEX_BITS: u32 = 20;

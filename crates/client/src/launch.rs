@@ -103,11 +103,13 @@ pub(crate) unsafe fn prepare(
     if handle == 0 {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
-    let function = function_of(client, handle, context)?;
-    if function.context.token != context.token || function.wire_id != context.wire_id() {
+    let owner = context.owner();
+    let function = function_of(client, handle, &owner)?;
+    if function.context.token != owner.token || function.wire_id != owner.wire_id() {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
-    check_shape(client.device(context.device)?, &function, configuration)?;
+    let multiprocessors = context.multiprocessors(client)?;
+    check_shape(client.device(context.device)?, multiprocessors, &function, configuration)?;
     // SAFETY: the caller's promise.
     unsafe { pack(&function, parameters, extra, packed) }?;
     Ok(function)
@@ -138,7 +140,12 @@ fn post(
     Ok(())
 }
 
-fn check_shape(device: &Device, function: &Function, configuration: &Configuration<'_>) -> Result {
+fn check_shape(
+    device: &Device,
+    multiprocessors: u32,
+    function: &Function,
+    configuration: &Configuration<'_>,
+) -> Result {
     let invalid = Err(CUresult::ERROR_INVALID_VALUE);
     let Configuration { grid, block, dynamic_shared_bytes, attributes, .. } = configuration;
     if grid.contains(&0) || block.contains(&0) {
@@ -173,7 +180,7 @@ fn check_shape(device: &Device, function: &Function, configuration: &Configurati
     for attribute in *attributes {
         match attribute.id {
             COOPERATIVE if attribute.value[0] as u32 != 0 => {
-                check_resident(device, function, configuration, threads)?;
+                check_resident(multiprocessors, function, configuration, threads)?;
             }
             CLUSTER_DIMENSION => {
                 let sizes = attribute.value.as_bytes();
@@ -204,9 +211,9 @@ fn too_many_threads(device: &Device, function: &Function, threads: u64) -> CUres
     }
 }
 
-/// A cooperative grid must be on the device as a whole.
+/// A cooperative grid must be on its SMs as a whole.
 fn check_resident(
-    device: &Device,
+    multiprocessors: u32,
     function: &Function,
     configuration: &Configuration<'_>,
     threads: u64,
@@ -217,8 +224,7 @@ fn check_resident(
         ..Default::default()
     };
     let per_processor = function.occupancy(question)?.blocks.max(0).unsigned_abs();
-    let room = u64::from(per_processor)
-        * u64::from(device.limit(CUdevice_attribute::MULTIPROCESSOR_COUNT, 1));
+    let room = u64::from(per_processor) * u64::from(multiprocessors);
     let blocks = configuration.grid.iter().map(|&g| u64::from(g)).product::<u64>();
     if blocks > room { Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
 }

@@ -48,6 +48,7 @@ mod output;
 mod pages;
 mod pool;
 mod session;
+mod share;
 mod sharing;
 mod slots;
 mod staging;

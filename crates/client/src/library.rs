@@ -113,7 +113,7 @@ impl Library {
         if let Some(kernel) = self.kernels.lock().unwrap_or_else(|e| e.into_inner()).get(name) {
             return Ok(Arc::clone(kernel));
         }
-        let first = match current::context() {
+        let first = match current::owner() {
             Ok(context) => {
                 let function = self.module(client, &context)?.function(client, name)?;
                 Some((context.token, function.wire_id, function))

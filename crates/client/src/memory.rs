@@ -27,7 +27,7 @@ pub(crate) fn allocate(client: &Client, size_bytes: u64, kind: Kind) -> Result<u
     if size_bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let context = current::context()?;
+    let context = current::owner()?;
     allocate_in(client, &context, size_bytes, kind)
 }
 
@@ -132,7 +132,7 @@ fn allocate_shared(client: &Client, size_bytes: u64, kind: Kind) -> Result<u64> 
     if size_bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let context = current::context()?;
+    let context = current::owner()?;
     let (backend, id) = context.backend()?;
     let address = match backend.host_heap.allocate_small(&backend.session, id, size_bytes) {
         Some(small) => small?,
@@ -190,7 +190,7 @@ pub(crate) fn register(client: &Client, address: u64, size_bytes: u64, flags: u3
     {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let context = current::context()?;
+    let context = current::owner()?;
     context.backend()?.0.session.check()?;
     if client.memory.overlaps(address, size_bytes) {
         return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED);

@@ -18,8 +18,8 @@ use link::socket::Connection;
 use link::spin::Spin;
 use link::wire::attach::RegionFile;
 use link::wire::command::{
-    EventRecord, NO_CALL, Opcode, RegionMap, RegionUnmap, Signal, StreamCreate, StreamDestroy,
-    StreamWriteValue,
+    DEFAULT_STREAM, EventRecord, NO_CALL, Opcode, RegionMap, RegionUnmap, Signal, StreamCreate,
+    StreamDestroy, StreamWriteValue,
 };
 use link::wire::virtual_memory::{MemoryFile, MemoryNumber};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -32,6 +32,18 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The result of what can fail with a `CUresult`.
 pub(crate) type Result<T = ()> = core::result::Result<T, CUresult>;
+
+/// A stream that is to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamPlan {
+    /// `CU_STREAM_*`, or `DEFAULT_STREAM`.
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    /// The executor's number of the SMs that it runs on.
+    pub(crate) partition: u32,
+    /// Slot of the default stream that a blocking one is ordered with.
+    pub(crate) default_stream: u32,
+}
 
 /// See the module's description.
 pub(crate) struct Session {
@@ -202,14 +214,24 @@ impl Session {
     }
 
     /// Makes a stream.
-    pub(crate) fn create_stream(&self, context: u32, flags: u32, priority: i32) -> Result<u32> {
+    pub(crate) fn create_stream(&self, context: u32, plan: StreamPlan) -> Result<u32> {
         self.check()?;
         let mut posting = self.lock();
         let slot = posting
             .slots
             .take(context, |slot| self.words.completed(slot))
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let body = StreamCreate { stream: slot, flags, priority, reserved: 0 };
+        if plan.flags & DEFAULT_STREAM != 0 {
+            posting.slots.make_default(slot);
+        }
+        let body = StreamCreate {
+            stream: slot,
+            flags: plan.flags,
+            priority: plan.priority,
+            partition: plan.partition,
+            legacy: plan.default_stream,
+            reserved: 0,
+        };
         self.put(&mut posting, Opcode::StreamCreate, NO_CALL, context, &[body.as_bytes()])?;
         Ok(slot)
     }

@@ -107,7 +107,7 @@ pub(crate) fn open(client: &Client, handle: Handle) -> Result<u64> {
     if handle.is_own(client) {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
-    let context = current::context()?;
+    let context = current::owner()?;
     if client.device(context.device)?.index != handle.device {
         crate::error!("memory of another process is on another device than the current context");
         return Err(CUresult::ERROR_INVALID_DEVICE);

@@ -23,6 +23,8 @@ struct Slot {
     context: u32,
     /// Listed in `active`.
     is_active: bool,
+    /// For a default stream: how much of all work its last mark covers.
+    covers: Option<u64>,
 }
 
 /// All slots of a session.
@@ -33,20 +35,18 @@ pub(crate) struct Slots {
     active: Vec<u32>,
     free: Vec<u32>,
     retiring: Vec<Mark>,
-    /// Work posted in all slots, and how much of it the legacy stream's last signal covers.
+    /// Work posted in all slots.
     work: u64,
-    legacy_covers: u64,
 }
 
 impl Slots {
     pub(crate) fn new() -> Self {
         Self {
-            slots: vec![Slot::default()],
+            slots: vec![Slot { covers: Some(0), ..Slot::default() }],
             active: Vec::new(),
             free: Vec::new(),
             retiring: Vec::new(),
             work: 0,
-            legacy_covers: 0,
         }
     }
 
@@ -64,8 +64,14 @@ impl Slots {
             }
             None => return None,
         };
-        self.slots[slot as usize].context = context;
+        let entry = &mut self.slots[slot as usize];
+        (entry.context, entry.covers) = (context, None);
         Some(slot)
+    }
+
+    /// Makes a new stream a default stream, which waits for others.
+    pub(crate) fn make_default(&mut self, slot: u32) {
+        self.slots[slot as usize].covers = Some(0);
     }
 
     /// Gives a slot back whose stream is being destroyed, after its last signal was posted.
@@ -87,11 +93,11 @@ impl Slots {
         entry.posted
     }
 
-    /// All of the slot's work so far. On the legacy stream that includes the work of all blocking streams, so it counts as a piece of its own.
+    /// All of the slot's work so far. On a default stream that includes the work of all blocking streams, so it counts as a piece of its own.
     pub(crate) fn mark(&mut self, slot: u32, context: u32) -> Mark {
-        if slot == LEGACY_STREAM && self.work != self.legacy_covers {
+        if self.slots[slot as usize].covers.is_some_and(|covers| covers != self.work) {
             self.next(slot, context);
-            self.legacy_covers = self.work;
+            self.slots[slot as usize].covers = Some(self.work);
         }
         Mark { slot, number: self.slots[slot as usize].posted }
     }

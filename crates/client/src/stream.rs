@@ -11,7 +11,7 @@ use crate::session::Result;
 use crate::slots::Mark;
 use cuda_abi::graph::capture::{self, Effect, LegacyOrder};
 use cuda_abi::types::{CUresult, CUstream};
-use link::wire::command::{LEGACY_STREAM, Opcode, StreamWriteValue};
+use link::wire::command::{Opcode, StreamWriteValue};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::{Immutable, IntoBytes};
@@ -41,22 +41,31 @@ pub(crate) struct Target {
     pub(crate) stream: Option<Arc<Stream>>,
 }
 
-/// Makes a stream in the current context. The priority is clamped to the device's range, as CUDA does.
+/// Makes a stream in the current context.
 pub(crate) fn create(client: &Client, flags: u32, priority: i32) -> Result<Arc<Stream>> {
     if flags > 1 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let context = current::context()?;
+    create_in(client, &current::context()?, flags, priority)
+}
+
+/// Makes a stream in a context. The priority is clamped to the device's range, as CUDA does.
+pub(crate) fn create_in(
+    client: &Client,
+    context: &Arc<Context>,
+    flags: u32,
+    priority: i32,
+) -> Result<Arc<Stream>> {
     let (backend, wire_id) = context.backend()?;
     let (least, greatest) = client.device(context.device)?.info.stream_priorities;
     let priority = priority.clamp(greatest.min(least), least.max(greatest));
-    let slot = backend.session.create_stream(wire_id, flags, priority)?;
+    let slot = backend.session.create_stream(wire_id, context.stream_plan(flags, priority))?;
     static LAST_ID: AtomicU64 = AtomicU64::new(2);
     // Relaxed: only uniqueness matters.
     let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
     let stream = client.streams.insert_with(|token| Stream {
         token,
-        context: Arc::clone(&context),
+        context: Arc::clone(context),
         wire_id,
         slot,
         flags,
@@ -134,7 +143,7 @@ pub(crate) fn located(client: &Client, handle: CUstream) -> Result<Target> {
     let slot = if handle == CUstream::PER_THREAD {
         current::default_stream(&context)?
     } else {
-        LEGACY_STREAM
+        context.default_stream()
     };
     Ok(Target { context, backend, id, slot, stream: None })
 }
@@ -144,7 +153,7 @@ impl Target {
     pub(crate) fn ordered(&self) -> Ordered {
         match &self.stream {
             Some(stream) if stream.flags & NON_BLOCKING != 0 => Ordered::Alone,
-            _ => Ordered::WithLegacy,
+            _ => Ordered::With(self.context.default_stream()),
         }
     }
 
@@ -156,8 +165,8 @@ impl Target {
     /// What captures know the stream by.
     pub(crate) fn captured(&self) -> capture::Stream {
         let ordering = match self.ordered() {
-            _ if self.slot == LEGACY_STREAM => LegacyOrder::Itself,
-            Ordered::WithLegacy => LegacyOrder::Blocking,
+            Ordered::With(default) if self.slot == default => LegacyOrder::Itself,
+            Ordered::With(_) => LegacyOrder::Blocking,
             Ordered::Alone => LegacyOrder::NonBlocking,
         };
         captured(&self.context, self.slot, ordering)
@@ -165,12 +174,10 @@ impl Target {
 
     /// Refuses the legacy stream while a blocking one is captured.
     pub(crate) fn refuse_legacy(&self, client: &Client, effect: Effect) -> Result {
-        match self.slot {
-            LEGACY_STREAM => {
-                client.graphs.captures.refuse_legacy(self.context.token as u64, effect)
-            }
-            _ => Ok(()),
+        if self.slot == self.context.default_stream() {
+            return client.graphs.captures.refuse_legacy(self.context.token as u64, effect);
         }
+        Ok(())
     }
 
     /// Makes a node of the work if the stream is being captured; says whether it was.

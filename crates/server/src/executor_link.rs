@@ -53,6 +53,8 @@ pub(crate) struct OpenSession {
     pub(crate) host_window: Window,
     /// Device memory that it may be granted in all; absent: what the device has.
     pub(crate) memory_limit_bytes: Option<u64>,
+    /// SMs that its work may run on; absent: all of the device.
+    pub(crate) multiprocessors: Option<u32>,
 }
 
 /// Where granted memory is to be.

@@ -18,13 +18,24 @@ pub(super) fn check_flags(flags: u32) -> Result {
 }
 
 fn create(client: &'static Client, pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Result {
+    create_on(client, pctx, flags, dev, None)
+}
+
+/// A context of its own; with at most so many SMs, if that is asked for.
+fn create_on(
+    client: &'static Client,
+    pctx: *mut CUcontext,
+    flags: u32,
+    dev: CUdevice,
+    affinity: Option<u32>,
+) -> Result {
     not_null(pctx)?;
     check_flags(flags)?;
     client.device(dev)?;
     let made =
         client.contexts.insert_with(|token| Context::new(token, dev, Lifetime::Created, flags));
     let context = made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    if let Err(error) = context.open(client) {
+    if let Err(error) = context.open_on(client, affinity) {
         client.contexts.remove(context.token);
         return Err(error);
     }
@@ -41,19 +52,39 @@ pub(crate) unsafe fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdev
     run(|client| create(client, pctx, flags, dev))
 }
 
-/// Execution affinity needs SM limits per context, which are the server's to give.
+/// The number of SMs that execution affinity asks for, if it does: one parameter at most, as there is one kind.
+///
+/// # Safety
+/// `params` has so many elements, or is null.
+unsafe fn affinity(params: *const CUexecAffinityParam, count: i32) -> Result<Option<u32>> {
+    match count {
+        0 => return Ok(None),
+        1 => not_null(params)?,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    }
+    // SAFETY: not null; the caller's promise.
+    let param = unsafe { params.read() };
+    if param.type_ != CUexecAffinityType::SM_COUNT {
+        return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    }
+    // SAFETY: the only member there is for this type, a number.
+    match unsafe { param.param.smCount.val } {
+        0 => Err(CUresult::ERROR_INVALID_VALUE),
+        count => Ok(Some(count)),
+    }
+}
+
 pub(crate) unsafe fn cuCtxCreate_v3(
     pctx: *mut CUcontext,
-    _paramsArray: *mut CUexecAffinityParam,
+    paramsArray: *mut CUexecAffinityParam,
     numParams: i32,
     flags: u32,
     dev: CUdevice,
 ) -> CUresult {
     run(|client| {
-        if numParams != 0 {
-            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
-        }
-        create(client, pctx, flags, dev)
+        // SAFETY: the caller's array.
+        let affinity = unsafe { affinity(paramsArray, numParams) }?;
+        create_on(client, pctx, flags, dev, affinity)
     })
 }
 
@@ -64,17 +95,17 @@ pub(crate) unsafe fn cuCtxCreate_v4(
     dev: CUdevice,
 ) -> CUresult {
     run(|client| {
+        let mut wanted = None;
         if !ctxCreateParams.is_null() {
             // SAFETY: not null; the caller's structure.
             let params = unsafe { ctxCreateParams.read() };
-            if params.numExecAffinityParams != 0 {
-                return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
-            }
+            // SAFETY: the caller's array.
+            wanted = unsafe { affinity(params.execAffinityParams, params.numExecAffinityParams) }?;
             if !params.cigParams.is_null() {
                 return Err(CUresult::ERROR_NOT_SUPPORTED);
             }
         }
-        create(client, pctx, flags, dev)
+        create_on(client, pctx, flags, dev, wanted)
     })
 }
 
@@ -150,7 +181,7 @@ pub(crate) unsafe fn cuCtxPopCurrent(pctx: *mut CUcontext) -> CUresult {
 }
 
 /// The context that a handle names, or the current one in place of NULL.
-fn or_current(client: &Client, ctx: CUcontext) -> Result<Arc<Context>> {
+pub(super) fn or_current(client: &Client, ctx: CUcontext) -> Result<Arc<Context>> {
     if ctx.is_null() {
         current::top().ok_or(CUresult::ERROR_INVALID_CONTEXT)
     } else {
@@ -209,9 +240,9 @@ pub(crate) unsafe fn cuCtxSynchronize() -> CUresult {
 pub(crate) unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult {
     run(|client| {
         let context = or_current(client, ctx)?;
-        let (backend, id) = context.backend()?;
+        let (backend, _) = context.backend()?;
         client.graphs.captures.refuse_synchronizing(context.token as u64)?;
-        backend.session.wait_all(id)?;
+        context.synchronize(client)?;
         backend.session.verdict()
     })
 }
@@ -251,7 +282,7 @@ pub(crate) unsafe fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> CUresult 
     })
 }
 
-/// All multiprocessors that the client has.
+/// The multiprocessors that the current context's work runs on.
 pub(crate) unsafe fn cuCtxGetExecAffinity(
     pExecAffinity: *mut CUexecAffinityParam,
     type_: CUexecAffinityType,
@@ -260,8 +291,7 @@ pub(crate) unsafe fn cuCtxGetExecAffinity(
         if type_ != CUexecAffinityType::SM_COUNT {
             return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
         }
-        let device = client.device(current::context()?.device)?;
-        let val = device.limit(CUdevice_attribute::MULTIPROCESSOR_COUNT, 1);
+        let val = current::context()?.multiprocessors(client)?;
         let param = CUexecAffinityParam_v1_param { smCount: CUexecAffinitySmCount { val } };
         put!(pExecAffinity, CUexecAffinityParam { type_, param });
         Ok(())

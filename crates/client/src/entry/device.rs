@@ -2,6 +2,8 @@
 
 use super::{c_name, not_null};
 use crate::client::run;
+use crate::current;
+use crate::share::Wish;
 use core::ffi::{c_char, c_int};
 use cuda_abi::types::*;
 
@@ -62,9 +64,22 @@ pub(crate) unsafe fn cuDeviceGetAttribute(
 ) -> CUresult {
     run(|client| {
         not_null(pi)?;
-        put!(pi, client.device(dev)?.attribute(attrib).ok_or(CUresult::ERROR_INVALID_VALUE)?);
+        let device = client.device(dev)?;
+        let mut value = device.attribute(attrib).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if attrib == CUdevice_attribute::MULTIPROCESSOR_COUNT
+            && let Some(share) = current_share(dev)
+        {
+            value = share.cast_signed();
+        }
+        put!(pi, value);
         Ok(())
     })
+}
+
+/// SMs of the context that is current to the calling thread, where contexts have shares of their own (MPS guide, 4.2.6).
+fn current_share(dev: CUdevice) -> Option<u32> {
+    let share = current::top().filter(|context| context.device == dev)?.share()?;
+    matches!(share.wish, Wish::Percentage(_)).then_some(share.multiprocessors)
 }
 
 fn uuid(bytes: [u8; 16]) -> CUuuid {
@@ -212,12 +227,14 @@ pub(crate) unsafe fn cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevice) 
 
 pub(crate) unsafe fn cuDeviceGetExecAffinitySupport(
     pi: *mut c_int,
-    _type: CUexecAffinityType,
+    type_: CUexecAffinityType,
     dev: CUdevice,
 ) -> CUresult {
     run(|client| {
         client.device(dev)?;
-        put!(pi, 0);
+        // SMs are set apart by green contexts.
+        let is_there = type_ == CUexecAffinityType::SM_COUNT && client.driver_version >= 12050;
+        put!(pi, is_there.into());
         Ok(())
     })
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A function, or a kernel's function in the current context.
 fn function(client: &Client, handle: CUfunction) -> Result<Arc<Function>> {
-    function_of(client, handle.0, &current::context()?)
+    function_of(client, handle.0, &current::owner()?)
 }
 
 pub(crate) unsafe fn cuFuncGetAttribute(

@@ -41,7 +41,7 @@ fn make(
 ) -> Result<CUlibrary> {
     let made = library::create(client, codes, options)?;
     if loading_mode() == CUmoduleLoadingMode::EAGER_LOADING
-        && let Ok(context) = current::context()
+        && let Ok(context) = current::owner()
     {
         made.module(client, &context)?;
     }
@@ -114,7 +114,7 @@ pub(crate) unsafe fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary)
     run(|client| {
         not_null(pMod)?;
         let library = library::get(client, library.0)?;
-        put!(pMod, CUmodule(library.module(client, &current::context()?)?.token));
+        put!(pMod, CUmodule(library.module(client, &current::owner()?)?.token));
         Ok(())
     })
 }
@@ -130,7 +130,7 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
         let name = unsafe { c_name(name) }?;
         let library = library::get(client, library.0)?;
         let (address, size_bytes) =
-            library.module(client, &current::context()?)?.global(client, name)?;
+            library.module(client, &current::owner()?)?.global(client, name)?;
         put_optional!(dptr, address);
         put_optional!(bytes, size_bytes as usize);
         Ok(())
@@ -140,7 +140,7 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
 pub(crate) unsafe fn cuLibraryGetKernelCount(count: *mut u32, lib: CUlibrary) -> CUresult {
     run(|client| {
         let library = library::get(client, lib.0)?;
-        put!(count, library.module(client, &current::context()?)?.kernel_names()?.len() as u32);
+        put!(count, library.module(client, &current::owner()?)?.kernel_names()?.len() as u32);
         Ok(())
     })
 }
@@ -153,7 +153,7 @@ pub(crate) unsafe fn cuLibraryEnumerateKernels(
     run(|client| {
         not_null(kernels)?;
         let library = library::get(client, lib.0)?;
-        let names = library.module(client, &current::context()?)?.kernel_names()?;
+        let names = library.module(client, &current::owner()?)?.kernel_names()?;
         for (i, name) in names.iter().take(numKernels as usize).enumerate() {
             put!(kernels.wrapping_add(i), CUkernel(library.kernel(client, name)?.token));
         }
@@ -170,7 +170,7 @@ pub(crate) unsafe fn cuKernelGetFunction(pFunc: *mut CUfunction, handle: CUkerne
         not_null(pFunc)?;
         put!(
             pFunc,
-            CUfunction(kernel(client, handle)?.function(client, &current::context()?)?.token)
+            CUfunction(kernel(client, handle)?.function(client, &current::owner()?)?.token)
         );
         Ok(())
     })
@@ -199,7 +199,7 @@ fn on_device(
 ) -> Result<Arc<crate::module::Function>> {
     let device = client.device(dev)?;
     let kernel = kernel(client, handle)?;
-    match current::context().ok().filter(|context| context.device == dev) {
+    match current::owner().ok().filter(|context| context.device == dev) {
         Some(context) => kernel.function(client, &context),
         None => kernel.function(client, &device.primary),
     }
@@ -245,7 +245,7 @@ pub(crate) unsafe fn cuKernelGetParamInfo(
     paramSize: *mut usize,
 ) -> CUresult {
     run(|client| {
-        let function = kernel(client, handle)?.function(client, &current::context()?)?;
+        let function = kernel(client, handle)?.function(client, &current::owner()?)?;
         super::function::parameter_info(&function, paramIndex, paramOffset, paramSize)
     })
 }
@@ -262,7 +262,7 @@ pub(crate) unsafe fn cuLibraryGetManaged(
         let name = unsafe { c_name(name) }?;
         let library = library::get(client, library.0)?;
         // The runtime asks before it has made a context.
-        let context = match current::context() {
+        let context = match current::owner() {
             Ok(context) => context,
             Err(_) => {
                 let primary = &client.device(0)?.primary;

@@ -26,7 +26,7 @@ unsafe fn load_with(
     image: *const c_void,
     options: &JitOptions,
 ) -> Result<CUmodule> {
-    let context = current::context()?;
+    let context = current::owner()?;
     // SAFETY: the caller's promise.
     let code = unsafe { code_at(image, target_of(client.device(context.device)?)) }?;
     // SAFETY: the caller's promise.
@@ -81,7 +81,7 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -
         not_null(module)?;
         // SAFETY: the caller's string.
         let bytes = read_file(unsafe { c_name(fname) }?)?;
-        let context = current::context()?;
+        let context = current::owner()?;
         let code = code_in(&bytes, target_of(client.device(context.device)?))?;
         // SAFETY: without options there are no log buffers.
         let loaded =

@@ -13,7 +13,7 @@ use link::wire::query::{
 use zerocopy::IntoBytes;
 
 fn ask(client: &Client, func: CUfunction, question: Occupancy) -> Result<OccupancyReply> {
-    function_of(client, func.0, &current::context()?)?.occupancy(question)
+    function_of(client, func.0, &current::owner()?)?.occupancy(question)
 }
 
 pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
@@ -98,8 +98,8 @@ fn search(
     block_limit: u32,
     shared_of: impl Fn(u32) -> u64,
 ) -> Result<OccupancyReply> {
-    let device = client.device(current::context()?.device)?;
-    let function = function_of(client, func.0, &current::context()?)?;
+    let device = client.device(current::owner()?.device)?;
+    let function = function_of(client, func.0, &current::owner()?)?;
     let most = function.count(CUfunction_attribute::MAX_THREADS_PER_BLOCK).unwrap_or(1024);
     let most = if block_limit == 0 { most } else { most.min(block_limit) };
     let warp = device.limit(CUdevice_attribute::WARP_SIZE, 32);
@@ -117,7 +117,7 @@ fn search(
         }
         threads = (threads - 1) / warp * warp;
     }
-    let processors = device.limit(CUdevice_attribute::MULTIPROCESSOR_COUNT, 1).cast_signed();
+    let processors = current::context()?.multiprocessors(client)?.cast_signed();
     Ok(OccupancyReply { blocks: best.blocks * processors, ..best })
 }
 
@@ -157,7 +157,7 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
                 .filter(|&number| number > 0)
                 .ok_or(CUresult::ERROR_INVALID_VALUE)
         };
-        let function = function_of(client, func.0, &current::context()?)?;
+        let function = function_of(client, func.0, &current::owner()?)?;
         let (backend, id) = function.context.backend()?;
         let body = ClusterOccupancy {
             function: function.number,
@@ -190,7 +190,7 @@ unsafe fn ask_cluster(
         let c = unsafe { config.read() };
         // SAFETY: the caller's array.
         let attributes = unsafe { super::launch::attributes(c.attrs, c.numAttrs) }?;
-        let context = current::context()?;
+        let context = current::owner()?;
         let function = function_of(client, func.0, &context)?;
         let (backend, id) = function.context.backend()?;
         let body = ClusterOccupancy {

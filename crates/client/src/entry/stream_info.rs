@@ -4,7 +4,6 @@ use super::not_null;
 use crate::client::run;
 use crate::stream;
 use cuda_abi::types::*;
-use link::wire::command::LEGACY_STREAM;
 
 pub(crate) unsafe fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) -> CUresult {
     run(|client| {
@@ -28,7 +27,8 @@ pub(crate) unsafe fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) -> CUr
     run(|client| {
         not_null(streamId)?;
         let target = stream::located(client, hStream)?;
-        let default = if target.slot == LEGACY_STREAM { 1 } else { 2 };
+        let is_default = target.slot == target.context.default_stream();
+        let default = if is_default { 1 } else { 2 };
         put!(streamId, target.stream.map_or(default, |stream| stream.id));
         Ok(())
     })
@@ -48,16 +48,16 @@ pub(crate) unsafe fn cuStreamGetCtx_v2(
 ) -> CUresult {
     run(|client| {
         let target = stream::located(client, hStream)?;
-        put_optional!(pCtx, target.context.handle());
-        put_optional!(pGreenCtx, CUgreenCtx::NULL);
+        put_optional!(pCtx, target.context.owner().handle());
+        put_optional!(pGreenCtx, super::green::handle_of(client, &target.context));
         Ok(())
     })
 }
 
 pub(crate) unsafe fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenCtx) -> CUresult {
     run(|client| {
-        stream::located(client, hStream)?;
-        put!(phCtx, CUgreenCtx::NULL);
+        let target = stream::located(client, hStream)?;
+        put!(phCtx, super::green::handle_of(client, &target.context));
         Ok(())
     })
 }

@@ -83,7 +83,7 @@ fn create(
     texture: CUDA_TEXTURE_DESC,
     view: Option<CUDA_RESOURCE_VIEW_DESC>,
 ) -> Result<u64> {
-    let context = current::context()?;
+    let context = current::owner()?;
     let (backend, id) = context.backend()?;
     let mut asked = question(client, &resource, object)?;
     if object == TEXTURE {

@@ -27,7 +27,7 @@ pub(super) fn encode(kind: &NodeKind) -> Encoded {
             let packed = work.packed();
             let body = Launch {
                 function: work.function.number,
-                stream: 0,
+                stream: work.partition,
                 grid: work.grid,
                 block: work.block,
                 dynamic_shared_bytes: work.dynamic_shared_bytes,

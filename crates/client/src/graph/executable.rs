@@ -183,7 +183,7 @@ fn context_of(client: &Client, source: &Snapshot) -> Result<Arc<Context>> {
     })?;
     match token {
         Some(token) => client.context(token),
-        None => current::context(),
+        None => current::owner(),
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) enum NodeKind {
 #[derive(Clone)]
 pub(crate) struct KernelWork {
     pub(crate) function: Arc<Function>,
+    /// The executor's number of the SMs that it runs on.
+    pub(crate) partition: u32,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) dynamic_shared_bytes: u32,
@@ -62,7 +64,8 @@ impl KernelWork {
         let Configuration { grid, block, dynamic_shared_bytes, .. } = *configuration;
         let attributes = configuration.attributes.to_vec();
         let parameters = Arc::new(Parameters { bytes: packed.into(), pointers: OnceLock::new() });
-        Self { function, grid, block, dynamic_shared_bytes, attributes, parameters }
+        let partition = function.context.partition();
+        Self { function, partition, grid, block, dynamic_shared_bytes, attributes, parameters }
     }
 
     /// The same in a stream whose priority the node keeps, for launches that ask for nodes' own.
@@ -73,6 +76,7 @@ impl KernelWork {
         target: &Target,
     ) -> Self {
         let mut work = Self::new(Arc::clone(function), configuration, packed);
+        work.partition = target.context.partition();
         let priority = target.stream.as_ref().map_or(0, |stream| stream.priority);
         if priority != 0 && work.attribute(PRIORITY).is_none() {
             let value = [u64::from(priority.cast_unsigned()), 0, 0, 0, 0, 0, 0, 0];

@@ -194,10 +194,10 @@ impl Executable {
     }
 
     fn check_place(&self, target: &Target) -> Result {
-        if self.context.token != target.context.token {
+        if self.context.token != target.context.owner_token() {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        if self.id != target.id {
+        if self.id != target.context.owner().wire_id() {
             return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
         }
         Ok(())

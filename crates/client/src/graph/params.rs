@@ -90,7 +90,9 @@ pub(crate) unsafe fn kernel(
         let (parameters, extra) = (asked.kernelParams, asked.extra);
         prepare(client, &context, handle, &configuration, parameters, extra, &mut packed)?
     };
-    Ok(NodeKind::Kernel(KernelWork::new(function, &configuration, &packed)))
+    let mut work = KernelWork::new(function, &configuration, &packed);
+    work.partition = context.partition();
+    Ok(NodeKind::Kernel(work))
 }
 
 /// A kernel node's parameters; the pointers live as long as the node keeps these parameters. The function is named twice: libcudart knows
@@ -234,7 +236,7 @@ pub(crate) fn allocation(
     pool: &CUmemPoolProps,
     size_bytes: usize,
 ) -> Result<(NodeKind, CUdeviceptr)> {
-    let context = current::context()?;
+    let context = current::owner()?;
     client.device(pool.location.id)?;
     if pool.handleTypes != CUmemAllocationHandleType::NONE || pool.location.id != context.device {
         return Err(CUresult::ERROR_NOT_SUPPORTED);

@@ -53,6 +53,7 @@ pub(super) fn serve(directory: &Path) {
                         first: contexts == 1,
                         device_window: DEVICE_WINDOW,
                         host_window: HOST_WINDOW,
+                        multiprocessors: None,
                     };
                     let files = if contexts == 1 { open_session() } else { Vec::new() };
                     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();

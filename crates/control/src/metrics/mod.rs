@@ -401,7 +401,7 @@ mod tests {
             format!("openmps_client_memory_granted_bytes{{{client}}} 4096.0"),
             format!("openmps_client_memory_limit_bytes{{{client}}} 1073741824.0"),
             format!("openmps_client_active_thread_percentage{{{client}}} 25.0"),
-            format!("openmps_client_multiprocessors{{{client}}} 33.0"),
+            format!("openmps_client_multiprocessors{{{client}}} 32.0"),
             format!("openmps_client_kernels_total{{{client}}} 7.0"),
             format!("openmps_client_gpu_seconds_total{{{client}}} 2.5"),
             format!("openmps_client_copied_bytes_total{{{client}}} 11.0"),

@@ -170,6 +170,9 @@ pub struct ContextOpened {
     pub device_window: Window,
     /// Host memory shared with the executor: pinned memory and staging buffers are mapped here by both.
     pub host_window: Window,
+    /// SMs that this context may use, where that is fewer than the client may: it asked for less when it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multiprocessors: Option<u32>,
 }
 
 /// From the client over the session socket, with one descriptor: the file of the region that the next

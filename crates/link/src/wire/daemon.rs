@@ -206,13 +206,22 @@ pub struct ClientSnapshot {
     pub devices: Vec<ClientDeviceSnapshot>,
 }
 
-/// How many of a device's multiprocessors a share in per cent is: rounded down, as the original does (40 % of 132 are 52), but one at least.
+/// How many of a device's multiprocessors a share in per cent is. As the original has it (of 132: 1 % are 8, 25 % are 32, 40 % 52, 50 % 66), it is
+/// rounded down to what hardware can set apart, and is [`SMALLEST_SHARE`] at least.
 pub fn multiprocessors_of_share(all: u32, percent: f64) -> u32 {
     // A share that is a whole number of them is not always one in floating point.
     const SLACK: f64 = 1e-6;
     let share = (f64::from(all) * percent / 100.0 + SLACK).floor() as u32;
-    share.clamp(all.min(1), all)
+    if share >= all {
+        return all;
+    }
+    (share - share % SHARE_STEP).max(SMALLEST_SHARE.min(all))
 }
+
+/// Multiprocessors are set apart in pairs.
+const SHARE_STEP: u32 = 2;
+/// Fewest multiprocessors that a share in per cent gives, on devices that have as many.
+pub const SMALLEST_SHARE: u32 = 8;
 
 /// Upper bounds of the classes of [`ClientDeviceSnapshot::launch_counts`], in microseconds; one more class is beyond the last.
 pub const LAUNCH_BOUNDS_US: [u64; 15] =
@@ -262,15 +271,19 @@ mod tests {
     use super::multiprocessors_of_share;
 
     #[test]
-    fn shares_are_rounded_down_to_whole_multiprocessors() {
+    fn shares_are_rounded_down_as_the_original_does() {
         for (all, percent, share) in [
+            (132, 1.0, 8),
+            (132, 25.0, 32),
             (132, 40.0, 52),
+            (132, 50.0, 66),
             (132, 100.0, 132),
-            (132, 25.0, 33),
-            (100, 29.0, 29),
-            (84, 0.1, 1),
+            (100, 29.0, 28),
+            (84, 0.1, 8),
             (84, 200.0, 84),
-            (84, f64::NAN, 1),
+            (84, f64::NAN, 8),
+            (7, 100.0, 7),
+            (6, 50.0, 6),
             (0, 50.0, 0),
         ] {
             assert_eq!(multiprocessors_of_share(all, percent), share, "{percent} % of {all}");

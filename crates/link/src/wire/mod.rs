@@ -6,6 +6,7 @@ pub mod command;
 pub mod daemon;
 pub mod graph;
 pub mod layout;
+pub mod partition;
 pub mod query;
 pub mod sharing;
 pub mod ui;

@@ -241,7 +241,7 @@ mod tests {
             ..Default::default()
         };
         let snapshot = ServerSnapshot {
-            devices: vec![DeviceSnapshot { multiprocessors: 10, ..Default::default() }],
+            devices: vec![DeviceSnapshot { multiprocessors: 100, ..Default::default() }],
             clients: vec![client(5, ClientDeviceSnapshot::default()), client(7, share)],
             ..Default::default()
         };
@@ -258,7 +258,7 @@ mod tests {
         let row = &scene.rows[0];
         assert_eq!((row.pid, row.kernels_per_s, row.busy_percent), (7, 100.0, 25.0));
         assert_eq!(row.launch_us, Some((2, 8)));
-        assert_eq!(row.multiprocessors, 2);
+        assert_eq!(row.multiprocessors, 24);
         assert_eq!(scene.rows[1].launch_us, None);
         assert_eq!(scene.gpus[0].kernels_per_s, 100.0);
     }

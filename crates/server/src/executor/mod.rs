@@ -18,6 +18,7 @@ mod memory;
 mod meter;
 mod module;
 mod monitor;
+mod partition;
 mod printing;
 mod probe;
 mod query;
@@ -119,6 +120,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 console,
                 reservations,
                 shares: Default::default(),
+                partitions: Default::default(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -141,6 +143,8 @@ pub(crate) struct Shared {
     pub(crate) reservations: Mutex<Reservations>,
     /// What sessions share with each other.
     pub(crate) shares: sharing::Shares,
+    /// Shares of the SMs.
+    pub(crate) partitions: partition::Partitions,
     keeper: Connection,
 }
 

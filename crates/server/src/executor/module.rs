@@ -40,6 +40,8 @@ struct Module {
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
     pub(super) handle: CUfunction,
+    /// The same, for nodes of graphs that run in a partition.
+    pub(super) kernel: CUkernel,
     pub(super) parameter_bytes: u32,
     pub(super) name: Arc<str>,
     /// Its module uses device `printf`.
@@ -228,6 +230,7 @@ impl State {
         let name = name.to_string_lossy().into();
         let known = Function {
             handle,
+            kernel,
             parameter_bytes: parameter_bytes.unwrap_or(0),
             name,
             prints,
@@ -285,8 +288,14 @@ impl State {
         wanted: FunctionSetAttribute,
     ) -> Result<(), Failure> {
         let FunctionSetAttribute { function, attribute, value, .. } = wanted;
-        let handle = self.modules.function(function)?.handle;
-        let driver = self.driver();
+        let Function { handle, kernel, .. } = *self.modules.function(function)?;
+        let (driver, device) = (self.driver(), self.context().device());
+        if let Ok(attribute) = u32::try_from(attribute) {
+            let attribute = CUfunction_attribute(attribute);
+            // For nodes that run in a partition; what is wrong with it the function says, too.
+            // SAFETY: a live kernel of this session.
+            let _ = unsafe { driver.cuKernelSetAttribute(attribute, value, kernel, device) };
+        }
         // SAFETY: a live function of this session.
         self.check(unsafe {
             match attribute {

@@ -144,6 +144,7 @@ pub(crate) fn open(
         virtual_memory: Default::default(),
         arrays: Default::default(),
         sharing: Default::default(),
+        partitions: Default::default(),
         holding: Default::default(),
         side_stream: None,
         printing: Default::default(),
@@ -152,7 +153,8 @@ pub(crate) fn open(
         reply: Vec::new(),
     };
     let consumer = Consumer::new(Arc::clone(&handle.memory));
-    let session = Session { consumer, state, waker: monitor.waker(), awaited: Vec::new() };
+    let share = wanted.multiprocessors;
+    let session = Session { consumer, state, share, waker: monitor.waker(), awaited: Vec::new() };
     monitor.watch(Arc::clone(&handle));
     give.send(session).map_err(|error| no_memory(&error))?;
     Ok(Opened { handle, session_file, completion_file, socket: client_socket.into() })
@@ -162,6 +164,8 @@ pub(crate) fn open(
 struct Session {
     consumer: Consumer,
     state: State,
+    /// SMs that it is limited to.
+    share: Option<u32>,
     waker: Waker,
     /// Calls that wait for work.
     awaited: Vec<(u16, Awaited)>,
@@ -172,6 +176,13 @@ impl Session {
         if let Err(code) = self.state.shared.context.make_current() {
             log_server!("{} has no context: {code}", self.state.handle.label);
             self.state.handle.memory.fail(code.0);
+        }
+        if let Some(multiprocessors) = self.share
+            && let Err(failure) = self.state.take_share(multiprocessors)
+        {
+            let label = &self.state.handle.label;
+            log_server!("{label} cannot be limited to {multiprocessors} SMs: {failure:?}");
+            self.state.handle.end(CUresult::ERROR_MPS_SERVER_NOT_READY.0);
         }
         if let Err(message) = self.serve() {
             let handle = &self.state.handle;

@@ -9,6 +9,7 @@ use super::holding::Holding;
 use super::memory::Memory;
 use super::meter::Meter;
 use super::module::Modules;
+use super::partition::SessionPartitions;
 use super::printing::Printing;
 use super::session::SessionHandle;
 use super::sharing::Sharing;
@@ -18,7 +19,7 @@ use crate::counters::Counters;
 use crate::driver::Driver;
 use cuda_abi::types::*;
 use link::ring::Command;
-use link::wire::command::{self as wire, Opcode};
+use link::wire::command::{self as wire, LEGACY_STREAM, Opcode};
 use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -54,6 +55,7 @@ pub(crate) struct State {
     pub(super) virtual_memory: VirtualMemory,
     pub(super) arrays: Arrays,
     pub(super) sharing: Sharing,
+    pub(super) partitions: SessionPartitions,
     pub(super) holding: Holding,
     /// For copies that wait for no stream of the client's.
     pub(super) side_stream: Option<CUstream>,
@@ -83,6 +85,7 @@ impl State {
     }
 
     pub(super) fn stream_for_work(&mut self, slot: u32) -> Result<CUstream, Failure> {
+        self.open_legacy(slot)?;
         self.streams.for_work(&self.shared.context, slot)
     }
 
@@ -94,8 +97,17 @@ impl State {
         }
     }
 
+    /// The session's default stream is made when it is first used.
+    fn open_legacy(&mut self, slot: u32) -> Result<(), Failure> {
+        if slot != LEGACY_STREAM {
+            return Ok(());
+        }
+        self.streams.open_legacy(&self.shared.context, || self.partitions.own())
+    }
+
     /// Makes the device write `value` to the stream's completion word after all its earlier work.
     pub(super) fn signal(&mut self, slot: u32, value: u64) -> Result<(), Failure> {
+        self.open_legacy(slot)?;
         let stream = self.streams.for_signal(&self.shared.context, slot, value)?;
         self.handle.note_streams(self.streams.slots());
         let address = self.memory.completion_address(slot);
@@ -116,11 +128,13 @@ impl State {
         match opcode {
             Opcode::Ping => Ok(()),
             Opcode::StreamCreate => {
-                let wire::StreamCreate { stream, flags, priority, .. } = parse(command)?.0;
-                self.streams.create(&self.shared.context, stream, flags, priority)
+                let wanted: wire::StreamCreate = parse(command)?.0;
+                let partition = self.partitions.find(wanted.partition)?;
+                self.streams.create(&self.shared.context, &wanted, partition)
             }
             Opcode::StreamDestroy => {
-                self.streams.destroy(parse::<wire::StreamDestroy>(command)?.0.stream)
+                let wanted: wire::StreamDestroy = parse(command)?.0;
+                self.streams.destroy(&self.shared.context, wanted.stream)
             }
             Opcode::Signal => {
                 let wire::Signal { stream, value, .. } = parse(command)?.0;
@@ -191,6 +205,14 @@ impl State {
             Opcode::ShareEvent => self.share_event(parse(command)?.0),
             Opcode::OpenEvent => self.open_event(parse(command)?.0),
             Opcode::EventQuery => self.event_query(parse(command)?.0),
+            Opcode::ResourceGet => self.resource_get(parse(command)?.0),
+            Opcode::ResourceSplit => self.resource_split(parse(command)?.0),
+            Opcode::ResourceDescribe => {
+                parse(command).and_then(|(wanted, rest)| self.resource_describe(wanted, rest))
+            }
+            Opcode::PartitionCreate => self.partition_create(parse(command)?.0),
+            Opcode::PartitionTake => self.partition_take(parse(command)?.0),
+            Opcode::PartitionDrop => self.partition_drop(parse(command)?.0),
             Opcode::CopyNow => return self.copy_now(parse(command)?.0),
             Opcode::ArrayCreate => self.array_create(parse(command)?.0),
             Opcode::ArrayDestroy => self.array_destroy(parse(command)?.0),

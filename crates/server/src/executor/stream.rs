@@ -2,7 +2,7 @@
 //!
 //! Every stream of a client, its legacy stream among them, is a non-blocking stream of the driver. CUDA's rule that work on the legacy stream
 //! waits for all earlier work on blocking streams, and they for it, is made with events where there is such work, so a
-//! program that uses one stream pays nothing.
+//! program that uses one stream pays nothing. Contexts with a partition of their own have a default stream of their own.
 //!
 //! A destroyed stream's driver stream stays with its slot: the next stream in that slot takes it over, so that completion values of the old
 //! one cannot be written after those of the new one.
@@ -10,18 +10,23 @@
 use super::backlog::Backlog;
 use super::context::Context;
 use super::failure::{Failure, below};
+use super::partition::Partition;
 use crate::policy::holds::Ordered;
 use cuda_abi::types::*;
-use link::wire::command::LEGACY_STREAM;
+use link::wire::command::{DEFAULT_STREAM, LEGACY_STREAM, StreamCreate};
 use link::wire::layout::STREAM_SLOTS;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 const STREAM_NON_BLOCKING: u32 = 1;
 const EVENT_DISABLE_TIMING: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Ordered with the legacy stream.
-    Blocking,
+    /// A default stream.
+    Default,
+    /// Ordered with the default stream in that slot.
+    Blocking(u32),
     NonBlocking,
 }
 
@@ -30,110 +35,168 @@ struct Stream {
     handle: CUstream,
     kind: Kind,
     priority: i32,
+    /// Where it runs; `None`: on the whole device.
+    partition: Option<Arc<Partition>>,
     open: bool,
-    /// Has work that the legacy stream has not waited for.
-    ahead_of_legacy: bool,
-    /// Legacy work that this stream has waited for, as a count.
-    legacy_seen: u64,
+    /// The default stream that has not waited for work of this one.
+    ahead_of: Option<u32>,
+    /// Work of the default stream that this stream has waited for, as a count.
+    default_seen: u64,
     /// Work was submitted after the last signal.
     unsignalled: bool,
     last_signal: u64,
     backlog: Backlog,
 }
 
+/// What a default stream is ordered with.
+#[derive(Debug, Default)]
+struct Domain {
+    /// Slots of blocking streams that are ahead of it.
+    ahead: Vec<u32>,
+    /// Counts pieces of work on it.
+    work: u64,
+    /// Recorded on it after so much work.
+    event: Option<(CUevent, u64)>,
+}
+
 /// The streams of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     slots: Vec<Option<Stream>>,
-    /// Slots of blocking streams with `ahead_of_legacy`.
-    ahead_of_legacy: Vec<u32>,
-    /// Counts pieces of work on the legacy stream.
-    legacy_work: u64,
-    /// Recorded on the legacy stream after so much work.
-    legacy_event: Option<(CUevent, u64)>,
-    /// For the legacy stream's waits.
+    /// By the slots of default streams.
+    domains: HashMap<u32, Domain>,
+    /// For default streams' waits.
     join_event: Option<CUevent>,
 }
 
 impl Streams {
-    /// Opens slot `slot`.
+    /// Opens a slot.
     pub(crate) fn create(
         &mut self,
         context: &Context,
-        slot: u32,
-        flags: u32,
-        priority: i32,
+        wanted: &StreamCreate,
+        partition: Option<Arc<Partition>>,
     ) -> Result<(), Failure> {
+        let StreamCreate { stream: slot, flags, priority, legacy, .. } = *wanted;
         if slot == LEGACY_STREAM || slot as usize >= STREAM_SLOTS {
             return Err(Failure::Protocol(format!("stream slot {slot} does not exist")));
         }
-        let kind =
-            if flags & STREAM_NON_BLOCKING == 0 { Kind::Blocking } else { Kind::NonBlocking };
+        let kind = match flags {
+            _ if flags & DEFAULT_STREAM != 0 => Kind::Default,
+            _ if flags & STREAM_NON_BLOCKING != 0 => Kind::NonBlocking,
+            _ if legacy == LEGACY_STREAM || self.domains.contains_key(&legacy) => {
+                Kind::Blocking(legacy)
+            }
+            _ => return Err(Failure::Protocol(format!("stream {legacy} is no default stream"))),
+        };
         let index = slot as usize;
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
         }
         match &mut self.slots[index] {
             Some(stream) if stream.open => {
-                Err(Failure::Protocol(format!("stream slot {slot} is in use")))
+                return Err(Failure::Protocol(format!("stream slot {slot} is in use")));
             }
-            Some(parked) if parked.priority == priority => {
+            Some(parked)
+                if parked.priority == priority && is_same(&parked.partition, &partition) =>
+            {
                 parked.kind = kind;
+                parked.default_seen = 0;
                 parked.open = true;
-                Ok(())
             }
             other => {
-                let fresh = new_stream(context, kind, priority)?;
+                let fresh = new_stream(context, kind, priority, partition)?;
                 if let Some(mut old) = other.replace(fresh) {
                     old.backlog.clear(context);
                     let handle = other.as_ref().map_or(CUstream::NULL, |stream| stream.handle);
                     replace(context, &old, handle)?;
                     if let Some(stream) = other {
-                        stream.ahead_of_legacy = old.ahead_of_legacy;
+                        stream.ahead_of = old.ahead_of;
                         stream.unsignalled = old.unsignalled;
                         stream.last_signal = old.last_signal;
                     }
                 }
-                Ok(())
             }
         }
+        if kind == Kind::Default {
+            self.domains.insert(slot, Domain::default());
+        }
+        Ok(())
+    }
+
+    /// Opens the session's default stream, if it is not open.
+    pub(crate) fn open_legacy(
+        &mut self,
+        context: &Context,
+        partition: impl FnOnce() -> Option<Arc<Partition>>,
+    ) -> Result<(), Failure> {
+        if self.slots.is_empty() {
+            self.slots.push(None);
+        }
+        let slot = &mut self.slots[LEGACY_STREAM as usize];
+        if slot.is_none() {
+            *slot = Some(new_stream(context, Kind::Default, 0, partition())?);
+            self.domains.entry(LEGACY_STREAM).or_default();
+        }
+        Ok(())
     }
 
     /// Closes slot `slot`; its work goes on.
-    pub(crate) fn destroy(&mut self, slot: u32) -> Result<(), Failure> {
+    pub(crate) fn destroy(&mut self, context: &Context, slot: u32) -> Result<(), Failure> {
         if slot == LEGACY_STREAM {
             return Err(Failure::Protocol("the legacy stream cannot be destroyed".into()));
         }
         self.open_slot(slot)?.open = false;
+        if let Some(Domain { event: Some((event, _)), .. }) = self.domains.remove(&slot) {
+            // SAFETY: a live event of this session; the driver keeps it until waits for it have ended.
+            context.check(unsafe { context.driver().cuEventDestroy_v2(event) })?;
+        }
         Ok(())
     }
 
     /// The driver's stream to put work of slot `slot` on, after all that this work must wait for.
     pub(crate) fn for_work(&mut self, context: &Context, slot: u32) -> Result<CUstream, Failure> {
-        if slot == LEGACY_STREAM {
-            let legacy = self.join_into_legacy(context)?;
-            self.legacy_work += 1;
-            self.mark_unsignalled(slot);
-            return Ok(legacy);
-        }
-        let legacy_work = self.legacy_work;
         let stream = self.open_slot(slot)?;
         stream.unsignalled = true;
         let handle = stream.handle;
-        if stream.kind == Kind::NonBlocking {
-            return Ok(handle);
+        match stream.kind {
+            Kind::NonBlocking => Ok(handle),
+            Kind::Default => {
+                self.join_into_default(context, slot, handle)?;
+                if let Some(domain) = self.domains.get_mut(&slot) {
+                    domain.work += 1;
+                }
+                Ok(handle)
+            }
+            Kind::Blocking(default) => {
+                self.order_behind(context, slot, default, handle)?;
+                Ok(handle)
+            }
         }
-        let behind = stream.legacy_seen != legacy_work;
-        stream.legacy_seen = legacy_work;
-        if !std::mem::replace(&mut stream.ahead_of_legacy, true) {
-            self.ahead_of_legacy.push(slot);
+    }
+
+    /// Makes work of a blocking stream wait for that of its default stream, and notes that the latter must wait for it.
+    fn order_behind(
+        &mut self,
+        context: &Context,
+        slot: u32,
+        default: u32,
+        handle: CUstream,
+    ) -> Result<(), Failure> {
+        let Some(domain) = self.domains.get_mut(&default) else { return Ok(()) };
+        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return Ok(());
+        };
+        let behind = std::mem::replace(&mut stream.default_seen, domain.work) != domain.work;
+        if stream.ahead_of.replace(default) != Some(default) {
+            domain.ahead.push(slot);
         }
         if behind {
-            let event = self.legacy_event(context)?;
+            let event = self.default_event(context, default)?;
             // SAFETY: live handles of this session.
             context.check(unsafe { context.driver().cuStreamWaitEvent(handle, event, 0) })?;
         }
-        Ok(handle)
+        Ok(())
     }
 
     /// Before so many launches on slot `slot`: waits while its launches are too far ahead of the device; see [`Backlog`].
@@ -157,25 +220,24 @@ impl Streams {
         slot: u32,
         value: u64,
     ) -> Result<CUstream, Failure> {
-        let handle = if slot == LEGACY_STREAM {
-            self.join_into_legacy(context)?
-        } else {
-            self.open_slot(slot)?.handle
-        };
-        if let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
-            stream.unsignalled = false;
-            stream.last_signal = value;
+        let stream = self.open_slot(slot)?;
+        stream.unsignalled = false;
+        stream.last_signal = value;
+        let (handle, kind) = (stream.handle, stream.kind);
+        if kind == Kind::Default {
+            self.join_into_default(context, slot, handle)?;
         }
         Ok(handle)
     }
 
-    /// Whether work of slot `slot` is ordered with the legacy stream.
+    /// Which default stream work of slot `slot` is ordered with.
     pub(crate) fn ordered(&self, slot: u32) -> Ordered {
         let stream = self.slots.get(slot as usize).and_then(Option::as_ref);
         match stream.map(|stream| stream.kind) {
-            Some(Kind::NonBlocking) if slot != LEGACY_STREAM => Ordered::Alone,
-            None if slot != LEGACY_STREAM => Ordered::Alone,
-            _ => Ordered::WithLegacy,
+            Some(Kind::Blocking(default)) => Ordered::With(default),
+            Some(Kind::Default) => Ordered::With(slot),
+            None if slot == LEGACY_STREAM => Ordered::With(slot),
+            Some(Kind::NonBlocking) | None => Ordered::Alone,
         }
     }
 
@@ -213,13 +275,9 @@ impl Streams {
             // SAFETY: a live stream of this session that nobody uses any more.
             let _ = unsafe { driver.cuStreamDestroy_v2(stream.handle) };
         }
-        for event in self
-            .legacy_event
-            .take()
-            .map(|(event, _)| event)
-            .into_iter()
-            .chain(self.join_event.take())
-        {
+        let of_domains = self.domains.drain().filter_map(|(_, domain)| domain.event);
+        let events: Vec<CUevent> = of_domains.map(|(event, _)| event).collect();
+        for event in events.into_iter().chain(self.join_event.take()) {
             // SAFETY: as above.
             let _ = unsafe { driver.cuEventDestroy_v2(event) };
         }
@@ -233,55 +291,55 @@ impl Streams {
         stream.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
 
-    fn mark_unsignalled(&mut self, slot: u32) {
-        if let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
-            stream.unsignalled = true;
+    /// Makes a default stream wait for all work of its blocking streams so far.
+    fn join_into_default(
+        &mut self,
+        context: &Context,
+        default: u32,
+        handle: CUstream,
+    ) -> Result<(), Failure> {
+        let Some(domain) = self.domains.get_mut(&default) else { return Ok(()) };
+        if domain.ahead.is_empty() {
+            return Ok(());
         }
-    }
-
-    fn legacy(&mut self, context: &Context) -> Result<CUstream, Failure> {
-        if self.slots.is_empty() {
-            self.slots.push(None);
-        }
-        let slot = &mut self.slots[LEGACY_STREAM as usize];
-        if slot.is_none() {
-            *slot = Some(new_stream(context, Kind::NonBlocking, 0)?);
-        }
-        Ok(slot.as_ref().map_or(CUstream::NULL, |stream| stream.handle))
-    }
-
-    /// Makes the legacy stream wait for all work of blocking streams so far.
-    fn join_into_legacy(&mut self, context: &Context) -> Result<CUstream, Failure> {
-        let legacy = self.legacy(context)?;
         let driver = context.driver();
-        for slot in std::mem::take(&mut self.ahead_of_legacy) {
+        for slot in std::mem::take(&mut domain.ahead) {
             let event = event_in(context, &mut self.join_event)?;
             let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
                 continue;
             };
-            stream.ahead_of_legacy = false;
+            stream.ahead_of.take_if(|of| *of == default);
             // SAFETY: live handles of this session. A wait means the record that came before it, so the event can be used again.
             unsafe {
                 context.check(driver.cuEventRecord(event, stream.handle))?;
-                context.check(driver.cuStreamWaitEvent(legacy, event, 0))?;
+                context.check(driver.cuStreamWaitEvent(handle, event, 0))?;
             }
         }
-        Ok(legacy)
+        Ok(())
     }
 
-    /// An event after all legacy work so far.
-    fn legacy_event(&mut self, context: &Context) -> Result<CUevent, Failure> {
-        let legacy = self.legacy(context)?;
-        let (event, recorded_at) = match self.legacy_event {
+    /// An event after all work of a default stream so far.
+    fn default_event(&mut self, context: &Context, default: u32) -> Result<CUevent, Failure> {
+        let handle = self.open_slot(default)?.handle;
+        let domain = self.domains.entry(default).or_default();
+        let (event, recorded_at) = match domain.event {
             Some(known) => known,
             None => (new_event(context, EVENT_DISABLE_TIMING)?, 0),
         };
-        if recorded_at != self.legacy_work {
+        domain.event = Some((event, domain.work));
+        if recorded_at != domain.work {
             // SAFETY: live handles of this session.
-            context.check(unsafe { context.driver().cuEventRecord(event, legacy) })?;
+            context.check(unsafe { context.driver().cuEventRecord(event, handle) })?;
         }
-        self.legacy_event = Some((event, self.legacy_work));
         Ok(event)
+    }
+}
+
+fn is_same(one: &Option<Arc<Partition>>, other: &Option<Arc<Partition>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (None, None) => true,
+        _ => false,
     }
 }
 
@@ -299,19 +357,32 @@ fn replace(context: &Context, old: &Stream, next: CUstream) -> Result<(), Failur
     Ok(())
 }
 
-fn new_stream(context: &Context, kind: Kind, priority: i32) -> Result<Stream, Failure> {
-    let mut handle = CUstream::NULL;
-    // SAFETY: `handle` is written.
-    context.check(unsafe {
-        context.driver().cuStreamCreateWithPriority(&mut handle, STREAM_NON_BLOCKING, priority)
-    })?;
+fn new_stream(
+    context: &Context,
+    kind: Kind,
+    priority: i32,
+    partition: Option<Arc<Partition>>,
+) -> Result<Stream, Failure> {
+    let handle = match &partition {
+        Some(partition) => partition.stream(context, priority)?,
+        None => {
+            let mut handle = CUstream::NULL;
+            let driver = context.driver();
+            // SAFETY: `handle` is written.
+            context.check(unsafe {
+                driver.cuStreamCreateWithPriority(&mut handle, STREAM_NON_BLOCKING, priority)
+            })?;
+            handle
+        }
+    };
     Ok(Stream {
         handle,
         kind,
         priority,
+        partition,
         open: true,
-        ahead_of_legacy: false,
-        legacy_seen: 0,
+        ahead_of: None,
+        default_seen: 0,
         unsignalled: false,
         last_signal: 0,
         backlog: Backlog::default(),

@@ -42,6 +42,7 @@ impl State {
             self.clear_virtual_memory();
             self.memory.clear(&self.shared.context);
             self.streams.clear(&self.shared.context);
+            self.partitions = Default::default();
         }
         let (shared, session) = (self.shared.clone(), self.handle.id);
         // Files and mappings go before the keeper hears of it.

@@ -1,12 +1,13 @@
 //! A client's arrival.
 
-use super::clients::Client;
+use super::clients::{Client, share_of};
 use super::{Course, Keeper};
 use crate::log::log_server;
-use cuda_abi::types::CUresult;
+use crate::policy::limits::active_thread_percentage;
+use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
 use link::wire::PROTOCOL_VERSION;
-use link::wire::attach::{ClientHello, HelloReply, Refusal, Welcome};
+use link::wire::attach::{ClientHello, DeviceInfo, HelloReply, Refusal, Welcome};
 use link::wire::daemon::Peer;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -37,7 +38,7 @@ impl Keeper {
             client_id: id,
             server_pid: std::process::id(),
             driver_version: self.driver_version,
-            devices: self.devices.iter().map(|device| device.info.clone()).collect(),
+            devices: self.devices_seen_by(&hello),
         };
         if let Err(error) = connection.send(&HelloReply::Welcome(welcome), &[], Duration::ZERO) {
             return log_server!("Client {} cannot be answered: {error}", peer.pid);
@@ -59,6 +60,22 @@ impl Keeper {
             wanted_percentage: None,
         };
         self.clients.insert(id, client);
+    }
+
+    /// The devices as a client sees them: with the SMs that it may use.
+    fn devices_seen_by(&self, hello: &ClientHello) -> Vec<DeviceInfo> {
+        let percentage = active_thread_percentage(&self.defaults, &hello.limits);
+        let count = CUdevice_attribute::MULTIPROCESSOR_COUNT.0 as i32;
+        let mut devices: Vec<_> = self.devices.iter().map(|device| device.info.clone()).collect();
+        for device in &mut devices {
+            let Some(share) = share_of(device, self.driver_version, percentage) else { continue };
+            for (attribute, value) in &mut device.attributes {
+                if *attribute == count {
+                    *value = share as i32;
+                }
+            }
+        }
+        devices
     }
 
     fn refuses(&self, hello: &ClientHello) -> Option<Refusal> {

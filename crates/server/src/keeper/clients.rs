@@ -5,14 +5,18 @@ use crate::counters::Counts;
 use crate::executor_link::ToExecutor;
 use crate::log::log_server;
 use crate::policy::limits::{active_thread_percentage, client_priority, connections};
-use cuda_abi::types::CUresult;
+use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
-use link::wire::attach::ClientHello;
+use link::wire::attach::{ClientHello, DeviceInfo};
 use link::wire::daemon::{
     ClientDeviceSnapshot, ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Defaults, Peer,
+    multiprocessors_of_share,
 };
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
+
+/// Version of the driver from which streams of green contexts can be made.
+const GREEN_CONTEXTS_SINCE: i32 = 12050;
 
 /// One attached process.
 pub(crate) struct Client {
@@ -39,6 +43,15 @@ impl Client {
     pub(super) fn active_thread_percentage(&self) -> f64 {
         active_thread_percentage(&self.defaults, &self.hello.limits)
     }
+}
+
+/// SMs that a share in per cent is of a device; `None`: all, or the driver cannot set SMs apart.
+pub(super) fn share_of(device: &DeviceInfo, driver_version: i32, percentage: f64) -> Option<u32> {
+    let attribute = CUdevice_attribute::MULTIPROCESSOR_COUNT.0 as i32;
+    let all = device.attributes.iter().find(|(known, _)| *known == attribute)?.1;
+    let all = u32::try_from(all).ok()?;
+    let share = multiprocessors_of_share(all, percentage);
+    (share < all && driver_version >= GREEN_CONTEXTS_SINCE).then_some(share)
 }
 
 impl Keeper {

@@ -1,7 +1,7 @@
 //! What clients ask on their sockets: contexts.
 
 use super::Keeper;
-use super::clients::Client;
+use super::clients::{Client, share_of};
 use super::devices::uuid_text;
 use super::session::Session;
 use crate::executor_link::{OpenSession, ToExecutor};
@@ -156,6 +156,11 @@ impl Keeper {
             device_window: windows.device,
             host_window: windows.host,
             memory_limit_bytes: limit,
+            multiprocessors: share_of(
+                &slot.info,
+                self.driver_version,
+                client.active_thread_percentage(),
+            ),
         };
         executor.tell(&ToExecutor::OpenSession(open), &[]);
         Ok(())
@@ -204,10 +209,8 @@ impl Keeper {
         *counter += 1;
         let context_id = *counter;
         client.opening = None;
-        let percentage = context_percentage(
-            client.active_thread_percentage(),
-            client.wanted_percentage.take().as_deref(),
-        );
+        let of_client = client.active_thread_percentage();
+        let percentage = context_percentage(of_client, client.wanted_percentage.take().as_deref());
         client.contexts.push(ContextSnapshot {
             device,
             context_id,
@@ -232,6 +235,9 @@ impl Keeper {
             first: !descriptors.is_empty(),
             device_window: session.windows.device,
             host_window: session.windows.host,
+            multiprocessors: (percentage < of_client)
+                .then(|| share_of(info, self.driver_version, percentage))
+                .flatten(),
         };
         self.reply(id, &ClientReply::ContextOpened(opened), descriptors);
     }

@@ -2,12 +2,9 @@
 //! held by a wait that only a host or another client can end.
 //!
 //! Pure bookkeeping: a stream's commands stay in order; work of a stream that waits for the record of a held stream's event is held too, and so
-//! is what CUDA orders with the legacy stream.
+//! is what CUDA orders with a default stream.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-
-/// The legacy stream's slot.
-const LEGACY: u32 = link::wire::command::LEGACY_STREAM;
 
 /// How wide a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,11 +85,11 @@ impl Value {
     }
 }
 
-/// Whether a stream is ordered with the legacy stream.
+/// Whether a stream is ordered with a default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ordered {
-    /// It is.
-    WithLegacy,
+    /// With that one; a default stream with itself.
+    With(u32),
     /// It is not.
     Alone,
 }
@@ -194,12 +191,11 @@ impl<C> Holds<C> {
             }
             Kind::Work | Kind::Record(_) | Kind::End => {}
         }
-        if kind != Kind::End && (ordered == Ordered::WithLegacy || slot == LEGACY) {
+        if let Ordered::With(default) = ordered
+            && kind != Kind::End
+        {
             let related = self.queues.iter().filter(|(other, queue)| {
-                let is_legacy = |slot: u32| slot == LEGACY;
-                **other != slot
-                    && (is_legacy(**other)
-                        || (is_legacy(slot) && queue.ordered == Ordered::WithLegacy))
+                **other != slot && (**other == default || queue.ordered == Ordered::With(slot))
             });
             conditions.extend(related.filter_map(|(&slot, queue)| {
                 Some(Condition::Behind { slot, ticket: queue.held.back()?.ticket })
@@ -254,12 +250,13 @@ impl<C> Holds<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use link::wire::command::LEGACY_STREAM as LEGACY;
 
     const VALUE: Value =
         Value { address: 0x1000, width: Width::Bits32, test: Test::Equal, operand: 1 };
 
     fn arrival(slot: u32, kind: Kind) -> Arrival {
-        Arrival { slot, ordered: Ordered::WithLegacy, kind }
+        Arrival { slot, ordered: Ordered::With(LEGACY), kind }
     }
 
     fn alone(slot: u32, kind: Kind) -> Arrival {

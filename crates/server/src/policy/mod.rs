@@ -5,6 +5,7 @@ pub mod exports;
 pub mod grants;
 pub mod holds;
 pub mod limits;
+pub mod partitions;
 pub mod questions;
 pub mod ranges;
 pub mod reservations;

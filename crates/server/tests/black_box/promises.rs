@@ -38,6 +38,7 @@ pub(crate) const ALL: &[super::Test] = &[
         what_a_client_that_left_had_queued_is_not_run,
     ),
     ("nothing_leaks_over_many_clients", nothing_leaks_over_many_clients),
+    ("made_up_partitions_are_refused", made_up_partitions_are_refused),
     ("a_terminated_client_is_told", a_terminated_client_is_told),
     ("a_fault_is_told_and_the_server_recovers", a_fault_is_told_and_the_server_recovers),
     (
@@ -445,6 +446,61 @@ fn nothing_leaks_over_many_clients() {
         assert!(after.1 <= before.1 + 1, "threads: {before:?}, then {after:?}");
         assert!(after.2 <= before.2 + 10, "mappings: {before:?}, then {after:?}");
     }
+}
+
+fn made_up_partitions_are_refused() {
+    use link::wire::partition as sms;
+    let mut server = Server::start();
+    let mut client = server.client();
+    let invalid = CUresult::ERROR_INVALID_VALUE.0;
+    let whole: sms::SmResource =
+        client.call(Opcode::ResourceGet, &sms::ResourceGet::default(), &[]);
+    assert!(whole.resource == 1 && whole.multiprocessors > 8);
+    let unknown = sms::ResourceGet { partition: 3, reserved: 0 };
+    let (status, _) = client.try_call(Opcode::ResourceGet, &[unknown.as_bytes()]);
+    assert_eq!(status, CUresult::ERROR_INVALID_CONTEXT.0);
+    for resource in [0, 2, u32::MAX] {
+        let split = sms::ResourceSplit { resource, least: 2, flags: 1, room: 4 };
+        assert_eq!(client.try_call(Opcode::ResourceSplit, &[split.as_bytes()]).0, invalid);
+    }
+    // More room than a driver has groups for is cut off; more SMs than there are is the driver's to refuse.
+    let split = sms::ResourceSplit { resource: 1, least: 2, flags: 1, room: u32::MAX };
+    let made: sms::ResourceSplitReply = client.call(Opcode::ResourceSplit, &split, &[]);
+    assert!(made.groups > 0 && made.groups <= sms::MAX_GROUPS);
+    let too_large = sms::ResourceSplit { least: u32::MAX, ..split };
+    assert_ne!(client.try_call(Opcode::ResourceSplit, &[too_large.as_bytes()]).0, 0);
+    for (count, numbers) in [(0, vec![]), (1, vec![99u32]), (u32::MAX, vec![1])] {
+        let describe = sms::ResourceDescribe { count, reserved: 0 };
+        let parts = [describe.as_bytes(), numbers.as_bytes()];
+        assert_eq!(client.try_call(Opcode::ResourceDescribe, &parts).0, invalid, "{count}");
+    }
+    // The same SMs twice.
+    let twice = sms::ResourceDescribe { count: 2, reserved: 0 };
+    let (status, _) =
+        client.try_call(Opcode::ResourceDescribe, &[twice.as_bytes(), [1u32, 1].as_bytes()]);
+    assert_eq!(status, CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION.0);
+    let create = sms::PartitionCreate { partition: 1, description: 7 };
+    assert_eq!(client.try_call(Opcode::PartitionCreate, &[create.as_bytes()]).0, invalid);
+    compute(&mut client, 100);
+    let take = sms::PartitionTake { partition: 1, multiprocessors: 8 };
+    let taken: sms::PartitionReply = client.call(Opcode::PartitionTake, &take, &[]);
+    assert_eq!(taken.multiprocessors, 8);
+    // No client of ours would do these: the session ends.
+    for (opcode, body) in [
+        (Opcode::PartitionTake, take.as_bytes().to_vec()),
+        (Opcode::PartitionTake, sms::PartitionTake { partition: 0, ..take }.as_bytes().to_vec()),
+        (Opcode::PartitionDrop, [u32::MAX, 0].as_bytes().to_vec()),
+        (Opcode::ResourceDescribe, [3u32, 0, 1].as_bytes().to_vec()),
+        (Opcode::StreamCreate, [1, 0, 0, 0, 9, 0u32].as_bytes().to_vec()),
+    ] {
+        let mut client = server.client();
+        client.post(Opcode::PartitionTake, &[take.as_bytes()]);
+        client.post(opcode, &[&body]);
+        while !client.connection.is_closed() {
+            std::thread::yield_now();
+        }
+    }
+    compute(&mut client, 1000);
 }
 
 fn a_terminated_client_is_told() {

@@ -100,7 +100,7 @@ fn a_caller_outlives_the_stream_it_waits_for() {
     }
     let wait = wire::StreamSynchronize { stream: 1, reserved: 0 };
     let destroy = wire::StreamDestroy { stream: 1, reserved: 0 };
-    let other = wire::StreamCreate { stream: 1, flags: 1, priority: -1, reserved: 0 };
+    let other = wire::StreamCreate { stream: 1, flags: 1, priority: -1, ..Default::default() };
     let meanwhile =
         [(Opcode::StreamDestroy, destroy.as_bytes()), (Opcode::StreamCreate, other.as_bytes())];
     assert_eq!(client.call_before(Opcode::StreamSynchronize, wait.as_bytes(), &meanwhile), 0);

@@ -39,6 +39,9 @@ pub const MAX_FUNCTIONS: u32 = 1 << 20;
 pub const MAX_REGIONS: usize = 1 << 16;
 /// Stream slot of the client's legacy default stream. It, and it alone, is ordered with all blocking streams.
 pub const LEGACY_STREAM: u32 = 0;
+/// [`StreamCreate::flags`]: a default stream for a context that has a partition of its own. As for the legacy stream, the blocking streams that
+/// name it are ordered with it.
+pub const DEFAULT_STREAM: u32 = 1 << 31;
 /// Separates the PTX texts of an image that are to be linked when it is loaded; a comment.
 pub const LINKED_TEXTS: &str = "\n//@@openmps-linked-text@@\n";
 

@@ -158,7 +158,7 @@ wire_struct! {
     struct Launch {
         /// Number of the function.
         function: u32,
-        /// Slot.
+        /// Slot; in a graph's node the partition that it runs in.
         stream: u32,
         /// Blocks.
         grid: [u32; 3],

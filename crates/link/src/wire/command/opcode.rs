@@ -147,6 +147,18 @@ opcodes! {
     OpenEvent = 135,
     /// Called: CUDA_SUCCESS or CUDA_ERROR_NOT_READY.
     EventQuery = 136,
+    /// Called: [`super::super::partition::SmResource`]: the SMs of a partition; [`super::super::partition`] has the structs of these opcodes.
+    ResourceGet = 140,
+    /// Called: [`super::super::partition::ResourceSplitReply`].
+    ResourceSplit = 141,
+    /// Called: [`super::super::partition::DescriptionReply`].
+    ResourceDescribe = 142,
+    /// Called: [`super::super::partition::PartitionReply`]: a green context of what was described.
+    PartitionCreate = 143,
+    /// Called: [`super::super::partition::PartitionReply`]: so many SMs, wherever the executor finds them.
+    PartitionTake = 144,
+    /// Posted: the streams that run in it go on.
+    PartitionDrop = 145,
 }
 
 #[cfg(test)]

@@ -9,10 +9,14 @@ wire_struct! {
     struct StreamCreate {
         /// Slot, from 1.
         stream: u32,
-        /// `CU_STREAM_*` flags.
+        /// `CU_STREAM_*` flags, or [`super::DEFAULT_STREAM`].
         flags: u32,
         /// Priority as CUDA counts it.
         priority: i32,
+        /// The partition that it runs in: [`super::super::partition`].
+        partition: u32,
+        /// Slot of the default stream that a blocking stream is ordered with.
+        legacy: u32,
         /// Zero.
         reserved: u32,
     }

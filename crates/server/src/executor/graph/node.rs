@@ -4,6 +4,7 @@ use super::super::copy::{TOO_LARGE, extent_bytes, volume_bytes};
 use super::super::failure::Failure;
 use super::super::launch::split;
 use super::super::module::SharedLibrary;
+use super::super::partition::Partition;
 use super::super::state::State;
 use super::array;
 use crate::driver::Driver;
@@ -31,6 +32,8 @@ pub(super) struct Node {
     /// What must stay alive.
     library: Option<SharedLibrary>,
     event: Option<Arc<CUevent>>,
+    /// Where its kernel runs, other than on the whole device.
+    partition: Option<Arc<Partition>>,
     attributes: Vec<CUlaunchAttributeID>,
 }
 
@@ -46,6 +49,7 @@ impl Node {
             prints: false,
             library: None,
             event: None,
+            partition: None,
             attributes: Vec::new(),
         }
     }
@@ -67,17 +71,21 @@ impl Node {
 /// What a node does, in the driver's terms.
 pub(super) enum Work<'a> {
     Empty,
-    Kernel {
-        shape: Launch,
-        function: CUfunction,
-        parameters: &'a [u8],
-        attributes: Vec<CUlaunchAttribute>,
-    },
+    Kernel { shape: Launch, code: Code, parameters: &'a [u8], attributes: Vec<CUlaunchAttribute> },
     Copy(Box<CUDA_MEMCPY3D>),
     Fill(CUDA_MEMSET_NODE_PARAMS),
     Record(CUevent),
     Wait(CUevent),
     Write(Box<CUstreamBatchMemOpParams>),
+}
+
+/// A kernel as a node names it.
+#[derive(Clone, Copy)]
+pub(super) enum Code {
+    /// Runs on all SMs of its context, whatever context the node names.
+    Function(CUfunction),
+    /// Runs on the SMs of that context.
+    Kernel(CUkernel, CUcontext),
 }
 
 fn body<T: FromBytes>(bytes: &[u8]) -> Result<(T, &[u8]), Failure> {
@@ -105,7 +113,12 @@ impl State {
                 node.prints = function.prints;
                 node.library = Some(self.modules.library_of(function)?);
                 node.attributes = attributes.iter().map(|attribute| attribute.id).collect();
-                Work::Kernel { shape, function: function.handle, parameters, attributes }
+                node.partition = self.partitions.find(shape.stream)?;
+                let code = match &node.partition {
+                    Some(partition) => Code::Kernel(function.kernel, partition.context()),
+                    None => Code::Function(function.handle),
+                };
+                Work::Kernel { shape, code, parameters, attributes }
             }
             Opcode::Copy => {
                 let (Copy { destination, source, size_bytes, .. }, _) = body(bytes)?;
@@ -245,8 +258,8 @@ impl State {
         let result = unsafe {
             match &work {
                 Work::Empty => driver.cuGraphAddEmptyNode(place, graph, first, count),
-                Work::Kernel { shape, function, parameters, .. } => {
-                    with_kernel(shape, *function, parameters, |kernel| {
+                Work::Kernel { shape, code, parameters, .. } => {
+                    with_kernel(shape, *code, parameters, |kernel| {
                         driver.cuGraphAddKernelNode_v2(place, graph, first, count, kernel)
                     })
                 }
@@ -310,8 +323,8 @@ impl State {
         self.check(unsafe {
             match work {
                 Work::Empty => CUresult::SUCCESS,
-                Work::Kernel { shape, function, parameters, .. } => {
-                    with_kernel(shape, *function, parameters, |kernel| {
+                Work::Kernel { shape, code, parameters, .. } => {
+                    with_kernel(shape, *code, parameters, |kernel| {
                         driver.cuGraphKernelNodeSetParams_v2(handle, kernel)
                     })
                 }
@@ -342,8 +355,8 @@ impl State {
         let changed = unsafe {
             match work {
                 Work::Empty => CUresult::SUCCESS,
-                Work::Kernel { shape, function, parameters, .. } => {
-                    with_kernel(shape, *function, parameters, |kernel| {
+                Work::Kernel { shape, code, parameters, .. } => {
+                    with_kernel(shape, *code, parameters, |kernel| {
                         driver.cuGraphExecKernelNodeSetParams_v2(executable, handle, kernel)
                     })
                 }
@@ -371,7 +384,7 @@ impl State {
 /// Calls `body` with a kernel node's parameters.
 fn with_kernel<R>(
     shape: &Launch,
-    function: CUfunction,
+    code: Code,
     parameters: &[u8],
     body: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> R,
 ) -> R {
@@ -384,8 +397,14 @@ fn with_kernel<R>(
         ptr::without_provenance_mut(CU_LAUNCH_PARAM_END),
     ];
     let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (shape.grid, shape.block);
+    let (func, kern, ctx) = match code {
+        Code::Function(function) => (function, CUkernel::NULL, CUcontext::NULL),
+        Code::Kernel(kernel, context) => (CUfunction::NULL, kernel, context),
+    };
     body(&CUDA_KERNEL_NODE_PARAMS {
-        func: function,
+        func,
+        kern,
+        ctx,
         gridDimX: grid_x,
         gridDimY: grid_y,
         gridDimZ: grid_z,
