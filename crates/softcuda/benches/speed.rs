@@ -1,4 +1,5 @@
 //! Speed of the software GPU, beside plain Rust loops and numpy in the same run: `cargo bench -p softcuda --bench speed`.
+//! With `-- NAME`, only the kernels whose name contains it, for a profiler's sake (set `OPENMPS_SOFT_SIMD` too).
 //!
 //! Kernels run through the driver API on all of the device's workers, once for each instruction set of the host; the Rust
 //! loops run on one thread, as a program without a GPU would have them. What is compared is also checked to be equal.
@@ -36,7 +37,10 @@ fn main() {
         if level.min_available() == level {
             // The driver reads its configuration once in a process.
             let own = std::env::current_exe().expect("own path");
-            let status = Command::new(own).env("OPENMPS_SOFT_SIMD", name).status();
+            let status = Command::new(own)
+                .args(std::env::args().skip(1))
+                .env("OPENMPS_SOFT_SIMD", name)
+                .status();
             assert!(status.expect("starts").success(), "{name} failed");
         }
     }
@@ -122,12 +126,42 @@ fn report(name: &str, device_s: f64, rust_s: f64, goal: f64) {
     );
 }
 
+/// What the kernels work on: two vectors of the same values, on the host and on the device, and room for results.
+struct Vectors {
+    host: Vec<f32>,
+    a: u64,
+    b: u64,
+    c: u64,
+}
+
+/// All kernels, or those whose names contain the argument, with the level that the environment names.
 fn kernels() {
     let level = std::env::var("OPENMPS_SOFT_SIMD").expect("set by main");
+    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     // What the prototype reached with AVX-512; other sets may take 1.3 times that.
     let allowance = if level == "avx512" { 1.0 } else { 1.3 };
     println!("{level}, {} cores", std::thread::available_parallelism().map_or(1, usize::from));
     context();
+    first_kernel();
+    let host: Vec<f32> = (0..ELEMENTS).map(|i| (i % 7) as f32).collect();
+    let (a, b, c) = (upload(&host), upload(&host), allocate(ELEMENTS * 4));
+    let vectors = Vectors { host, a, b, c };
+    let all: [(&str, fn(&Vectors) -> (f64, f64), f64); 5] = [
+        ("vector add, 16M floats", vector_add, 1.38),
+        ("reduction, 16M floats", reduction, 1.14),
+        ("matrix product, 512^3 tiled", product, 0.36),
+        ("n-body, 4096 bodies", n_body, 1.05),
+        ("Mandelbrot, 1024^2, 200", mandelbrot, 0.52),
+    ];
+    for (name, run, goal) in all {
+        if wanted.as_ref().is_none_or(|wanted| name.contains(wanted.as_str())) {
+            let (device_s, rust_s) = run(&vectors);
+            report(name, device_s, rust_s, goal * allowance);
+        }
+    }
+}
+
+fn first_kernel() {
     let start = Instant::now();
     let add = function(PTX, "vector_add");
     let tiny = allocate(4 * 256);
@@ -136,52 +170,62 @@ fn kernels() {
         "  load to the end of the first small kernel: {:.2} ms (goal 2)",
         start.elapsed().as_secs_f64() * 1e3
     );
+}
 
-    let host: Vec<f32> = (0..ELEMENTS).map(|i| (i % 7) as f32).collect();
-    let (a, b, c) = (upload(&host), upload(&host), allocate(ELEMENTS * 4));
-    let (device, ()) = best(|| run(add, ELEMENTS / 256, 256, &[a, b, c, ELEMENTS as u64]));
+/// Seconds on the device and of the plain loop; so are those below.
+fn vector_add(v: &Vectors) -> (f64, f64) {
+    let add = function(PTX, "vector_add");
+    let (device, ()) = best(|| run(add, ELEMENTS / 256, 256, &[v.a, v.b, v.c, ELEMENTS as u64]));
     let mut sum = vec![0f32; ELEMENTS];
-    let (rust, ()) = best(|| plain::vector_add(&host, &host, &mut sum));
-    assert!(floats(c, ELEMENTS) == sum);
-    report("vector add, 16M floats", device, rust, 1.38 * allowance);
+    let (rust, ()) = best(|| plain::vector_add(&v.host, &v.host, &mut sum));
+    assert!(floats(v.c, ELEMENTS) == sum);
+    (device, rust)
+}
 
+fn reduction(v: &Vectors) -> (f64, f64) {
     let reduce = function(PTX, "reduce");
     let (device, ()) = best(|| {
-        assert_eq!(cu!(cuMemsetD32_v2(c => u64, 0 => u32, 1 => usize)), 0);
-        run(reduce, 1024, 256, &[a, c, ELEMENTS as u64]);
+        assert_eq!(cu!(cuMemsetD32_v2(v.c => u64, 0 => u32, 1 => usize)), 0);
+        run(reduce, 1024, 256, &[v.a, v.c, ELEMENTS as u64]);
     });
-    let (rust, total) = best(|| plain::reduce(std::hint::black_box(&host)));
-    assert!((f64::from(floats(c, 1)[0]) / total - 1.0).abs() < 1e-3);
-    report("reduction, 16M floats", device, rust, 1.14 * allowance);
+    let (rust, total) = best(|| plain::reduce(std::hint::black_box(&v.host)));
+    assert!((f64::from(floats(v.c, 1)[0]) / total - 1.0).abs() < 1e-3);
+    (device, rust)
+}
 
+fn product(v: &Vectors) -> (f64, f64) {
     let product = function(PTX, "product");
-    let (device, ()) = best(|| run_2d(product, MATRIX / 16, 16, &[a, b, c, MATRIX as u64]));
+    let (device, ()) = best(|| run_2d(product, MATRIX / 16, 16, &[v.a, v.b, v.c, MATRIX as u64]));
     let mut result = vec![0f32; MATRIX * MATRIX];
-    let (rust, ()) = best(|| plain::product(&host, &host, &mut result));
-    assert!(floats(c, MATRIX * MATRIX) == result);
-    report("matrix product, 512^3 tiled", device, rust, 0.36 * allowance);
+    let (rust, ()) = best(|| plain::product(&v.host, &v.host, &mut result));
+    assert!(floats(v.c, MATRIX * MATRIX) == result);
+    (device, rust)
+}
 
+fn n_body(v: &Vectors) -> (f64, f64) {
     let bodies: Vec<[f32; 4]> =
         (0..BODIES).map(|i| [i % 17, i % 13, i % 11, 1].map(|v| v as f32)).collect();
     let n_body = function(PTX, "n_body");
     let flat: Vec<f32> = bodies.iter().flatten().copied().collect();
     let p = upload(&flat);
-    let (device, ()) = best(|| run(n_body, BODIES / 256, 256, &[p, c, BODIES as u64]));
+    let (device, ()) = best(|| run(n_body, BODIES / 256, 256, &[p, v.c, BODIES as u64]));
     let (rust, accelerations) = best(|| plain::n_body(std::hint::black_box(&bodies)));
-    let seen = floats(c, BODIES * 3);
+    let seen = floats(v.c, BODIES * 3);
     let worst = seen.iter().zip(accelerations.iter().flatten());
     assert!(worst.map(|(x, y)| (x - y).abs() / (1.0 + y.abs())).fold(0.0, f32::max) < 1e-2);
-    report("n-body, 4096 bodies", device, rust, 1.05 * allowance);
+    (device, rust)
+}
 
+fn mandelbrot(v: &Vectors) -> (f64, f64) {
     let mandelbrot = function(PTX, "mandelbrot");
-    let arguments = [c, PIXELS as u64, ITERATIONS as u64];
+    let arguments = [v.c, PIXELS as u64, ITERATIONS as u64];
     let (device, ()) = best(|| run(mandelbrot, PIXELS * PIXELS / 256, 256, &arguments));
     let (rust, image) = best(|| plain::mandelbrot(std::hint::black_box(PIXELS), ITERATIONS));
-    let seen = read(c, PIXELS * PIXELS);
+    let seen = read(v.c, PIXELS * PIXELS);
     // Contracted additions differ in the last bit, which shows in few pixels.
     let differing = seen.iter().zip(&image).filter(|(x, y)| **x as i32 != **y).count();
     assert!(differing < PIXELS * PIXELS / 200, "{differing} pixels differ");
-    report("Mandelbrot, 1024^2, 200", device, rust, 0.52 * allowance);
+    (device, rust)
 }
 
 fn upload(values: &[f32]) -> u64 {
