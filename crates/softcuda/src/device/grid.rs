@@ -1,7 +1,8 @@
 //! One kernel launch while it runs: which blocks are left, what a block needs of an SM.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::exec;
@@ -10,6 +11,9 @@ use crate::exec;
 const TURNS_PER_SM: u64 = 4;
 /// Blocks that one SM takes in a row at least, if they are short.
 const LEAST_TURN_BLOCKS: u64 = 4;
+/// Units that a worker claims at once, at most, and as a part of those that are left.
+const MOST_CLAIMED_AT_ONCE: u64 = 16;
+const UNITS_LEFT_PER_CLAIMED: u64 = 64;
 
 /// Set of SMs by index; at most 256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -132,11 +136,22 @@ pub(crate) struct Grid {
     /// Stream whose head this launch is; set when it starts.
     stream: AtomicU64,
     units: u64,
-    next_unit: AtomicU64,
-    remaining_blocks: AtomicU64,
+    counts: Counts,
+    /// Units that were claimed and not started.
+    given_back: Mutex<Vec<Range<u64>>>,
     stopped: AtomicBool,
     /// When its stream came to it.
     started: OnceLock<Instant>,
+}
+
+/// What every worker writes, in lines of memory of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Counts {
+    next_unit: AtomicU64,
+    /// Length of [`Grid::given_back`].
+    given_back: AtomicU64,
+    remaining_blocks: AtomicU64,
 }
 
 impl Grid {
@@ -162,8 +177,12 @@ impl Grid {
             services,
             stream: AtomicU64::new(0),
             units,
-            next_unit: AtomicU64::new(0),
-            remaining_blocks: AtomicU64::new(blocks),
+            counts: Counts {
+                next_unit: AtomicU64::new(0),
+                given_back: AtomicU64::new(0),
+                remaining_blocks: AtomicU64::new(blocks),
+            },
+            given_back: Mutex::default(),
             stopped: AtomicBool::new(false),
             started: OnceLock::new(),
         }
@@ -189,37 +208,81 @@ impl Grid {
     /// Whether units are left to claim.
     pub(crate) fn has_pending(&self) -> bool {
         // Relaxed: a hint; `claim` decides.
-        self.next_unit.load(Ordering::Relaxed) < self.units && !self.is_stopped()
+        let counts = &self.counts;
+        let is_left = counts.next_unit.load(Ordering::Relaxed) < self.units
+            || counts.given_back.load(Ordering::Relaxed) > 0;
+        is_left && !self.is_stopped()
     }
 
     /// Claims the next unit: its index in units of the grid (blocks, or clusters).
     pub(crate) fn claim(&self) -> Option<[u32; 3]> {
+        self.claim_run(1).next().map(|unit| self.unit_index(unit))
+    }
+
+    /// Claims up to `most` units that follow each other, by number; none are left if it is empty. Those that are not started
+    /// must be given back.
+    pub(crate) fn claim_run(&self, most: u64) -> Range<u64> {
         if self.is_stopped() {
-            return None;
+            return 0..0;
+        }
+        // Relaxed: a hint; the lock decides. Who gave some back wakes the workers afterwards.
+        if self.counts.given_back.load(Ordering::Relaxed) > 0 {
+            let mut given_back = self.given_back.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(run) = given_back.last_mut() {
+                let taken = run.start..run.end.min(run.start + most);
+                run.start = taken.end;
+                if run.is_empty() {
+                    given_back.pop();
+                }
+                // Relaxed: as above.
+                self.counts.given_back.store(given_back.len() as u64, Ordering::Relaxed);
+                return taken;
+            }
         }
         // Relaxed: only the number matters; the launch itself is shared by Arc.
-        let unit = self.next_unit.fetch_add(1, Ordering::Relaxed);
-        if unit >= self.units {
+        let start = self.counts.next_unit.fetch_add(most, Ordering::Relaxed);
+        let end = start.saturating_add(most).min(self.units).max(start);
+        if end - start < most {
             // Undo, so that no number of calls can wrap it around. Relaxed: as above.
-            self.next_unit.fetch_sub(1, Ordering::Relaxed);
-            return None;
+            self.counts.next_unit.fetch_sub(most - (end - start), Ordering::Relaxed);
         }
+        start..end
+    }
+
+    /// How many units a worker may claim at once: neighbours in the grid are neighbours in memory, but the last ones are
+    /// for whoever is idle.
+    pub(crate) fn most_claimed_at_once(&self) -> u64 {
+        // Relaxed: a hint.
+        let left = self.units.saturating_sub(self.counts.next_unit.load(Ordering::Relaxed));
+        (left / UNITS_LEFT_PER_CLAIMED).clamp(1, MOST_CLAIMED_AT_ONCE)
+    }
+
+    /// Takes back units that were claimed and not started.
+    pub(crate) fn give_back(&self, run: Range<u64>) {
+        let mut given_back = self.given_back.lock().unwrap_or_else(PoisonError::into_inner);
+        given_back.push(run);
+        // Relaxed: as in `claim_run`.
+        self.counts.given_back.store(given_back.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Index in the grid (in units) of unit number `unit`.
+    pub(crate) fn unit_index(&self, unit: u64) -> [u32; 3] {
         let [x, y, _] = std::array::from_fn::<u64, 3, _>(|axis| {
             u64::from(self.launch.grid[axis] / self.launch.cluster[axis].max(1)).max(1)
         });
-        Some([(unit % x) as u32, (unit / x % y) as u32, (unit / x / y) as u32])
+        [(unit % x) as u32, (unit / x % y) as u32, (unit / x / y) as u32]
     }
 
-    /// Counts a finished block; `true` for the last one.
-    pub(crate) fn finish_block(&self) -> bool {
+    /// Counts finished blocks.
+    pub(crate) fn finish_blocks(&self, blocks: u64) {
         // AcqRel: the last finisher sees all blocks' effects; partner: every other finisher.
-        self.remaining_blocks.fetch_sub(1, Ordering::AcqRel) == 1
+        self.counts.remaining_blocks.fetch_sub(blocks, Ordering::AcqRel);
     }
 
     /// Whether all blocks have finished.
     pub(crate) fn is_finished(&self) -> bool {
         // Acquire: partner of the AcqRel in `finish_block`.
-        self.remaining_blocks.load(Ordering::Acquire) == 0
+        self.counts.remaining_blocks.load(Ordering::Acquire) == 0
     }
 
     /// Tells running blocks to stop and claims to end.

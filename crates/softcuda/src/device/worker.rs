@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::clock::{self, ClockMode};
@@ -170,67 +169,64 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
         grid: &grid,
         sm: slice.sm,
         clock: engine.clock,
-        begun_cycles: AtomicU64::new(slice.start_cycles),
-    };
-    let fresh = |unit, arenas: &mut Vec<Arena>| {
-        BlockRun::new(&grid.launch, unit, arenas.pop().unwrap_or_default())
+        begun_cycles: slice.start_cycles,
     };
     let mut run = match slice.stage {
-        Stage::Fresh(unit) => fresh(unit, arenas),
+        Stage::Fresh(unit) => BlockRun::new(&grid.launch, unit, arenas.pop().unwrap_or_default()),
         Stage::Begun(run) => run,
         Stage::Running => {
             return Ended { executed: 0, stay: Stay::Gone, failed: None };
         }
     };
+    // Blocks of one grid follow each other without going back to the engine, for a slice.
+    let follows = grid.residency == Residency::Independent && grid.unit_blocks() == 1;
+    let mut finished_blocks = 0;
+    let mut ahead = 0..0;
+    let progress = run.run_on(&machine, slice.fuel_warp_instructions, &mut |executed| {
+        finished_blocks += 1;
+        let fuel_left = slice.fuel_warp_instructions.saturating_sub(executed);
+        if !follows || fuel_left == 0 {
+            return None;
+        }
+        if ahead.is_empty() {
+            let turn_left = grid.turn_blocks().saturating_sub(finished_blocks);
+            let fuel_for = fuel_left / (executed / finished_blocks).max(1) / 2;
+            let most = grid.most_claimed_at_once().min(fuel_for.max(1)).min(turn_left);
+            ahead = grid.claim_run(most);
+        }
+        ahead.next().map(|unit| grid.unit_index(unit))
+    });
+    grid.finish_blocks(finished_blocks);
+    if !ahead.is_empty() {
+        grid.give_back(ahead);
+        engine.work.notify_all();
+    }
     let mut ended = Ended { executed: 0, stay: Stay::Gone, failed: None };
-    let mut blocks_left = grid.turn_blocks();
-    loop {
-        let fuel = slice.fuel_warp_instructions.saturating_sub(ended.executed).max(1);
-        // Relaxed: read by this thread only.
-        machine.begun_cycles.store(slice.start_cycles + ended.executed, Ordering::Relaxed);
-        match run.run(&machine, fuel) {
-            Progress::Yielded { executed } => {
-                ended.executed += executed;
-                match report_overrun(engine, &grid) {
-                    Some(sticky) => ended.failed = Some(sticky),
-                    None => ended.stay = Stay::Resident(run),
-                }
-                return ended;
-            }
-            Progress::Blocked { executed } => {
-                ended.executed += executed;
-                match report_overrun(engine, &grid) {
-                    Some(sticky) => ended.failed = Some(sticky),
-                    None => ended.stay = Stay::Blocked(run),
-                }
-                return ended;
-            }
-            Progress::Finished { executed } => {
-                ended.executed += executed.max(1);
-                keep(arenas, run.into_arena());
-                if grid.finish_block() {
-                    return ended;
-                }
-                blocks_left -= 1;
-                let goes_on = ended.executed < slice.fuel_warp_instructions
-                    && blocks_left > 0
-                    && grid.residency == Residency::Independent
-                    && grid.unit_blocks() == 1;
-                match goes_on.then(|| grid.claim()).flatten() {
-                    Some(unit) => run = fresh(unit, arenas),
-                    None => return ended,
-                }
-            }
-            Progress::Fault(found) => {
-                ended.failed = Some(report_fault(engine, &grid, &found));
-                return ended;
-            }
-            Progress::Deadlock(waiting) => {
-                ended.failed = Some(report_deadlock(engine, &grid, &waiting));
-                return ended;
+    match progress {
+        Progress::Yielded { executed } => {
+            ended.executed = executed;
+            match report_overrun(engine, &grid) {
+                Some(sticky) => ended.failed = Some(sticky),
+                None => ended.stay = Stay::Resident(run),
             }
         }
+        Progress::Blocked { executed } => {
+            ended.executed = executed;
+            match report_overrun(engine, &grid) {
+                Some(sticky) => ended.failed = Some(sticky),
+                None => ended.stay = Stay::Blocked(run),
+            }
+        }
+        Progress::Finished { executed } => {
+            ended.executed = executed.max(1);
+            keep(arenas, run.into_arena());
+        }
+        Progress::Fault(found) => ended.failed = Some(report_fault(engine, &grid, &found)),
+        Progress::Deadlock(waiting) => {
+            ended.failed = Some(report_deadlock(engine, &grid, &waiting));
+        }
     }
+    ended
 }
 
 fn report_fault(engine: &Engine, grid: &Grid, found: &Fault) -> Sticky {
@@ -266,8 +262,8 @@ struct SliceMachine<'a> {
     grid: &'a Grid,
     sm: u32,
     clock: ClockMode,
-    /// The SM's virtual time when the current run began; an atomic because machines are shared by type.
-    begun_cycles: AtomicU64,
+    /// The SM's virtual time when the slice began.
+    begun_cycles: u64,
 }
 
 impl Machine for SliceMachine<'_> {
@@ -286,16 +282,14 @@ impl Machine for SliceMachine<'_> {
     fn clock(&self, executed: u64) -> u64 {
         match self.clock {
             ClockMode::Host => clock::now_cycles(),
-            // Relaxed: written by this thread.
-            ClockMode::Virtual => self.begun_cycles.load(Ordering::Relaxed) + executed,
+            ClockMode::Virtual => self.begun_cycles + executed,
         }
     }
 
     fn globaltimer_ns(&self) -> u64 {
         match self.clock {
             ClockMode::Host => clock::now_ns(),
-            // Relaxed: as in `clock`.
-            ClockMode::Virtual => clock::cycles_to_ns(self.begun_cycles.load(Ordering::Relaxed)),
+            ClockMode::Virtual => clock::cycles_to_ns(self.begun_cycles),
         }
     }
 

@@ -47,6 +47,9 @@ impl BarrierCall {
     }
 }
 
+/// Most warps of a block.
+const WARPS: usize = 32;
+
 /// Barriers per block.
 pub(super) const BARRIERS: usize = 16;
 
@@ -61,18 +64,15 @@ pub(super) struct Barrier {
     pub(super) trues: u32,
     pub(super) votes: u32,
     /// Lanes that have arrived in this round, by warp.
-    pub(super) lanes: Vec<u32>,
+    lanes: [u32; WARPS],
 }
 
 impl Barrier {
     /// Counts the arrival of `mask` of warp `warp`, whose live lanes are `live`.
     pub(super) fn arrive(&mut self, warp: usize, mask: u32, live: u32, trues: u32) {
-        if self.lanes.len() <= warp {
-            self.lanes.resize(warp + 1, 0);
-        }
-        let before = weight(self.lanes[warp], live);
-        self.lanes[warp] |= mask;
-        self.arrived += weight(self.lanes[warp], live) - before;
+        let before = weight(self.lanes[warp % WARPS], live);
+        self.lanes[warp % WARPS] |= mask;
+        self.arrived += weight(self.lanes[warp % WARPS], live) - before;
         self.trues += trues.count_ones();
         self.votes += mask.count_ones();
     }
@@ -85,18 +85,12 @@ impl Barrier {
         if self.expected != 0 {
             return self.arrived >= self.expected;
         }
-        live_warps
-            .enumerate()
-            .all(|(warp, live)| live & !self.lanes.get(warp).copied().unwrap_or(0) == 0)
+        live_warps.enumerate().all(|(warp, live)| live & !self.lanes[warp % WARPS] == 0)
     }
 
     /// Starts the next round.
     pub(super) fn reset(&mut self) {
-        self.arrived = 0;
-        self.expected = 0;
-        self.trues = 0;
-        self.votes = 0;
-        self.lanes.clear();
+        *self = Self::default();
     }
 }
 

@@ -194,6 +194,13 @@ pub(super) enum Width {
     W64,
 }
 
+impl FillValue {
+    /// Whether it differs between blocks of a launch.
+    pub(super) fn is_per_block(self) -> bool {
+        matches!(self, Self::Special(special) if !special.is_per_launch())
+    }
+}
+
 /// A prefilled register.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fill {
@@ -225,8 +232,10 @@ pub(super) struct Function {
     pub(super) tables: Vec<BranchTable>,
     /// Frame size, bytes; a multiple of 128.
     pub(super) frame_bytes: u32,
-    /// Prefilled registers.
+    /// Prefilled registers; those that differ between blocks of a launch come first.
     pub(super) fills: Vec<Fill>,
+    /// How many of them differ between blocks.
+    pub(super) block_fills: usize,
     /// Frame offsets of the words that parameters arrive in.
     pub(super) formals: Box<[u32]>,
     /// Local memory per thread, bytes; a multiple of 16.

@@ -73,6 +73,7 @@ pub(super) fn emit(mut ir: Ir) -> Result<Function, String> {
         }
         tables.push(targets);
     }
+    let block_fills = layout.fills.partition_point(|fill| fill.value.is_per_block());
     Ok(Function {
         name: ir.name,
         ins: code.into(),
@@ -82,6 +83,7 @@ pub(super) fn emit(mut ir: Ir) -> Result<Function, String> {
         tables,
         frame_bytes: layout.bytes,
         fills: layout.fills,
+        block_fills,
         formals: ir.formals.iter().map(|&reg| layout.offset[reg as usize]).collect(),
         local_bytes: ir.local_bytes,
         waits: ir.waits,
@@ -132,5 +134,6 @@ fn layout(ir: &Ir, slots: &Slots) -> Result<Layout, String> {
             fills.push(Fill { offset: offset[reg], width: info.width, value });
         }
     }
+    fills.sort_by_key(|fill| !fill.value.is_per_block());
     Ok(Layout { offset, fills, bytes: next.next_multiple_of(128) as u32 })
 }

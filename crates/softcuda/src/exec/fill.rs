@@ -35,14 +35,13 @@ pub(super) unsafe fn fill(function: &Function, frame: Frame, cx: &FillContext<'_
         // SAFETY: every frame starts with the always-true predicate.
         unsafe { *frame.at::<u32>(TRUE) = u32::MAX };
     }
-    for fill in &function.fills {
-        let wanted = match (which, fill.value) {
-            (Which::All, _) => true,
-            (Which::PerBlock, FillValue::Special(special)) => !special.is_per_launch(),
-            (Which::PerCall, FillValue::Local(_) | FillValue::LocalGeneric(_)) => true,
-            _ => false,
-        };
-        if wanted {
+    let fills = match which {
+        Which::PerBlock => &function.fills[..function.block_fills],
+        Which::All | Which::PerCall => &function.fills,
+    };
+    for fill in fills {
+        let is_local = matches!(fill.value, FillValue::Local(_) | FillValue::LocalGeneric(_));
+        if which != Which::PerCall || is_local {
             // SAFETY: fills lie inside the frame.
             unsafe { fill_one(frame, fill, cx) };
         }

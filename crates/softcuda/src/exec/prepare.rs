@@ -183,6 +183,7 @@ fn refused(name: &str, line: u32, reason: String) -> Function {
         tables: Vec::new(),
         frame_bytes: 128,
         fills: Vec::new(),
+        block_fills: 0,
         formals: Box::new([]),
         local_bytes: 0,
         waits: false,

@@ -59,6 +59,7 @@ impl BlockRun {
             return self.fault(cx, w, fragment.frame, fragment.pc);
         }
         let live = self.warps[w].live;
+        self.open_barriers |= 1 << id;
         let barrier = &mut self.barriers[id as usize];
         if call.counted {
             barrier.expected = count;
@@ -80,11 +81,15 @@ impl BlockRun {
 
     /// Releases every barrier at which all expected threads have arrived.
     pub(super) fn complete_barriers(&mut self) {
-        for id in 0..self.barriers.len() {
+        let mut open = self.open_barriers;
+        while open != 0 {
+            let id = open.trailing_zeros() as usize;
+            open &= open - 1;
             let live = self.warps.iter().map(|warp| warp.live);
             if !self.barriers[id].is_complete(live) {
                 continue;
             }
+            self.open_barriers &= !(1 << id);
             let (trues, votes) = (self.barriers[id].trues, self.barriers[id].votes);
             self.barriers[id].reset();
             let launch = &self.launch;

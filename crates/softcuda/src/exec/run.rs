@@ -65,6 +65,10 @@ pub struct BlockRun {
     shared: *mut u8,
     shared_bytes: u32,
     local_bytes: u32,
+    /// Warps with threads that have not exited.
+    pub(super) live_warps: usize,
+    /// Barriers that somebody has arrived at, as bits.
+    pub(super) open_barriers: u32,
     cursor: usize,
     started: bool,
     arena: Arena,
@@ -127,6 +131,8 @@ impl BlockRun {
             shared: std::ptr::null_mut(),
             shared_bytes: kernel.static_shared_bytes.saturating_add(launch.dynamic_shared_bytes),
             local_bytes: local_bytes.next_multiple_of(16),
+            live_warps: 0,
+            open_barriers: 0,
             cursor: 0,
             started: false,
             arena,
@@ -138,8 +144,7 @@ impl BlockRun {
         self.started = true;
         let code = &self.launch.kernel.code;
         let Some(Some(entry)) = code.functions.get(code.entry) else { return };
-        let threads = self.launch.threads_per_block();
-        let warps = threads.div_ceil(32) as usize;
+        let warps = self.launch.threads_per_block().div_ceil(32) as usize;
         let frame_bytes = entry.frame_bytes as usize;
         // A weak reference keeps the address from being used again.
         let same = self.arena.filled_for.as_ptr() == Arc::as_ptr(&self.launch);
@@ -151,6 +156,26 @@ impl BlockRun {
         if !same {
             self.arena.filled_for = Arc::downgrade(&self.launch);
         }
+        let local_per_warp = self.local_bytes as usize * 32;
+        if !self.arena.local.reserve(local_per_warp * warps) && !same {
+            self.arena.local.clear(local_per_warp * warps);
+        }
+        self.warps = std::mem::take(&mut self.arena.warps);
+        if !same {
+            // Callee frames hold constants of their launch.
+            self.warps.clear();
+        }
+        self.warps.resize_with(warps, Warp::idle);
+        self.barriers = std::mem::take(&mut self.arena.barriers);
+        self.barriers.resize_with(BARRIERS + 1, Barrier::default);
+        self.barriers.iter_mut().for_each(Barrier::reset);
+        self.begin(machine, if same && !grew { Which::PerBlock } else { Which::All });
+    }
+
+    /// Puts every warp at the start of block `index`; `which` registers are not those of this block yet.
+    fn begin(&mut self, machine: &dyn Machine, which: Which) {
+        let code = &self.launch.kernel.code;
+        let Some(Some(entry)) = code.functions.get(code.entry) else { return };
         self.shared = match &self.cluster {
             Some(_) => {
                 let rank = cluster_rank(self.launch.cluster.map(|n| n.max(1)), self.index);
@@ -163,53 +188,61 @@ impl BlockRun {
                 self.arena.shared.start()
             }
         };
+        let threads = self.launch.threads_per_block();
         let local_per_warp = self.local_bytes as usize * 32;
-        if !self.arena.local.reserve(local_per_warp * warps) && !same {
-            self.arena.local.clear(local_per_warp * warps);
-        }
-        self.warps = std::mem::take(&mut self.arena.warps);
-        if !same {
-            // Callee frames hold constants of their launch.
-            self.warps.clear();
-        }
-        self.warps.resize_with(warps, Warp::idle);
-        for warp in 0..warps {
+        let mut context = FillContext {
+            launch: &self.launch,
+            block_index: self.index,
+            warp: 0,
+            local_base: 0,
+            nsmid: machine.nsmid(),
+        };
+        for (number, warp) in self.warps.iter_mut().enumerate() {
             // SAFETY: inside the buffers by their sizes.
             let (memory, local) = unsafe {
                 (
-                    Frame(self.arena.registers.start().add(warp * frame_bytes)),
-                    self.arena.local.start().add(warp * local_per_warp),
+                    Frame(self.arena.registers.start().add(number * entry.frame_bytes as usize)),
+                    self.arena.local.start().add(number * local_per_warp),
                 )
             };
-            let context = FillContext {
-                launch: &self.launch,
-                block_index: self.index,
-                warp: warp as u32,
-                local_base: 0,
-                nsmid: machine.nsmid(),
-            };
-            let which = if same && !grew { Which::PerBlock } else { Which::All };
+            context.warp = number as u32;
             // SAFETY: the frame has the entry's size.
             unsafe { fill(entry, memory, &context, which) };
-            let count = (threads - warp as u32 * 32).min(32);
-            let lanes = u32::MAX >> (32 - count);
-            self.warps[warp].restart(lanes, memory, local, code.entry);
+            let count = (threads - number as u32 * 32).min(32);
+            warp.restart(u32::MAX >> (32 - count), memory, local, code.entry);
         }
-        self.barriers = std::mem::take(&mut self.arena.barriers);
-        self.barriers.resize_with(BARRIERS + 1, Barrier::default);
-        self.barriers.iter_mut().for_each(Barrier::reset);
+        self.live_warps = self.warps.len();
+        while self.open_barriers != 0 {
+            self.barriers[self.open_barriers.trailing_zeros() as usize].reset();
+            self.open_barriers &= self.open_barriers - 1;
+        }
+        self.cursor = 0;
     }
 
     /// Runs up to about `fuel_warp_instructions` warp instructions.
     pub fn run(&mut self, machine: &dyn Machine, fuel_warp_instructions: u64) -> Progress {
+        self.run_on(machine, fuel_warp_instructions, &mut |_| None)
+    }
+
+    /// Runs the block and, each time that one has finished, the block that `next` names: another one of the same launch, which
+    /// is not one of clusters. `next` is told the warp instructions of this call so far. Starting them here saves most of what
+    /// the start of a block costs.
+    pub fn run_on(
+        &mut self,
+        machine: &dyn Machine,
+        fuel_warp_instructions: u64,
+        next: &mut dyn FnMut(u64) -> Option<[u32; 3]>,
+    ) -> Progress {
         if !self.started {
             self.start(machine);
         }
-        let launch = Arc::clone(&self.launch);
+        // SAFETY: the block owns a reference, which is not given up before this call returns; counting another one would
+        // have all workers write to the same line of memory.
+        let launch: &Launch = unsafe { &*Arc::as_ptr(&self.launch) };
         let cluster_shared = self.cluster_shared.clone();
         let mut cx = Context {
             machine,
-            launch: &launch,
+            launch,
             block_index: self.index,
             warp: 0,
             shared: self.shared,
@@ -227,14 +260,19 @@ impl BlockRun {
         let mut left = fuel_warp_instructions.max(1);
         let mut idle = 0;
         loop {
-            if self.warps.iter().all(|warp| warp.live == 0) {
-                return Progress::Finished { executed: cx.executed };
+            if self.live_warps == 0 {
+                let Some(index) = next(cx.executed) else {
+                    return Progress::Finished { executed: cx.executed };
+                };
+                self.index = index;
+                self.begin(machine, Which::PerBlock);
+                (cx.block_index, cx.shared, idle) = (index, self.shared, 0);
             }
             if left == 0 || machine.stop_requested() {
                 return Progress::Yielded { executed: cx.executed };
             }
             let warp = self.cursor;
-            self.cursor = (warp + 1) % self.warps.len();
+            self.cursor = if warp + 1 < self.warps.len() { warp + 1 } else { 0 };
             self.wake_cluster(warp);
             if self.warps[warp].next().is_none() {
                 idle += 1;

@@ -162,14 +162,22 @@ impl BlockRun {
     }
 
     fn exit(&mut self, w: usize, index: usize, lanes: u32) {
-        self.isolate(w, index, lanes);
-        let warp = &mut self.warps[w];
-        warp.live &= !lanes;
-        warp.remove(index);
+        if self.warps[w].live == lanes {
+            // The last threads of the warp: nobody is left to take anything apart for.
+            self.warps[w].end();
+            self.live_warps -= 1;
+        } else {
+            self.isolate(w, index, lanes);
+            let warp = &mut self.warps[w];
+            warp.live &= !lanes;
+            warp.remove(index);
+        }
         if let Some(cluster) = &self.cluster {
             cluster.update(0, lanes.count_ones());
         }
-        self.release_collectives(w);
+        if self.warps[w].live != 0 {
+            self.release_collectives(w);
+        }
         self.complete_barriers();
     }
 

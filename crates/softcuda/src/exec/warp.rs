@@ -134,6 +134,20 @@ impl Warp {
         self.cluster_phase = 0;
     }
 
+    /// Ends the warp with its last threads.
+    pub(super) fn end(&mut self) {
+        self.live = 0;
+        self.fragments.clear();
+        for mut record in self.frames.drain(..) {
+            if let Some(memory) = record.owned.take()
+                && self.free_memory.len() < FREE_FRAMES
+            {
+                self.free_memory.push((record.function, memory));
+            }
+        }
+        self.free_records.clear();
+    }
+
     /// Index of the fragment to run: ready, smallest (epoch, depth from the innermost, program counter).
     pub(super) fn next(&self) -> Option<usize> {
         if let [only] = self.fragments.as_slice() {
