@@ -1,12 +1,18 @@
-//! Which of sixteen addresses are where they are expected to be: what decides how a load or store is carried out.
+//! Questions about sixteen lanes whose answer is a lane mask: which addresses are where they are expected to be (what decides
+//! how a load or store is carried out), and which comparisons hold.
 //!
 //! Compilers make dozens of shuffles of such a question, the instruction sets answer it in two or three instructions; so
 //! each has its own version, chosen with the handler (see `exec::simd`). All answers are lane masks.
 
-use super::address::CHUNK;
+use super::code::{Flow, Frame, Ins};
+use super::context::Context;
+use super::simd::{Body, baseline};
+
+/// Lanes handled at a time.
+pub(super) const CHUNK: usize = 16;
 
 /// The questions, for addresses of 32 and of 64 bits.
-pub(in crate::exec) trait Compare {
+pub(super) trait Vectors {
     /// Lanes `i` whose address is not `first + i * stride`.
     fn apart32(addr: &[u32; CHUNK], first: u32, stride: u32) -> u32;
     /// The same for 64 bits.
@@ -15,10 +21,17 @@ pub(in crate::exec) trait Compare {
     fn outside32(addr: &[u32; CHUNK], start: u32, limit: u32, unaligned: u32) -> u32;
     /// The same for 64 bits.
     fn outside64(addr: &[u64; CHUNK], start: u64, limit: u64, unaligned: u64) -> u32;
+    /// Lanes whose flag is all ones; the others are zero.
+    fn set(flags: &[u32; CHUNK]) -> u32;
+    /// Hands the instruction over to the handler `B` for the same instruction set.
+    ///
+    /// # Safety
+    /// As [`Body::run`].
+    unsafe fn hand_over<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
 }
 
 /// For every CPU.
-pub(in crate::exec) struct Portable;
+pub(super) struct Portable;
 
 /// The lanes that satisfy a condition.
 #[inline(always)]
@@ -30,7 +43,7 @@ fn lanes(holds: impl Fn(usize) -> bool) -> u32 {
     mask
 }
 
-impl Compare for Portable {
+impl Vectors for Portable {
     #[inline(always)]
     fn apart32(addr: &[u32; CHUNK], first: u32, stride: u32) -> u32 {
         lanes(|lane| addr[lane] != first.wrapping_add(stride * lane as u32))
@@ -50,17 +63,29 @@ impl Compare for Portable {
     fn outside64(addr: &[u64; CHUNK], start: u64, limit: u64, unaligned: u64) -> u32 {
         lanes(|lane| addr[lane].wrapping_sub(start) > limit || addr[lane] & unaligned != 0)
     }
+
+    #[inline(always)]
+    fn set(flags: &[u32; CHUNK]) -> u32 {
+        lanes(|lane| flags[lane] != 0)
+    }
+
+    #[inline(always)]
+    unsafe fn hand_over<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+        // SAFETY: the caller's contract.
+        unsafe { baseline::<B>(cx, ins, frame, mask) }
+    }
 }
 
 #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
-pub(in crate::exec) use vectors::{Avx2, Avx512};
+pub(super) use vectors::{Avx2, Avx512};
 
 /// Handlers that call these were compiled for the instruction set, and are picked only where the CPU has it.
 #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
 mod vectors {
     use std::arch::x86_64::*;
 
-    use super::{CHUNK, Compare};
+    use super::{Body, CHUNK, Context, Flow, Frame, Ins, Vectors};
+    use crate::exec::simd::{avx2, avx512};
 
     /// For handlers compiled for AVX2.
     pub(in crate::exec) struct Avx2;
@@ -92,7 +117,7 @@ mod vectors {
         unsafe { !_mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32 & 0xf }
     }
 
-    impl Compare for Avx2 {
+    impl Vectors for Avx2 {
         #[inline(always)]
         fn apart32(addr: &[u32; CHUNK], first: u32, stride: u32) -> u32 {
             let mut mask = 0;
@@ -165,6 +190,26 @@ mod vectors {
             }
             mask
         }
+
+        #[inline(always)]
+        fn set(flags: &[u32; CHUNK]) -> u32 {
+            // SAFETY: as in `apart32`.
+            let half = |from| unsafe {
+                _mm256_movemask_ps(_mm256_castsi256_ps(eight(flags, from))) as u32
+            };
+            half(0) | half(8) << 8
+        }
+
+        #[inline(always)]
+        unsafe fn hand_over<B: Body>(
+            cx: &mut Context<'_>,
+            ins: &Ins,
+            frame: Frame,
+            mask: u32,
+        ) -> Flow {
+            // SAFETY: the caller's contract.
+            unsafe { avx2::<B>(cx, ins, frame, mask) }
+        }
     }
 
     /// For handlers compiled for AVX-512.
@@ -177,7 +222,7 @@ mod vectors {
         unsafe { _mm512_loadu_si512(addr.as_ptr().add(from).cast()) }
     }
 
-    impl Compare for Avx512 {
+    impl Vectors for Avx512 {
         #[inline(always)]
         fn apart32(addr: &[u32; CHUNK], first: u32, stride: u32) -> u32 {
             // SAFETY: the handler that this is inlined into was picked because the CPU has AVX-512.
@@ -241,6 +286,23 @@ mod vectors {
                 }
             }
             mask
+        }
+
+        #[inline(always)]
+        fn set(flags: &[u32; CHUNK]) -> u32 {
+            // SAFETY: as in `apart32`.
+            unsafe { u32::from(_mm512_movepi32_mask(_mm512_loadu_si512(flags.as_ptr().cast()))) }
+        }
+
+        #[inline(always)]
+        unsafe fn hand_over<B: Body>(
+            cx: &mut Context<'_>,
+            ins: &Ins,
+            frame: Frame,
+            mask: u32,
+        ) -> Flow {
+            // SAFETY: the caller's contract.
+            unsafe { avx512::<B>(cx, ins, frame, mask) }
         }
     }
 }

@@ -18,6 +18,7 @@ mod fault;
 mod fill;
 mod interpret;
 mod ir;
+mod lanes;
 mod launch;
 mod lower;
 mod machine;

@@ -6,6 +6,9 @@
 
 use super::code::{Flow, Frame, Ins, OpFn};
 use super::context::Context;
+#[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
+use super::lanes::{Avx2, Avx512};
+use super::lanes::{Portable, Vectors};
 
 /// Instruction set that handlers use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,54 +63,52 @@ pub(super) trait Body {
     /// Whether it is worth compiling for every vector level.
     const VECTOR: bool = true;
 
-    /// Executes `ins` for the lanes in `mask` (never empty).
+    /// Executes `ins` for the lanes in `mask` (never empty), with the instructions of `V` where it asks for some by name.
     ///
     /// # Safety
-    /// `frame` is the register frame that `ins` was emitted for; `cx` describes the warp that owns it.
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
-
-    /// The same for CPUs with AVX2, for handlers that use its instructions by name.
-    ///
-    /// # Safety
-    /// As [`run`](Self::run), and the CPU has AVX2.
-    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
-    #[inline(always)]
-    unsafe fn run_avx2(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-        // SAFETY: the caller's contract.
-        unsafe { Self::run(cx, ins, frame, mask) }
-    }
-
-    /// The same for CPUs with AVX-512.
-    ///
-    /// # Safety
-    /// As [`run`](Self::run), and the CPU has AVX-512 F, BW, CD, DQ and VL.
-    #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
-    #[inline(always)]
-    unsafe fn run_avx512(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-        // SAFETY: the caller's contract.
-        unsafe { Self::run(cx, ins, frame, mask) }
-    }
+    /// `frame` is the register frame that `ins` was emitted for; `cx` describes the warp that owns it; the CPU has `V`'s
+    /// instruction set.
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
 }
 
-unsafe fn baseline<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+/// A call of the handler `B` compiled for the baseline. Never inlined, so that a handler can leave its rare cases to another one.
+#[inline(never)]
+pub(super) unsafe fn baseline<B: Body>(
+    cx: &mut Context<'_>,
+    ins: &Ins,
+    frame: Frame,
+    mask: u32,
+) -> Flow {
     // SAFETY: the caller's contract is `Body::run`'s.
-    unsafe { B::run(cx, ins, frame, mask) }
+    unsafe { B::run::<Portable>(cx, ins, frame, mask) }
 }
 
 #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-unsafe fn avx2<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+#[inline(never)]
+pub(super) unsafe fn avx2<B: Body>(
+    cx: &mut Context<'_>,
+    ins: &Ins,
+    frame: Frame,
+    mask: u32,
+) -> Flow {
     // SAFETY: the caller's contract is `Body::run`'s.
-    unsafe { B::run_avx2(cx, ins, frame, mask) }
+    unsafe { B::run::<Avx2>(cx, ins, frame, mask) }
 }
 
 #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
 #[target_feature(
     enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
 )]
-unsafe fn avx512<B: Body>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+#[inline(never)]
+pub(super) unsafe fn avx512<B: Body>(
+    cx: &mut Context<'_>,
+    ins: &Ins,
+    frame: Frame,
+    mask: u32,
+) -> Flow {
     // SAFETY: the caller's contract is `Body::run`'s.
-    unsafe { B::run_avx512(cx, ins, frame, mask) }
+    unsafe { B::run::<Avx512>(cx, ins, frame, mask) }
 }
 
 /// The handler `B` compiled for `level`, which must be available on this CPU.

@@ -26,6 +26,8 @@ mod testing;
 
 pub use lane::{Lane, Register};
 
+use super::lanes::{CHUNK, Vectors};
+
 /// Threads in a warp.
 pub const LANES: usize = 32;
 
@@ -144,29 +146,30 @@ pub fn quaternary<O: Quaternary>(
     }
 }
 
-/// The mask of the lanes in which `C` holds.
+/// The mask of the lanes in which `holds`, asked chunk by chunk: a fold over all lanes becomes dozens of shuffles.
 #[inline(always)]
-pub fn compare<C: Compare>(a: &Regs<C::A>, b: &Regs<C::A>) -> u32 {
-    // A separate array of flags keeps both loops vectorisable: compare, then movemask.
-    let mut holds = [false; LANES];
-    for i in 0..LANES {
-        holds[i] = C::lane(C::A::from_reg(a[i]), C::A::from_reg(b[i]));
-    }
+pub(super) fn mask_of<V: Vectors>(holds: impl Fn(usize) -> bool) -> u32 {
     let mut mask = 0;
-    for (i, &h) in holds.iter().enumerate() {
-        mask |= u32::from(h) << i;
+    for first in (0..LANES).step_by(CHUNK) {
+        let mut flags = [0u32; CHUNK];
+        for (i, flag) in flags.iter_mut().enumerate() {
+            *flag = if holds(first + i) { !0 } else { 0 };
+        }
+        mask |= V::set(&flags) << first;
     }
     mask
 }
 
+/// The mask of the lanes in which `C` holds.
+#[inline(always)]
+pub(super) fn compare<C: Compare, V: Vectors>(a: &Regs<C::A>, b: &Regs<C::A>) -> u32 {
+    mask_of::<V>(|i| C::lane(C::A::from_reg(a[i]), C::A::from_reg(b[i])))
+}
+
 /// The mask of the lanes in which `O` holds.
 #[inline(always)]
-pub fn test<O: Test>(a: &Regs<O::A>) -> u32 {
-    let mut mask = 0;
-    for (i, &a) in a.iter().enumerate() {
-        mask |= u32::from(O::lane(O::A::from_reg(a))) << i;
-    }
-    mask
+pub(super) fn test<O: Test, V: Vectors>(a: &Regs<O::A>) -> u32 {
+    mask_of::<V>(|i| O::lane(O::A::from_reg(a[i])))
 }
 
 /// `selp`: per lane `a` where `mask` is set, else `b`.
@@ -210,13 +213,13 @@ impl BoolOp {
 
 /// The masks of the lanes in which `C` holds for the low and for the high halves of packed operands.
 #[inline(always)]
-pub fn compare_pair<C>(a: &[u32; LANES], b: &[u32; LANES]) -> (u32, u32)
+pub(super) fn compare_pair<C, V: Vectors>(a: &[u32; LANES], b: &[u32; LANES]) -> (u32, u32)
 where
     C: Compare,
     C::A: Lane<Reg = u32>,
 {
     let high = |x: &[u32; LANES]| -> [u32; LANES] { core::array::from_fn(|i| x[i] >> 16) };
-    (compare::<C>(a, b), compare::<C>(&high(a), &high(b)))
+    (compare::<C, V>(a, b), compare::<C, V>(&high(a), &high(b)))
 }
 
 /// `set` of packed halves: writes the true value of `D` into each half whose mask is set, zero elsewhere.

@@ -4,6 +4,7 @@ use super::compare::Truth;
 use super::forms::{CarryOut, FormError, Visitor, visit};
 use super::int::Carry;
 use super::{Binary, BoolOp, Compare, LANES, Lane, Quaternary, Register, Ternary, Test, Unary};
+use crate::exec::lanes::Portable;
 
 /// The lane that carries the operands; the others hold different values, so a lane mix-up shows.
 const PROBE: usize = 21;
@@ -35,7 +36,7 @@ impl Eval<'_> {
     }
 
     fn joined<C: Compare>(&self, join: Option<BoolOp>) -> u32 {
-        let mask = super::compare::<C>(&source(self, 0), &source(self, 1));
+        let mask = super::compare::<C, Portable>(&source(self, 0), &source(self, 1));
         join.map_or(mask, |join| join.join(mask, self.mask(2)))
     }
 }
@@ -128,7 +129,7 @@ impl Visitor for Eval<'_> {
     }
 
     fn test<O: Test>(self) -> Option<u64> {
-        Some(u64::from(super::test::<O>(&source(&self, 0)) >> PROBE & 1))
+        Some(u64::from(super::test::<O, Portable>(&source(&self, 0)) >> PROBE & 1))
     }
 
     /// Bit 0 is the low halves' predicate, bit 1 the high halves'.
@@ -137,7 +138,7 @@ impl Visitor for Eval<'_> {
         C: Compare,
         C::A: Lane<Reg = u32>,
     {
-        let (low, high) = super::compare_pair::<C>(&source(&self, 0), &source(&self, 1));
+        let (low, high) = super::compare_pair::<C, Portable>(&source(&self, 0), &source(&self, 1));
         let bit = |mask: u32| {
             u64::from(join.map_or(mask, |join| join.join(mask, self.mask(2))) >> PROBE & 1)
         };
@@ -150,7 +151,7 @@ impl Visitor for Eval<'_> {
         C::A: Lane<Reg = u32>,
         D: Truth<Reg = u32>,
     {
-        let (low, high) = super::compare_pair::<C>(&source(&self, 0), &source(&self, 1));
+        let (low, high) = super::compare_pair::<C, Portable>(&source(&self, 0), &source(&self, 1));
         let joined = |mask: u32| join.map_or(mask, |join| join.join(mask, self.mask(2)));
         let mut d = [0; LANES];
         super::expand_pair::<D>(joined(low), joined(high), &mut d);

@@ -2,22 +2,25 @@
 
 use std::marker::PhantomData;
 
-use super::lanes::Compare;
 use crate::exec::code::{Frame, Ins};
 use crate::exec::context::{CachedRange, Context, RANGE_ENTRIES};
 use crate::exec::fault::{Access, FaultKind};
+use crate::exec::lanes::{CHUNK, Vectors};
 use crate::exec::window;
-
-/// Lanes handled at a time.
-pub(super) const CHUNK: usize = 16;
 
 /// A state space as load and store handlers see it.
 pub(in crate::exec) trait Space {
     /// As addresses of this space are computed: 32 bits for windows of less than 4 GiB.
     type Word: AddressWord;
 
+    /// As registers hold addresses.
+    type Register: AddressWord;
+
     /// Whether several lanes are accessed at once.
     const VECTOR: bool = true;
+
+    /// The address that a register's word plus the instruction's immediate means.
+    fn address(word: Self::Register, imm: i64) -> u64;
 
     /// Reads the addresses of 16 lanes from register `offset`, plus the instruction's immediate.
     ///
@@ -30,7 +33,7 @@ pub(in crate::exec) trait Space {
 
     /// What to add to the addresses of the lanes of `mask` to get pointers, if accesses of `size` bytes at all of
     /// them are aligned and valid; no fault is recorded otherwise.
-    fn all<C: Compare>(
+    fn all<V: Vectors>(
         cx: &mut Context<'_>,
         ins: &Ins,
         addr: &[Self::Word; CHUNK],
@@ -55,10 +58,10 @@ pub(in crate::exec) trait AddressWord: Copy + Default {
     /// The low bits of an address.
     fn narrow(addr: u64) -> Self;
     fn sub(self, other: Self) -> Self;
-    /// See [`Compare::apart64`].
-    fn apart<C: Compare>(addr: &[Self; CHUNK], first: Self, stride: Self) -> u32;
-    /// See [`Compare::outside64`].
-    fn outside<C: Compare>(addr: &[Self; CHUNK], start: Self, limit: Self, unaligned: Self) -> u32;
+    /// See [`Vectors::apart64`].
+    fn apart<V: Vectors>(addr: &[Self; CHUNK], first: Self, stride: Self) -> u32;
+    /// See [`Vectors::outside64`].
+    fn outside<V: Vectors>(addr: &[Self; CHUNK], start: Self, limit: Self, unaligned: Self) -> u32;
 }
 
 macro_rules! address_word {
@@ -77,17 +80,17 @@ macro_rules! address_word {
                 self.wrapping_sub(other)
             }
             #[inline(always)]
-            fn apart<C: Compare>(addr: &[Self; CHUNK], first: Self, stride: Self) -> u32 {
-                C::$apart(addr, first, stride)
+            fn apart<V: Vectors>(addr: &[Self; CHUNK], first: Self, stride: Self) -> u32 {
+                V::$apart(addr, first, stride)
             }
             #[inline(always)]
-            fn outside<C: Compare>(
+            fn outside<V: Vectors>(
                 addr: &[Self; CHUNK],
                 start: Self,
                 limit: Self,
                 unaligned: Self,
             ) -> u32 {
-                C::$outside(addr, start, limit, unaligned)
+                V::$outside(addr, start, limit, unaligned)
             }
         }
     )*};
@@ -100,14 +103,14 @@ address_word! {
 
 /// Whether all lanes of `mask` satisfy `addr - start <= limit` and are multiples of `size`.
 #[inline(always)]
-fn all_within<C: Compare, W: AddressWord>(
+fn all_within<V: Vectors, W: AddressWord>(
     addr: &[W; CHUNK],
     mask: u32,
     start: W,
     limit: W,
     size: u64,
 ) -> bool {
-    W::outside::<C>(addr, start, limit, W::narrow(size - 1)) & mask == 0
+    W::outside::<V>(addr, start, limit, W::narrow(size - 1)) & mask == 0
 }
 
 /// `.global` and `.const`: identity-mapped.
@@ -140,6 +143,12 @@ impl Global {
 
 impl Space for Global {
     type Word = u64;
+    type Register = u64;
+
+    #[inline(always)]
+    fn address(word: u64, imm: i64) -> u64 {
+        word.wrapping_add_signed(imm)
+    }
 
     #[inline(always)]
     unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u64; CHUNK] {
@@ -163,7 +172,7 @@ impl Space for Global {
     }
 
     #[inline(always)]
-    fn all<C: Compare>(
+    fn all<V: Vectors>(
         cx: &mut Context<'_>,
         ins: &Ins,
         addr: &[u64; CHUNK],
@@ -172,7 +181,7 @@ impl Space for Global {
     ) -> Option<usize> {
         let slot = Self::slot(ins);
         let fits = |range: CachedRange| {
-            range.len >= size && all_within::<C, _>(addr, mask, range.start, range.len - size, size)
+            range.len >= size && all_within::<V, _>(addr, mask, range.start, range.len - size, size)
         };
         if fits(cx.ranges[slot]) {
             return Some(0);
@@ -210,6 +219,12 @@ pub(in crate::exec) struct Shared<W>(PhantomData<W>);
 
 impl<W: AddressWord> Space for Shared<W> {
     type Word = u32;
+    type Register = W;
+
+    #[inline(always)]
+    fn address(word: W, imm: i64) -> u64 {
+        u64::from((word.widen() as u32).wrapping_add(imm as u32))
+    }
 
     #[inline(always)]
     unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u32; CHUNK] {
@@ -230,7 +245,7 @@ impl<W: AddressWord> Space for Shared<W> {
     }
 
     #[inline(always)]
-    fn all<C: Compare>(
+    fn all<V: Vectors>(
         cx: &mut Context<'_>,
         _: &Ins,
         addr: &[u32; CHUNK],
@@ -238,7 +253,7 @@ impl<W: AddressWord> Space for Shared<W> {
         size: u64,
     ) -> Option<usize> {
         let limit = cx.shared_bytes.checked_sub(size as u32)?;
-        all_within::<C, _>(addr, mask, 0, limit, size).then_some(cx.shared as usize)
+        all_within::<V, _>(addr, mask, 0, limit, size).then_some(cx.shared as usize)
     }
 
     #[cold]
@@ -296,6 +311,13 @@ pub(in crate::exec) struct Local<W>(PhantomData<W>);
 
 impl<W: AddressWord> Space for Local<W> {
     type Word = u32;
+    type Register = W;
+
+    #[inline(always)]
+    fn address(word: W, imm: i64) -> u64 {
+        Shared::<W>::address(word, imm)
+    }
+
     const VECTOR: bool = false;
 
     #[inline(always)]
@@ -310,7 +332,7 @@ impl<W: AddressWord> Space for Local<W> {
     }
 
     #[inline(always)]
-    fn all<C: Compare>(
+    fn all<V: Vectors>(
         _: &mut Context<'_>,
         _: &Ins,
         _: &[u32; CHUNK],
@@ -350,6 +372,12 @@ pub(in crate::exec) struct Generic;
 
 impl Space for Generic {
     type Word = u64;
+    type Register = u64;
+
+    #[inline(always)]
+    fn address(word: u64, imm: i64) -> u64 {
+        Global::address(word, imm)
+    }
 
     #[inline(always)]
     unsafe fn addresses(frame: Frame, offset: u32, first: usize, imm: i64) -> [u64; CHUNK] {
@@ -366,7 +394,7 @@ impl Space for Generic {
     }
 
     #[inline(always)]
-    fn all<C: Compare>(
+    fn all<V: Vectors>(
         cx: &mut Context<'_>,
         ins: &Ins,
         addr: &[u64; CHUNK],
@@ -375,13 +403,13 @@ impl Space for Generic {
     ) -> Option<usize> {
         let first = addr[mask.trailing_zeros() as usize];
         if first < window::WINDOWS_START {
-            return Global::all::<C>(cx, ins, addr, mask, size);
+            return Global::all::<V>(cx, ins, addr, mask, size);
         }
         if first >> window::TAG_SHIFT != window::SHARED_TAG {
             return None;
         }
         let limit = u64::from(cx.shared_bytes).checked_sub(size)?;
-        all_within::<C, _>(addr, mask, window::SHARED_WINDOW, limit, size)
+        all_within::<V, _>(addr, mask, window::SHARED_WINDOW, limit, size)
             .then(|| (cx.shared as usize).wrapping_sub(window::SHARED_WINDOW as usize))
     }
 

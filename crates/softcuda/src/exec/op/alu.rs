@@ -10,10 +10,8 @@ use crate::exec::alu::{
 };
 use crate::exec::code::{Flow, Frame, Ins, OpFn, Width};
 use crate::exec::context::Context;
+use crate::exec::lanes::{CHUNK, Vectors};
 use crate::exec::simd::{Body, SimdLevel, pick};
-
-/// Lanes handled at a time: the sources are read before the destination, which may be the same register, is written.
-const CHUNK: usize = 16;
 
 /// A register of [`CHUNK`] lanes.
 type Chunk<R> = [R; CHUNK];
@@ -42,15 +40,16 @@ pub(super) unsafe fn store_chunk<R: Register>(d: *mut R, value: Chunk<R>, mask: 
 
 /// First lane and mask of each chunk of a lane mask; empty ones are skipped by the caller.
 #[inline(always)]
-pub(super) fn chunks(mask: u32) -> [(usize, u32); LANES / CHUNK] {
-    [(0, mask & 0xffff), (CHUNK, mask >> CHUNK)]
+pub(super) fn chunks(mask: u32) -> impl Iterator<Item = (usize, u32)> {
+    // A range, not an array: that would be laid out on the stack.
+    (0..LANES / CHUNK).map(move |chunk| (chunk * CHUNK, mask >> (chunk * CHUNK) & 0xffff))
 }
 
 struct UnaryBody<O>(PhantomData<O>);
 
 impl<O: Unary> Body for UnaryBody<O> {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for (first, part) in chunks(mask) {
             if part == 0 {
                 continue;
@@ -73,7 +72,7 @@ struct BinaryBody<O>(PhantomData<O>);
 
 impl<O: Binary> Body for BinaryBody<O> {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for (first, part) in chunks(mask) {
             if part == 0 {
                 continue;
@@ -97,7 +96,7 @@ struct TernaryBody<O>(PhantomData<O>);
 
 impl<O: Ternary> Body for TernaryBody<O> {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for (first, part) in chunks(mask) {
             if part == 0 {
                 continue;
@@ -124,7 +123,7 @@ struct SelectBody<R>(PhantomData<R>);
 
 impl<R: Register> Body for SelectBody<R> {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: `c` is a predicate, by the emitter.
         let chosen = unsafe { frame.predicate(ins.c) };
         for (first, part) in chunks(mask) {
@@ -174,10 +173,10 @@ fn joined(x: u32, holds: u32, c: u32) -> u32 {
 /// # Safety
 /// `a` and `b` are registers of the comparison's type.
 #[inline(always)]
-unsafe fn compared<C: Compare>(ins: &Ins, frame: Frame) -> u32 {
+unsafe fn compared<C: Compare, V: Vectors>(ins: &Ins, frame: Frame) -> u32 {
     // SAFETY: by the caller's contract; the registers are only read.
     unsafe {
-        alu::compare::<C>(
+        alu::compare::<C, V>(
             &*frame.at::<alu::Regs<C::A>>(ins.a),
             &*frame.at::<alu::Regs<C::A>>(ins.b),
         )
@@ -188,10 +187,10 @@ struct SetPredicateBody<C>(PhantomData<C>);
 
 impl<C: Compare> Body for SetPredicateBody<C> {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter; without a join `c` is the always-true predicate.
         unsafe {
-            let holds = compared::<C>(ins, frame);
+            let holds = compared::<C, V>(ins, frame);
             frame.set_predicate(ins.d, joined(ins.x, holds, frame.predicate(ins.c)), mask);
         }
         Flow::Next
@@ -203,10 +202,10 @@ struct SetPredicatesBody<C>(PhantomData<C>);
 
 impl<C: Compare> Body for SetPredicatesBody<C> {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter; destination 1 is in the operand list.
         unsafe {
-            let holds = compared::<C>(ins, frame);
+            let holds = compared::<C, V>(ins, frame);
             let c = frame.predicate(ins.c);
             let opposite = cx.extra(ins.e, 1);
             frame.set_predicate(ins.d, joined(ins.x, holds, c), mask);
@@ -220,10 +219,10 @@ struct SetBody<C, D>(PhantomData<(C, D)>);
 
 impl<C: Compare, D: Truth> Body for SetBody<C, D> {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter.
         unsafe {
-            let holds = joined(ins.x, compared::<C>(ins, frame), frame.predicate(ins.c));
+            let holds = joined(ins.x, compared::<C, V>(ins, frame), frame.predicate(ins.c));
             for (first, part) in chunks(mask) {
                 if part == 0 {
                     continue;
@@ -247,7 +246,7 @@ struct QuaternaryBody<O>(PhantomData<O>);
 
 impl<O: Quaternary> Body for QuaternaryBody<O> {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for (first, part) in chunks(mask) {
             if part == 0 {
                 continue;
@@ -275,10 +274,10 @@ struct TestBody<O>(PhantomData<O>);
 
 impl<O: Test> Body for TestBody<O> {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter.
         unsafe {
-            let holds = alu::test::<O>(&*frame.at::<alu::Regs<O::A>>(ins.a));
+            let holds = alu::test::<O, V>(&*frame.at::<alu::Regs<O::A>>(ins.a));
             frame.set_predicate(ins.d, holds, mask);
         }
         Flow::Next
@@ -294,10 +293,10 @@ where
     C::A: Lane<Reg = u32>,
 {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter; destination 1 is in the operand list.
         unsafe {
-            let (low, high) = alu::compare_pair::<C>(&*frame.at(ins.a), &*frame.at(ins.b));
+            let (low, high) = alu::compare_pair::<C, V>(&*frame.at(ins.a), &*frame.at(ins.b));
             let c = frame.predicate(ins.c);
             let second = cx.extra(ins.e, 1);
             frame.set_predicate(ins.d, joined(ins.x, low, c), mask);
@@ -317,10 +316,10 @@ where
     D: Truth<Reg = u32>,
 {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter.
         unsafe {
-            let (low, high) = alu::compare_pair::<C>(&*frame.at(ins.a), &*frame.at(ins.b));
+            let (low, high) = alu::compare_pair::<C, V>(&*frame.at(ins.a), &*frame.at(ins.b));
             let c = frame.predicate(ins.c);
             let mut r = [0u32; LANES];
             alu::expand_pair::<D>(joined(ins.x, low, c), joined(ins.x, high, c), &mut r);
@@ -335,7 +334,7 @@ struct CarryBody<O, const WRITES: bool>(PhantomData<O>);
 
 impl<O: Carry, const WRITES: bool> Body for CarryBody<O, WRITES> {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter; the list holds one or two destinations and four sources.
         unsafe {
             let (a, b, c) = (

@@ -5,6 +5,7 @@ use super::mbarrier::complete_bytes;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
 use crate::exec::fault::{Access, FaultKind};
+use crate::exec::lanes::Vectors;
 use crate::exec::simd::Body;
 
 /// `cp.async [a], [b], x, c`: copies `c` bytes and fills up to `x` with zeros. `ins.imm` holds the two immediates
@@ -12,7 +13,7 @@ use crate::exec::simd::Body;
 pub(in crate::exec) struct CopyAsync;
 
 impl Body for CopyAsync {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let size = u64::from(ins.x);
         for lane in (0..32u32).filter(|lane| mask >> lane & 1 != 0) {
             let at = lane as usize;
@@ -43,7 +44,7 @@ impl Body for CopyAsync {
 pub(in crate::exec) struct CopyBulk;
 
 impl Body for CopyBulk {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for lane in (0..32u32).filter(|lane| mask >> lane & 1 != 0) {
             let at = lane as usize;
             // SAFETY: operands by the emitter; pointers are checked for each piece.

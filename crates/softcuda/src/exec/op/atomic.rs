@@ -10,6 +10,7 @@ use super::alu::chunks;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
 use crate::exec::fault::Access;
+use crate::exec::lanes::Vectors;
 use crate::exec::simd::Body;
 
 /// Operations, in bits 8 to 15 of `ins.x`.
@@ -201,7 +202,7 @@ pub(in crate::exec) struct Atomic<S, C>(PhantomData<(S, C)>);
 
 impl<S: Space, C: Cell> Body for Atomic<S, C> {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let op = AtomicOp::ALL[(ins.x >> 8 & 0xff) as usize % AtomicOp::ALL.len()];
         let ty = AtomicType::ALL[(ins.x >> 16 & 0xff) as usize % AtomicType::ALL.len()];
         let size = size_of::<C>() as u64;
@@ -212,7 +213,7 @@ impl<S: Space, C: Cell> Body for Atomic<S, C> {
             // SAFETY: operands by the emitter; the pointer was checked by the space.
             unsafe {
                 let addr = S::addresses(frame, ins.a, first, ins.imm);
-                let bias = S::all::<super::lanes::Portable>(cx, ins, &addr, part, size);
+                let bias = S::all::<V>(cx, ins, &addr, part, size);
                 for (i, addr) in addr.iter().enumerate() {
                     if part >> i & 1 == 0 {
                         continue;

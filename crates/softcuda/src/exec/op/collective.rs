@@ -4,6 +4,7 @@
 use crate::exec::alu::LANES;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
+use crate::exec::lanes::Vectors;
 use crate::exec::simd::Body;
 
 /// Whether `mask` is exactly the live part of the member mask that all its lanes name.
@@ -34,7 +35,7 @@ pub(in crate::exec) struct WarpSync;
 
 impl Body for WarpSync {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: `a` is the member mask, by the emitter.
         if unsafe { gathered(cx, ins, frame, mask) } { Flow::Next } else { Flow::Collective }
     }
@@ -58,7 +59,7 @@ pub(in crate::exec) struct Shuffle;
 
 impl Body for Shuffle {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter; the list holds destinations, then four sources.
         unsafe {
             if !gathered(cx, ins, frame, mask) {
@@ -118,7 +119,7 @@ pub(in crate::exec) struct Vote;
 
 impl Body for Vote {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter.
         unsafe {
             if !gathered(cx, ins, frame, mask) {
@@ -153,7 +154,7 @@ pub(in crate::exec) struct Match;
 
 impl Body for Match {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter.
         unsafe {
             if !gathered(cx, ins, frame, mask) {
@@ -206,7 +207,7 @@ pub(in crate::exec) struct Reduce;
 
 impl Body for Reduce {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter.
         unsafe {
             if !gathered(cx, ins, frame, mask) {
@@ -245,7 +246,7 @@ pub(in crate::exec) struct Elect;
 
 impl Body for Elect {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: operands by the emitter: two destinations in the list.
         unsafe {
             if !gathered(cx, ins, frame, mask) {

@@ -3,6 +3,7 @@
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
 use crate::exec::fault::FaultKind;
+use crate::exec::lanes::Vectors;
 use crate::exec::simd::Body;
 
 macro_rules! flow_handlers {
@@ -11,7 +12,7 @@ macro_rules! flow_handlers {
         pub(in crate::exec) struct $name;
         impl Body for $name {
             #[inline(always)]
-            unsafe fn run(_: &mut Context<'_>, _: &Ins, _: Frame, _: u32) -> Flow {
+            unsafe fn run<V: Vectors>(_: &mut Context<'_>, _: &Ins, _: Frame, _: u32) -> Flow {
                 Flow::$flow
             }
         }
@@ -44,7 +45,7 @@ pub(in crate::exec) struct Trap;
 
 impl Body for Trap {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, _: &Ins, _: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, _: &Ins, _: Frame, mask: u32) -> Flow {
         cx.raise(FaultKind::Trap, mask.trailing_zeros(), "");
         Flow::Fault
     }
@@ -55,7 +56,7 @@ pub(in crate::exec) struct Fence;
 
 impl Body for Fence {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, _: &Ins, _: Frame, _: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, _: &Ins, _: Frame, _: u32) -> Flow {
         // Pairs with the fences and atomics of other blocks' workers.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         Flow::Next
@@ -67,7 +68,7 @@ pub(in crate::exec) struct LightFence;
 
 impl Body for LightFence {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, _: &Ins, _: Frame, _: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, _: &Ins, _: Frame, _: u32) -> Flow {
         // Pairs with the fences and atomics of other blocks' workers.
         std::sync::atomic::fence(std::sync::atomic::Ordering::AcqRel);
         Flow::Next

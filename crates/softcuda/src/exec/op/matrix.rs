@@ -5,6 +5,7 @@ use crate::exec::alu::LANES;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
 use crate::exec::fault::Access;
+use crate::exec::lanes::Vectors;
 use crate::exec::simd::Body;
 
 /// `ins.x` flag: `.trans`. The low bits hold the number of matrices.
@@ -25,7 +26,7 @@ fn word(matrix: &Matrix, lane: usize, transposed: bool) -> u32 {
 pub(in crate::exec) struct LoadMatrix;
 
 impl Body for LoadMatrix {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let count = (ins.x & 0xff) as usize;
         let mut matrices = [[[0u16; 8]; 8]; 4];
         for (index, matrix) in matrices.iter_mut().enumerate().take(count) {
@@ -59,7 +60,7 @@ impl Body for LoadMatrix {
 pub(in crate::exec) struct StoreMatrix;
 
 impl Body for StoreMatrix {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, _: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, _: u32) -> Flow {
         let count = (ins.x & 0xff) as usize;
         for index in 0..count {
             let mut matrix: Matrix = [[0; 8]; 8];
@@ -97,7 +98,7 @@ impl Body for StoreMatrix {
 pub(in crate::exec) struct MoveMatrix;
 
 impl Body for MoveMatrix {
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let mut matrix: Matrix = [[0; 8]; 8];
         // SAFETY: operands by the emitter.
         unsafe {

@@ -9,6 +9,7 @@ use super::address::{Generic, Space};
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
 use crate::exec::fault::Access;
+use crate::exec::lanes::Vectors;
 use crate::exec::simd::Body;
 
 const COUNT: u64 = (1 << 20) - 1;
@@ -126,7 +127,7 @@ pub(super) fn complete_bytes(
 pub(in crate::exec) struct BarrierObject;
 
 impl Body for BarrierObject {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let op = OPS[(ins.x & 0xff) as usize % OPS.len()];
         let mut all_true = true;
         for lane in (0..32u32).filter(|lane| mask >> lane & 1 != 0) {
@@ -188,7 +189,7 @@ impl Body for BarrierObject {
 pub(in crate::exec) struct PendingCount;
 
 impl Body for PendingCount {
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for lane in (0..32).filter(|lane| mask >> lane & 1 != 0) {
             // SAFETY: operands by the emitter.
             unsafe {

@@ -11,7 +11,6 @@ pub(super) mod collective;
 pub(super) mod control;
 pub(super) mod format;
 pub(super) mod half_bits;
-pub(super) mod lanes;
 pub(super) mod load_store;
 pub(super) mod matrix;
 pub(super) mod mbarrier;

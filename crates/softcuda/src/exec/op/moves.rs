@@ -3,21 +3,20 @@
 use std::marker::PhantomData;
 
 use super::alu::{chunks, store_chunk};
-use crate::exec::alu::{LANES, Register};
+use crate::exec::alu::{LANES, Register, mask_of};
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
 use crate::exec::fill::cluster_rank;
+use crate::exec::lanes::{CHUNK, Vectors};
 use crate::exec::simd::Body;
 use crate::exec::window;
-
-const CHUNK: usize = 16;
 
 /// Copies a register of words `R`.
 pub(in crate::exec) struct Copy<R>(PhantomData<R>);
 
 impl<R: Register> Body for Copy<R> {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for (first, part) in chunks(mask) {
             if part == 0 {
                 continue;
@@ -38,7 +37,7 @@ macro_rules! convert_handlers {
         pub(in crate::exec) struct $name;
         impl Body for $name {
             #[inline(always)]
-            unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+            unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
                 for (first, part) in chunks(mask) {
 if part == 0 {
 continue;
@@ -76,7 +75,7 @@ pub(in crate::exec) struct ExtractBits;
 
 impl Body for ExtractBits {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let (shift, keep) = (ins.x & 31, bit_mask(ins.x >> 8));
         for (first, part) in chunks(mask) {
             if part == 0 {
@@ -100,7 +99,7 @@ pub(in crate::exec) struct SignExtendBits;
 
 impl Body for SignExtendBits {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let (shift, unused) = (ins.x & 31, 32 - (ins.x >> 8).clamp(1, 32));
         for (first, part) in chunks(mask) {
             if part == 0 {
@@ -124,15 +123,15 @@ pub(in crate::exec) struct IsSpace;
 
 impl Body for IsSpace {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: `a` is a 64-bit register and `d` a predicate, by the emitter.
         unsafe {
             let a = &*frame.at::<[u64; LANES]>(ins.a);
-            let mut bits = 0;
-            for (i, &a) in a.iter().enumerate() {
-                let tag = if a < window::WINDOWS_START { 0 } else { a >> window::TAG_SHIFT };
-                bits |= u32::from(tag == u64::from(ins.x)) << i;
-            }
+            let wanted = u64::from(ins.x);
+            let bits = mask_of::<V>(|i| match a[i] {
+                device if device < window::WINDOWS_START => wanted == 0,
+                window => window >> window::TAG_SHIFT == wanted,
+            });
             frame.set_predicate(ins.d, bits, mask);
         }
         Flow::Next
@@ -143,7 +142,7 @@ impl Body for IsSpace {
 pub(in crate::exec) struct IsOwnShared;
 
 impl Body for IsOwnShared {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let own = cluster_rank(cx.launch.cluster.map(|n| n.max(1)), cx.block_index) + 1;
         // SAFETY: `a` is a 64-bit register and `d` a predicate, by the emitter.
         unsafe {
@@ -166,7 +165,7 @@ pub(in crate::exec) struct InsertBits;
 
 impl Body for InsertBits {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let (shift, keep) = (ins.x & 31, bit_mask(ins.x >> 8));
         for (first, part) in chunks(mask) {
             if part == 0 {
@@ -195,7 +194,7 @@ pub(in crate::exec) struct Join;
 
 impl Body for Join {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for (first, part) in chunks(mask) {
             if part == 0 {
                 continue;
@@ -221,7 +220,7 @@ macro_rules! predicate_handlers {
         pub(in crate::exec) struct $name;
         impl Body for $name {
             #[inline(always)]
-            unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+            unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
                 // SAFETY: operands are predicates, by the emitter; unused ones are the always-true predicate.
                 unsafe {
                     let ($a, $b) = (frame.predicate(ins.a), frame.predicate(ins.b));
@@ -252,14 +251,11 @@ pub(in crate::exec) struct PredicateFromWord;
 
 impl Body for PredicateFromWord {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: `a` is a 32-bit register and `d` a predicate, by the emitter.
         unsafe {
             let a = &*frame.at::<[u32; LANES]>(ins.a);
-            let mut bits = 0;
-            for (i, &a) in a.iter().enumerate() {
-                bits |= u32::from(a != 0) << i;
-            }
+            let bits = mask_of::<V>(|i| a[i] != 0);
             frame.set_predicate(ins.d, bits, mask);
         }
         Flow::Next
@@ -271,7 +267,7 @@ pub(in crate::exec) struct WordFromPredicate;
 
 impl Body for WordFromPredicate {
     #[inline(always)]
-    unsafe fn run(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         // SAFETY: `a` is a predicate and `d` a 32-bit register, by the emitter.
         unsafe {
             let a = frame.predicate(ins.a);
@@ -308,7 +304,7 @@ pub(in crate::exec) struct ReadClock<D>(PhantomData<D>);
 
 impl<D: Register + TryFrom<u64>> Body for ReadClock<D> {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let value = match ins.x {
             x if x == Counter::Clock as u32 => cx.machine.clock(cx.executed),
             x if x == Counter::ClockHigh as u32 => cx.machine.clock(cx.executed) >> 32,

@@ -7,6 +7,7 @@ use super::format::format_message;
 use crate::exec::code::{Flow, Frame, Ins, OpFn};
 use crate::exec::context::Context;
 use crate::exec::fault::{Access, FaultKind};
+use crate::exec::lanes::Vectors;
 use crate::exec::simd::{Body, plain};
 
 /// Longest string read from memory.
@@ -105,7 +106,7 @@ fn lanes(mask: u32) -> impl Iterator<Item = usize> {
 struct Printf;
 
 impl Body for Printf {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for lane in lanes(mask) {
             // SAFETY: operands by the emitter: format and argument block, 64 bits each.
             let (format, args) =
@@ -125,7 +126,7 @@ impl Body for Printf {
 struct Malloc;
 
 impl Body for Malloc {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for lane in lanes(mask) {
             // SAFETY: operands by the emitter: a 64-bit size.
             let size = unsafe { double(cx, ins, frame, lane, 0) };
@@ -143,7 +144,7 @@ impl Body for Malloc {
 struct Free;
 
 impl Body for Free {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for lane in lanes(mask) {
             // SAFETY: operands by the emitter: a 64-bit address.
             let addr = unsafe { double(cx, ins, frame, lane, 0) };
@@ -163,7 +164,7 @@ impl Body for Free {
 struct AssertFail;
 
 impl Body for AssertFail {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let mut first = None;
         for lane in lanes(mask) {
             // SAFETY: operands by the emitter: message, file, line, function.
@@ -198,7 +199,7 @@ impl Body for AssertFail {
 struct SetConditional;
 
 impl Body for SetConditional {
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         for lane in lanes(mask) {
             // SAFETY: operands by the emitter: a 64-bit handle and a 32-bit value.
             let (handle, value) =

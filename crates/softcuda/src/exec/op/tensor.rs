@@ -8,6 +8,7 @@ use crate::exec::alu::LANES;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
 use crate::exec::fault::Access;
+use crate::exec::lanes::Vectors;
 use crate::exec::simd::Body;
 use crate::exec::tensor::product::{self, EXTENT, WORDS};
 use crate::exec::tensor::{Element, Multiply, Order, Role, Shape, Transfer, fragment};
@@ -110,7 +111,7 @@ pub(in crate::exec) struct LoadFragment;
 impl Body for LoadFragment {
     const VECTOR: bool = false;
 
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let form = Transfer::unpack(ins.x);
         // SAFETY: operands by the emitter; pieces are checked for their length.
         unsafe {
@@ -145,7 +146,7 @@ pub(in crate::exec) struct StoreFragment;
 impl Body for StoreFragment {
     const VECTOR: bool = false;
 
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let form = Transfer::unpack(ins.x);
         let element = form.element;
         // SAFETY: operands by the emitter; pieces are checked for their length.
@@ -249,7 +250,7 @@ struct Firsts {
 
 impl Body for MultiplyMatrices {
     #[inline(always)]
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let form = Multiply::unpack(ins.x);
         let [a, b, _, d] = form.registers();
         let firsts = Firsts { a: d, b: d + a, c: d + a + b };

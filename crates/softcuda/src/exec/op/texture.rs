@@ -6,6 +6,7 @@ use crate::exec::alu::lane::F16;
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
 use crate::exec::fault::FaultKind;
+use crate::exec::lanes::Vectors;
 use crate::exec::machine::{
     SurfaceBounds, TextureCoordinates, TextureGeometry, TextureLevel, Textures,
 };
@@ -120,7 +121,7 @@ pub(in crate::exec) struct Sample;
 impl Body for Sample {
     const VECTOR: bool = false;
 
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let form = SampleForm::unpack(ins.x);
         let results = if form.results == Results::Halves { 2 } else { 4 };
         let Some(units) = units(cx, mask) else { return Flow::Fault };
@@ -185,7 +186,7 @@ pub(in crate::exec) struct Gather;
 impl Body for Gather {
     const VECTOR: bool = false;
 
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let Some(units) = units(cx, mask) else { return Flow::Fault };
         for lane in lanes(mask) {
             // SAFETY: operands by the emitter.
@@ -233,7 +234,7 @@ pub(in crate::exec) struct Query;
 impl Body for Query {
     const VECTOR: bool = false;
 
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let property = ins.x as usize % QUERIES.len();
         let Some(units) = units(cx, mask) else { return Flow::Fault };
         for lane in lanes(mask) {
@@ -323,7 +324,7 @@ pub(in crate::exec) struct SurfaceLoad;
 impl Body for SurfaceLoad {
     const VECTOR: bool = false;
 
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let form = SurfaceForm::unpack(ins.x);
         let size = form.element_bytes;
         let Some(units) = units(cx, mask) else { return Flow::Fault };
@@ -359,7 +360,7 @@ pub(in crate::exec) struct SurfaceStore;
 impl Body for SurfaceStore {
     const VECTOR: bool = false;
 
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let form = SurfaceForm::unpack(ins.x);
         let size = form.element_bytes;
         let Some(units) = units(cx, mask) else { return Flow::Fault };
@@ -393,7 +394,7 @@ pub(in crate::exec) struct SurfaceStoreFormatted;
 impl Body for SurfaceStoreFormatted {
     const VECTOR: bool = false;
 
-    unsafe fn run(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
+    unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let form = SurfaceForm::unpack(ins.x);
         let Some(units) = units(cx, mask) else { return Flow::Fault };
         for lane in lanes(mask) {
