@@ -205,8 +205,7 @@ impl Told {
 
 /// What a memory allocation node was asked for, with the address that it got.
 pub fn allocation(device: CUdevice, size_bytes: u64, address: u64) -> CUDA_MEM_ALLOC_NODE_PARAMS {
-    let mut pool = CUmemPoolProps::default();
-    pool.allocType = CUmemAllocationType::PINNED;
+    let mut pool = CUmemPoolProps { allocType: CUmemAllocationType::PINNED, ..Default::default() };
     pool.location.type_ = CUmemLocationType::DEVICE;
     pool.location.id = device;
     CUDA_MEM_ALLOC_NODE_PARAMS {
