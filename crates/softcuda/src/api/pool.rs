@@ -216,7 +216,7 @@ api! {
 
 /// Frees what an allocation node allocated, in stream order, or in the graph that is being captured.
 fn free_graph_memory(driver: &Driver, stream: &Arc<Stream>, free: FreeWork) -> Answer {
-    if driver.is_capturing(&stream) {
+    if driver.is_capturing(stream) {
         return submit(driver, stream, NodeKind::MemFree(free));
     }
     if !free.memory.is_live() {
