@@ -117,7 +117,9 @@ fn find(client: &Client, handle: u64, object: u32) -> Result<Object> {
 
 fn destroy(client: &Client, handle: u64, object: u32) -> Result {
     let found = find(client, handle, object)?;
-    client.textures.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+    let removed = client.textures.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+    // Two threads that destroy it: the second one's question could be about a new object of that value.
+    removed.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let (backend, id) = found.context.backend()?;
     backend.session.wait_all(0)?;
     let body = TextureHandle { handle, object, reserved: 0 };

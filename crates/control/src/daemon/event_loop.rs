@@ -272,7 +272,7 @@ impl Daemon {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
                 Err(error) => {
-                    self.log.write(None, &format!("Unable to accept connection: {error}"));
+                    self.log_connection(&format!("Unable to accept connection: {error}"));
                     return;
                 }
             };

@@ -34,6 +34,9 @@ pub(crate) struct DeliveredGrant {
     pub(crate) memory: Option<OwnedFd>,
 }
 
+/// Failed commands of one session that the log tells of: a client that goes on and on must not fill the disk.
+const MOST_LOGGED_FAILURES: u32 = 32;
+
 /// What other threads know of a session.
 pub(crate) struct SessionHandle {
     pub(crate) id: u64,
@@ -153,8 +156,14 @@ pub(crate) fn open(
         reply: Vec::new(),
     };
     let consumer = Consumer::new(Arc::clone(&handle.memory));
-    let share = wanted.multiprocessors;
-    let session = Session { consumer, state, share, waker: monitor.waker(), awaited: Vec::new() };
+    let session = Session {
+        consumer,
+        state,
+        share: wanted.multiprocessors,
+        waker: monitor.waker(),
+        failures_logged: 0,
+        awaited: Vec::new(),
+    };
     monitor.watch(Arc::clone(&handle));
     give.send(session).map_err(|error| no_memory(&error))?;
     Ok(Opened { handle, session_file, completion_file, socket: client_socket.into() })
@@ -167,6 +176,7 @@ struct Session {
     /// SMs that it is limited to.
     share: Option<u32>,
     waker: Waker,
+    failures_logged: u32,
     /// Calls that wait for work.
     awaited: Vec<(u16, Awaited)>,
 }
@@ -275,11 +285,14 @@ impl Session {
                 && !self.state.handle.stopped()
                 && self.state.handle.ended().is_none()
                 && self.state.context().lost().is_none();
-            if memory.error() == 0 {
+            if memory.error() == 0 && self.failures_logged < MOST_LOGGED_FAILURES {
+                self.failures_logged += 1;
+                let last = self.failures_logged == MOST_LOGGED_FAILURES;
                 log_server!(
-                    "{}: a command of opcode {} failed: {status}",
+                    "{}: a command of opcode {} failed: {status}{}",
                     self.state.handle.label,
-                    header.opcode
+                    header.opcode,
+                    if last { "; what fails from now on is not logged" } else { "" }
                 );
             }
             if alone {

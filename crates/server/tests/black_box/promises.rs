@@ -25,6 +25,7 @@ pub(crate) const ALL: &[super::Test] = &[
         numbers_beyond_the_last_end_their_writer_only,
     ),
     ("a_refused_launch_is_reported_once", a_refused_launch_is_reported_once),
+    ("refused_launches_do_not_fill_the_log", refused_launches_do_not_fill_the_log),
     ("the_forty_ninth_context_is_refused", the_forty_ninth_context_is_refused),
     ("memory_limits_hold", memory_limits_hold),
     (
@@ -247,6 +248,19 @@ fn a_refused_launch_is_reported_once() {
     client.finish(0).unwrap();
     assert_eq!(client.memory.take_refusal(), 0);
     assert_eq!(server.snapshot().clients[0].kernels, 1);
+}
+
+fn refused_launches_do_not_fill_the_log() {
+    let mut server = Server::start();
+    let mut client = server.client();
+    let grant = client.grow(4096);
+    client.function(0, PTX, ADD_ONE, "add_one");
+    for _ in 0..200 {
+        client.launch(ADD_ONE, 0, 1, 4096, &parameters(grant.address, 1));
+    }
+    client.finish(0).unwrap();
+    let lines = super::server_log::text().matches("failed: ").count();
+    assert!((1..100).contains(&lines), "{lines} lines");
 }
 
 fn the_forty_ninth_context_is_refused() {
