@@ -54,6 +54,13 @@ int main(void) {
     LOAD(cuStreamWaitValue64);
     LOAD(cuStreamWriteValue64);
     LOAD(cuStreamBatchMemOp);
+    LOAD(cuGraphCreate);
+    LOAD(cuGraphAddKernelNode);
+    LOAD(cuGraphInstantiateWithFlags);
+    LOAD(cuGraphLaunch);
+    LOAD(cuGraphExecKernelNodeSetParams);
+    LOAD(cuGraphExecDestroy);
+    LOAD(cuGraphDestroy);
 
     CUdevice device;
     CUcontext context;
@@ -151,6 +158,40 @@ int main(void) {
     shared[5] = 0;
     CHECK(cuStreamSynchronize_(waits));
     REFUSED(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32_(waits, flags + 2, 0, CU_STREAM_WAIT_VALUE_EQ));
+
+    /* A launch of a graph that waits does what the graph was when it was launched, whatever becomes of the graph meanwhile. */
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec executable;
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    memset(&kernel, 0, sizeof kernel);
+    kernel.func = add;
+    kernel.gridDimX = kernel.gridDimY = kernel.gridDimZ = 1;
+    kernel.blockDimX = 256;
+    kernel.blockDimY = kernel.blockDimZ = 1;
+    kernel.kernelParams = parameters;
+    by = 1000;
+    CHECK(cuGraphCreate_(&graph, 0));
+    CHECK(cuGraphAddKernelNode_(&node, graph, NULL, 0, &kernel));
+    CHECK(cuGraphInstantiateWithFlags_(&executable, graph, 0));
+    shared[8] = 0;
+    CHECK(cuStreamWaitValue32_(waits, pinned + 32, 1, CU_STREAM_WAIT_VALUE_EQ));
+    CHECK(cuGraphLaunch_(executable, waits));
+    by = 10000;
+    CHECK(cuGraphExecKernelNodeSetParams_(executable, node, &kernel));
+    CHECK(cuGraphLaunch_(executable, waits));
+    CHECK(cuGraphExecDestroy_(executable));
+    CHECK(cuGraphDestroy_(graph));
+    REFUSED(CUDA_ERROR_NOT_READY, cuStreamQuery_(waits));
+    shared[8] = 1;
+    CHECK(cuStreamSynchronize_(waits));
+    CHECK(cuMemcpyDtoH_(host, words, sizeof host));
+    for (int i = 0; i < 256; ++i) {
+        if (host[i] != 11111) {
+            fprintf(stderr, "word %d is %u after the graphs, expected 11111\n", i, host[i]);
+            return 1;
+        }
+    }
 
     CHECK(cuCtxSynchronize_());
     CHECK(cuMemcpyDtoH_(host, words, sizeof host));

@@ -60,7 +60,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("arrays", 0),
     ("batch_copies", 0),
     ("textures", 9),
-    ("stream_values", 3),
+    ("stream_values", 5),
     ("multiprocessors", 8),
     ("green_contexts", 31),
     ("ipc", 2),

@@ -2,15 +2,14 @@
 
 use crate::callbacks::Callbacks;
 use crate::device_heap::DeviceHeap;
-use crate::events::LateEvent;
 use crate::host_heap::HostHeap;
+use crate::late::Late;
 use crate::numbers::Numbers;
 use crate::session::{Result, Session};
 use crate::slots::Mark;
 use crate::staging::{self, Piece, Staging};
 use link::shm::Reservation;
 use link::wire::command::REGION_PLAIN;
-use std::sync::Mutex;
 
 /// See the module's description. Lives, once opened, as long as the process.
 pub(crate) struct Backend {
@@ -19,7 +18,7 @@ pub(crate) struct Backend {
     pub(crate) host_heap: HostHeap,
     pub(crate) staging: Staging,
     pub(crate) events: Numbers,
-    pub(crate) late_events: Mutex<Vec<LateEvent>>,
+    pub(crate) late: Late,
     pub(crate) modules: Numbers,
     pub(crate) functions: Numbers,
     pub(crate) graphs: Numbers,

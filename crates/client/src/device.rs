@@ -8,6 +8,7 @@ use crate::context::{Context, Lifetime};
 use crate::device_heap::DeviceHeap;
 use crate::handles::Table;
 use crate::host_heap::HostHeap;
+use crate::late::Late;
 use crate::numbers::Numbers;
 use crate::pool::{Pool, Sharing};
 use crate::session::{Result, Session};
@@ -195,7 +196,7 @@ fn make_backend(
         host_heap: HostHeap::new(opened.host_window)?,
         staging: Staging::default(),
         events: Numbers::below(MAX_EVENTS),
-        late_events: Mutex::default(),
+        late: Late::default(),
         modules: Numbers::below(MAX_MODULES),
         functions: Numbers::below(MAX_FUNCTIONS),
         graphs: Numbers::below(MAX_GRAPHS),

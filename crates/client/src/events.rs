@@ -1,20 +1,18 @@
 //! Events: a record is a mark in a stream's work, and the completion word says when it is reached.
 
-use crate::backend::Backend;
 use crate::client::Client;
 use crate::context::Context;
 use crate::current;
 use crate::gates::Ordered;
 use crate::graph::{Graph, NodeKind};
+use crate::late::{self, Named};
 use crate::session::Result;
 use crate::sharing::{Handle, Thing};
 use crate::slots::Mark;
 use crate::stream::Target;
 use cuda_abi::graph::capture::{Point, Recorded, Wait};
 use cuda_abi::types::{CUevent, CUresult};
-use link::wire::command::{
-    EventCreate, EventDestroy, EventElapsed, EventElapsedReply, Opcode, StreamWaitEvent,
-};
+use link::wire::command::{EventCreate, EventElapsed, EventElapsedReply, Opcode, StreamWaitEvent};
 use link::wire::sharing::{EventNumber, OpenEvent, Token};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -68,30 +66,6 @@ enum Last {
     },
     /// In a capture.
     Captured(Point<Graph>),
-}
-
-/// An event that the program has destroyed, and that work names which has not been done.
-pub(crate) struct LateEvent {
-    context: u32,
-    number: u32,
-    marks: Vec<Mark>,
-}
-
-/// Destroys the late events that no work names any more.
-fn retire(backend: &Backend) -> Result {
-    let mut late = backend.late_events.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_done =
-        |event: &mut LateEvent| event.marks.iter().all(|&mark| backend.session.is_complete(mark));
-    let done: Vec<LateEvent> = late.extract_if(.., is_done).collect();
-    drop(late);
-    done.iter().try_for_each(|event| destroy_now(backend, event.context, event.number))
-}
-
-fn destroy_now(backend: &Backend, id: u32, number: u32) -> Result {
-    let body = EventDestroy { event: number, reserved: 0 };
-    backend.session.post(id, Opcode::EventDestroy, &body)?;
-    backend.events.give_back(number);
-    Ok(())
 }
 
 /// Makes an event in the current context.
@@ -164,15 +138,7 @@ pub(crate) fn end_context(client: &Client, context: &Context) {
 impl Event {
     fn destroy(&self) -> Result {
         let (backend, id) = self.context.backend()?;
-        retire(backend)?;
-        if backend.session.may_hold() {
-            // A record or a wait may be held, and names the event.
-            let marks = backend.session.outstanding(0)?;
-            let late = LateEvent { context: id, number: self.number, marks };
-            backend.late_events.lock().unwrap_or_else(PoisonError::into_inner).push(late);
-            return Ok(());
-        }
-        destroy_now(backend, id, self.number)
+        late::destroy(backend, id, Named::Event(self.number))
     }
 
     /// Whether other processes may record it and wait for it, so that only the executor knows its state.

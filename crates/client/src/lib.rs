@@ -34,6 +34,7 @@ mod handles;
 mod health;
 mod host_heap;
 mod image;
+mod late;
 mod launch;
 mod library;
 mod link_state;

@@ -178,7 +178,7 @@ pub(crate) unsafe fn cuGraphNodeSetEnabled(
 ) -> CUresult {
     run(|client| {
         client.graph_of(hNode)?;
-        client.executable(hGraphExec)?.set_enabled(hNode, isEnabled != 0)
+        client.executable(hGraphExec)?.set_enabled(client, hNode, isEnabled != 0)
     })
 }
 

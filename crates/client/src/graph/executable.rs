@@ -9,11 +9,12 @@ use crate::backend::Backend;
 use crate::client::Client;
 use crate::context::Context;
 use crate::current;
+use crate::late::{self, Named};
 use crate::session::Result;
 use cuda_abi::graph::shape::Shape;
 use cuda_abi::types::{CUgraphExec, CUgraphNode, CUresult};
 use link::wire::command::{Opcode, REGION_PINNED};
-use link::wire::graph::{DescriptionWriter, GraphCreate, GraphDestroy, GraphEnable};
+use link::wire::graph::{DescriptionWriter, GraphCreate, GraphEnable};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
@@ -212,6 +213,28 @@ impl State {
         Ok(())
     }
 
+    /// Changes all steps and makes other graphs of the executor's in place of those that it has: launches that are held go on with the old
+    /// ones. On failure it goes on doing what it did.
+    pub(super) fn make_again(
+        &mut self,
+        client: &Client,
+        executable: &Executable,
+        steps: Vec<Step>,
+    ) -> Result {
+        let Executable { backend, id, flags, .. } = *executable;
+        let before = std::mem::replace(&mut self.steps, steps);
+        self.clear(backend, id)?;
+        let made = self.make(client, backend, id, flags);
+        if made.is_err() {
+            self.steps = before;
+            self.clear(backend, id)?;
+            if self.make(client, backend, id, flags).is_err() {
+                self.clear(backend, id)?;
+            }
+        }
+        made
+    }
+
     fn make_segment(
         &self,
         backend: &Backend,
@@ -295,8 +318,7 @@ impl State {
         self.pageable.clear();
         self.plan = Plan::default();
         for graph in self.numbers.drain(..).flatten() {
-            backend.session.post(id, Opcode::GraphDestroy, &GraphDestroy { graph, reserved: 0 })?;
-            backend.graphs.give_back(graph);
+            late::destroy(backend, id, Named::Graph(graph))?;
         }
         for (_, bounce) in self.bounces.drain() {
             free_bounce(backend, id, bounce)?;
@@ -333,11 +355,9 @@ impl Executable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the executor has taken all earlier launches, before something changes that they use.
+    /// Waits until all of the last launch has been posted, before something changes that it uses.
     pub(super) fn settle(&self) -> Result {
-        let session = &self.backend.session;
-        self.chain.wait(session)?;
-        if session.may_hold() { session.wait_all(self.id) } else { Ok(()) }
+        self.chain.wait(&self.backend.session)
     }
 
     /// Whether a step is done in launches.
@@ -347,7 +367,12 @@ impl Executable {
     }
 
     /// Includes a step in later launches, or leaves it out: kernels, copies and fills only.
-    pub(crate) fn set_enabled(&self, node: CUgraphNode, is_enabled: bool) -> Result {
+    pub(crate) fn set_enabled(
+        &self,
+        client: &Client,
+        node: CUgraphNode,
+        is_enabled: bool,
+    ) -> Result {
         self.settle()?;
         let mut state = self.lock();
         let place = state.place(node.0)?;
@@ -362,6 +387,11 @@ impl Executable {
         }
         if !state.is_made() {
             return Err(NOT_MADE);
+        }
+        if self.backend.session.may_hold() {
+            let mut steps = state.steps.clone();
+            steps[place].is_enabled = is_enabled;
+            return state.make_again(client, self, steps);
         }
         state.steps[place].is_enabled = is_enabled;
         state.run = None;

@@ -115,23 +115,13 @@ impl State {
         }
         self.run = None;
         let is_same = |(place, pageable, _): &(usize, _, _)| self.pageable[*place] == *pageable;
-        if !self.is_made() || !checked.iter().all(is_same) {
-            // Other steps take place in this process now: everything is planned and made anew.
-            let before = self.steps.clone();
+        if !self.is_made() || backend.session.may_hold() || !checked.iter().all(is_same) {
+            // Other steps take place in this process now, or held launches need what is there: everything is planned and made anew.
+            let mut steps = self.steps.clone();
             for (place, _, kind) in checked {
-                self.steps[place].kind = kind;
+                steps[place].kind = kind;
             }
-            self.clear(backend, id)?;
-            let made = self.make(client, backend, id, executable.flags);
-            if made.is_err() {
-                // It goes on doing what it did.
-                self.steps = before;
-                self.clear(backend, id)?;
-                if self.make(client, backend, id, executable.flags).is_err() {
-                    self.clear(backend, id)?;
-                }
-            }
-            return made;
+            return self.make_again(client, executable, steps);
         }
         for (place, pageable, kind) in checked {
             self.steps[place].kind = kind;
