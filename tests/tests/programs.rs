@@ -1,6 +1,6 @@
 //! Every CUDA program, natively on the software GPU and under OpenMPS: right, and the same output.
 //!
-//! The tests are made from the sources in `programs`, each linked in four ways, the kernel suite of `programs/kernels` in
+//! The tests are made from the sources in `programs`, each linked in up to five ways, the kernel suite of `programs/kernels` in
 //! one: `cargo test --test programs scan` runs those of one program. What OpenMPS ran is proved by its server: the very
 //! process was attached, and its kernels were counted there.
 
@@ -14,8 +14,17 @@ use openmps_tests::recording::{self, Recording};
 use openmps_tests::{Daemon, Installation, Runtime, Sandbox};
 
 /// How CUDA C++ programs are linked with the runtime library; see `xtask/src/programs.rs`.
-const LINKAGES: [&str; 4] =
-    ["cudart-13.0-static", "cudart-13.0-shared", "cudart-12.9-static", "cudart-12.9-shared"];
+const LINKAGES: [&str; 5] = [
+    "cudart-13.0-static",
+    "cudart-13.0-shared",
+    "cudart-12.9-static",
+    "cudart-12.9-shared",
+    CUDA_11,
+];
+const CUDA_11: &str = "cudart-11.8-shared";
+
+/// Programs whose functions had other parameters in CUDA 11: see `xtask/src/programs.rs`.
+const NOT_FOR_CUDA_11: [&str; 2] = ["graphs", "stream_capture"];
 
 /// The kernel suite, whose programs say themselves how often they launched.
 const SUITE: &str = "kernels";
@@ -66,6 +75,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("ipc", 2),
     ("nvrtc", 1),
     ("cudarc", 2),
+    ("several_runtimes", 60),
 ];
 
 /// A compiled program.
@@ -100,7 +110,10 @@ const MODES: [Mode; 3] =
 fn programs(installation: &Installation) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     for name in sources(installation, "cuda", "cu")? {
-        programs.extend(LINKAGES.map(|kind| Program { kind, name: name.clone() }));
+        let kinds = LINKAGES
+            .into_iter()
+            .filter(|kind| *kind != CUDA_11 || !NOT_FOR_CUDA_11.contains(&name.as_str()));
+        programs.extend(kinds.map(|kind| Program { kind, name: name.clone() }));
     }
     for name in sources(installation, SUITE, "cu")? {
         programs.push(Program { kind: SUITE, name });
@@ -108,6 +121,8 @@ fn programs(installation: &Installation) -> Result<Vec<Program>> {
     for name in sources(installation, "driver_api", "c")? {
         programs.push(Program { kind: "driver-api", name });
     }
+    programs.push(Program { kind: "nvrtc-12.9", name: "nvrtc".to_owned() });
+    programs.push(Program { kind: "runtimes", name: "several_runtimes".to_owned() });
     programs.push(Program { kind: "rust", name: "cudarc".to_owned() });
     Ok(programs)
 }

@@ -1,7 +1,7 @@
 //! The CUDA programs that the tests run, compiled into `target/programs/KIND/NAME`.
 //!
-//! Every file of `programs/cuda` is compiled once and linked four ways, with the static and the shared runtime library of
-//! CUDA 13.0 and 12.9; every file of `programs/kernels` is linked once; `programs/driver_api` and `programs/process` hold C programs,
+//! Every file of `programs/cuda` is compiled once and linked five ways, with the static and the shared runtime library of
+//! CUDA 13.0 and 12.9 and the shared one of 11.8; `programs/runtimes` is one program with three of them; every file of `programs/kernels` is linked once; `programs/driver_api` and `programs/process` hold C programs,
 //! `programs/cudarc` a Rust one. A line `// nvcc-flags: ...` in a source adds compiler flags,
 //! a line `// nvcc-arch: compute_90` names another virtual architecture than the oldest. Nothing is compiled again unless
 //! its inputs changed.
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use crate::command;
 use crate::dist::Dist;
 use crate::paths::Paths;
-use crate::toolchain::{self, Cudart, Toolchain};
+use crate::toolchain::{self, Cudart, Nvrtc, Toolchain};
 
 const NVCC_FLAGS: &[&str] = &["-std=c++17", "-O2", "-c"];
 
@@ -52,12 +52,16 @@ struct Linkage {
     library: &'static str,
 }
 
-const LINKAGES: [Linkage; 4] = [
+const LINKAGES: [Linkage; 5] = [
     Linkage { kind: "cudart-13.0-static", cudart: Cudart::V13_0, library: "libcudart_static.a" },
     Linkage { kind: "cudart-13.0-shared", cudart: Cudart::V13_0, library: "libcudart.so.13" },
     Linkage { kind: "cudart-12.9-static", cudart: Cudart::V12_9, library: "libcudart_static.a" },
     Linkage { kind: "cudart-12.9-shared", cudart: Cudart::V12_9, library: "libcudart.so.12" },
+    Linkage { kind: "cudart-11.8-shared", cudart: Cudart::V11_8, library: "libcudart.so.11.0" },
 ];
+
+/// Programs with functions that had other parameters before CUDA 12, so that what is compiled with a header of CUDA 13 does not run with 11.8.
+const NOT_FOR_CUDA_11: [&str; 2] = ["graphs", "stream_capture"];
 
 /// Compiles everything that is not up to date; installs the compiler first if it must.
 ///
@@ -68,6 +72,7 @@ pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
     let out = paths.target.join("programs");
     let builder = Builder { paths, toolchain: &toolchain, out: &out };
 
+    builder.cudart_11()?;
     let mut sources = Vec::new();
     for group in [&PROGRAMS, &SUITE] {
         let files = files_in(&paths.root.join(group.directory), "cu")?;
@@ -79,9 +84,12 @@ pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
     in_parallel(sources, |(group, source)| builder.cuda(group, &source))?;
     for (directory, kind) in [("driver_api", "driver-api"), ("process", "process")] {
         for source in files_in(&paths.root.join("programs").join(directory), "c")? {
-            builder.driver_api(&source, kind, dist)?;
+            builder.driver_api(&source, kind, Nvrtc::V13_0, dist)?;
         }
     }
+    let nvrtc = paths.root.join("programs/driver_api/nvrtc.c");
+    builder.driver_api(&nvrtc, "nvrtc-12.9", Nvrtc::V12_9, dist)?;
+    builder.several_runtimes()?;
     builder.cudarc()?;
     Ok(out)
 }
@@ -96,11 +104,13 @@ impl Builder<'_> {
     fn cuda(&self, group: &Group, source: &Path) -> Result<()> {
         let name = stem(source)?;
         let text = read(source)?;
+        let kinds: Vec<&str> = group.linkages.iter().map(|linkage| linkage.kind).collect();
         let mut inputs = format!(
-            "{}\n{} {}\n{text}",
+            "{}\n{} {}\n{}\n{text}",
             self.toolchain.nvcc().display(),
             NVCC_FLAGS.join(" "),
-            group.flags.join(" ")
+            group.flags.join(" "),
+            kinds.join(" ")
         );
         for directory in ["programs/cuda", "programs/kernels"] {
             for header in files_in(&self.paths.root.join(directory), "h")? {
@@ -127,23 +137,98 @@ impl Builder<'_> {
                 .arg(&object),
         )?;
         for linkage in group.linkages {
+            if linkage.cudart == Cudart::V11_8 && NOT_FOR_CUDA_11.contains(&name.as_str()) {
+                continue;
+            }
             let program = self.out.join(linkage.kind).join(&name);
             create_parent(&program)?;
-            let libraries = self.toolchain.cudart_directory(linkage.cudart);
-            command::run_quietly(
-                Command::new("g++")
-                    .arg(&object)
-                    .arg("-o")
-                    .arg(&program)
-                    .arg(libraries.join(linkage.library))
-                    .arg(format!("-Wl,-rpath,{}", libraries.display()))
-                    .args(["-ldl", "-lpthread", "-lrt"]),
-            )?;
+            self.link(&object, &program, linkage, &[])?;
         }
         write_stamp(&stamp, &inputs)
     }
 
-    fn driver_api(&self, source: &Path, kind: &str, dist: &Dist) -> Result<()> {
+    /// Links an object with a CUDA runtime library.
+    fn link(&self, object: &Path, to: &Path, linkage: &Linkage, flags: &[&str]) -> Result<()> {
+        let libraries = self.toolchain.cudart_directory(linkage.cudart);
+        let mut linker = Command::new("g++");
+        linker.args(flags).arg(object).arg("-o").arg(to);
+        if linkage.cudart == Cudart::V11_8 {
+            linker.arg(self.cudart_11_object());
+        }
+        command::run_quietly(
+            linker
+                .arg(libraries.join(linkage.library))
+                .arg(format!("-Wl,-rpath,{}", libraries.display()))
+                .args(["-ldl", "-lpthread", "-lrt"]),
+        )?;
+        Ok(())
+    }
+
+    fn cudart_11_object(&self) -> PathBuf {
+        self.out.join("objects/cudart_11.c.o")
+    }
+
+    /// What the compiler of CUDA 13 needs and the runtime library of 11.8 does not have.
+    fn cudart_11(&self) -> Result<()> {
+        let source = self.paths.root.join("programs/runtimes/cudart_11.c");
+        let object = self.cudart_11_object();
+        let (stamp, inputs) = (self.out.join("stamps/cudart_11.c"), read(&source)?);
+        if fs::read_to_string(&stamp).is_ok_and(|built| built == inputs) {
+            return Ok(());
+        }
+        create_parent(&object)?;
+        command::run_quietly(
+            Command::new("gcc")
+                .args(["-std=gnu11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c"])
+                .arg(&source)
+                .arg("-o")
+                .arg(&object),
+        )?;
+        write_stamp(&stamp, &inputs)
+    }
+
+    /// A program of three parts, each with a runtime library of its own.
+    fn several_runtimes(&self) -> Result<()> {
+        let directory = self.paths.root.join("programs/runtimes");
+        let (part, main) = (directory.join("part.cu"), directory.join("several_runtimes.c"));
+        let nvcc = self.toolchain.nvcc();
+        let inputs = format!("{}\n{}\n{}", nvcc.display(), read(&part)?, read(&main)?);
+        let stamp = self.out.join("stamps/several_runtimes");
+        if fs::read_to_string(&stamp).is_ok_and(|built| built == inputs) {
+            return Ok(());
+        }
+        let object = self.out.join("objects/part.o");
+        create_parent(&object)?;
+        command::run_quietly(
+            Command::new(nvcc)
+                .args(NVCC_FLAGS)
+                .args(["-Xcompiler", "-fPIC"])
+                .arg(format!("-gencode=arch={OLDEST_ARCHITECTURE},code={OLDEST_ARCHITECTURE}"))
+                .arg(&part)
+                .arg("-o")
+                .arg(&object),
+        )?;
+        let out = self.out.join("runtimes");
+        let program = out.join("several_runtimes");
+        create_parent(&program)?;
+        let kinds = ["cudart-11.8-shared", "cudart-12.9-static", "cudart-13.0-shared"];
+        for linkage in LINKAGES.iter().filter(|linkage| kinds.contains(&linkage.kind)) {
+            let library = out.join(format!("part-{}.so", linkage.kind));
+            // A library in it stays its own.
+            self.link(&object, &library, linkage, &["-shared", "-Wl,--exclude-libs,ALL"])?;
+        }
+        command::run_quietly(
+            Command::new("gcc")
+                .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"])
+                .arg(&main)
+                .arg("-o")
+                .arg(&program)
+                .arg("-ldl"),
+        )?;
+        write_stamp(&stamp, &inputs)
+    }
+
+    fn driver_api(&self, source: &Path, kind: &str, nvrtc: Nvrtc, dist: &Dist) -> Result<()> {
         let name = stem(source)?;
         let text = read(source)?;
         let mut inputs = format!("{}\n{text}", self.toolchain.include().display());
@@ -166,11 +251,11 @@ impl Builder<'_> {
             .arg("-ldl");
         if text.contains("#include <nvrtc.h>") {
             // Linked as ordinary programs are: by name against the libraries that it finds at run time.
-            let nvrtc = self.toolchain.nvrtc_directory();
+            let directory = self.toolchain.nvrtc_directory(nvrtc);
             compiler
-                .arg(nvrtc.join("libnvrtc.so.13"))
+                .arg(directory.join(nvrtc.library()))
                 // An rpath of the old kind also serves the libraries that NVRTC opens itself.
-                .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", nvrtc.display()))
+                .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", directory.display()))
                 .arg("-L")
                 .arg(dist.client_directory())
                 .arg("-lcuda");

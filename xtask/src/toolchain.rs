@@ -1,5 +1,5 @@
-//! `cargo xtask toolchain`: a CUDA compiler and two generations of the CUDA runtime library, without root
-//! and without NVIDIA's installer: pinned wheels from PyPI (`cuda-requirements.txt`).
+//! `cargo xtask toolchain`: a CUDA compiler, three generations of the CUDA runtime library and two of the run-time compiler, without root
+//! and without NVIDIA's installer: pinned wheels from PyPI (`cuda-requirements.txt` and its neighbours).
 //!
 //! They are tools of the tests only; nothing of them is linked into the product. A checkout can share the
 //! tool chain of another one by `OPENMPS_CUDA_TOOLCHAIN=DIR`, the directory that this module made there.
@@ -14,8 +14,36 @@ use anyhow::{Context, Result, bail};
 use crate::command;
 use crate::paths::Paths;
 
-/// The pinned wheels; the copy in the stamp file says what is installed.
-const REQUIREMENTS: &str = include_str!("../cuda-requirements.txt");
+/// Wheels in a directory of their own, as those of several generations have files of the same names.
+struct Wheels {
+    directory: &'static str,
+    /// The file that says what is installed: a copy of the requirements.
+    stamp: &'static str,
+    requirements: &'static str,
+    /// For people.
+    what: &'static str,
+}
+
+const WHEELS: [Wheels; 3] = [
+    Wheels {
+        directory: "packages",
+        stamp: "installed.txt",
+        requirements: include_str!("../cuda-requirements.txt"),
+        what: "the CUDA compiler (about 200 MB of wheels)",
+    },
+    Wheels {
+        directory: "cuda-11",
+        stamp: "installed-cuda-11.txt",
+        requirements: include_str!("../cuda-11-requirements.txt"),
+        what: "the CUDA runtime library 11.8 (1 MB)",
+    },
+    Wheels {
+        directory: "nvrtc-12",
+        stamp: "installed-nvrtc-12.txt",
+        requirements: include_str!("../nvrtc-12-requirements.txt"),
+        what: "the run-time compiler 12.9 (90 MB)",
+    },
+];
 
 /// Where the compiler and the libraries lie.
 pub(crate) struct Toolchain {
@@ -25,10 +53,31 @@ pub(crate) struct Toolchain {
 /// A CUDA runtime library that programs are linked with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cudart {
+    /// CUDA 11.8.
+    V11_8,
     /// CUDA 12.9.
     V12_9,
     /// CUDA 13.0.
     V13_0,
+}
+
+/// A library that compiles CUDA C++ at run time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Nvrtc {
+    /// CUDA 12.9.
+    V12_9,
+    /// CUDA 13.0.
+    V13_0,
+}
+
+impl Nvrtc {
+    /// Its file's name.
+    pub(crate) fn library(self) -> &'static str {
+        match self {
+            Self::V12_9 => "libnvrtc.so.12",
+            Self::V13_0 => "libnvrtc.so.13",
+        }
+    }
 }
 
 impl Toolchain {
@@ -46,14 +95,18 @@ impl Toolchain {
         self.cuda13().join("include")
     }
 
-    /// Directory of `libnvrtc.so.13`.
-    pub(crate) fn nvrtc_directory(&self) -> PathBuf {
-        self.cuda13().join("lib")
+    /// Directory of [`Nvrtc::library`].
+    pub(crate) fn nvrtc_directory(&self, version: Nvrtc) -> PathBuf {
+        match version {
+            Nvrtc::V12_9 => self.root.join("nvrtc-12/nvidia/cuda_nvrtc/lib"),
+            Nvrtc::V13_0 => self.cuda13().join("lib"),
+        }
     }
 
-    /// Directory of `libcudart_static.a` and of the shared library.
+    /// Directory of `libcudart_static.a` (from 12.9 on) and of the shared library.
     pub(crate) fn cudart_directory(&self, version: Cudart) -> PathBuf {
         match version {
+            Cudart::V11_8 => self.root.join("cuda-11/nvidia/cuda_runtime/lib"),
             Cudart::V12_9 => self.root.join("packages/nvidia/cuda_runtime/lib"),
             Cudart::V13_0 => self.cuda13().join("lib"),
         }
@@ -76,25 +129,27 @@ pub(crate) fn ensure(paths: &Paths) -> Result<Toolchain> {
         .with_context(|| format!("cannot create {}", lock_path.display()))?;
     lock.lock().with_context(|| format!("cannot lock {}", lock_path.display()))?;
 
-    let stamp = root.join("installed.txt");
-    let toolchain = Toolchain { root };
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == REQUIREMENTS) {
-        return Ok(toolchain);
+    for wheels in &WHEELS {
+        let stamp = root.join(wheels.stamp);
+        if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wheels.requirements) {
+            continue;
+        }
+        install(&root, wheels)?;
+        fs::write(&stamp, wheels.requirements)
+            .with_context(|| format!("cannot write {}", stamp.display()))?;
     }
-    install(&toolchain.root)?;
-    fs::write(&stamp, REQUIREMENTS).with_context(|| format!("cannot write {}", stamp.display()))?;
-    Ok(toolchain)
+    Ok(Toolchain { root })
 }
 
-fn install(root: &Path) -> Result<()> {
-    println!("installing the CUDA compiler (about 200 MB of wheels) into {}", root.display());
-    let packages = root.join("packages");
+fn install(root: &Path, wheels: &Wheels) -> Result<()> {
+    println!("installing {} into {}", wheels.what, root.display());
+    let packages = root.join(wheels.directory);
     if packages.exists() {
         fs::remove_dir_all(&packages)
             .with_context(|| format!("cannot remove {}", packages.display()))?;
     }
     let requirements = root.join("requirements.txt");
-    fs::write(&requirements, REQUIREMENTS)
+    fs::write(&requirements, wheels.requirements)
         .with_context(|| format!("cannot write {}", requirements.display()))?;
     let python = ensure_pip(root)?;
     command::run_quietly(
