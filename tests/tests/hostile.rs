@@ -36,6 +36,7 @@ impl RawClient {
         match socket.receive::<HelloReply>(PATIENCE)?.message {
             HelloReply::Welcome(_) => {}
             HelloReply::Refused(refusal) => bail!("not attached: {}", refusal.message),
+            HelloReply::Native => bail!("not attached, but sent away"),
         }
         let wanted = ClientRequest::OpenContext { device: 0, active_thread_percentage: None };
         socket.send(&wanted, &[], PATIENCE)?;

@@ -5,7 +5,7 @@
 
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
-use link::wire::attach::{ClientHello, Hello, HelloReply, RequestedLimits, Welcome};
+use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal, RequestedLimits, Welcome};
 use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -74,14 +74,7 @@ pub(crate) struct Attachment {
 
 /// Connects to the daemon and waits for the server's welcome.
 pub(crate) fn connect() -> Result<Attachment, AttachError> {
-    let path = socket_path();
-    let connection = match Connection::connect(&path, CONNECT_TIMEOUT) {
-        Ok(connection) => connection,
-        Err(SocketError::Connect { source, .. }) if means_nobody(source) => {
-            return Err(AttachError::NoDaemon(path));
-        }
-        Err(source) => return Err(AttachError::Connection { path, source }),
-    };
+    let (path, connection) = reach_daemon()?.ok_or_else(|| AttachError::NoDaemon(socket_path()))?;
     let failed = |source| AttachError::Connection { path: path.clone(), source };
     connection.send(&Hello::Client(hello()), &[], SEND_TIMEOUT).map_err(failed)?;
     let started = Instant::now();
@@ -95,6 +88,48 @@ pub(crate) fn connect() -> Result<Attachment, AttachError> {
         HelloReply::Refused(refusal) => {
             Err(AttachError::Refused { code: refusal.code, message: refusal.message })
         }
+        HelloReply::Native => {
+            let message = "the daemon sent what answers another question".to_owned();
+            Err(AttachError::Refused { code: CUresult::ERROR_MPS_RPC_FAILURE.0, message })
+        }
+    }
+}
+
+/// Waits until the devices are free for a process under a debugger: until no client and no server is left, or there is no daemon.
+pub(crate) fn await_release(debugger: &str) -> Result<(), AttachError> {
+    let Some((path, connection)) = reach_daemon()? else { return Ok(()) };
+    let hello = Hello::Debugged { protocol: PROTOCOL_VERSION, debugger: debugger.to_owned() };
+    let failed = |source| AttachError::Connection { path: path.clone(), source };
+    connection.send(&hello, &[], SEND_TIMEOUT).map_err(failed)?;
+    crate::warn!(
+        "waiting until all clients of {} have left, to run under {debugger}",
+        path.display()
+    );
+    loop {
+        match connection.receive::<HelloReply>(WELCOME_TIMEOUT) {
+            // Other clients may run for days; whoever gives up ends this process.
+            Err(SocketError::TimedOut(_)) => crate::warn!("still waiting for clients to leave"),
+            // A daemon that ends lets everybody go.
+            Err(SocketError::Closed) => return Ok(()),
+            Err(source) => return Err(failed(source)),
+            Ok(reply) => match reply.message {
+                HelloReply::Refused(refusal) => {
+                    let Refusal { code, message } = refusal;
+                    return Err(AttachError::Refused { code, message });
+                }
+                HelloReply::Native | HelloReply::Welcome(_) => return Ok(()),
+            },
+        }
+    }
+}
+
+/// The connection to the daemon and where it is; nothing if there is none.
+fn reach_daemon() -> Result<Option<(PathBuf, Connection)>, AttachError> {
+    let path = socket_path();
+    match Connection::connect(&path, CONNECT_TIMEOUT) {
+        Ok(connection) => Ok(Some((path, connection))),
+        Err(SocketError::Connect { source, .. }) if means_nobody(source) => Ok(None),
+        Err(source) => Err(AttachError::Connection { path, source }),
     }
 }
 

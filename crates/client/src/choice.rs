@@ -1,13 +1,14 @@
 //! The one choice of a process: attached to a server, or native.
 //!
-//! Made by `cuInit` or `cuDriverGetVersion`, whichever comes first (and by `cuGetExportTable` for a table that it knows, whose address must not
+//! Made by `cuInit` or `cuDriverGetVersion`, whichever comes first (and by `cuGetExportTable`, as a table's address must not
 //! change later). A daemon's socket that takes our connection means attached; what the daemon then refuses is the result of
-//! `cuInit`, never a reason to go native. No socket, or nobody behind it, means native: the jump table is filled with the native driver's functions.
+//! `cuInit`, never a reason to go native. A process that a debugger or another tool of CUDA's has in its hands is native, too ([`crate::tools`]). No socket, or nobody behind it, means native: the jump table is filled with the native driver's functions.
 
 use crate::attach::{self, AttachError, Attachment};
 use crate::client::{self, Client};
 use crate::exports;
 use crate::native;
+use crate::tools::{self, Tool};
 use crate::{error, info};
 use cuda_abi::table::DriverTable;
 use cuda_abi::types::CUresult;
@@ -88,6 +89,21 @@ pub(crate) fn forget() {
 }
 
 fn make() -> Choice {
+    match tools::present() {
+        Some(Tool::Injection(library)) => {
+            info!("running natively for the sake of {}", library.display());
+            return native_driver();
+        }
+        Some(Tool::Debugger(name)) => {
+            if let Err(error) = attach::await_release(&name) {
+                error!("{error}");
+                return Choice::None(error.code());
+            }
+            info!("running natively under {name}");
+            return native_driver();
+        }
+        None => {}
+    }
     match attach::connect() {
         Ok(attachment) => attached(attachment),
         Err(AttachError::NoDaemon(_)) => native_driver(),

@@ -57,6 +57,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod tools;
 mod virtual_memory;
 mod visible;
 

@@ -112,6 +112,7 @@ fn attach(socket: &Path) {
     match daemon.receive::<HelloReply>(LONG).unwrap().message {
         HelloReply::Welcome(_) => println!("attached"),
         HelloReply::Refused(refusal) => println!("refused {}", refusal.code),
+        HelloReply::Native => println!("native"),
     }
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);

@@ -140,12 +140,9 @@ pub(crate) unsafe fn cuGetExportTable(
     if ppExportTable.is_null() || pExportTableId.is_null() {
         return CUresult::ERROR_INVALID_VALUE;
     }
-    // SAFETY: not null; the caller vouches for a UUID there.
-    let id = unsafe { pExportTableId.read() }.bytes.map(|byte| byte.cast_unsigned());
-    // A table's address must never change, so the first request for one that we know makes the choice.
-    if TABLES.find(&id).is_some()
-        && let Choice::Native(table) = choice::choose()
-    {
+    // A table's address must never change, so the first request for one makes the choice. The native driver has more tables than we: tools ask for
+    // theirs before anything else.
+    if let Choice::Native(table) = choice::choose() {
         // SAFETY: the native driver's own function, with the caller's pointers.
         return unsafe { table.cuGetExportTable(ppExportTable, pExportTableId) };
     }

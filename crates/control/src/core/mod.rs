@@ -83,6 +83,15 @@ pub enum Event {
         /// What it said.
         hello: ClientHello,
     },
+    /// A CUDA program under a debugger asks when it may run natively.
+    DebuggedArrived {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Who it is.
+        peer: Peer,
+        /// The debugger, as the program names it.
+        debugger: String,
+    },
     /// A front end sent a line.
     UiLine {
         /// Its connection.
@@ -189,6 +198,11 @@ pub enum Effect {
         /// For its log.
         message: String,
     },
+    /// Tell a client to run natively, and close.
+    Release {
+        /// The client.
+        connection: ConnectionId,
+    },
     /// Answer a front end.
     Reply {
         /// Which.
@@ -278,6 +292,13 @@ struct Pending {
     hello: ClientHello,
 }
 
+/// A program under a debugger that waits for the devices to be free.
+#[derive(Debug)]
+struct Debugged {
+    connection: ConnectionId,
+    peer: Peer,
+}
+
 /// The daemon is on its way out.
 #[derive(Debug)]
 struct Quitting {
@@ -293,6 +314,7 @@ pub struct Core {
     defaults: Limits,
     servers: Vec<Server>,
     pending: VecDeque<Pending>,
+    debugged: Vec<Debugged>,
     /// Users that a server was asked for by hand while another's was active.
     wanted: VecDeque<u32>,
     /// Users whose server's process is being started.
@@ -313,6 +335,7 @@ impl Core {
             defaults,
             servers: Vec::new(),
             pending: VecDeque::new(),
+            debugged: Vec::new(),
             wanted: VecDeque::new(),
             spawning: Vec::new(),
             asks: Vec::new(),
@@ -339,6 +362,9 @@ impl Core {
         match event {
             Event::ClientArrived { connection, peer, hello } => {
                 self.client_arrived(Pending { connection, peer, hello });
+            }
+            Event::DebuggedArrived { connection, peer, debugger } => {
+                self.debugged_arrived(connection, peer, &debugger);
             }
             Event::UiLine { connection, peer, line } => self.ui_line(now, connection, peer, &line),
             Event::UiState { connection } => self.ui_state(now, connection),

@@ -4,7 +4,7 @@ use link::wire::daemon::{Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDae
 
 use super::command::{Pid, ShutdownKind};
 use super::{
-    ConnectionId, Core, Effect, KILL_GRACE, MAX_PENDING_CLIENTS, Message, Now, Pending,
+    ConnectionId, Core, Debugged, Effect, KILL_GRACE, MAX_PENDING_CLIENTS, Message, Now, Pending,
     Provisioning, Quitting, SERVER_START_LIMIT, Server, ServerExit, Stopping,
 };
 
@@ -12,6 +12,8 @@ use super::{
 const CONNECTION_FAILED: u32 = 805;
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const SERVER_NOT_READY: u32 = 807;
+/// Of what a client says of its debugger, so much goes to the log.
+const LONGEST_DEBUGGER_NAME: usize = 64;
 /// What a stop by signal gives clients to finish; service managers kill after a time of their own.
 const SIGNAL_QUIT_LIMIT: Now = Now::from_secs(10);
 
@@ -66,14 +68,64 @@ impl Core {
 
     pub(super) fn connection_closed(&mut self, connection: ConnectionId) {
         self.pending.retain(|client| client.connection != connection);
+        self.debugged.retain(|client| client.connection != connection);
         self.asks.retain(|ask| ask.connection != connection);
         if let Some(quitting) = &mut self.quitting {
             quitting.waiting.retain(|waiting| *waiting != connection);
         }
     }
 
+    /// A program under a CUDA debugger runs without a server: it waits until there is none (MPS guide, 2.3.6.1).
+    pub(super) fn debugged_arrived(
+        &mut self,
+        connection: ConnectionId,
+        peer: Peer,
+        debugger: &str,
+    ) {
+        let Peer { pid, uid, .. } = peer;
+        if self.pending.len() + self.debugged.len() >= MAX_PENDING_CLIENTS {
+            self.refuse(connection, SERVER_NOT_READY, "too many clients wait for a server".into());
+            return;
+        }
+        // The name is the client's own word.
+        let debugger: String =
+            debugger.chars().filter(|c| !c.is_control()).take(LONGEST_DEBUGGER_NAME).collect();
+        self.log(format!(
+            "NEW CLIENT {pid} from user {uid}: it runs under {debugger}, without a server, once all clients have left"
+        ));
+        self.debugged.push(Debugged { connection, peer });
+    }
+
+    /// Lets programs under debuggers go when no server has the devices.
+    fn release_debugged(&mut self) {
+        if !self.servers.is_empty() || !self.spawning.is_empty() {
+            return;
+        }
+        for Debugged { connection, peer } in std::mem::take(&mut self.debugged) {
+            self.log(format!("Client {} under a debugger goes on without a server", peer.pid));
+            self.effects.push(Effect::Release { connection });
+        }
+    }
+
+    /// Asks the servers to leave that programs under debuggers wait for; one that starts serves those first for whom it starts.
+    fn make_room_for_debugged(&mut self) {
+        if self.debugged.is_empty() {
+            return;
+        }
+        let in_the_way: Vec<Pid> = self
+            .servers
+            .iter()
+            .filter(|server| server.stopping == Stopping::No && server.takes_clients())
+            .map(|server| server.pid)
+            .collect();
+        for pid in in_the_way {
+            self.stop_when_idle(pid);
+        }
+    }
+
     /// Brings servers in line with who waits: runs after every event.
     pub(super) fn settle(&mut self) {
+        self.release_debugged();
         let mut still_waiting = std::collections::VecDeque::new();
         let mut waiting_users = Vec::new();
         for client in std::mem::take(&mut self.pending) {
@@ -100,6 +152,7 @@ impl Core {
                 }
             }
         }
+        self.make_room_for_debugged();
         self.finish_quit();
     }
 

@@ -61,6 +61,23 @@ impl World {
         self.event(Event::ClientArrived { connection: ConnectionId(connection), peer, hello });
     }
 
+    fn debugged(&mut self, connection: u64) {
+        let peer = Peer { pid: 100 + connection as Pid, uid: ALICE, gid: ALICE };
+        let (connection, debugger) = (ConnectionId(connection), "cuda-gdb\n".to_owned());
+        self.event(Event::DebuggedArrived { connection, peer, debugger });
+    }
+
+    /// Connections that may run natively since the last call.
+    fn released(&mut self) -> Vec<u64> {
+        let released = |effect: &Effect| match effect {
+            Effect::Release { connection } => Some(connection.0),
+            _ => None,
+        };
+        let found = self.effects.iter().filter_map(released).collect();
+        self.effects.retain(|effect| released(effect).is_none());
+        found
+    }
+
     fn ready(&mut self, server: Pid) {
         self.event(Event::ServerSaid { server, message: ToDaemon::Ready });
     }
@@ -508,4 +525,47 @@ fn limits_by_uuid_hold_clients_until_the_devices_are_known() {
         [Effect::Send { message: Message::SetDefaults(limits), .. }, Effect::Forward { .. }]
             if limits.pinned_device_mem_limits_bytes == [(0, 2 << 30)]
     ));
+}
+
+#[test]
+fn without_a_server_a_debugged_program_goes_on_at_once() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.debugged(1);
+    assert_eq!(world.released(), [1]);
+    assert!(world.log.iter().any(|line| line.contains("under cuda-gdb,")), "{:?}", world.log);
+}
+
+#[test]
+fn a_debugged_program_waits_until_the_server_has_left_and_newcomers_get_another() {
+    for provisioning in
+        [Provisioning::OneUserAtATime, Provisioning::Multiuser, Provisioning::Concurrent]
+    {
+        let mut world = World::new(provisioning, ROOT);
+        world.client(1, ALICE);
+        // The server starts for a client that came first.
+        world.debugged(2);
+        assert_eq!(world.told_to_stop(975), None);
+        world.ready(975);
+        assert_eq!(world.told_to_stop(975), Some(ShutdownMode::WhenIdle));
+        assert_eq!(world.forwarded(), [(1, 975)]);
+        world.client(3, ALICE);
+        assert_eq!((world.released(), world.forwarded()), (vec![], vec![]));
+        world.exited(975, 0);
+        assert_eq!(world.released(), [2]);
+        world.ready(976);
+        assert_eq!(world.forwarded(), [(3, 976)]);
+        assert_eq!(world.told_to_stop(976), None, "nobody waits for it any more");
+    }
+}
+
+#[test]
+fn a_debugged_program_that_gives_up_drives_nobody_away() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ALICE);
+    world.debugged(2);
+    world.event(Event::ConnectionClosed { connection: ConnectionId(2) });
+    world.ready(975);
+    assert_eq!(world.told_to_stop(975), None);
+    world.exited(975, 0);
+    assert_eq!(world.released(), Vec::<u64>::new());
 }

@@ -52,6 +52,8 @@ struct Connection {
 pub(super) enum Act {
     /// It is a client.
     Client(Peer, Box<ClientHello>),
+    /// It is a client under a debugger, which is named.
+    Debugged(Peer, String),
     /// It is a front end.
     Ui,
     /// It is a front end and sent a line.
@@ -143,6 +145,14 @@ impl Connections {
         }
     }
 
+    /// Tells a client to use the native driver, and closes.
+    pub(super) fn release(&mut self, id: ConnectionId) {
+        if let Some(socket) = self.remove(id) {
+            // A peer that does not take it learns it from the closing, too.
+            let _ = socket.send(&HelloReply::Native, &[], NO_WAIT);
+        }
+    }
+
     /// Answers a front end; one that cannot take the answer is closed.
     pub(super) fn reply(&mut self, id: ConnectionId, reply: &UiReply) {
         let Some(connection) = self.open.get_mut(&id) else { return };
@@ -172,11 +182,19 @@ impl Connection {
                 self.role = Role::Client;
                 Act::Client(self.peer, Box::new(hello))
             }
+            Ok(Some(Hello::Debugged { protocol: PROTOCOL_VERSION, debugger })) => {
+                self.role = Role::Client;
+                Act::Debugged(self.peer, debugger)
+            }
             Ok(Some(Hello::Ui { protocol: PROTOCOL_VERSION })) => {
                 self.role = Role::Ui;
                 Act::Ui
             }
-            Ok(Some(Hello::Client(ClientHello { protocol, .. }) | Hello::Ui { protocol })) => {
+            Ok(Some(
+                Hello::Client(ClientHello { protocol, .. })
+                | Hello::Debugged { protocol, .. }
+                | Hello::Ui { protocol },
+            )) => {
                 let message = format!(
                     "this daemon speaks version {PROTOCOL_VERSION} of the protocol, its peer version {protocol}: use one release of OpenMPS for both"
                 );

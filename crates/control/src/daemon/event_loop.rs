@@ -291,6 +291,10 @@ impl Daemon {
                 self.log_connection("Accepting connection...");
                 events.push_back(Event::ClientArrived { connection, peer, hello: *hello });
             }
+            Act::Debugged(peer, debugger) => {
+                self.log_connection("Accepting connection...");
+                events.push_back(Event::DebuggedArrived { connection, peer, debugger });
+            }
             Act::Ui => self.log_connection("NEW UI"),
             Act::UiLine(peer, line) => events.push_back(Event::UiLine { connection, peer, line }),
             Act::UiState => events.push_back(Event::UiState { connection }),
@@ -378,6 +382,7 @@ impl Daemon {
             Effect::Refuse { connection, code, message } => {
                 self.connections.refuse(connection, code, message)
             }
+            Effect::Release { connection } => self.connections.release(connection),
             Effect::Reply { connection, output, error, exit_status } => {
                 self.connections
                     .reply(connection, &UiReply::Command { output, error, exit_status });

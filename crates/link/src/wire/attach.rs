@@ -13,6 +13,13 @@ use serde::{Deserialize, Serialize};
 pub enum Hello {
     /// A CUDA program's client library.
     Client(ClientHello),
+    /// A CUDA program's client library under a CUDA debugger: it does not attach, but waits for [`HelloReply::Native`].
+    Debugged {
+        /// The sender's [`super::PROTOCOL_VERSION`].
+        protocol: u32,
+        /// The debugger, for the log.
+        debugger: String,
+    },
     /// A front end: see [`super::ui`].
     Ui {
         /// The sender's [`super::PROTOCOL_VERSION`].
@@ -62,6 +69,8 @@ pub enum HelloReply {
     Welcome(Welcome),
     /// Not attached.
     Refused(Refusal),
+    /// The daemon's answer to [`Hello::Debugged`], once no server runs: use the native driver.
+    Native,
 }
 
 /// Why something was not done.

@@ -108,6 +108,7 @@ impl Server {
         match ours.receive::<HelloReply>(SOON).unwrap().message {
             HelloReply::Welcome(welcome) => Ok((ours, welcome)),
             HelloReply::Refused(refusal) => Err(refusal),
+            HelloReply::Native => panic!("a server's answer is not for debugged clients"),
         }
     }
 
