@@ -77,6 +77,7 @@ mod stream_attributes;
 mod stream_values;
 mod submit;
 mod table;
+mod tensor_map;
 mod texture;
 mod vmm;
 
@@ -108,5 +109,6 @@ pub(crate) use pool_sharing::*;
 pub(crate) use stream::*;
 pub(crate) use stream_attributes::*;
 pub(crate) use stream_values::*;
+pub(crate) use tensor_map::*;
 pub(crate) use texture::*;
 pub(crate) use vmm::*;

@@ -33,6 +33,7 @@ mod schedule;
 mod simd;
 mod symbols;
 mod tensor;
+pub(crate) mod tensor_map;
 mod warp;
 mod window;
 

@@ -4,6 +4,7 @@
 //! become registers word by word; everything else is one handler per instruction, with width conversions inserted where operands differ.
 
 mod access;
+mod bulk;
 mod calls;
 mod compute;
 mod control;

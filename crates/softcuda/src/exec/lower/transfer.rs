@@ -1,10 +1,10 @@
-//! Lowering of asynchronous copies, `mbarrier` objects, matrix loads and cluster addresses.
+//! Lowering of asynchronous copies (bulk ones: `bulk`), `mbarrier` objects, matrix loads and cluster addresses.
 
 use super::opcode::Opcode;
 use super::{Lower, Result};
 use crate::exec::code::Width;
 use crate::exec::ir::{Kind, VReg};
-use crate::exec::op::async_copy::{CopyAsync, CopyBulk};
+use crate::exec::op::async_copy::CopyAsync;
 use crate::exec::op::control::Nothing;
 use crate::exec::op::matrix::{LoadMatrix, MoveMatrix, StoreMatrix, TRANSPOSED};
 use crate::exec::op::mbarrier::{BarrierObject, BarrierObjectOp, PendingCount, WITH_RESULT};
@@ -14,7 +14,7 @@ use crate::ptx::{Operand, Type};
 
 /// Where an address of these instructions lies.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+pub(super) enum Side {
     Shared,
     Generic,
 }
@@ -40,7 +40,11 @@ impl<'a> Lower<'a, '_> {
     }
 
     /// An address as a generic one: register and immediate.
-    fn generic_address(&mut self, operand: &Operand<'a>, side: Side) -> Result<(VReg, i64)> {
+    pub(super) fn generic_address(
+        &mut self,
+        operand: &Operand<'a>,
+        side: Side,
+    ) -> Result<(VReg, i64)> {
         let (reg, imm) = self.address_register(operand, Width::W64)?;
         if side == Side::Generic {
             return Ok((reg, imm));
@@ -117,58 +121,6 @@ impl<'a> Lower<'a, '_> {
             super::names::Symbol::Reg(reg) => Some(self.width(reg)),
             _ => None,
         })
-    }
-
-    fn copy_bulk(&mut self, opcode: &Opcode<'_>, operands: &[Operand<'a>]) -> Result<()> {
-        if opcode.has("tensor") || opcode.has("reduce") || opcode.has("multicast") {
-            return Err("tensor, reducing and multicast bulk copies are not supported".to_owned());
-        }
-        if operands.len() < 3 {
-            // commit_group, wait_group
-            self.nothing();
-            return Ok(());
-        }
-        if opcode.has("prefetch") {
-            return Ok(());
-        }
-        let spaces: Vec<&str> = opcode
-            .modifiers
-            .iter()
-            .filter(|m| m.starts_with("shared") || **m == "global")
-            .copied()
-            .collect();
-        let side = |space: Option<&&str>| {
-            if space.is_some_and(|s| s.starts_with("shared")) {
-                Side::Shared
-            } else {
-                Side::Generic
-            }
-        };
-        let (to, to_imm) = self.generic_address(&operands[0], side(spaces.first()))?;
-        let (from, from_imm) = self.generic_address(&operands[1], side(spaces.get(1)))?;
-        let (to, from) = (self.plus(to, to_imm)?, self.plus(from, from_imm)?);
-        let size = self.source(&operands[2], Width::W32, Type::U32)?;
-        let with_barrier = opcode.has("mbarrier");
-        let barrier = match operands.get(3) {
-            Some(operand) if with_barrier => {
-                let (reg, imm) = self.generic_address(operand, Side::Shared)?;
-                self.plus(reg, imm)?
-            }
-            _ => self.constant(Width::W64, 0),
-        };
-        let sources = [to, from, size, barrier];
-        self.push(plain::<CopyBulk>(), Kind::Effect, &[], &sources, 0, u32::from(with_barrier));
-        Ok(())
-    }
-
-    /// `reg + imm`
-    fn plus(&mut self, reg: VReg, imm: i64) -> Result<VReg> {
-        if imm == 0 {
-            return Ok(reg);
-        }
-        let (sum, imm) = (self.ir.vreg(Width::W64), self.constant(Width::W64, imm as u64));
-        self.compute("add", &["s64"], sum, &[reg, imm])?;
-        Ok(sum)
     }
 
     fn barrier_object(&mut self, opcode: &Opcode<'_>, operands: &[Operand<'a>]) -> Result<()> {

@@ -42,6 +42,11 @@ impl AtomicOp {
         Self::Increment,
         Self::Decrement,
     ];
+
+    /// The operation of a number, whatever it is.
+    pub(super) fn from_number(number: u32) -> Self {
+        Self::ALL[number as usize % Self::ALL.len()]
+    }
 }
 
 /// Types, in bits 16 to 23 of `ins.x`.
@@ -67,6 +72,11 @@ impl AtomicType {
         Self::Brain,
         Self::BrainPair,
     ];
+
+    /// The type of a number, whatever it is.
+    pub(super) fn from_number(number: u32) -> Self {
+        Self::ALL[number as usize % Self::ALL.len()]
+    }
 }
 
 /// `ins.x` of an atomic; bit 24 says that the old value is not wanted.
@@ -203,8 +213,8 @@ pub(in crate::exec) struct Atomic<S, C>(PhantomData<(S, C)>);
 impl<S: Space, C: Cell> Body for Atomic<S, C> {
     #[inline(always)]
     unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-        let op = AtomicOp::ALL[(ins.x >> 8 & 0xff) as usize % AtomicOp::ALL.len()];
-        let ty = AtomicType::ALL[(ins.x >> 16 & 0xff) as usize % AtomicType::ALL.len()];
+        let op = AtomicOp::from_number(ins.x >> 8 & 0xff);
+        let ty = AtomicType::from_number(ins.x >> 16 & 0xff);
         let size = size_of::<C>() as u64;
         for (first, part) in chunks(mask) {
             if part == 0 {

@@ -17,4 +17,5 @@ pub(super) mod mbarrier;
 pub(super) mod moves;
 pub(super) mod runtime;
 pub(super) mod tensor;
+pub(super) mod tensor_copy;
 pub(super) mod texture;
