@@ -2,8 +2,9 @@
 //!
 //! The driver writes one into 128 bytes that are opaque to programs (`cuTensorMapEncodeTiled`), and a kernel's instructions read
 //! them from wherever the program has put them: what they say is checked again then. The layout is this driver's own; the
-//! meaning is that of the CUDA driver API's documentation and of the PTX ISA (tensors, tiled mode). Boxes are interleaved with
-//! nothing: interleaved layouts and the im2col modes are absent.
+//! meaning is that of the CUDA driver API's documentation and of the PTX ISA (tensors, tiled mode). What these leave open is as an
+//! H200 (driver 580) has it: which boxes are illegal, the bits of NaN outside, rounding of `.tf32`, the pitch of short rows.
+//! Interleaved layouts and the im2col modes are absent.
 
 /// Most dimensions of a tensor.
 pub(crate) const DIMENSIONS: usize = 5;
@@ -38,11 +39,11 @@ pub(crate) enum TensorElement {
     Float,
     Double,
     Brain,
-    /// Subnormals are zero.
+    /// Subnormals are moved as they are, all the same.
     FloatFlushed,
-    /// Rounded to `.tf32`.
+    /// Rounded to `.tf32` by loads.
     Tensor,
-    /// Both.
+    /// As `Tensor`.
     TensorFlushed,
 }
 
@@ -78,18 +79,21 @@ impl TensorElement {
         }
     }
 
-    /// The bits that stand for elements outside when they shall be NaN; `None` for integers.
-    fn outside_nan(self) -> Option<u64> {
-        match self {
-            Self::Half | Self::Brain => Some(0x7fff),
-            Self::Double => Some(0x7fff_ffff_ffff_ffff),
-            Self::Float | Self::FloatFlushed | Self::Tensor | Self::TensorFlushed => {
-                Some(0x7fff_ffff)
-            }
-            _ => None,
-        }
+    fn is_float(self) -> bool {
+        !matches!(
+            self,
+            Self::Unsigned8
+                | Self::Unsigned16
+                | Self::Unsigned32
+                | Self::Signed32
+                | Self::Unsigned64
+                | Self::Signed64
+        )
     }
 }
+
+/// What elements outside are made of if they shall be NaN, whatever their size.
+const NAN_PATTERN: u16 = 0x7ff7;
 
 /// How 16-byte pieces change places in shared memory, so that columns are free of bank conflicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +124,7 @@ impl Swizzle {
         address ^ (address >> 7 & bits) << 4
     }
 
-    /// Longest row of a box, bytes.
+    /// Longest row of a box, bytes, and what shorter ones are apart.
     fn row_bytes(self) -> usize {
         match self {
             Self::None => ROW_BYTES,
@@ -174,7 +178,7 @@ impl TensorMap {
             && step[..*rank].iter().all(|step| (1..=STEP).contains(step))
             && (row_bytes as u64).is_multiple_of(UNIT_BYTES)
             && row_bytes <= self.swizzle.row_bytes()
-            && (self.outside == Outside::Zero || element.outside_nan().is_some())
+            && (self.outside == Outside::Zero || element.is_float())
     }
 
     /// The map as programs carry it.
@@ -228,12 +232,20 @@ impl TensorMap {
         self.span[0] as usize * self.element.bytes()
     }
 
+    /// Bytes from row to row of a box in shared memory.
+    pub(crate) fn pitch_bytes(&self) -> u64 {
+        match self.swizzle {
+            Swizzle::None => self.row_bytes() as u64,
+            swizzle => swizzle.row_bytes() as u64,
+        }
+    }
+
     /// Rows of a box.
     pub(crate) fn rows(&self) -> u64 {
         self.counts()[1..].iter().map(|&count| u64::from(count)).product()
     }
 
-    /// Bytes of a box in shared memory.
+    /// Bytes of a box, what lies between its rows left out: so many a barrier is told of.
     pub(crate) fn box_bytes(&self) -> u64 {
         self.rows() * self.row_bytes() as u64
     }
@@ -265,38 +277,31 @@ impl TensorMap {
     pub(crate) fn fill_outside(&self, bytes: &mut [u8]) {
         let pattern = match self.outside {
             Outside::Zero => 0,
-            Outside::Nan => self.element.outside_nan().unwrap_or(0),
+            Outside::Nan => NAN_PATTERN,
         };
-        for element in bytes.chunks_exact_mut(self.element.bytes()) {
-            element.copy_from_slice(&pattern.to_le_bytes()[..element.len()]);
+        for element in bytes.chunks_exact_mut(2) {
+            element.copy_from_slice(&pattern.to_le_bytes());
         }
     }
 
-    /// Makes elements that were read what their type says.
+    /// Makes loaded elements what their type says.
     pub(crate) fn convert(&self, bytes: &mut [u8]) {
-        use TensorElement as E;
-        let (flushes, rounds) = match self.element {
-            E::FloatFlushed => (true, false),
-            E::Tensor => (false, true),
-            E::TensorFlushed => (true, true),
-            _ => return,
-        };
+        if !matches!(self.element, TensorElement::Tensor | TensorElement::TensorFlushed) {
+            return;
+        }
         for element in bytes.chunks_exact_mut(4) {
-            let mut bits = u32::from_le_bytes([element[0], element[1], element[2], element[3]]);
-            if flushes && bits & 0x7f80_0000 == 0 {
-                bits &= 0x8000_0000;
-            }
-            if rounds {
-                bits = tf32(bits);
-            }
-            element.copy_from_slice(&bits.to_le_bytes());
+            let bits = u32::from_le_bytes([element[0], element[1], element[2], element[3]]);
+            element.copy_from_slice(&tensor_float(bits).to_le_bytes());
         }
     }
 }
 
-/// A float rounded to 10 bits of fraction.
-fn tf32(bits: u32) -> u32 {
-    bits
+/// A float rounded to 10 bits of fraction, ties to even; any NaN is the one.
+fn tensor_float(bits: u32) -> u32 {
+    match f32::from_bits(bits).is_nan() {
+        true => 0x7fff_e000,
+        false => (bits + 0xfff + (bits >> 13 & 1)) & !0x1fff,
+    }
 }
 
 /// Where in device memory the inner part of a row is, and its bytes of the row.
@@ -347,6 +352,16 @@ mod tests {
             change(&mut map);
             assert_eq!(TensorMap::decode(&map.encode()), None, "change {index}");
         }
+    }
+
+    #[test]
+    fn tensor_floats_are_rounded_to_even() {
+        let rounded =
+            [0x3f80_1000, 0x3f80_3000, 0x3f80_1001, 0x7f7f_f000, 0x8000_1000, 0xff80_0001]
+                .map(tensor_float);
+        let expected =
+            [0x3f80_0000, 0x3f80_4000, 0x3f80_2000, 0x7f80_0000, 0x8000_0000, 0x7fff_e000];
+        assert_eq!(rounded, expected);
     }
 
     #[test]

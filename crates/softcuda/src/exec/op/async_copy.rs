@@ -92,7 +92,7 @@ fn copy_block(
     size: u32,
 ) -> Option<()> {
     // One end is in shared memory, which bounds the time that this takes.
-    if size % 16 != 0 || size > cx.shared_bytes {
+    if !size.is_multiple_of(16) || size > cx.shared_bytes {
         let what = format!("a bulk copy of {size} bytes");
         cx.raise(FaultKind::IllegalInstruction, lane, what);
         return None;

@@ -144,14 +144,25 @@ fn move_box(
         BoxAction::Load | BoxAction::Multicast => Access::Write,
         _ => Access::Read,
     };
-    if place.shared % BOX_ALIGN_BYTES != 0 {
+    if !place.shared.is_multiple_of(BOX_ALIGN_BYTES) {
         let (kind, size) = (FaultKind::MisalignedAddress, BOX_ALIGN_BYTES as u32);
         cx.raise_access(kind, access, place.shared, size, lane);
         return None;
     }
+    // Rows begin at whole pieces, as an H200 has it.
+    let start = i64::from(place.first[0]) * map.element.bytes() as i64;
+    if start % PIECE_BYTES as i64 != 0 {
+        let what = format!("a box that begins {start} bytes into its row");
+        return refuse(cx, lane, what);
+    }
+    let is_load = matches!(form.action, BoxAction::Load | BoxAction::Multicast);
+    if !is_load && place.first.iter().any(|&coordinate| coordinate < 0) {
+        return refuse(cx, lane, "a box that is stored begins before its tensor".to_owned());
+    }
     // Bounds what follows, too.
-    if map.box_bytes() > u64::from(cx.shared_bytes) {
-        let size = map.box_bytes().min(u64::from(u32::MAX)) as u32;
+    let bytes = map.rows().saturating_mul(map.pitch_bytes());
+    if bytes > u64::from(cx.shared_bytes) {
+        let size = bytes.min(u64::from(u32::MAX)) as u32;
         cx.raise_access(FaultKind::SharedOutOfRange, access, place.shared, size, lane);
         return None;
     }
@@ -221,7 +232,7 @@ fn load(
         read_device(cx, ins, lane, inside, row.address, map)?;
         map.convert(inside);
         for target in targets {
-            let start = target.wrapping_add(index * bytes.len() as u64);
+            let start = target.wrapping_add(index * map.pitch_bytes());
             for (piece, from) in bytes.chunks_exact(PIECE_BYTES).enumerate() {
                 let at = map.swizzle.place(start.wrapping_add((piece * PIECE_BYTES) as u64));
                 let pointer = Generic::lane(cx, ins, at, lane, 16, Access::Write)?;
@@ -245,7 +256,7 @@ fn store(
     let mut bytes = [0u8; ROW_BYTES];
     let bytes = &mut bytes[..map.row_bytes()];
     for index in 0..map.rows() {
-        let start = place.shared.wrapping_add(index * bytes.len() as u64);
+        let start = place.shared.wrapping_add(index * map.pitch_bytes());
         for (piece, to) in bytes.chunks_exact_mut(PIECE_BYTES).enumerate() {
             let at = map.swizzle.place(start.wrapping_add((piece * PIECE_BYTES) as u64));
             let pointer = Generic::lane(cx, ins, at, lane, 16, Access::Read)?;
@@ -440,7 +451,7 @@ fn reduce_block(
     [to, from]: [u64; 2],
     size: u32,
 ) -> Option<()> {
-    if size as usize % PIECE_BYTES != 0 || size > cx.shared_bytes {
+    if !(size as usize).is_multiple_of(PIECE_BYTES) || size > cx.shared_bytes {
         return refuse(cx, lane, format!("a reduction of {size} bytes"));
     }
     let step = form.size_bytes as u64;
