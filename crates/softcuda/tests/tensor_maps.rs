@@ -523,7 +523,8 @@ fn maps_that_cannot_be_are_refused() {
     let tensor = Tensor::new(U32, &[64, 8], &[16, 4]);
     assert_eq!(tensor.encode_at(memory).0, 0);
     assert_eq!(tensor.encode_at(memory + 8).0, INVALID_VALUE, "an address of 8 bytes");
-    let refused: [(&str, fn(&mut Tensor)); 9] = [
+    type Change = fn(&mut Tensor);
+    let refused: [(&str, Change); 9] = [
         ("a type", |t| t.element = 0),
         ("an extent of 0", |t| t.extent[1] = 0),
         ("a span of 0", |t| t.span[1] = 0),
