@@ -16,9 +16,10 @@ class OpenMps:
         self.logs.mkdir()
         self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(pipe), CUDA_MPS_LOG_DIRECTORY=str(self.logs))
 
-    def start(self, *command):
+    def start(self, *command, variables=None):
         """Starts a program under OpenMPS; `openmps run` becomes it, so that the process id is the client's."""
-        return subprocess.Popen([self.executable, "run", "--", *command], env=self.environment, text=True,
+        environment = dict(self.environment, **(variables or {}))
+        return subprocess.Popen([self.executable, "run", "--", *command], env=environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def clients(self):

@@ -72,6 +72,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("stream_values", 5),
     ("multiprocessors", 8),
     ("green_contexts", 31),
+    ("array_descriptors", 0),
     ("ipc", 2),
     ("nvrtc", 1),
     ("cudarc", 2),

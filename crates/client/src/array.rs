@@ -6,7 +6,7 @@ use crate::current;
 use crate::entry::texel_bytes;
 use crate::session::Result;
 use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUresult};
-use link::wire::array::{ArrayCreate, ArrayLevel, ArrayNumber};
+use link::wire::array::{ArrayCreate, ArrayLevel, ArrayMemoryReply, ArrayNumber};
 use link::wire::command::Opcode;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,6 +73,36 @@ fn unmake(context: &Context, number: u32) -> Result {
     backend.session.call(id, Opcode::ArrayDestroy, &[body.as_bytes()])?;
     backend.arrays.give_back(number);
     Ok(())
+}
+
+/// The memory that an array needs on a device: its own.
+fn memory(
+    client: &Client,
+    context: &Context,
+    number: u32,
+    device: i32,
+) -> Result<ArrayMemoryReply> {
+    client.device(device)?;
+    if device != context.device {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let (backend, id) = context.backend()?;
+    let body = ArrayNumber { array: number, reserved: 0 };
+    backend.session.call_for(id, Opcode::ArrayMemory, &[body.as_bytes()])
+}
+
+impl Array {
+    /// See [`memory`].
+    pub(crate) fn memory(&self, client: &Client, device: i32) -> Result<ArrayMemoryReply> {
+        memory(client, &self.context, self.number, device)
+    }
+}
+
+impl MipmappedArray {
+    /// See [`memory`].
+    pub(crate) fn memory(&self, client: &Client, device: i32) -> Result<ArrayMemoryReply> {
+        memory(client, &self.context, self.number, device)
+    }
 }
 
 /// Makes an array in the current context.

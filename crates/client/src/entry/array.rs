@@ -9,6 +9,7 @@ use crate::session::Result;
 use crate::stream;
 use core::ffi::c_void;
 use cuda_abi::types::*;
+use link::wire::array::ArrayMemoryReply;
 
 /// # Safety
 /// `out` is null or valid.
@@ -112,6 +113,81 @@ pub(crate) unsafe fn cuArray3DGetDescriptor_v2(
 ) -> CUresult {
     run(|client| {
         put!(pArrayDescriptor, array::get(client, hArray.0)?.descriptor);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuArrayGetDescriptor(
+    pArrayDescriptor: *mut CUDA_ARRAY_DESCRIPTOR_v1,
+    hArray: CUarray,
+) -> CUresult {
+    run(|client| {
+        let whole = array::get(client, hArray.0)?.descriptor;
+        let flat = CUDA_ARRAY_DESCRIPTOR_v1 {
+            Width: short(whole.Width)?,
+            Height: short(whole.Height)?,
+            Format: whole.Format,
+            NumChannels: whole.NumChannels,
+        };
+        put!(pArrayDescriptor, flat);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuArray3DGetDescriptor(
+    pArrayDescriptor: *mut CUDA_ARRAY3D_DESCRIPTOR_v1,
+    hArray: CUarray,
+) -> CUresult {
+    run(|client| {
+        let whole = array::get(client, hArray.0)?.descriptor;
+        let old = CUDA_ARRAY3D_DESCRIPTOR_v1 {
+            Width: short(whole.Width)?,
+            Height: short(whole.Height)?,
+            Depth: short(whole.Depth)?,
+            Format: whole.Format,
+            NumChannels: whole.NumChannels,
+            Flags: whole.Flags,
+        };
+        put!(pArrayDescriptor, old);
+        Ok(())
+    })
+}
+
+/// An extent for a program of 32 bits' time.
+fn short(extent: usize) -> Result<u32> {
+    u32::try_from(extent).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+fn requirements(needed: ArrayMemoryReply) -> CUDA_ARRAY_MEMORY_REQUIREMENTS {
+    CUDA_ARRAY_MEMORY_REQUIREMENTS {
+        size: needed.size_bytes as usize,
+        alignment: needed.alignment_bytes as usize,
+        ..Default::default()
+    }
+}
+
+pub(crate) unsafe fn cuArrayGetMemoryRequirements(
+    memoryRequirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+    array: CUarray,
+    device: CUdevice,
+) -> CUresult {
+    run(|client| {
+        not_null(memoryRequirements)?;
+        let needed = array::get(client, array.0)?.memory(client, device)?;
+        put!(memoryRequirements, requirements(needed));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMipmappedArrayGetMemoryRequirements(
+    memoryRequirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+    mipmap: CUmipmappedArray,
+    device: CUdevice,
+) -> CUresult {
+    run(|client| {
+        not_null(memoryRequirements)?;
+        let needed = array::get_mipmapped(client, mipmap.0)?.memory(client, device)?;
+        put!(memoryRequirements, requirements(needed));
         Ok(())
     })
 }

@@ -36,12 +36,19 @@ wire_struct! {
         /// Zero.
         reserved: u32,
     }
-    /// See [`super::command::Opcode::ArrayDestroy`].
+    /// See [`super::command::Opcode::ArrayDestroy`] and [`super::command::Opcode::ArrayMemory`].
     struct ArrayNumber {
         /// Number.
         array: u32,
         /// Zero.
         reserved: u32,
+    }
+    /// Answer to [`super::command::Opcode::ArrayMemory`].
+    struct ArrayMemoryReply {
+        /// Bytes of memory that it needs.
+        size_bytes: u64,
+        /// Their alignment, in bytes.
+        alignment_bytes: u64,
     }
     /// See [`super::command::Opcode::ArrayLevel`]. Levels end with their mipmapped array.
     struct ArrayLevel {

@@ -7,8 +7,8 @@ use super::failure::{Failure, below};
 use super::state::State;
 use cuda_abi::types::*;
 use link::wire::array::{
-    ArrayCopy, ArrayCreate, ArrayEnd, ArrayLevel, ArrayNumber, MAX_ARRAYS, NO_ARRAY, SURFACE,
-    TEXTURE, TextureCreate, TextureHandle,
+    ArrayCopy, ArrayCreate, ArrayEnd, ArrayLevel, ArrayMemoryReply, ArrayNumber, MAX_ARRAYS,
+    NO_ARRAY, SURFACE, TEXTURE, TextureCreate, TextureHandle,
 };
 use std::collections::{HashMap, HashSet};
 use zerocopy::IntoBytes;
@@ -172,6 +172,29 @@ impl State {
             .retain(|_, level| !matches!(level.held, Held::Level(_, of) if of == number));
         self.memory.discharge(entry.charged_bytes);
         self.destroy_array(entry.held)
+    }
+
+    pub(super) fn array_memory(&mut self, wanted: ArrayNumber) -> Result<(), Failure> {
+        let held = self.arrays.get(wanted.array)?;
+        let mut needed = CUDA_ARRAY_MEMORY_REQUIREMENTS::default();
+        let (driver, device) = (self.driver(), self.context().device());
+        // SAFETY: a live array of this session; the result is written.
+        self.check(unsafe {
+            match held {
+                Held::Array(array) | Held::Level(array, _) => {
+                    driver.cuArrayGetMemoryRequirements(&mut needed, array, device)
+                }
+                Held::Mipmapped(array) => {
+                    driver.cuMipmappedArrayGetMemoryRequirements(&mut needed, array, device)
+                }
+            }
+        })?;
+        let reply = ArrayMemoryReply {
+            size_bytes: needed.size as u64,
+            alignment_bytes: needed.alignment as u64,
+        };
+        self.reply.extend_from_slice(reply.as_bytes());
+        Ok(())
     }
 
     fn destroy_array(&self, held: Held) -> Result<(), Failure> {

@@ -162,7 +162,18 @@ impl Partitions {
             return Ok(Arc::clone(known));
         }
         let mut resources = pool.units[run.clone()].to_vec();
-        let share = Partition::create(context, describe(context, &mut resources)?, Some(run))?;
+        let of_units = describe(context, &mut resources)
+            .and_then(|made| Partition::create(context, made, Some(run.clone())));
+        let share = match of_units {
+            Ok(share) => share,
+            // A driver need not join what one split gave; then the share is where a split of its own puts it.
+            Err(Failure::Cuda(_)) => {
+                let size = resources.iter().map(multiprocessors).sum();
+                let made = describe(context, &mut [first_group(context, size, outer)?])?;
+                Partition::create(context, made, Some(run))?
+            }
+            Err(failure) => return Err(failure),
+        };
         if pool.shares.len() >= IDLE_KEPT {
             pool.shares.retain(|share| Arc::strong_count(share) > 1);
         }
@@ -224,6 +235,21 @@ fn split(
         groups.truncate(count as usize);
     }
     Ok((groups, (multiprocessors(&rest) > 0).then_some(rest)))
+}
+
+/// So many SMs of the device, or of a share of it.
+fn first_group(
+    context: &Context,
+    size: u32,
+    outer: Option<&Partition>,
+) -> Result<CUdevResource, Failure> {
+    let from = match outer {
+        Some(outer) => outer.resource,
+        None => device_resource(context)?,
+    };
+    let (groups, _) = split(context, &from, size, IGNORE_COSCHEDULING, Some(1))?;
+    let none = CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION;
+    groups.into_iter().next().ok_or(Failure::Cuda(none))
 }
 
 fn describe(

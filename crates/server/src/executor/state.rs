@@ -217,6 +217,7 @@ impl State {
             Opcode::ArrayCreate => self.array_create(parse(command)?.0),
             Opcode::ArrayDestroy => self.array_destroy(parse(command)?.0),
             Opcode::ArrayLevel => self.array_level(parse(command)?.0),
+            Opcode::ArrayMemory => self.array_memory(parse(command)?.0),
             Opcode::ArrayCopy => self.array_copy(parse(command)?.0),
             Opcode::TextureCreate => self.texture_create(parse(command)?.0),
             Opcode::TextureDestroy => self.texture_destroy(parse(command)?.0),

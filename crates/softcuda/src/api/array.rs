@@ -134,6 +134,32 @@ api! {
         unsafe { out::write(pArrayDescriptor, asked) }
     }
 
+    fn cuArrayGetDescriptor(pArrayDescriptor: *mut CUDA_ARRAY_DESCRIPTOR_v1, hArray: CUarray) {
+        let asked = current()?.0.arrays.get(hArray.0)?.asked;
+        let plane = CUDA_ARRAY_DESCRIPTOR_v1 {
+            Width: short(asked.Width)?,
+            Height: short(asked.Height)?,
+            Format: asked.Format,
+            NumChannels: asked.NumChannels,
+        };
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(pArrayDescriptor, plane) }
+    }
+
+    fn cuArray3DGetDescriptor(pArrayDescriptor: *mut CUDA_ARRAY3D_DESCRIPTOR_v1, hArray: CUarray) {
+        let asked = current()?.0.arrays.get(hArray.0)?.asked;
+        let old = CUDA_ARRAY3D_DESCRIPTOR_v1 {
+            Width: short(asked.Width)?,
+            Height: short(asked.Height)?,
+            Depth: short(asked.Depth)?,
+            Format: asked.Format,
+            NumChannels: asked.NumChannels,
+            Flags: asked.Flags,
+        };
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(pArrayDescriptor, old) }
+    }
+
     fn cuArrayGetMemoryRequirements(memoryRequirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUarray, device: CUdevice) {
         let (driver, _) = current()?;
         driver.device(device)?;
@@ -185,6 +211,11 @@ api! {
         // SAFETY: the caller's pointer.
         unsafe { out::write(memoryRequirements, needed) }
     }
+}
+
+/// An extent in the structures of the API's first version.
+fn short(extent: usize) -> Answer<u32> {
+    u32::try_from(extent).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
 /// The texel of a format: 1 for what is no format, 801 for what is compressed or planar.

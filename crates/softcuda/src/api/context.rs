@@ -104,6 +104,15 @@ api! {
         driver.destroy_context(&context)
     }
 
+    fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) {
+        let (_, context) = current()?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(pctx, context.handle) }
+    }
+
     fn cuCtxGetCurrent(pctx: *mut CUcontext) {
         driver()?;
         // SAFETY: the caller's pointer.
@@ -316,6 +325,8 @@ alias! {
     cuDevicePrimaryCtxReset(dev: CUdevice) = cuDevicePrimaryCtxReset_v2;
     cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) = cuDevicePrimaryCtxSetFlags_v2;
     cuCtxDestroy(ctx: CUcontext) = cuCtxDestroy_v2;
+    // Contexts are not counted: who attaches asks for the current one, and detaching destroys.
+    cuCtxDetach(ctx: CUcontext) = cuCtxDestroy_v2;
     cuCtxPushCurrent(ctx: CUcontext) = cuCtxPushCurrent_v2;
     cuCtxPopCurrent(pctx: *mut CUcontext) = cuCtxPopCurrent_v2;
 }

@@ -133,6 +133,8 @@ opcodes! {
     TextureCreate = 124,
     /// Called; the client has waited for its own work first.
     TextureDestroy = 125,
+    /// Called: [`super::super::array::ArrayMemoryReply`], of an array or a mipmapped array.
+    ArrayMemory = 126,
     /// Called: [`super::super::sharing::Token`].
     ShareMemory = 130,
     /// Posted: nobody else may open it.

@@ -1,0 +1,85 @@
+/* What arrays say of themselves, in both versions of the structures, what memory they need, and the old way to hold a context. */
+#include "check.h"
+
+/* The structures of the API's first version, which cuda.h no longer has. */
+typedef struct {
+    unsigned Width, Height;
+    CUarray_format Format;
+    unsigned NumChannels;
+} OldDescriptor;
+typedef struct {
+    unsigned Width, Height, Depth;
+    CUarray_format Format;
+    unsigned NumChannels, Flags;
+} OldDescriptor3D;
+
+int main(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    LOAD(cuInit);
+    LOAD(cuDeviceGet);
+    LOAD(cuCtxGetCurrent);
+    LOAD(cuArray3DCreate);
+    LOAD(cuArray3DGetDescriptor);
+    LOAD(cuArrayGetDescriptor);
+    LOAD(cuArrayDestroy);
+    LOAD(cuArrayGetMemoryRequirements);
+    LOAD(cuMipmappedArrayCreate);
+    LOAD(cuMipmappedArrayGetMemoryRequirements);
+    LOAD(cuMipmappedArrayDestroy);
+    CUresult (*create)(CUcontext *, unsigned, CUdevice) =
+        (CUresult(*)(CUcontext *, unsigned, CUdevice))symbol(library, "cuCtxCreate_v2");
+    /* Deprecated: cuda.h warns of them. */
+    CUresult (*attach)(CUcontext *, unsigned) = (CUresult(*)(CUcontext *, unsigned))symbol(library, "cuCtxAttach");
+    CUresult (*detach)(CUcontext) = (CUresult(*)(CUcontext))symbol(library, "cuCtxDetach");
+    CUresult (*old)(OldDescriptor *, CUarray) = (CUresult(*)(OldDescriptor *, CUarray))symbol(library, "cuArrayGetDescriptor");
+    CUresult (*old_3d)(OldDescriptor3D *, CUarray) =
+        (CUresult(*)(OldDescriptor3D *, CUarray))symbol(library, "cuArray3DGetDescriptor");
+
+    CUdevice device;
+    CUcontext context, current;
+    CHECK(cuInit_(0));
+    CHECK(cuDeviceGet_(&device, 0));
+    CHECK(create(&context, 0, device));
+    CUDA_ARRAY3D_DESCRIPTOR asked = {.Width = 48, .Height = 20, .Depth = 6, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 2}, whole;
+    CUarray array;
+    CHECK(cuArray3DCreate_(&array, &asked));
+    CUDA_ARRAY_DESCRIPTOR flat;
+    OldDescriptor old_flat;
+    OldDescriptor3D old_whole;
+    CHECK(cuArray3DGetDescriptor_(&whole, array));
+    CHECK(cuArrayGetDescriptor_(&flat, array));
+    CHECK(old(&old_flat, array));
+    CHECK(old_3d(&old_whole, array));
+    REQUIRE(whole.Width == 48 && whole.Height == 20 && whole.Depth == 6 && whole.NumChannels == 2);
+    REQUIRE(flat.Width == 48 && flat.Height == 20 && flat.Format == CU_AD_FORMAT_FLOAT);
+    REQUIRE(old_flat.Width == 48 && old_flat.Height == 20 && old_flat.Format == CU_AD_FORMAT_FLOAT && old_flat.NumChannels == 2);
+    REQUIRE(old_whole.Width == 48 && old_whole.Height == 20 && old_whole.Depth == 6 && old_whole.NumChannels == 2 && old_whole.Flags == 0);
+    REFUSED(CUDA_ERROR_INVALID_VALUE, old(NULL, array));
+
+    /* A driver may say it of arrays only whose memory is mapped later; whoever says it says enough for the texels. */
+    CUDA_ARRAY_MEMORY_REQUIREMENTS needed = {0};
+    CUresult said = cuArrayGetMemoryRequirements_(&needed, array, device);
+    REQUIRE(said == CUDA_ERROR_INVALID_VALUE ||
+            (said == CUDA_SUCCESS && needed.size >= 48 * 20 * 6 * 8 && needed.alignment > 0));
+    CUmipmappedArray levels;
+    asked.Depth = 0;
+    CHECK(cuMipmappedArrayCreate_(&levels, &asked, 3));
+    CUresult of_levels = cuMipmappedArrayGetMemoryRequirements_(&needed, levels, device);
+    REQUIRE(of_levels == said && (said != CUDA_SUCCESS || needed.size >= 48 * 20 * 8));
+    REFUSED(CUDA_ERROR_INVALID_DEVICE, cuArrayGetMemoryRequirements_(&needed, array, 99));
+    CHECK(cuMipmappedArrayDestroy_(levels));
+    CHECK(cuArrayDestroy_(array));
+
+    CHECK(attach(&current, 0));
+    REQUIRE(current == context);
+    REFUSED(CUDA_ERROR_INVALID_VALUE, attach(&current, 1));
+    CHECK(detach(context));
+    CHECK(cuCtxGetCurrent_(&current));
+    REQUIRE(current == NULL);
+    printf("array_descriptors: ok checksum=%u\n", old_whole.Width * old_whole.Depth);
+    return 0;
+}
