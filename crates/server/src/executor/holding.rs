@@ -56,7 +56,9 @@ impl State {
             return Ok(true);
         }
         let Some((slot, kind)) = self.stream_of(command)? else { return Ok(true) };
-        let arrival = Arrival { slot, ordered: self.streams.ordered(slot), kind };
+        let (awaits, records) = self.events_of(command);
+        let ordered = self.streams.ordered(slot);
+        let arrival = Arrival { slot, ordered, kind, awaits: &awaits, records: &records };
         let now = self
             .holding
             .holds
@@ -73,28 +75,20 @@ impl State {
 
     /// The stream of a command, and what matters of it.
     fn stream_of(&self, command: &Command<'_>) -> Result<Option<(u32, Kind)>, Failure> {
-        let words = |count: usize| -> Option<u32> {
-            let at = count * 4;
-            Some(u32::from_le_bytes(command.body.get(at..at + 4)?.try_into().ok()?))
-        };
         let Some(opcode) = Opcode::from_number(command.header.opcode) else { return Ok(None) };
+        let work_of = |place: usize| word(command, place).map(|slot| (slot, Kind::Work));
         let found = match opcode {
-            Opcode::StreamDestroy => words(0).map(|slot| (slot, Kind::End)),
+            Opcode::StreamDestroy => word(command, 0).map(|slot| (slot, Kind::End)),
             Opcode::Signal
             | Opcode::StreamSynchronize
+            | Opcode::StreamWaitEvent
             | Opcode::Copy
             | Opcode::Copy3d
             | Opcode::Fill
             | Opcode::StreamWriteValue
-            | Opcode::ArrayCopy => words(0).map(|slot| (slot, Kind::Work)),
-            Opcode::Launch | Opcode::GraphLaunch | Opcode::GraphUpload => {
-                words(1).map(|slot| (slot, Kind::Work))
-            }
-            Opcode::EventRecord => {
-                words(1).zip(words(0)).map(|(slot, event)| (slot, Kind::Record(event)))
-            }
-            Opcode::StreamWaitEvent => {
-                words(0).zip(words(1)).map(|(slot, event)| (slot, Kind::WaitEvent(event)))
+            | Opcode::ArrayCopy => work_of(0),
+            Opcode::Launch | Opcode::GraphLaunch | Opcode::GraphUpload | Opcode::EventRecord => {
+                work_of(1)
             }
             Opcode::StreamWaitValue => {
                 let (wanted, _) = StreamWriteValue::read_from_prefix(command.body)
@@ -104,6 +98,19 @@ impl State {
             _ => None,
         };
         Ok(found)
+    }
+
+    /// Events that a command waits for, and those that it records.
+    fn events_of(&self, command: &Command<'_>) -> (Vec<u32>, Vec<u32>) {
+        let event = |place: usize| word(command, place).into_iter().collect();
+        match Opcode::from_number(command.header.opcode) {
+            Some(Opcode::EventRecord) => (Vec::new(), event(0)),
+            Some(Opcode::StreamWaitEvent) => (event(1), Vec::new()),
+            Some(Opcode::GraphLaunch) => {
+                word(command, 0).map_or_else(Default::default, |graph| self.graph_events(graph))
+            }
+            _ => Default::default(),
+        }
     }
 
     fn awaited_value(&self, wanted: &StreamWriteValue) -> Result<Value, Failure> {
@@ -159,6 +166,12 @@ impl State {
     pub(super) fn clear_holding(&mut self) {
         std::mem::take(&mut self.holding).probe.clear(&self.shared.context);
     }
+}
+
+/// A word of a command's body.
+fn word(command: &Command<'_>, place: usize) -> Option<u32> {
+    let at = place * 4;
+    Some(u32::from_le_bytes(command.body.get(at..at + 4)?.try_into().ok()?))
 }
 
 /// Reads a word that the client, or the device, may be writing.

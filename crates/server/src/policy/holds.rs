@@ -101,23 +101,23 @@ pub enum Kind {
     Work,
     /// Waits for a value.
     WaitValue(Value),
-    /// Records this event.
-    Record(u32),
-    /// Waits for this event's last record.
-    WaitEvent(u32),
     /// Ends the stream: what comes before it is the stream's own work alone, since its slot may have a new stream at once.
     End,
 }
 
 /// A command of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct Arrival<'a> {
     /// The stream.
     pub slot: u32,
     /// How it is ordered.
     pub ordered: Ordered,
     /// What it does.
     pub kind: Kind,
+    /// Events whose last records it waits for: itself, or in a graph that it launches.
+    pub awaits: &'a [u32],
+    /// Events that it records, likewise.
+    pub records: &'a [u32],
 }
 
 /// What a held command waits for, besides those before it in its stream.
@@ -134,7 +134,7 @@ enum Condition {
 #[derive(Debug)]
 struct Held<C> {
     ticket: u64,
-    kind: Kind,
+    records: Box<[u32]>,
     conditions: Vec<Condition>,
     command: C,
 }
@@ -179,18 +179,14 @@ impl<C> Holds<C> {
     }
 
     /// Says whether a command may be done now; if not, keeps what `command` gives.
-    pub fn admit(&mut self, arrival: &Arrival, command: impl FnOnce() -> C) -> bool {
-        let Arrival { slot, ordered, kind } = *arrival;
+    pub fn admit(&mut self, arrival: &Arrival<'_>, command: impl FnOnce() -> C) -> bool {
+        let Arrival { slot, ordered, kind, awaits, records } = *arrival;
         let mut conditions = Vec::new();
-        match kind {
-            Kind::WaitValue(value) => conditions.push(Condition::Value(value)),
-            Kind::WaitEvent(event) => {
-                if let Some(&(slot, ticket)) = self.records.get(&event) {
-                    conditions.push(Condition::Behind { slot, ticket });
-                }
-            }
-            Kind::Work | Kind::Record(_) | Kind::End => {}
+        if let Kind::WaitValue(value) = kind {
+            conditions.push(Condition::Value(value));
         }
+        let held_records = awaits.iter().filter_map(|event| self.records.get(event));
+        conditions.extend(held_records.map(|&(slot, ticket)| Condition::Behind { slot, ticket }));
         if let Ordered::With(default) = ordered
             && kind != Kind::End
         {
@@ -202,19 +198,24 @@ impl<C> Holds<C> {
             }));
         }
         if conditions.is_empty() && !self.queues.contains_key(&slot) {
-            if let Kind::Record(event) = kind {
-                self.records.remove(&event);
+            for event in records {
+                self.records.remove(event);
             }
             return true;
         }
         self.last_ticket += 1;
         self.conditions += conditions.len();
         let ticket = self.last_ticket;
-        if let Kind::Record(event) = kind {
+        for &event in records {
             self.records.insert(event, (slot, ticket));
         }
         let queue = self.queues.entry(slot).or_insert(Queue { ordered, held: VecDeque::new() });
-        queue.held.push_back(Held { ticket, kind, conditions, command: command() });
+        queue.held.push_back(Held {
+            ticket,
+            records: records.into(),
+            conditions,
+            command: command(),
+        });
         false
     }
 
@@ -238,10 +239,10 @@ impl<C> Holds<C> {
         if queue.held.is_empty() {
             self.queues.remove(&slot);
         }
-        if let Kind::Record(event) = held.kind
-            && self.records.get(&event) == Some(&(slot, held.ticket))
-        {
-            self.records.remove(&event);
+        for event in &held.records {
+            if self.records.get(event) == Some(&(slot, held.ticket)) {
+                self.records.remove(event);
+            }
         }
         Some(held.command)
     }
@@ -255,12 +256,20 @@ mod tests {
     const VALUE: Value =
         Value { address: 0x1000, width: Width::Bits32, test: Test::Equal, operand: 1 };
 
-    fn arrival(slot: u32, kind: Kind) -> Arrival {
-        Arrival { slot, ordered: Ordered::With(LEGACY), kind }
+    fn arrival(slot: u32, kind: Kind) -> Arrival<'static> {
+        Arrival { slot, ordered: Ordered::With(LEGACY), kind, awaits: &[], records: &[] }
     }
 
-    fn alone(slot: u32, kind: Kind) -> Arrival {
-        Arrival { slot, ordered: Ordered::Alone, kind }
+    fn alone(slot: u32, kind: Kind) -> Arrival<'static> {
+        Arrival { ordered: Ordered::Alone, ..arrival(slot, kind) }
+    }
+
+    fn records(slot: u32, records: &'static [u32]) -> Arrival<'static> {
+        Arrival { records, ..alone(slot, Kind::Work) }
+    }
+
+    fn awaits(slot: u32, awaits: &'static [u32]) -> Arrival<'static> {
+        Arrival { awaits, ..alone(slot, Kind::Work) }
     }
 
     fn drain(holds: &mut Holds<u32>) -> Vec<u32> {
@@ -284,18 +293,31 @@ mod tests {
     fn who_waits_for_a_held_record_is_held_until_then() {
         let mut holds = Holds::default();
         assert!(!holds.admit(&alone(1, Kind::WaitValue(VALUE)), || 1));
-        assert!(!holds.admit(&alone(1, Kind::Record(7)), || 2));
-        assert!(!holds.admit(&alone(2, Kind::WaitEvent(7)), || 3));
+        assert!(!holds.admit(&records(1, &[7]), || 2));
+        assert!(!holds.admit(&awaits(2, &[7]), || 3));
         assert!(!holds.admit(&alone(2, Kind::Work), || 4));
-        assert!(holds.admit(&alone(3, Kind::WaitEvent(8)), || 5));
+        assert!(holds.admit(&awaits(3, &[8]), || 5));
         assert_eq!(holds.next(|_| false), None);
         assert_eq!(drain(&mut holds), [1, 2, 3, 4]);
         // A record that is done now is the last one.
         assert!(!holds.admit(&alone(1, Kind::WaitValue(VALUE)), || 1));
-        assert!(!holds.admit(&alone(1, Kind::Record(7)), || 2));
-        assert!(holds.admit(&alone(3, Kind::Record(7)), || 6));
-        assert!(holds.admit(&alone(2, Kind::WaitEvent(7)), || 7));
+        assert!(!holds.admit(&records(1, &[7]), || 2));
+        assert!(holds.admit(&records(3, &[7]), || 6));
+        assert!(holds.admit(&awaits(2, &[7]), || 7));
         assert_eq!(drain(&mut holds), [1, 2]);
+    }
+
+    #[test]
+    fn graphs_record_and_wait_for_several_events() {
+        let mut holds = Holds::default();
+        assert!(!holds.admit(&alone(1, Kind::WaitValue(VALUE)), || 1));
+        assert!(!holds.admit(&records(1, &[7, 8]), || 2));
+        assert!(!holds.admit(&awaits(2, &[9, 8]), || 3));
+        assert!(holds.admit(&records(3, &[8]), || 4));
+        assert!(holds.admit(&awaits(4, &[8]), || 5));
+        assert!(!holds.admit(&awaits(4, &[7]), || 6));
+        assert_eq!(drain(&mut holds), [1, 2, 3, 6]);
+        assert!(holds.admit(&awaits(4, &[7]), || 7));
     }
 
     #[test]

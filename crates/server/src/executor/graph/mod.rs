@@ -12,6 +12,7 @@ mod node;
 use super::failure::{Failure, below};
 use super::state::State;
 use cuda_abi::types::*;
+use link::wire::command::Opcode;
 use link::wire::graph::{
     Description, DescriptionError, GraphCreate, GraphDestroy, GraphEnable, GraphLaunch, GraphSet,
     GraphUpload, MAX_DESCRIPTION_BYTES, MAX_GRAPHS, MAX_NODES,
@@ -75,6 +76,16 @@ impl State {
         below("graph", number, MAX_GRAPHS)?;
         let graph = self.graphs.graphs.get_mut(&number);
         graph.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    /// Events that a graph's nodes wait for, and those that they record.
+    pub(super) fn graph_events(&self, number: u32) -> (Vec<u32>, Vec<u32>) {
+        let nodes = self.graphs.graphs.get(&number).map_or(&[][..], |graph| &graph.nodes);
+        let of_kind = |kind| {
+            let named = nodes.iter().filter(|node| node.kind == kind);
+            named.filter_map(|node| node.event_number).collect()
+        };
+        (of_kind(Opcode::StreamWaitEvent), of_kind(Opcode::EventRecord))
     }
 
     pub(super) fn graph_create(&mut self, wanted: GraphCreate) -> Result<(), Failure> {

@@ -32,6 +32,7 @@ pub(super) struct Node {
     /// What must stay alive.
     library: Option<SharedLibrary>,
     event: Option<Arc<CUevent>>,
+    pub(super) event_number: Option<u32>,
     /// Where its kernel runs, other than on the whole device.
     partition: Option<Arc<Partition>>,
     attributes: Vec<CUlaunchAttributeID>,
@@ -49,6 +50,7 @@ impl Node {
             prints: false,
             library: None,
             event: None,
+            event_number: None,
             partition: None,
             attributes: Vec::new(),
         }
@@ -136,10 +138,12 @@ impl State {
             Opcode::Fill => Work::Fill(self.check_fill(&mut node, body(bytes)?.0)?),
             Opcode::EventRecord => {
                 let (EventRecord { event, .. }, _) = body(bytes)?;
+                node.event_number = Some(event);
                 Work::Record(*node.event.insert(self.graph_event(event)?).as_ref())
             }
             Opcode::StreamWaitEvent => {
                 let (StreamWaitEvent { event, .. }, _) = body(bytes)?;
+                node.event_number = Some(event);
                 Work::Wait(*node.event.insert(self.graph_event(event)?).as_ref())
             }
             Opcode::StreamWriteValue => {
