@@ -116,54 +116,40 @@ impl Operation {
     }
 }
 
-fn one(
-    hStream: CUstream,
-    operation: impl FnOnce(&Client, CUdevice) -> Result<Operation>,
-) -> CUresult {
-    run(|client| {
-        let target = stream::target(client, hStream)?;
-        operation(client, target.context.device)?.submit(client, &target)
-    })
+/// Declares the functions of one operation, by their newest name and by the first one, which differs in nothing that matters here.
+macro_rules! single_operations {
+    ($($newest:ident / $first:ident($value:ty) = $operation:path;)*) => {$(
+        pub(crate) unsafe fn $newest(
+            stream: CUstream,
+            addr: CUdeviceptr,
+            value: $value,
+            flags: u32,
+        ) -> CUresult {
+            let value_bytes = size_of::<$value>() as u32;
+            let word = Word { address: addr, value_bytes, value: value.into(), flags };
+            run(|client| {
+                let target = stream::target(client, stream)?;
+                $operation(client, target.context.device, word)?.submit(client, &target)
+            })
+        }
+
+        pub(crate) unsafe fn $first(
+            stream: CUstream,
+            addr: CUdeviceptr,
+            value: $value,
+            flags: u32,
+        ) -> CUresult {
+            // SAFETY: the same function by its newer name.
+            unsafe { $newest(stream, addr, value, flags) }
+        }
+    )*};
 }
 
-pub(crate) unsafe fn cuStreamWriteValue32_v2(
-    stream: CUstream,
-    addr: CUdeviceptr,
-    value: cuuint32_t,
-    flags: u32,
-) -> CUresult {
-    let word = Word { address: addr, value_bytes: 4, value: value.into(), flags };
-    one(stream, |client, device| Operation::write(client, device, word))
-}
-
-pub(crate) unsafe fn cuStreamWriteValue64_v2(
-    stream: CUstream,
-    addr: CUdeviceptr,
-    value: cuuint64_t,
-    flags: u32,
-) -> CUresult {
-    let word = Word { address: addr, value_bytes: 8, value, flags };
-    one(stream, |client, device| Operation::write(client, device, word))
-}
-
-pub(crate) unsafe fn cuStreamWaitValue32_v2(
-    stream: CUstream,
-    addr: CUdeviceptr,
-    value: cuuint32_t,
-    flags: u32,
-) -> CUresult {
-    let word = Word { address: addr, value_bytes: 4, value: value.into(), flags };
-    one(stream, |client, device| Operation::wait(client, device, word))
-}
-
-pub(crate) unsafe fn cuStreamWaitValue64_v2(
-    stream: CUstream,
-    addr: CUdeviceptr,
-    value: cuuint64_t,
-    flags: u32,
-) -> CUresult {
-    let word = Word { address: addr, value_bytes: 8, value, flags };
-    one(stream, |client, device| Operation::wait(client, device, word))
+single_operations! {
+    cuStreamWriteValue32_v2 / cuStreamWriteValue32(cuuint32_t) = Operation::write;
+    cuStreamWriteValue64_v2 / cuStreamWriteValue64(cuuint64_t) = Operation::write;
+    cuStreamWaitValue32_v2 / cuStreamWaitValue32(cuuint32_t) = Operation::wait;
+    cuStreamWaitValue64_v2 / cuStreamWaitValue64(cuuint64_t) = Operation::wait;
 }
 
 pub(crate) unsafe fn cuStreamBatchMemOp_v2(
@@ -186,23 +172,6 @@ pub(crate) unsafe fn cuStreamBatchMemOp_v2(
         }
         operations.into_iter().try_for_each(|operation| operation.submit(client, &target))
     })
-}
-
-/// Functions of before version 2, which differ in nothing that matters here.
-macro_rules! first_versions {
-    ($($name:ident = $newer:ident($value:ty);)*) => {$(
-        pub(crate) unsafe fn $name(stream: CUstream, addr: CUdeviceptr, value: $value, flags: u32) -> CUresult {
-            // SAFETY: the same function by its newer name.
-            unsafe { $newer(stream, addr, value, flags) }
-        }
-    )*};
-}
-
-first_versions! {
-    cuStreamWriteValue32 = cuStreamWriteValue32_v2(cuuint32_t);
-    cuStreamWriteValue64 = cuStreamWriteValue64_v2(cuuint64_t);
-    cuStreamWaitValue32 = cuStreamWaitValue32_v2(cuuint32_t);
-    cuStreamWaitValue64 = cuStreamWaitValue64_v2(cuuint64_t);
 }
 
 pub(crate) unsafe fn cuStreamBatchMemOp(
