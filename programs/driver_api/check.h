@@ -36,3 +36,24 @@ static inline void *symbol(void *library, const char *name) {
     }
     return address;
 }
+
+/* The driver, opened by the first call. */
+static inline void *driver(void) {
+    static void *handle;
+    if (!handle && !(handle = dlopen("libcuda.so.1", RTLD_NOW))) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(1);
+    }
+    return handle;
+}
+
+/* The driver's function NAME, in the version that cuda.h gives it, or its variant with SUFFIX, "_ptsz". */
+#define FUNCTION(name, suffix) (*(__typeof__(name) *)symbol(driver(), SYMBOL(name) suffix))
+
+/* Calls it, and it must succeed. */
+#define CALL(name, ...) CHECK(FUNCTION(name, "")(__VA_ARGS__))
+#define CALL_PTSZ(name, ...) CHECK(FUNCTION(name, "_ptsz")(__VA_ARGS__))
+#define CALL_PTDS(name, ...) CHECK(FUNCTION(name, "_ptds")(__VA_ARGS__))
+
+/* Mixes a value into a checksum. */
+static inline uint64_t mix(uint64_t checksum, uint64_t value) { return checksum * 31 + value; }
