@@ -99,6 +99,25 @@ static void pools(CUdevice device) {
     CALL(cuDeviceGraphMemTrim, device);
 }
 
+static void CUDA_CB hear(void *place, CUlogLevel level, char *message, size_t length) {
+    (void)level, (void)message, (void)length;
+    ++*(int *)place;
+}
+
+/* What a driver logs of the call that was refused above is its own affair. */
+static void logs(void) {
+    CUlogsCallbackHandle handle;
+    CUlogIterator here;
+    int heard = 0;
+    char text[4096] = "";
+    size_t size = sizeof text;
+    CALL(cuLogsRegisterCallback, hear, &heard, &handle);
+    CALL(cuLogsCurrent, &here, 0);
+    CALL(cuLogsDumpToMemory, NULL, text, &size, 0);
+    REQUIRE(size <= sizeof text);
+    CALL(cuLogsUnregisterCallback, handle);
+}
+
 static void names_and_symbols(void) {
     const char *name = NULL, *text = NULL;
     CALL(cuGetErrorName, CUDA_ERROR_ILLEGAL_ADDRESS, &name);
@@ -127,6 +146,7 @@ int main(void) {
     properties(device);
     identity(device);
     names_and_symbols();
+    logs();
     CALL(cuDevicePrimaryCtxRetain, &context, device);
     CALL(cuCtxSetCurrent, context);
     pools(device);

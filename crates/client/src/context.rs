@@ -44,7 +44,7 @@ pub(crate) struct Context {
     share: Mutex<Option<Share>>,
     /// Slot of its default stream.
     default_stream: AtomicU32,
-    /// Retains of a primary context.
+    /// Retains of a primary context, attachments of another one.
     count: Mutex<u32>,
 }
 
@@ -218,6 +218,30 @@ impl Context {
             self.end(client);
         }
         Ok(())
+    }
+
+    /// `cuCtxAttach`.
+    pub(crate) fn attach(&self) -> Result {
+        if self.lifetime == Lifetime::Primary {
+            return Err(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        *self.count.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) += 1;
+        Ok(())
+    }
+
+    /// `cuCtxDetach`: undoes an attachment, or else ends the context.
+    pub(crate) fn detach(&self, client: &'static Client) -> Result {
+        let mut count = self.count.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match (self.lifetime, count.checked_sub(1)) {
+            (Lifetime::Created, Some(rest)) => {
+                *count = rest;
+                Ok(())
+            }
+            _ => {
+                drop(count);
+                self.destroy(client)
+            }
+        }
     }
 
     /// `cuDevicePrimaryCtxReset`: ends the context however often it is retained.

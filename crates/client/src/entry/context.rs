@@ -118,20 +118,21 @@ pub(crate) unsafe fn cuCtxDestroy(ctx: CUcontext) -> CUresult {
     unsafe { cuCtxDestroy_v2(ctx) }
 }
 
-/// The old counting interface: attaching is a query, and detaching destroys.
 pub(crate) unsafe fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> CUresult {
     run(|_| {
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        put!(pctx, current::context()?.handle());
+        not_null(pctx)?;
+        let context = current::context()?;
+        context.attach()?;
+        put!(pctx, context.handle());
         Ok(())
     })
 }
 
 pub(crate) unsafe fn cuCtxDetach(ctx: CUcontext) -> CUresult {
-    // SAFETY: contexts are not counted, so detaching is destroying.
-    unsafe { cuCtxDestroy_v2(ctx) }
+    run(|client| client.context(ctx.0)?.detach(client))
 }
 
 pub(crate) unsafe fn cuCtxGetCurrent(pctx: *mut CUcontext) -> CUresult {

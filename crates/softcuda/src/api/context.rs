@@ -104,15 +104,6 @@ api! {
         driver.destroy_context(&context)
     }
 
-    fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) {
-        let (_, context) = current()?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        // SAFETY: the caller's pointer.
-        unsafe { out::write(pctx, context.handle) }
-    }
-
     fn cuCtxGetCurrent(pctx: *mut CUcontext) {
         driver()?;
         // SAFETY: the caller's pointer.
@@ -315,8 +306,9 @@ api! {
     }
 
     fn cuCtxDisablePeerAccess(peerContext: CUcontext) {
-        let (driver, _) = current()?;
-        driver.context(peerContext).map(|_| ())
+        let (driver, context) = current()?;
+        let peer = driver.context(peerContext)?;
+        if peer.device == context.device { Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED) } else { Ok(()) }
     }
 }
 
@@ -325,15 +317,13 @@ alias! {
     cuDevicePrimaryCtxReset(dev: CUdevice) = cuDevicePrimaryCtxReset_v2;
     cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) = cuDevicePrimaryCtxSetFlags_v2;
     cuCtxDestroy(ctx: CUcontext) = cuCtxDestroy_v2;
-    // Contexts are not counted: who attaches asks for the current one, and detaching destroys.
-    cuCtxDetach(ctx: CUcontext) = cuCtxDestroy_v2;
     cuCtxPushCurrent(ctx: CUcontext) = cuCtxPushCurrent_v2;
     cuCtxPopCurrent(pctx: *mut CUcontext) = cuCtxPopCurrent_v2;
 }
 
 /// # Safety
 /// As for [`out::write`].
-unsafe fn create(pctx: *mut CUcontext, flags: u32, dev: CUdevice, api_version: u32) -> Answer {
+pub(super) unsafe fn create(pctx: *mut CUcontext, flags: u32, dev: CUdevice, api_version: u32) -> Answer {
     let driver = driver()?;
     if pctx.is_null() || flags & !FLAGS != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);

@@ -1,7 +1,7 @@
 //! What handles stand for: contexts, streams, events. Modules and kernels are in `module_image`.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
@@ -47,6 +47,8 @@ pub(crate) struct Context {
     legacy: Arc<Stream>,
     per_thread: Mutex<HashMap<ThreadId, Arc<Stream>>>,
     is_alive: AtomicBool,
+    /// Uses beside the creator's, by `cuCtxAttach`.
+    attachments: AtomicU32,
 }
 
 /// What programs can set on a context and read back.
@@ -268,6 +270,7 @@ impl Context {
             legacy: Arc::new(legacy),
             per_thread: Mutex::default(),
             is_alive: AtomicBool::new(true),
+            attachments: AtomicU32::new(0),
         }
     }
 
@@ -293,7 +296,20 @@ impl Context {
             legacy: Arc::new(legacy),
             per_thread: Mutex::default(),
             is_alive: AtomicBool::new(true),
+            attachments: AtomicU32::new(0),
         }
+    }
+
+    /// Counts a use beside the creator's.
+    pub(crate) fn attach(&self) {
+        // Relaxed: a count that orders nothing; also below.
+        self.attachments.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Undoes an [`attach`](Self::attach); false when there is none left.
+    pub(crate) fn detach(&self) -> bool {
+        let less_one = |count: u32| count.checked_sub(1);
+        self.attachments.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less_one).is_ok()
     }
 
     /// Default streams of threads that have used theirs.
