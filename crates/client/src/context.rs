@@ -8,6 +8,7 @@ use crate::client::Client;
 use crate::current;
 use crate::device::{Device, Opened};
 use crate::export::STORAGE;
+use crate::limits::Limits;
 use crate::session::Result;
 use crate::share::{Share, Wish};
 use cuda_abi::types::{CUcontext, CUresult};
@@ -38,12 +39,16 @@ pub(crate) struct Context {
     /// The executor's number for it; 0 while it is not alive.
     wire_id: AtomicU32,
     backend: OnceLock<&'static Backend>,
+<<<<<<< HEAD
     /// The primary context that a green one is part of.
     owner: Option<Arc<Context>>,
     /// The SMs that it runs on, where those are not all of its client's.
     share: Mutex<Option<Share>>,
     /// Slot of its default stream.
     default_stream: AtomicU32,
+=======
+    pub(crate) limits: Limits,
+>>>>>>> 00b121e (client: answer limits and what is asked of the current context and of pointers without a round trip or a reference)
     /// Retains of a primary context, attachments of another one.
     count: Mutex<u32>,
 }
@@ -61,9 +66,13 @@ impl Context {
             api_version: 3020,
             wire_id: AtomicU32::new(0),
             backend: OnceLock::new(),
+<<<<<<< HEAD
             owner: None,
             share: Mutex::new(None),
             default_stream: AtomicU32::new(LEGACY_STREAM),
+=======
+            limits: Limits::default(),
+>>>>>>> 00b121e (client: answer limits and what is asked of the current context and of pointers without a round trip or a reference)
             count: Mutex::new(0),
         }
     }
@@ -166,6 +175,7 @@ impl Context {
 
     fn enliven(&self, backend: &'static Backend, id: u32) {
         self.backend.get_or_init(|| backend);
+        self.limits.forget();
         // Release: with the Acquire in `wire_id`.
         self.wire_id.store(id, Ordering::Release);
     }

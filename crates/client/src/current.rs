@@ -36,6 +36,23 @@ pub(crate) fn top() -> Option<Arc<Context>> {
     STACK.try_with(|stack| stack.borrow().last().cloned()).ok().flatten()
 }
 
+/// What `look` finds of the current context, without the cost of a reference. It may not change the thread's stack.
+pub(crate) fn look<T>(look: impl Fn(Option<&Context>) -> T) -> T {
+    let top = STACK.try_with(|stack| look(stack.borrow().last().map(|context| &**context)));
+    top.unwrap_or_else(|_| look(None))
+}
+
+/// The same of a current context that is alive; else as [`context`].
+pub(crate) fn look_alive<T>(see: impl Fn(&Context) -> Result<T>) -> Result<T> {
+    look(|context| {
+        let context = context.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        if !context.is_alive() {
+            return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
+        }
+        see(context)
+    })
+}
+
 /// The current context: CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED if it is not alive.
 pub(crate) fn context() -> Result<Arc<Context>> {
     let context = top().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;

@@ -37,6 +37,7 @@ mod image;
 mod late;
 mod launch;
 mod library;
+mod limits;
 mod link_state;
 mod log;
 mod memory;

@@ -157,6 +157,13 @@ impl MemoryMap {
         area
     }
 
+    /// What `look` finds of the range that holds an address, without the cost of a reference; it may not ask this map again.
+    pub(crate) fn look<T>(&self, address: u64, look: impl FnOnce(Option<&Area>) -> T) -> T {
+        let areas = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let below = areas.range(..=address).next_back();
+        look(below.map(|(_, area)| &**area).filter(|area| area.contains(address, 1)))
+    }
+
     /// The range that holds an address.
     pub(crate) fn find(&self, address: u64) -> Option<Arc<Area>> {
         let areas = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -137,7 +137,7 @@ pub(crate) unsafe fn cuCtxDetach(ctx: CUcontext) -> CUresult {
 
 pub(crate) unsafe fn cuCtxGetCurrent(pctx: *mut CUcontext) -> CUresult {
     run(|_| {
-        put!(pctx, current::top().map_or(CUcontext::NULL, |context| context.handle()));
+        put!(pctx, current::look(|top| top.map_or(CUcontext::NULL, Context::handle)));
         Ok(())
     })
 }
@@ -148,7 +148,7 @@ pub(crate) unsafe fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult {
             current::pop();
             return Ok(());
         }
-        if current::top().is_some_and(|top| top.token == ctx.0) {
+        if current::look(|top| top.is_some_and(|top| top.token == ctx.0)) {
             return Ok(());
         }
         current::replace(client.context(ctx.0)?);
@@ -181,7 +181,16 @@ pub(crate) unsafe fn cuCtxPopCurrent(pctx: *mut CUcontext) -> CUresult {
     unsafe { cuCtxPopCurrent_v2(pctx) }
 }
 
-/// The context that a handle names, or the current one in place of NULL.
+/// What `see` finds of the context that a handle names, or of the current one in place of NULL.
+fn look<T>(client: &Client, ctx: CUcontext, see: impl Fn(&Context) -> T) -> Result<T> {
+    if ctx.is_null() {
+        current::look(|top| top.map(&see).ok_or(CUresult::ERROR_INVALID_CONTEXT))
+    } else {
+        Ok(see(&*client.context(ctx.0)?))
+    }
+}
+
+/// The same context.
 pub(super) fn or_current(client: &Client, ctx: CUcontext) -> Result<Arc<Context>> {
     if ctx.is_null() {
         current::top().ok_or(CUresult::ERROR_INVALID_CONTEXT)
@@ -197,21 +206,21 @@ pub(crate) unsafe fn cuCtxGetDevice(device: *mut CUdevice) -> CUresult {
 
 pub(crate) unsafe fn cuCtxGetDevice_v2(device: *mut CUdevice, ctx: CUcontext) -> CUresult {
     run(|client| {
-        put!(device, or_current(client, ctx)?.device);
+        put!(device, look(client, ctx, |context| context.device)?);
         Ok(())
     })
 }
 
 pub(crate) unsafe fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -> CUresult {
     run(|client| {
-        put!(version, or_current(client, ctx)?.api_version);
+        put!(version, look(client, ctx, |context| context.api_version)?);
         Ok(())
     })
 }
 
 pub(crate) unsafe fn cuCtxGetId(ctx: CUcontext, ctxId: *mut u64) -> CUresult {
     run(|client| {
-        put!(ctxId, or_current(client, ctx)?.id);
+        put!(ctxId, look(client, ctx, |context| context.id)?);
         Ok(())
     })
 }
@@ -219,7 +228,7 @@ pub(crate) unsafe fn cuCtxGetId(ctx: CUcontext, ctxId: *mut u64) -> CUresult {
 pub(crate) unsafe fn cuCtxGetFlags(flags: *mut u32) -> CUresult {
     run(|_| {
         // Relaxed: a value that orders nothing.
-        put!(flags, current::context()?.flags.load(Ordering::Relaxed));
+        put!(flags, current::look_alive(|context| Ok(context.flags.load(Ordering::Relaxed)))?);
         Ok(())
     })
 }
@@ -253,7 +262,8 @@ pub(crate) unsafe fn cuCtxGetStreamPriorityRange(
     greatestPriority: *mut i32,
 ) -> CUresult {
     run(|client| {
-        let (least, greatest) = client.device(current::context()?.device)?.info.stream_priorities;
+        let device = current::look_alive(|context| Ok(context.device))?;
+        let (least, greatest) = client.device(device)?.info.stream_priorities;
         put_optional!(leastPriority, least);
         put_optional!(greatestPriority, greatest);
         Ok(())

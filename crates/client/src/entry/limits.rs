@@ -10,11 +10,18 @@ use zerocopy::IntoBytes;
 pub(crate) unsafe fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit) -> CUresult {
     run(|_| {
         super::not_null(pvalue)?;
-        let (backend, id) = current::context()?.backend()?;
+        if let Some(known) = current::look_alive(|context| Ok(context.limits.get(limit)))? {
+            put!(pvalue, known);
+            return Ok(());
+        }
+        let context = current::context()?;
+        let (backend, id) = context.backend()?;
         let body = LimitGet { limit: limit.0, reserved: 0 };
         let reply: LimitReply =
             backend.session.call_for(id, Opcode::LimitGet, &[body.as_bytes()])?;
-        put!(pvalue, reply.value as usize);
+        let value = reply.value as usize;
+        context.limits.set(limit, value);
+        put!(pvalue, value);
         Ok(())
     })
 }
@@ -22,9 +29,13 @@ pub(crate) unsafe fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit) -> CUresu
 pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     run(|client| {
         client.graphs.captures.refuse_unsafe_call()?;
-        let (backend, id) = current::context()?.backend()?;
+        let context = current::context()?;
+        let (backend, id) = context.backend()?;
         let body = LimitSet { limit: limit.0, reserved: 0, value: value as u64 };
-        backend.session.call(id, Opcode::LimitSet, &[body.as_bytes()]).map(drop)
+        let answer = backend.session.call(id, Opcode::LimitSet, &[body.as_bytes()]);
+        // What it is now is the executor's to say.
+        context.limits.forget();
+        answer.map(drop)
     })
 }
 

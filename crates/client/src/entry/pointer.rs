@@ -40,21 +40,26 @@ fn memory_type(area: &Area) -> CUmemorytype {
 }
 
 /// An attribute of an address in a known range.
-fn known(
-    client: &Client,
-    area: &Area,
-    address: u64,
-    attribute: CUpointer_attribute,
-) -> Result<Value> {
+fn known(client: &Client, address: u64, attribute: CUpointer_attribute) -> Result<Value> {
+    let moves = attribute == CUpointer_attribute::DEVICE_POINTER;
+    let found = client.memory.look(address, |area| match area?.kind {
+        Kind::Registered { .. } if moves => None,
+        _ => area.map(|area| of_area(area, address, attribute)),
+    });
+    match found {
+        Some(value) => value,
+        // Asked of registered memory, the pages are moved to where the device reaches them.
+        None if moves => crate::memory::device_address(client, address).map(Value::Word),
+        None => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+fn of_area(area: &Area, address: u64, attribute: CUpointer_attribute) -> Result<Value> {
     use CUpointer_attribute as A;
     Ok(match attribute {
         A::CONTEXT => Value::Word(area.context as u64),
         A::MEMORY_TYPE => Value::Int(memory_type(area).0),
-        A::DEVICE_POINTER => Value::Word(match area.kind {
-            // Asked of registered memory, the pages are moved to where the device reaches them.
-            Kind::Registered { .. } => crate::memory::device_address(client, address)?,
-            _ => address,
-        }),
+        A::DEVICE_POINTER => Value::Word(address),
         A::HOST_POINTER if area.is_host() => Value::Word(match area.kind {
             Kind::Alias { first_page } => first_page + (address - area.base),
             _ => address,
@@ -112,8 +117,7 @@ pub(crate) unsafe fn cuPointerGetAttribute(
 ) -> CUresult {
     run(|client| {
         not_null(data)?;
-        let area = client.memory.find(ptr).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let value = known(client, &area, ptr, attribute)?;
+        let value = known(client, ptr, attribute)?;
         // SAFETY: the caller's variable for this attribute.
         unsafe { value.write(data) };
         Ok(())
@@ -132,14 +136,14 @@ pub(crate) unsafe fn cuPointerGetAttributes(
         if numAttributes == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let area = client.memory.find(ptr);
+        let exists = client.memory.look(ptr, |area| area.is_some());
         for i in 0..numAttributes as usize {
             // SAFETY: inside the caller's arrays.
             let (attribute, place) = unsafe { (attributes.add(i).read(), data.add(i).read()) };
             not_null(place)?;
-            let answer = match &area {
-                Some(area) => known(client, area, ptr, attribute).or_else(|_| unknown(attribute)),
-                None => unknown(attribute),
+            let answer = match exists {
+                true => known(client, ptr, attribute).or_else(|_| unknown(attribute)),
+                false => unknown(attribute),
             };
             // SAFETY: the caller's variable for this attribute.
             unsafe { answer?.write(place) };

@@ -323,7 +323,12 @@ alias! {
 
 /// # Safety
 /// As for [`out::write`].
-pub(super) unsafe fn create(pctx: *mut CUcontext, flags: u32, dev: CUdevice, api_version: u32) -> Answer {
+pub(super) unsafe fn create(
+    pctx: *mut CUcontext,
+    flags: u32,
+    dev: CUdevice,
+    api_version: u32,
+) -> Answer {
     let driver = driver()?;
     if pctx.is_null() || flags & !FLAGS != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
