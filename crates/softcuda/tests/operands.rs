@@ -108,3 +108,19 @@ fn roots_that_are_no_numbers_are_the_one_nan() {
     }
     assert_eq!(result("", "mov.b32 %r2, 0x80000000; sqrt.rn.f32 %r1, %r2;").0, 0x8000_0000);
 }
+
+#[test]
+fn minima_and_maxima_are_of_three_sources_too() {
+    let of_three = |opcode: &str| {
+        // 3, -5 and 0.5; then with a value that is no number.
+        let body =
+            format!("mov.b32 %r2, 0xc0a00000; {opcode}.f32 %r1, 0f40400000, %r2, 0f3f000000;");
+        f32::from_bits(result("", &body).0)
+    };
+    assert_eq!(of_three("max"), 3.0);
+    assert_eq!(of_three("min"), -5.0);
+    let lost = "mov.b32 %r2, 0x7fc00000; max.f32 %r1, 0f40400000, %r2, 0f3f000000;";
+    assert_eq!(f32::from_bits(result("", lost).0), 3.0);
+    let kept = "mov.b32 %r2, 0x7fc00000; max.NaN.f32 %r1, 0f40400000, %r2, 0f3f000000;";
+    assert!(f32::from_bits(result("", kept).0).is_nan());
+}

@@ -1,4 +1,4 @@
-//! The two libraries with what they need, pinned by hash, in a virtual environment under `target/suites`.
+//! The libraries with what they need, pinned by hash, in a virtual environment under `target/suites`.
 //!
 //! CuPy's wheel has no tests: they are taken from its source distribution of the same version. numba-cuda's wheel has
 //! them. The library that links device code on the host (`nvidia-nvjitlink`) is left out on purpose: it would make
@@ -10,12 +10,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::lists::Tier;
 use crate::command;
 use crate::paths::Paths;
 use crate::toolchain;
 
 /// The pinned wheels; the copy in the stamp file says what is installed.
 const WHEELS: &str = include_str!("../../../tests/suites/requirements.txt");
+/// What the modules of `--full` need besides, which is too large for every test run.
+const LARGE_WHEELS: &str = include_str!("../../../tests/suites/requirements-full.txt");
 /// The source distribution that holds CuPy's tests.
 const SOURCE: &str = include_str!("../../../tests/suites/cupy-source.txt");
 
@@ -40,6 +43,11 @@ impl Libraries {
         self.root.join("cupy-cache")
     }
 
+    /// Where Triton keeps what it has compiled.
+    pub(super) fn triton_cache(&self) -> PathBuf {
+        self.root.join("triton-cache")
+    }
+
     /// What the tests print, by mode.
     pub(super) fn logs(&self) -> PathBuf {
         self.root.join("logs")
@@ -50,7 +58,7 @@ impl Libraries {
 ///
 /// # Errors
 /// When Python, pip or PyPI cannot be had.
-pub(super) fn ensure(paths: &Paths) -> Result<Libraries> {
+pub(super) fn ensure(paths: &Paths, tier: Tier) -> Result<Libraries> {
     let root = paths.target.join("suites");
     fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
     let lock_path = root.join("lock");
@@ -59,12 +67,24 @@ pub(super) fn ensure(paths: &Paths) -> Result<Libraries> {
     lock.lock().with_context(|| format!("cannot lock {}", lock_path.display()))?;
     let stamp = root.join("installed.txt");
     let wanted = format!("{WHEELS}{SOURCE}");
+    let large_stamp = root.join("installed-full.txt");
     let libraries = Libraries { root };
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-        return Ok(libraries);
+    let is = |stamp: &Path, wanted: &str| {
+        fs::read_to_string(stamp).is_ok_and(|installed| installed == wanted)
+    };
+    let done = |stamp: &Path, wanted: &str| {
+        fs::write(stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+    };
+    if !is(&stamp, &wanted) {
+        done(&large_stamp, "")?;
+        install(&libraries).context("CuPy and numba-cuda could not be installed from PyPI")?;
+        done(&stamp, &wanted)?;
     }
-    install(&libraries).context("CuPy and numba-cuda could not be installed from PyPI")?;
-    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
+    if tier == Tier::Full && !is(&large_stamp, LARGE_WHEELS) {
+        println!("installing Triton (about 290 MB) beside them");
+        install_wheels(&libraries, LARGE_WHEELS).context("Triton could not be installed")?;
+        done(&large_stamp, LARGE_WHEELS)?;
+    }
     Ok(libraries)
 }
 
@@ -75,14 +95,7 @@ fn install(libraries: &Libraries) -> Result<()> {
         remove(&root.join(old))?;
     }
     let python = toolchain::ensure_pip(root)?;
-    let requirements = root.join("requirements.txt");
-    fs::write(&requirements, WHEELS)?;
-    command::run_quietly(
-        Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
-            .args(["--only-binary=:all:", "--require-hashes", "--requirement"])
-            .arg(&requirements),
-    )?;
+    install_wheels(libraries, WHEELS)?;
     let source = root.join("cupy-source.txt");
     fs::write(&source, SOURCE)?;
     let download = root.join("download");
@@ -97,6 +110,18 @@ fn install(libraries: &Libraries) -> Result<()> {
             .env("CUPY_INSTALL_USE_STUB", "1"),
     )?;
     unpack_tests(&download, &libraries.cupy_source())
+}
+
+fn install_wheels(libraries: &Libraries, wheels: &str) -> Result<()> {
+    let requirements = libraries.root.join("requirements.txt");
+    fs::write(&requirements, wheels)?;
+    command::run_quietly(
+        Command::new(libraries.python())
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
+            .args(["--only-binary=:all:", "--require-hashes", "--requirement"])
+            .arg(&requirements),
+    )?;
+    Ok(())
 }
 
 /// Unpacks the tests and the file that declares their markers; the library itself comes from the wheel.

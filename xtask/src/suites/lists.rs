@@ -11,23 +11,26 @@ use anyhow::{Context, Result, bail};
 
 use crate::paths::Paths;
 
-/// A library whose own tests are run.
+/// A library whose own tests are run, or whose kernels are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Suite {
     /// CuPy, by pytest.
     Cupy,
     /// numba-cuda, by unittest.
     Numba,
+    /// Kernels that Triton compiles, by unittest: our own module, as Triton's need PyTorch.
+    Triton,
 }
 
 impl Suite {
-    pub(super) const ALL: [Self; 2] = [Self::Cupy, Self::Numba];
+    pub(super) const ALL: [Self; 3] = [Self::Cupy, Self::Numba, Self::Triton];
 
     /// As in the tables.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Cupy => "cupy",
             Self::Numba => "numba",
+            Self::Triton => "triton",
         }
     }
 }

@@ -63,7 +63,8 @@ const MOST_WORKERS: usize = 4;
 /// When something cannot be built, installed or started. Tests that fail are counted.
 pub(crate) fn run(paths: &Paths, options: &Suites) -> Result<Totals> {
     let dist = dist::build(paths)?;
-    let libraries = install::ensure(paths)?;
+    let tier = if options.full { Tier::Full } else { Tier::Quick };
+    let libraries = install::ensure(paths, tier)?;
     let place = Place { paths, dist: &dist, libraries: &libraries };
     let mut modules = lists::read(paths)?;
     let wanted = |module: &Module| {

@@ -116,7 +116,9 @@ fn command(place: &Place<'_>, module: &Module, mode: Mode<'_>) -> Command {
             .current_dir(place.libraries.cupy_source())
             .args(["-m", "pytest", "-p", "openmps_pytest_report", "-p", "no:cacheprovider"])
             .args(["-q", "--tb=short", "-W", "ignore", "-m", "not slow and not multi_gpu"]),
-        Suite::Numba => command
+        Suite::Numba | Suite::Triton => command
+            .env("TRITON_CACHE_DIR", place.libraries.triton_cache())
+            .env("TRITON_DEFAULT_FP_FUSION", "1")
             .current_dir(place.libraries.logs())
             .arg(PathBuf::from(&scripts).join("run_unittest.py")),
     };

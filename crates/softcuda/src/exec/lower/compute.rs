@@ -224,8 +224,14 @@ impl<'a> Lower<'a, '_> {
         if opcode.ty() == Some(Type::Pred) {
             return self.predicate_logic(opcode, operands);
         }
+        // Of three sources they are computations of their own.
+        let name = match (opcode.name, operands.len()) {
+            ("min", 4) => "min3",
+            ("max", 4) => "max3",
+            (name, _) => name,
+        };
         let computation =
-            computation(opcode.name, &opcode.modifiers, self.level).map_err(|e| e.to_string())?;
+            computation(name, &opcode.modifiers, self.level).map_err(|e| e.to_string())?;
         let Some((d, rest)) = operands.split_first() else {
             return Err("it needs operands".to_owned());
         };
