@@ -39,16 +39,13 @@ pub(crate) struct Context {
     /// The executor's number for it; 0 while it is not alive.
     wire_id: AtomicU32,
     backend: OnceLock<&'static Backend>,
-<<<<<<< HEAD
     /// The primary context that a green one is part of.
     owner: Option<Arc<Context>>,
     /// The SMs that it runs on, where those are not all of its client's.
     share: Mutex<Option<Share>>,
     /// Slot of its default stream.
     default_stream: AtomicU32,
-=======
     pub(crate) limits: Limits,
->>>>>>> 00b121e (client: answer limits and what is asked of the current context and of pointers without a round trip or a reference)
     /// Retains of a primary context, attachments of another one.
     count: Mutex<u32>,
 }
@@ -66,13 +63,10 @@ impl Context {
             api_version: 3020,
             wire_id: AtomicU32::new(0),
             backend: OnceLock::new(),
-<<<<<<< HEAD
             owner: None,
             share: Mutex::new(None),
             default_stream: AtomicU32::new(LEGACY_STREAM),
-=======
             limits: Limits::default(),
->>>>>>> 00b121e (client: answer limits and what is asked of the current context and of pointers without a round trip or a reference)
             count: Mutex::new(0),
         }
     }
