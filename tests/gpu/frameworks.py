@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Frameworks on a real GPU: PyTorch, CuPy, Triton, JAX and numba-cuda, natively and under OpenMPS, alone and four at once.
+"""Frameworks on a real GPU: PyTorch, NCCL, CuPy, Triton, JAX and numba-cuda, natively and under OpenMPS, alone and four at once.
 
 Build first (`cargo xtask build`), then, on a machine with a GPU, its driver and the frameworks (what is not installed is skipped and said):
 
@@ -23,7 +23,7 @@ from openmps import OpenMps, natively
 HERE = pathlib.Path(__file__).resolve().parent
 LIMIT_S = 180
 AT_ONCE = 4
-NEEDS = {"torch": ["torch"], "cupy": ["cupy"], "triton": ["torch", "triton"], "jax": ["jax"], "numba": ["numba"]}
+NEEDS = {"torch": ["torch"], "nccl": ["torch"], "cupy": ["cupy"], "triton": ["torch", "triton"], "jax": ["jax"], "numba": ["numba"]}
 
 
 class Expected:

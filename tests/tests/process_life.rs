@@ -1,4 +1,4 @@
-//! The life of processes: forks, programs that replace themselves, every kind of end, signals, threads that die, libraries that are closed.
+//! The life of processes, and what they share: forks, programs that replace themselves, every kind of end, signals, threads that die, libraries that are closed.
 //!
 //! The programs are `programs/process`; each says which processes worked and with how many kernels, and the server must have counted
 //! just that. Natively on the software GPU they behave alike.
@@ -257,4 +257,19 @@ fn threads_that_die_with_a_context_current() -> Result<()> {
 #[test]
 fn the_library_is_closed_and_opened_again() -> Result<()> {
     succeeds(&["reload"], 1)
+}
+
+#[test]
+fn memory_goes_between_a_client_and_a_native_process() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    for runtime in [Runtime::Softcuda, Runtime::OpenMps] {
+        run(&sandbox, runtime, &["share", "native"])?.success()?;
+    }
+    let daemon = Daemon::start(sandbox)?;
+    let finished = run(daemon.sandbox(), Runtime::OpenMps, &["share", "client"])?;
+    let found = ran(finished.success()?)?;
+    ensure!(found.len() == 1, "{finished:?}");
+    ensure!(daemon.departed(found[0].pid)?.kernels == found[0].kernels);
+    ensure!(daemon.snapshot()?.clients_ever == 1, "the other process was attached, too");
+    Ok(())
 }

@@ -43,7 +43,7 @@ pub(crate) struct Device {
 
 /// What a client is told otherwise than the driver says it, since it does not hold behind a server: kernels reach only memory of the session,
 /// registered memory has another device address, handles of other processes cannot be opened.
-const OVERRIDES: [(CUdevice_attribute, i32); 9] = [
+const OVERRIDES: [(CUdevice_attribute, i32); 11] = [
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS, 0),
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0),
     (CUdevice_attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0),
@@ -53,6 +53,8 @@ const OVERRIDES: [(CUdevice_attribute, i32); 9] = [
     (CUdevice_attribute::HANDLE_TYPE_FABRIC_SUPPORTED, 0),
     (CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0),
     (CUdevice_attribute::GPU_DIRECT_RDMA_SUPPORTED, 0),
+    (CUdevice_attribute::DMA_BUF_SUPPORTED, 0),
+    (CUdevice_attribute::HOST_ALLOC_DMA_BUF_SUPPORTED, 0),
     (CUdevice_attribute::MULTICAST_SUPPORTED, 0),
 ];
 

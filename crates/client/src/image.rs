@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::session::Result;
 use core::ffi::c_void;
+use cuda_abi::image::elf::Elf;
 use cuda_abi::image::{Accepts, Code, Image, ImageError, Target};
 use cuda_abi::types::{CUdevice_attribute, CUjit_option, CUresult};
 use link::wire::attach::DeviceCode;
@@ -42,12 +43,39 @@ pub(crate) unsafe fn code_at(image: *const c_void, target: Target) -> Result<Cod
 /// read them.
 fn choose_to_load(image: &Image<'_>, target: Target) -> Result<Code<'static>> {
     let code = choose(image, target)?;
+    refuse_dynamic_parallelism(&code)?;
     if target.accepts == Accepts::PtxOnly {
         return Ok(code);
     }
     let with_options = image.text_with_options(target).map_err(|error| refused(&error))?;
     Ok(with_options.unwrap_or(code))
 }
+
+/// Launches from the device, in the names of CUDA 12 and later, and of before.
+const DEVICE_LAUNCHES: [&[u8]; 2] = [b"__cudaCDP2LaunchDevice", b"cudaLaunchDevice"];
+
+/// Code that launches kernels itself is refused, as by every MPS (MPS guide, 2.3.2): what it starts belongs to no stream of its client.
+fn refuse_dynamic_parallelism(code: &Code<'_>) -> Result {
+    let launches = |text: &[u8]| {
+        DEVICE_LAUNCHES.iter().any(|&name| text.windows(name.len()).any(|found| found == name))
+    };
+    let found = match code {
+        Code::Ptx(text) | Code::Fatbin(text) => launches(text),
+        // Only its names are of interest, and it may be large.
+        Code::Elf(bytes) => {
+            let elf = Elf::parse(bytes).map_err(|error| refused(&error))?;
+            elf.sections().flatten().any(|s| s.name == SYMBOL_NAMES && launches(s.contents))
+        }
+    };
+    if !found {
+        return Ok(());
+    }
+    crate::error!("a module is refused: it uses dynamic parallelism, which MPS does not support");
+    Err(CUresult::ERROR_NOT_SUPPORTED)
+}
+
+/// The section of a cubin with the names of its functions, also of those that are to be linked.
+const SYMBOL_NAMES: &[u8] = b".strtab";
 
 /// The code for a device: one entry; or, of a program whose device code was compiled apart (`nvcc -rdc=true`) and that has only PTX for this device,
 /// all its PTX, to be linked by the executor.

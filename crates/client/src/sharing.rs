@@ -54,9 +54,16 @@ impl Handle {
         bytes
     }
 
-    /// Reads a handle; CUDA_ERROR_INVALID_VALUE for one of another kind, or of a native driver.
+    /// Reads a handle; CUDA_ERROR_INVALID_VALUE for one of another kind, CUDA_ERROR_NOT_SUPPORTED for what a native driver gave out, to which
+    /// this process's device memory belongs as little as the other way round.
     pub(crate) fn from_bytes(bytes: [u8; 64], thing: Thing) -> Result<Self> {
-        if bytes[..8] != MAGIC || bytes[8] != thing as u8 {
+        if bytes[..8] != MAGIC {
+            crate::error!(
+                "an IPC handle is refused that no client of OpenMPS gave out: between a client and a native process share descriptors of cuMemCreate memory"
+            );
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        if bytes[8] != thing as u8 {
             return Err(INVALID);
         }
         let word = |from: usize| {

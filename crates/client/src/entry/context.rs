@@ -44,8 +44,14 @@ fn create_on(
     Ok(())
 }
 
-pub(crate) unsafe fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
-    run(|client| create(client, pctx, flags, dev))
+/// The function of the API before 3.2, whose contexts no MPS has served (MPS guide, 2.3.2: of 4.0 at least).
+pub(crate) unsafe fn cuCtxCreate(_pctx: *mut CUcontext, _flags: u32, _dev: CUdevice) -> CUresult {
+    run(|_| {
+        crate::error!(
+            "cuCtxCreate of the API before CUDA 4.0 makes no context under MPS: build the program with a newer cuda.h, without CUDA_FORCE_API_VERSION"
+        );
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    })
 }
 
 pub(crate) unsafe fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
