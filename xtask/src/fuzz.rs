@@ -43,6 +43,8 @@ enum Target {
     Kernels,
     /// Mutated messages to the control daemon's socket
     Control,
+    /// Mutated commands in a client's ring, to an executor on the software GPU
+    Ring,
 }
 
 impl Target {
@@ -53,6 +55,7 @@ impl Target {
             Target::Fatbin => ["softcuda", "fuzz", "images"],
             Target::Kernels => ["softcuda", "fuzz", "kernels"],
             Target::Control => ["control", "daemon", "mutated_messages_change_nothing"],
+            Target::Ring => ["server", "black_box", "mutated_commands_end_their_writer_at_most"],
         }
     }
 }

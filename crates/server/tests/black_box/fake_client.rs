@@ -152,6 +152,8 @@ pub(crate) struct Client {
     pub(crate) opened: ContextOpened,
     pub(crate) memory: Arc<SessionMemory>,
     pub(crate) words: CompletionWords,
+    /// For what the ring's own producer would not write.
+    pub(crate) session_file: OwnedFd,
     socket: Connection,
     producer: Producer,
     slots: CallSlots,
@@ -177,7 +179,13 @@ impl Client {
             opened,
             welcome,
             connection,
+            session_file: session,
         }
+    }
+
+    /// Bytes that were posted by way of this client.
+    pub(crate) fn posted_bytes(&self) -> u64 {
+        self.producer.posted_bytes()
     }
 
     pub(crate) fn post(&mut self, opcode: Opcode, parts: &[&[u8]]) {

@@ -6,6 +6,7 @@
 mod fake_client;
 mod graphs;
 mod promises;
+mod ring_fuzz;
 mod server_log;
 mod settings;
 mod waits;
@@ -57,7 +58,8 @@ fn run(filters: &[String]) -> ExitCode {
 }
 
 fn tests() -> impl Iterator<Item = &'static Test> {
-    promises::ALL.iter().chain(settings::ALL).chain(graphs::ALL).chain(waits::ALL)
+    let all = [promises::ALL, settings::ALL, graphs::ALL, waits::ALL, ring_fuzz::ALL];
+    all.into_iter().flatten()
 }
 
 /// The driver under the server.
