@@ -260,6 +260,23 @@ fn the_library_is_closed_and_opened_again() -> Result<()> {
 }
 
 #[test]
+fn what_no_mps_serves_is_refused() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    run(&sandbox, Runtime::Softcuda, &["refused", "native"])?.success()?;
+    let daemon = Daemon::start(sandbox)?;
+    let mut command = daemon
+        .sandbox()
+        .command(daemon.sandbox().installation.program("process", "refused"), Runtime::OpenMps);
+    let finished = process::run(command.arg("client").env("OPENMPS_LOG", "error"), LIMIT)?;
+    let found = ran(finished.success()?)?;
+    ensure!(found.len() == 1 && daemon.departed(found[0].pid)?.kernels == 2, "{finished:?}");
+    for reason in ["cuCtxCreate of the API before CUDA 4.0", "dynamic parallelism"] {
+        ensure!(finished.stderr.contains(reason), "{finished:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn memory_goes_between_a_client_and_a_native_process() -> Result<()> {
     let sandbox = Sandbox::new()?;
     for runtime in [Runtime::Softcuda, Runtime::OpenMps] {

@@ -1,6 +1,7 @@
-/* What no MPS serves (MPS guide, 2.3.2): contexts of the API before CUDA 4.0, kernels that launch kernels, 32-bit code. Each is refused with an
- * error, natively by the software GPU as well, and nothing else suffers. */
-#include "check.h"
+/* What no MPS serves (MPS guide, 2.3.2): contexts of the API before CUDA 4.0, kernels that launch kernels, 32-bit code. `refused client` where the
+ * process is a client of a server: each is refused with an error, and nothing else suffers. `refused native`: the software GPU makes old
+ * contexts and refuses the others, too. */
+#include "process.h"
 
 #define HEADER ".version 7.0\n.target sm_75\n.address_size 64\n"
 
@@ -66,12 +67,9 @@ static CUresult load(void *library, const char *text, const char *name) {
     return result;
 }
 
-int main(void) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 1;
-    }
+int main(int count, char **words) {
+    int is_client = count > 1 && strcmp(words[1], "client") == 0;
+    void *library = open_library();
     LOAD(cuInit);
     LOAD(cuCtxGetCurrent);
     LOAD(cuCtxSetCurrent);
@@ -83,7 +81,13 @@ int main(void) {
 
     OldCreate *old_create = (OldCreate *)symbol(library, "cuCtxCreate");
     CUcontext context = NULL;
-    REFUSED(CUDA_ERROR_NOT_SUPPORTED, old_create(&context, 0, 0));
+    if (is_client) {
+        REFUSED(CUDA_ERROR_NOT_SUPPORTED, old_create(&context, 0, 0));
+    } else {
+        LOAD(cuCtxDestroy);
+        CHECK(old_create(&context, 0, 0));
+        CHECK(cuCtxDestroy_(context));
+    }
     CHECK(cuCtxGetCurrent_(&context));
     REQUIRE(context == NULL);
 
@@ -93,7 +97,9 @@ int main(void) {
     unsigned narrow_pointer = 0;
     REFUSED(CUDA_ERROR_NOT_SUPPORTED, old_allocate(&narrow_pointer, 4096));
 
-    is_refused(load(library, launches, "parent"), "a kernel that launches kernels");
+    CUresult launching = load(library, launches, "parent");
+    is_refused(launching, "a kernel that launches kernels");
+    REQUIRE(!is_client || launching == CUDA_ERROR_NOT_SUPPORTED);
     is_refused(load(library, narrow, "narrow"), "a kernel with 32-bit addresses");
 
     CUdeviceptr memory;
@@ -101,6 +107,8 @@ int main(void) {
     CHECK(cuMemAlloc_(&memory, 4096));
     CHECK(cuMemFree_(memory));
     CHECK(cuCtxSynchronize_());
-    printf("refused: ok checksum=%016x\n", 0);
+    struct Cuda cuda = open_cuda(library);
+    work(&cuda, 2);
+    report(&cuda);
     return 0;
 }
