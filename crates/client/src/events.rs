@@ -227,7 +227,7 @@ impl Event {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let stream = target.captured();
-        if let Some(capture) = client.graphs.captures.active(stream)? {
+        if let Some(capture) = client.graphs.registry.captures.active(stream)? {
             match audience {
                 Audience::External => {
                     capture.add(stream, NodeKind::EventRecord(Arc::clone(self)))?;
@@ -250,7 +250,7 @@ impl Event {
 
     /// Whether the work before the last record is done; so it is without a record.
     pub(crate) fn is_done(&self, client: &Client) -> Result<bool> {
-        client.graphs.captures.refuse_question(&self.captured())?;
+        client.graphs.registry.captures.refuse_question(&self.captured())?;
         self.is_reached()
     }
 
@@ -272,7 +272,7 @@ impl Event {
 
     /// Waits for the work before the last record.
     pub(crate) fn synchronize(&self, client: &Client) -> Result {
-        client.graphs.captures.refuse_question(&self.captured())?;
+        client.graphs.registry.captures.refuse_question(&self.captured())?;
         let (backend, id) = self.context.backend()?;
         if self.is_shared() {
             let mut pause = SHORTEST_PAUSE;
@@ -303,8 +303,8 @@ impl Event {
             return Ok(());
         }
         // Another process may have recorded it.
-        let elsewhere = self.is_shared() && client.graphs.captures.find(stream).is_none();
-        match client.graphs.captures.wait(stream, self.captured())? {
+        let elsewhere = self.is_shared() && client.graphs.registry.captures.find(stream).is_none();
+        match client.graphs.registry.captures.wait(stream, self.captured())? {
             Wait::Nothing if !elsewhere => return Ok(()),
             _ => {}
         }

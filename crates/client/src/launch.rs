@@ -61,7 +61,7 @@ pub(crate) unsafe fn launch(
         prepare(client, &target.context, handle, configuration, parameters, extra, &mut packed)
     };
     if prepared.is_err() {
-        client.graphs.captures.invalidate(target.captured());
+        client.graphs.registry.captures.invalidate(target.captured());
     }
     let posted = prepared.and_then(|function| {
         let work = || KernelWork::captured(&function, configuration, &packed, &target);

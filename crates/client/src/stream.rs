@@ -10,7 +10,7 @@ use crate::graph::NodeKind;
 use crate::session::Result;
 use crate::slots::Mark;
 use cuda_abi::graph::capture::{self, Effect, LegacyOrder};
-use cuda_abi::types::{CUresult, CUstream};
+use cuda_abi::types::{CUdevice, CUresult, CUstream};
 use link::wire::command::{Opcode, StreamWriteValue};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +41,12 @@ pub(crate) struct Target {
     pub(crate) stream: Option<Arc<Stream>>,
 }
 
+/// The nearest priority that a device has.
+pub(crate) fn clamped(client: &Client, device: CUdevice, priority: i32) -> Result<i32> {
+    let (least, greatest) = client.device(device)?.info.stream_priorities;
+    Ok(priority.clamp(greatest.min(least), least.max(greatest)))
+}
+
 /// Makes a stream in the current context.
 pub(crate) fn create(client: &Client, flags: u32, priority: i32) -> Result<Arc<Stream>> {
     if flags > 1 {
@@ -57,8 +63,7 @@ pub(crate) fn create_in(
     priority: i32,
 ) -> Result<Arc<Stream>> {
     let (backend, wire_id) = context.backend()?;
-    let (least, greatest) = client.device(context.device)?.info.stream_priorities;
-    let priority = priority.clamp(greatest.min(least), least.max(greatest));
+    let priority = clamped(client, context.device, priority)?;
     let slot = backend.session.create_stream(wire_id, context.stream_plan(flags, priority))?;
     static LAST_ID: AtomicU64 = AtomicU64::new(2);
     // Relaxed: only uniqueness matters.
@@ -94,9 +99,7 @@ fn captured(context: &Context, slot: u32, ordering: LegacyOrder) -> capture::Str
 /// Takes a stream that is being destroyed out of its capture, if it is in one.
 pub(crate) fn abandon_capture(client: &Client, context: &Context, slot: u32) {
     let stream = captured(context, slot, LegacyOrder::Blocking);
-    if let Some(graph) = client.graphs.captures.abandon(stream) {
-        graph.forget(client);
-    }
+    client.graphs.registry.abandon_capture(stream);
 }
 
 impl Stream {
@@ -175,7 +178,8 @@ impl Target {
     /// Refuses the legacy stream while a blocking one is captured.
     pub(crate) fn refuse_legacy(&self, client: &Client, effect: Effect) -> Result {
         if self.slot == self.context.default_stream() {
-            return client.graphs.captures.refuse_legacy(self.context.token as u64, effect);
+            let captures = &client.graphs.registry.captures;
+            return captures.refuse_legacy(self.context.token as u64, effect);
         }
         Ok(())
     }
@@ -187,7 +191,7 @@ impl Target {
         work: impl FnOnce() -> Result<NodeKind>,
     ) -> Result<bool> {
         let stream = self.captured();
-        match client.graphs.captures.active(stream)? {
+        match client.graphs.registry.captures.active(stream)? {
             Some(capture) => capture.add(stream, work()?).map(|_| true),
             None => Ok(false),
         }
@@ -195,13 +199,13 @@ impl Target {
 
     /// Refuses what cannot be captured if the stream is being captured, which ends the capture.
     pub(crate) fn refuse_capture(&self, client: &Client) -> Result {
-        client.graphs.captures.refuse(self.captured())
+        client.graphs.registry.captures.refuse(self.captured())
     }
 
     /// Refuses waiting for the stream, as [`Self::refuse_capture`], and while other captures forbid it.
     pub(crate) fn refuse_waiting(&self, client: &Client) -> Result {
         self.refuse_capture(client)?;
-        client.graphs.captures.refuse_unsafe_call()
+        client.graphs.registry.captures.refuse_unsafe_call()
     }
 
     /// Waits while host functions hold the stream; before every post.

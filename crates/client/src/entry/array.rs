@@ -15,7 +15,7 @@ use link::wire::array::ArrayMemoryReply;
 /// `out` is null or valid.
 unsafe fn create(out: *mut CUarray, descriptor: Option<CUDA_ARRAY3D_DESCRIPTOR>) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         not_null(out)?;
         let descriptor = descriptor.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         put!(out, CUarray(array::create(client, descriptor)?.token));
@@ -85,7 +85,7 @@ pub(crate) unsafe fn cuArray3DCreate(
 
 pub(crate) unsafe fn cuArrayDestroy(hArray: CUarray) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         array::destroy(client, hArray.0)
     })
 }
@@ -210,7 +210,7 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
 
 pub(crate) unsafe fn cuMipmappedArrayDestroy(hMipmappedArray: CUmipmappedArray) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         array::destroy_mipmapped(client, hMipmappedArray.0)
     })
 }

@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use crate::session::Result;
 use crate::stream::{self, Target};
 use cuda_abi::graph::arrays::read_dependencies;
-use cuda_abi::graph::capture::{Change, Effect, Ended, Info, exchange_thread_mode};
+use cuda_abi::graph::capture::{Change, Effect, Info, exchange_thread_mode};
 use cuda_abi::types::*;
 
 fn begin(
@@ -16,7 +16,7 @@ fn begin(
     into: Option<(std::sync::Arc<Graph>, cuda_abi::graph::capture::Tips)>,
 ) -> Result {
     let target = stream::target(client, stream)?;
-    client.graphs.captures.begin(target.captured(), mode, into, || Graph::create(client))
+    client.graphs.registry.begin_capture(target.captured(), mode, into)
 }
 
 pub(crate) unsafe fn cuStreamBeginCapture_v2(
@@ -40,7 +40,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     mode: CUstreamCaptureMode,
 ) -> CUresult {
     run(|client| {
-        let graph = client.graph(hGraph)?;
+        let graph = client.graphs.registry.graph(hGraph)?;
         // SAFETY: the caller's arrays.
         let after = unsafe { read_dependencies(dependencies, dependencyData, numDependencies) }?;
         begin(client, hStream, mode, Some((graph, after)))
@@ -50,15 +50,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
 pub(crate) unsafe fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) -> CUresult {
     run(|client| {
         let target = stream::target(client, hStream)?;
-        let (graph, outcome) = match client.graphs.captures.end(target.captured()) {
-            Ended::Graph(graph) => (graph.handle, Ok(())),
-            Ended::Failed(code, graph) => {
-                if let Some(graph) = graph {
-                    graph.forget(client);
-                }
-                (CUgraph::NULL, Err(code))
-            }
-        };
+        let (graph, outcome) = client.graphs.registry.end_capture(target.captured());
         put_optional!(phGraph, graph);
         outcome
     })
@@ -72,7 +64,7 @@ fn asked(client: &Client, stream: CUstream) -> Result<Target> {
 }
 
 fn info(client: &Client, stream: CUstream) -> Result<Option<Info<Graph>>> {
-    Ok(client.graphs.captures.info(asked(client, stream)?.captured()))
+    Ok(client.graphs.registry.captures.info(asked(client, stream)?.captured()))
 }
 
 fn status(info: &Option<Info<Graph>>) -> CUstreamCaptureStatus {
@@ -85,7 +77,7 @@ pub(crate) unsafe fn cuStreamIsCapturing(
 ) -> CUresult {
     run(|client| {
         let target = asked(client, hStream)?;
-        let capture = client.graphs.captures.find(target.captured());
+        let capture = client.graphs.registry.captures.find(target.captured());
         let status = capture.map_or(CUstreamCaptureStatus::NONE, |capture| capture.status());
         put!(captureStatus, status);
         Ok(())
@@ -168,7 +160,7 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
         };
         // SAFETY: the caller's arrays.
         let tips = unsafe { read_dependencies(dependencies, dependencyData, numDependencies) }?;
-        client.graphs.captures.update(target.captured(), change, tips)
+        client.graphs.registry.captures.update(target.captured(), change, tips)
     })
 }
 

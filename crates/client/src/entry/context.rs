@@ -257,7 +257,7 @@ pub(crate) unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult {
     run(|client| {
         let context = or_current(client, ctx)?;
         let (backend, _) = context.backend()?;
-        client.graphs.captures.refuse_synchronizing(context.token as u64)?;
+        client.graphs.registry.captures.refuse_synchronizing(context.token as u64)?;
         context.synchronize(client)?;
         backend.session.verdict()
     })

@@ -6,6 +6,7 @@ use crate::graph::{Executable, instantiate, update};
 use crate::session::Result;
 use crate::stream::{self, Target};
 use core::ffi::{c_char, c_void};
+use cuda_abi::graph::params::update_outcome;
 use cuda_abi::types::*;
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use std::sync::Arc;
 const UPLOAD: u64 = 2;
 
 fn make(client: &Client, graph: CUgraph, flags: u64) -> Result<CUgraphExec> {
-    client.graphs.captures.refuse_unsafe_call()?;
-    instantiate(client, &client.graph(graph)?, flags)
+    client.graphs.registry.captures.refuse_unsafe_call()?;
+    instantiate(client, &client.graphs.registry.graph(graph)?, flags)
 }
 
 pub(crate) unsafe fn cuGraphInstantiateWithFlags(
@@ -41,14 +42,8 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
         let mut asked = unsafe { instantiateParams.read() };
         let outcome = make(client, hGraph, asked.flags);
         asked.hErrNode_out = CUgraphNode::NULL;
-        asked.result_out = match outcome {
-            Ok(_) => CUgraphInstantiateResult::SUCCESS,
-            Err(CUresult::ERROR_INVALID_VALUE) => CUgraphInstantiateResult::INVALID_STRUCTURE,
-            Err(CUresult::ERROR_NOT_SUPPORTED) => {
-                CUgraphInstantiateResult::NODE_OPERATION_NOT_SUPPORTED
-            }
-            Err(_) => CUgraphInstantiateResult::ERROR,
-        };
+        let registry = &client.graphs.registry;
+        asked.result_out = registry.instantiation_result(hGraph, outcome.map(drop));
         put!(instantiateParams, asked);
         let executable = outcome?;
         if asked.flags & UPLOAD != 0 {
@@ -110,7 +105,7 @@ fn launched(
     stream: CUstream,
 ) -> Result<(Target, Arc<Executable>)> {
     let target = stream::target(client, stream)?;
-    client.graphs.captures.refuse(target.captured())?;
+    client.graphs.registry.captures.refuse(target.captured())?;
     Ok((target, client.executable(executable)?))
 }
 
@@ -133,14 +128,7 @@ fn updated(
     executable: CUgraphExec,
     graph: CUgraph,
 ) -> Result<CUgraphExecUpdateResultInfo> {
-    update(client, &*client.executable(executable)?, &*client.graph(graph)?)
-}
-
-fn outcome(info: &CUgraphExecUpdateResultInfo) -> Result {
-    match info.result {
-        CUgraphExecUpdateResult::SUCCESS => Ok(()),
-        _ => Err(CUresult::ERROR_GRAPH_EXEC_UPDATE_FAILURE),
-    }
+    update(client, &*client.executable(executable)?, &*client.graphs.registry.graph(graph)?)
 }
 
 pub(crate) unsafe fn cuGraphExecUpdate_v2(
@@ -152,7 +140,7 @@ pub(crate) unsafe fn cuGraphExecUpdate_v2(
         not_null(resultInfo)?;
         let info = updated(client, hGraphExec, hGraph)?;
         put!(resultInfo, info);
-        outcome(&info)
+        update_outcome(&info)
     })
 }
 
@@ -167,7 +155,7 @@ pub(crate) unsafe fn cuGraphExecUpdate(
         let info = updated(client, hGraphExec, hGraph)?;
         put_optional!(hErrorNode_out, info.errorNode);
         put!(updateResult_out, info.result);
-        outcome(&info)
+        update_outcome(&info)
     })
 }
 
@@ -177,7 +165,7 @@ pub(crate) unsafe fn cuGraphNodeSetEnabled(
     isEnabled: u32,
 ) -> CUresult {
     run(|client| {
-        client.graph_of(hNode)?;
+        client.graphs.registry.graph_of(hNode)?;
         client.executable(hGraphExec)?.set_enabled(client, hNode, isEnabled != 0)
     })
 }

@@ -1,11 +1,15 @@
 //! Nodes: adding them to graphs, their parameters, and the same parameters in executable graphs.
 
-use super::graph::add_node;
+use super::batch_node;
 use super::launch::node_attribute;
 use crate::client::{Client, run};
 use crate::current;
-use crate::graph::{HostWork, KernelWork, NodeKind, params, set};
+use crate::graph::{KernelWork, NodeKind, params, set};
 use crate::session::Result;
+use crate::stream::clamped;
+use cuda_abi::graph::model::Kind;
+use cuda_abi::graph::params::check_change;
+use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::*;
 use link::wire::command::LaunchAttribute;
 use zerocopy::{FromBytes, IntoBytes};
@@ -41,14 +45,14 @@ macro_rules! node_functions {
                 unsafe {
                     let $asked = &read(nodeParams)?;
                     let after = (dependencies, core::ptr::null(), numDependencies);
-                    add_node($client, hGraph, phGraphNode, after, || $make)
+                    $client.graphs.registry.add_node(hGraph, phGraphNode, after, || $make)
                 }
             })
         }
 
         pub(crate) unsafe fn $get(hNode: CUgraphNode, nodeParams: *mut $ty) -> CUresult {
             run(|client| {
-                let NodeKind::$kind(work) = &client.graph_of(hNode)?.kind(hNode)? else {
+                let NodeKind::$kind(work) = &client.graphs.registry.kind(hNode)? else {
                     return Err(INVALID);
                 };
                 put!(nodeParams, $show(work));
@@ -58,7 +62,7 @@ macro_rules! node_functions {
 
         pub(crate) unsafe fn $set(hNode: CUgraphNode, nodeParams: *const $ty) -> CUresult {
             run(|$client| {
-                let graph = $client.graph_of(hNode)?;
+                let graph = $client.graphs.registry.graph_of(hNode)?;
                 let before = graph.kind(hNode)?;
                 let $before = Some(&before);
                 let _ = $before;
@@ -78,7 +82,7 @@ macro_rules! node_functions {
         ) -> CUresult {
             run(|$client| {
                 let executable = $client.executable(hGraphExec)?;
-                let before = $client.graph_of(hNode)?.kind(hNode)?;
+                let before = $client.graphs.registry.kind(hNode)?;
                 let $before = Some(&before);
                 let _ = $before;
                 // SAFETY: the caller's structure.
@@ -94,11 +98,13 @@ macro_rules! node_functions {
 
 node_functions! {
     cuGraphAddKernelNode, cuGraphKernelNodeGetParams, cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams: CUDA_KERNEL_NODE_PARAMS_v1,
-        |client, asked, before| params::kernel(client, &params::kernel_v1(asked), before), Kernel => params::kernel_parameters_v1;
+        |client, asked, before| params::kernel(client, &asked.into(), before), Kernel => params::kernel_parameters_v1;
     cuGraphAddKernelNode_v2, cuGraphKernelNodeGetParams_v2, cuGraphKernelNodeSetParams_v2, cuGraphExecKernelNodeSetParams_v2: CUDA_KERNEL_NODE_PARAMS,
         |client, asked, before| params::kernel(client, asked, before), Kernel => params::kernel_parameters;
     cuGraphAddHostNode, cuGraphHostNodeGetParams, cuGraphHostNodeSetParams, cuGraphExecHostNodeSetParams: CUDA_HOST_NODE_PARAMS,
         |client, asked, before| HostWork::new(asked.fn_, asked.userData).map(NodeKind::Host), Host => params::host_parameters;
+    cuGraphAddBatchMemOpNode, cuGraphBatchMemOpNodeGetParams, cuGraphBatchMemOpNodeSetParams, cuGraphExecBatchMemOpNodeSetParams: CUDA_BATCH_MEM_OP_NODE_PARAMS,
+        |client, asked, before| batch_node(client, asked), BatchMemOp => params::batch_parameters;
 }
 
 /// Declares the four functions of a kind of node whose parameters come with a context where it is added and where an executable graph is changed.
@@ -117,14 +123,14 @@ macro_rules! node_functions_with_context {
                 unsafe {
                     let asked = &read(nodeParams)?;
                     let after = (dependencies, core::ptr::null(), numDependencies);
-                    add_node(client, hGraph, phGraphNode, after, || $make(client, asked, ctx))
+                    client.graphs.registry.add_node(hGraph, phGraphNode, after, || $make(client, asked, ctx))
                 }
             })
         }
 
         pub(crate) unsafe fn $get(hNode: CUgraphNode, nodeParams: *mut $ty) -> CUresult {
             run(|client| {
-                let NodeKind::$kind(work) = &client.graph_of(hNode)?.kind(hNode)? else {
+                let NodeKind::$kind(work) = &client.graphs.registry.kind(hNode)? else {
                     return Err(INVALID);
                 };
                 put!(nodeParams, $show(work));
@@ -136,7 +142,7 @@ macro_rules! node_functions_with_context {
             run(|client| {
                 // SAFETY: the caller's structure.
                 let asked = &unsafe { read(nodeParams) }?;
-                let graph = client.graph_of(hNode)?;
+                let graph = client.graphs.registry.graph_of(hNode)?;
                 graph.set_kind(hNode, $make(client, asked, CUcontext::NULL)?)
             })
         }
@@ -149,7 +155,7 @@ macro_rules! node_functions_with_context {
         ) -> CUresult {
             run(|client| {
                 let executable = client.executable(hGraphExec)?;
-                client.graph_of(hNode)?;
+                client.graphs.registry.graph_of(hNode)?;
                 // SAFETY: the caller's structure.
                 let asked = &unsafe { read(nodeParams) }?;
                 set(client, &executable, hNode, $make(client, asked, ctx)?)
@@ -178,13 +184,13 @@ macro_rules! event_functions {
             run(|client| {
                 let after = (dependencies, core::ptr::null(), numDependencies);
                 // SAFETY: the caller's arrays.
-                unsafe { add_node(client, hGraph, phGraphNode, after, || $make(client, event)) }
+                unsafe { client.graphs.registry.add_node(hGraph, phGraphNode, after, || $make(client, event)) }
             })
         }
 
         pub(crate) unsafe fn $get(hNode: CUgraphNode, event_out: *mut CUevent) -> CUresult {
             run(|client| {
-                let NodeKind::$kind(event) = &client.graph_of(hNode)?.kind(hNode)? else {
+                let NodeKind::$kind(event) = &client.graphs.registry.kind(hNode)? else {
                     return Err(INVALID);
                 };
                 put!(event_out, CUevent(event.token));
@@ -193,7 +199,7 @@ macro_rules! event_functions {
         }
 
         pub(crate) unsafe fn $set(hNode: CUgraphNode, event: CUevent) -> CUresult {
-            run(|client| client.graph_of(hNode)?.set_kind(hNode, $make(client, event)?))
+            run(|client| client.graphs.registry.graph_of(hNode)?.set_kind(hNode, $make(client, event)?))
         }
 
         pub(crate) unsafe fn $set_executable(
@@ -225,7 +231,9 @@ pub(crate) unsafe fn cuGraphAddEmptyNode(
     run(|client| {
         let after = (dependencies, core::ptr::null(), numDependencies);
         // SAFETY: the caller's arrays.
-        unsafe { add_node(client, hGraph, phGraphNode, after, || Ok(NodeKind::Empty)) }
+        unsafe {
+            client.graphs.registry.add_node(hGraph, phGraphNode, after, || Ok(NodeKind::Empty))
+        }
     })
 }
 
@@ -237,11 +245,11 @@ pub(crate) unsafe fn cuGraphAddChildGraphNode(
     childGraph: CUgraph,
 ) -> CUresult {
     run(|client| {
-        let inner = client.graph(childGraph)?;
-        let make = || inner.duplicate(client).map(NodeKind::Child);
+        let inner = client.graphs.registry.graph(childGraph)?;
+        let make = || client.graphs.registry.duplicate(&inner).map(NodeKind::Child);
         let after = (dependencies, core::ptr::null(), numDependencies);
         // SAFETY: the caller's arrays.
-        unsafe { add_node(client, hGraph, phGraphNode, after, make) }
+        unsafe { client.graphs.registry.add_node(hGraph, phGraphNode, after, make) }
     })
 }
 
@@ -250,7 +258,7 @@ pub(crate) unsafe fn cuGraphChildGraphNodeGetGraph(
     phGraph: *mut CUgraph,
 ) -> CUresult {
     run(|client| {
-        let NodeKind::Child(inner) = client.graph_of(hNode)?.kind(hNode)? else {
+        let NodeKind::Child(inner) = client.graphs.registry.kind(hNode)? else {
             return Err(INVALID);
         };
         put!(phGraph, inner.handle);
@@ -265,7 +273,7 @@ pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams(
 ) -> CUresult {
     run(|client| {
         let executable = client.executable(hGraphExec)?;
-        set(client, &executable, hNode, NodeKind::Child(client.graph(childGraph)?))
+        set(client, &executable, hNode, NodeKind::Child(client.graphs.registry.graph(childGraph)?))
     })
 }
 
@@ -282,7 +290,7 @@ pub(crate) unsafe fn cuGraphAddMemAllocNode(
             let mut asked = read(nodeParams)?;
             let (kind, address) = params::allocation(client, &asked.poolProps, asked.bytesize)?;
             let after = (dependencies, core::ptr::null(), numDependencies);
-            let added = add_node(client, hGraph, phGraphNode, after, || Ok(kind));
+            let added = client.graphs.registry.add_node(hGraph, phGraphNode, after, || Ok(kind));
             if added.is_err() {
                 client.graphs.memory.collect(client);
             }
@@ -299,7 +307,7 @@ pub(crate) unsafe fn cuGraphMemAllocNodeGetParams(
     params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> CUresult {
     run(|client| {
-        let NodeKind::MemAlloc(memory) = client.graph_of(hNode)?.kind(hNode)? else {
+        let NodeKind::MemAlloc(memory) = client.graphs.registry.kind(hNode)? else {
             return Err(INVALID);
         };
         put!(params_out, memory.parameters());
@@ -316,9 +324,9 @@ pub(crate) unsafe fn cuGraphAddMemFreeNode(
 ) -> CUresult {
     run(|client| {
         let after = (dependencies, core::ptr::null(), numDependencies);
-        let make = || client.graphs.memory.at(dptr).map(NodeKind::MemFree);
+        let make = || client.graphs.memory.to_be_freed(client, hGraph, dptr).map(NodeKind::MemFree);
         // SAFETY: the caller's arrays.
-        unsafe { add_node(client, hGraph, phGraphNode, after, make) }
+        unsafe { client.graphs.registry.add_node(hGraph, phGraphNode, after, make) }
     })
 }
 
@@ -327,7 +335,7 @@ pub(crate) unsafe fn cuGraphMemFreeNodeGetParams(
     dptr_out: *mut CUdeviceptr,
 ) -> CUresult {
     run(|client| {
-        let NodeKind::MemFree(memory) = client.graph_of(hNode)?.kind(hNode)? else {
+        let NodeKind::MemFree(memory) = client.graphs.registry.kind(hNode)? else {
             return Err(INVALID);
         };
         put!(dptr_out, memory.address);
@@ -345,13 +353,10 @@ unsafe fn for_update(
     asked: *mut CUgraphNodeParams,
 ) -> Result<NodeKind> {
     // SAFETY: the caller's promise.
-    let mut asked = unsafe { read(asked) }?;
-    let is_fixed = matches!(before, NodeKind::MemAlloc(_) | NodeKind::MemFree(_) | NodeKind::Empty);
-    if is_fixed || asked.type_ != before.type_code() {
-        return Err(INVALID);
-    }
+    let asked = unsafe { read(asked) }?;
+    check_change(before.type_code(), &asked)?;
     // SAFETY: the caller's promise.
-    unsafe { params::any(client, &mut asked, Some(before)) }
+    unsafe { params::any(client, CUgraph::NULL, &asked, Some(before)) }.map(|(kind, _)| kind)
 }
 
 pub(crate) unsafe fn cuGraphNodeSetParams(
@@ -359,7 +364,7 @@ pub(crate) unsafe fn cuGraphNodeSetParams(
     nodeParams: *mut CUgraphNodeParams,
 ) -> CUresult {
     run(|client| {
-        let graph = client.graph_of(hNode)?;
+        let graph = client.graphs.registry.graph_of(hNode)?;
         // SAFETY: the caller's structure.
         let kind = unsafe { for_update(client, &graph.kind(hNode)?, nodeParams) }?;
         graph.set_kind(hNode, kind)
@@ -373,7 +378,7 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
 ) -> CUresult {
     run(|client| {
         let executable = client.executable(hGraphExec)?;
-        let before = client.graph_of(hNode)?.kind(hNode)?;
+        let before = client.graphs.registry.kind(hNode)?;
         // SAFETY: the caller's structure.
         let kind = unsafe { for_update(client, &before, nodeParams) }?;
         set(client, &executable, hNode, kind)
@@ -381,7 +386,7 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
 }
 
 fn kernel_of(client: &Client, node: CUgraphNode) -> Result<KernelWork> {
-    match client.graph_of(node)?.kind(node)? {
+    match client.graphs.registry.kind(node)? {
         NodeKind::Kernel(work) => Ok(work),
         _ => Err(INVALID),
     }
@@ -398,9 +403,14 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
         // SAFETY: the caller's value: 64 bytes, which need not all be initialised by a careless program, but are mapped.
         let bytes = unsafe { read(value.cast::<[u8; 64]>()) }?;
         let value = <[u64; 8]>::read_from_bytes(&bytes).map_err(|_| INVALID)?;
-        let attribute = LaunchAttribute { id: attr.0, reserved: 0, value };
+        let mut attribute = LaunchAttribute { id: attr.0, reserved: 0, value };
+        if attr == CUlaunchAttributeID::PRIORITY {
+            let device = work.function.context.device;
+            let priority = clamped(client, device, (value[0] as u32).cast_signed())?;
+            attribute.value[0] = u64::from(priority.cast_unsigned());
+        }
         work.set_attribute(node_attribute(attribute)?);
-        client.graph_of(hNode)?.set_kind(hNode, NodeKind::Kernel(work))
+        client.graphs.registry.graph_of(hNode)?.set_kind(hNode, NodeKind::Kernel(work))
     })
 }
 
@@ -429,6 +439,6 @@ pub(crate) unsafe fn cuGraphKernelNodeCopyAttributes(
     run(|client| {
         let (mut work, from) = (kernel_of(client, dst)?, kernel_of(client, src)?);
         work.attributes = from.attributes;
-        client.graph_of(dst)?.set_kind(dst, NodeKind::Kernel(work))
+        client.graphs.registry.graph_of(dst)?.set_kind(dst, NodeKind::Kernel(work))
     })
 }

@@ -319,7 +319,7 @@ fn place(context: &Arc<Context>, slot: u32) -> Result<Target> {
 
 /// Records an event after all that was submitted to a context.
 fn record_all(client: &Client, context: &Arc<Context>, event: CUevent) -> Result {
-    client.graphs.captures.refuse_synchronizing(context.token as u64)?;
+    client.graphs.registry.captures.refuse_synchronizing(context.token as u64)?;
     let event = events::get(client, event)?;
     if event.context_token() != context.owner_token() {
         return Err(CUresult::ERROR_INVALID_HANDLE);
@@ -350,7 +350,7 @@ fn record_all(client: &Client, context: &Arc<Context>, event: CUevent) -> Result
 
 /// Makes what is submitted from now on to the context's streams wait for an event.
 fn wait_all(client: &Client, context: &Arc<Context>, event: CUevent) -> Result {
-    client.graphs.captures.refuse_synchronizing(context.token as u64)?;
+    client.graphs.registry.captures.refuse_synchronizing(context.token as u64)?;
     let event = events::get(client, event)?;
     event.hold(client, &place(context, context.default_stream())?, Audience::Any)?;
     for stream in client.streams.select(|stream| stream.context.token == context.token) {

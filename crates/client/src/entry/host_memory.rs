@@ -13,7 +13,7 @@ fn address_of(pointer: *mut c_void) -> u64 {
 
 pub(crate) unsafe fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: u32) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         not_null(pp)?;
         let address = memory::allocate_pinned(client, bytesize as u64, Flags)?;
         put!(pp, address as *mut c_void);
@@ -28,14 +28,14 @@ pub(crate) unsafe fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) ->
 
 pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         memory::free_pinned(client, address_of(p))
     })
 }
 
 pub(crate) unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: u32) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         memory::register(client, address_of(p), bytesize as u64, Flags)
     })
 }
@@ -47,7 +47,7 @@ pub(crate) unsafe fn cuMemHostRegister(p: *mut c_void, bytesize: usize, Flags: u
 
 pub(crate) unsafe fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         memory::unregister(client, address_of(p))
     })
 }

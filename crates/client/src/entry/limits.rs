@@ -28,7 +28,7 @@ pub(crate) unsafe fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit) -> CUresu
 
 pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         let context = current::context()?;
         let (backend, id) = context.backend()?;
         let body = LimitSet { limit: limit.0, reserved: 0, value: value as u64 };

@@ -10,7 +10,7 @@ use link::wire::command::{MemoryInfoReply, Opcode};
 
 pub(crate) unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         not_null(dptr)?;
         put!(dptr, allocate(client, bytesize as u64, Kind::Device)?);
         Ok(())
@@ -25,7 +25,7 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
     ElementSizeBytes: u32,
 ) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         not_null(dptr)?;
         not_null(pPitch)?;
         let device = client.device(current::context()?.device)?;
@@ -47,7 +47,7 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
 pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
     run(|client| {
         current::context()?.backend()?.0.session.check()?;
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         memory::free(client, dptr)
     })
 }
@@ -58,7 +58,7 @@ pub(crate) unsafe fn cuMemAllocManaged(
     flags: u32,
 ) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         not_null(dptr)?;
         if !matches!(flags, 1 | 2) {
             return Err(CUresult::ERROR_INVALID_VALUE);

@@ -93,7 +93,7 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -
 
 pub(crate) unsafe fn cuModuleUnload(hmod: CUmodule) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         module::get(client, hmod.0)?.unload(client)
     })
 }

@@ -130,7 +130,7 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
 /// The heap gives memory back by itself.
 pub(crate) unsafe fn cuMemPoolTrimTo(handle: CUmemoryPool, _minBytesToKeep: usize) -> CUresult {
     run(|client| {
-        client.graphs.captures.refuse_unsafe_call()?;
+        client.graphs.registry.captures.refuse_unsafe_call()?;
         pool(client, handle).map(drop)
     })
 }
@@ -173,7 +173,7 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
 
 /// Allocates in stream order; while the stream is captured, as a node.
 fn allocate(client: &Client, pool: &Pool, target: &Target, size_bytes: u64) -> Result<u64> {
-    if client.graphs.captures.active(target.captured())?.is_none() {
+    if client.graphs.registry.captures.active(target.captured())?.is_none() {
         return memory::allocate_from(client, pool, target, size_bytes);
     }
     if size_bytes == 0 {

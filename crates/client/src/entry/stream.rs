@@ -3,10 +3,11 @@
 use super::not_null;
 use crate::client::run;
 use crate::events::Audience;
-use crate::graph::{HostWork, NodeKind};
+use crate::graph::NodeKind;
 use crate::session::Result;
 use crate::{events, stream};
 use core::ffi::c_void;
+use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::*;
 
 pub(crate) unsafe fn cuStreamCreate(phStream: *mut CUstream, Flags: u32) -> CUresult {
@@ -78,7 +79,8 @@ pub(crate) unsafe fn cuLaunchHostFunc(
         }
         let call = move |outcome: Result| {
             if outcome.is_ok() {
-                work.call();
+                // SAFETY: the program's function with the program's argument, at its turn.
+                unsafe { work.call() };
             }
         };
         target.backend.callbacks.enqueue(&target, Box::new(call))

@@ -4,15 +4,16 @@
 
 use super::not_null;
 use crate::client::{Client, run};
-use crate::graph::{NodeKind, WriteWork};
+use crate::graph::{BatchWork, NodeKind};
 use crate::session::Result;
 use crate::stream::{self, Target};
+use cuda_abi::graph::params::{wait_of, write_of};
 use cuda_abi::types::*;
 use link::wire::command::{Opcode, StreamWriteValue};
 
 /// Most operations of one batch.
 const MOST_OPERATIONS: u32 = 256;
-/// `CU_STREAM_WAIT_VALUE_FLUSH`: what remote devices write is visible at once here.
+/// `CU_STREAM_WAIT_VALUE_FLUSH`: absent.
 const FLUSH: u32 = 1 << 30;
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 
@@ -53,7 +54,10 @@ impl Operation {
     }
 
     fn wait(client: &Client, device: CUdevice, word: Word) -> Result<Self> {
-        Ok(Self::Wait(word.check(client, device, FLUSH | 3)?))
+        if word.flags & FLUSH != 0 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        Ok(Self::Wait(word.check(client, device, 3)?))
     }
 
     fn read(client: &Client, device: CUdevice, asked: &CUstreamBatchMemOpParams) -> Result<Self> {
@@ -84,53 +88,121 @@ impl Operation {
         }
     }
 
-    /// Posts it, or makes it a node of the graph that the stream is captured into: waits in graphs are absent.
-    fn submit(self, client: &Client, target: &Target) -> Result {
+    /// As the executor has it; a barrier has no bytes.
+    fn word(self, slot: u32) -> StreamWriteValue {
         match self {
-            Self::Write(Word { address, value_bytes, value, flags }) => {
-                let work = WriteWork { address, value_bytes, value, flags };
-                if target.capture(client, || Ok(NodeKind::WriteValue(work)))? {
-                    return Ok(());
-                }
-            }
-            Self::Wait(_) => target.refuse_capture(client)?,
-            Self::Barrier => {}
+            Self::Write(word) | Self::Wait(word) => StreamWriteValue {
+                stream: slot,
+                value_bytes: word.value_bytes,
+                address: word.address,
+                value: word.value,
+                flags: word.flags,
+                reserved: 0,
+            },
+            Self::Barrier => StreamWriteValue { stream: slot, ..Default::default() },
         }
-        let (opcode, word) = match self {
-            Self::Write(word) => (Opcode::StreamWriteValue, word),
-            Self::Wait(word) => (Opcode::StreamWaitValue, word),
-            Self::Barrier => return Ok(()),
-        };
-        let body = StreamWriteValue {
-            stream: target.slot,
-            value_bytes: word.value_bytes,
-            address: word.address,
-            value: word.value,
-            flags: word.flags,
-            reserved: 0,
-        };
-        match opcode {
-            Opcode::StreamWaitValue => target.post_wait(&body),
-            _ => target.post(opcode, &body).map(drop),
+    }
+
+    fn post(self, target: &Target) -> Result {
+        let word = self.word(target.slot);
+        match self {
+            Self::Write(_) => target.post(Opcode::StreamWriteValue, &word).map(drop),
+            Self::Wait(_) => target.post_wait(&word),
+            Self::Barrier => Ok(()),
         }
     }
 }
 
+/// Checks the operations of a batch.
+fn read_all(
+    client: &Client,
+    device: CUdevice,
+    asked: &[CUstreamBatchMemOpParams],
+) -> Result<Vec<Operation>> {
+    asked.iter().map(|one| Operation::read(client, device, one)).collect()
+}
+
+/// Reads the array of a batch.
+///
+/// # Safety
+/// The array has `count` elements.
+unsafe fn array(
+    asked: *const CUstreamBatchMemOpParams,
+    count: u32,
+    flags: u32,
+) -> Result<Vec<CUstreamBatchMemOpParams>> {
+    if flags != 0 || count > MOST_OPERATIONS {
+        return Err(INVALID);
+    }
+    if count > 0 {
+        not_null(asked)?;
+    }
+    // SAFETY: inside the caller's array.
+    Ok((0..count as usize).map(|place| unsafe { asked.add(place).read() }).collect())
+}
+
+/// A graph's node of checked operations: waits for values are absent (801).
+fn node(
+    context: CUcontext,
+    asked: &[CUstreamBatchMemOpParams],
+    operations: &[Operation],
+) -> Result<NodeKind> {
+    if operations.iter().any(|operation| matches!(operation, Operation::Wait(_))) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    let words = operations.iter().map(|operation| operation.word(0)).collect();
+    Ok(NodeKind::BatchMemOp(BatchWork { asked: asked.into(), words, context }))
+}
+
+/// A graph's node, from the parameters of one; see [`node`].
+///
+/// # Safety
+/// `asked.paramArray` has `asked.count` elements.
+pub(crate) unsafe fn batch_node(
+    client: &Client,
+    asked: &CUDA_BATCH_MEM_OP_NODE_PARAMS,
+) -> Result<NodeKind> {
+    let context = client.context(asked.ctx.0).map_err(|_| INVALID)?;
+    // SAFETY: by the caller's promise.
+    let array = unsafe { array(asked.paramArray, asked.count, asked.flags) }?;
+    let operations = read_all(client, context.device, &array)?;
+    node(context.handle(), &array, &operations)
+}
+
+/// Posts operations in order, or makes them a node of the graph that the stream is captured into.
+fn submit(
+    client: &Client,
+    target: &Target,
+    asked: &[CUstreamBatchMemOpParams],
+    operations: &[Operation],
+) -> Result {
+    if operations.iter().any(|operation| matches!(operation, Operation::Wait(_))) {
+        target.refuse_capture(client)?;
+    }
+    if target.capture(client, || node(target.context.handle(), asked, operations))? {
+        return Ok(());
+    }
+    operations.iter().try_for_each(|operation| operation.post(target))
+}
+
+fn one(hStream: CUstream, asked: CUstreamBatchMemOpParams) -> CUresult {
+    run(|client| {
+        let target = stream::target(client, hStream)?;
+        let operations = read_all(client, target.context.device, &[asked])?;
+        submit(client, &target, &[asked], &operations)
+    })
+}
+
 /// Declares the functions of one operation, by their newest name and by the first one, which differs in nothing that matters here.
 macro_rules! single_operations {
-    ($($newest:ident / $first:ident($value:ty) = $operation:path;)*) => {$(
+    ($($newest:ident / $first:ident($value:ty) = $make:path, $operation:ident;)*) => {$(
         pub(crate) unsafe fn $newest(
             stream: CUstream,
             addr: CUdeviceptr,
             value: $value,
             flags: u32,
         ) -> CUresult {
-            let value_bytes = size_of::<$value>() as u32;
-            let word = Word { address: addr, value_bytes, value: value.into(), flags };
-            run(|client| {
-                let target = stream::target(client, stream)?;
-                $operation(client, target.context.device, word)?.submit(client, &target)
-            })
+            one(stream, $make(CUstreamBatchMemOpType::$operation, addr, value.into(), flags))
         }
 
         pub(crate) unsafe fn $first(
@@ -146,10 +218,10 @@ macro_rules! single_operations {
 }
 
 single_operations! {
-    cuStreamWriteValue32_v2 / cuStreamWriteValue32(cuuint32_t) = Operation::write;
-    cuStreamWriteValue64_v2 / cuStreamWriteValue64(cuuint64_t) = Operation::write;
-    cuStreamWaitValue32_v2 / cuStreamWaitValue32(cuuint32_t) = Operation::wait;
-    cuStreamWaitValue64_v2 / cuStreamWaitValue64(cuuint64_t) = Operation::wait;
+    cuStreamWriteValue32_v2 / cuStreamWriteValue32(cuuint32_t) = write_of, WRITE_VALUE_32;
+    cuStreamWriteValue64_v2 / cuStreamWriteValue64(cuuint64_t) = write_of, WRITE_VALUE_64;
+    cuStreamWaitValue32_v2 / cuStreamWaitValue32(cuuint32_t) = wait_of, WAIT_VALUE_32;
+    cuStreamWaitValue64_v2 / cuStreamWaitValue64(cuuint64_t) = wait_of, WAIT_VALUE_64;
 }
 
 pub(crate) unsafe fn cuStreamBatchMemOp_v2(
@@ -160,17 +232,10 @@ pub(crate) unsafe fn cuStreamBatchMemOp_v2(
 ) -> CUresult {
     run(|client| {
         let target = stream::target(client, stream)?;
-        if flags != 0 || count > MOST_OPERATIONS {
-            return Err(INVALID);
-        }
-        let mut operations = Vec::with_capacity(count as usize);
-        for i in 0..count as usize {
-            not_null(paramArray)?;
-            // SAFETY: inside the caller's array.
-            let asked = unsafe { paramArray.add(i).read() };
-            operations.push(Operation::read(client, target.context.device, &asked)?);
-        }
-        operations.into_iter().try_for_each(|operation| operation.submit(client, &target))
+        // SAFETY: the caller's array.
+        let asked = unsafe { array(paramArray, count, flags) }?;
+        let operations = read_all(client, target.context.device, &asked)?;
+        submit(client, &target, &asked, &operations)
     })
 }
 

@@ -2,9 +2,7 @@
 
 use super::kinds::{CopyWork, NodeKind};
 use crate::copy::{End, Extent};
-use link::wire::command::{
-    Copy, Copy3d, EventRecord, Fill, Launch, Opcode, StreamWaitEvent, StreamWriteValue,
-};
+use link::wire::command::{Copy, Copy3d, EventRecord, Fill, Launch, Opcode, StreamWaitEvent};
 use zerocopy::IntoBytes;
 
 /// What the executor is told of a node.
@@ -20,7 +18,7 @@ impl Encoded {
     }
 }
 
-/// The executor's part of a node; of a copy, between these ends.
+/// The executor's part of a node; of a conditional node, without its graphs.
 pub(super) fn encode(kind: &NodeKind) -> Encoded {
     match kind {
         NodeKind::Kernel(work) => {
@@ -60,20 +58,14 @@ pub(super) fn encode(kind: &NodeKind) -> Encoded {
             let body = StreamWaitEvent { event: event.number(), ..Default::default() };
             Encoded::new(Opcode::StreamWaitEvent, &[body.as_bytes()])
         }
-        NodeKind::WriteValue(work) => {
-            let body = StreamWriteValue {
-                stream: 0,
-                value_bytes: work.value_bytes,
-                address: work.address,
-                value: work.value,
-                flags: work.flags,
-                reserved: 0,
-            };
-            Encoded::new(Opcode::StreamWriteValue, &[body.as_bytes()])
+        NodeKind::BatchMemOp(work) if !work.words.is_empty() => {
+            Encoded::new(Opcode::StreamWriteValue, &[work.words.as_bytes()])
         }
         NodeKind::Host(_)
         | NodeKind::Child(_)
         | NodeKind::Empty
+        | NodeKind::BatchMemOp(_)
+        | NodeKind::Conditional(_)
         | NodeKind::MemAlloc(_)
         | NodeKind::MemFree(_) => Encoded::new(Opcode::Ping, &[]),
     }

@@ -1,17 +1,19 @@
 //! Executable graphs: a graph as it was when it was made executable, and what the executor has of it.
 
+use super::Graph;
+use super::bodies::Bodies;
+use super::encoding::Encoded;
 use super::kinds::NodeKind;
 use super::launching::{Chain, Run};
-use super::model::{Graph, has_memory_nodes};
-use super::plan::{Pageable, Plan, Step, parts_of, plan};
-use super::user_object;
+use super::plan::{HostAction, Pageable, Plan, Step, parts_of, plan};
 use crate::backend::Backend;
 use crate::client::Client;
 use crate::context::Context;
 use crate::current;
 use crate::late::{self, Named};
 use crate::session::Result;
-use cuda_abi::graph::shape::Shape;
+use cuda_abi::graph::model::{Instance, has_memory_nodes};
+use cuda_abi::graph::snapshot::Snapshot;
 use cuda_abi::types::{CUgraphExec, CUgraphNode, CUresult};
 use link::wire::command::{Opcode, REGION_PINNED};
 use link::wire::graph::{DescriptionWriter, GraphCreate, GraphEnable};
@@ -27,12 +29,6 @@ const ALL_FLAGS: u64 = 0xf;
 /// An executable graph whose change failed, and could not be taken back.
 pub(super) const NOT_MADE: CUresult = CUresult::ERROR_INVALID_HANDLE;
 
-/// A graph as it was when it was made executable, with the graphs in it. Pairs nodes in updates.
-pub(super) struct Snapshot {
-    pub(super) shape: Shape<NodeKind>,
-    pub(super) children: HashMap<usize, Snapshot>,
-}
-
 /// An executable graph: `CUgraphExec`.
 pub(crate) struct Executable {
     pub(crate) handle: CUgraphExec,
@@ -41,16 +37,20 @@ pub(crate) struct Executable {
     pub(super) backend: &'static Backend,
     /// The executor's number of the context.
     pub(super) id: u32,
-    graph: Arc<Graph>,
-    objects: HashMap<usize, u32>,
+    /// User objects that it holds.
+    objects: Vec<(usize, u32)>,
     pub(super) state: Mutex<State>,
     pub(super) chain: Arc<Chain>,
 }
 
 /// What launches and updates change.
 pub(super) struct State {
-    pub(super) source: Snapshot,
+    /// As its graph counts it; none once it was destroyed.
+    instance: Option<Instance<NodeKind>>,
+    pub(super) source: Snapshot<NodeKind>,
     pub(super) steps: Vec<Step>,
+    /// Graphs of conditional nodes.
+    pub(super) bodies: Bodies,
     places: HashMap<usize, usize>,
     pub(super) pageable: Vec<Pageable>,
     /// By step.
@@ -71,59 +71,6 @@ struct Bounce {
     size_bytes: u64,
 }
 
-impl Snapshot {
-    /// Copies a graph's structure; CUDA_ERROR_INVALID_VALUE for a cycle.
-    pub(super) fn of(graph: &Graph) -> Result<Self> {
-        let shape = graph.lock().shape.clone();
-        if shape.topological().is_none() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let mut children = HashMap::new();
-        for (key, node) in shape.nodes() {
-            if let NodeKind::Child(inner) = &node.kind {
-                children.insert(key, Snapshot::of(inner)?);
-            }
-        }
-        Ok(Self { shape, children })
-    }
-
-    /// The embedded graph of a node, at any depth.
-    pub(super) fn child(&self, node: usize) -> Option<&Snapshot> {
-        let mut inner = self.children.values();
-        self.children.get(&node).or_else(|| inner.find_map(|child| child.child(node)))
-    }
-
-    /// All nodes' work, embedded graphs' included.
-    fn for_each(&self, visit: &mut impl FnMut(&NodeKind) -> Result) -> Result {
-        for (_, node) in self.shape.nodes() {
-            visit(&node.kind)?;
-        }
-        self.children.values().try_for_each(|child| child.for_each(visit))
-    }
-}
-
-/// Appends a graph's nodes, each after its dependencies, embedded graphs in their nodes' places. Returns the places of its sinks.
-fn flatten(source: &Snapshot, after: &[usize], steps: &mut Vec<Step>) -> Vec<usize> {
-    let order = source.shape.topological().unwrap_or_default();
-    let mut places: HashMap<usize, usize> = HashMap::new();
-    for key in order {
-        let Some(node) = source.shape.get(key) else { continue };
-        let dependencies = source.shape.dependencies(key);
-        let mut own: Vec<usize> =
-            dependencies.filter_map(|edge| places.get(&edge.from).copied()).collect();
-        if own.is_empty() {
-            own = after.to_vec();
-        }
-        if let Some(inner) = source.children.get(&key) {
-            let ends = flatten(inner, &own, steps);
-            own.extend(ends);
-        }
-        places.insert(key, steps.len());
-        steps.push(Step { key, kind: node.kind.clone(), after: own, is_enabled: true });
-    }
-    source.shape.sinks().iter().filter_map(|sink| places.get(sink).copied()).collect()
-}
-
 /// Makes a graph executable in the current context, or the one that its nodes belong to.
 pub(crate) fn instantiate(client: &Client, graph: &Arc<Graph>, flags: u64) -> Result<CUgraphExec> {
     if flags & !ALL_FLAGS != 0 {
@@ -135,10 +82,14 @@ pub(crate) fn instantiate(client: &Client, graph: &Arc<Graph>, flags: u64) -> Re
     let source = Snapshot::of(graph)?;
     let context = context_of(client, &source)?;
     let (backend, id) = context.backend()?;
-    let mut steps = Vec::new();
-    flatten(&source, &[], &mut steps);
+    if client.graphs.registry.has_free_conditions(graph) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let steps: Vec<Step> = source.flatten().into_iter().map(Step::from).collect();
     let places = steps.iter().enumerate().map(|(place, step)| (step.key, place)).collect();
     let mut state = State {
+        instance: Some(graph.begin_executable()?),
+        bodies: Bodies::of(&source, &steps),
         source,
         steps,
         places,
@@ -149,22 +100,18 @@ pub(crate) fn instantiate(client: &Client, graph: &Arc<Graph>, flags: u64) -> Re
         run: None,
         launched_in: None,
     };
-    graph.begin_executable()?;
     if let Err(error) = state.make(client, backend, id, flags) {
         // A failed session has nothing left.
         let _ = state.clear(backend, id);
-        graph.end_executable();
         return Err(error);
     }
-    let objects = graph.lock().objects.clone();
-    user_object::retain_all(client, &objects);
+    let objects = client.graphs.registry.retain_all(graph);
     let made = client.graphs.executables.insert_with(|token| Executable {
         handle: CUgraphExec(token),
         flags,
         context,
         backend,
         id,
-        graph: Arc::clone(graph),
         objects,
         state: Mutex::new(state),
         chain: Arc::default(),
@@ -173,7 +120,7 @@ pub(crate) fn instantiate(client: &Client, graph: &Arc<Graph>, flags: u64) -> Re
 }
 
 /// The context of all nodes that need one, else the current one. Nodes of several contexts are absent (801).
-fn context_of(client: &Client, source: &Snapshot) -> Result<Arc<Context>> {
+fn context_of(client: &Client, source: &Snapshot<NodeKind>) -> Result<Arc<Context>> {
     let mut token = None;
     source.for_each(&mut |kind| match (token, kind.context()) {
         (Some(known), Some(other)) if known != other => Err(CUresult::ERROR_NOT_SUPPORTED),
@@ -203,12 +150,15 @@ impl State {
             self.pageable.push(pageable);
             self.make_bounce(backend, id, place)?;
         }
-        self.plan = plan(&self.steps, |place| {
-            parts_of(&self.steps[place].kind, self.pageable[place], self.bounce(place))
-        });
+        self.bodies.check(client)?;
+        self.plan = plan(&self.steps, |place| self.parts(place));
+        if self.conditional_segments().count() > 1 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
         for index in 0..self.plan.segments.len() {
             let number = self.make_segment(backend, id, flags, index)?;
             self.numbers.push(number);
+            self.leave_out(backend, id, index)?;
         }
         Ok(())
     }
@@ -220,13 +170,20 @@ impl State {
         client: &Client,
         executable: &Executable,
         steps: Vec<Step>,
+        bodies: Bodies,
     ) -> Result {
         let Executable { backend, id, flags, .. } = *executable;
+        if bodies.count() > 0 && backend.session.may_hold() {
+            // What conditions were made for is one executable graph's at a time.
+            backend.session.wait_all(id)?;
+        }
         let before = std::mem::replace(&mut self.steps, steps);
+        let bodies_before = std::mem::replace(&mut self.bodies, bodies);
         self.clear(backend, id)?;
         let made = self.make(client, backend, id, flags);
         if made.is_err() {
             self.steps = before;
+            self.bodies = bodies_before;
             self.clear(backend, id)?;
             if self.make(client, backend, id, flags).is_err() {
                 self.clear(backend, id)?;
@@ -254,7 +211,13 @@ impl State {
         for (before, after) in self.plan.edges(&self.steps, index) {
             writer.depend(before, after);
         }
-        let bytes = writer.finish().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let mut bytes = writer.finish().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let (mut home, mut bodies) = (0, 0);
+        if self.conditional_segment() == Some(index) {
+            home = self.home();
+            bodies = self.bodies.count();
+            bytes.extend(self.bodies.describe().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?);
+        }
         let number = backend.graphs.take()?;
         let made = backend.lend(id, &bytes, |address| {
             let body = GraphCreate {
@@ -262,21 +225,94 @@ impl State {
                 flags: flags as u32,
                 address,
                 size_bytes: bytes.len() as u64,
+                home,
+                bodies,
             };
             backend.session.call(id, Opcode::GraphCreate, &[body.as_bytes()])
         });
         made.inspect_err(|_| backend.graphs.give_back(number))?;
-        for &step in &self.plan.segments[index].device {
-            if !self.steps[step].is_enabled {
-                self.post_enabled(backend, id, number, step)?;
-            }
-        }
         Ok(Some(number))
     }
 
-    fn post_enabled(&self, backend: &Backend, id: u32, graph: u32, step: usize) -> Result {
-        let Some((_, node, _)) = self.plan.parts[step].device else { return Ok(()) };
-        let enabled = u32::from(self.steps[step].is_enabled);
+    /// Tells the executor what a new segment's launches leave out.
+    fn leave_out(&self, backend: &Backend, id: u32, index: usize) -> Result {
+        let own = self.plan.segments[index].device.iter().map(|&step| &self.steps[step]);
+        let inside = self.bodies.steps().filter(|_| self.conditional_segment() == Some(index));
+        let mut disabled = own.chain(inside).filter(|step| !step.is_enabled);
+        disabled.try_for_each(|step| self.post_enabled(backend, id, step.key))
+    }
+
+    /// What a step does, part by part.
+    pub(super) fn parts(
+        &self,
+        place: usize,
+    ) -> (Option<HostAction>, Option<Encoded>, Option<HostAction>) {
+        let step = &self.steps[place];
+        match &step.kind {
+            NodeKind::Conditional(_) => (None, Some(self.bodies.encode(step)), None),
+            kind => parts_of(kind, self.pageable[place], self.bounce(place)),
+        }
+    }
+
+    /// Segments with conditional nodes.
+    fn conditional_segments(&self) -> impl Iterator<Item = usize> + '_ {
+        let segments = self.plan.segments.iter().enumerate();
+        let is_conditional =
+            |&step: &usize| matches!(self.steps[step].kind, NodeKind::Conditional(_));
+        segments
+            .filter(move |(_, segment)| segment.device.iter().any(is_conditional))
+            .map(|(index, _)| index)
+    }
+
+    /// The one with conditional nodes.
+    pub(super) fn conditional_segment(&self) -> Option<usize> {
+        self.conditional_segments().next()
+    }
+
+    /// The executor's graph that the conditions were made for.
+    fn home(&self) -> u32 {
+        let mut steps = self.steps.iter().chain(self.bodies.steps());
+        let home = steps.find_map(|step| match &step.kind {
+            NodeKind::Conditional(conditional) => Some(conditional.condition.value.home()),
+            _ => None,
+        });
+        home.unwrap_or(0)
+    }
+
+    /// A step, here or in a conditional node's graph.
+    pub(super) fn step(&self, key: usize) -> Result<&Step> {
+        match self.places.get(&key) {
+            Some(&place) => Ok(&self.steps[place]),
+            None => {
+                let found = self.bodies.find(key).map(|(_, step)| step);
+                found.ok_or(CUresult::ERROR_INVALID_VALUE)
+            }
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn step_mut(&mut self, key: usize) -> Result<&mut Step> {
+        match self.places.get(&key) {
+            Some(&place) => Ok(&mut self.steps[place]),
+            None => self.bodies.find_mut(key).ok_or(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Where the executor has a step's node, if it has one: its graph and the node's place there.
+    pub(super) fn node(&self, key: usize) -> Option<(u32, u32)> {
+        if let Some(&place) = self.places.get(&key) {
+            let (segment, node, _) = self.plan.parts.get(place)?.device.as_ref()?;
+            return Some(((*self.numbers.get(*segment)?)?, *node));
+        }
+        let segment = self.conditional_segment()?;
+        let (place, _) = self.bodies.find(key)?;
+        let first = self.plan.segments[segment].device.len();
+        Some(((*self.numbers.get(segment)?)?, (first + place) as u32))
+    }
+
+    fn post_enabled(&self, backend: &Backend, id: u32, key: usize) -> Result {
+        let Some((graph, node)) = self.node(key) else { return Ok(()) };
+        let enabled = u32::from(self.step(key)?.is_enabled);
         let body = GraphEnable { graph, node, enabled, reserved: 0 };
         backend.session.post(id, Opcode::GraphEnable, &body)
     }
@@ -332,6 +368,11 @@ impl State {
     }
 }
 
+/// Kernels, copies and fills can be left out of launches.
+fn can_be_disabled(kind: &NodeKind) -> bool {
+    matches!(kind, NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_))
+}
+
 /// Launches may still use it.
 fn free_bounce(backend: &Backend, id: u32, bounce: Bounce) -> Result {
     const PAGE_BYTES: u64 = 4096;
@@ -363,7 +404,11 @@ impl Executable {
     /// Whether a step is done in launches.
     pub(crate) fn is_enabled(&self, node: CUgraphNode) -> Result<bool> {
         let state = self.lock();
-        Ok(state.steps[state.place(node.0)?].is_enabled)
+        let step = state.step(node.0)?;
+        match can_be_disabled(&step.kind) {
+            true => Ok(step.is_enabled),
+            false => Err(CUresult::ERROR_INVALID_VALUE),
+        }
     }
 
     /// Includes a step in later launches, or leaves it out: kernels, copies and fills only.
@@ -375,31 +420,28 @@ impl Executable {
     ) -> Result {
         self.settle()?;
         let mut state = self.lock();
-        let place = state.place(node.0)?;
-        let can_be = |kind: &NodeKind| {
-            matches!(kind, NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_))
-        };
-        if !can_be(&state.steps[place].kind) {
+        let step = state.step(node.0)?;
+        if !can_be_disabled(&step.kind) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if state.steps[place].is_enabled == is_enabled {
+        if step.is_enabled == is_enabled {
             return Ok(());
         }
         if !state.is_made() {
             return Err(NOT_MADE);
         }
         if self.backend.session.may_hold() {
-            let mut steps = state.steps.clone();
-            steps[place].is_enabled = is_enabled;
-            return state.make_again(client, self, steps);
+            let (mut steps, mut bodies) = (state.steps.clone(), state.bodies.clone());
+            let found = match state.place(node.0) {
+                Ok(place) => steps.get_mut(place),
+                Err(_) => bodies.find_mut(node.0),
+            };
+            found.ok_or(CUresult::ERROR_INVALID_VALUE)?.is_enabled = is_enabled;
+            return state.make_again(client, self, steps, bodies);
         }
-        state.steps[place].is_enabled = is_enabled;
+        state.step_mut(node.0)?.is_enabled = is_enabled;
         state.run = None;
-        let segment = state.plan.parts[place].device.as_ref().map(|(segment, ..)| *segment);
-        match segment.and_then(|segment| state.numbers[segment]) {
-            Some(number) => state.post_enabled(self.backend, self.id, number, place),
-            None => Ok(()),
-        }
+        state.post_enabled(self.backend, self.id, node.0)
     }
 
     /// Ends it; what was launched goes on.
@@ -410,14 +452,12 @@ impl Executable {
         let (had_memory, nodes) = {
             let mut state = self.lock();
             let shape = std::mem::take(&mut state.source.shape);
-            state.source.children.clear();
-            (has_memory_nodes(&shape), (std::mem::take(&mut state.steps), shape))
+            let (steps, bodies) =
+                (std::mem::take(&mut state.steps), std::mem::take(&mut state.bodies));
+            (has_memory_nodes(&shape), (steps, bodies, shape, state.instance.take()))
         };
         drop(nodes);
-        self.graph.end_executable();
-        for (&object, &count) in &self.objects {
-            user_object::release(client, object, count);
-        }
+        client.graphs.registry.release_all(&self.objects);
         if had_memory {
             client.graphs.memory.collect(client);
         }

@@ -1,7 +1,7 @@
 //! What a node does.
 
+use super::Graph;
 use super::memory::GraphMemory;
-use super::model::Graph;
 use crate::client::Client;
 use crate::copy::{End, Extent};
 use crate::events::Event;
@@ -11,10 +11,16 @@ use crate::module::Function;
 use crate::session::Result;
 use crate::stream::Target;
 use core::ffi::c_void;
-use cuda_abi::types::{CUgraphNodeType, CUhostFn, CUresult};
-use link::wire::command::LaunchAttribute;
+use cuda_abi::graph::conditional::Conditional;
+use cuda_abi::graph::dot::Label;
+use cuda_abi::graph::model::{Kind, Role};
+use cuda_abi::graph::user_object::HostWork;
+use cuda_abi::types::{CUcontext, CUgraphNodeType, CUresult, CUstreamBatchMemOpParams};
+use link::wire::command::{LaunchAttribute, StreamWriteValue};
 use std::sync::{Arc, OnceLock};
 
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+const COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
 const PRIORITY: u32 = 8;
 
@@ -32,7 +38,8 @@ pub(crate) enum NodeKind {
     EventWait(Arc<Event>),
     MemAlloc(Arc<GraphMemory>),
     MemFree(Arc<GraphMemory>),
-    WriteValue(WriteWork),
+    BatchMemOp(BatchWork),
+    Conditional(Arc<Conditional<NodeKind>>),
 }
 
 /// A launch.
@@ -100,6 +107,11 @@ impl KernelWork {
         pointers.as_ptr().cast_mut().cast()
     }
 
+    /// Whether all blocks run at the same time.
+    pub(crate) fn is_cooperative(&self) -> bool {
+        self.attribute(COOPERATIVE).is_some_and(|attribute| attribute.value[0] as u32 != 0)
+    }
+
     /// A launch attribute, if it was set.
     pub(crate) fn attribute(&self, id: u32) -> Option<&LaunchAttribute> {
         self.attributes.iter().find(|attribute| attribute.id == id)
@@ -118,6 +130,8 @@ pub(crate) struct CopyWork {
     pub(crate) to: End,
     pub(crate) from: End,
     pub(crate) extent: Extent,
+    /// As the program gave it; rows without gaps were joined since.
+    pub(crate) asked: Extent,
     /// Whether this process reaches the ends, destination first.
     pub(crate) is_host: [bool; 2],
 }
@@ -125,7 +139,7 @@ pub(crate) struct CopyWork {
 impl CopyWork {
     /// Whether it is one row of bytes.
     pub(crate) fn is_linear(&self) -> bool {
-        self.extent.height == 1 && self.extent.depth == 1
+        self.asked.height == 1 && self.asked.depth == 1
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
@@ -140,42 +154,18 @@ pub(crate) struct MemsetWork {
     pub(crate) pattern: Pattern,
 }
 
-/// A host function with its argument.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HostWork {
-    pub(crate) function: unsafe extern "C" fn(*mut c_void),
-    /// The program's pointer.
-    pub(crate) user_data: usize,
+/// Operations on memory, in order. Waits for values are absent: see the server's `policy/holds.rs` for why.
+#[derive(Clone)]
+pub(crate) struct BatchWork {
+    /// As the program gave them.
+    pub(crate) asked: Arc<[CUstreamBatchMemOpParams]>,
+    /// The same, checked, for the executor.
+    pub(crate) words: Arc<[StreamWriteValue]>,
+    pub(crate) context: CUcontext,
 }
 
-impl HostWork {
-    /// CUDA_ERROR_INVALID_VALUE without a function.
-    pub(crate) fn new(function: CUhostFn, user_data: *mut c_void) -> Result<Self> {
-        let function = function.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        Ok(Self { function, user_data: user_data.expose_provenance() })
-    }
-
-    /// Calls it.
-    pub(crate) fn call(&self) {
-        let data = core::ptr::with_exposed_provenance_mut(self.user_data);
-        // SAFETY: the program's own function, with the argument that it asked for.
-        unsafe { (self.function)(data) };
-    }
-}
-
-/// A value written to memory: a captured `cuStreamWriteValue`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WriteWork {
-    pub(crate) address: u64,
-    /// 4 or 8.
-    pub(crate) value_bytes: u32,
-    pub(crate) value: u64,
-    pub(crate) flags: u32,
-}
-
-impl NodeKind {
-    /// The node's type in the C API.
-    pub(crate) fn type_code(&self) -> CUgraphNodeType {
+impl Kind for NodeKind {
+    fn type_code(&self) -> CUgraphNodeType {
         match self {
             Self::Kernel(_) => CUgraphNodeType::KERNEL,
             Self::Memcpy(_) => CUgraphNodeType::MEMCPY,
@@ -187,16 +177,65 @@ impl NodeKind {
             Self::EventWait(_) => CUgraphNodeType::WAIT_EVENT,
             Self::MemAlloc(_) => CUgraphNodeType::MEM_ALLOC,
             Self::MemFree(_) => CUgraphNodeType::MEM_FREE,
-            Self::WriteValue(_) => CUgraphNodeType::BATCH_MEM_OP,
+            Self::BatchMemOp(_) => CUgraphNodeType::BATCH_MEM_OP,
+            Self::Conditional(_) => CUgraphNodeType::CONDITIONAL,
         }
     }
 
+    fn role(&self) -> Role<'_, Self> {
+        match self {
+            Self::Child(graph) => Role::Child(graph),
+            Self::Conditional(conditional) => Role::Conditional(conditional),
+            Self::MemAlloc(_) | Self::MemFree(_) => Role::Memory,
+            _ => Role::Plain,
+        }
+    }
+
+    fn child(graph: Arc<Graph>) -> Self {
+        Self::Child(graph)
+    }
+
+    fn label(&self) -> Label {
+        match self {
+            Self::Kernel(work) => Label::Kernel {
+                name: work.function.name.to_string_lossy().into_owned(),
+                grid: work.grid,
+                block: work.block,
+                shared_bytes: work.dynamic_shared_bytes,
+            },
+            Self::Memcpy(work) => Label::Memcpy { size_bytes: work.size_bytes() },
+            Self::Memset(MemsetWork { rows, pattern }) => Label::Memset {
+                address: rows.address,
+                value: pattern.value,
+                elements: rows.width * rows.height,
+            },
+            Self::Host(HostWork { function, user_data }) => {
+                Label::Host { function: *function as usize, user_data: *user_data }
+            }
+            Self::EventRecord(event) | Self::EventWait(event) => {
+                Label::Event { type_: self.type_code(), event: event.token }
+            }
+            Self::MemAlloc(memory) => Label::MemAlloc { size_bytes: memory.size_bytes },
+            Self::MemFree(memory) => Label::MemFree { address: memory.address },
+            Self::BatchMemOp(work) => Label::BatchMemOp { count: work.asked.len() },
+            Self::Conditional(conditional) => Label::Conditional {
+                handle: conditional.condition.handle,
+                type_: conditional.type_,
+            },
+            Self::Child(_) | Self::Empty => Label::Plain(self.type_code()),
+        }
+    }
+}
+
+impl NodeKind {
     /// The context that its work needs, if any: functions and events belong to one.
     pub(crate) fn context(&self) -> Option<usize> {
         match self {
             Self::Kernel(work) => Some(work.function.context.token),
             Self::EventRecord(event) | Self::EventWait(event) => Some(event.context_token()),
             Self::MemAlloc(memory) | Self::MemFree(memory) => Some(memory.context.token),
+            Self::BatchMemOp(work) => Some(work.context.0),
+            Self::Conditional(conditional) => Some(conditional.condition.context.0),
             _ => None,
         }
     }

@@ -101,7 +101,9 @@ impl State {
                 RunSegment {
                     graph: self.numbers[index],
                     records: records.collect(),
-                    prints: kinds().any(prints),
+                    prints: kinds().any(prints)
+                        || self.conditional_segment() == Some(index)
+                            && self.bodies.steps().any(|step| prints(&step.kind)),
                     host: self.plan.host_work(&self.steps, index),
                 }
             })
@@ -262,7 +264,8 @@ impl Place {
 impl HostAction {
     fn act(&self) {
         match self {
-            Self::Call(work) => work.call(),
+            // SAFETY: the program's own function, with the argument that it asked for, at its turn.
+            Self::Call(work) => unsafe { work.call() },
             // SAFETY: one end is the program's memory, which it keeps valid for launches of the graph; the other is the program's too, or
             // a bounce buffer as long as the copy, which lives as long as the executable graph.
             Self::Copy { to, from, extent } => unsafe {

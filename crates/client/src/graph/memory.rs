@@ -3,11 +3,13 @@
 //! It is taken when its node is made and kept, address and bytes, for as long as the node or an executable graph has it: an allocating
 //! node does nothing when it runs, and what counts as allocated follows the order of calls. That costs the reuse of memory among a graph's nodes.
 
+use super::kinds::NodeKind;
 use crate::client::Client;
 use crate::context::Context;
 use crate::memory_map::{Area, Kind};
 use crate::session::Result;
-use cuda_abi::types::{CUDA_MEM_ALLOC_NODE_PARAMS, CUgraphMem_attribute, CUmemPoolProps, CUresult};
+use cuda_abi::graph::params::allocation;
+use cuda_abi::types::{CUDA_MEM_ALLOC_NODE_PARAMS, CUgraph, CUgraphMem_attribute, CUresult};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,17 +38,7 @@ impl GraphMemory {
 
     /// What the program asked for, with the address that it got.
     pub(crate) fn parameters(&self) -> CUDA_MEM_ALLOC_NODE_PARAMS {
-        let mut pool = CUmemPoolProps::default();
-        pool.allocType.0 = 1;
-        pool.location.type_.0 = 1;
-        pool.location.id = self.context.device;
-        CUDA_MEM_ALLOC_NODE_PARAMS {
-            poolProps: pool,
-            accessDescs: core::ptr::null(),
-            accessDescCount: 0,
-            bytesize: self.size_bytes as usize,
-            dptr: self.address,
-        }
+        allocation(self.context.device, self.size_bytes, self.address)
     }
 }
 
@@ -103,6 +95,21 @@ impl Memories {
     /// The memory at an address; CUDA_ERROR_INVALID_VALUE for any other address.
     pub(crate) fn at(&self, address: u64) -> Result<Arc<GraphMemory>> {
         self.lock().all.get(&address).cloned().ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// The same for a node of a graph, which frees memory once.
+    pub(crate) fn to_be_freed(
+        &self,
+        client: &Client,
+        graph: CUgraph,
+        address: u64,
+    ) -> Result<Arc<GraphMemory>> {
+        let memory = self.at(address)?;
+        let graph = client.graphs.registry.graph(graph)?;
+        let is_freed = graph.lock().shape.nodes().any(|(_, node)| {
+            matches!(&node.kind, NodeKind::MemFree(other) if Arc::ptr_eq(other, &memory))
+        });
+        if is_freed { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(memory) }
     }
 
     /// Notes that memory of a device was allocated.

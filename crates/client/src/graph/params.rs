@@ -1,57 +1,24 @@
 //! Node parameters in C's structures: read into [`NodeKind`]s, and written from them.
 
-use super::kinds::{CopyWork, HostWork, KernelWork, MemsetWork, NodeKind};
+use super::kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
 use crate::client::Client;
 use crate::context::Context;
 use crate::copy::{End, Extent};
 use crate::current;
-use crate::entry::copied_volume;
+use crate::entry::{batch_node, copied_volume};
 use crate::events;
 use crate::launch::{Configuration, prepare};
 use crate::memory::{Pattern, Rows, check_fill};
 use crate::session::Result;
+use cuda_abi::graph::params::{Asked, Told, read_any};
+use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{
-    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
-    CUDA_KERNEL_NODE_PARAMS_v3, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr,
-    CUevent, CUfunction, CUgraphNodeParams, CUgraphNodeType, CUkernel, CUmemAllocationHandleType,
+    CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
+    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr,
+    CUevent, CUfunction, CUgraph, CUgraphNodeParams, CUkernel, CUmemAllocationHandleType,
     CUmemPoolProps, CUmemorytype, CUresult, CUstream,
 };
 use std::sync::Arc;
-
-/// Version 2 of a kernel node's parameters, from version 1.
-pub(crate) fn kernel_v1(v1: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS {
-    CUDA_KERNEL_NODE_PARAMS {
-        func: v1.func,
-        gridDimX: v1.gridDimX,
-        gridDimY: v1.gridDimY,
-        gridDimZ: v1.gridDimZ,
-        blockDimX: v1.blockDimX,
-        blockDimY: v1.blockDimY,
-        blockDimZ: v1.blockDimZ,
-        sharedMemBytes: v1.sharedMemBytes,
-        kernelParams: v1.kernelParams,
-        extra: v1.extra,
-        kern: CUkernel::NULL,
-        ctx: CUcontext::NULL,
-    }
-}
-
-fn kernel_v3(v3: &CUDA_KERNEL_NODE_PARAMS_v3) -> CUDA_KERNEL_NODE_PARAMS {
-    CUDA_KERNEL_NODE_PARAMS {
-        func: v3.func,
-        gridDimX: v3.gridDimX,
-        gridDimY: v3.gridDimY,
-        gridDimZ: v3.gridDimZ,
-        blockDimX: v3.blockDimX,
-        blockDimY: v3.blockDimY,
-        blockDimZ: v3.blockDimZ,
-        sharedMemBytes: v3.sharedMemBytes,
-        kernelParams: v3.kernelParams,
-        extra: v3.extra,
-        kern: v3.kern,
-        ctx: v3.ctx,
-    }
-}
 
 /// The context that a node names; the current one if it names none.
 fn context_or(client: &Client, asked: CUcontext) -> Result<Arc<Context>> {
@@ -117,19 +84,7 @@ pub(crate) fn kernel_parameters(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS {
 
 /// A kernel node's parameters in version 1, which knows functions only.
 pub(crate) fn kernel_parameters_v1(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS_v1 {
-    let v2 = kernel_parameters(work);
-    CUDA_KERNEL_NODE_PARAMS_v1 {
-        func: v2.func,
-        gridDimX: v2.gridDimX,
-        gridDimY: v2.gridDimY,
-        gridDimZ: v2.gridDimZ,
-        blockDimX: v2.blockDimX,
-        blockDimY: v2.blockDimY,
-        blockDimZ: v2.blockDimZ,
-        sharedMemBytes: v2.sharedMemBytes,
-        kernelParams: v2.kernelParams,
-        extra: v2.extra,
-    }
+    (&kernel_parameters(work)).into()
 }
 
 /// A copy node.
@@ -146,12 +101,12 @@ pub(crate) fn memcpy(client: &Client, asked: &CUDA_MEMCPY3D, ctx: CUcontext) -> 
 pub(crate) fn copy_work(client: &Client, to: End, from: End, extent: Extent) -> Result<CopyWork> {
     let reaches = crate::copy::reaches(client, to, from, extent)?;
     let is_host = [reaches[0].is_host(), reaches[1].is_host()];
-    Ok(CopyWork { to, from, extent: extent.joined(to, from), is_host })
+    Ok(CopyWork { to, from, extent: extent.joined(to, from), asked: extent, is_host })
 }
 
 /// A copy node's parameters.
 pub(crate) fn memcpy_parameters(work: &CopyWork) -> CUDA_MEMCPY3D {
-    let CopyWork { to, from, extent, is_host } = *work;
+    let CopyWork { to, from, asked: extent, is_host, .. } = *work;
     let mut copy = CUDA_MEMCPY3D {
         WidthInBytes: extent.width_bytes as usize,
         Height: extent.height as usize,
@@ -212,8 +167,7 @@ pub(crate) fn memset_parameters(work: &MemsetWork) -> CUDA_MEMSET_NODE_PARAMS {
 
 /// A host node's parameters.
 pub(crate) fn host_parameters(work: &HostWork) -> CUDA_HOST_NODE_PARAMS {
-    let user_data = core::ptr::with_exposed_provenance_mut(work.user_data);
-    CUDA_HOST_NODE_PARAMS { fn_: Some(work.function), userData: user_data }
+    CUDA_HOST_NODE_PARAMS { fn_: Some(work.function), userData: work.argument() }
 }
 
 /// A node that records an event.
@@ -237,7 +191,7 @@ pub(crate) fn allocation(
     size_bytes: usize,
 ) -> Result<(NodeKind, CUdeviceptr)> {
     let context = current::owner()?;
-    client.device(pool.location.id)?;
+    client.device(pool.location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
     if pool.handleTypes != CUmemAllocationHandleType::NONE || pool.location.id != context.device {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
@@ -249,66 +203,52 @@ pub(crate) fn allocation(
     Ok((NodeKind::MemAlloc(memory), address))
 }
 
-/// A node of any kind, from the structure that is for all kinds. What the driver fills in goes back into `asked`.
+/// Parameters of a node of operations on memory; the array lives as long as the node keeps them.
+pub(crate) fn batch_parameters(work: &BatchWork) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
+    CUDA_BATCH_MEM_OP_NODE_PARAMS {
+        ctx: work.context,
+        count: work.asked.len() as u32,
+        paramArray: work.asked.as_ptr().cast_mut(),
+        flags: 0,
+    }
+}
+
+/// A node of any kind, from the structure that is for all kinds, and what is told of it.
 ///
 /// # Safety
 /// The pointers of the member that the type selects are as its own function demands.
 pub(crate) unsafe fn any(
     client: &Client,
-    asked: &mut CUgraphNodeParams,
+    graph: CUgraph,
+    asked: &CUgraphNodeParams,
     before: Option<&NodeKind>,
-) -> Result<NodeKind> {
-    if asked.reserved0 != [0; 3] || asked.reserved2 != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    // SAFETY: the type says which member the caller filled in; all are plain data.
-    unsafe {
-        let members = &mut asked.anonymous;
-        match asked.type_ {
-            CUgraphNodeType::KERNEL => kernel(client, &kernel_v3(&members.kernel), before),
-            CUgraphNodeType::MEMCPY => {
-                memcpy(client, &members.memcpy.copyParams, members.memcpy.copyCtx)
-            }
-            CUgraphNodeType::MEMSET => {
-                let v2 = members.memset;
-                let v1 = CUDA_MEMSET_NODE_PARAMS {
-                    dst: v2.dst,
-                    pitch: v2.pitch,
-                    value: v2.value,
-                    elementSize: v2.elementSize,
-                    width: v2.width,
-                    height: v2.height,
-                };
-                memset(client, &v1, v2.ctx)
-            }
-            CUgraphNodeType::HOST => {
-                HostWork::new(members.host.fn_, members.host.userData).map(NodeKind::Host)
-            }
-            CUgraphNodeType::GRAPH => {
-                let inner = client.graph(members.graph.graph)?;
-                match members.graph.ownership.0 {
-                    0 => inner.duplicate(client).map(NodeKind::Child),
-                    1 => Ok(NodeKind::Child(inner)),
-                    _ => Err(CUresult::ERROR_INVALID_VALUE),
-                }
-            }
-            CUgraphNodeType::EMPTY => Ok(NodeKind::Empty),
-            CUgraphNodeType::WAIT_EVENT => event_wait(client, members.eventWait.event),
-            CUgraphNodeType::EVENT_RECORD => event_record(client, members.eventRecord.event),
-            CUgraphNodeType::MEM_ALLOC => {
-                let v2 = &mut members.alloc;
-                let (kind, address) = allocation(client, &v2.poolProps, v2.bytesize)?;
-                v2.dptr = address;
-                Ok(kind)
-            }
-            CUgraphNodeType::MEM_FREE => {
-                client.graphs.memory.at(members.free.dptr).map(NodeKind::MemFree)
-            }
-            CUgraphNodeType::BATCH_MEM_OP
-            | CUgraphNodeType::EXT_SEMAS_SIGNAL
-            | CUgraphNodeType::EXT_SEMAS_WAIT
-            | CUgraphNodeType::CONDITIONAL => Err(CUresult::ERROR_NOT_SUPPORTED),
-            _ => Err(CUresult::ERROR_INVALID_VALUE),
+) -> Result<(NodeKind, Told)> {
+    let registry = &client.graphs.registry;
+    let kind = match read_any(asked)? {
+        // SAFETY: by the caller's promise.
+        Asked::Kernel(asked) => unsafe { kernel(client, &asked, before)? },
+        Asked::Memcpy(asked, context) => memcpy(client, &asked, context)?,
+        Asked::Memset(asked, context) => memset(client, &asked, context)?,
+        Asked::Host(asked) => NodeKind::Host(HostWork::new(asked.fn_, asked.userData)?),
+        Asked::Child(graph, ownership) => NodeKind::Child(registry.child(graph, ownership)?),
+        Asked::Empty => NodeKind::Empty,
+        Asked::EventWait(event) => event_wait(client, event)?,
+        Asked::EventRecord(event) => event_record(client, event)?,
+        Asked::MemAlloc(pool, size_bytes) => {
+            let (kind, address) = allocation(client, &pool, size_bytes)?;
+            return Ok((kind, Told::Address(address)));
         }
-    }
+        Asked::MemFree(address) => {
+            NodeKind::MemFree(client.graphs.memory.to_be_freed(client, graph, address)?)
+        }
+        // SAFETY: by the caller's promise.
+        Asked::BatchMemOp(asked) => unsafe { batch_node(client, &asked)? },
+        Asked::Conditional(asked) => {
+            client.context(asked.ctx.0)?;
+            let conditional = Arc::new(registry.conditional(graph, &asked)?);
+            let told = Told::Bodies(conditional.parameters().phGraph_out);
+            return Ok((NodeKind::Conditional(conditional), told));
+        }
+    };
+    Ok((kind, Told::Nothing))
 }

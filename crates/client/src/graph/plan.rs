@@ -5,8 +5,10 @@
 //! addresses it is given.
 
 use super::encoding::{Encoded, encode, encode_copy};
-use super::kinds::{CopyWork, HostWork, NodeKind};
+use super::kinds::{CopyWork, NodeKind};
 use crate::copy::{End, Extent};
+use cuda_abi::graph::snapshot::Flat;
+use cuda_abi::graph::user_object::HostWork;
 
 /// One node of the flattened graph, after those at the places in `after`.
 #[derive(Clone)]
@@ -16,6 +18,12 @@ pub(super) struct Step {
     pub(super) kind: NodeKind,
     pub(super) after: Vec<usize>,
     pub(super) is_enabled: bool,
+}
+
+impl From<Flat<NodeKind>> for Step {
+    fn from(flat: Flat<NodeKind>) -> Self {
+        Self { key: flat.key, kind: flat.kind, after: flat.after, is_enabled: true }
+    }
 }
 
 /// Which ends of a copy only this process reaches.

@@ -1,21 +1,25 @@
 //! Changes of executable graphs in place: which are allowed, and telling the executor.
 
-use super::executable::{Executable, Snapshot, State, pageable_ends};
-use super::kinds::NodeKind;
-use super::model::Graph;
-use super::plan::{HostAction, parts_of};
+use super::Graph;
+use super::bodies;
+use super::encoding::Encoded;
+use super::executable::{Executable, State, pageable_ends};
+use super::kinds::{MemsetWork, NodeKind};
+use super::plan::HostAction;
+use crate::backend::Backend;
 use crate::client::Client;
 use crate::session::Result;
-use cuda_abi::graph::pairing::{Mismatch, pair};
+use cuda_abi::graph::model::Kind;
+use cuda_abi::graph::pairing::Mismatch;
+use cuda_abi::graph::params::operations;
+use cuda_abi::graph::snapshot::{Changes, Snapshot, is_same_conditional};
 use cuda_abi::types::{
-    CUgraphExecUpdateResult as Outcome, CUgraphExecUpdateResultInfo, CUgraphNode, CUresult,
+    CUgraphExecUpdateResult as Outcome, CUgraphExecUpdateResultInfo, CUgraphNode,
 };
 use link::wire::command::Opcode;
 use link::wire::graph::{GraphSet, write_node};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
-
-type Changes = Vec<(usize, NodeKind)>;
 
 /// Changes one node: CUDA_ERROR_INVALID_VALUE for a node that it was not made of and for what cannot be changed.
 pub(crate) fn set(
@@ -24,19 +28,10 @@ pub(crate) fn set(
     node: CUgraphNode,
     new: NodeKind,
 ) -> Result {
-    const REFUSED: CUresult = CUresult::ERROR_INVALID_VALUE;
     executable.settle()?;
     let mut state = executable.lock();
-    let changes = match (&new, state.source.child(node.0)) {
-        (NodeKind::Child(graph), Some(old)) => {
-            pair_all(old, &Snapshot::of(graph)?).map_err(|_| REFUSED)?
-        }
-        _ => {
-            let place = state.place(node.0)?;
-            check(&state.steps[place].kind, &new).map_err(|_| REFUSED)?;
-            vec![(node.0, new)]
-        }
-    };
+    let old = state.step(node.0).ok().map(|step| step.kind.clone());
+    let changes = state.source.changes_of(node.0, old.as_ref(), new, &check)?;
     state.change(client, executable, changes)
 }
 
@@ -50,7 +45,7 @@ pub(crate) fn update(
     executable.settle()?;
     let mut state = executable.lock();
     let mut info = CUgraphExecUpdateResultInfo::default();
-    match pair_all(&state.source, &new) {
+    match state.source.changes_to(&new, &check) {
         Ok(changes) => state.change(client, executable, changes)?,
         Err(Mismatch { outcome, node, from }) => {
             info.result = outcome;
@@ -61,29 +56,14 @@ pub(crate) fn update(
     Ok(info)
 }
 
-/// What every node becomes when its graph is updated to another.
-fn pair_all(old: &Snapshot, new: &Snapshot) -> core::result::Result<Changes, Mismatch> {
-    let mut changes = Vec::new();
-    let same_type = |a: &NodeKind, b: &NodeKind| a.type_code() == b.type_code();
-    for (from, to) in pair(&old.shape, &new.shape, same_type)? {
-        let (Some(old_node), Some(new_node)) = (old.shape.get(from), new.shape.get(to)) else {
-            continue;
-        };
-        match (old.children.get(&from), new.children.get(&to)) {
-            (Some(old), Some(new)) => changes.extend(pair_all(old, new)?),
-            _ => {
-                let checked = check(&old_node.kind, &new_node.kind);
-                checked.map_err(|outcome| Mismatch::at(outcome, to))?;
-                changes.push((from, new_node.kind.clone()));
-            }
-        }
-    }
-    Ok(changes)
-}
-
 /// Whether a node of an executable graph can get these parameters.
 fn check(old: &NodeKind, new: &NodeKind) -> core::result::Result<(), Outcome> {
     let is_fine = match (old, new) {
+        (NodeKind::Kernel(new_work), NodeKind::Kernel(old_work))
+            if new_work.is_cooperative() != old_work.is_cooperative() =>
+        {
+            return Err(Outcome::ERROR_ATTRIBUTES_CHANGED);
+        }
         (NodeKind::Kernel(_), NodeKind::Kernel(_))
         | (NodeKind::EventRecord(_), NodeKind::EventRecord(_))
         | (NodeKind::EventWait(_), NodeKind::EventWait(_)) => old.context() == new.context(),
@@ -92,10 +72,16 @@ fn check(old: &NodeKind, new: &NodeKind) -> core::result::Result<(), Outcome> {
             old.is_linear() && new.is_linear() && old.is_host == new.is_host
         }
         (NodeKind::Memset(old), NodeKind::Memset(new)) => {
-            old.rows.height == 1 && new.rows.height == 1
+            let shape =
+                |fill: &MemsetWork| (fill.rows.width, fill.rows.height, fill.pattern.element_bytes);
+            old.rows.height == 1 && new.rows.height == 1 || shape(old) == shape(new)
         }
-        (NodeKind::MemAlloc(old), NodeKind::MemAlloc(new))
-        | (NodeKind::MemFree(old), NodeKind::MemFree(new)) => Arc::ptr_eq(old, new),
+        (NodeKind::MemAlloc(old), NodeKind::MemAlloc(new)) => old.size_bytes == new.size_bytes,
+        (NodeKind::MemFree(old), NodeKind::MemFree(new)) => Arc::ptr_eq(old, new),
+        (NodeKind::BatchMemOp(old), NodeKind::BatchMemOp(new)) => {
+            old.context == new.context && operations(&old.asked).eq(operations(&new.asked))
+        }
+        (NodeKind::Conditional(old), NodeKind::Conditional(new)) => is_same_conditional(old, new),
         _ if old.type_code() == new.type_code() => true,
         _ => return Err(Outcome::ERROR_NODE_TYPE_CHANGED),
     };
@@ -104,30 +90,60 @@ fn check(old: &NodeKind, new: &NodeKind) -> core::result::Result<(), Outcome> {
 
 impl State {
     /// Gives steps other work, by the nodes that they were made of.
-    fn change(&mut self, client: &Client, executable: &Executable, changes: Changes) -> Result {
+    fn change(
+        &mut self,
+        client: &Client,
+        executable: &Executable,
+        changes: Changes<NodeKind>,
+    ) -> Result {
         let (backend, id) = (executable.backend, executable.id);
-        let mut checked = Vec::new();
+        let (mut checked, mut inside) = (Vec::new(), Vec::new());
+        let mut is_anew = false;
         for (key, kind) in changes {
             // Embedded graphs have no step of their own work, and user-made mixtures no step at all.
-            let Ok(place) = self.place(key) else { continue };
+            let Ok(step) = self.step(key) else { continue };
+            is_anew |= has_other_condition(&step.kind, &kind);
             kind.check_alive(client)?;
-            checked.push((place, pageable_ends(client, &kind)?, kind));
+            match self.place(key) {
+                Ok(place) => {
+                    let pageable = pageable_ends(client, &kind)?;
+                    is_anew |= self.pageable[place] != pageable;
+                    checked.push((place, pageable, kind));
+                }
+                Err(_) => {
+                    bodies::check(client, &kind)?;
+                    inside.push((key, kind));
+                }
+            }
         }
         self.run = None;
-        let is_same = |(place, pageable, _): &(usize, _, _)| self.pageable[*place] == *pageable;
-        if !self.is_made() || backend.session.may_hold() || !checked.iter().all(is_same) {
-            // Other steps take place in this process now, or held launches need what is there: everything is planned and made anew.
-            let mut steps = self.steps.clone();
+        if !self.is_made() || backend.session.may_hold() || is_anew {
+            // Other steps take place in this process now, others' values decide, or held launches need what is there: everything is planned and
+            // made anew.
+            let (mut steps, mut bodies) = (self.steps.clone(), self.bodies.clone());
             for (place, _, kind) in checked {
                 steps[place].kind = kind;
             }
-            return self.make_again(client, executable, steps);
+            for (key, kind) in inside {
+                if let Some(step) = bodies.find_mut(key) {
+                    step.kind = kind;
+                }
+            }
+            return self.make_again(client, executable, steps, bodies);
+        }
+        for (key, kind) in inside {
+            let old = self.bodies.encode(self.step(key)?);
+            self.step_mut(key)?.kind = kind;
+            let new = self.bodies.encode(self.step(key)?);
+            if let Some((graph, node)) = self.node(key).filter(|_| old != new) {
+                post_node(backend, id, GraphSet { graph, node }, &new)?;
+            }
         }
         for (place, pageable, kind) in checked {
             self.steps[place].kind = kind;
             self.make_bounce(backend, id, place)?;
-            let bounce = self.bounce(place);
-            let (before, device, after) = parts_of(&self.steps[place].kind, pageable, bounce);
+            self.pageable[place] = pageable;
+            let (before, device, after) = self.parts(place);
             let parts = &mut self.plan.parts[place];
             let set = |part: &mut Option<(usize, HostAction)>, new: Option<HostAction>| {
                 if let (Some((_, old)), Some(new)) = (part, new) {
@@ -144,12 +160,25 @@ impl State {
             }
             *old = new;
             let Some(graph) = self.numbers[*segment] else { continue };
-            let mut bytes = Vec::new();
-            write_node(&mut bytes, old.opcode, &[&old.body]);
-            let body = GraphSet { graph, node: *node };
-            let parts = [body.as_bytes(), &bytes];
-            backend.session.post_parts(id, Opcode::GraphSet, &parts)?;
+            post_node(backend, id, GraphSet { graph, node: *node }, old)?;
         }
         Ok(())
     }
+}
+
+/// Whether another value decides about a conditional node.
+fn has_other_condition(old: &NodeKind, new: &NodeKind) -> bool {
+    match (old, new) {
+        (NodeKind::Conditional(old), NodeKind::Conditional(new)) => {
+            old.condition.handle != new.condition.handle
+        }
+        _ => false,
+    }
+}
+
+/// Tells the executor what a node does now.
+fn post_node(backend: &Backend, id: u32, body: GraphSet, node: &Encoded) -> Result {
+    let mut bytes = Vec::new();
+    write_node(&mut bytes, node.opcode, &[&node.body]);
+    backend.session.post_parts(id, Opcode::GraphSet, &[body.as_bytes(), &bytes])
 }

@@ -192,7 +192,7 @@ impl Executor {
                         && wire::Copy::read_from_prefix(node.body).unwrap().0.size_bytes
                             == REFUSED_COPY_BYTES
                 };
-                let description = Description::parse(bytes).unwrap();
+                let (description, _) = Description::parse(bytes).unwrap();
                 if description.nodes.iter().any(copies_too_much) { 2 } else { 0 }
             }
             Opcode::Copy3d => {

@@ -18,7 +18,12 @@ pub const ASSIGN_DEFAULT: u32 = 1;
 const MOST_BODIES: u32 = 1 << 16;
 
 /// Where the value of a condition is kept; dropped when nothing names the condition any more.
-pub trait Value: std::fmt::Debug + Send + Sync {}
+pub trait Value: std::fmt::Debug + Send + Sync {
+    /// What its keeper knows the graph by that the condition is for; 0 where that is the graph itself.
+    fn home(&self) -> u32 {
+        0
+    }
+}
 
 /// A condition.
 #[derive(Clone, Debug)]

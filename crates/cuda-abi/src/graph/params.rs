@@ -173,6 +173,36 @@ pub fn check_change(node: CUgraphNodeType, asked: &CUgraphNodeParams) -> Answer 
     }
 }
 
+/// A value that is written to memory, as an operation of a batch.
+pub fn write_of(
+    operation: CUstreamBatchMemOpType,
+    address: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> CUstreamBatchMemOpParams {
+    let mut asked = CUstreamBatchMemOpParams::default();
+    asked.writeValue.operation = operation;
+    asked.writeValue.address = address;
+    asked.writeValue.anonymous.value64 = value;
+    asked.writeValue.flags = flags;
+    asked
+}
+
+/// A value in memory that is waited for, as an operation of a batch.
+pub fn wait_of(
+    operation: CUstreamBatchMemOpType,
+    address: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> CUstreamBatchMemOpParams {
+    let mut asked = CUstreamBatchMemOpParams::default();
+    asked.waitValue.operation = operation;
+    asked.waitValue.address = address;
+    asked.waitValue.anonymous.value64 = value;
+    asked.waitValue.flags = flags;
+    asked
+}
+
 /// What the operations of a batch are.
 pub fn operations(
     batch: &[CUstreamBatchMemOpParams],

@@ -396,6 +396,20 @@ impl<K: Kind> Registry<K> {
         }
     }
 
+    /// The graph that a graph is in after all, by nodes of nodes; or itself.
+    pub fn root(&self, graph: CUgraph) -> CUgraph {
+        self.around(graph).pop().unwrap_or(graph)
+    }
+
+    /// A graph, the one whose node holds it, and so on.
+    fn around(&self, graph: CUgraph) -> Vec<CUgraph> {
+        let mut around = vec![graph];
+        while let Some(parent) = around.last().and_then(|last| self.graph(*last).ok()?.parent()) {
+            around.push(parent);
+        }
+        around
+    }
+
     /// A condition for a node of a graph; its handle was chosen by who keeps the value.
     pub fn add_condition(&self, condition: Condition) {
         self.lock().conditions.insert(condition.handle, (condition, Use::Free));
@@ -412,10 +426,7 @@ impl<K: Kind> Registry<K> {
         asked: &CUDA_CONDITIONAL_NODE_PARAMS,
     ) -> Answer<Conditional<K>> {
         check_size(asked.type_, asked.size)?;
-        let mut around = vec![graph];
-        while let Some(parent) = around.last().and_then(|last| self.graph(*last).ok()?.parent()) {
-            around.push(parent);
-        }
+        let around = self.around(graph);
         let condition = match self.lock().conditions.get_mut(&asked.handle) {
             Some((condition, usage))
                 if *usage == Use::Free
@@ -536,10 +547,13 @@ impl<K: Kind> Registry<K> {
         if flags & !MOVE != 0 {
             return Err(INVALID);
         }
+        let mut contents = graph.lock();
+        let (held, references) =
+            contents.objects.entry(object.0).or_insert_with(|| (Arc::clone(&found), 0));
+        *references = references.checked_add(count).ok_or(INVALID)?;
         if flags & MOVE == 0 {
-            found.retain(count);
+            held.retain(count);
         }
-        graph.lock().objects.entry(object.0).or_insert((found, 0)).1 += count;
         Ok(())
     }
 

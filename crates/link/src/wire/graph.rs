@@ -14,6 +14,8 @@ pub const MAX_GRAPHS: u32 = 1 << 16;
 pub const MAX_NODES: u32 = 1 << 17;
 /// Most edges of one description.
 pub const MAX_EDGES: u32 = 1 << 20;
+/// Most descriptions of one graph.
+pub const MAX_SECTIONS: u32 = 1 << 14;
 /// Longest description.
 pub const MAX_DESCRIPTION_BYTES: u64 = 1 << 28;
 /// Alignment of a node in a description.
@@ -35,10 +37,46 @@ wire_struct! {
         graph: u32,
         /// `CUgraphInstantiate_flags`.
         flags: u32,
-        /// First address of the description.
+        /// First address of the descriptions.
         address: u64,
-        /// Its length.
+        /// Their length.
         size_bytes: u64,
+        /// What the graph's conditions were made for; 0 if it has none.
+        home: u32,
+        /// How many descriptions follow the graph's own: those of its conditional nodes' graphs.
+        bodies: u32,
+    }
+    /// See [`Opcode::GraphCondition`].
+    struct GraphCondition {
+        /// Number, from 1, chosen by the client; the first condition makes the home.
+        home: u32,
+        /// The value that launches begin with, if `flags` say so.
+        value: u32,
+        /// `CU_GRAPH_COND_ASSIGN_DEFAULT`, or 0.
+        flags: u32,
+        /// Zero.
+        reserved: u32,
+    }
+    /// Answer to [`Opcode::GraphCondition`].
+    struct GraphConditionReply {
+        /// What kernels set the value by.
+        handle: u64,
+    }
+    /// See [`Opcode::GraphHomeDestroy`].
+    struct GraphHomeDestroy {
+        /// Number.
+        home: u32,
+        /// Zero.
+        reserved: u32,
+    }
+    /// A conditional node; the numbers of its graphs' descriptions follow, 32 bits each. A graph is described after the one that it is in.
+    struct ConditionalNode {
+        /// The condition.
+        handle: u64,
+        /// `CUgraphConditionalNodeType`.
+        kind: u32,
+        /// How many graphs.
+        bodies: u32,
     }
     /// See [`Opcode::GraphDestroy`].
     struct GraphDestroy {
@@ -176,6 +214,7 @@ fn is_node(opcode: Opcode) -> bool {
             | Opcode::StreamWriteValue
             | Opcode::EventRecord
             | Opcode::StreamWaitEvent
+            | Opcode::GraphConditional
     )
 }
 
@@ -189,11 +228,33 @@ pub struct Description<'a> {
 }
 
 impl<'a> Description<'a> {
-    /// Reads a description; what follows it is ignored.
+    /// Reads descriptions that follow one another: a graph's own, which is section 0, and those of its conditional nodes' graphs. What follows
+    /// them is ignored.
     ///
     /// # Errors
     /// [`DescriptionError`] for bytes that are none.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, DescriptionError> {
+    pub fn parse_all(bytes: &'a [u8], count: u32) -> Result<Vec<Self>, DescriptionError> {
+        let check = |what, count, limit| match count <= limit {
+            true => Ok(()),
+            false => Err(DescriptionError::TooMany { what, count, limit }),
+        };
+        check("sections", count, MAX_SECTIONS)?;
+        let (mut found, mut rest, mut nodes) = (Vec::new(), bytes, 0);
+        for _ in 0..count {
+            let (description, after) = Self::parse(rest)?;
+            nodes += description.nodes.len() as u32;
+            check("nodes", nodes, MAX_NODES)?;
+            found.push(description);
+            rest = after;
+        }
+        Ok(found)
+    }
+
+    /// Reads a description; gives what follows it.
+    ///
+    /// # Errors
+    /// [`DescriptionError`] for bytes that are none.
+    pub fn parse(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), DescriptionError> {
         let (header, mut rest) = DescriptionHeader::read_from_prefix(bytes)
             .map_err(|_| DescriptionError::Short("header"))?;
         let check = |what, count, limit| match count <= limit {
@@ -219,7 +280,7 @@ impl<'a> Description<'a> {
             edges.push(edge);
             rest = after;
         }
-        Ok(Self { nodes, edges })
+        Ok((Self { nodes, edges }, rest))
     }
 }
 
@@ -285,12 +346,23 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         let bytes = written();
-        let read = Description::parse(&bytes).unwrap();
+        let (read, rest) = Description::parse(&bytes).unwrap();
+        assert!(rest.is_empty());
         assert_eq!(read.nodes.len(), 3);
         assert_eq!(read.nodes[0], Node { opcode: Opcode::Fill, body: &[1, 2, 3, 4] });
         assert_eq!(read.nodes[2], Node { opcode: Opcode::Ping, body: &[] });
         let edge = |before, after| Dependency { before, after };
         assert_eq!(read.edges, [edge(0, 1), edge(1, 2)]);
+    }
+
+    #[test]
+    fn several_follow_one_another() {
+        let both = [written(), written()].concat();
+        let read = Description::parse_all(&both, 2).unwrap();
+        assert_eq!(read[0], read[1]);
+        assert!(matches!(Description::parse_all(&both, 3), Err(DescriptionError::Short(_))));
+        let many = Description::parse_all(&both, MAX_SECTIONS + 1);
+        assert!(matches!(many, Err(DescriptionError::TooMany { what: "sections", .. })));
     }
 
     #[test]
@@ -330,7 +402,7 @@ mod tests {
                 let at = at % bytes.len();
                 bytes[at] = value;
             }
-            if let Ok(read) = Description::parse(&bytes) {
+            if let Ok((read, _)) = Description::parse(&bytes) {
                 let nodes = read.nodes.len() as u32;
                 prop_assert!(read.edges.iter().all(|e| e.before < e.after && e.after < nodes));
             }

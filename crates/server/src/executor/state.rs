@@ -183,6 +183,11 @@ impl State {
                 parse(command).and_then(|(wanted, rest)| self.graph_set(wanted, rest))
             }
             Opcode::GraphEnable => self.graph_enable(parse(command)?.0),
+            Opcode::GraphCondition => self.graph_condition(parse(command)?.0),
+            Opcode::GraphHomeDestroy => self.graph_home_destroy(parse(command)?.0),
+            Opcode::GraphConditional => {
+                Err(Failure::Protocol("a conditional node is no command".into()))
+            }
             Opcode::LimitGet => self.limit_get(parse(command)?.0),
             Opcode::LimitSet => self.limit_set(parse(command)?.0),
             Opcode::ClusterOccupancy => {

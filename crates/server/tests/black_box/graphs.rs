@@ -30,7 +30,13 @@ fn a_refused_change_leaves_the_graph_and_the_session() {
     let bytes = writer.finish().unwrap();
     client.host_bytes(region, bytes.len()).copy_from_slice(&bytes);
     let graph = 3;
-    let create = GraphCreate { graph, flags: 0, address: region, size_bytes: bytes.len() as u64 };
+    let create = GraphCreate {
+        graph,
+        flags: 0,
+        address: region,
+        size_bytes: bytes.len() as u64,
+        ..Default::default()
+    };
     assert_eq!(client.try_call(Opcode::GraphCreate, &[create.as_bytes()]).0, 0);
     for (destination, value, refusal) in
         [(0x1234, 6, CUresult::ERROR_INVALID_VALUE), (grant.address, 7, CUresult::SUCCESS)]
@@ -55,7 +61,7 @@ fn a_description_without_bounds_is_not_read() {
     let mut client = server.client();
     let size_bytes = MAX_DESCRIPTION_BYTES + 4096;
     let address = client.pinned(size_bytes);
-    let create = GraphCreate { graph: 1, flags: 0, address, size_bytes };
+    let create = GraphCreate { graph: 1, flags: 0, address, size_bytes, ..Default::default() };
     let (status, _) = client.try_call(Opcode::GraphCreate, &[create.as_bytes()]);
     assert_eq!(status, CUresult::ERROR_INVALID_VALUE.0);
 }

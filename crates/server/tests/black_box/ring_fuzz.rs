@@ -261,11 +261,15 @@ fn seed(random: &mut Random, client: &Hostile) -> (Opcode, Vec<u8>) {
         }
         .as_bytes()
         .to_vec(),
-        Opcode::GraphCreate => {
-            GraphCreate { graph: number, flags: 0, address: region, size_bytes: 4096 }
-                .as_bytes()
-                .to_vec()
+        Opcode::GraphCreate => GraphCreate {
+            graph: number,
+            flags: 0,
+            address: region,
+            size_bytes: 4096,
+            ..Default::default()
         }
+        .as_bytes()
+        .to_vec(),
         Opcode::GraphSet => {
             let set = GraphSet { graph: number, node: small(random) };
             let copy = wire::Copy {

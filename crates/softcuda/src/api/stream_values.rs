@@ -1,5 +1,6 @@
 //! Stream memory operations: writing values and waiting for them, one by one and in batches.
 
+use cuda_abi::graph::params::{wait_of, write_of};
 use cuda_abi::types::{
     CUdeviceptr, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType as Type,
     cuuint32_t, cuuint64_t,
@@ -14,21 +15,21 @@ use crate::device::ops::{Condition, Op, Width};
 
 /// Most operations of one batch.
 const BATCH_OPS: usize = 256;
-/// CU_STREAM_WAIT_VALUE_FLUSH: remote writes are visible at once here.
+/// CU_STREAM_WAIT_VALUE_FLUSH: for devices that say they can (CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES).
 const FLUSH: u32 = 1 << 30;
 
 api! {
     fn cuStreamWriteValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: u32) {
-        one(stream, write_parameters(Type::WRITE_VALUE_32, addr, value.into(), flags))
+        one(stream, write_of(Type::WRITE_VALUE_32, addr, value.into(), flags))
     }
     fn cuStreamWriteValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: u32) {
-        one(stream, write_parameters(Type::WRITE_VALUE_64, addr, value, flags))
+        one(stream, write_of(Type::WRITE_VALUE_64, addr, value, flags))
     }
     fn cuStreamWaitValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: u32) {
-        one(stream, wait_parameters(Type::WAIT_VALUE_32, addr, value.into(), flags))
+        one(stream, wait_of(Type::WAIT_VALUE_32, addr, value.into(), flags))
     }
     fn cuStreamWaitValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: u32) {
-        one(stream, wait_parameters(Type::WAIT_VALUE_64, addr, value, flags))
+        one(stream, wait_of(Type::WAIT_VALUE_64, addr, value, flags))
     }
 
     fn cuStreamBatchMemOp_v2(stream: CUstream, count: u32, paramArray: *mut CUstreamBatchMemOpParams, flags: u32) {
@@ -86,7 +87,10 @@ impl MemoryOp {
                 }
                 Type::WAIT_VALUE_32 | Type::WAIT_VALUE_64 => {
                     let wait = asked.waitValue;
-                    check(driver, wait.address, width, wait.flags & !(FLUSH | 3))?;
+                    if wait.flags & FLUSH != 0 {
+                        return Err(CUresult::ERROR_NOT_SUPPORTED);
+                    }
+                    check(driver, wait.address, width, wait.flags & !3)?;
                     let condition = match wait.flags & 3 {
                         0 => Condition::GreaterOrEqual,
                         1 => Condition::Equal,
@@ -147,34 +151,6 @@ fn one(stream: CUstream, asked: CUstreamBatchMemOpParams) -> Answer {
         context: context.handle,
     };
     submit(driver, &stream, NodeKind::BatchMemOp(work))
-}
-
-fn write_parameters(
-    operation: Type,
-    address: u64,
-    value: u64,
-    flags: u32,
-) -> CUstreamBatchMemOpParams {
-    let mut asked = CUstreamBatchMemOpParams::default();
-    asked.writeValue.operation = operation;
-    asked.writeValue.address = address;
-    asked.writeValue.anonymous.value64 = value;
-    asked.writeValue.flags = flags;
-    asked
-}
-
-fn wait_parameters(
-    operation: Type,
-    address: u64,
-    value: u64,
-    flags: u32,
-) -> CUstreamBatchMemOpParams {
-    let mut asked = CUstreamBatchMemOpParams::default();
-    asked.waitValue.operation = operation;
-    asked.waitValue.address = address;
-    asked.waitValue.anonymous.value64 = value;
-    asked.waitValue.flags = flags;
-    asked
 }
 
 /// The value's member of 32 bits is the low half.

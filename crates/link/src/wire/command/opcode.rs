@@ -97,6 +97,12 @@ opcodes! {
     GraphSet = 84,
     /// Posted: leaves a node out, or takes it in again.
     GraphEnable = 85,
+    /// Called: makes a condition for a graph that is described later; [`super::super::graph::GraphConditionReply`].
+    GraphCondition = 86,
+    /// Posted: no graph will be described there any more.
+    GraphHomeDestroy = 87,
+    /// No command, but a node's work: [`super::super::graph::ConditionalNode`].
+    GraphConditional = 88,
     /// Called: [`super::super::query::ClusterReply`].
     ClusterOccupancy = 100,
     /// Called: [`super::super::query::TensorMapReply`].

@@ -5,12 +5,14 @@
 //! template anew. What nodes name (functions' code, events) lives until no graph names it; ranges of addresses are checked again
 //! when the client has given memory back since.
 //!
-//! [`node`] checks a node and makes it the driver's; this file has the commands.
+//! [`node`] checks a node and makes it the driver's; [`conditional`] keeps what conditions are made for; this file has the commands.
 
+mod conditional;
 mod node;
 
 use super::failure::{Failure, below};
 use super::state::State;
+use conditional::Homes;
 use cuda_abi::types::*;
 use link::wire::command::Opcode;
 use link::wire::graph::{
@@ -31,6 +33,7 @@ const FLAGS: u32 = 8;
 pub(crate) struct Graphs {
     graphs: HashMap<u32, Graph>,
     nodes: usize,
+    homes: Homes,
 }
 
 #[derive(Debug)]
@@ -38,6 +41,9 @@ struct Graph {
     template: CUgraph,
     executable: CUgraphExec,
     flags: u32,
+    /// What its conditions were made for, whose graph the template is.
+    home: Option<u32>,
+    /// Of all sections, in order.
     nodes: Vec<Node>,
     /// [`super::memory::Memory::removals`] when the nodes' ranges were checked last.
     checked_at: u64,
@@ -89,28 +95,32 @@ impl State {
     }
 
     pub(super) fn graph_create(&mut self, wanted: GraphCreate) -> Result<(), Failure> {
-        let GraphCreate { graph: number, flags, address, size_bytes } = wanted;
+        let GraphCreate { graph: number, flags, address, size_bytes, home, bodies } = wanted;
         if number >= MAX_GRAPHS || self.graphs.graphs.contains_key(&number) {
             return Err(Failure::Protocol(format!(
                 "graph {number} cannot be made: in use, or beyond {MAX_GRAPHS}"
             )));
         }
         let bytes = self.memory.read_region(address, size_bytes, MAX_DESCRIPTION_BYTES)?;
-        let description = Description::parse(&bytes)?;
-        if self.graphs.nodes + description.nodes.len() > MAX_SESSION_NODES {
+        let sections = Description::parse_all(&bytes, bodies.saturating_add(1))?;
+        let nodes: usize = sections.iter().map(|section| section.nodes.len()).sum();
+        if self.graphs.nodes + nodes > MAX_SESSION_NODES {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
-        let mut template = CUgraph::NULL;
-        // SAFETY: the result is written.
-        self.check(unsafe { self.driver().cuGraphCreate(&mut template, 0) })?;
+        let home = (home != 0).then_some(home);
+        let template = match home {
+            Some(home) => self.take_home(home)?,
+            None => self.empty_graph()?,
+        };
         let mut graph = Graph {
             template,
             executable: CUgraphExec::NULL,
             flags: flags & FLAGS,
+            home,
             nodes: Vec::new(),
             checked_at: self.memory.addressable.removals(),
         };
-        if let Err(failure) = self.fill_in(&mut graph, &description) {
+        if let Err(failure) = self.fill_in(&mut graph, &sections) {
             self.drop_graph(graph);
             return Err(failure);
         }
@@ -118,16 +128,38 @@ impl State {
         Ok(())
     }
 
-    fn fill_in(&self, graph: &mut Graph, description: &Description<'_>) -> Result<(), Failure> {
-        let mut before = vec![Vec::new(); description.nodes.len()];
-        for edge in &description.edges {
-            before[edge.after as usize].push(edge.before as usize);
-        }
-        for (described, before) in description.nodes.iter().zip(&before) {
-            let after: Vec<CUgraphNode> =
-                before.iter().map(|&place| graph.nodes[place].handle).collect();
-            let node = self.add_node(graph.template, &after, described)?;
-            graph.nodes.push(node);
+    fn empty_graph(&self) -> Result<CUgraph, Failure> {
+        let mut graph = CUgraph::NULL;
+        // SAFETY: the result is written.
+        self.check(unsafe { self.driver().cuGraphCreate(&mut graph, 0) })?;
+        Ok(graph)
+    }
+
+    fn fill_in(&self, graph: &mut Graph, sections: &[Description<'_>]) -> Result<(), Failure> {
+        let conditions = graph.home.map(|home| self.graphs.homes.conditions(home));
+        let mut targets = vec![None; sections.len()];
+        targets[0] = Some(graph.template);
+        for (number, section) in sections.iter().enumerate() {
+            let target = targets[number].ok_or_else(|| misplaced(number))?;
+            let first = graph.nodes.len();
+            let mut before = vec![Vec::new(); section.nodes.len()];
+            for edge in &section.edges {
+                before[edge.after as usize].push(first + edge.before as usize);
+            }
+            for (described, before) in section.nodes.iter().zip(&before) {
+                let after: Vec<CUgraphNode> =
+                    before.iter().map(|&place| graph.nodes[place].handle).collect();
+                let (node, bodies) =
+                    self.add_node(target, &after, described, conditions.unwrap_or_default())?;
+                graph.nodes.push(node);
+                for (inner, body) in bodies {
+                    // Each graph is described once, after the one that it is in.
+                    match targets.get_mut(inner).filter(|_| inner > number) {
+                        Some(free @ None) => *free = Some(body),
+                        _ => return Err(misplaced(inner)),
+                    }
+                }
+            }
         }
         graph.executable = self.instantiate(graph)?;
         Ok(())
@@ -171,14 +203,17 @@ impl State {
         self.graphs.graphs.insert(number, graph);
     }
 
-    fn drop_graph(&self, graph: Graph) {
+    fn drop_graph(&mut self, graph: Graph) {
         let driver = self.driver();
-        // SAFETY: live handles of this session, which nothing names any more; the driver ends them once their launches are done.
+        // SAFETY: a live handle of this session, which nothing names any more; the driver ends it once its launches are done.
         unsafe {
             if graph.executable != CUgraphExec::NULL {
                 let _ = driver.cuGraphExecDestroy(graph.executable);
             }
-            let _ = driver.cuGraphDestroy(graph.template);
+        }
+        if !graph.home.is_some_and(|home| self.give_home_back(home, graph.template)) {
+            // SAFETY: as above.
+            let _ = unsafe { driver.cuGraphDestroy(graph.template) };
         }
         for node in graph.nodes {
             node.release(driver);
@@ -187,7 +222,9 @@ impl State {
 
     /// Destroys all graphs; their launches have ended.
     pub(super) fn clear_graphs(&mut self) {
-        for graph in std::mem::take(&mut self.graphs).graphs.into_values() {
+        let graphs = std::mem::take(&mut self.graphs);
+        self.clear_homes(graphs.homes);
+        for graph in graphs.graphs.into_values() {
             self.drop_graph(graph);
         }
     }
@@ -282,10 +319,19 @@ impl State {
         if self.change_in_place(graph.executable, node, work) {
             return Ok(());
         }
-        let fresh = self.instantiate(graph)?;
-        let stale = std::mem::replace(&mut graph.executable, fresh);
-        // SAFETY: a live handle of this session, which nothing names any more.
-        let _ = unsafe { self.driver().cuGraphExecDestroy(stale) };
+        let mut stale = graph.executable;
+        if graph.home.is_some() {
+            // There may be one at a time.
+            // SAFETY: a live handle of this session, which nothing names any more.
+            let _ = unsafe { self.driver().cuGraphExecDestroy(stale) };
+            stale = CUgraphExec::NULL;
+            graph.executable = CUgraphExec::NULL;
+        }
+        graph.executable = self.instantiate(graph)?;
+        if stale != CUgraphExec::NULL {
+            // SAFETY: as above.
+            let _ = unsafe { self.driver().cuGraphExecDestroy(stale) };
+        }
         Ok(())
     }
 
@@ -299,6 +345,12 @@ impl State {
         self.graph(wanted.graph)?.nodes[place].is_enabled = enabled != 0;
         Ok(())
     }
+}
+
+fn misplaced(section: usize) -> Failure {
+    Failure::Protocol(format!(
+        "section {section} of a graph belongs to no node before it, or to two"
+    ))
 }
 
 fn no_node(place: usize) -> Failure {

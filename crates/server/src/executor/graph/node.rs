@@ -8,10 +8,12 @@ use super::super::partition::Partition;
 use super::super::state::State;
 use super::array;
 use crate::driver::Driver;
+use cuda_abi::graph::params::write_of;
 use cuda_abi::types::*;
 use link::wire::command::{
     Copy, Copy3d, EventRecord, Fill, Launch, Opcode, StreamWaitEvent, StreamWriteValue,
 };
+use link::wire::graph::ConditionalNode;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -73,13 +75,27 @@ impl Node {
 /// What a node does, in the driver's terms.
 pub(super) enum Work<'a> {
     Empty,
-    Kernel { shape: Launch, code: Code, parameters: &'a [u8], attributes: Vec<CUlaunchAttribute> },
+    Kernel {
+        shape: Launch,
+        code: Code,
+        parameters: &'a [u8],
+        attributes: Vec<CUlaunchAttribute>,
+    },
     Copy(Box<CUDA_MEMCPY3D>),
     Fill(CUDA_MEMSET_NODE_PARAMS),
     Record(CUevent),
     Wait(CUevent),
-    Write(Box<CUstreamBatchMemOpParams>),
+    Write(Vec<CUstreamBatchMemOpParams>),
+    Conditional {
+        handle: CUgraphConditionalHandle,
+        type_: CUgraphConditionalNodeType,
+        /// Numbers of the sections that describe its graphs.
+        sections: Vec<u32>,
+    },
 }
+
+/// Graphs of a conditional node, by the numbers of the sections that describe them.
+pub(super) type Bodies = Vec<(usize, CUgraph)>;
 
 /// A kernel as a node names it.
 #[derive(Clone, Copy)]
@@ -147,7 +163,29 @@ impl State {
                 Work::Wait(*node.event.insert(self.graph_event(event)?).as_ref())
             }
             Opcode::StreamWriteValue => {
-                Work::Write(Box::new(self.check_write(&mut node, body(bytes)?.0)?))
+                let (words, rest) = bytes.as_chunks::<{ size_of::<StreamWriteValue>() }>();
+                if !rest.is_empty() {
+                    return Err(Failure::Protocol("a graph's node has half a value".into()));
+                }
+                let words = words.iter().map(|word| {
+                    let word = zerocopy::transmute!(*word);
+                    self.check_write(&mut node, word)
+                });
+                Work::Write(words.collect::<Result<_, _>>()?)
+            }
+            Opcode::GraphConditional => {
+                let (ConditionalNode { handle, kind, bodies }, rest) = body(bytes)?;
+                let (sections, rest) = rest.as_chunks::<4>();
+                if sections.len() != bodies as usize || !rest.is_empty() {
+                    return Err(Failure::Protocol(
+                        "a conditional node does not say what its graphs are".into(),
+                    ));
+                }
+                Work::Conditional {
+                    handle,
+                    type_: CUgraphConditionalNodeType(kind),
+                    sections: sections.iter().map(|number| u32::from_ne_bytes(*number)).collect(),
+                }
             }
             // The description has no others.
             _ => Work::Empty,
@@ -233,28 +271,30 @@ impl State {
         wanted: StreamWriteValue,
     ) -> Result<CUstreamBatchMemOpParams, Failure> {
         let StreamWriteValue { value_bytes, address, value, flags, .. } = wanted;
+        if value_bytes == 0 {
+            let mut barrier = CUstreamBatchMemOpParams::default();
+            barrier.memoryBarrier.operation = CUstreamBatchMemOpType::BARRIER;
+            return Ok(barrier);
+        }
         let operation = match value_bytes {
             4 => CUstreamBatchMemOpType::WRITE_VALUE_32,
             8 => CUstreamBatchMemOpType::WRITE_VALUE_64,
             _ => return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE)),
         };
         self.touch(node, address, value_bytes.into())?;
-        let mut asked = CUstreamBatchMemOpParams::default();
-        asked.writeValue.operation = operation;
-        asked.writeValue.address = address;
-        asked.writeValue.anonymous.value64 = value;
-        asked.writeValue.flags = flags;
-        Ok(asked)
+        Ok(write_of(operation, address, value, flags))
     }
 
-    /// Adds a described node to a graph of the driver's.
+    /// Adds a described node to a graph of the driver's. A conditional one has one of these conditions.
     pub(super) fn add_node(
         &self,
         graph: CUgraph,
         after: &[CUgraphNode],
         described: &link::wire::graph::Node<'_>,
-    ) -> Result<Node, Failure> {
+        conditions: &[CUgraphConditionalHandle],
+    ) -> Result<(Node, Bodies), Failure> {
         let (mut node, work) = self.check_node(described)?;
+        let mut bodies = Bodies::new();
         let context = self.context().handle();
         let (driver, place) = (self.driver(), &mut node.handle);
         let (first, count) = (array(after), after.len());
@@ -279,14 +319,29 @@ impl State {
                 Work::Wait(event) => {
                     driver.cuGraphAddEventWaitNode(place, graph, first, count, *event)
                 }
-                Work::Write(write) => with_operation(write, context, |operation| {
-                    driver.cuGraphAddBatchMemOpNode(place, graph, first, count, operation)
+                Work::Write(writes) => with_operations(writes, context, |operations| {
+                    driver.cuGraphAddBatchMemOpNode(place, graph, first, count, operations)
                 }),
+                Work::Conditional { handle, .. } if !conditions.contains(handle) => {
+                    CUresult::ERROR_INVALID_VALUE
+                }
+                Work::Conditional { handle, type_, sections } => {
+                    let mut asked = conditional(*handle, *type_, sections.len(), context);
+                    let data = ptr::null();
+                    let added =
+                        driver.cuGraphAddNode_v2(place, graph, first, data, count, &mut asked);
+                    if added.is_success() {
+                        let graphs = asked.anonymous.conditional.phGraph_out;
+                        let made = (0..sections.len()).map(|index| graphs.add(index).read());
+                        bodies = sections.iter().map(|&number| number as usize).zip(made).collect();
+                    }
+                    added
+                }
             }
         };
         let made = self.check(result).and_then(|()| self.set_attributes(node.handle, &work));
         match made {
-            Ok(()) => Ok(node),
+            Ok(()) => Ok((node, bodies)),
             Err(failure) => {
                 // A node that was made goes with its graph.
                 node.release(driver);
@@ -336,9 +391,12 @@ impl State {
                 Work::Fill(fill) => driver.cuGraphMemsetNodeSetParams(handle, fill),
                 Work::Record(event) => driver.cuGraphEventRecordNodeSetEvent(handle, *event),
                 Work::Wait(event) => driver.cuGraphEventWaitNodeSetEvent(handle, *event),
-                Work::Write(write) => with_operation(write, self.context().handle(), |operation| {
-                    driver.cuGraphBatchMemOpNodeSetParams(handle, operation)
-                }),
+                Work::Write(writes) => {
+                    with_operations(writes, self.context().handle(), |operations| {
+                        driver.cuGraphBatchMemOpNodeSetParams(handle, operations)
+                    })
+                }
+                Work::Conditional { .. } => CUresult::ERROR_NOT_SUPPORTED,
             }
         })
     }
@@ -376,9 +434,10 @@ impl State {
                 Work::Wait(event) => {
                     driver.cuGraphExecEventWaitNodeSetEvent(executable, handle, *event)
                 }
-                Work::Write(write) => with_operation(write, context, |operation| {
-                    driver.cuGraphExecBatchMemOpNodeSetParams(executable, handle, operation)
+                Work::Write(writes) => with_operations(writes, context, |operations| {
+                    driver.cuGraphExecBatchMemOpNodeSetParams(executable, handle, operations)
                 }),
+                Work::Conditional { .. } => CUresult::ERROR_NOT_SUPPORTED,
             }
         };
         self.check(changed).is_ok()
@@ -421,13 +480,31 @@ fn with_kernel<R>(
     })
 }
 
-/// Calls `body` with the parameters of a node of one memory operation.
-fn with_operation<R>(
-    operation: &CUstreamBatchMemOpParams,
+/// Calls `body` with the parameters of a node of memory operations.
+fn with_operations<R>(
+    operations: &[CUstreamBatchMemOpParams],
     context: CUcontext,
     body: impl FnOnce(&CUDA_BATCH_MEM_OP_NODE_PARAMS) -> R,
 ) -> R {
-    let mut operation = *operation;
-    let array = &raw mut operation;
-    body(&CUDA_BATCH_MEM_OP_NODE_PARAMS { ctx: context, count: 1, paramArray: array, flags: 0 })
+    // The driver only reads them.
+    let (count, array) = (operations.len() as u32, operations.as_ptr().cast_mut());
+    body(&CUDA_BATCH_MEM_OP_NODE_PARAMS { ctx: context, count, paramArray: array, flags: 0 })
+}
+
+/// The parameters of a conditional node.
+fn conditional(
+    handle: CUgraphConditionalHandle,
+    type_: CUgraphConditionalNodeType,
+    size: usize,
+    context: CUcontext,
+) -> CUgraphNodeParams {
+    let mut asked = CUgraphNodeParams { type_: CUgraphNodeType::CONDITIONAL, ..Default::default() };
+    asked.anonymous.conditional = CUDA_CONDITIONAL_NODE_PARAMS {
+        handle,
+        type_,
+        size: size as u32,
+        phGraph_out: ptr::null_mut(),
+        ctx: context,
+    };
+    asked
 }

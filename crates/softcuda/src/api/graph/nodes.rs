@@ -82,7 +82,7 @@ node_functions! {
     cuGraphAddHostNode, cuGraphHostNodeGetParams, cuGraphHostNodeSetParams, cuGraphExecHostNodeSetParams: CUDA_HOST_NODE_PARAMS,
         |_driver, _context, asked, before| HostWork::new(asked.fn_, asked.userData).map(NodeKind::Host), Host => params::host_parameters;
     cuGraphAddBatchMemOpNode, cuGraphBatchMemOpNodeGetParams, cuGraphBatchMemOpNodeSetParams, cuGraphExecBatchMemOpNodeSetParams: CUDA_BATCH_MEM_OP_NODE_PARAMS,
-        |driver, context, asked, before| params::memory_ops(driver, &context, asked), BatchMemOp => params::memory_ops_parameters;
+        |driver, _context, asked, before| params::memory_ops(driver, asked), BatchMemOp => params::memory_ops_parameters;
 }
 
 api! {

@@ -162,10 +162,9 @@ pub(crate) fn host_parameters(work: &HostWork) -> CUDA_HOST_NODE_PARAMS {
 /// `asked.paramArray` has `asked.count` elements.
 pub(crate) unsafe fn memory_ops(
     driver: &Driver,
-    current: &Context,
     asked: &CUDA_BATCH_MEM_OP_NODE_PARAMS,
 ) -> Answer<NodeKind> {
-    let context = context_or(driver, asked.ctx, current)?;
+    let context = driver.context(asked.ctx).map_err(|_| CUresult::ERROR_INVALID_VALUE)?.handle;
     // SAFETY: by the caller's promise.
     let work = unsafe {
         stream_values::work(driver, context, asked.paramArray, asked.count, asked.flags)?
@@ -213,7 +212,7 @@ pub(crate) unsafe fn any(
         }
         Asked::MemFree(address) => NodeKind::MemFree(FreeWork::in_graph(driver, graph, address)?),
         // SAFETY: by the caller's promise.
-        Asked::BatchMemOp(asked) => unsafe { memory_ops(driver, current, &asked)? },
+        Asked::BatchMemOp(asked) => unsafe { memory_ops(driver, &asked)? },
         Asked::Conditional(asked) => {
             driver.context(asked.ctx)?;
             let conditional = Arc::new(driver.graphs.conditional(graph, &asked)?);
