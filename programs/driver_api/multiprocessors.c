@@ -8,6 +8,8 @@
 
 #define MOST_SMS 256
 #define BLOCKS 8192
+/* Launches until all SMs of a share were seen: in company a kernel may not come to each of them. */
+#define MOST_LAUNCHES 200
 
 /* marks[smid] = 1 */
 static const char code[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
@@ -69,22 +71,29 @@ static int seen(void) {
     return count;
 }
 
-static int on_stream(CUstream stream) {
+static int on_stream(CUstream stream, int share) {
     LOAD(cuLaunchKernel);
+    int count = 0;
     clear();
-    CHECK(cuLaunchKernel_(mark, BLOCKS, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
-    return seen();
+    for (int i = 0; i < MOST_LAUNCHES && count < share; ++i) {
+        CHECK(cuLaunchKernel_(mark, BLOCKS, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
+        count = seen();
+    }
+    return count;
 }
 
-static int in_graph(CUgraph graph, CUstream stream) {
+static int in_graph(CUgraph graph, CUstream stream, int share) {
     LOAD(cuGraphInstantiate);
     LOAD(cuGraphLaunch);
     LOAD(cuGraphExecDestroy);
     CUgraphExec executable;
     CHECK(cuGraphInstantiate_(&executable, graph, 0));
+    int count = 0;
     clear();
-    CHECK(cuGraphLaunch_(executable, stream));
-    int count = seen();
+    for (int i = 0; i < MOST_LAUNCHES && count < share; ++i) {
+        CHECK(cuGraphLaunch_(executable, stream));
+        count = seen();
+    }
     CHECK(cuGraphExecDestroy_(executable));
     return count;
 }
@@ -112,9 +121,11 @@ static void report(const char *what, int share) {
     CHECK(cuStreamBeginCapture_(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     CHECK(cuLaunchKernel_(mark, BLOCKS, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
     CHECK(cuStreamEndCapture_(stream, &captured));
-    printf("%s: %d SMs; kernels ran on %d %d %d %d, in graphs on %d %d %d\n", what, share, on_stream(NULL),
-           on_stream(stream), on_stream(alone), on_stream(CU_STREAM_PER_THREAD), in_graph(built, alone),
-           in_graph(captured, stream), in_graph(captured, NULL));
+    int streams[] = {on_stream(NULL, share), on_stream(stream, share), on_stream(alone, share),
+                     on_stream(CU_STREAM_PER_THREAD, share)};
+    int graphs[] = {in_graph(built, alone, share), in_graph(captured, stream, share), in_graph(captured, NULL, share)};
+    printf("%s: %d SMs; kernels ran on %d %d %d %d, in graphs on %d %d %d\n", what, share, streams[0], streams[1], streams[2],
+           streams[3], graphs[0], graphs[1], graphs[2]);
     CHECK(cuGraphDestroy_(built));
     CHECK(cuGraphDestroy_(captured));
     CHECK(cuStreamDestroy_(stream));

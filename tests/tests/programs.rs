@@ -70,8 +70,6 @@ const KERNELS: &[(&str, u64)] = &[
     ("batch_copies", 0),
     ("textures", 9),
     ("stream_values", 5),
-    ("multiprocessors", 8),
-    ("green_contexts", 31),
     ("array_descriptors", 0),
     ("ipc", 2),
     ("nvrtc", 1),

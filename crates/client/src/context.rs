@@ -78,8 +78,8 @@ impl Context {
     }
 
     /// The context that has the memory, code and events of this one: itself, unless it is green.
-    pub(crate) fn owner(self: &Arc<Self>) -> Arc<Self> {
-        Arc::clone(self.owner.as_ref().unwrap_or(self))
+    pub(crate) fn owner(self: &Arc<Self>) -> &Arc<Self> {
+        self.owner.as_ref().unwrap_or(self)
     }
 
     /// The handle of [`Self::owner`].

@@ -61,7 +61,7 @@ pub(crate) fn context() -> Result<Arc<Context>> {
 
 /// The current context, or for a green one the context that it is part of, which has all but streams.
 pub(crate) fn owner() -> Result<Arc<Context>> {
-    context().map(|context| context.owner())
+    context().map(|context| Arc::clone(context.owner()))
 }
 
 /// Puts a context on top.

@@ -104,12 +104,11 @@ pub(crate) unsafe fn prepare(
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
     let owner = context.owner();
-    let function = function_of(client, handle, &owner)?;
+    let function = function_of(client, handle, owner)?;
     if function.context.token != owner.token || function.wire_id != owner.wire_id() {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
-    let multiprocessors = context.multiprocessors(client)?;
-    check_shape(client.device(context.device)?, multiprocessors, &function, configuration)?;
+    check_shape(client, context, &function, configuration)?;
     // SAFETY: the caller's promise.
     unsafe { pack(&function, parameters, extra, packed) }?;
     Ok(function)
@@ -141,11 +140,12 @@ fn post(
 }
 
 fn check_shape(
-    device: &Device,
-    multiprocessors: u32,
+    client: &Client,
+    context: &Context,
     function: &Function,
     configuration: &Configuration<'_>,
 ) -> Result {
+    let device = client.device(context.device)?;
     let invalid = Err(CUresult::ERROR_INVALID_VALUE);
     let Configuration { grid, block, dynamic_shared_bytes, attributes, .. } = configuration;
     if grid.contains(&0) || block.contains(&0) {
@@ -180,6 +180,7 @@ fn check_shape(
     for attribute in *attributes {
         match attribute.id {
             COOPERATIVE if attribute.value[0] as u32 != 0 => {
+                let multiprocessors = context.multiprocessors(client)?;
                 check_resident(multiprocessors, function, configuration, threads)?;
             }
             CLUSTER_DIMENSION => {

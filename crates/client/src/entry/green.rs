@@ -334,7 +334,7 @@ fn record_all(client: &Client, context: &Arc<Context>, event: CUevent) -> Result
             if mark.slot == gathering.slot {
                 continue;
             }
-            let reached = events::create_in(client, &context.owner(), DISABLE_TIMING)?;
+            let reached = events::create_in(client, context.owner(), DISABLE_TIMING)?;
             let source = place(context, mark.slot)?;
             let ordered = reached
                 .record(client, &source, Audience::Any)
