@@ -2,6 +2,7 @@
 #define CUDA_ENABLE_DEPRECATED
 #include "check.h"
 
+#include <stddef.h>
 #include <unistd.h>
 
 /* words[i] = 3 i + addend, and a second kernel of another shape. */
@@ -37,10 +38,11 @@ struct fat_binary {
         uint16_t kind, version;
         uint32_t header_bytes;
         uint64_t size_bytes;
-        uint32_t compressed_bytes, reserved;
+        uint32_t compressed_bytes, options_place;
         uint16_t minor, major;
         uint32_t architecture, name_offset, name_bytes;
         uint64_t flags, reserved_too, uncompressed_bytes;
+        uint64_t options_offset, options;
     } entry;
     char text[(sizeof code + 7) / 8 * 8];
 };
@@ -126,6 +128,8 @@ static uint64_t modules(const char *path) {
     binary.entry.version = 0x101;
     binary.entry.header_bytes = sizeof binary.entry;
     binary.entry.size_bytes = sizeof binary.text;
+    binary.entry.options_place = offsetof(struct fat_binary, entry.options_offset) - sizeof binary.header;
+    binary.entry.options_offset = binary.entry.options_place + 8;
     binary.entry.major = 6;
     binary.entry.architecture = 50;
     binary.entry.flags = 0x11;

@@ -257,7 +257,7 @@ int main(void) {
     CALL(cuDeviceGet, &device, 0);
     CALL(cuDevicePrimaryCtxRetain, &context, device);
     CALL(cuCtxSetCurrent, context);
-    CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    CALL(cuStreamCreate, &stream, CU_STREAM_DEFAULT);
     for (int i = 0; i < WORDS; ++i) {
         source[i] = 2654435761u * (uint32_t)i;
     }

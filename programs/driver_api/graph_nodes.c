@@ -321,7 +321,7 @@ int main(void) {
     CALL(cuCtxSetCurrent, context);
     CALL(cuModuleLoadData, &module, code);
     CALL(cuModuleGetFunction, &add, module, "add");
-    CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    CALL(cuStreamCreate, &stream, CU_STREAM_DEFAULT);
     CALL(cuMemAlloc_v2, &words, BYTES);
     kernels();
     copies_and_fills();

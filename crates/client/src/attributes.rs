@@ -1,5 +1,7 @@
 //! Small numbers with values, looked up at every launch: attributes of devices and functions.
 
+use std::sync::atomic::{AtomicI64, Ordering};
+
 /// Values by attribute number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes(Vec<Option<i32>>);
@@ -17,6 +19,33 @@ impl Attributes {
     pub(crate) fn override_with(&mut self, number: u32, value: i32) {
         if let Some(Some(known)) = self.0.get_mut(number as usize) {
             *known = value;
+        }
+    }
+}
+
+/// The same, changed in place while others read.
+#[derive(Debug)]
+pub(crate) struct LiveAttributes(Vec<AtomicI64>);
+
+/// No value: beyond those of 32 bits.
+const UNKNOWN: i64 = i64::MIN;
+
+impl LiveAttributes {
+    pub(crate) fn new(values: &Attributes) -> Self {
+        let value = |value: &Option<i32>| AtomicI64::new(value.map_or(UNKNOWN, i64::from));
+        Self(values.0.iter().map(value).collect())
+    }
+
+    /// The value of an attribute, if it has one.
+    pub(crate) fn get(&self, number: u32) -> Option<i32> {
+        // Relaxed: each value stands for itself; also below.
+        i32::try_from(self.0.get(number as usize)?.load(Ordering::Relaxed)).ok()
+    }
+
+    /// Takes other values on; of the same numbers, as a driver knows them or not.
+    pub(crate) fn replace(&self, values: &Attributes) {
+        for (place, value) in self.0.iter().zip(&values.0) {
+            place.store(value.map_or(UNKNOWN, i64::from), Ordering::Relaxed);
         }
     }
 }

@@ -5,12 +5,39 @@ use crate::context::Context;
 use crate::session::Result;
 use cuda_abi::types::CUresult;
 use std::cell::{Cell, RefCell};
+use std::ptr;
 use std::sync::Arc;
 
 thread_local! {
-    static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
+    static STACK: Stack = const { Stack(RefCell::new(Vec::new())) };
     static DEFAULT_STREAMS: RefCell<Vec<DefaultStream>> = const { RefCell::new(Vec::new()) };
-    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+    static NOW: Now = const { Now { in_callback: Cell::new(false), top: Cell::new(ptr::null()) } };
+}
+
+struct Stack(RefCell<Vec<Arc<Context>>>);
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        NOW.with(|now| now.top.set(ptr::null()));
+    }
+}
+
+/// What every call asks, in one place that needs no destructor, which makes it quick to reach.
+struct Now {
+    in_callback: Cell<bool>,
+    /// The top of the stack, which holds a reference to it, or null.
+    top: Cell<*const Context>,
+}
+
+/// Changes the stack; who takes contexts away drops them when that is done.
+fn change<T>(change: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Option<T> {
+    let changed = STACK.try_with(|stack| {
+        let mut stack = stack.0.borrow_mut();
+        let result = change(&mut stack);
+        NOW.with(|now| now.top.set(stack.last().map_or(ptr::null(), Arc::as_ptr)));
+        result
+    });
+    changed.ok()
 }
 
 /// The thread's own default stream in a context. Destroyed with the thread, or when another is made after its context has ended.
@@ -33,17 +60,18 @@ impl Drop for DefaultStream {
 
 /// The current context, alive or not; `None` without one, and in threads that are ending.
 pub(crate) fn top() -> Option<Arc<Context>> {
-    STACK.try_with(|stack| stack.borrow().last().cloned()).ok().flatten()
+    STACK.try_with(|stack| stack.0.borrow().last().cloned()).ok().flatten()
 }
 
 /// What `look` finds of the current context, without the cost of a reference. It may not change the thread's stack.
-pub(crate) fn look<T>(look: impl Fn(Option<&Context>) -> T) -> T {
-    let top = STACK.try_with(|stack| look(stack.borrow().last().map(|context| &**context)));
-    top.unwrap_or_else(|_| look(None))
+pub(crate) fn look<T>(look: impl FnOnce(Option<&Context>) -> T) -> T {
+    // SAFETY: null, or the top of this thread's stack, which holds a reference to it until `change` or the stack's end puts
+    // another pointer here; neither happens while this function runs.
+    NOW.with(|now| look(unsafe { now.top.get().as_ref() }))
 }
 
 /// The same of a current context that is alive; else as [`context`].
-pub(crate) fn look_alive<T>(see: impl Fn(&Context) -> Result<T>) -> Result<T> {
+pub(crate) fn look_alive<T>(see: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
     look(|context| {
         let context = context.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
         if !context.is_alive() {
@@ -66,12 +94,12 @@ pub(crate) fn owner() -> Result<Arc<Context>> {
 
 /// Puts a context on top.
 pub(crate) fn push(context: Arc<Context>) {
-    let _ = STACK.try_with(|stack| stack.borrow_mut().push(context));
+    change(|stack| stack.push(context));
 }
 
 /// Takes the top context away.
 pub(crate) fn pop() -> Option<Arc<Context>> {
-    STACK.try_with(|stack| stack.borrow_mut().pop()).ok().flatten()
+    change(Vec::pop).flatten()
 }
 
 /// Replaces the top context.
@@ -82,7 +110,7 @@ pub(crate) fn replace(context: Arc<Context>) {
 
 /// Takes a context that is being destroyed away, if it is on top; deeper and on other threads it stays, dead.
 pub(crate) fn remove_if_top(token: usize) {
-    if top().is_some_and(|context| context.token == token) {
+    if look(|top| top.is_some_and(|context| context.token == token)) {
         pop();
     }
 }
@@ -106,12 +134,13 @@ pub(crate) fn default_stream(context: &Arc<Context>) -> Result<u32> {
 
 /// Whether this thread runs a host function of a stream, where CUDA allows no calls.
 pub(crate) fn in_callback() -> bool {
-    IN_CALLBACK.try_with(Cell::get).unwrap_or(false)
+    NOW.with(|now| now.in_callback.get())
 }
 
 /// Runs a host function of a stream.
 pub(crate) fn run_callback(body: impl FnOnce()) {
-    IN_CALLBACK.set(true);
+    let set = |in_callback| NOW.with(|now| now.in_callback.set(in_callback));
+    set(true);
     body();
-    IN_CALLBACK.set(false);
+    set(false);
 }

@@ -116,6 +116,14 @@ impl<T> Table<T> {
         if slot.generation == generation { slot.value.clone() } else { None }
     }
 
+    /// What `look` finds of what a token stands for, without the cost of a reference; it may not use this table.
+    pub(crate) fn look<R>(&self, token: usize, look: impl FnOnce(&T) -> R) -> Option<R> {
+        let (index, generation) = self.index(token)?;
+        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
+        let slot = slots.entries.get(index).filter(|slot| slot.generation == generation)?;
+        slot.value.as_deref().map(look)
+    }
+
     /// Takes what a token stands for; the token is dead from then on.
     pub(crate) fn remove(&self, token: usize) -> Option<Arc<T>> {
         let (index, generation) = self.index(token)?;

@@ -1,6 +1,6 @@
 //! Modules and their functions, as the executor knows them: loaded into one context, and forgotten with it.
 
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, LiveAttributes};
 use crate::client::Client;
 use crate::context::Context;
 use crate::image::JitOptions;
@@ -14,7 +14,7 @@ use link::wire::command::{
 };
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A loaded module.
@@ -41,7 +41,7 @@ pub(crate) struct Function {
     pub(crate) parameters: Vec<Parameter>,
     /// It can print.
     pub(crate) prints: bool,
-    attributes: RwLock<Attributes>,
+    attributes: LiveAttributes,
     occupancy: Mutex<HashMap<OccupancyQuestion, OccupancyReply>>,
 }
 
@@ -169,7 +169,7 @@ impl Module {
             kernel: OnceLock::new(),
             parameters,
             prints,
-            attributes: RwLock::new(attributes),
+            attributes: LiveAttributes::new(&attributes),
             occupancy: Mutex::default(),
         });
         let function = made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -240,8 +240,7 @@ fn attributes(bytes: &[u8], count: usize) -> Option<Attributes> {
 impl Function {
     /// A cached attribute: CUDA_ERROR_INVALID_VALUE for what the driver does not know.
     pub(crate) fn attribute(&self, attribute: CUfunction_attribute) -> Result<i32> {
-        let attributes = self.attributes.read().unwrap_or_else(|e| e.into_inner());
-        attributes.get(attribute.0).ok_or(CUresult::ERROR_INVALID_VALUE)
+        self.attributes.get(attribute.0).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// A cached attribute that counts something.
@@ -259,8 +258,7 @@ impl Function {
         let read = FunctionAttributesReply::read_from_prefix(&reply)
             .ok()
             .and_then(|(count, rest)| attributes(rest, count.attributes as usize));
-        *self.attributes.write().unwrap_or_else(|e| e.into_inner()) =
-            read.ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
+        self.attributes.replace(&read.ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?);
         self.occupancy.lock().unwrap_or_else(|e| e.into_inner()).clear();
         Ok(())
     }

@@ -23,7 +23,7 @@ const NON_BLOCKING: u32 = 1;
 pub(crate) struct Stream {
     pub(crate) token: usize,
     pub(crate) context: Arc<Context>,
-    wire_id: u32,
+    pub(crate) wire_id: u32,
     slot: u32,
     pub(crate) flags: u32,
     pub(crate) priority: i32,

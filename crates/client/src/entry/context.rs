@@ -164,7 +164,9 @@ pub(crate) unsafe fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult {
 
 pub(crate) unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> CUresult {
     run(|client| {
-        current::push(client.context(ctx.0)?);
+        // The one that is on top is at hand.
+        let again = current::top().filter(|top| top.token == ctx.0 && top.is_alive());
+        current::push(again.map_or_else(|| client.context(ctx.0), Ok)?);
         Ok(())
     })
 }
@@ -189,10 +191,13 @@ pub(crate) unsafe fn cuCtxPopCurrent(pctx: *mut CUcontext) -> CUresult {
 
 /// What `see` finds of the context that a handle names, or of the current one in place of NULL.
 fn look<T>(client: &Client, ctx: CUcontext, see: impl Fn(&Context) -> T) -> Result<T> {
-    if ctx.is_null() {
-        current::look(|top| top.map(&see).ok_or(CUresult::ERROR_INVALID_CONTEXT))
-    } else {
-        Ok(see(&*client.context(ctx.0)?))
+    let seen = current::look(|top| {
+        let top = top.filter(|top| ctx.is_null() || top.token == ctx.0)?;
+        Some(see(top))
+    });
+    match seen {
+        Some(seen) => Ok(seen),
+        None => or_current(client, ctx).map(|context| see(&context)),
     }
 }
 

@@ -23,7 +23,13 @@ pub(crate) unsafe fn cuFuncGetAttribute(
 ) -> CUresult {
     run(|client| {
         not_null(pi)?;
-        put!(pi, function(client, hfunc)?.attribute(attrib)?);
+        current::look_alive(|_| Ok(()))?;
+        let value = match client.functions.look(hfunc.0, |known| known.attribute(attrib)) {
+            Some(value) => value?,
+            // A kernel, maybe.
+            None => function(client, hfunc)?.attribute(attrib)?,
+        };
+        put!(pi, value);
         Ok(())
     })
 }

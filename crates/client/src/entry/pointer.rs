@@ -136,15 +136,34 @@ pub(crate) unsafe fn cuPointerGetAttributes(
         if numAttributes == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let exists = client.memory.look(ptr, |area| area.is_some());
-        for i in 0..numAttributes as usize {
-            // SAFETY: inside the caller's arrays.
-            let (attribute, place) = unsafe { (attributes.add(i).read(), data.add(i).read()) };
-            not_null(place)?;
-            let answer = match exists {
-                true => known(client, ptr, attribute).or_else(|_| unknown(attribute)),
-                false => unknown(attribute),
-            };
+        // SAFETY: inside the caller's arrays, for an index below their length.
+        let question = |i: usize| unsafe { (attributes.add(i).read(), data.add(i).read()) };
+        let count = numAttributes as usize;
+        if (0..count).any(|i| question(i).1.is_null()) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // Registered memory is asked for one by one: its pages may be moved meanwhile.
+        let answered = client.memory.look(ptr, |area| {
+            if area.is_some_and(|area| matches!(area.kind, Kind::Registered { .. })) {
+                return None;
+            }
+            Some((0..count).try_for_each(|i| {
+                let (attribute, place) = question(i);
+                let answer = match area {
+                    Some(area) => of_area(area, ptr, attribute).or_else(|_| unknown(attribute)),
+                    None => unknown(attribute),
+                };
+                // SAFETY: the caller's variable for this attribute.
+                unsafe { answer?.write(place) };
+                Ok(())
+            }))
+        });
+        if let Some(answered) = answered {
+            return answered;
+        }
+        for i in 0..count {
+            let (attribute, place) = question(i);
+            let answer = known(client, ptr, attribute).or_else(|_| unknown(attribute));
             // SAFETY: the caller's variable for this attribute.
             unsafe { answer?.write(place) };
         }
