@@ -63,7 +63,7 @@ pub(crate) fn read(paths: &Paths) -> Result<Proofs> {
     Ok(Proofs::parse(&text("proofs.tsv")?, &text("unproven.tsv")?)?)
 }
 
-/// Writes the list from what was recorded, and COMPATIBILITY.md; says which functions have no proof.
+/// Writes the list from what was recorded, and COMPATIBILITY.md; says which functions have neither proof nor reason.
 ///
 /// # Errors
 /// When nothing was recorded, or a file cannot be written.
@@ -77,11 +77,30 @@ pub(crate) fn update(paths: &Paths) -> Result<()> {
     let path = paths.root.join("tests/proofs.tsv");
     fs::write(&path, proofs.render())
         .with_context(|| format!("cannot write {}", path.display()))?;
+    forget_reasons(paths, &proofs)?;
     compat::run(paths, compat::Mode::Write)?;
     for fault in faults(paths, &recorded)? {
         println!("{fault}");
     }
     Ok(())
+}
+
+/// Takes functions that have a proof now off the list of those that have none.
+fn forget_reasons(paths: &Paths, proofs: &Proofs) -> Result<()> {
+    let path = paths.root.join("tests/unproven.tsv");
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let is_proven = |line: &&str| {
+        let mut fields = line.split('\t');
+        let (library, symbol) = (fields.next(), fields.next().unwrap_or_default());
+        let library = Library::ALL.into_iter().find(|found| Some(found.name()) == library);
+        library
+            .and_then(|library| proofs::key(library, symbol))
+            .is_some_and(|key| proofs.programs.contains_key(&key))
+    };
+    let kept: String =
+        text.lines().filter(|line| !is_proven(line)).map(|line| format!("{line}\n")).collect();
+    fs::write(&path, kept).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Compares the lists with what was recorded.
