@@ -9,6 +9,7 @@ use super::plan::HostAction;
 use crate::backend::Backend;
 use crate::client::Client;
 use crate::session::Result;
+use cuda_abi::graph::conditional::Condition;
 use cuda_abi::graph::model::Kind;
 use cuda_abi::graph::pairing::Mismatch;
 use cuda_abi::graph::params::operations;
@@ -170,7 +171,8 @@ impl State {
 fn has_other_condition(old: &NodeKind, new: &NodeKind) -> bool {
     match (old, new) {
         (NodeKind::Conditional(old), NodeKind::Conditional(new)) => {
-            old.condition.handle != new.condition.handle
+            let of = |condition: &Condition| (condition.value.home(), condition.handle);
+            of(&old.condition) != of(&new.condition)
         }
         _ => false,
     }

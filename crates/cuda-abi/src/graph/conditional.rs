@@ -41,6 +41,11 @@ pub struct Condition {
 }
 
 impl Condition {
+    /// What tells it from all others: the graph and the handle.
+    pub fn key(&self) -> (CUgraph, u64) {
+        (self.graph, self.handle)
+    }
+
     /// The default value of a new condition.
     ///
     /// # Errors

@@ -43,8 +43,8 @@ pub struct Registry<K> {
 struct Tables<K> {
     graphs: HashMap<usize, Arc<Graph<K>>>,
     objects: HashMap<usize, Arc<UserObject>>,
-    /// By handle; with whether a node has it.
-    conditions: HashMap<u64, (Condition, Use)>,
+    /// By the graph that it was made for and its handle, of which NVIDIA's driver gives the same to several graphs; with whether a node has it.
+    conditions: HashMap<(CUgraph, u64), (Condition, Use)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ impl<K: Kind> Registry<K> {
     fn forget_embedded(&self, kind: &K) {
         let role = kind.role();
         if let Role::Conditional(conditional) = &role
-            && let Some((_, usage)) = self.lock().conditions.get_mut(&conditional.condition.handle)
+            && let Some((_, usage)) = self.lock().conditions.get_mut(&conditional.condition.key())
         {
             *usage = Use::Free;
         }
@@ -412,7 +412,7 @@ impl<K: Kind> Registry<K> {
 
     /// A condition for a node of a graph; its handle was chosen by who keeps the value.
     pub fn add_condition(&self, condition: Condition) {
-        self.lock().conditions.insert(condition.handle, (condition, Use::Free));
+        self.lock().conditions.insert(condition.key(), (condition, Use::Free));
     }
 
     /// A conditional node's work in a graph, with empty graphs.
@@ -427,16 +427,19 @@ impl<K: Kind> Registry<K> {
     ) -> Answer<Conditional<K>> {
         check_size(asked.type_, asked.size)?;
         let around = self.around(graph);
-        let condition = match self.lock().conditions.get_mut(&asked.handle) {
-            Some((condition, usage))
-                if *usage == Use::Free
-                    && condition.context == asked.ctx
-                    && around.contains(&condition.graph) =>
-            {
-                *usage = Use::Taken;
-                condition.clone()
+        let condition = {
+            let mut tables = self.lock();
+            let mut keys = around.into_iter().map(|graph| (graph, asked.handle));
+            let key = keys.find(|key| tables.conditions.contains_key(key));
+            match key.and_then(|key| tables.conditions.get_mut(&key)) {
+                Some((condition, usage))
+                    if *usage == Use::Free && condition.context == asked.ctx =>
+                {
+                    *usage = Use::Taken;
+                    condition.clone()
+                }
+                _ => return Err(INVALID),
             }
-            _ => return Err(INVALID),
         };
         let bodies: Vec<_> = (0..asked.size).map(|_| self.create()).collect();
         bodies.iter().for_each(|body| body.embed(graph));
