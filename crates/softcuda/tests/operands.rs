@@ -60,7 +60,7 @@ fn arguments_are_as_wide_as_register_parameters() {
     assert_eq!(wide("5, 7"), 0x507);
     assert_eq!(wide("0x123456789abcde, 7"), 0x1234_5678_9abc_de07);
     assert_eq!(wide("-1, 9"), 0xffff_ffff_ffff_ff09);
-    assert_eq!(wide("%r2, 0x11"), 0x89ab_cdef_11, "a narrower register");
+    assert_eq!(wide("%r2, 0x11"), 0x0089_abcd_ef11, "a narrower register");
     let mixed =
         |arguments: &str| result(functions, &format!("call (%r1), mixed, ({arguments});")).0;
     assert_eq!(mixed("3, 1, 1.5"), 0x3fc0_0003);
