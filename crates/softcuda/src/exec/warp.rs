@@ -138,12 +138,8 @@ impl Warp {
     pub(super) fn end(&mut self) {
         self.live = 0;
         self.fragments.clear();
-        for mut record in self.frames.drain(..) {
-            if let Some(memory) = record.owned.take()
-                && self.free_memory.len() < FREE_FRAMES
-            {
-                self.free_memory.push((record.function, memory));
-            }
+        while let Some(record) = self.frames.pop() {
+            self.recycle(record.function, record.owned);
         }
         self.free_records.clear();
     }
@@ -208,14 +204,19 @@ impl Warp {
             if record.refs > 0 {
                 return;
             }
-            if let Some(memory) = record.owned.take() {
-                self.callee_bytes -= memory.len();
-                if self.free_memory.len() < FREE_FRAMES && memory.len() <= FREE_FRAME_BYTES {
-                    self.free_memory.push((record.function, memory));
-                }
-            }
+            let (function, owned, parent) = (record.function, record.owned.take(), record.parent);
+            self.recycle(function, owned);
             self.free_records.push(frame);
-            frame = record.parent;
+            frame = parent;
+        }
+    }
+
+    /// Keeps the memory of a callee's frame for the function's next call, if it is small.
+    fn recycle(&mut self, function: usize, owned: Option<Buffer>) {
+        let Some(memory) = owned else { return };
+        self.callee_bytes -= memory.len();
+        if self.free_memory.len() < FREE_FRAMES && memory.len() <= FREE_FRAME_BYTES {
+            self.free_memory.push((function, memory));
         }
     }
 
