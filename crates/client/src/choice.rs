@@ -90,8 +90,12 @@ pub(crate) fn forget() {
 
 fn make() -> Choice {
     match tools::present() {
-        Some(Tool::Injection(library)) => {
-            info!("running natively for the sake of {}", library.display());
+        Some(Tool::Injection(variable)) => {
+            info!("running natively for the sake of a tool: {variable} is set");
+            return native_driver();
+        }
+        Some(Tool::ParentsDebugger(name)) => {
+            info!("running natively as the process that started this one does, under {name}");
             return native_driver();
         }
         Some(Tool::Debugger(name)) => {

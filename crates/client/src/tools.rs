@@ -3,31 +3,46 @@
 //!
 //! - A *debugger* stops the whole device with its program. The program's `cuInit` waits until no client is left and then goes on without a server
 //!   (MPS guide, 2.3.6.1).
-//! - A tool that *injects* a library into the driver (`CUDA_INJECTION64_PATH`: compute-sanitizer, profilers on CUPTI) works
-//!   beside a server; the program runs natively at once.
+//! - What a debugged process starts for the debugger's sake, or its own, is native at once: it would wait for its parent's end.
+//! - A tool that *injects* a library into the driver or the process (compute-sanitizer, profilers on CUPTI) works beside a server; the
+//!   program runs natively at once.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Names a library that NVIDIA's driver loads when it is initialised.
-const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
+/// Variables with which tools find themselves again in the programs that they start: NVIDIA's driver loads the library that the first names; the
+/// others were seen with compute-sanitizer of CUDA 13.0, the last is that of the launcher that several tools share.
+const INJECTION_VARIABLES: [&str; 3] = [
+    "CUDA_INJECTION64_PATH",
+    "NV_SANITIZER_INJECTION_TRANSPORT_TYPE",
+    "NVIDIA-PROCESS-TRACKING-CONFIGURATION",
+];
 
 /// What looks into this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
     /// A CUDA debugger traces it; its name.
     Debugger(String),
-    /// A library is to be loaded into the driver.
-    Injection(PathBuf),
+    /// A CUDA debugger traces its parent; its name.
+    ParentsDebugger(String),
+    /// A tool is in the process, or about to be; the variable that says so.
+    Injection(&'static str),
 }
 
 /// The tool that has this process in its hands, if any.
 pub(crate) fn present() -> Option<Tool> {
-    if let Some(name) = tracer().filter(|name| is_cuda_debugger(name)) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if let Some(name) = debugger(&status) {
         return Some(Tool::Debugger(name));
     }
-    let library = std::env::var_os(INJECTION_VARIABLE).filter(|path| !path.is_empty())?;
-    Some(Tool::Injection(library.into()))
+    let parent = number_in(&status, "PPid:").and_then(|parent| {
+        std::fs::read_to_string(Path::new("/proc").join(parent.to_string()).join("status")).ok()
+    });
+    if let Some(name) = parent.and_then(|status| debugger(&status)) {
+        return Some(Tool::ParentsDebugger(name));
+    }
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    INJECTION_VARIABLES.into_iter().find(is_set).map(Tool::Injection)
 }
 
 /// cuda-gdb under all the names that it is installed as, its server, and TotalView's. Linaro DDT and the IDEs start cuda-gdb.
@@ -35,21 +50,20 @@ fn is_cuda_debugger(name: &str) -> bool {
     name.contains("cuda-gdb") || name.starts_with("tvdsvr") || name.starts_with("totalview")
 }
 
-/// The name of the executable that traces this process.
-fn tracer() -> Option<String> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let tracer = tracer_in(&status)?;
+/// The name of the CUDA debugger that traces a process with this `/proc/PID/status`.
+fn debugger(status: &str) -> Option<String> {
+    let tracer = number_in(status, "TracerPid:")?;
     let process = Path::new("/proc").join(tracer.to_string());
     let executable = std::fs::read_link(process.join("exe")).ok();
     let name = executable.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
     // Another user's executable cannot be read, but what it calls itself can.
     let called = || Some(std::fs::read_to_string(process.join("comm")).ok()?.trim().to_owned());
-    name.map(str::to_owned).or_else(called)
+    name.map(str::to_owned).or_else(called).filter(|name| is_cuda_debugger(name))
 }
 
-/// `TracerPid` of a `/proc/PID/status`; `None` for 0, which is nobody or a process outside of this PID namespace.
-fn tracer_in(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+/// A process id in a `/proc/PID/status`; `None` for 0, which is nobody or a process outside of this PID namespace.
+fn number_in(status: &str, key: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().parse().ok().filter(|&pid| pid != 0)
 }
 
@@ -68,9 +82,11 @@ mod tests {
     }
 
     #[test]
-    fn the_tracer_is_read_from_the_status() {
-        assert_eq!(tracer_in("Name:\tx\nTracerPid:\t4711\nUid:\t0\n"), Some(4711));
-        assert_eq!(tracer_in("Name:\tx\nTracerPid:\t0\n"), None);
-        assert_eq!(tracer_in(""), None);
+    fn processes_are_read_from_the_status() {
+        let status = "Name:\tx\nPPid:\t12\nTracerPid:\t4711\nUid:\t0\n";
+        assert_eq!(number_in(status, "TracerPid:"), Some(4711));
+        assert_eq!(number_in(status, "PPid:"), Some(12));
+        assert_eq!(number_in("Name:\tx\nTracerPid:\t0\n", "TracerPid:"), None);
+        assert_eq!(number_in("", "TracerPid:"), None);
     }
 }

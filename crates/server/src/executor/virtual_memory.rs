@@ -7,6 +7,7 @@ use super::failure::{Failure, below};
 use super::memory::FILE_TIMEOUT;
 use super::state::State;
 use crate::executor_link::{FromExecutor, Placement};
+use crate::log::log_server;
 use cuda_abi::types::*;
 use link::wire::attach::Window;
 use link::wire::virtual_memory::{
@@ -23,6 +24,8 @@ use zerocopy::IntoBytes;
 const MAX_MAPPINGS: usize = 1 << 16;
 /// Pieces and mappings that a session may have at a time where descriptors are kept, of which the process has only so many.
 const MAX_SHAREABLE: usize = 1 << 15;
+/// Ranges that are tried where the driver has something in the first, whatever that is.
+const PLACES_TRIED: usize = 16;
 const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 
 /// Whose memory it is.
@@ -93,27 +96,52 @@ impl State {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
         let AddressReserve { size_bytes, alignment_bytes } = wanted;
-        let taken = self.reservations().take(size_bytes, alignment_bytes);
-        let window = taken.ok_or(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY))?;
-        let (driver, mut got) = (self.driver(), 0);
-        let length = window.size_bytes as usize;
-        // SAFETY: the result is written.
-        let result = unsafe { driver.cuMemAddressReserve(&mut got, length, 0, window.base, 0) };
-        let reserved = self.context().check(result).and_then(|()| {
-            if got == window.base {
-                return Ok(());
+        let mut passed_over = Vec::new();
+        let reserved = loop {
+            let Some(window) = self.reservations().take(size_bytes, alignment_bytes) else {
+                break Err(CUresult::ERROR_OUT_OF_MEMORY);
+            };
+            match self.reserve_at(window) {
+                Ok(None) => break Ok(window),
+                Ok(Some(elsewhere)) => {
+                    log_server!(
+                        "The driver reserves {elsewhere:#x} instead of {:#x}, {} MiB",
+                        window.base,
+                        window.size_bytes >> 20
+                    );
+                    // Kept for the moment, so that the next one is another.
+                    passed_over.push(window);
+                    if passed_over.len() == PLACES_TRIED {
+                        break Err(CUresult::ERROR_OUT_OF_MEMORY);
+                    }
+                }
+                Err(code) => {
+                    passed_over.push(window);
+                    break Err(code);
+                }
             }
-            // SAFETY: just reserved, nothing mapped.
-            let _ = unsafe { driver.cuMemAddressFree(got, length) };
-            Err(CUresult::ERROR_OUT_OF_MEMORY)
-        });
-        if let Err(code) = reserved {
+        };
+        for window in passed_over {
             self.reservations().give_back(window);
-            return Err(code.into());
         }
+        let window = reserved?;
         self.virtual_memory.reservations.insert(window.base, (size_bytes, window));
         self.reply.extend_from_slice(AddressReply { address: window.base }.as_bytes());
         Ok(())
+    }
+
+    /// Reserves a range with the driver; an address where it would rather have it, and has not.
+    fn reserve_at(&self, window: Window) -> Result<Option<u64>, CUresult> {
+        let (driver, mut got, length) = (self.driver(), 0, window.size_bytes as usize);
+        // SAFETY: the result is written.
+        let result = unsafe { driver.cuMemAddressReserve(&mut got, length, 0, window.base, 0) };
+        self.context().check(result)?;
+        if got == window.base {
+            return Ok(None);
+        }
+        // SAFETY: just reserved, nothing mapped.
+        let _ = unsafe { driver.cuMemAddressFree(got, length) };
+        Ok(Some(got))
     }
 
     fn reservations(&self) -> std::sync::MutexGuard<'_, crate::policy::reservations::Reservations> {
