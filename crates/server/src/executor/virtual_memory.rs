@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 const MAX_MAPPINGS: usize = 1 << 16;
 /// Pieces and mappings that a session may have at a time where descriptors are kept, of which the process has only so many.
 const MAX_SHAREABLE: usize = 1 << 15;
-/// Ranges that are tried where the driver has something in the first, whatever that is.
+/// Ranges that are tried where the driver reserves others.
 const PLACES_TRIED: usize = 16;
 const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 
@@ -96,7 +96,7 @@ impl State {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
         let AddressReserve { size_bytes, alignment_bytes } = wanted;
-        let mut passed_over = Vec::new();
+        let (mut passed_over, mut fillers) = (Vec::new(), Vec::new());
         let reserved = loop {
             let Some(window) = self.reservations().take(size_bytes, alignment_bytes) else {
                 break Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -104,14 +104,13 @@ impl State {
             match self.reserve_at(window) {
                 Ok(None) => break Ok(window),
                 Ok(Some(elsewhere)) => {
-                    log_server!(
-                        "The driver reserves {elsewhere:#x} instead of {:#x}, {} MiB",
-                        window.base,
-                        window.size_bytes >> 20
-                    );
-                    // Kept for the moment, so that the next one is another.
+                    // Both are kept for the moment: the driver prefers a gap of that size that it has, so the gap is filled.
+                    fillers.push((elsewhere, window.size_bytes as usize));
                     passed_over.push(window);
                     if passed_over.len() == PLACES_TRIED {
+                        log_server!(
+                            "The driver reserves {elsewhere:#x}, and not where it is asked"
+                        );
                         break Err(CUresult::ERROR_OUT_OF_MEMORY);
                     }
                 }
@@ -121,6 +120,10 @@ impl State {
                 }
             }
         };
+        for (at, length) in fillers {
+            // SAFETY: reserved above, nothing mapped.
+            let _ = unsafe { self.driver().cuMemAddressFree(at, length) };
+        }
         for window in passed_over {
             self.reservations().give_back(window);
         }
@@ -130,18 +133,13 @@ impl State {
         Ok(())
     }
 
-    /// Reserves a range with the driver; an address where it would rather have it, and has not.
+    /// Reserves a range with the driver; an address if it has reserved that instead.
     fn reserve_at(&self, window: Window) -> Result<Option<u64>, CUresult> {
         let (driver, mut got, length) = (self.driver(), 0, window.size_bytes as usize);
         // SAFETY: the result is written.
         let result = unsafe { driver.cuMemAddressReserve(&mut got, length, 0, window.base, 0) };
         self.context().check(result)?;
-        if got == window.base {
-            return Ok(None);
-        }
-        // SAFETY: just reserved, nothing mapped.
-        let _ = unsafe { driver.cuMemAddressFree(got, length) };
-        Ok(Some(got))
+        Ok((got != window.base).then_some(got))
     }
 
     fn reservations(&self) -> std::sync::MutexGuard<'_, crate::policy::reservations::Reservations> {
