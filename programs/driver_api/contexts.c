@@ -97,7 +97,7 @@ int main(void) {
     CUcontext contexts[4], popped;
     CUctxCreateParams parameters;
     memset(&parameters, 0, sizeof parameters);
-    CALL(cuCtxCreate, &contexts[0], CU_CTX_SCHED_SPIN, device);
+    CALL(cuCtxCreate_v2, &contexts[0], CU_CTX_SCHED_SPIN, device);
     settings();
     CALL(cuCtxCreate_v2, &contexts[1], 0, device);
     CALL(cuCtxCreate_v3, &contexts[2], NULL, 0, 0, device);
