@@ -57,6 +57,8 @@ fn the_legacy_stream_and_blocking_streams_wait_for_each_other() {
     for address in [memory, flag] {
         assert_eq!(cu!(cuMemsetD32_v2(address => u64, 0 => u32, 1 => usize)), 0);
     }
+    // The non-blocking stream does not wait for the legacy one, whose work that is.
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
     let mut blocking = 0usize;
     assert_eq!(cu!(cuStreamCreate(&mut blocking => *mut usize, 0 => u32)), 0);
     let free = stream();
