@@ -17,6 +17,7 @@ mod tensor;
 mod texture;
 mod transfer;
 pub(super) mod variables;
+mod video;
 
 use std::collections::HashMap;
 
@@ -272,6 +273,7 @@ impl<'a> Lower<'a, '_> {
                 let special = self.lower_warp(&opcode, operands);
                 let special = special.or_else(|| self.lower_transfer(&opcode, operands));
                 let special = special.or_else(|| self.lower_tensor(&opcode, operands));
+                let special = special.or_else(|| self.lower_video(&opcode, operands));
                 match special.or_else(|| self.lower_texture(&opcode, operands)) {
                     Some(result) => result,
                     None => self.lower_computation(&opcode, operands),

@@ -19,3 +19,4 @@ pub(super) mod runtime;
 pub(super) mod tensor;
 pub(super) mod tensor_copy;
 pub(super) mod texture;
+pub(super) mod video;
