@@ -326,6 +326,7 @@ fn start_daemon(place: Place, settings: Settings, arguments: &[OsString]) -> Res
             name: NAME.to_owned(),
             arguments: arguments.to_vec(),
             environment: Vec::new(),
+            without: Vec::new(),
         };
         let warnings = daemon::start_in_background(&start)?;
         let _ = write!(io::stderr(), "{warnings}");

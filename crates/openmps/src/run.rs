@@ -81,6 +81,13 @@ fn limits(options: &Run) -> Vec<(&'static str, String)> {
     variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
+/// What limits the program that is run, and would limit all later clients as the daemon's.
+const LIMITS_OF_ONE_PROGRAM: [&str; 3] = [
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_CLIENT_PRIORITY",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+];
+
 /// Starts a daemon in the background unless one answers.
 fn ensure_daemon(
     directories: &Directories,
@@ -107,6 +114,7 @@ fn ensure_daemon(
         name: original::NAME.to_owned(),
         arguments: vec!["-d".into()],
         environment,
+        without: LIMITS_OF_ONE_PROGRAM.to_vec(),
     };
     match start_in_background(&start) {
         Ok(warnings) => {

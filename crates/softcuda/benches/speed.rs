@@ -134,6 +134,9 @@ struct Vectors {
     c: u64,
 }
 
+/// Runs one kernel and its plain loop and compares what they computed; seconds on the device and of the loop.
+type Kernel = fn(&Vectors) -> (f64, f64);
+
 /// All kernels, or those whose names contain the argument, with the level that the environment names.
 fn kernels() {
     let level = std::env::var("OPENMPS_SOFT_SIMD").expect("set by main");
@@ -146,7 +149,7 @@ fn kernels() {
     let host: Vec<f32> = (0..ELEMENTS).map(|i| (i % 7) as f32).collect();
     let (a, b, c) = (upload(&host), upload(&host), allocate(ELEMENTS * 4));
     let vectors = Vectors { host, a, b, c };
-    let all: [(&str, fn(&Vectors) -> (f64, f64), f64); 5] = [
+    let all: [(&str, Kernel, f64); 5] = [
         ("vector add, 16M floats", vector_add, 1.38),
         ("reduction, 16M floats", reduction, 1.14),
         ("matrix product, 512^3 tiled", product, 0.36),
@@ -172,7 +175,6 @@ fn first_kernel() {
     );
 }
 
-/// Seconds on the device and of the plain loop; so are those below.
 fn vector_add(v: &Vectors) -> (f64, f64) {
     let add = function(PTX, "vector_add");
     let (device, ()) = best(|| run(add, ELEMENTS / 256, 256, &[v.a, v.b, v.c, ELEMENTS as u64]));

@@ -27,6 +27,8 @@ pub struct BackgroundStart {
     pub arguments: Vec<OsString>,
     /// Added to its environment.
     pub environment: Vec<(String, OsString)>,
+    /// Taken out of its environment.
+    pub without: Vec<&'static str>,
 }
 
 /// Starts a daemon in the background and returns once it is ready, with its warnings.
@@ -34,7 +36,11 @@ pub struct BackgroundStart {
 /// # Errors
 /// [`StartError::Background`] when it failed, with what it said; [`StartError::System`] when it could not be run at all.
 pub fn start_in_background(start: &BackgroundStart) -> Result<String, StartError> {
-    let mut child = Command::new(&start.program)
+    let mut command = Command::new(&start.program);
+    for name in &start.without {
+        command.env_remove(name);
+    }
+    let mut child = command
         .arg0(&start.name)
         .args(&start.arguments)
         .envs(start.environment.iter().map(|(name, value)| (name, value)))

@@ -425,6 +425,9 @@ fn what_a_client_that_left_had_queued_is_not_run() {
     for _ in 0..LAUNCHES {
         client.launch(ADD_ONE, 0, blocks, 128, &parameters);
     }
+    server.await_snapshot("its first kernels", |snapshot| {
+        snapshot.clients.iter().any(|client| client.kernels > 0)
+    });
     drop(client);
     let left = server.await_snapshot("the end of its session", |snapshot| {
         snapshot.clients.is_empty() && snapshot.departed.iter().all(|client| client.kernels > 0)
