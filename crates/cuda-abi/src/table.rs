@@ -100,23 +100,21 @@ mod tests {
 
     #[test]
     fn loads_what_the_driver_has_in_the_order_of_the_list() {
+        // Taken once: a small function may have several addresses.
+        let driver = version as *const c_void;
         let mut asked = Vec::new();
         // SAFETY: `version` has the prototype of cuDriverGetVersion.
         let table = unsafe {
             DriverTable::load(|symbol| {
                 asked.push(symbol.to_str().unwrap().to_owned());
-                if symbol == c"cuDriverGetVersion" {
-                    version as *const c_void
-                } else {
-                    core::ptr::null()
-                }
+                if symbol == c"cuDriverGetVersion" { driver } else { core::ptr::null() }
             })
         };
         assert_eq!(asked.len(), FUNCTIONS.len());
         assert!(asked.iter().zip(FUNCTIONS).all(|(a, f)| a == f.symbol));
         assert_eq!(table.present(), 1);
         let index = crate::functions::index_of("cuDriverGetVersion").unwrap();
-        assert_eq!(table.address(index).unwrap().as_ptr() as usize, version as *const () as usize);
+        assert_eq!(table.address(index).unwrap().as_ptr() as usize, driver as usize);
         let mut found = 0;
         // SAFETY: valid out pointer; the other function is absent.
         unsafe {
