@@ -147,6 +147,12 @@ int main(void) {
     logs();
     CALL(cuDevicePrimaryCtxRetain, &context, device);
     CALL(cuCtxSetCurrent, context);
+    /* Something for the device to do. */
+    CUdeviceptr memory;
+    CALL(cuMemAlloc_v2, &memory, 256);
+    CALL(cuMemsetD8_v2, memory, 1, 256);
+    CALL(cuCtxSynchronize);
+    CALL(cuMemFree_v2, memory);
     pools(device);
     CALL(cuProfilerStart);
     CALL(cuProfilerStop);
