@@ -120,7 +120,7 @@ int main(void) {
 
     /* One is no peer of another on its own device. */
     CALL(cuCtxPushCurrent, contexts[0]);
-    REFUSED(CUDA_ERROR_INVALID_CONTEXT, FUNCTION(cuCtxEnablePeerAccess, "")(contexts[1], 0));
+    REFUSED(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, FUNCTION(cuCtxEnablePeerAccess, "")(contexts[1], 0));
     REFUSED(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, FUNCTION(cuCtxDisablePeerAccess, "")(contexts[1]));
 
     CUcontext attached;

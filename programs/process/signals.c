@@ -131,6 +131,8 @@ static int at_other_threads(void) {
 }
 
 static _Noreturn void interrupt(void) {
+    /* A shell that started this in the background has it ignored. */
+    REQUIRE(signal(SIGINT, SIG_DFL) != SIG_ERR);
     struct Cuda cuda = open_cuda(open_library());
     work(&cuda, 2);
     printf("ready %d\n", (int)getpid());

@@ -23,8 +23,8 @@ const LINKAGES: [&str; 5] = [
 ];
 const CUDA_11: &str = "cudart-11.8-shared";
 
-/// Programs whose functions had other parameters in CUDA 11: see `xtask/src/programs.rs`.
-const NOT_FOR_CUDA_11: [&str; 2] = ["graphs", "stream_capture"];
+/// Programs whose functions had other parameters in CUDA 11, or did not exist: see `xtask/src/programs.rs`.
+const NOT_FOR_CUDA_11: [&str; 3] = ["conditional_graphs", "graphs", "stream_capture"];
 
 /// The kernel suite, whose programs say themselves how often they launched.
 const SUITE: &str = "kernels";

@@ -60,7 +60,7 @@ const LINKAGES: [Linkage; 5] = [
     Linkage { kind: "cudart-11.8-shared", cudart: Cudart::V11_8, library: "libcudart.so.11.0" },
 ];
 
-/// Programs with functions that had other parameters before CUDA 12, so that what is compiled with a header of CUDA 13 does not run with 11.8.
+/// Programs with functions that did not exist or had other parameters before CUDA 12, so that what is compiled with a header of CUDA 13 does not run with 11.8.
 const NOT_FOR_CUDA_11: [&str; 3] = ["conditional_graphs", "graphs", "stream_capture"];
 
 /// Compiles everything that is not up to date; installs the compiler first if it must.

@@ -302,7 +302,11 @@ api! {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // All devices share one address space: access is always there.
-        if peer.device == context.device { Err(CUresult::ERROR_INVALID_CONTEXT) } else { Ok(()) }
+        if peer.device == context.device {
+            Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED)
+        } else {
+            Ok(())
+        }
     }
 
     fn cuCtxDisablePeerAccess(peerContext: CUcontext) {
