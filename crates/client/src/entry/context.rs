@@ -283,8 +283,8 @@ pub(crate) unsafe fn cuCtxGetStreamPriorityRange(
 
 pub(crate) unsafe fn cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u32) -> CUresult {
     run(|client| {
-        let current = current::context()?;
-        let peer = client.context(peerContext.0)?;
+        current::context()?;
+        client.context(peerContext.0)?;
         if Flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
