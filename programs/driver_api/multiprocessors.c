@@ -5,27 +5,14 @@
  * also makes a context with at most N SMs, and one with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=P in the environment. Each line says
  * how many SMs the device has for the context, or the context for itself, and on how many the kernels ran. */
 #include "check.h"
+#include "kernels.h"
 
 #define MOST_SMS 256
 #define BLOCKS 8192
 /* Launches until all SMs of a share were seen: in company a kernel may not come to each of them. */
 #define MOST_LAUNCHES 200
 
-/* marks[smid] = 1 */
-static const char code[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
-                           ".visible .entry mark(.param .u64 marks)\n"
-                           "{\n"
-                           "    .reg .b32 %r<3>;\n"
-                           "    .reg .b64 %rd<3>;\n"
-                           "    ld.param.u64 %rd0, [marks];\n"
-                           "    cvta.to.global.u64 %rd0, %rd0;\n"
-                           "    mov.u32 %r0, %smid;\n"
-                           "    mul.wide.u32 %rd1, %r0, 4;\n"
-                           "    add.u64 %rd2, %rd0, %rd1;\n"
-                           "    mov.u32 %r1, 1;\n"
-                           "    st.global.u32 [%rd2], %r1;\n"
-                           "    ret;\n"
-                           "}\n";
+static const char code[] = PTX_HEAD PTX_MARK;
 
 static void *library;
 static CUdevice device;

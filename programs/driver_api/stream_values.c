@@ -1,23 +1,8 @@
 /* Streams that wait for values: written by the host, by another stream, and in batches; what is ordered behind them waits too. */
 #include "check.h"
+#include "kernels.h"
 
-/* words[i] += by, for 256 words */
-static const char code[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
-                           ".visible .entry add(.param .u64 words, .param .u32 by)\n"
-                           "{\n"
-                           "    .reg .b32 %r<4>;\n"
-                           "    .reg .b64 %rd<3>;\n"
-                           "    ld.param.u64 %rd0, [words];\n"
-                           "    ld.param.u32 %r0, [by];\n"
-                           "    cvta.to.global.u64 %rd0, %rd0;\n"
-                           "    mov.u32 %r1, %tid.x;\n"
-                           "    mul.wide.u32 %rd1, %r1, 4;\n"
-                           "    add.u64 %rd2, %rd0, %rd1;\n"
-                           "    ld.global.u32 %r2, [%rd2];\n"
-                           "    add.u32 %r3, %r2, %r0;\n"
-                           "    st.global.u32 [%rd2], %r3;\n"
-                           "    ret;\n"
-                           "}\n";
+static const char code[] = PTX_HEAD PTX_ADD;
 
 int main(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);

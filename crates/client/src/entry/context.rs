@@ -164,6 +164,10 @@ pub(crate) unsafe fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult {
 
 pub(crate) unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> CUresult {
     run(|client| {
+        if ctx == CUcontext::NULL {
+            // As an H200's driver says of it.
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
         // The one that is on top is at hand.
         let again = current::top().filter(|top| top.token == ctx.0 && top.is_alive());
         current::push(again.map_or_else(|| client.context(ctx.0), Ok)?);

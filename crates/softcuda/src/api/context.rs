@@ -128,6 +128,10 @@ api! {
 
     fn cuCtxPushCurrent_v2(ctx: CUcontext) {
         let driver = driver()?;
+        if ctx == CUcontext::NULL {
+            // As an H200's driver says of it.
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
         if !driver.is_context(ctx) {
             driver.context(ctx)?;
         }

@@ -225,7 +225,7 @@ impl Grid {
         if self.is_stopped() {
             return 0..0;
         }
-        // Relaxed: a hint; the lock decides. Who gave some back wakes the workers afterwards.
+        // Relaxed: a hint; the lock decides. Who gives some back wakes the workers afterwards.
         if self.counts.given_back.load(Ordering::Relaxed) > 0 {
             let mut given_back = self.given_back.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(run) = given_back.last_mut() {
@@ -281,7 +281,7 @@ impl Grid {
 
     /// Whether all blocks have finished.
     pub(crate) fn is_finished(&self) -> bool {
-        // Acquire: partner of the AcqRel in `finish_block`.
+        // Acquire: partner of the AcqRel in `finish_blocks`.
         self.counts.remaining_blocks.load(Ordering::Acquire) == 0
     }
 

@@ -115,6 +115,11 @@ fn work(engine: &Engine) {
             let (device, sm, grid) = (slice.device, slice.sm, slice.grid.clone());
             let ended = run_slice(engine, slice, &mut arenas);
             state = engine.lock();
+            if !ended.unstarted.is_empty() {
+                // With the engine's lock: whoever finds nothing to do is asleep before, or sees these.
+                grid.give_back(ended.unstarted);
+                engine.work.notify_all();
+            }
             if let Some(placement) = state.devices.get_mut(device) {
                 placement.put_back(sm, ended.executed, ended.stay);
             }
@@ -155,6 +160,15 @@ struct Ended {
     executed: u64,
     stay: Stay,
     failed: Option<Sticky>,
+    /// Blocks that were claimed and not started.
+    unstarted: Range<u64>,
+}
+
+impl Ended {
+    /// A slice that has run nothing.
+    fn new() -> Self {
+        Self { executed: 0, stay: Stay::Gone, failed: None, unstarted: 0..0 }
+    }
 }
 
 /// Runs a block, and further blocks of the same grid, until the slice's fuel is spent.
@@ -175,7 +189,7 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
         Stage::Fresh(unit) => BlockRun::new(&grid.launch, unit, arenas.pop().unwrap_or_default()),
         Stage::Begun(run) => run,
         Stage::Running => {
-            return Ended { executed: 0, stay: Stay::Gone, failed: None };
+            return Ended::new();
         }
     };
     // Blocks of one grid follow each other without going back to the engine, for a slice.
@@ -197,11 +211,7 @@ fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
         ahead.next().map(|unit| grid.unit_index(unit))
     });
     grid.finish_blocks(finished_blocks);
-    if !ahead.is_empty() {
-        grid.give_back(ahead);
-        engine.work.notify_all();
-    }
-    let mut ended = Ended { executed: 0, stay: Stay::Gone, failed: None };
+    let mut ended = Ended { unstarted: ahead, ..Ended::new() };
     match progress {
         Progress::Yielded { executed } => {
             ended.executed = executed;

@@ -8,7 +8,7 @@ use std::ops::Range;
 pub trait Machine: Sync {
     /// The mapped, device-accessible range that contains `addr`, or `None` when nothing is mapped there.
     /// Every byte of the range must stay readable and writable by the host process until the current
-    /// [`BlockRun::run`](super::BlockRun::run) call returns: results are cached for that long and accesses go straight to memory.
+    /// [`BlockRun::run_on`](super::BlockRun::run_on) call returns: results are cached for that long and accesses go straight to memory.
     fn range_of(&self, addr: u64) -> Option<Range<u64>>;
 
     /// Index of the SM that runs the block.
