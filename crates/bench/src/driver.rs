@@ -1,7 +1,7 @@
 //! The few driver calls that a worker makes, with Rust's manners.
 
 use cuda_abi::table::DriverTable;
-use cuda_abi::types::{CUcontext, CUfunction, CUmodule, CUresult, CUstream};
+use cuda_abi::types::{CUcontext, CUdevice_attribute, CUfunction, CUmodule, CUresult, CUstream};
 use libloading::Library;
 use std::ffi::{CStr, OsStr, c_void};
 use thiserror::Error;
@@ -110,6 +110,14 @@ impl Driver {
                 std::ptr::null_mut()
             )
         )
+    }
+
+    /// The SMs that this client is told it has.
+    pub fn multiprocessors(&self) -> Result<u32, DriverError> {
+        let mut count = 0;
+        let attribute = CUdevice_attribute::MULTIPROCESSOR_COUNT;
+        check!(self.table, cuDeviceGetAttribute(&mut count, attribute, 0))?;
+        Ok(u32::try_from(count).unwrap_or(0))
     }
 
     /// Waits for everything launched.

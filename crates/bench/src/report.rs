@@ -1,13 +1,13 @@
 //! Medians and ratios, for people and for programs.
 
 use crate::peer::Peer;
-use crate::runner::{Measurement, Plan};
+use crate::runner::{Load, Measurement, Plan};
 use crate::workload::Workload;
 use serde::Serialize;
 use std::fmt::Write;
 
 /// Version of the JSON report.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Everything measured, and its summary.
 #[derive(Debug, Serialize)]
@@ -31,6 +31,8 @@ pub struct Row {
     pub workload: Workload,
     /// How many clients.
     pub clients: usize,
+    /// Each client's share of the SMs, in percent.
+    pub sm_percent: u32,
     /// In the plan's order.
     pub cells: Vec<Cell>,
 }
@@ -48,6 +50,10 @@ pub struct Cell {
     pub iteration_p99_ns: u64,
     /// This peer's kernels per second over the first peer's of the row.
     pub ratio_to_first: f64,
+    /// The SMs that a client was told it has.
+    pub multiprocessors: u32,
+    /// A client's kernels per second over those of one client of this peer that has all SMs to itself, where that was measured.
+    pub of_whole_device: Option<f64>,
 }
 
 /// One call at one number of clients.
@@ -77,16 +83,13 @@ impl Report {
     pub fn new(plan: &Plan, measurements: Vec<Measurement>) -> Self {
         let mut rows = Vec::new();
         for &workload in plan.workloads.iter().filter(|workload| workload.shape().is_some()) {
-            for &clients in &plan.clients {
+            for load in plan.loads(workload) {
                 let mut cells: Vec<Cell> = Vec::new();
                 for &peer in &plan.peers {
-                    let of_cell: Vec<&Measurement> = measurements
-                        .iter()
-                        .filter(|m| {
-                            m.peer == peer && m.workload == workload && m.clients == clients
-                        })
-                        .collect();
-                    let kernels_per_second = median(of_cell.iter().map(|m| m.kernels_per_second));
+                    let of_cell = of_load(&measurements, peer, load);
+                    let kernels_per_second = rate(&of_cell);
+                    let whole = rate(&of_load(&measurements, peer, Load::whole_device(workload)));
+                    let per_client = kernels_per_second / load.clients.max(1) as f64;
                     let first =
                         cells.first().map_or(kernels_per_second, |cell| cell.kernels_per_second);
                     cells.push(Cell {
@@ -97,9 +100,12 @@ impl Report {
                         iteration_p99_ns: median(of_cell.iter().map(|m| m.iteration_p99_ns as f64))
                             as u64,
                         ratio_to_first: kernels_per_second / first.max(f64::MIN_POSITIVE),
+                        multiprocessors: of_cell.first().map_or(0, |m| m.multiprocessors),
+                        of_whole_device: (whole > 0.0).then(|| per_client / whole),
                     });
                 }
-                rows.push(Row { workload, clients, cells });
+                let Load { workload, clients, sm_percent } = load;
+                rows.push(Row { workload, clients, sm_percent, cells });
             }
         }
         Self {
@@ -126,21 +132,34 @@ impl Report {
     fn launches(&self, text: &mut String) {
         let _ = writeln!(
             text,
-            "{:<8} {:>7}  {:<11} {:>12} {:>10} {:>10} {:>8}",
-            "workload", "clients", "peer", "kernels/s", "p50 us", "p99 us", "ratio"
+            "{:<8} {:>7} {:>4}  {:<11} {:>5} {:>12} {:>10} {:>10} {:>8} {:>8}",
+            "workload",
+            "clients",
+            "SM %",
+            "peer",
+            "SMs",
+            "kernels/s",
+            "p50 us",
+            "p99 us",
+            "ratio",
+            "% each"
         );
         for row in &self.rows {
             for cell in &row.cells {
                 let _ = writeln!(
                     text,
-                    "{:<8} {:>7}  {:<11} {:>12.0} {:>10} {:>10} {:>8.2}",
+                    "{:<8} {:>7} {:>4}  {:<11} {:>5} {:>12.0} {:>10} {:>10} {:>8.2} {:>8}",
                     row.workload.name(),
                     row.clients,
+                    row.sm_percent,
                     cell.peer.name(),
+                    cell.multiprocessors,
                     cell.kernels_per_second,
                     microseconds(cell.iteration_p50_ns),
                     microseconds(cell.iteration_p99_ns),
                     cell.ratio_to_first,
+                    cell.of_whole_device
+                        .map_or_else(|| "-".to_owned(), |part| format!("{:.1}", part * 100.0)),
                 );
             }
         }
@@ -160,6 +179,18 @@ impl Report {
             text.push('\n');
         }
     }
+}
+
+fn of_load(measurements: &[Measurement], peer: Peer, load: Load) -> Vec<&Measurement> {
+    let is_of = |m: &&Measurement| {
+        let measured = Load { workload: m.workload, clients: m.clients, sm_percent: m.sm_percent };
+        m.peer == peer && measured == load
+    };
+    measurements.iter().filter(is_of).collect()
+}
+
+fn rate(of_load: &[&Measurement]) -> f64 {
+    median(of_load.iter().map(|m| m.kernels_per_second))
 }
 
 fn call_rows(plan: &Plan, measurements: &[Measurement]) -> Vec<CallRow> {

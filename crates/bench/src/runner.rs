@@ -21,10 +21,52 @@ pub struct Plan {
     pub workloads: Vec<Workload>,
     /// Numbers of clients.
     pub clients: Vec<usize>,
+    /// Shares of the SMs that each client gets, in percent; whatever they are, one client with all of them is measured too.
+    pub sm_percentages: Vec<u32>,
     /// How often everything is measured; each time through all peers.
     pub repeats: usize,
     /// How long each run lasts.
     pub duration_ms: u64,
+}
+
+/// What one run puts on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Doing what.
+    pub workload: Workload,
+    /// How many clients.
+    pub clients: usize,
+    /// Each client's share of the SMs, in percent.
+    pub sm_percent: u32,
+}
+
+impl Load {
+    /// One client with all SMs, which shares are compared with.
+    pub fn whole_device(workload: Workload) -> Self {
+        Self { workload, clients: 1, sm_percent: ALL_SMS_PERCENT }
+    }
+}
+
+const ALL_SMS_PERCENT: u32 = 100;
+
+impl Plan {
+    /// The loads of a workload, in the order of the report.
+    pub fn loads(&self, workload: Workload) -> Vec<Load> {
+        if self.sm_percentages.is_empty() {
+            let of = |&clients| Load { workload, clients, sm_percent: ALL_SMS_PERCENT };
+            return self.clients.iter().map(of).collect();
+        }
+        let mut loads = vec![Load::whole_device(workload)];
+        for &sm_percent in &self.sm_percentages {
+            for &clients in &self.clients {
+                let load = Load { workload, clients, sm_percent };
+                if !loads.contains(&load) {
+                    loads.push(load);
+                }
+            }
+        }
+        loads
+    }
 }
 
 /// One run: so many clients at one workload under one peer.
@@ -36,6 +78,10 @@ pub struct Measurement {
     pub workload: Workload,
     /// How many clients.
     pub clients: usize,
+    /// Each client's share of the SMs, in percent.
+    pub sm_percent: u32,
+    /// The SMs that a client was told it has.
+    pub multiprocessors: u32,
     /// Which repeat, from 0.
     pub repeat: usize,
     /// All clients' kernels over the time from the first's start to the last's end.
@@ -78,9 +124,9 @@ pub fn run(
         for &peer in &plan.peers {
             let running = Running::start(peer, &plan.places)?;
             for &workload in &plan.workloads {
-                for &clients in &plan.clients {
-                    let outcomes = run_clients(plan, &running, peer, workload, clients)?;
-                    let measurement = summarize(peer, workload, clients, repeat, &outcomes);
+                for load in plan.loads(workload) {
+                    let outcomes = run_clients(plan, &running, peer, load)?;
+                    let measurement = summarize(peer, load, repeat, &outcomes);
                     progress(&measurement);
                     measurements.push(measurement);
                 }
@@ -98,15 +144,18 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(plan: &Plan, running: &Running, workload: Workload) -> io::Result<Self> {
+    fn start(plan: &Plan, running: &Running, load: Load) -> io::Result<Self> {
         let (mut command, driver) = running.client(&plan.places.openmps);
         command.arg("bench-worker").arg("--driver").arg(driver);
         command.args([
             "--workload",
-            workload.name(),
+            load.workload.name(),
             "--duration-ms",
             &plan.duration_ms.to_string(),
         ]);
+        if load.sm_percent != ALL_SMS_PERCENT {
+            command.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", load.sm_percent.to_string());
+        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("no pipes to the worker"));
@@ -141,20 +190,19 @@ fn run_clients(
     plan: &Plan,
     running: &Running,
     peer: Peer,
-    workload: Workload,
-    clients: usize,
+    load: Load,
 ) -> Result<Vec<Outcome>, RunError> {
     let failed = |index| {
         move |source| RunError::Worker {
             index,
             peer: peer.name(),
-            workload: workload.name(),
+            workload: load.workload.name(),
             source,
         }
     };
     let mut workers = Vec::new();
-    for index in 0..clients {
-        workers.push(Worker::start(plan, running, workload).map_err(failed(index))?);
+    for index in 0..load.clients {
+        workers.push(Worker::start(plan, running, load).map_err(failed(index))?);
     }
     for (index, worker) in workers.iter_mut().enumerate() {
         worker.line().map_err(failed(index))?;
@@ -173,13 +221,7 @@ fn run_clients(
     Ok(outcomes)
 }
 
-fn summarize(
-    peer: Peer,
-    workload: Workload,
-    clients: usize,
-    repeat: usize,
-    outcomes: &[Outcome],
-) -> Measurement {
+fn summarize(peer: Peer, load: Load, repeat: usize, outcomes: &[Outcome]) -> Measurement {
     let start_ns = outcomes.iter().map(|outcome| outcome.start_ns).min().unwrap_or(0);
     let end_ns = outcomes.iter().map(|outcome| outcome.end_ns).max().unwrap_or(0);
     let kernels: u64 = outcomes.iter().map(|outcome| outcome.kernels).sum();
@@ -187,8 +229,10 @@ fn summarize(
     medians.sort_unstable();
     Measurement {
         peer,
-        workload,
-        clients,
+        workload: load.workload,
+        clients: load.clients,
+        sm_percent: load.sm_percent,
+        multiprocessors: outcomes.first().map_or(0, |outcome| outcome.multiprocessors),
         repeat,
         kernels_per_second: kernels as f64 * 1e9 / (end_ns - start_ns).max(1) as f64,
         iteration_p50_ns: medians.get(medians.len() / 2).copied().unwrap_or(0),

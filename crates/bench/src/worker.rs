@@ -38,6 +38,8 @@ pub struct Outcome {
     pub iteration_p50_ns: u64,
     /// 99th percentile of the same.
     pub iteration_p99_ns: u64,
+    /// The SMs that it was told it has.
+    pub multiprocessors: u32,
     /// What each call costs; empty for workloads that launch.
     pub calls: Vec<CallCost>,
 }
@@ -82,6 +84,7 @@ fn work(driver: &Driver, workload: Workload, duration_ms: u64) -> Result<Outcome
         iterations: 0,
         iteration_p50_ns: 0,
         iteration_p99_ns: 0,
+        multiprocessors: driver.multiprocessors()?,
         calls,
     })
 }
@@ -124,6 +127,7 @@ fn launches(driver: &Driver, shape: Shape, duration_ms: u64) -> Result<Outcome, 
         iterations,
         iteration_p50_ns: percentile(50),
         iteration_p99_ns: percentile(99),
+        multiprocessors: driver.multiprocessors()?,
         calls: Vec::new(),
     })
 }

@@ -14,6 +14,8 @@ pub enum Workload {
     Lat,
     /// 20 kernels of 16 blocks of 128 threads that spin 8,500 cycles, then a wait.
     Infer,
+    /// 8 kernels that fill all SMs twelve times over, then a wait: what a share of the SMs is worth.
+    Fill,
     /// Calls that need no device, one kind after the other: see [`calls`](crate::calls).
     Calls,
 }
@@ -35,7 +37,8 @@ pub struct Shape {
 
 impl Workload {
     /// Every workload.
-    pub const ALL: [Self; 5] = [Self::Tiny, Self::Empty, Self::Lat, Self::Infer, Self::Calls];
+    pub const ALL: [Self; 6] =
+        [Self::Tiny, Self::Empty, Self::Lat, Self::Infer, Self::Fill, Self::Calls];
 
     /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -44,6 +47,7 @@ impl Workload {
             Self::Empty => "empty",
             Self::Lat => "lat",
             Self::Infer => "infer",
+            Self::Fill => "fill",
             Self::Calls => "calls",
         }
     }
@@ -83,6 +87,14 @@ impl Workload {
                 threads: 128,
                 spin_cycles: 8_500,
                 launches: 20,
+                iterations_per_wait: 1,
+            },
+            // On a device of 132 SMs twelve rounds, and on any part of it so many that the last, incomplete one counts little.
+            Self::Fill => Shape {
+                blocks: 3168,
+                threads: 1024,
+                spin_cycles: 20_000,
+                launches: 8,
                 iterations_per_wait: 1,
             },
         };

@@ -21,11 +21,14 @@ use crate::installation::{self, DriverWish};
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     /// What the clients do.
-    #[arg(long, value_delimiter = ',', default_value = "lat,empty", value_parser = workload, value_name = "tiny,empty,lat,infer,calls")]
+    #[arg(long, value_delimiter = ',', default_value = "lat,empty", value_parser = workload, value_name = "tiny,empty,lat,infer,fill,calls")]
     workload: Vec<Workload>,
     /// How many clients at once.
     #[arg(long, value_delimiter = ',', default_value = "1,4,8", value_name = "N,...")]
     clients: Vec<usize>,
+    /// Give each client this share of the SMs, in percent; one client with all of them is measured too, for `% each`.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100), value_name = "PERCENT,...")]
+    sm_percent: Vec<u32>,
     /// Ways to share [default: none, nvidia where it is installed, openmps].
     #[arg(long, value_delimiter = ',', value_parser = peer, value_name = "none,nvidia,openmps,passthrough")]
     peers: Option<Vec<Peer>>,
@@ -95,15 +98,17 @@ pub(crate) fn bench(options: Bench) -> anyhow::Result<ExitCode> {
         peers,
         workloads: options.workload,
         clients: options.clients,
+        sm_percentages: options.sm_percent,
         repeats: options.repeat,
         duration_ms: options.duration_ms,
     };
     let measurements = runner::run(&plan, |measurement| {
         eprint!(
-            "{} {} clients={} repeat={}",
+            "{} {} clients={} sm-percent={} repeat={}",
             measurement.peer.name(),
             measurement.workload.name(),
             measurement.clients,
+            measurement.sm_percent,
             measurement.repeat + 1,
         );
         match measurement.calls.len() {
@@ -135,7 +140,7 @@ pub(crate) fn worker(options: BenchWorker) -> anyhow::Result<ExitCode> {
 
 fn workload(name: &str) -> Result<Workload, String> {
     Workload::from_name(name)
-        .ok_or_else(|| "workloads are tiny, empty, lat, infer and calls".to_owned())
+        .ok_or_else(|| "workloads are tiny, empty, lat, infer, fill and calls".to_owned())
 }
 
 fn peer(name: &str) -> Result<Peer, String> {
