@@ -31,6 +31,7 @@ impl State {
         let CopyNow { destination, source, size_bytes } = wanted;
         self.check_range(destination, size_bytes)?;
         self.check_range(source, size_bytes)?;
+        self.note_work();
         let stream = match self.side_stream {
             Some(stream) => stream,
             None => {

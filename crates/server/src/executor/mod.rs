@@ -10,6 +10,7 @@ mod context;
 mod copy;
 mod event;
 mod failure;
+mod flight;
 mod graph;
 mod holding;
 mod launch;
@@ -121,6 +122,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 reservations,
                 shares: Default::default(),
                 partitions: Default::default(),
+                flights: Default::default(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -145,6 +147,8 @@ pub(crate) struct Shared {
     pub(crate) shares: sharing::Shares,
     /// Shares of the SMs.
     pub(crate) partitions: partition::Partitions,
+    /// Who has work on the device.
+    pub(crate) flights: flight::Flights,
     keeper: Connection,
 }
 

@@ -13,7 +13,7 @@ use crate::log::log_server;
 use cuda_abi::types::CUresult;
 use link::call;
 use link::completion::CompletionWords;
-use link::ring::{Command, Consumer, RingError};
+use link::ring::{Command, Consumer, RingError, Waited};
 use link::session_memory::SessionMemory;
 use link::socket::Connection;
 use link::wire::command::{Header, NO_CALL, Opcode};
@@ -138,6 +138,7 @@ pub(crate) fn open(
     let state = State {
         shared: Arc::clone(shared),
         handle: Arc::clone(&handle),
+        flight: shared.flights.open(Arc::clone(&handle.memory)),
         counter_slot: wanted.counter_slot,
         streams: Streams::default(),
         events: Default::default(),
@@ -319,15 +320,18 @@ impl Session {
         let waits = !self.awaited.is_empty()
             || self.state.printing.is_active()
             || !self.state.holding.is_empty();
-        let limit = if waits { SYNCHRONIZE_POLL } else { IDLE };
+        let limit = if waits { SYNCHRONIZE_POLL } else { self.state.sleep_limit(IDLE) };
         let waker = &self.waker;
         // Looked at after this thread has announced its sleep: a client that begins to sleep later rings.
-        self.consumer.wait(limit, &mut || {
+        let waited = self.consumer.wait(limit, &mut || {
             if handle.memory.sleepers() > 0 {
                 waker.wake();
             }
             handle.stopped()
         });
+        if waited == Waited::Nothing {
+            self.state.look_whether_idle();
+        }
         Ok(())
     }
 

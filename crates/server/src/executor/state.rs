@@ -4,6 +4,7 @@ use super::Shared;
 use super::array::Arrays;
 use super::context::Context;
 use super::failure::Failure;
+use super::flight::Flight;
 use super::graph::Graphs;
 use super::holding::Holding;
 use super::memory::Memory;
@@ -46,6 +47,7 @@ pub(crate) enum Awaited {
 pub(crate) struct State {
     pub(super) shared: Arc<Shared>,
     pub(super) handle: Arc<SessionHandle>,
+    pub(super) flight: Arc<Flight>,
     pub(super) counter_slot: usize,
     pub(super) streams: Streams,
     pub(super) events: HashMap<u32, Arc<CUevent>>,
@@ -85,6 +87,7 @@ impl State {
     }
 
     pub(super) fn stream_for_work(&mut self, slot: u32) -> Result<CUstream, Failure> {
+        self.note_work();
         self.open_legacy(slot)?;
         self.streams.for_work(&self.shared.context, slot)
     }

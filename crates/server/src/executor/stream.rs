@@ -257,6 +257,24 @@ impl Streams {
             .any(|(slot, stream)| stream.unsignalled || completed(slot) < stream.last_signal)
     }
 
+    /// Whether all work of all streams has ended; asks the driver where no signal was wanted.
+    pub(crate) fn have_ended(&mut self, context: &Context, completed: impl Fn(u32) -> u64) -> bool {
+        for (slot, stream) in self.slots.iter_mut().enumerate() {
+            let Some(stream) = stream else { continue };
+            if stream.unsignalled {
+                // SAFETY: a live stream of this session.
+                if context.check(unsafe { context.driver().cuStreamQuery(stream.handle) }).is_err()
+                {
+                    return false;
+                }
+                stream.unsignalled = false;
+            } else if completed(slot as u32) < stream.last_signal {
+                return false;
+            }
+        }
+        true
+    }
+
     /// The driver's stream of a slot, whether its stream is closed or not.
     pub(crate) fn handle(&self, slot: u32) -> Option<CUstream> {
         self.slots.get(slot as usize)?.as_ref().map(|stream| stream.handle)

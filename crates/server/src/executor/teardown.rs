@@ -45,6 +45,7 @@ impl State {
             self.partitions = Default::default();
         }
         let (shared, session) = (self.shared.clone(), self.handle.id);
+        shared.flights.close(&self.flight);
         // Files and mappings go before the keeper hears of it.
         drop(self);
         shared.tell(&FromExecutor::SessionClosed { session });
