@@ -51,6 +51,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("symbols", 2),
     ("functions", 1),
     ("dynamic_shared", 2),
+    ("many_launches", 6000),
     (PRINTS, 3),
     ("per_thread_stream", 4),
     ("managed_memory", 3),

@@ -101,7 +101,8 @@ impl Report {
                             as u64,
                         ratio_to_first: kernels_per_second / first.max(f64::MIN_POSITIVE),
                         multiprocessors: of_cell.first().map_or(0, |m| m.multiprocessors),
-                        of_whole_device: (whole > 0.0).then(|| per_client / whole),
+                        of_whole_device: (!plan.sm_percentages.is_empty() && whole > 0.0)
+                            .then(|| per_client / whole),
                     });
                 }
                 let Load { workload, clients, sm_percent } = load;

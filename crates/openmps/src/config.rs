@@ -47,6 +47,7 @@ struct Directories {
 struct Driver {
     native: Option<PathBuf>,
     visible_devices: Option<String>,
+    batching: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -98,6 +99,13 @@ impl File {
                 "driver.visible_devices",
                 "CUDA_VISIBLE_DEVICES",
                 text(self.driver.visible_devices.clone()),
+            ),
+            (
+                "driver.batching",
+                "OPENMPS_BATCHING",
+                self.driver
+                    .batching
+                    .map(|batching| OsString::from(if batching { "on" } else { "off" })),
             ),
             ("daemon.provisioning", "OPENMPS_PROVISIONING", provisioning.map(OsString::from)),
             ("daemon.metrics", "OPENMPS_METRICS", text(self.daemon.metrics.clone())),

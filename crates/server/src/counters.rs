@@ -17,6 +17,7 @@ const PAGE_BYTES: usize = SLOTS * size_of::<Counters>();
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     kernels: AtomicU64,
+    chained_kernels: AtomicU64,
     copied_bytes: AtomicU64,
     commands: AtomicU64,
     gpu_time_ns: AtomicU64,
@@ -33,6 +34,7 @@ const LAUNCH_CLASSES: usize = LAUNCH_BOUNDS_US.len() + 1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) kernels: u64,
+    pub(crate) chained_kernels: u64,
     pub(crate) copied_bytes: u64,
     pub(crate) commands: u64,
     pub(crate) gpu_time_ns: u64,
@@ -46,6 +48,7 @@ impl Counts {
     /// Adds what another session did. What waits in its ring and its error are of the moment, and not summed up.
     pub(crate) fn add(&mut self, other: &Counts) {
         self.kernels += other.kernels;
+        self.chained_kernels += other.chained_kernels;
         self.copied_bytes += other.copied_bytes;
         self.commands += other.commands;
         self.gpu_time_ns += other.gpu_time_ns;
@@ -57,9 +60,15 @@ impl Counts {
 }
 
 impl Counters {
-    /// A kernel was submitted.
+    /// Kernels were submitted.
     pub(crate) fn count_kernels(&self, launches: u64) {
         self.kernels.fetch_add(launches, Ordering::Relaxed);
+    }
+
+    /// So many kernels were submitted together.
+    pub(crate) fn count_chain(&self, launches: u64) {
+        self.count_kernels(launches);
+        self.chained_kernels.fetch_add(launches, Ordering::Relaxed);
     }
 
     /// A copy was submitted.
@@ -103,6 +112,7 @@ impl Counters {
             launch_time_ns: self.launch_time_ns.load(Ordering::Relaxed),
             launches: std::array::from_fn(|class| self.launches[class].load(Ordering::Relaxed)),
             kernels: self.kernels.load(Ordering::Relaxed),
+            chained_kernels: self.chained_kernels.load(Ordering::Relaxed),
             copied_bytes: self.copied_bytes.load(Ordering::Relaxed),
             commands: self.commands.load(Ordering::Relaxed),
         }
@@ -111,6 +121,7 @@ impl Counters {
     fn reset(&self) {
         let words = [
             &self.kernels,
+            &self.chained_kernels,
             &self.copied_bytes,
             &self.commands,
             &self.gpu_time_ns,

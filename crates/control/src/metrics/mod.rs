@@ -73,7 +73,7 @@ struct ClientView<'a> {
     device: DeviceView<'a>,
 }
 
-fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 10] {
+fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 11] {
     [
         Metric {
             name: "openmps_device_clients",
@@ -104,6 +104,11 @@ fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 10] {
             name: "openmps_device_kernels",
             help: "Kernels run for clients since the server started",
             reading: Reading::Counter(|view| view.device.kernels_ever as f64),
+        },
+        Metric {
+            name: "openmps_device_chained_kernels",
+            help: "Kernels that were submitted together with others, as they waited for the executor",
+            reading: Reading::Counter(|view| view.device.chained_kernels_ever as f64),
         },
         Metric {
             name: "openmps_device_copied_bytes",
@@ -367,6 +372,7 @@ mod tests {
             total_memory_bytes: 8192,
             granted_bytes: 4096,
             kernels_ever: 9,
+            chained_kernels_ever: 8,
             copied_bytes_ever: 77,
             gpu_time_ns_ever: 3_000_000_000,
             queued_bytes: 16,
@@ -391,6 +397,7 @@ mod tests {
             format!("openmps_device_memory_granted_bytes{{{device}}} 4096.0"),
             format!("openmps_device_multiprocessors{{{device}}} 132.0"),
             format!("openmps_device_kernels_total{{{device}}} 9.0"),
+            format!("openmps_device_chained_kernels_total{{{device}}} 8.0"),
             format!("openmps_device_gpu_seconds_total{{{device}}} 3.0"),
             format!("openmps_device_copied_bytes_total{{{device}}} 77.0"),
             format!("openmps_device_queued_bytes{{{device}}} 16.0"),

@@ -140,6 +140,9 @@ pub struct DeviceSnapshot {
     pub granted_bytes: u64,
     /// Kernels run for clients, those that left included.
     pub kernels_ever: u64,
+    /// Those of them that were submitted together with others.
+    #[serde(default)]
+    pub chained_kernels_ever: u64,
     /// All of its memory.
     #[serde(default)]
     pub total_memory_bytes: u64,

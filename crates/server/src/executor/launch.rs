@@ -46,7 +46,7 @@ impl State {
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (wanted.grid, wanted.block);
         let driver = self.driver();
         let shared_bytes = wanted.dynamic_shared_bytes;
-        let measured = self.measure_launch(stream);
+        let measured = self.measure_launches(stream, 1);
         let result = if attributes.is_empty() {
             // SAFETY: a live function and stream of this session; the parameters are as long as the kernel's.
             unsafe {

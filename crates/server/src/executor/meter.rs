@@ -46,10 +46,11 @@ pub(crate) struct Measured {
 }
 
 impl State {
-    /// Before a launch on `stream`.
-    pub(super) fn measure_launch(&mut self, stream: CUstream) -> Measured {
-        self.meter.launches += 1;
-        if self.meter.launches % TIMED != 1 {
+    /// Before so many launches on `stream`, which the driver gets in one call.
+    pub(super) fn measure_launches(&mut self, stream: CUstream, count: u32) -> Measured {
+        let before = self.meter.launches;
+        self.meter.launches += u64::from(count);
+        if before.next_multiple_of(TIMED) >= self.meter.launches {
             return Measured::default();
         }
         let started = Instant::now();

@@ -6,6 +6,7 @@
 
 mod array;
 mod backlog;
+mod batch;
 mod context;
 mod copy;
 mod event;
@@ -123,6 +124,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 shares: Default::default(),
                 partitions: Default::default(),
                 flights: Default::default(),
+                batching: batch::Batching::from_environment(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -149,6 +151,8 @@ pub(crate) struct Shared {
     pub(crate) partitions: partition::Partitions,
     /// Who has work on the device.
     pub(crate) flights: flight::Flights,
+    /// Whether launches are submitted together.
+    pub(crate) batching: batch::Batching,
     keeper: Connection,
 }
 

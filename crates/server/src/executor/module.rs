@@ -179,6 +179,7 @@ impl State {
         let number = wanted.module;
         below("module", number, MAX_MODULES)?;
         let module = self.modules.modules.remove(&number).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        self.batches.clear_chains(self.shared.context.driver());
         for function in &mut self.modules.functions {
             function.take_if(|function| function.module == number);
         }

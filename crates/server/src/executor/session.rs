@@ -1,6 +1,7 @@
 //! A session: the shared memory, the thread, and what other threads may ask of it.
 
 use super::Shared;
+use super::batch::{Admission, Refused};
 use super::failure::Failure;
 use super::holding::Deferred;
 use super::memory::Memory;
@@ -63,7 +64,7 @@ impl SessionHandle {
         self.memory.fail(code);
     }
 
-    fn ended(&self) -> Option<CUresult> {
+    pub(super) fn ended(&self) -> Option<CUresult> {
         match self.ended.load(Ordering::SeqCst) {
             0 => None,
             code => Some(CUresult(code)),
@@ -143,6 +144,7 @@ pub(crate) fn open(
         streams: Streams::default(),
         events: Default::default(),
         graphs: Default::default(),
+        batches: Default::default(),
         memory,
         modules: Modules::default(),
         virtual_memory: Default::default(),
@@ -229,27 +231,50 @@ impl Session {
         if self.state.holding.is_full() {
             return Ok(false);
         }
-        let Some(command) = self.consumer.take()? else { return Ok(false) };
+        let Some(command) = self.consumer.take()? else { return self.submit_batch() };
         let header = command.header;
-        // In a lost context not every driver would say so to every call.
-        let result = match self.state.handle.ended().or(self.state.context().lost()) {
-            Some(code) => Err(Failure::Cuda(code)),
-            None => match self.state.admit(&command) {
-                Ok(true) => self.state.execute(&command),
-                Ok(false) => Ok(Outcome::Done),
-                Err(failure) => Err(failure),
-            },
-        };
+        if self.state.admit_to_batch(&command) == Admission::Waits {
+            self.state.counters().count_command();
+            if self.state.batch_is_full() || !self.consumer.has_posted() {
+                self.submit_batch()?;
+            }
+            return Ok(true);
+        }
+        let refused = self.state.submit_batch();
+        if !refused.is_empty() {
+            // Before the command: it may be the signal by which the client finds out.
+            let body: Box<[u8]> = command.body.into();
+            self.tell_refused(refused)?;
+            let result = self.state.obey(&Command { header, body: &body });
+            self.state.counters().count_command();
+            self.finish(header, result)?;
+            return Ok(true);
+        }
+        let result = self.state.obey(&command);
         self.state.counters().count_command();
         self.finish(header, result)?;
         Ok(true)
+    }
+
+    /// Submits the launches that wait for others; says whether there were any.
+    fn submit_batch(&mut self) -> Result<bool, StepError> {
+        if self.state.batch_is_empty() {
+            return Ok(false);
+        }
+        let refused = self.state.submit_batch();
+        self.tell_refused(refused)?;
+        Ok(true)
+    }
+
+    fn tell_refused(&mut self, refused: Vec<Refused>) -> Result<(), StepError> {
+        refused.into_iter().try_for_each(|(header, failure)| self.finish(header, Err(failure)))
     }
 
     /// Does the held commands whose turn has come.
     fn release_held(&mut self) -> Result<(), StepError> {
         while !self.state.holding.is_empty() {
             let Some(Deferred { header, body }) = self.state.next_held() else { break };
-            let result = match self.state.handle.ended().or(self.state.context().lost()) {
+            let result = match self.state.ended() {
                 Some(code) => Err(Failure::Cuda(code)),
                 None => self.state.execute(&Command { header, body: &body }),
             };

@@ -2,6 +2,7 @@
 
 use super::Shared;
 use super::array::Arrays;
+use super::batch::Batches;
 use super::context::Context;
 use super::failure::Failure;
 use super::flight::Flight;
@@ -52,6 +53,7 @@ pub(crate) struct State {
     pub(super) streams: Streams,
     pub(super) events: HashMap<u32, Arc<CUevent>>,
     pub(super) graphs: Graphs,
+    pub(super) batches: Batches,
     pub(super) memory: Memory,
     pub(super) modules: Modules,
     pub(super) virtual_memory: VirtualMemory,
@@ -118,6 +120,21 @@ impl State {
         self.check(unsafe { self.driver().cuStreamWriteValue64_v2(stream, address, value, 0) })
     }
 
+    /// The error that answers everything, once there is one.
+    pub(super) fn ended(&self) -> Option<CUresult> {
+        // In a lost context not every driver would say so to every call.
+        self.handle.ended().or(self.context().lost())
+    }
+
+    /// Does one command, or keeps it until what it waits for is there.
+    pub(super) fn obey(&mut self, command: &Command<'_>) -> Result<Outcome, Failure> {
+        match self.ended() {
+            Some(code) => Err(Failure::Cuda(code)),
+            None if self.admit(command)? => self.execute(command),
+            None => Ok(Outcome::Done),
+        }
+    }
+
     /// Does one command; its answer, if any, is in `self.reply`.
     pub(super) fn execute(&mut self, command: &Command<'_>) -> Result<Outcome, Failure> {
         self.reply.clear();
@@ -137,6 +154,7 @@ impl State {
             }
             Opcode::StreamDestroy => {
                 let wanted: wire::StreamDestroy = parse(command)?.0;
+                self.batches.forget_stream(self.driver(), wanted.stream);
                 self.streams.destroy(&self.shared.context, wanted.stream)
             }
             Opcode::Signal => {

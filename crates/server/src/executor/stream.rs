@@ -275,6 +275,11 @@ impl Streams {
         true
     }
 
+    /// Where the stream of a slot runs; `None`: on the whole device.
+    pub(crate) fn partition(&self, slot: u32) -> Option<Arc<Partition>> {
+        self.slots.get(slot as usize)?.as_ref()?.partition.clone()
+    }
+
     /// The driver's stream of a slot, whether its stream is closed or not.
     pub(crate) fn handle(&self, slot: u32) -> Option<CUstream> {
         self.slots.get(slot as usize)?.as_ref().map(|stream| stream.handle)
@@ -353,7 +358,7 @@ impl Streams {
     }
 }
 
-fn is_same(one: &Option<Arc<Partition>>, other: &Option<Arc<Partition>>) -> bool {
+pub(super) fn is_same(one: &Option<Arc<Partition>>, other: &Option<Arc<Partition>>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => Arc::ptr_eq(one, other),
         (None, None) => true,

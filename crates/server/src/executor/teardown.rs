@@ -25,6 +25,7 @@ impl State {
             self.end_metering();
             self.clear_holding();
             self.clear_graphs();
+            self.batches.clear_chains(driver);
             self.end_sharing();
             for (_, event) in self.events.drain() {
                 // SAFETY: a live event of this session whose work has ended.

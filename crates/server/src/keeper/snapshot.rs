@@ -43,6 +43,7 @@ impl Keeper {
             executor_pid: device.executor.as_ref().map_or(0, |executor| executor.pid()),
             granted_bytes: sessions().map(|session| session.grants.granted_bytes()).sum(),
             kernels_ever: all.kernels,
+            chained_kernels_ever: all.chained_kernels,
             total_memory_bytes: device.info.total_memory_bytes,
             multiprocessors: device.multiprocessors(),
             faults: device.faults,

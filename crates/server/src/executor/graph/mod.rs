@@ -19,6 +19,7 @@ use link::wire::graph::{
     Description, DescriptionError, GraphCreate, GraphDestroy, GraphEnable, GraphLaunch, GraphSet,
     GraphUpload, MAX_DESCRIPTION_BYTES, MAX_GRAPHS, MAX_NODES,
 };
+pub(super) use node::{Code, with_kernel};
 use node::{Node, Work};
 use std::collections::HashMap;
 use std::ptr;
@@ -244,7 +245,7 @@ impl State {
         if load.prints {
             self.begin_printing()?;
         }
-        let measured = self.measure_launch(stream);
+        let measured = self.measure_launches(stream, 1);
         // SAFETY: live handles of this session; what its nodes name is kept alive.
         let result = unsafe { self.driver().cuGraphLaunch(executable, stream) };
         self.launch_measured(measured, stream);

@@ -99,7 +99,7 @@ pub(super) type Bodies = Vec<(usize, CUgraph)>;
 
 /// A kernel as a node names it.
 #[derive(Clone, Copy)]
-pub(super) enum Code {
+pub(in crate::executor) enum Code {
     /// Runs on all SMs of its context, whatever context the node names.
     Function(CUfunction),
     /// Runs on the SMs of that context.
@@ -445,7 +445,7 @@ impl State {
 }
 
 /// Calls `body` with a kernel node's parameters.
-fn with_kernel<R>(
+pub(in crate::executor) fn with_kernel<R>(
     shape: &Launch,
     code: Code,
     parameters: &[u8],
