@@ -79,6 +79,16 @@ impl Daemon {
         Puppet::start(&self.sandbox, Runtime::OpenMps)
     }
 
+    /// Starts a puppet under this daemon, with more environment variables.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn puppet_with(&self, environment: &[(&str, &str)]) -> Result<Puppet> {
+        let program = self.sandbox.installation.puppet()?;
+        let mut command = self.sandbox.command(program, Runtime::OpenMps);
+        Puppet::spawn(command.envs(environment.iter().copied()))
+    }
+
     /// What `openmps status --json` prints.
     ///
     /// # Errors
@@ -187,7 +197,10 @@ impl Daemon {
     /// When there is no server.
     pub fn kill_server(&self) -> Result<()> {
         let server = self.server()?;
-        let executors = server.snapshot.devices.iter().map(|device| device.executor_pid);
+        let executors = server.snapshot.devices.iter().flat_map(|device| {
+            let apart = device.domains.iter().map(|domain| domain.executor_pid);
+            apart.chain([device.executor_pid])
+        });
         for pid in std::iter::once(server.pid).chain(executors) {
             let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
                 bail!("{pid} is no process id");

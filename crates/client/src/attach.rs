@@ -166,6 +166,7 @@ fn hello() -> ClientHello {
             visible_devices: variable("CUDA_VISIBLE_DEVICES"),
             device_max_connections: variable("CUDA_DEVICE_MAX_CONNECTIONS"),
             per_context_partitioning: partitioning().map(str::to_owned),
+            isolation: variable("OPENMPS_ISOLATE"),
         },
     }
 }

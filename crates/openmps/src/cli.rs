@@ -13,6 +13,8 @@ Environment:
                            executable's directory, or that directory itself if it has libcuda.so.1]
   OPENMPS_CONFIG           the configuration file [/etc/openmps/config.toml, if it is there]
   OPENMPS_METRICS          where the daemon serves Prometheus metrics: ADDRESS:PORT or unix:/PATH [nowhere]
+  OPENMPS_CONTEXTS_PER_DEVICE  contexts of clients that a device serves at a time, 1 to 1000 [48]
+  OPENMPS_ISOLATION        whose programs share an executor: those of a user, of a cgroup, or none (process) [user]
   OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
   OPENMPS_NATIVE_DRIVER    the driver library that does the work [NVIDIA's libcuda.so.1 of this system]
 
@@ -73,6 +75,10 @@ pub(crate) struct Run {
     /// Share of the multiprocessors, in per cent.
     #[arg(long, value_name = "PERCENT", value_parser = percentage)]
     pub(crate) sm: Option<String>,
+    /// Give it an executor of its own: kernels of other programs then cannot reach its memory, nor its faults them, and the GPU's time
+    /// is sliced between the two. Programs of one user with the same NAME share one.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = isolation)]
+    pub(crate) isolate: Option<String>,
     /// Its priority among clients.
     #[arg(long, value_enum)]
     pub(crate) priority: Option<Priority>,
@@ -101,6 +107,10 @@ fn memory(text: &str) -> Result<String, String> {
         return Err("give more than nothing".to_owned());
     }
     Ok(text.to_owned())
+}
+
+fn isolation(text: &str) -> Result<String, String> {
+    server::policy::domains::checked_name(Some(text)).map(Option::unwrap_or_default)
 }
 
 fn percentage(text: &str) -> Result<String, String> {

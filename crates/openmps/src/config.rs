@@ -32,6 +32,23 @@ struct File {
     daemon: Daemon,
     #[serde(default)]
     limits: Limits,
+    #[serde(default)]
+    isolation: Isolation,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Isolation {
+    by: Option<By>,
+}
+
+/// Whose programs share an executor.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum By {
+    User,
+    Cgroup,
+    Process,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -71,6 +88,7 @@ struct Limits {
     active_thread_percentage: Option<f64>,
     device_memory: Option<String>,
     client_priority: Option<u8>,
+    contexts_per_device: Option<usize>,
 }
 
 /// A setting: where the file has it, the variable that it becomes, and its value.
@@ -86,6 +104,11 @@ impl File {
             Provisioning::OneUserAtATime => "one-user-at-a-time",
             Provisioning::Multiuser => "multiuser",
             Provisioning::Concurrent => "concurrent",
+        });
+        let isolation = self.isolation.by.map(|by| match by {
+            By::User => "user",
+            By::Cgroup => "cgroup",
+            By::Process => "process",
         });
         let path = |path: &Option<PathBuf>| path.clone().map(OsString::from);
         let text = |text: Option<String>| text.map(OsString::from);
@@ -109,6 +132,7 @@ impl File {
             ),
             ("daemon.provisioning", "OPENMPS_PROVISIONING", provisioning.map(OsString::from)),
             ("daemon.metrics", "OPENMPS_METRICS", text(self.daemon.metrics.clone())),
+            ("isolation.by", "OPENMPS_ISOLATION", isolation.map(OsString::from)),
             (
                 "limits.active_thread_percentage",
                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
@@ -123,6 +147,11 @@ impl File {
                 "limits.client_priority",
                 "CUDA_MPS_CLIENT_PRIORITY",
                 text(limits.client_priority.map(|priority| priority.to_string())),
+            ),
+            (
+                "limits.contexts_per_device",
+                "OPENMPS_CONTEXTS_PER_DEVICE",
+                text(limits.contexts_per_device.map(|number| number.to_string())),
             ),
         ]
         .map(|(key, variable, value)| Setting { key, variable, value })
@@ -161,6 +190,14 @@ fn check(file: &File) -> anyhow::Result<()> {
         && priority > 1
     {
         bail!("limits.client_priority is {priority}: 0 is normal, 1 below normal");
+    }
+    if let Some(number) = file.limits.contexts_per_device
+        && !(1..=server::policy::MOST_CONTEXTS_PER_DEVICE).contains(&number)
+    {
+        bail!(
+            "limits.contexts_per_device is {number}: it must be 1 to {}",
+            server::policy::MOST_CONTEXTS_PER_DEVICE
+        );
     }
     if let Some(list) = &file.limits.device_memory {
         control::values::parse_limit_list(list).context("limits.device_memory")?;
@@ -286,7 +323,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));
@@ -302,8 +339,10 @@ mod tests {
             ("[limits]\nactive_thread_percentage = 0", "active_thread_percentage"),
             ("[limits]\ndevice_memory = '3X'", "device_memory"),
             ("[limits]\nclient_priority = 2", "client_priority"),
+            ("[limits]\ncontexts_per_device = 0", "contexts_per_device"),
             ("[daemon]\nmetrics = '9400'", "daemon.metrics"),
             ("[daemon]\nprovisioning = 'all'", "all"),
+            ("[isolation]\nby = 'container'", "container"),
         ] {
             let error = format!("{:#}", parsed(text).unwrap_err());
             assert!(error.contains(named), "{text}: {error}");

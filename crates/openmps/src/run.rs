@@ -77,8 +77,17 @@ fn limits(options: &Run) -> Vec<(&'static str, String)> {
         ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", options.memory.as_ref().map(on_all)),
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", options.sm.clone()),
         ("CUDA_MPS_CLIENT_PRIORITY", priority),
+        ("OPENMPS_ISOLATE", options.isolate.as_deref().map(isolation_name)),
     ];
     variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// The name that was given, or one that no other run has: the program gets this process's number, which its children inherit with the name.
+fn isolation_name(given: &str) -> String {
+    match given {
+        "" => format!("run-{}", std::process::id()),
+        name => name.to_owned(),
+    }
 }
 
 /// What limits the program that is run, and would limit all later clients as the daemon's.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use control::directories::Directories;
 use control::frontend::Frontend;
-use link::wire::daemon::{ClientSnapshot, ServerStatus};
+use link::wire::daemon::{ClientSnapshot, DomainSnapshot, ServerStatus};
 use link::wire::ui::{DaemonState, ServerState};
 use serde::Serialize;
 
@@ -50,7 +50,8 @@ pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
         Format::Json => print_json(Clients { clients })?,
         Format::Table => {
             let mut table = Table::new([
-                "PID", "USER", "SERVER", "DEVICES", "KERNELS", "COPIED", "MEMORY", "COMMAND",
+                "PID", "USER", "SERVER", "DEVICES", "DOMAIN", "KERNELS", "COPIED", "MEMORY",
+                "COMMAND",
             ]);
             for Client { server_pid, client } in clients {
                 let mut devices: Vec<String> =
@@ -61,6 +62,7 @@ pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
                     client.uid.to_string(),
                     server_pid.to_string(),
                     devices.join(","),
+                    client.domain.clone().unwrap_or_else(|| "-".to_owned()),
                     client.kernels.to_string(),
                     bytes(client.copied_bytes),
                     bytes(client.granted_bytes),
@@ -114,6 +116,11 @@ fn print_server(server: &ServerState) {
         ]);
     }
     table.print();
+    for (index, device) in snapshot.devices.iter().enumerate() {
+        for DomainSnapshot { name, executor_pid, clients } in &device.domains {
+            println!("device {index}: executor {executor_pid} of {name}, {clients} client(s)");
+        }
+    }
 }
 
 fn daemon_state() -> anyhow::Result<DaemonState> {

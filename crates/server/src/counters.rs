@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Sessions that one executor can count, those included whose client has left but whose work still runs.
-pub(crate) const SLOTS: usize = 256;
+/// Sessions that one executor can count: of as many contexts as can be allowed, and those whose client has left but whose work still runs.
+pub(crate) const SLOTS: usize = crate::policy::MOST_CONTEXTS_PER_DEVICE + 256;
 const PAGE_BYTES: usize = SLOTS * size_of::<Counters>();
 
 /// One session's counts. All relaxed: they are statistics, and order nothing.

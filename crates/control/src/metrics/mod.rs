@@ -130,6 +130,11 @@ fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 11] {
             help: "Executors started after the first since the server started",
             reading: Reading::Counter(|view| view.device.restarts as f64),
         },
+        Metric {
+            name: "openmps_device_refused_contexts",
+            help: "Contexts refused since the server started, because the device had as many as are allowed",
+            reading: Reading::Counter(|view| view.device.refused_contexts as f64),
+        },
     ]
 }
 
@@ -369,6 +374,7 @@ mod tests {
             multiprocessors: 132,
             faults: 2,
             restarts: 1,
+            refused_contexts: 3,
             total_memory_bytes: 8192,
             granted_bytes: 4096,
             kernels_ever: 9,
@@ -405,6 +411,7 @@ mod tests {
             format!("openmps_device_launch_seconds_sum{{{device}}} 0.00001"),
             format!("openmps_device_faults_total{{{device}}} 2.0"),
             format!("openmps_device_executor_restarts_total{{{device}}} 1.0"),
+            format!("openmps_device_refused_contexts_total{{{device}}} 3.0"),
             format!("openmps_client_memory_granted_bytes{{{client}}} 4096.0"),
             format!("openmps_client_memory_limit_bytes{{{client}}} 1073741824.0"),
             format!("openmps_client_active_thread_percentage{{{client}}} 25.0"),

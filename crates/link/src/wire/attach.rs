@@ -59,6 +59,9 @@ pub struct RequestedLimits {
     /// `CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING`: contexts may have shares of their own.
     #[serde(default)]
     pub per_context_partitioning: Option<String>,
+    /// `OPENMPS_ISOLATE`: share an executor only with clients of the same user and of this name.
+    #[serde(default)]
+    pub isolation: Option<String>,
 }
 
 /// The server's answer to a hello.

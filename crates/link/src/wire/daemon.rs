@@ -125,6 +125,17 @@ pub struct ServerSnapshot {
     pub clients_ever: u64,
 }
 
+/// An executor of a device that only some clients share.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DomainSnapshot {
+    /// What the clients are set apart by: a name, a control group, a process.
+    pub name: String,
+    /// Process id of the executor.
+    pub executor_pid: u32,
+    /// Clients with a session there.
+    pub clients: u32,
+}
+
 /// One device of a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceSnapshot {
@@ -134,8 +145,14 @@ pub struct DeviceSnapshot {
     pub name: String,
     /// `dddd:bb:dd.f`.
     pub pci_bus_id: String,
-    /// Process id of its executor.
+    /// Process id of its executor for clients that nothing sets apart; 0 without one.
     pub executor_pid: u32,
+    /// Its executors for clients that are set apart.
+    #[serde(default)]
+    pub domains: Vec<DomainSnapshot>,
+    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE` when the server started: 0 default, 2 prohibited, 3 exclusive process.
+    #[serde(default)]
+    pub compute_mode: u32,
     /// Device memory granted to clients.
     pub granted_bytes: u64,
     /// Kernels run for clients, those that left included.
@@ -155,6 +172,9 @@ pub struct DeviceSnapshot {
     /// Executors started after the first.
     #[serde(default)]
     pub restarts: u64,
+    /// Contexts refused since the server started, because the device had as many as are allowed.
+    #[serde(default)]
+    pub refused_contexts: u64,
     /// Bytes copied for clients, those that left included.
     #[serde(default)]
     pub copied_bytes_ever: u64,
@@ -204,6 +224,9 @@ pub struct ClientSnapshot {
     /// How many hardware queues its environment asks for (`CUDA_DEVICE_MAX_CONNECTIONS`); absent: it does not say.
     #[serde(default)]
     pub wanted_connections: Option<u32>,
+    /// See [`DomainSnapshot::name`]; absent: it shares the executor of all that nothing sets apart.
+    #[serde(default)]
+    pub domain: Option<String>,
     /// The same by device.
     #[serde(default)]
     pub devices: Vec<ClientDeviceSnapshot>,

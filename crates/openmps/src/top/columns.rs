@@ -71,6 +71,13 @@ const COLUMNS: &[Column] = &[
         text: |row| row.gpu.to_string(),
     },
     Column {
+        title: "DOMAIN",
+        width: 12,
+        side: Side::Left,
+        from_width: 160,
+        text: |row| row.domain.chars().take(12).collect(),
+    },
+    Column {
         title: "BUSY%",
         width: 6,
         side: Side::Right,

@@ -192,6 +192,7 @@ mod tests {
             uid: 1000,
             server_pid: 99,
             gpu: 0,
+            domain: String::new(),
             granted_bytes: 3 << 30,
             limit_bytes: Some(4 << 30),
             multiprocessors: 33,

@@ -34,6 +34,8 @@ pub(super) struct Row {
     pub(super) uid: u32,
     pub(super) server_pid: u32,
     pub(super) gpu: u32,
+    /// With whom it shares an executor; empty: with all that nothing sets apart.
+    pub(super) domain: String,
     pub(super) granted_bytes: u64,
     pub(super) limit_bytes: Option<u64>,
     /// Multiprocessors that its settings allow it.
@@ -161,6 +163,7 @@ fn row(
         uid: client.uid,
         server_pid: server.pid,
         gpu: share.device,
+        domain: client.domain.clone().unwrap_or_default(),
         granted_bytes: share.granted_bytes,
         limit_bytes: share.memory_limit_bytes,
         multiprocessors: multiprocessors_of_share(multiprocessors, client.active_thread_percentage),

@@ -3,6 +3,7 @@
 use super::clients::{Client, share_of};
 use super::{Course, Keeper};
 use crate::log::log_server;
+use crate::policy::domains::{Domain, Grouping, Key, checked_name, control_group};
 use crate::policy::limits::active_thread_percentage;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
@@ -31,6 +32,15 @@ impl Keeper {
             let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
             return;
         }
+        let domain = match self.domain_of(&hello, peer) {
+            Ok(domain) => domain,
+            Err(message) => {
+                log_server!("Client {} is refused: {message}", peer.pid);
+                let refusal = Refusal { code: CUresult::ERROR_INVALID_VALUE.0, message };
+                let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
+                return;
+            }
+        };
         self.clients_ever += 1;
         let id = self.clients_ever;
         let welcome = Welcome {
@@ -41,7 +51,8 @@ impl Keeper {
             devices: self.devices_seen_by(&hello),
         };
         if let Err(error) = connection.send(&HelloReply::Welcome(welcome), &[], Duration::ZERO) {
-            return log_server!("Client {} cannot be answered: {error}", peer.pid);
+            log_server!("Client {} cannot be answered: {error}", peer.pid);
+            return self.leave_domain(domain);
         }
         log_server!("Client {{PID: {}, Context ID: 0}} connected", peer.pid);
         log_server!("Creating worker thread for client {{PID: {}, Context ID: 0}}", peer.pid);
@@ -49,6 +60,7 @@ impl Keeper {
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let client = Client {
             connection,
+            domain,
             process,
             hello,
             peer,
@@ -60,6 +72,22 @@ impl Keeper {
             wanted_percentage: None,
         };
         self.clients.insert(id, client);
+    }
+
+    /// With whom a client shares executors: the administrator's word, and the client's name within it.
+    fn domain_of(&mut self, hello: &ClientHello, peer: Peer) -> Result<Domain, String> {
+        let name = checked_name(hello.limits.isolation.as_deref())?;
+        let group = match self.options.grouping {
+            Grouping::Server => None,
+            Grouping::Process => Some(format!("process {}", peer.pid)),
+            Grouping::ControlGroup => {
+                let path = format!("/proc/{}/cgroup", peer.pid);
+                let text = std::fs::read_to_string(&path)
+                    .map_err(|error| format!("its control group is not known: {path}: {error}"))?;
+                Some(control_group(&text).ok_or("it has no control group")?)
+            }
+        };
+        Ok(self.domains.find(Key { group, named: name.map(|name| (peer.uid, name)) }))
     }
 
     /// The devices as a client sees them: with the SMs that it may use.

@@ -1,9 +1,11 @@
 //! Attached clients: what they are, and how they leave.
 
 use super::Keeper;
+use super::executors::Place;
 use crate::counters::Counts;
 use crate::executor_link::ToExecutor;
 use crate::log::log_server;
+use crate::policy::domains::{Domain, SHARED};
 use crate::policy::limits::{active_thread_percentage, client_priority, connections};
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
@@ -21,6 +23,8 @@ const GREEN_CONTEXTS_SINCE: i32 = 12050;
 /// One attached process.
 pub(crate) struct Client {
     pub(crate) connection: Connection,
+    /// With whom it shares executors.
+    pub(crate) domain: Domain,
     /// Readable once the process has ended: a forked child may hold the socket open.
     pub(crate) process: Option<OwnedFd>,
     pub(crate) hello: ClientHello,
@@ -89,10 +93,13 @@ impl Keeper {
             self.departed.pop_front();
         }
         for (device, session) in client.sessions {
-            if let Some(executor) = &self.devices[device as usize].executor {
+            let place = Place { device: device as usize, domain: client.domain };
+            if let Some(executor) = self.executor(place) {
                 executor.tell(&ToExecutor::CloseSession { session }, &[]);
             }
         }
+        self.held.retain(|&(held, _)| held != id);
+        self.leave_domain(client.domain);
     }
 
     /// Adds what a session did to what is kept of its client, if that has left.
@@ -119,7 +126,8 @@ impl Keeper {
                     context.context_id
                 );
             }
-            if let Some(executor) = &self.devices[device as usize].executor {
+            let place = Place { device: device as usize, domain: client.domain };
+            if let Some(executor) = self.executor(place) {
                 let code = CUresult::ERROR_MPS_CLIENT_TERMINATED.0;
                 executor.tell(&ToExecutor::EndSession { session, code }, &[]);
             }
@@ -140,11 +148,12 @@ impl Keeper {
             contexts: client.contexts.clone(),
             active_thread_percentage: client.active_thread_percentage(),
             priority: client_priority(&client.defaults, limits),
+            domain: (client.domain != SHARED).then(|| self.domains.label(client.domain)),
             wanted_connections: limits.device_max_connections.as_deref().and_then(connections),
             ..Default::default()
         };
         for session in client.sessions.values().filter_map(|session| self.sessions.get(session)) {
-            let executor = self.devices[session.device].executor.as_ref();
+            let executor = self.executor(session.place());
             let counts = executor
                 .map(|executor| executor.counters.read(session.counter_slot))
                 .unwrap_or_default();

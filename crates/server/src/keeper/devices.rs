@@ -1,12 +1,14 @@
 //! The devices of a server, as the native driver describes them without a context.
 
-use super::executors::ExecutorProcess;
+use super::executors::{Executor, Stage};
 use crate::counters::Counts;
 use crate::driver::{Driver, DriverError};
 use crate::log::log_server;
 use crate::policy::devices::{Candidate, Choice, choose};
+use crate::policy::domains::Domain;
 use cuda_abi::types::*;
 use link::wire::attach::{DeviceCode, DeviceInfo};
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 
 /// One device and who serves it.
@@ -17,9 +19,8 @@ pub(crate) struct Device {
     pub(crate) ordinal: u32,
     /// Allocations are multiples of this.
     pub(crate) granularity_bytes: u64,
-    pub(crate) executor: Option<ExecutorProcess>,
-    /// Its context was lost to a fault; it gets a new executor once the last client has left.
-    pub(crate) lost: bool,
+    /// By who shares them.
+    pub(crate) executors: BTreeMap<Domain, Executor>,
     /// What sessions did that have ended.
     pub(crate) departed: Counts,
     /// Executors that ended by themselves.
@@ -28,6 +29,16 @@ pub(crate) struct Device {
     pub(crate) faults: u64,
     /// Executors started after the first.
     pub(crate) restarts: u64,
+    /// Contexts refused because the device had as many as are allowed.
+    pub(crate) refused_contexts: u64,
+}
+
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ComputeMode {
+    Default,
+    Prohibited,
+    ExclusiveProcess,
 }
 
 impl Device {
@@ -45,6 +56,24 @@ impl Device {
     pub(crate) fn attribute(&self, wanted: CUdevice_attribute) -> i32 {
         let found = self.info.attributes.iter().find(|(number, _)| *number == wanted.0 as i32);
         found.map_or(0, |&(_, value)| value)
+    }
+
+    /// Whether any of its contexts was lost.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.executors.values().any(|executor| executor.stage == Stage::Lost)
+    }
+
+    /// Who may have contexts on it, as the driver says now.
+    pub(crate) fn compute_mode(&self, driver: Driver) -> ComputeMode {
+        let mut mode = 0;
+        let wanted = CUdevice_attribute::COMPUTE_MODE;
+        // SAFETY: the result is written.
+        let asked = unsafe { driver.cuDeviceGetAttribute(&mut mode, wanted, self.handle) };
+        match mode {
+            2 if asked.is_success() => ComputeMode::Prohibited,
+            3 if asked.is_success() => ComputeMode::ExclusiveProcess,
+            _ => ComputeMode::Default,
+        }
     }
 
     /// Its streaming multiprocessors; 0 where the driver does not say.
@@ -151,12 +180,12 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         handle,
         ordinal,
         granularity_bytes: granularity as u64,
-        executor: None,
-        lost: false,
+        executors: BTreeMap::new(),
         departed: Counts::default(),
         deaths: 0,
         faults: 0,
         restarts: 0,
+        refused_contexts: 0,
     })
 }
 

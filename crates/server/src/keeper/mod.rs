@@ -17,9 +17,11 @@ pub use options::Options;
 
 use crate::driver::Driver;
 use crate::log::{log_other, log_server};
+use crate::policy::domains::{Domains, SHARED};
 use crate::policy::windows::WindowSpace;
 use clients::Client;
-use devices::Device;
+use devices::{ComputeMode, Device};
+use executors::Place;
 use link::socket::{Connection, Received, SocketError};
 use link::wire::daemon::{
     ClientSnapshot, Defaults, ServerStatus, ShutdownMode, ToDaemon, ToServer,
@@ -102,11 +104,18 @@ fn start(options: &Options) -> Result<(Driver, i32, Vec<Device>), String> {
         devices::query(driver).map_err(|error| error.to_string())?;
     devices::keep_served(&mut devices)?;
     let count = devices.len() as u32;
+    let place = |device| Place { device, domain: SHARED };
     for (index, device) in devices.iter_mut().enumerate() {
-        device.start_executor(options, index as u32, count)?;
+        if device.compute_mode(driver) == ComputeMode::Prohibited {
+            return Err(format!(
+                "device {index} ({}) is in compute mode PROHIBITED and takes no contexts: change that by `nvidia-smi -i {} -c DEFAULT`, or leave the device out by CUDA_VISIBLE_DEVICES",
+                device.info.name, device.ordinal
+            ));
+        }
+        device.start_executor(options, place(index), "", count)?;
     }
     for (index, device) in devices.iter_mut().enumerate() {
-        device.await_executor(index as u32)?;
+        device.await_executor(place(index))?;
     }
     Ok((driver, driver_version, devices))
 }
@@ -136,8 +145,9 @@ pub(crate) struct Keeper {
     windows: WindowSpace,
     clients: BTreeMap<u64, Client>,
     sessions: BTreeMap<u64, Session>,
-    /// Clients, and the device that each waits for.
-    held: Vec<(u64, u32)>,
+    /// Clients, and the place whose executor each waits for.
+    held: Vec<(u64, Place)>,
+    domains: Domains,
     departed: VecDeque<ClientSnapshot>,
     clients_ever: u64,
     next_session: u64,
@@ -150,7 +160,7 @@ pub(crate) struct Keeper {
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Daemon,
-    Executor(usize),
+    Executor(Place),
     Client(u64),
     ClientProcess(u64),
 }
@@ -175,6 +185,7 @@ impl Keeper {
             clients: BTreeMap::new(),
             sessions: BTreeMap::new(),
             held: Vec::new(),
+            domains: Domains::default(),
             departed: VecDeque::new(),
             clients_ever: 0,
             next_session: 1,
@@ -191,11 +202,12 @@ impl Keeper {
             for source in self.wait() {
                 match source {
                     Source::Daemon => self.hear_daemon(),
-                    Source::Executor(device) => self.hear_executor(device),
+                    Source::Executor(place) => self.hear_executor(place),
                     Source::Client(client) => self.hear_client(client),
                     Source::ClientProcess(client) => self.client_left(client),
                 }
             }
+            self.check_starting();
         }
         self.end()
     }
@@ -248,10 +260,8 @@ impl Keeper {
         if let Some(daemon) = &self.daemon {
             add(Source::Daemon, daemon.as_fd());
         }
-        for (index, device) in self.devices.iter().enumerate() {
-            if let Some(executor) = &device.executor {
-                add(Source::Executor(index), executor.connection().as_fd());
-            }
+        for (place, executor) in self.places() {
+            add(Source::Executor(place), executor.process.connection().as_fd());
         }
         for (&id, client) in &self.clients {
             add(Source::Client(id), client.connection.as_fd());
@@ -322,7 +332,7 @@ impl Keeper {
     }
 
     fn tell_status(&mut self) {
-        let fault = self.devices.iter().any(|device| device.lost);
+        let fault = self.devices.iter().any(Device::has_lost);
         self.tell_daemon(&ToDaemon::Status(if fault {
             ServerStatus::Fault
         } else {
@@ -334,9 +344,9 @@ impl Keeper {
         // Clients see their sockets close.
         self.clients.clear();
         for (index, device) in self.devices.iter_mut().enumerate() {
-            if let Some(executor) = device.executor.take() {
+            for executor in std::mem::take(&mut device.executors).into_values() {
                 log_server!("Destroy server context on device {index} ({})", device.info.name);
-                executor.stop();
+                executor.process.stop();
             }
         }
         log_server!("Exiting");

@@ -1,5 +1,7 @@
 //! Command lines of the two server processes. The daemon and the keeper write them; people do not.
 
+use crate::policy::domains::Grouping;
+use crate::policy::{DEFAULT_CONTEXTS_PER_DEVICE, MOST_CONTEXTS_PER_DEVICE};
 use rustix::fd::RawFd;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,6 +10,12 @@ use std::path::PathBuf;
 pub const NATIVE_DRIVER_VARIABLE: &str = "OPENMPS_NATIVE_DRIVER";
 /// What the loader finds when nothing names one.
 const DEFAULT_NATIVE_DRIVER: &str = "libcuda.so.1";
+
+/// Sets how many contexts a device serves at a time.
+pub const CONTEXTS_VARIABLE: &str = "OPENMPS_CONTEXTS_PER_DEVICE";
+
+/// Sets who shares an executor.
+pub const ISOLATION_VARIABLE: &str = "OPENMPS_ISOLATION";
 
 /// How a server is started: `--control-fd N [--native-driver PATH] [--executor-program PATH]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +26,10 @@ pub struct Options {
     pub native_driver: PathBuf,
     /// What is started as `PROGRAM executor ...`: this very executable, unless named.
     pub executor_program: PathBuf,
+    /// Contexts that a device serves at a time.
+    pub contexts_per_device: usize,
+    /// Who shares an executor.
+    pub grouping: Grouping,
 }
 
 impl Options {
@@ -45,6 +57,25 @@ pub fn keeper_options(arguments: impl IntoIterator<Item = OsString>) -> Result<O
         control_fd: given.control_fd()?,
         native_driver: given.native_driver(),
         executor_program,
+        contexts_per_device: contexts_per_device(std::env::var(CONTEXTS_VARIABLE).ok())?,
+        grouping: grouping(std::env::var(ISOLATION_VARIABLE).ok())?,
+    })
+}
+
+fn contexts_per_device(set: Option<String>) -> Result<usize, String> {
+    let Some(text) = set.filter(|text| !text.is_empty()) else {
+        return Ok(DEFAULT_CONTEXTS_PER_DEVICE);
+    };
+    let number = text.trim().parse().ok();
+    number.filter(|number| (1..=MOST_CONTEXTS_PER_DEVICE).contains(number)).ok_or_else(|| {
+        format!("{CONTEXTS_VARIABLE} is {text:?}: it must be 1 to {MOST_CONTEXTS_PER_DEVICE}")
+    })
+}
+
+fn grouping(set: Option<String>) -> Result<Grouping, String> {
+    let text = set.unwrap_or_default();
+    Grouping::parse(&text).ok_or_else(|| {
+        format!("{ISOLATION_VARIABLE} is {text:?}: it must be user, cgroup or process")
     })
 }
 
@@ -111,13 +142,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_number_of_contexts_is_48_unless_set_to_another() {
+        let set = |text: &str| contexts_per_device(Some(text.into()));
+        assert_eq!(contexts_per_device(None), Ok(48));
+        assert_eq!([set(""), set("1"), set(" 200 ")], [Ok(48), Ok(1), Ok(200)]);
+        for wrong in ["0", "1001", "-1", "many"] {
+            assert!(set(wrong).unwrap_err().contains(wrong));
+        }
+    }
+
+    #[test]
     fn arguments_are_read_and_complaints_name_them() {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         let options =
             keeper_options(words("--control-fd 5 --native-driver /x --executor-program /y"))
                 .unwrap();
-        let expected =
-            Options { control_fd: 5, native_driver: "/x".into(), executor_program: "/y".into() };
+        let expected = Options {
+            control_fd: 5,
+            native_driver: "/x".into(),
+            executor_program: "/y".into(),
+            contexts_per_device: 48,
+            grouping: Grouping::Server,
+        };
         assert_eq!(options, expected);
         assert!(keeper_options(words("--native-driver /x")).unwrap_err().contains("--control-fd"));
         assert!(keeper_options(words("--control-fd -1")).unwrap_err().contains("-1"));

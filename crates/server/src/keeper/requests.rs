@@ -3,10 +3,10 @@
 use super::Keeper;
 use super::clients::{Client, share_of};
 use super::devices::uuid_text;
+use super::executors::{Place, Stage};
 use super::session::Session;
 use crate::executor_link::{OpenSession, ToExecutor};
 use crate::log::log_server;
-use crate::policy::MAX_CONTEXTS_PER_DEVICE;
 use crate::policy::grants::Grants;
 use crate::policy::limits::{context_percentage, memory_limit_bytes};
 use cuda_abi::types::CUresult;
@@ -43,9 +43,11 @@ impl Keeper {
         if client.opening.is_some() {
             return self.disconnect(id, "it asks for a context while another is being made");
         }
-        if self.is_coming_back(device) && !client.sessions.contains_key(&device) {
-            return self.hold(id, device);
+        let place = Place { device: device as usize, domain: client.domain };
+        if self.is_coming_back(place) && !client.sessions.contains_key(&device) {
+            return self.hold(id, place);
         }
+        let client_pid = client.peer.pid;
         match self.may_open(client, device) {
             Err(refusal) => {
                 log_server!(
@@ -53,53 +55,77 @@ impl Keeper {
                     client.peer.pid,
                     refusal.message
                 );
+                if refusal.code == CUresult::ERROR_MPS_MAX_CLIENTS_REACHED.0 {
+                    self.devices[device as usize].refused_contexts += 1;
+                }
                 self.reply(id, &ClientReply::Refused(refusal), &[]);
             }
             Ok(()) if client.sessions.contains_key(&device) => self.context_opened(id, device, &[]),
-            Ok(()) => {
-                if let Err(refusal) = self.open_session(id, device) {
+            Ok(()) => match self.ensure_executor(place) {
+                Ok(Stage::Starting) => self.hold(id, place),
+                Ok(_) => {
+                    if let Err(refusal) = self.open_session(id, device) {
+                        self.reply(id, &ClientReply::Refused(refusal), &[]);
+                    }
+                }
+                Err(refusal) => {
+                    let pid = client_pid;
+                    let message = &refusal.message;
+                    log_server!("Client {pid} gets no context on device {device}: {message}");
                     self.reply(id, &ClientReply::Refused(refusal), &[]);
                 }
-            }
+            },
         }
     }
 
-    /// Whether the device has lost its context and only waits for the sessions of clients that have ended.
-    fn is_coming_back(&self, device: u32) -> bool {
+    /// Whether the context of a place was lost and only waits for the sessions of clients that have ended.
+    fn is_coming_back(&self, place: Place) -> bool {
         let held_back = |session: &Session| {
-            session.device == device as usize && self.clients.contains_key(&session.client)
+            session.place() == place && self.clients.contains_key(&session.client)
         };
-        self.devices.get(device as usize).is_some_and(|slot| slot.lost)
-            && !self.sessions.values().any(held_back)
+        self.is_lost(place) && !self.sessions.values().any(held_back)
     }
 
-    /// Answers this client when the device has its new executor; see [`Self::answer_held`].
-    fn hold(&mut self, id: u64, device: u32) {
+    /// Answers this client when its place has an executor; see [`Self::answer_held`].
+    fn hold(&mut self, id: u64, place: Place) {
         if let Some(client) = self.clients.get_mut(&id) {
-            client.opening = Some(device);
-            self.held.push((id, device));
+            client.opening = Some(place.device as u32);
+            self.held.push((id, place));
         }
     }
 
-    /// Answers the clients that waited for a device.
-    pub(super) fn answer_held(&mut self, device: u32) {
-        let (answered, held) = self.held.drain(..).partition(|&(_, wanted)| wanted == device);
-        self.held = held;
-        let answered: Vec<(u64, u32)> = answered;
-        for (id, device) in answered {
-            if let Some(client) = self.clients.get_mut(&id) {
-                client.opening = None;
-                self.open_context(id, device);
-            }
+    /// Answers the clients that waited for a place.
+    pub(super) fn answer_held(&mut self, place: Place) {
+        for id in self.take_held(place) {
+            self.open_context(id, place.device as u32);
         }
+    }
+
+    /// Refuses the clients that waited for a place.
+    pub(super) fn refuse_held(&mut self, place: Place, refusal: &Refusal) {
+        for id in self.take_held(place) {
+            self.reply(id, &ClientReply::Refused(refusal.clone()), &[]);
+        }
+    }
+
+    fn take_held(&mut self, place: Place) -> Vec<u64> {
+        let (taken, held): (Vec<_>, Vec<_>) =
+            self.held.drain(..).partition(|&(_, wanted)| wanted == place);
+        self.held = held;
+        let waiting = taken.into_iter().filter_map(|(id, _)| {
+            self.clients.get_mut(&id)?.opening = None;
+            Some(id)
+        });
+        waiting.collect()
     }
 
     fn may_open(&self, client: &Client, device: u32) -> Result<(), Refusal> {
         let refusal = |code: CUresult, message: String| Err(Refusal { code: code.0, message });
-        let Some(slot) = self.devices.get(device as usize) else {
+        if device as usize >= self.devices.len() {
             return refusal(CUresult::ERROR_INVALID_DEVICE, format!("there is no device {device}"));
         };
-        if slot.lost && !client.sessions.contains_key(&device) {
+        let place = Place { device: device as usize, domain: client.domain };
+        if self.is_lost(place) && !client.sessions.contains_key(&device) {
             let message =
                 "the device has failed; it comes back when its present clients have ended".into();
             return refusal(CUresult::ERROR_MPS_SERVER_NOT_READY, message);
@@ -109,9 +135,9 @@ impl Keeper {
             client.contexts.iter().filter(|context| context.device == device).count() + opening
         };
         let contexts: usize = self.clients.values().map(on_device).sum();
-        if contexts >= MAX_CONTEXTS_PER_DEVICE {
-            let message =
-                format!("the maximum of {MAX_CONTEXTS_PER_DEVICE} client contexts is reached");
+        let most = self.options.contexts_per_device;
+        if contexts >= most {
+            let message = format!("the maximum of {most} client contexts is reached");
             return refusal(CUresult::ERROR_MPS_MAX_CLIENTS_REACHED, message);
         }
         Ok(())
@@ -124,9 +150,11 @@ impl Keeper {
         };
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let slot = &mut self.devices[device as usize];
-        let Some(executor) = &mut slot.executor else {
+        let place = Place { device: device as usize, domain: client.domain };
+        let Some(executor) = slot.executors.get_mut(&place.domain) else {
             return Err(none("the device has no executor"));
         };
+        let executor = &mut executor.process;
         let counter_slot = executor
             .take_slot()
             .ok_or_else(|| none("too many sessions of ended clients still run"))?;
@@ -147,8 +175,7 @@ impl Keeper {
         client.opening = Some(device);
         client.sessions.insert(device, session);
         let grants = Grants::new(windows.device, limit);
-        self.sessions
-            .insert(session, Session::new(id, device as usize, counter_slot, windows, grants));
+        self.sessions.insert(session, Session::new(id, place, counter_slot, windows, grants));
         let open = OpenSession {
             session,
             label,
@@ -181,7 +208,7 @@ impl Keeper {
     /// The executor could not make a session.
     pub(super) fn session_refused(&mut self, session: u64, code: u32, message: String) {
         let Some(found) = self.sessions.get(&session) else { return };
-        let (client, device) = (found.client, found.device as u32);
+        let (client, device, place) = (found.client, found.device as u32, found.place());
         log_server!("A session could not be opened: {message}");
         self.forget_session(session);
         if let Some(client) = self.clients.get_mut(&client) {
@@ -190,10 +217,10 @@ impl Keeper {
         }
         if code == CUresult::ERROR_MPS_SERVER_NOT_READY.0 {
             // The executor knew of the lost context before its word of it came here.
-            self.devices[device as usize].lost = true;
+            self.note_lost(place);
             self.tell_status();
             self.open_context(client, device);
-            return self.renew_if_lost(device as usize);
+            return self.renew_if_lost(place);
         }
         self.reply(client, &ClientReply::Refused(Refusal { code, message }), &[]);
     }

@@ -2,8 +2,10 @@
 
 use super::Keeper;
 use super::devices::allocation_properties;
+use super::executors::Place;
 use crate::executor_link::{GrantOutcome, Placement, ToExecutor};
 use crate::log::log_server;
+use crate::policy::domains::Domain;
 use crate::policy::grants::Grants;
 use crate::policy::windows::WindowPair;
 use cuda_abi::types::*;
@@ -14,6 +16,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Session {
     pub(crate) client: u64,
     pub(crate) device: usize,
+    pub(crate) domain: Domain,
     pub(crate) counter_slot: usize,
     pub(crate) windows: WindowPair,
     pub(crate) grants: Grants,
@@ -24,12 +27,18 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(
         client: u64,
-        device: usize,
+        place: Place,
         counter_slot: usize,
         windows: WindowPair,
         grants: Grants,
     ) -> Self {
-        Self { client, device, counter_slot, windows, grants, memory: BTreeMap::new() }
+        let Place { device, domain } = place;
+        Self { client, device, domain, counter_slot, windows, grants, memory: BTreeMap::new() }
+    }
+
+    /// Where its executor is.
+    pub(crate) fn place(&self) -> Place {
+        Place { device: self.device, domain: self.domain }
     }
 }
 
@@ -38,7 +47,8 @@ impl Keeper {
     pub(super) fn grant(&mut self, id: u64, size_bytes: u64, placement: Placement) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let device = &self.devices[session.device];
-        let Some(executor) = &device.executor else { return };
+        let Some(executor) = device.executors.get(&session.domain) else { return };
+        let executor = &executor.process;
         let planned = match placement {
             Placement::Window => session.grants.plan(size_bytes, device.granularity_bytes),
             Placement::Piece => session.grants.plan_piece(size_bytes, device.granularity_bytes),
@@ -81,7 +91,8 @@ impl Keeper {
         }
         self.windows.give_back(session.windows);
         let device = &mut self.devices[session.device];
-        if let Some(executor) = &mut device.executor {
+        if let Some(executor) = device.executors.get_mut(&session.domain) {
+            let executor = &mut executor.process;
             let counts = executor.counters.read(session.counter_slot);
             device.departed.add(&counts);
             executor.free_slot(session.counter_slot);

@@ -2,7 +2,9 @@
 
 use super::Keeper;
 use super::devices::uuid_text;
-use link::wire::daemon::{DeviceSnapshot, ServerSnapshot};
+use crate::policy::domains::{Domain, SHARED};
+use cuda_abi::types::CUdevice_attribute;
+use link::wire::daemon::{DeviceSnapshot, DomainSnapshot, ServerSnapshot};
 
 impl Keeper {
     pub(super) fn snapshot(&self) -> ServerSnapshot {
@@ -11,7 +13,7 @@ impl Keeper {
         let mut departed: Vec<_> = self.departed.iter().cloned().collect();
         // What still runs for those that have just left counts already.
         for session in self.sessions.values() {
-            let Some(executor) = &self.devices[session.device].executor else { continue };
+            let Some(executor) = self.executor(session.place()) else { continue };
             if let Some(departed) =
                 departed.iter_mut().find(|departed| departed.client_id == session.client)
             {
@@ -29,18 +31,26 @@ impl Keeper {
         let device = &self.devices[index];
         let sessions = || self.sessions.values().filter(move |session| session.device == index);
         let (mut all, mut queued_bytes) = (device.departed, 0);
-        if let Some(executor) = &device.executor {
-            for session in sessions() {
-                let counts = executor.counters.read(session.counter_slot);
-                all.add(&counts);
-                queued_bytes += counts.queued_bytes;
-            }
+        for session in sessions() {
+            let Some(executor) = self.executor(session.place()) else { continue };
+            let counts = executor.counters.read(session.counter_slot);
+            all.add(&counts);
+            queued_bytes += counts.queued_bytes;
         }
+        let pid = |domain: &Domain| device.executors.get(domain).map_or(0, |it| it.process.pid());
+        let domains = device.executors.keys().filter(|domain| **domain != SHARED);
+        let domains = domains.map(|domain| DomainSnapshot {
+            name: self.domains.label(*domain),
+            executor_pid: pid(domain),
+            clients: sessions().filter(|session| session.domain == *domain).count() as u32,
+        });
         DeviceSnapshot {
             uuid: uuid_text(&device.info.uuid),
             name: device.info.name.clone(),
             pci_bus_id: device.info.pci_bus_id.clone(),
-            executor_pid: device.executor.as_ref().map_or(0, |executor| executor.pid()),
+            executor_pid: pid(&SHARED),
+            domains: domains.collect(),
+            compute_mode: device.attribute(CUdevice_attribute::COMPUTE_MODE).max(0) as u32,
             granted_bytes: sessions().map(|session| session.grants.granted_bytes()).sum(),
             kernels_ever: all.kernels,
             chained_kernels_ever: all.chained_kernels,
@@ -48,6 +58,7 @@ impl Keeper {
             multiprocessors: device.multiprocessors(),
             faults: device.faults,
             restarts: device.restarts,
+            refused_contexts: device.refused_contexts,
             copied_bytes_ever: all.copied_bytes,
             gpu_time_ns_ever: all.gpu_time_ns,
             queued_bytes,

@@ -1,6 +1,7 @@
 //! Decisions, as plain code: no I/O, no clock, no driver.
 
 pub mod devices;
+pub mod domains;
 pub mod exports;
 pub mod grants;
 pub mod holds;
@@ -11,5 +12,8 @@ pub mod ranges;
 pub mod reservations;
 pub mod windows;
 
-/// Contexts that one device serves at a time, as the original; the next is refused with CUDA_ERROR_MPS_MAX_CLIENTS_REACHED.
-pub const MAX_CONTEXTS_PER_DEVICE: usize = 48;
+/// Contexts that one device serves at a time unless set otherwise, as the original; the next is refused with
+/// CUDA_ERROR_MPS_MAX_CLIENTS_REACHED.
+pub const DEFAULT_CONTEXTS_PER_DEVICE: usize = 48;
+/// As many can be allowed.
+pub const MOST_CONTEXTS_PER_DEVICE: usize = 1000;

@@ -9,6 +9,7 @@
 //! | `work N` | N kernels over data of its own, copied in and out and checked against the CPU | `ok`, or `wrong` |
 //! | `churn` | answers, then works without end | `ok` |
 //! | `fault` | a kernel that writes to address 0x10, then a wait for it | `ok` if that went well |
+//! | `poke ADDRESS` | the same with another address | |
 //! | `bad NAME [ADDRESS]` | one call that CUDA refuses: see [`bad`] | |
 //!
 //! What the driver refuses is answered with `error CODE`, the number of the `CUresult`. At the end of its input it exits with 0.
@@ -65,7 +66,8 @@ impl State {
             ["free-bytes"] => return Ok(self.context()?.memory_info_bytes()?.0.to_string()),
             ["work", kernels] => return self.work(kernels.parse()?),
             ["churn"] => {}
-            ["fault"] => work::write_to_nowhere(self.context()?)?,
+            ["fault"] => work::write_to(self.context()?, 0x10)?,
+            ["poke", address] => work::write_to(self.context()?, address.parse()?)?,
             ["bad", name] => bad::call(self.context()?, name, 0)?,
             ["bad", name, address] => bad::call(self.context()?, name, address.parse()?)?,
             _ => bail!("no such order: {line}"),

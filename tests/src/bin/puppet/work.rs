@@ -63,12 +63,11 @@ pub(crate) fn work(context: &Context, kernels: u32) -> Result<bool> {
     Ok(memory.read()? == values)
 }
 
-/// Launches a kernel that writes outside of all memory, and waits for it.
-pub(crate) fn write_to_nowhere(context: &Context) -> Result<()> {
+/// Launches a kernel that writes to an address, and waits for it.
+pub(crate) fn write_to(context: &Context, address: u64) -> Result<()> {
     let module = context.load_ptx(PTX)?;
     let poke = module.function("poke")?;
-    let nowhere = 0x10_u64;
-    // SAFETY: the device refuses the address; that is what this is for.
-    unsafe { poke.launch(LaunchShape::linear(1, 1), None, &[&nowhere])? };
+    // SAFETY: the device refuses the address, or it is a puppet's; that is what this is for.
+    unsafe { poke.launch(LaunchShape::linear(1, 1), None, &[&address])? };
     Ok(context.synchronize()?)
 }
