@@ -73,7 +73,7 @@ struct ClientView<'a> {
     device: DeviceView<'a>,
 }
 
-fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 11] {
+fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 12] {
     [
         Metric {
             name: "openmps_device_clients",
