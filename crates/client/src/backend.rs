@@ -7,6 +7,7 @@ use crate::late::Late;
 use crate::numbers::Numbers;
 use crate::session::{Result, Session};
 use crate::slots::Mark;
+use crate::spare_events::SpareEvents;
 use crate::staging::{self, Piece, Staging};
 use link::shm::Reservation;
 use link::wire::command::REGION_PLAIN;
@@ -18,6 +19,7 @@ pub(crate) struct Backend {
     pub(crate) host_heap: HostHeap,
     pub(crate) staging: Staging,
     pub(crate) events: Numbers,
+    pub(crate) spare_events: SpareEvents,
     pub(crate) late: Late,
     pub(crate) modules: Numbers,
     pub(crate) functions: Numbers,

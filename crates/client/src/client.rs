@@ -175,6 +175,7 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
 }
 
 /// The state, if this process is attached; of any use only after `cuInit`.
+#[inline(always)]
 pub(crate) fn started() -> Option<&'static Client> {
     // SAFETY: null, or a box that is never freed; Acquire: with the Release in `start`.
     unsafe { CLIENT.load(Ordering::Acquire).as_ref() }
@@ -182,6 +183,7 @@ pub(crate) fn started() -> Option<&'static Client> {
 
 /// The state for a call of the API: CUDA_ERROR_NOT_INITIALIZED before `cuInit` and in the child of a fork, CUDA_ERROR_NOT_PERMITTED in a
 /// host function.
+#[inline(always)]
 pub(crate) fn get() -> Result<&'static Client> {
     let client = started().ok_or(CUresult::ERROR_NOT_INITIALIZED)?;
     // Acquire: with the Release in `initialise`; the child of a fork has one thread only.
@@ -195,6 +197,7 @@ pub(crate) fn get() -> Result<&'static Client> {
 }
 
 /// Runs an API function's body and gives its result the C form.
+#[inline(always)]
 pub(crate) fn run(body: impl FnOnce(&'static Client) -> Result) -> CUresult {
     get().and_then(body).into()
 }

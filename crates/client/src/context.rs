@@ -95,6 +95,10 @@ impl Context {
 
     /// The SMs that it runs on, where those are not all of its client's.
     pub(crate) fn share(&self) -> Option<Share> {
+        // A share comes with a default stream, so without another one there is nothing to lock.
+        if self.default_stream() == LEGACY_STREAM {
+            return None;
+        }
         *self.lock_share()
     }
 

@@ -2,31 +2,25 @@
 
 use crate::backend::Backend;
 use crate::context::Context;
+use crate::here::here;
 use crate::session::Result;
 use cuda_abi::types::CUresult;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 thread_local! {
     static STACK: Stack = const { Stack(RefCell::new(Vec::new())) };
     static DEFAULT_STREAMS: RefCell<Vec<DefaultStream>> = const { RefCell::new(Vec::new()) };
-    static NOW: Now = const { Now { in_callback: Cell::new(false), top: Cell::new(ptr::null()) } };
 }
 
 struct Stack(RefCell<Vec<Arc<Context>>>);
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        NOW.with(|now| now.top.set(ptr::null()));
+        here(|here| here.top.set(ptr::null()));
     }
-}
-
-/// What every call asks, in one place that needs no destructor, which makes it quick to reach.
-struct Now {
-    in_callback: Cell<bool>,
-    /// The top of the stack, which holds a reference to it, or null.
-    top: Cell<*const Context>,
 }
 
 /// Changes the stack; who takes contexts away drops them when that is done.
@@ -34,7 +28,7 @@ fn change<T>(change: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Option<T> {
     let changed = STACK.try_with(|stack| {
         let mut stack = stack.0.borrow_mut();
         let result = change(&mut stack);
-        NOW.with(|now| now.top.set(stack.last().map_or(ptr::null(), Arc::as_ptr)));
+        here(|here| here.top.set(stack.last().map_or(ptr::null(), Arc::as_ptr)));
         result
     });
     changed.ok()
@@ -60,14 +54,21 @@ impl Drop for DefaultStream {
 
 /// The current context, alive or not; `None` without one, and in threads that are ending.
 pub(crate) fn top() -> Option<Arc<Context>> {
-    STACK.try_with(|stack| stack.0.borrow().last().cloned()).ok().flatten()
+    let top = here(|here| here.top.get());
+    // SAFETY: null, or from an `Arc` of which the stack holds a reference; this makes another.
+    unsafe {
+        top.as_ref()?;
+        Arc::increment_strong_count(top);
+        Some(Arc::from_raw(top))
+    }
 }
 
 /// What `look` finds of the current context, without the cost of a reference. It may not change the thread's stack.
+#[inline(always)]
 pub(crate) fn look<T>(look: impl FnOnce(Option<&Context>) -> T) -> T {
     // SAFETY: null, or the top of this thread's stack, which holds a reference to it until `change` or the stack's end puts
     // another pointer here; neither happens while this function runs.
-    NOW.with(|now| look(unsafe { now.top.get().as_ref() }))
+    look(unsafe { here(|here| here.top.get()).as_ref() })
 }
 
 /// The same of a current context that is alive; else as [`context`].
@@ -79,6 +80,12 @@ pub(crate) fn look_alive<T>(see: impl FnOnce(&Context) -> Result<T>) -> Result<T
         }
         see(context)
     })
+}
+
+/// The same of the context that [`owner`] gives.
+pub(crate) fn look_owner<T>(see: impl FnOnce(&Arc<Context>) -> Result<T>) -> Result<T> {
+    // One reference, to the current context; its owner is part of it.
+    see(context()?.owner())
 }
 
 /// The current context: CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED if it is not alive.
@@ -132,15 +139,29 @@ pub(crate) fn default_stream(context: &Arc<Context>) -> Result<u32> {
     made.unwrap_or(Err(CUresult::ERROR_DEINITIALIZED))
 }
 
+/// Threads that run a host function: spares others the look at their own.
+static CALLBACKS: AtomicU32 = AtomicU32::new(0);
+
 /// Whether this thread runs a host function of a stream, where CUDA allows no calls.
+#[inline(always)]
 pub(crate) fn in_callback() -> bool {
-    NOW.with(|now| now.in_callback.get())
+    // Relaxed: a thread that runs one has counted itself, and of others it need not know.
+    CALLBACKS.load(Ordering::Relaxed) != 0 && here(|here| here.in_callback.get())
 }
 
 /// Runs a host function of a stream.
 pub(crate) fn run_callback(body: impl FnOnce()) {
-    let set = |in_callback| NOW.with(|now| now.in_callback.set(in_callback));
-    set(true);
+    /// Ends it, also by a panic.
+    struct InCallback;
+    impl Drop for InCallback {
+        fn drop(&mut self) {
+            here(|here| here.in_callback.set(false));
+            CALLBACKS.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    // Relaxed: see `in_callback`; also above.
+    CALLBACKS.fetch_add(1, Ordering::Relaxed);
+    here(|here| here.in_callback.set(true));
+    let _ends = InCallback;
     body();
-    set(false);
 }

@@ -12,6 +12,7 @@ use crate::late::Late;
 use crate::numbers::Numbers;
 use crate::pool::{Pool, Sharing};
 use crate::session::{Result, Session};
+use crate::spare_events::SpareEvents;
 use crate::staging::Staging;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::shm::{Reservation, ShmError};
@@ -198,6 +199,7 @@ fn make_backend(
         host_heap: HostHeap::new(opened.host_window)?,
         staging: Staging::default(),
         events: Numbers::below(MAX_EVENTS),
+        spare_events: SpareEvents::default(),
         late: Late::default(),
         modules: Numbers::below(MAX_MODULES),
         functions: Numbers::below(MAX_FUNCTIONS),

@@ -9,11 +9,13 @@ use crate::late::{self, Named};
 use crate::session::Result;
 use crate::sharing::{Handle, Thing};
 use crate::slots::Mark;
+use crate::spare_events::Timing;
 use crate::stream::Target;
 use cuda_abi::graph::capture::{Point, Recorded, Wait};
 use cuda_abi::types::{CUevent, CUresult};
 use link::wire::command::{EventCreate, EventElapsed, EventElapsedReply, Opcode, StreamWaitEvent};
 use link::wire::sharing::{EventNumber, OpenEvent, Token};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -51,8 +53,10 @@ pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     number: u32,
     flags: u32,
+    /// An executable graph may name it.
+    is_in_graph: AtomicBool,
     /// The last record.
-    recorded: Mutex<Last>,
+    recorded: Recordings,
 }
 
 /// Where an event was recorded last.
@@ -66,6 +70,59 @@ enum Last {
     },
     /// In a capture.
     Captured(Point<Graph>),
+}
+
+/// The last record, of which the usual kind is read without a lock.
+struct Recordings {
+    last: Mutex<Last>,
+    /// [`Last::At`] as a [`packed`] mark; else 0.
+    at: AtomicU64,
+}
+
+/// How many bits a mark's number has, beside its slot.
+const NUMBER_BITS: u32 = 48;
+
+/// A mark in one word, if it fits: one whose number is 0, or beyond what anybody will post, does not.
+fn packed(mark: Mark) -> u64 {
+    const { assert!(link::wire::layout::STREAM_SLOTS <= 1 << (64 - NUMBER_BITS)) };
+    if mark.number == 0 || mark.number >> NUMBER_BITS != 0 {
+        return 0;
+    }
+    u64::from(mark.slot) << NUMBER_BITS | mark.number
+}
+
+/// The mark in a word.
+fn unpacked(word: u64) -> Option<Mark> {
+    let slot = u32::try_from(word >> NUMBER_BITS).ok()?;
+    let number = word & ((1 << NUMBER_BITS) - 1);
+    (number != 0).then_some(Mark { slot, number })
+}
+
+impl Recordings {
+    fn never() -> Self {
+        Self { last: Mutex::new(Last::Never), at: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the last record; `last` is this one's, locked.
+    fn replace(&self, last: &mut Last, new: Last) {
+        let word = match new {
+            Last::At(mark) => packed(mark),
+            _ => 0,
+        };
+        *last = new;
+        // Release: with the Acquire in `at`; what was posted before the record is found posted.
+        self.at.store(word, Ordering::Release);
+    }
+
+    /// The last record, if it is of the usual kind.
+    fn at(&self) -> Option<Mark> {
+        // Acquire: with the Release in `replace`.
+        unpacked(self.at.load(Ordering::Acquire))
+    }
 }
 
 /// Makes an event in the current context.
@@ -83,15 +140,19 @@ pub(crate) fn create_in(client: &Client, context: &Arc<Context>, flags: u32) -> 
     }
     let context = Arc::clone(context);
     let (backend, id) = context.backend()?;
-    let number = backend.events.take()?;
-    backend.session.post(id, Opcode::EventCreate, &EventCreate { event: number, flags })?;
-    let made = client.events.insert_with(|token| Event {
-        token,
-        context,
-        number,
-        flags,
-        recorded: Mutex::new(Last::Never),
-    });
+    backend.session.check()?;
+    let spare =
+        if flags & INTERPROCESS == 0 { backend.spare_events.take(timing(flags)) } else { None };
+    let number = match spare {
+        Some(number) => number,
+        None => {
+            let number = backend.events.take()?;
+            let body = EventCreate { event: number, flags };
+            backend.session.post(id, Opcode::EventCreate, &body)?;
+            number
+        }
+    };
+    let made = client.events.insert_with(|token| Event::new(token, context, number, flags));
     made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
@@ -111,9 +172,21 @@ pub(crate) fn open(client: &Client, handle: Handle) -> Result<Arc<Event>> {
     let opened = backend.session.call(id, Opcode::OpenEvent, &[body.as_bytes()]);
     opened.inspect_err(|_| backend.events.give_back(number))?;
     let flags = INTERPROCESS | DISABLE_TIMING;
-    let recorded = Mutex::new(Last::Never);
-    let made = client.events.insert_with(|token| Event { token, context, number, flags, recorded });
+    let made = client.events.insert_with(|token| Event::new(token, context, number, flags));
     made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
+fn timing(flags: u32) -> Timing {
+    if flags & DISABLE_TIMING == 0 { Timing::Enabled } else { Timing::Disabled }
+}
+
+/// What `see` finds of an event.
+pub(crate) fn look<T>(
+    client: &Client,
+    handle: CUevent,
+    see: impl FnOnce(&Event) -> Result<T>,
+) -> Result<T> {
+    client.events.look(handle.0, see).unwrap_or(Err(CUresult::ERROR_INVALID_HANDLE))
 }
 
 /// An event by handle.
@@ -136,9 +209,20 @@ pub(crate) fn end_context(client: &Client, context: &Context) {
 }
 
 impl Event {
+    fn new(token: usize, context: Arc<Context>, number: u32, flags: u32) -> Self {
+        let is_in_graph = AtomicBool::new(false);
+        Self { token, context, number, flags, is_in_graph, recorded: Recordings::never() }
+    }
+
     fn destroy(&self) -> Result {
         let (backend, id) = self.context.backend()?;
-        late::destroy(backend, id, Named::Event(self.number))
+        // Relaxed: who destroys an event knows of the graphs that name it, or races with them.
+        let named = if self.is_shared() || self.is_in_graph.load(Ordering::Relaxed) {
+            Named::Event(self.number)
+        } else {
+            Named::OwnEvent(self.number, timing(self.flags))
+        };
+        late::destroy(backend, id, named)
     }
 
     /// Whether other processes may record it and wait for it, so that only the executor knows its state.
@@ -169,11 +253,13 @@ impl Event {
     }
 
     fn lock(&self) -> MutexGuard<'_, Last> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recorded.lock()
     }
 
-    /// The executor's number.
-    pub(crate) fn number(&self) -> u32 {
+    /// The executor's number, for an executable graph: it keeps the executor's event, which cannot serve another then.
+    pub(crate) fn number_for_graphs(&self) -> u32 {
+        // Relaxed: see `destroy`.
+        self.is_in_graph.store(true, Ordering::Relaxed);
         self.number
     }
 
@@ -208,12 +294,12 @@ impl Event {
 
     /// A launched graph has recorded it.
     pub(crate) fn was_recorded(&self, mark: Mark) {
-        *self.lock() = Last::At(mark);
+        self.recorded.replace(&mut self.lock(), Last::At(mark));
     }
 
     /// A launched graph will record it, once host functions of this stream have returned.
     pub(crate) fn will_be_recorded(&self, slot: u32, ordered: Ordered) {
-        *self.lock() = Last::Coming { slot, ordered };
+        self.recorded.replace(&mut self.lock(), Last::Coming { slot, ordered });
     }
 
     /// Records the event in a stream of its context's device; in a captured one, as a node only if it is for others than the capture.
@@ -232,15 +318,19 @@ impl Event {
                 Audience::External => {
                     capture.add(stream, NodeKind::EventRecord(Arc::clone(self)))?;
                 }
-                Audience::Any => *self.lock() = Last::Captured(capture.point(stream)),
+                Audience::Any => {
+                    let point = capture.point(stream);
+                    self.recorded.replace(&mut self.lock(), Last::Captured(point));
+                }
             }
             return Ok(());
         }
         target.pass_gates()?;
         // Locked while posting, so that the mark kept is the record posted last.
-        let mut recorded = self.lock();
-        *recorded =
-            Last::At(target.backend.session.post_record(target.id, target.slot, self.number)?);
+        let mut last = self.lock();
+        let mark = target.backend.session.post_record(target.id, target.slot, self.number)?;
+        self.recorded.replace(&mut last, Last::At(mark));
+        drop(last);
         if self.is_shared() {
             // When the caller tells another process of the record, the driver must have it.
             target.backend.session.call(target.id, Opcode::Ping, &[])?;
@@ -250,6 +340,11 @@ impl Event {
 
     /// Whether the work before the last record is done; so it is without a record.
     pub(crate) fn is_done(&self, client: &Client) -> Result<bool> {
+        if let Some(mark) = self.recorded.at().filter(|_| !self.is_shared()) {
+            client.graphs.registry.captures.refuse_unsafe_call()?;
+            let (backend, id) = self.context.backend()?;
+            return backend.session.query(id, mark);
+        }
         client.graphs.registry.captures.refuse_question(&self.captured())?;
         self.is_reached()
     }
@@ -272,6 +367,11 @@ impl Event {
 
     /// Waits for the work before the last record.
     pub(crate) fn synchronize(&self, client: &Client) -> Result {
+        if let Some(mark) = self.recorded.at().filter(|_| !self.is_shared()) {
+            client.graphs.registry.captures.refuse_unsafe_call()?;
+            let (backend, id) = self.context.backend()?;
+            return backend.session.wait(id, mark);
+        }
         client.graphs.registry.captures.refuse_question(&self.captured())?;
         let (backend, id) = self.context.backend()?;
         if self.is_shared() {
@@ -341,5 +441,21 @@ impl Event {
         let reply: EventElapsedReply =
             backend.session.call_for(id, Opcode::EventElapsed, &[body.as_bytes()])?;
         Ok(reply.milliseconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_packed_or_left_out() {
+        for (slot, number) in [(0, 1), (4095, 1), (7, (1 << NUMBER_BITS) - 1)] {
+            let mark = Mark { slot, number };
+            assert_eq!(unpacked(packed(mark)), Some(mark));
+        }
+        for number in [0, 1 << NUMBER_BITS, u64::MAX] {
+            assert_eq!(unpacked(packed(Mark { slot: 3, number })), None);
+        }
     }
 }

@@ -3,9 +3,11 @@
 //! A token holds its kind, a generation and a place in its table, so that a stale, foreign or invented handle is recognised and
 //! the call refused, as CUDA refuses it. Tokens of different kinds never agree: cuLaunchKernel is given kernels and functions alike.
 
+use crate::remembered::{self, Place};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
-/// What a handle stands for.
+/// What a handle stands for. Threads remember what they looked up of the first ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -58,6 +60,8 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     kind: Kind,
+    /// Different from all other tables'.
+    number: u64,
     slots: RwLock<Slots<T>>,
 }
 
@@ -70,12 +74,21 @@ struct Slots<T> {
 #[derive(Debug)]
 struct Slot<T> {
     generation: u32,
+    /// The generation, or [`REMOVED`]; stays where it is as long as the table, for [`remembered`].
+    state: Box<AtomicU32>,
     value: Option<Arc<T>>,
 }
 
+/// The state of a place without a thing; no generation.
+const REMOVED: u32 = u32::MAX;
+
 impl<T> Table<T> {
-    pub(crate) const fn new(kind: Kind) -> Self {
-        Self { kind, slots: RwLock::new(Slots { entries: Vec::new(), free: Vec::new() }) }
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            number: remembered::table_number(),
+            slots: RwLock::new(Slots { entries: Vec::new(), free: Vec::new() }),
+        }
     }
 
     /// Adds what `make` makes of its own token; `None` if a million are alive already.
@@ -84,7 +97,8 @@ impl<T> Table<T> {
         let index = match slots.free.pop() {
             Some(index) => index,
             None if slots.entries.len() < INDEX_LIMIT => {
-                slots.entries.push(Slot { generation: 0, value: None });
+                let state = Box::new(AtomicU32::new(REMOVED));
+                slots.entries.push(Slot { generation: 0, state, value: None });
                 slots.entries.len() - 1
             }
             None => return None,
@@ -96,6 +110,8 @@ impl<T> Table<T> {
             | (index << LOW_BITS);
         let value = Arc::new(make(token));
         slot.value = Some(Arc::clone(&value));
+        // Release: as in `remove`.
+        slot.state.store(slot.generation, Ordering::Release);
         Some(value)
     }
 
@@ -108,20 +124,49 @@ impl<T> Table<T> {
         Some((token >> LOW_BITS & (INDEX_LIMIT - 1), generation))
     }
 
-    /// What a token stands for, if it is alive.
-    pub(crate) fn get(&self, token: usize) -> Option<Arc<T>> {
-        let (index, generation) = self.index(token)?;
-        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
-        let slot = slots.entries.get(index)?;
-        if slot.generation == generation { slot.value.clone() } else { None }
+    /// Where threads remember what a token stands for; a token that was never given out is never found there.
+    #[inline(always)]
+    fn place(&self, token: usize) -> (u64, usize, usize) {
+        (self.number, token >> KIND_SHIFT, token >> LOW_BITS)
     }
 
-    /// What `look` finds of what a token stands for, without the cost of a reference; it may not use this table.
-    pub(crate) fn look<R>(&self, token: usize, look: impl FnOnce(&T) -> R) -> Option<R> {
+    /// What a token stands for, if it is alive.
+    #[inline]
+    pub(crate) fn get(&self, token: usize) -> Option<Arc<T>> {
+        // SAFETY: what is remembered of this table is of its type, and the table is there.
+        match unsafe { remembered::get::<T>(self.place(token), token) } {
+            Some(found) => Some(found),
+            None => self.find(token),
+        }
+    }
+
+    /// The same of what is not remembered, and is from now on.
+    #[cold]
+    fn find(&self, token: usize) -> Option<Arc<T>> {
         let (index, generation) = self.index(token)?;
         let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
         let slot = slots.entries.get(index).filter(|slot| slot.generation == generation)?;
-        slot.value.as_deref().map(look)
+        let found = slot.value.clone()?;
+        // SAFETY: a word on the heap that lives as long as the table, which is borrowed.
+        let state: &AtomicU32 = unsafe { &*core::ptr::from_ref(&*slot.state) };
+        drop(slots);
+        let (table, kind, index) = self.place(token);
+        remembered::keep(Place { table, token, kind, index, alive: generation, state }, &found);
+        Some(found)
+    }
+
+    /// What `look` finds of what a token stands for, without the cost of a reference. It may wait, and use this table.
+    #[inline]
+    pub(crate) fn look<R>(&self, token: usize, look: impl FnOnce(&T) -> R) -> Option<R> {
+        // SAFETY: as in `get`.
+        let seen = unsafe {
+            let is_meant = |known, _: &T| known == token;
+            remembered::look(self.place(token), is_meant, look, |look, thing| look(thing))
+        };
+        match seen {
+            Ok(seen) => Some(seen),
+            Err(look) => self.find(token).map(|found| look(&found)),
+        }
     }
 
     /// Takes what a token stands for; the token is dead from then on.
@@ -133,7 +178,11 @@ impl<T> Table<T> {
             return None;
         }
         let value = slot.value.take()?;
+        // Release: with the Acquire of threads that remember it.
+        slot.state.store(REMOVED, Ordering::Release);
         slots.free.push(index);
+        drop(slots);
+        remembered::forget(self.place(token), token);
         Some(value)
     }
 
@@ -178,5 +227,58 @@ mod tests {
             assert_eq!(streams.get(token), None, "{token:#x}");
         }
         assert_eq!(events.get(stream), None);
+    }
+
+    #[test]
+    fn what_a_thread_remembers_dies_with_its_removal_anywhere() {
+        let table = Table::new(Kind::Event);
+        let thing = table.insert_with(|token| token).unwrap();
+        assert_eq!(table.look(*thing, |found| *found), Some(*thing));
+        assert_eq!(table.look(*thing, |found| *found), Some(*thing), "remembered");
+        std::thread::scope(|scope| scope.spawn(|| table.remove(*thing)).join().unwrap().unwrap());
+        assert_eq!(table.look(*thing, |found| *found), None);
+        let next = table.insert_with(|token| token).unwrap();
+        assert_eq!((table.get(*thing), table.get(*next)), (None, Some(next.clone())));
+    }
+
+    #[test]
+    fn what_is_being_looked_at_is_not_forgotten() {
+        let table = Table::new(Kind::Stream);
+        let things: Vec<_> = (0..64).map(|_| table.insert_with(|token| token).unwrap()).collect();
+        let token = *things[0];
+        assert_eq!(Arc::strong_count(&things[0]), 2);
+        assert!(table.get(token).is_some());
+        assert_eq!(Arc::strong_count(&things[0]), 3, "remembered");
+        table.look(token, |found| {
+            // More than are remembered, and the thing itself removed.
+            assert!(things.iter().all(|thing| table.look(**thing, |_| ()).is_some()));
+            table.remove(token);
+            assert_eq!((Arc::strong_count(&things[0]), *found), (2, token));
+        });
+        assert_eq!(table.look(token, |_| ()), None);
+        assert!(things[1..].iter().all(|thing| table.look(**thing, |_| ()).is_some()));
+        assert_eq!(Arc::strong_count(&things[0]), 1, "forgotten for the sake of others");
+    }
+
+    #[test]
+    fn two_tables_of_one_kind_are_not_taken_for_each_other() {
+        let tables = [Table::new(Kind::Module), Table::new(Kind::Module)];
+        let [first, second] = tables.each_ref().map(|table| table.insert_with(|token| token));
+        assert_eq!(first, second, "equal tokens");
+        let token = *first.unwrap();
+        tables[0].look(token, |_| ()).unwrap();
+        tables[0].remove(token);
+        tables[0].look(token, |_| ()).ok_or(()).unwrap_err();
+        assert!(tables[1].look(token, |_| ()).is_some());
+    }
+
+    #[test]
+    fn a_thread_that_ends_gives_its_references_up() {
+        let table = Table::new(Kind::Function);
+        let thing = table.insert_with(|token| token).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(table.get(*thing).is_some())).join().unwrap();
+        });
+        assert_eq!(Arc::strong_count(&thing), 2);
     }
 }

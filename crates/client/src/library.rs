@@ -8,12 +8,12 @@ use crate::current;
 use crate::handles::Kind;
 use crate::image::JitOptions;
 use crate::module::{self, Function, Module};
+use crate::names::Names;
 use crate::session::Result;
 use cuda_abi::image::Code;
 use cuda_abi::types::CUresult;
-use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 /// See the module's description.
 pub(crate) struct Library {
@@ -22,7 +22,7 @@ pub(crate) struct Library {
     codes: Vec<Arc<Code<'static>>>,
     options: Options,
     modules: Mutex<Vec<Loaded>>,
-    kernels: Mutex<HashMap<CString, Arc<Kernel>>>,
+    kernels: Names<Arc<Kernel>>,
 }
 
 /// What of a library's JIT options matters later; its logs are for the first load, which comes after the call that brought them.
@@ -44,8 +44,23 @@ pub(crate) struct Kernel {
     /// Handle of its library.
     pub(crate) library: usize,
     pub(crate) name: CString,
-    /// By context.
-    functions: RwLock<Vec<(usize, u32, Arc<Function>)>>,
+    /// In the context where it was first needed; mostly there is no other.
+    first: OnceLock<InContext>,
+    /// In others.
+    functions: RwLock<Vec<InContext>>,
+}
+
+/// A kernel's function in a context.
+struct InContext {
+    context: usize,
+    wire_id: u32,
+    function: Arc<Function>,
+}
+
+impl InContext {
+    fn is(&self, context: &Context) -> bool {
+        self.context == context.token && self.wire_id == context.wire_id()
+    }
 }
 
 /// Makes a library of code for each device; nothing is loaded yet.
@@ -63,7 +78,7 @@ pub(crate) fn create(
         codes,
         options,
         modules: Mutex::default(),
-        kernels: Mutex::default(),
+        kernels: Names::default(),
     });
     made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
@@ -76,7 +91,7 @@ pub(crate) fn get(client: &Client, token: usize) -> Result<Arc<Library>> {
 /// Unloads a library from all contexts.
 pub(crate) fn unload(client: &Client, token: usize) -> Result {
     let library = client.libraries.remove(token).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    for (_, kernel) in library.kernels.lock().unwrap_or_else(|e| e.into_inner()).drain() {
+    for kernel in library.kernels.adding().values() {
         client.kernels.remove(kernel.token);
     }
     for loaded in library.modules.lock().unwrap_or_else(|e| e.into_inner()).drain(..) {
@@ -109,56 +124,71 @@ impl Library {
 
     /// A kernel by name: CUDA_ERROR_NOT_FOUND if there is none. Asked of the current context; without one the name is believed until
     /// it is used.
-    pub(crate) fn kernel(&self, client: &Client, name: &CStr) -> Result<Arc<Kernel>> {
-        if let Some(kernel) = self.kernels.lock().unwrap_or_else(|e| e.into_inner()).get(name) {
-            return Ok(Arc::clone(kernel));
+    pub(crate) fn kernel(&self, client: &Client, name: &CStr) -> Result<&Arc<Kernel>> {
+        if let Some(kernel) = self.kernels.get(name) {
+            return Ok(kernel);
         }
         let first = match current::owner() {
             Ok(context) => {
-                let function = self.module(client, &context)?.function(client, name)?;
-                Some((context.token, function.wire_id, function))
+                let module = self.module(client, &context)?;
+                let function = Arc::clone(module.function(client, name)?);
+                Some(InContext { context: context.token, wire_id: function.wire_id, function })
             }
             Err(_) => None,
         };
-        let mut kernels = self.kernels.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(kernel) = kernels.get(name) {
-            return Ok(Arc::clone(kernel));
+        let mut kernels = self.kernels.adding();
+        if let Some(kernel) = self.kernels.get(name) {
+            return Ok(kernel);
         }
         let made = client.kernels.insert_with(|token| {
-            if let Some((_, _, function)) = &first {
-                function.kernel.get_or_init(|| token);
+            if let Some(first) = &first {
+                first.function.kernel.get_or_init(|| token);
             }
-            let functions = RwLock::new(first.into_iter().collect());
-            Kernel { token, library: self.token, name: name.to_owned(), functions }
+            let first = first.map_or_else(OnceLock::new, OnceLock::from);
+            let (library, name) = (self.token, name.to_owned());
+            Kernel { token, library, name, first, functions: RwLock::default() }
         });
-        let kernel = made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        kernels.insert(name.to_owned(), Arc::clone(&kernel));
-        Ok(kernel)
+        kernels.insert(name.to_owned(), made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?);
+        self.kernels.get(name).ok_or(CUresult::ERROR_NOT_FOUND)
     }
 }
 
 impl Kernel {
+    /// What `see` finds of the kernel's function in a context; it may not ask this kernel again.
+    pub(crate) fn with_function<T>(
+        &self,
+        client: &Client,
+        context: &Arc<Context>,
+        see: impl FnOnce(&Arc<Function>) -> Result<T>,
+    ) -> Result<T> {
+        if let Some(first) = self.first.get().filter(|first| first.is(context)) {
+            return see(&first.function);
+        }
+        let known = self.functions.read().unwrap_or_else(|e| e.into_inner());
+        if let Some(found) = known.iter().find(|known| known.is(context)) {
+            return see(&found.function);
+        }
+        drop(known);
+        let wire_id = context.wire_id();
+        let module = get(client, self.library)?.module(client, context)?;
+        let function = Arc::clone(module.function(client, &self.name)?);
+        function.kernel.get_or_init(|| self.token);
+        let found = InContext { context: context.token, wire_id, function: Arc::clone(&function) };
+        if let Err(found) = self.first.set(found) {
+            let mut known = self.functions.write().unwrap_or_else(|e| e.into_inner());
+            known.retain(|known| known.context != context.token);
+            known.push(found);
+        }
+        see(&function)
+    }
+
     /// The kernel's function in a context.
     pub(crate) fn function(
         &self,
         client: &Client,
         context: &Arc<Context>,
     ) -> Result<Arc<Function>> {
-        let wire_id = context.wire_id();
-        let known = self.functions.read().unwrap_or_else(|e| e.into_inner());
-        if let Some((_, _, function)) =
-            known.iter().find(|(c, w, _)| *c == context.token && *w == wire_id)
-        {
-            return Ok(Arc::clone(function));
-        }
-        drop(known);
-        let module = get(client, self.library)?.module(client, context)?;
-        let function = module.function(client, &self.name)?;
-        function.kernel.get_or_init(|| self.token);
-        let mut known = self.functions.write().unwrap_or_else(|e| e.into_inner());
-        known.retain(|(c, _, _)| *c != context.token);
-        known.push((context.token, wire_id, Arc::clone(&function)));
-        Ok(function)
+        self.with_function(client, context, |function| Ok(Arc::clone(function)))
     }
 }
 
@@ -168,9 +198,29 @@ pub(crate) fn function_of(
     handle: usize,
     context: &Arc<Context>,
 ) -> Result<Arc<Function>> {
-    let invalid = CUresult::ERROR_INVALID_HANDLE;
+    let invalid = Err(CUresult::ERROR_INVALID_HANDLE);
     if Kind::Kernel.is(handle) {
-        return client.kernels.get(handle).ok_or(invalid)?.function(client, context);
+        let found = client.kernels.look(handle, |kernel| kernel.function(client, context));
+        return found.unwrap_or(invalid);
     }
-    client.functions.get(handle).ok_or(invalid)
+    client.functions.get(handle).map_or(invalid, Ok)
+}
+
+/// What `see` finds of the function that a question names: a function, or a kernel's in the current context.
+pub(crate) fn look_at_function<T>(
+    client: &Client,
+    handle: usize,
+    see: impl FnOnce(&Function) -> Result<T>,
+) -> Result<T> {
+    let seen = if Kind::Kernel.is(handle) {
+        client.kernels.look(handle, |kernel| {
+            current::look_owner(|context| {
+                kernel.with_function(client, context, |function| see(function))
+            })
+        })
+    } else {
+        current::look_alive(|_| Ok(()))?;
+        client.functions.look(handle, see)
+    };
+    seen.unwrap_or(Err(CUresult::ERROR_INVALID_HANDLE))
 }

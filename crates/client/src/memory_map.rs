@@ -3,11 +3,12 @@
 //! Pointer queries are answered from here, and copies learn whether an end is memory that the executor reaches (*shared*) or memory of this
 //! process alone (*private*), which must be staged.
 
+use crate::remembered::{self, Place};
 use crate::session::Result;
 use cuda_abi::types::CUresult;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What a range is.
 #[derive(Debug)]
@@ -73,14 +74,26 @@ pub(crate) struct Area {
     pub(crate) device: i32,
     /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: never used again.
     pub(crate) buffer_id: u64,
+    /// [`KNOWN`], or [`REMOVED`] from the map.
+    state: AtomicU32,
 }
+
+const KNOWN: u32 = 0;
+const REMOVED: u32 = 1;
 
 impl Area {
     pub(crate) fn new(base: u64, size_bytes: u64, kind: Kind, context: usize, device: i32) -> Self {
         static LAST_ID: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only uniqueness matters.
         let buffer_id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { base, size_bytes, kind, context, device, buffer_id }
+        let state = AtomicU32::new(KNOWN);
+        Self { base, size_bytes, kind, context, device, buffer_id, state }
+    }
+
+    /// It is no longer in the map, and threads may not remember it.
+    fn forget(&self) {
+        // Release: with the Acquire of threads that remember it.
+        self.state.store(REMOVED, Ordering::Release);
     }
 
     fn contains(&self, address: u64, size_bytes: u64) -> bool {
@@ -145,35 +158,113 @@ impl Reach {
 }
 
 /// See the module's description.
-#[derive(Debug, Default)]
-pub(crate) struct MemoryMap(RwLock<BTreeMap<u64, Arc<Area>>>);
+#[derive(Debug)]
+pub(crate) struct MemoryMap {
+    /// Different from all other maps' and tables'.
+    number: u64,
+    areas: RwLock<Areas>,
+    /// What the ranges lie between: ordinary memory, of which libraries ask as often, mostly does not.
+    lowest: AtomicU64,
+    end: AtomicU64,
+}
+
+type Areas = BTreeMap<u64, Arc<Area>>;
+
+/// What threads remember ranges of memory as.
+const AREAS: usize = 0;
+/// Addresses of one such piece are remembered in one place.
+const PIECE_BITS: u32 = 16;
+
+impl Default for MemoryMap {
+    fn default() -> Self {
+        let (lowest, end) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+        Self { number: remembered::table_number(), areas: RwLock::default(), lowest, end }
+    }
+}
 
 impl MemoryMap {
+    fn read(&self) -> RwLockReadGuard<'_, Areas> {
+        self.areas.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Areas> {
+        self.areas.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds a range, which overlaps no other.
     pub(crate) fn insert(&self, area: Area) -> Arc<Area> {
         let area = Arc::new(area);
-        let mut areas = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        areas.insert(area.base, Arc::clone(&area));
+        let mut areas = self.write();
+        if let Some(former) = areas.insert(area.base, Arc::clone(&area)) {
+            former.forget();
+        }
+        // Release: with the Acquire in `is_outside`. They only ever spread: who knows of the range finds it inside.
+        self.lowest.fetch_min(area.base, Ordering::Release);
+        self.end.fetch_max(area.base.saturating_add(area.size_bytes), Ordering::Release);
         area
     }
 
-    /// What `look` finds of the range that holds an address, without the cost of a reference; it may not ask this map again.
+    /// Whether no range can hold an address.
+    #[inline]
+    fn is_outside(&self, address: u64) -> bool {
+        // Acquire: with the Release in `insert`.
+        address < self.lowest.load(Ordering::Acquire) || address >= self.end.load(Ordering::Acquire)
+    }
+
+    /// Where threads remember the range of an address.
+    fn place(&self, address: u64) -> (u64, usize, usize) {
+        (self.number, AREAS, (address >> PIECE_BITS) as usize)
+    }
+
+    /// What `look` finds of the range that holds an address, without the cost of a reference.
+    #[inline]
     pub(crate) fn look<T>(&self, address: u64, look: impl FnOnce(Option<&Area>) -> T) -> T {
-        let areas = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let below = areas.range(..=address).next_back();
-        look(below.map(|(_, area)| &**area).filter(|area| area.contains(address, 1)))
+        if self.is_outside(address) {
+            return look(None);
+        }
+        let is_meant = |_, area: &Area| area.contains(address, 1);
+        // SAFETY: what is remembered of this map is an area, and the map is there.
+        let seen = unsafe {
+            remembered::look(self.place(address), is_meant, look, |look, area| look(Some(area)))
+        };
+        match seen {
+            Ok(seen) => seen,
+            Err(look) => self.find_anew(address, look),
+        }
+    }
+
+    /// The same of what is not remembered, and is from now on.
+    #[cold]
+    fn find_anew<T>(&self, address: u64, look: impl FnOnce(Option<&Area>) -> T) -> T {
+        let found = {
+            let areas = self.read();
+            let below = areas.range(..=address).next_back();
+            below.map(|(_, area)| area).filter(|area| area.contains(address, 1)).cloned()
+        };
+        let Some(area) = found else { return look(None) };
+        let (table, kind, index) = self.place(address);
+        let token = area.base as usize;
+        // The state is part of what is kept.
+        remembered::keep(
+            Place { table, token, kind, index, alive: KNOWN, state: &area.state },
+            &area,
+        );
+        look(Some(&area))
     }
 
     /// The range that holds an address.
     pub(crate) fn find(&self, address: u64) -> Option<Arc<Area>> {
-        let areas = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if self.is_outside(address) {
+            return None;
+        }
+        let areas = self.read();
         let (_, area) = areas.range(..=address).next_back()?;
         area.contains(address, 1).then(|| Arc::clone(area))
     }
 
     /// Whether any range lies in `[address, address + size_bytes)`.
     pub(crate) fn overlaps(&self, address: u64, size_bytes: u64) -> bool {
-        let areas = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let areas = self.read();
         let end = address.saturating_add(size_bytes);
         areas
             .range(..end)
@@ -187,19 +278,22 @@ impl MemoryMap {
         address: u64,
         condition: impl FnOnce(&Area) -> bool,
     ) -> Option<Arc<Area>> {
-        let mut areas = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut areas = self.write();
         if !condition(areas.get(&address)?) {
             return None;
         }
-        areas.remove(&address)
+        let removed = areas.remove(&address)?;
+        removed.forget();
+        Some(removed)
     }
 
     /// Takes all ranges for which `condition` holds.
     pub(crate) fn remove_all(&self, condition: impl Fn(&Area) -> bool) -> Vec<Arc<Area>> {
-        let mut areas = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut areas = self.write();
         let taken: Vec<_> = areas.values().filter(|area| condition(area)).cloned().collect();
         for area in &taken {
             areas.remove(&area.base);
+            area.forget();
         }
         taken
     }
@@ -226,7 +320,7 @@ impl MemoryMap {
         let Some(end) = address.checked_add(size_bytes).filter(|_| is_mapped(area)) else {
             return false;
         };
-        let areas = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let areas = self.read();
         let mut next = area.base + area.size_bytes;
         while next < end {
             match areas.get(&next).filter(|area| is_mapped(area)) {
@@ -288,5 +382,25 @@ mod tests {
         assert!(map.remove(0x1000, |area| area.is_host()).is_none());
         assert!(map.remove(0x1000, |area| !area.is_host()).is_some());
         assert!(map.find(0x1000).is_none());
+    }
+
+    #[test]
+    fn a_range_that_was_looked_at_is_not_found_when_it_is_gone() {
+        let map = MemoryMap::default();
+        let seen = |address| map.look(address, |area| area.map(|area| (area.base, area.context)));
+        map.insert(Area::new(0x10_0000, 0x1000, Kind::Device, 1, 0));
+        assert_eq!(
+            (seen(0x10_0800), seen(0x10_0fff)),
+            (Some((0x10_0000, 1)), Some((0x10_0000, 1)))
+        );
+        assert_eq!((seen(0x10_1000), seen(0xf_ffff)), (None, None));
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(map.remove(0x10_0000, |_| true).is_some())).join().unwrap();
+        });
+        assert_eq!(seen(0x10_0800), None);
+        map.insert(Area::new(0x10_0800, 0x1000, Kind::Device, 2, 0));
+        assert_eq!((seen(0x10_0800), seen(0x10_0000)), (Some((0x10_0800, 2)), None));
+        assert_eq!(map.remove_all(|_| true).len(), 1);
+        assert_eq!(seen(0x10_0800), None);
     }
 }

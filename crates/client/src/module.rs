@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::image::JitOptions;
 use crate::memory_map::{Area, Kind};
+use crate::names::Names;
 use crate::session::Result;
 use cuda_abi::types::{CUfunction_attribute, CUresult};
 use link::wire::command::{
@@ -23,7 +24,7 @@ pub(crate) struct Module {
     pub(crate) context: Arc<Context>,
     wire_id: u32,
     number: u32,
-    functions: Mutex<HashMap<CString, Arc<Function>>>,
+    functions: Names<Arc<Function>>,
     globals: Mutex<HashMap<CString, (u64, u64)>>,
 }
 
@@ -42,10 +43,15 @@ pub(crate) struct Function {
     /// It can print.
     pub(crate) prints: bool,
     attributes: LiveAttributes,
-    occupancy: Mutex<HashMap<OccupancyQuestion, OccupancyReply>>,
+    /// Latest last; programs ask few questions of a kernel.
+    occupancy: Mutex<Vec<(OccupancyQuestion, OccupancyReply)>>,
 }
 
+/// Threads of a block, dynamic shared bytes, flags, greatest block.
 type OccupancyQuestion = (u32, u64, u32, u32);
+
+/// Answers that a function keeps.
+const MOST_ANSWERS: usize = 64;
 
 /// Loads code into a context.
 ///
@@ -83,7 +89,7 @@ pub(crate) unsafe fn load(
         context: Arc::clone(context),
         wire_id: id,
         number,
-        functions: Mutex::default(),
+        functions: Names::default(),
         globals: Mutex::default(),
     });
     module.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
@@ -113,8 +119,7 @@ impl Module {
     pub(crate) fn unload(&self, client: &Client) -> Result {
         client.modules.remove(self.token).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let (backend, id) = self.context.backend()?;
-        let functions =
-            std::mem::take(&mut *self.functions.lock().unwrap_or_else(|e| e.into_inner()));
+        let functions = self.functions.adding();
         for function in functions.values() {
             client.functions.remove(function.token);
         }
@@ -141,10 +146,13 @@ impl Module {
     }
 
     /// A kernel by name: CUDA_ERROR_NOT_FOUND if there is none.
-    pub(crate) fn function(&self, client: &Client, name: &CStr) -> Result<Arc<Function>> {
-        let mut functions = self.functions.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(function) = functions.get(name) {
-            return Ok(Arc::clone(function));
+    pub(crate) fn function(&self, client: &Client, name: &CStr) -> Result<&Arc<Function>> {
+        if let Some(function) = self.functions.get(name) {
+            return Ok(function);
+        }
+        let mut functions = self.functions.adding();
+        if let Some(function) = self.functions.get(name) {
+            return Ok(function);
         }
         let (backend, id) = self.context.backend()?;
         let number = backend.functions.take()?;
@@ -172,9 +180,8 @@ impl Module {
             attributes: LiveAttributes::new(&attributes),
             occupancy: Mutex::default(),
         });
-        let function = made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        functions.insert(name.to_owned(), Arc::clone(&function));
-        Ok(function)
+        functions.insert(name.to_owned(), made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?);
+        self.functions.get(name).ok_or(CUresult::ERROR_NOT_FOUND)
     }
 
     /// Address and length of a variable: CUDA_ERROR_NOT_FOUND if there is none.
@@ -271,14 +278,20 @@ impl Function {
             question.flags,
             question.block_limit,
         );
-        if let Some(known) = self.occupancy.lock().unwrap_or_else(|e| e.into_inner()).get(&key) {
-            return Ok(*known);
+        let known = self.occupancy.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, reply)) = known.iter().rev().find(|(asked, _)| *asked == key) {
+            return Ok(*reply);
         }
+        drop(known);
         let (backend, id) = self.context.backend()?;
         let body = Occupancy { function: self.number, ..question };
         let reply: OccupancyReply =
             backend.session.call_for(id, Opcode::Occupancy, &[body.as_bytes()])?;
-        self.occupancy.lock().unwrap_or_else(|e| e.into_inner()).insert(key, reply);
+        let mut known = self.occupancy.lock().unwrap_or_else(|e| e.into_inner());
+        if known.len() == MOST_ANSWERS {
+            known.remove(0);
+        }
+        known.push((key, reply));
         Ok(reply)
     }
 

@@ -24,6 +24,7 @@ use link::wire::command::{
 use link::wire::virtual_memory::{MemoryFile, MemoryNumber};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -58,6 +59,8 @@ pub(crate) struct Session {
     mirrors: Mirrors,
     /// Waits for values that may not have ended.
     waits: Mutex<Vec<Mark>>,
+    /// Length of `waits`, so that nobody locks an empty list.
+    wait_count: AtomicUsize,
     /// Keeps a region's descriptor and its command together.
     mapping: Mutex<()>,
 }
@@ -100,6 +103,7 @@ impl Session {
             output: Output::default(),
             mirrors: Mirrors::default(),
             waits: Mutex::default(),
+            wait_count: AtomicUsize::new(0),
             posting: Mutex::new(Posting { producer, slots: Slots::new() }),
             gates: Gates::default(),
             mapping: Mutex::new(()),
@@ -350,6 +354,9 @@ impl Session {
     pub(crate) fn post_wait(&self, context: u32, slot: u32, body: &StreamWriteValue) -> Result {
         // Locked while posting: who destroys what is named behind it must find the wait noted.
         let mut waits = self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // Relaxed: who destroys what is named behind the wait does so after this call, in the program's order, and so finds the count raised. Before
+        // the post, as for the lock.
+        self.wait_count.store(waits.len() + 1, Ordering::Relaxed);
         let parts = [body.as_bytes()];
         waits.push(self.post_work(context, slot, Opcode::StreamWaitValue, &parts)?);
         Ok(())
@@ -363,8 +370,13 @@ impl Session {
 
     /// Whether the executor may hold commands that wait for a value: what they name by number must not be destroyed before they are done.
     pub(crate) fn may_hold(&self) -> bool {
+        // Relaxed: see `post_wait`.
+        if self.wait_count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
         let mut waits = self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         waits.retain(|&mark| !self.is_complete(mark));
+        self.wait_count.store(waits.len(), Ordering::Relaxed);
         !waits.is_empty()
     }
 

@@ -38,7 +38,16 @@ pub(crate) struct Target {
     /// The executor's number of the context.
     pub(crate) id: u32,
     pub(crate) slot: u32,
-    pub(crate) stream: Option<Arc<Stream>>,
+    /// The program's own stream.
+    pub(crate) stream: Option<OwnStream>,
+}
+
+/// What of a stream that the program made calls want to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnStream {
+    pub(crate) token: usize,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
 }
 
 /// The nearest priority that a device has.
@@ -130,16 +139,55 @@ pub(crate) fn target(client: &Client, handle: CUstream) -> Result<Target> {
     Ok(target)
 }
 
-/// The same, for questions that have nothing to do with work.
+/// What `see` finds of a stream that the program made: CUDA_ERROR_INVALID_HANDLE for what is none.
+fn look_own<T>(
+    client: &Client,
+    handle: CUstream,
+    see: impl FnOnce(&Stream, &'static Backend) -> T,
+) -> Result<T> {
+    let seen = client.streams.look(handle.0, |stream| match stream.context.backend()? {
+        (backend, id) if id == stream.wire_id => Ok(see(stream, backend)),
+        _ => Err(CUresult::ERROR_INVALID_HANDLE),
+    });
+    seen.unwrap_or(Err(CUresult::ERROR_INVALID_HANDLE))
+}
+
+/// What `of_own` finds of a stream that the program made, or `of_default` of a default stream.
+pub(crate) fn look<T>(
+    client: &Client,
+    handle: CUstream,
+    of_own: impl FnOnce(&Stream) -> T,
+    of_default: impl FnOnce(&Target) -> T,
+) -> Result<T> {
+    if handle.0 > CUstream::PER_THREAD.0 {
+        look_own(client, handle, |stream, _| of_own(stream))
+    } else {
+        located(client, handle).map(|target| of_default(&target))
+    }
+}
+
+/// Whether a handle means a stream, as [`located`] says.
+pub(crate) fn check(client: &Client, handle: CUstream) -> Result {
+    match handle {
+        CUstream::NULL | CUstream::LEGACY => current::look_alive(|_| Ok(())),
+        _ => look(client, handle, |_| (), |_| ()),
+    }
+}
+
+/// The same as [`target`], for questions that have nothing to do with work.
 pub(crate) fn located(client: &Client, handle: CUstream) -> Result<Target> {
     if handle.0 > CUstream::PER_THREAD.0 {
-        let stream = client.streams.get(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        let (backend, id) = stream.context.backend()?;
-        if id != stream.wire_id {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
-        let context = Arc::clone(&stream.context);
-        return Ok(Target { context, backend, id, slot: stream.slot, stream: Some(stream) });
+        return look_own(client, handle, |stream, backend| Target {
+            context: Arc::clone(&stream.context),
+            backend,
+            id: stream.wire_id,
+            slot: stream.slot,
+            stream: Some(OwnStream {
+                token: stream.token,
+                flags: stream.flags,
+                priority: stream.priority,
+            }),
+        });
     }
     let context = current::context()?;
     let (backend, id) = context.backend()?;

@@ -34,6 +34,7 @@ pub mod graph;
 pub mod handshake;
 pub mod image;
 pub mod lookup;
+mod lookup_index;
 pub mod proofs;
 pub mod record;
 mod result;

@@ -4,7 +4,9 @@
 //! drivers, which differ from the documentation where a version above the driver's is asked for
 //! (the newest entry is given).
 
+use crate::functions::FUNCTIONS;
 use crate::generated;
+use crate::lookup_index;
 use crate::types::CUdriverProcAddressQueryResult;
 
 /// The flag with which a program asks for the per-thread default stream variants.
@@ -56,25 +58,62 @@ impl Answer {
     }
 }
 
+/// As [`Answer`], with the function's position in [`FUNCTIONS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The function at this position.
+    Function(usize),
+    /// As [`Answer::NotFound`].
+    NotFound,
+    /// As [`Answer::VersionNotSufficient`].
+    VersionNotSufficient,
+}
+
+impl Found {
+    /// As [`Answer::status`].
+    pub fn status(self) -> CUdriverProcAddressQueryResult {
+        match self {
+            Self::Function(_) => CUdriverProcAddressQueryResult::SUCCESS,
+            Self::NotFound => CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND,
+            Self::VersionNotSufficient => CUdriverProcAddressQueryResult::VERSION_NOT_SUFFICIENT,
+        }
+    }
+
+    fn answer(self) -> Answer {
+        match self {
+            Self::Function(index) => Answer::Symbol(FUNCTIONS[index].symbol),
+            Self::NotFound => Answer::NotFound,
+            Self::VersionNotSufficient => Answer::VersionNotSufficient,
+        }
+    }
+}
+
 /// Answers a request for `name` by a program built for CUDA `version` (1000 * major + 10 * minor).
 ///
 /// Versions count as unsigned: -1 asks for the newest. `driver_version` is the version that this
 /// process is told; what came later does not exist for it. Of the flags only
 /// [`FLAG_PER_THREAD_DEFAULT_STREAM`] means anything.
 pub fn lookup(name: &[u8], version: i32, flags: u64, driver_version: u32) -> Answer {
-    let Ok(found) = NAMES.binary_search_by(|n| n.name.as_bytes().cmp(name)) else {
-        return Answer::NotFound;
+    find(name, version, flags, driver_version).answer()
+}
+
+/// As [`lookup`], for who needs the function and not its symbol.
+pub fn find(name: &[u8], version: i32, flags: u64, driver_version: u32) -> Found {
+    let Some(position) = lookup_index::position(name) else { return Found::NotFound };
+    let entry = &NAMES[position];
+    let (symbols, first) = if flags & FLAG_PER_THREAD_DEFAULT_STREAM != 0 {
+        (entry.per_thread, entry.legacy.len())
+    } else {
+        (entry.legacy, 0)
     };
-    let entry = &NAMES[found];
-    let symbols =
-        if flags & FLAG_PER_THREAD_DEFAULT_STREAM != 0 { entry.per_thread } else { entry.legacy };
-    if symbols.iter().all(|(since, _)| *since > driver_version) {
-        return Answer::NotFound;
-    }
     let limit = (version as u32).min(driver_version);
-    match symbols.iter().rfind(|(since, _)| *since <= limit) {
-        Some((_, symbol)) => Answer::Symbol(symbol),
-        None => Answer::VersionNotSufficient,
+    match symbols.iter().rposition(|(since, _)| *since <= limit) {
+        Some(symbol) => Found::Function(lookup_index::function(position, first + symbol)),
+        // Ascending: the first one tells whether this driver has any.
+        None if symbols.first().is_some_and(|(since, _)| *since <= driver_version) => {
+            Found::VersionNotSufficient
+        }
+        None => Found::NotFound,
     }
 }
 

@@ -64,6 +64,9 @@ fn asked(client: &Client, stream: CUstream) -> Result<Target> {
 }
 
 fn info(client: &Client, stream: CUstream) -> Result<Option<Info<Graph>>> {
+    if client.graphs.registry.captures.is_empty() {
+        return stream::check(client, stream).map(|()| None);
+    }
     Ok(client.graphs.registry.captures.info(asked(client, stream)?.captured()))
 }
 
@@ -76,8 +79,13 @@ pub(crate) unsafe fn cuStreamIsCapturing(
     captureStatus: *mut CUstreamCaptureStatus,
 ) -> CUresult {
     run(|client| {
-        let target = asked(client, hStream)?;
-        let capture = client.graphs.registry.captures.find(target.captured());
+        let captures = &client.graphs.registry.captures;
+        if captures.is_empty() {
+            stream::check(client, hStream)?;
+            put!(captureStatus, CUstreamCaptureStatus::NONE);
+            return Ok(());
+        }
+        let capture = captures.find(asked(client, hStream)?.captured());
         let status = capture.map_or(CUstreamCaptureStatus::NONE, |capture| capture.status());
         put!(captureStatus, status);
         Ok(())

@@ -43,7 +43,7 @@ pub(crate) unsafe fn cuEventRecordWithFlags(
 
 pub(crate) unsafe fn cuEventQuery(hEvent: CUevent) -> CUresult {
     run(|client| {
-        if events::get(client, hEvent)?.is_done(client)? {
+        if events::look(client, hEvent, |event| event.is_done(client))? {
             Ok(())
         } else {
             Err(CUresult::ERROR_NOT_READY)
@@ -53,9 +53,10 @@ pub(crate) unsafe fn cuEventQuery(hEvent: CUevent) -> CUresult {
 
 pub(crate) unsafe fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
     run(|client| {
-        let event = events::get(client, hEvent)?;
-        event.synchronize(client)?;
-        event.context.backend()?.0.session.verdict()
+        events::look(client, hEvent, |event| {
+            event.synchronize(client)?;
+            event.context.backend()?.0.session.verdict()
+        })
     })
 }
 

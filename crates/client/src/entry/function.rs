@@ -2,7 +2,7 @@
 
 use super::not_null;
 use crate::client::{Client, run};
-use crate::library::function_of;
+use crate::library::{function_of, look_at_function};
 use crate::module::Function;
 use crate::session::Result;
 use crate::{current, module};
@@ -23,13 +23,7 @@ pub(crate) unsafe fn cuFuncGetAttribute(
 ) -> CUresult {
     run(|client| {
         not_null(pi)?;
-        current::look_alive(|_| Ok(()))?;
-        let value = match client.functions.look(hfunc.0, |known| known.attribute(attrib)) {
-            Some(value) => value?,
-            // A kernel, maybe.
-            None => function(client, hfunc)?.attribute(attrib)?,
-        };
-        put!(pi, value);
+        put!(pi, look_at_function(client, hfunc.0, |known| known.attribute(attrib))?);
         Ok(())
     })
 }

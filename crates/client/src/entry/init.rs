@@ -6,8 +6,7 @@ use crate::choice::{self, Choice, NEWEST_VERSION};
 use crate::export::TABLES;
 use crate::exports;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use cuda_abi::functions;
-use cuda_abi::lookup::{Answer, lookup};
+use cuda_abi::lookup::{self, Found};
 use cuda_abi::types::*;
 
 pub(crate) unsafe fn cuInit(Flags: u32) -> CUresult {
@@ -55,15 +54,10 @@ fn lookup_version() -> u32 {
 
 /// # Safety
 /// `symbol` is a NUL-terminated string.
-unsafe fn find(symbol: *const c_char, version: c_int, flags: u64) -> Answer {
+unsafe fn find(symbol: *const c_char, version: c_int, flags: u64) -> Found {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(symbol) };
-    lookup(name.to_bytes(), version, flags, lookup_version())
-}
-
-fn address_of(symbol: &str) -> *mut c_void {
-    functions::index_of(symbol)
-        .map_or(core::ptr::null_mut(), |index| exports::address(index).cast_mut())
+    lookup::find(name.to_bytes(), version, flags, lookup_version())
 }
 
 pub(crate) unsafe fn cuGetProcAddress_v2(
@@ -77,16 +71,16 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
         return CUresult::ERROR_INVALID_VALUE;
     }
     // SAFETY: not null, and the caller vouches for a C string.
-    let answer = unsafe { find(symbol, cudaVersion, flags) };
-    let address = match answer {
-        Answer::Symbol(symbol) => address_of(symbol),
+    let found = unsafe { find(symbol, cudaVersion, flags) };
+    let address = match found {
+        Found::Function(index) => exports::address(index).cast_mut(),
         _ => core::ptr::null_mut(),
     };
     // SAFETY: `pfn` is not null; the status pointer is optional. The caller vouches for what they point to.
     unsafe {
         pfn.write(address);
         if !symbolStatus.is_null() {
-            symbolStatus.write(answer.status());
+            symbolStatus.write(found.status());
         }
     }
     CUresult::SUCCESS
@@ -103,9 +97,9 @@ pub(crate) unsafe fn cuGetProcAddress(
     }
     // SAFETY: not null, and the caller vouches for a C string.
     match unsafe { find(symbol, cudaVersion, flags) } {
-        Answer::Symbol(symbol) => {
+        Found::Function(index) => {
             // SAFETY: not null, and the caller vouches for a pointer there.
-            unsafe { pfn.write(address_of(symbol)) };
+            unsafe { pfn.write(exports::address(index).cast_mut()) };
             CUresult::SUCCESS
         }
         _ => CUresult::ERROR_NOT_FOUND,

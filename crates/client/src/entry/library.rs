@@ -105,7 +105,10 @@ pub(crate) unsafe fn cuLibraryGetKernel(
         not_null(pKernel)?;
         // SAFETY: the caller's string.
         let name = unsafe { c_name(name) }?;
-        put!(pKernel, CUkernel(library::get(client, library.0)?.kernel(client, name)?.token));
+        let token = client
+            .libraries
+            .look(library.0, |library| library.kernel(client, name).map(|found| found.token));
+        put!(pKernel, CUkernel(token.unwrap_or(Err(CUresult::ERROR_INVALID_HANDLE))?));
         Ok(())
     })
 }
@@ -168,10 +171,12 @@ fn kernel(client: &Client, handle: CUkernel) -> Result<Arc<Kernel>> {
 pub(crate) unsafe fn cuKernelGetFunction(pFunc: *mut CUfunction, handle: CUkernel) -> CUresult {
     run(|client| {
         not_null(pFunc)?;
-        put!(
-            pFunc,
-            CUfunction(kernel(client, handle)?.function(client, &current::owner()?)?.token)
-        );
+        let token = client.kernels.look(handle.0, |kernel| {
+            current::look_owner(|context| {
+                kernel.with_function(client, context, |function| Ok(function.token))
+            })
+        });
+        put!(pFunc, CUfunction(token.unwrap_or(Err(CUresult::ERROR_INVALID_HANDLE))?));
         Ok(())
     })
 }

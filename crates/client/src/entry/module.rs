@@ -107,7 +107,10 @@ pub(crate) unsafe fn cuModuleGetFunction(
         not_null(hfunc)?;
         // SAFETY: the caller's string.
         let name = unsafe { c_name(name) }?;
-        put!(hfunc, CUfunction(module::get(client, hmod.0)?.function(client, name)?.token));
+        let token = client
+            .modules
+            .look(hmod.0, |module| module.function(client, name).map(|found| found.token));
+        put!(hfunc, CUfunction(token.unwrap_or(Err(CUresult::ERROR_INVALID_HANDLE))?));
         Ok(())
     })
 }

@@ -3,7 +3,7 @@
 use super::not_null;
 use crate::client::{Client, run};
 use crate::current;
-use crate::library::function_of;
+use crate::library::{function_of, look_at_function};
 use crate::session::Result;
 use cuda_abi::types::*;
 use link::wire::command::{Occupancy, OccupancyReply, Opcode};
@@ -13,7 +13,7 @@ use link::wire::query::{
 use zerocopy::IntoBytes;
 
 fn ask(client: &Client, func: CUfunction, question: Occupancy) -> Result<OccupancyReply> {
-    function_of(client, func.0, &current::owner()?)?.occupancy(question)
+    look_at_function(client, func.0, |function| function.occupancy(question))
 }
 
 pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(

@@ -1,28 +1,9 @@
 //! Questions about streams.
 
 use super::not_null;
-use crate::client::{Client, run};
-use crate::session::Result;
-use crate::stream::{self, Stream};
+use crate::client::run;
+use crate::stream::{self, look};
 use cuda_abi::types::*;
-
-/// What `of_own` finds of a stream that a program made, or `of_default` of a default stream.
-fn look<T>(
-    client: &Client,
-    handle: CUstream,
-    of_own: impl FnOnce(&Stream) -> T,
-    of_default: impl FnOnce(&stream::Target) -> T,
-) -> Result<T> {
-    let own = client.streams.look(handle.0, |stream| match stream.context.backend() {
-        Ok((_, id)) if id == stream.wire_id => Ok(of_own(stream)),
-        Ok(_) => Err(CUresult::ERROR_INVALID_HANDLE),
-        Err(error) => Err(error),
-    });
-    match own {
-        Some(seen) => seen,
-        None => stream::located(client, handle).map(|target| of_default(&target)),
-    }
-}
 
 pub(crate) unsafe fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) -> CUresult {
     run(|client| {

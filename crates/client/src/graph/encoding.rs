@@ -51,11 +51,11 @@ pub(super) fn encode(kind: &NodeKind) -> Encoded {
             Encoded::new(Opcode::Fill, &[body.as_bytes()])
         }
         NodeKind::EventRecord(event) => {
-            let body = EventRecord { event: event.number(), stream: 0, value: 0 };
+            let body = EventRecord { event: event.number_for_graphs(), stream: 0, value: 0 };
             Encoded::new(Opcode::EventRecord, &[body.as_bytes()])
         }
         NodeKind::EventWait(event) => {
-            let body = StreamWaitEvent { event: event.number(), ..Default::default() };
+            let body = StreamWaitEvent { event: event.number_for_graphs(), ..Default::default() };
             Encoded::new(Opcode::StreamWaitEvent, &[body.as_bytes()])
         }
         NodeKind::BatchMemOp(work) if !work.words.is_empty() => {

@@ -50,7 +50,9 @@ impl<G: CapturedGraph> Captures<G> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_empty(&self) -> bool {
+    /// Whether nothing is being captured.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         // Relaxed: a thread sees its own captures; of other threads' the order is the program's affair.
         self.count.load(Ordering::Relaxed) == 0
     }
