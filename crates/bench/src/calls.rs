@@ -1,18 +1,20 @@
 //! What a driver call costs that need not leave the process: questions about contexts, devices, pointers, functions and
 //! streams, which libraries ask between any two launches.
 //!
-//! A call is timed in batches, so that reading the clock does not count; its cost is the median batch's.
+//! A call is timed in batches, so that reading the clock does not count; its cost is the median batch's. The processor is kept busy first, until
+//! its clock has risen, and how fast it then is stands beside the costs: nanoseconds of two drivers compare only where that is equal.
 
 use std::ffi::{c_char, c_void};
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use cuda_abi::types::{
-    CUcontext, CUdevice_attribute, CUevent, CUfunction, CUfunction_attribute, CUlimit,
-    CUpointer_attribute, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUcontext, CUdevice_attribute, CUevent, CUfunction, CUfunction_attribute, CUkernel, CUlibrary,
+    CUlimit, CUpointer_attribute, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::driver::{Driver, DriverError, check};
+use crate::driver::{Driver, DriverError, KERNELS, check};
 
 /// What one call costs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +23,31 @@ pub struct CallCost {
     pub call: String,
     /// Of one call, or of the several.
     pub time_ns: f64,
+}
+
+/// How long the processor is kept busy before anything is timed: governors raise a clock within some milliseconds.
+const WARM_UP: Duration = Duration::from_millis(150);
+
+/// Keeps the processor busy; returns its clock at the end in MHz.
+pub(crate) fn warm_up() -> f64 {
+    const STEPS: u32 = 1 << 18;
+    /// Shifts and exclusive ors take a cycle each, and none can begin before the one in front of it has ended.
+    const CYCLES_PER_STEP: u32 = 6;
+    let start = Instant::now();
+    let mut state = black_box(1_u64);
+    loop {
+        let began = Instant::now();
+        for _ in 0..STEPS {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+        }
+        state = black_box(state);
+        let time = began.elapsed();
+        if start.elapsed() >= WARM_UP {
+            return f64::from(STEPS * CYCLES_PER_STEP) / time.as_secs_f64() / 1e6;
+        }
+    }
 }
 
 /// Calls between two looks at the clock.
@@ -41,14 +68,14 @@ pub(crate) fn measure(driver: &Driver, duration_ms: u64) -> Result<Vec<CallCost>
     contexts(driver, &objects, &mut timer)?;
     devices(driver, &mut timer)?;
     pointers(driver, &objects, &mut timer)?;
-    functions(driver, &mut timer)?;
+    functions(driver, &objects, &mut timer)?;
     streams_and_events(driver, &objects, &mut timer)?;
     objects.release(driver)?;
     Ok(timer.costs)
 }
 
 /// How many calls share the time; roughly is enough.
-const CALLS: u32 = 38;
+const CALLS: u32 = 42;
 
 struct Timer {
     budget: Duration,
@@ -93,6 +120,8 @@ struct Objects {
     device_memory: u64,
     host_memory: *mut c_void,
     finished: CUevent,
+    library: CUlibrary,
+    kernel: CUkernel,
 }
 
 impl Objects {
@@ -102,6 +131,8 @@ impl Objects {
             device_memory: 0,
             host_memory: std::ptr::null_mut(),
             finished: CUevent::default(),
+            library: CUlibrary::default(),
+            kernel: CUkernel::default(),
         };
         check!(driver.table, cuCtxGetCurrent(&mut objects.context))?;
         check!(driver.table, cuMemAlloc_v2(&mut objects.device_memory, SIZE_BYTES))?;
@@ -109,10 +140,28 @@ impl Objects {
         check!(driver.table, cuEventCreate(&mut objects.finished, 0))?;
         check!(driver.table, cuEventRecord(objects.finished, driver.stream))?;
         check!(driver.table, cuStreamSynchronize(driver.stream))?;
+        let (nothing, no_options) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (no_values, code) = (std::ptr::null_mut(), KERNELS.as_ptr().cast());
+        check!(
+            driver.table,
+            cuLibraryLoadData(
+                &mut objects.library,
+                code,
+                nothing,
+                no_values,
+                0,
+                no_options,
+                no_values,
+                0
+            )
+        )?;
+        let name = c"empty".as_ptr();
+        check!(driver.table, cuLibraryGetKernel(&mut objects.kernel, objects.library, name))?;
         Ok(objects)
     }
 
     fn release(self, driver: &Driver) -> Result<(), DriverError> {
+        check!(driver.table, cuLibraryUnload(self.library))?;
         check!(driver.table, cuMemFree_v2(self.device_memory))?;
         check!(driver.table, cuMemFreeHost(self.host_memory))?;
         check!(driver.table, cuEventDestroy_v2(self.finished))
@@ -204,13 +253,16 @@ fn pointers(driver: &Driver, objects: &Objects, timer: &mut Timer) -> Result<(),
     time!(timer, driver, cuMemHostGetDevicePointer_v2(&mut base, objects.host_memory, 0))
 }
 
-fn functions(driver: &Driver, timer: &mut Timer) -> Result<(), DriverError> {
+fn functions(driver: &Driver, objects: &Objects, timer: &mut Timer) -> Result<(), DriverError> {
+    let mut kernel = CUkernel::default();
     let (mut value, mut blocks, mut threads) = (0, 0, 0);
     let mut function = CUfunction::default();
     let asked = CUfunction_attribute::NUM_REGS;
     let (empty, name) = (driver.empty, c"empty".as_ptr());
     time!(timer, driver, cuFuncGetAttribute(&mut value, asked, empty))?;
     time!(timer, driver, cuModuleGetFunction(&mut function, driver.module, name))?;
+    time!(timer, driver, cuLibraryGetKernel(&mut kernel, objects.library, name))?;
+    time!(timer, driver, cuKernelGetFunction(&mut function, objects.kernel))?;
     time!(timer, driver, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, empty, 128, 0))?;
     time!(
         timer,
@@ -234,6 +286,22 @@ fn streams_and_events(
     time!(timer, driver, cuStreamGetPriority(stream, &mut priority))?;
     time!(timer, driver, cuStreamGetId(stream, &mut id))?;
     time!(timer, driver, cuStreamIsCapturing(stream, &mut capture))?;
+    time!(timer, "cuStreamIsCapturing (NULL)", {
+        check!(driver.table, cuStreamIsCapturing(CUstream::NULL, &mut capture))
+    })?;
+    time!(timer, "cuStreamGetCaptureInfo_v2", {
+        check!(
+            driver.table,
+            cuStreamGetCaptureInfo_v2(
+                stream,
+                &mut capture,
+                &mut id,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut()
+            )
+        )
+    })?;
     time!(timer, "cuThreadExchangeStreamCaptureMode, twice", {
         check!(driver.table, cuThreadExchangeStreamCaptureMode(&mut mode))?;
         check!(driver.table, cuThreadExchangeStreamCaptureMode(&mut mode))

@@ -37,7 +37,8 @@ pub struct Driver {
     _library: Library,
 }
 
-const KERNELS: &CStr =
+/// The kernels of the workloads, as PTX.
+pub(crate) const KERNELS: &CStr =
     match CStr::from_bytes_with_nul(concat!(include_str!("kernels.ptx"), "\0").as_bytes()) {
         Ok(text) => text,
         Err(_) => panic!("the PTX text has an inner NUL"),

@@ -172,6 +172,13 @@ impl Report {
             let _ = write!(text, " {:>11} {:>6}", cell.peer.name(), "ratio");
         }
         text.push('\n');
+        let _ = write!(text, "{:<45} {:>7}", "(processor's clock meanwhile, MHz)", "");
+        for cell in self.calls.first().map(|row| &row.cells).into_iter().flatten() {
+            let of_peer = self.measurements.iter().filter(|m| m.peer == cell.peer);
+            let clock_mhz = median(of_peer.filter(|m| !m.calls.is_empty()).map(|m| m.clock_mhz));
+            let _ = write!(text, " {clock_mhz:>11.0} {:>6}", "");
+        }
+        text.push('\n');
         for row in &self.calls {
             let _ = write!(text, "{:<45} {:>7}", row.call, row.clients);
             for cell in &row.cells {

@@ -1,4 +1,4 @@
-//! Runs clients together, peers in turn.
+//! Runs clients together, peers in turn: one after the other where they launch, as they share a device, and all up at once where calls are timed.
 
 use crate::calls::CallCost;
 use crate::peer::{Peer, PeerError, Places, Running};
@@ -8,7 +8,11 @@ use crate::workload::Workload;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
 use thiserror::Error;
+
+/// A worker that takes longer to end is killed.
+const LONGEST_END: Duration = Duration::from_secs(10);
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -92,6 +96,8 @@ pub struct Measurement {
     pub iteration_p99_ns: u64,
     /// Median over clients of what each call costs; empty for workloads that launch.
     pub calls: Vec<CallCost>,
+    /// Median over clients of how fast the processor was before the calls; 0 for workloads that launch.
+    pub clock_mhz: f64,
 }
 
 /// Why a run failed.
@@ -123,9 +129,10 @@ pub fn run(
     for repeat in 0..plan.repeats {
         for &peer in &plan.peers {
             let running = Running::start(peer, &plan.places)?;
-            for &workload in &plan.workloads {
+            for &workload in plan.workloads.iter().filter(|&&w| w != Workload::Calls) {
                 for load in plan.loads(workload) {
-                    let outcomes = run_clients(plan, &running, peer, load)?;
+                    let mut crew = Crew::start(plan, &running, peer, load)?;
+                    let outcomes = crew.work()?;
                     let measurement = summarize(peer, load, repeat, &outcomes);
                     progress(&measurement);
                     measurements.push(measurement);
@@ -133,7 +140,36 @@ pub fn run(
             }
         }
     }
+    if plan.workloads.contains(&Workload::Calls) {
+        for load in plan.loads(Workload::Calls) {
+            run_calls(plan, load, |measurement| {
+                progress(&measurement);
+                measurements.push(measurement);
+            })?;
+        }
+    }
     Ok(measurements)
+}
+
+/// Times calls: all peers are up, and their clients take turns. What changes meanwhile, as the processor's clock does, changes for all.
+fn run_calls(plan: &Plan, load: Load, mut done: impl FnMut(Measurement)) -> Result<(), RunError> {
+    let mut running = Vec::new();
+    for &peer in &plan.peers {
+        running.push((peer, Running::start(peer, &plan.places)?));
+    }
+    let mut crews = Vec::new();
+    for (peer, running) in &running {
+        crews.push(Crew::start(plan, running, *peer, load)?);
+    }
+    for repeat in 0..plan.repeats {
+        for crew in &mut crews {
+            let outcomes = crew.work()?;
+            done(summarize(crew.peer, load, repeat, &outcomes));
+        }
+    }
+    // Before their peers.
+    drop(crews);
+    Ok(())
 }
 
 /// A worker process; dropping it ends it.
@@ -172,9 +208,18 @@ impl Worker {
     }
 
     fn go(&mut self) -> io::Result<()> {
-        match self.input.take() {
-            Some(mut input) => input.write_all(b"go\n"),
+        match &mut self.input {
+            Some(input) => input.write_all(b"go\n"),
             None => Ok(()),
+        }
+    }
+
+    /// Lets it end by itself, as a program does, if it will.
+    fn end(&mut self) {
+        drop(self.input.take());
+        let began = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && began.elapsed() < LONGEST_END {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -186,39 +231,53 @@ impl Drop for Worker {
     }
 }
 
-fn run_clients(
-    plan: &Plan,
-    running: &Running,
+/// Workers that start together.
+struct Crew {
     peer: Peer,
-    load: Load,
-) -> Result<Vec<Outcome>, RunError> {
-    let failed = |index| {
-        move |source| RunError::Worker {
-            index,
-            peer: peer.name(),
-            workload: load.workload.name(),
-            source,
+    workload: Workload,
+    workers: Vec<Worker>,
+}
+
+impl Crew {
+    /// Starts them, and waits until all are ready.
+    fn start(plan: &Plan, running: &Running, peer: Peer, load: Load) -> Result<Self, RunError> {
+        let mut crew = Self { peer, workload: load.workload, workers: Vec::new() };
+        for index in 0..load.clients {
+            let worker = Worker::start(plan, running, load);
+            crew.workers.push(worker.map_err(|source| crew.failed(index, source))?);
         }
-    };
-    let mut workers = Vec::new();
-    for index in 0..load.clients {
-        workers.push(Worker::start(plan, running, load).map_err(failed(index))?);
+        crew.each(|worker| worker.line().map(drop))?;
+        Ok(crew)
     }
-    for (index, worker) in workers.iter_mut().enumerate() {
-        worker.line().map_err(failed(index))?;
+
+    fn failed(&self, index: usize, source: io::Error) -> RunError {
+        let (peer, workload) = (self.peer.name(), self.workload.name());
+        RunError::Worker { index, peer, workload, source }
     }
-    for (index, worker) in workers.iter_mut().enumerate() {
-        worker.go().map_err(failed(index))?;
+
+    fn each<T>(
+        &mut self,
+        mut body: impl FnMut(&mut Worker) -> io::Result<T>,
+    ) -> Result<Vec<T>, RunError> {
+        let mut all = Vec::new();
+        for index in 0..self.workers.len() {
+            let done = body(&mut self.workers[index]);
+            all.push(done.map_err(|source| self.failed(index, source))?);
+        }
+        Ok(all)
     }
-    let mut outcomes = Vec::new();
-    for (index, worker) in workers.iter_mut().enumerate() {
-        let line = worker.line().map_err(failed(index))?;
-        outcomes.push(serde_json::from_str(&line).map_err(io::Error::from).map_err(failed(index))?);
+
+    /// Lets all work once.
+    fn work(&mut self) -> Result<Vec<Outcome>, RunError> {
+        self.each(Worker::go)?;
+        self.each(|worker| Ok(serde_json::from_str(&worker.line()?)?))
     }
-    for worker in &mut workers {
-        let _ = worker.child.wait();
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.workers.iter_mut().for_each(Worker::end);
     }
-    Ok(outcomes)
 }
 
 fn summarize(peer: Peer, load: Load, repeat: usize, outcomes: &[Outcome]) -> Measurement {
@@ -242,6 +301,7 @@ fn summarize(peer: Peer, load: Load, repeat: usize, outcomes: &[Outcome]) -> Mea
             .max()
             .unwrap_or(0),
         calls: median_calls(outcomes),
+        clock_mhz: median(outcomes.iter().map(|outcome| outcome.clock_mhz)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! One client of a run.
 //!
 //! Makes ready, warms up, writes `ready` to standard output, waits for a line on standard input so that all clients start
-//! together, works for the given time, and writes one [`Outcome`] as JSON.
+//! together, works for the given time, and writes one [`Outcome`] as JSON; again for each further line, until the input ends.
 
 use crate::calls::{self, CallCost};
 use crate::driver::{Driver, DriverError};
@@ -42,6 +42,8 @@ pub struct Outcome {
     pub multiprocessors: u32,
     /// What each call costs; empty for workloads that launch.
     pub calls: Vec<CallCost>,
+    /// How fast the processor was before the calls, in MHz; 0 for workloads that launch.
+    pub clock_mhz: f64,
 }
 
 /// Why a worker stopped.
@@ -63,11 +65,11 @@ pub fn run(task: &Task) -> Result<(), WorkerError> {
     writeln!(output, "ready")?;
     output.flush()?;
     let mut go = String::new();
-    if std::io::stdin().lock().read_line(&mut go)? == 0 {
-        return Ok(());
+    while std::io::stdin().lock().read_line(&mut go)? != 0 {
+        let outcome = work(&driver, task.workload, task.duration_ms)?;
+        writeln!(output, "{}", serde_json::to_string(&outcome).map_err(std::io::Error::from)?)?;
+        output.flush()?;
     }
-    let outcome = work(&driver, task.workload, task.duration_ms)?;
-    writeln!(output, "{}", serde_json::to_string(&outcome).map_err(std::io::Error::from)?)?;
     Ok(())
 }
 
@@ -75,6 +77,7 @@ fn work(driver: &Driver, workload: Workload, duration_ms: u64) -> Result<Outcome
     if let Some(shape) = workload.shape() {
         return launches(driver, shape, duration_ms);
     }
+    let clock_mhz = calls::warm_up();
     let start_ns = now_ns();
     let calls = calls::measure(driver, duration_ms)?;
     Ok(Outcome {
@@ -86,6 +89,7 @@ fn work(driver: &Driver, workload: Workload, duration_ms: u64) -> Result<Outcome
         iteration_p99_ns: 0,
         multiprocessors: driver.multiprocessors()?,
         calls,
+        clock_mhz,
     })
 }
 
@@ -129,6 +133,7 @@ fn launches(driver: &Driver, shape: Shape, duration_ms: u64) -> Result<Outcome, 
         iteration_p99_ns: percentile(99),
         multiprocessors: driver.multiprocessors()?,
         calls: Vec::new(),
+        clock_mhz: 0.0,
     })
 }
 
