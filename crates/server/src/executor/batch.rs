@@ -14,17 +14,18 @@ use crate::log::log_server;
 use cuda_abi::types::*;
 use link::ring::Command;
 use link::wire::command::{Header, Launch, NO_CALL, Opcode};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ptr;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Nodes of a chain, the longest first. Chains of fixed lengths, since a node that is switched off costs more than it spares.
-const LENGTHS: [usize; 4] = [32, 16, 8, 4];
 /// Launches that are submitted together at most.
-const MOST_WAITING: usize = LENGTHS[0];
-/// Launches of a stream that could have gone together before chains are made for it: to make one costs as much as a hundred launches.
-const WORTH_A_CHAIN: u32 = 256;
+const MOST_WAITING: usize = 32;
+/// How often so many launches of a stream wait together before a chain of that length is made: to make one costs as much as a hundred launches.
+const WORTH_A_CHAIN: u32 = 16;
+/// Lengths that chains of one stream have, powers of two left out. A chain fits its length alone, since to switch a node off costs more than it
+/// spares; a program that does the same again and again has few lengths.
+const MOST_LENGTHS: usize = 8;
 /// Streams of a session that have chains.
 const MOST_STREAMS: usize = 16;
 /// Chains of each length, used in turn: one that runs cannot be changed without waiting.
@@ -84,20 +85,52 @@ impl Chain {
     }
 }
 
-/// The chains of one stream.
+/// The chains of one length.
 #[derive(Debug, Default)]
-struct StreamChains {
-    partition: Option<Arc<Partition>>,
-    /// Launches that could have gone together.
-    worth: u32,
-    /// By the places of [`LENGTHS`], then in turn.
-    chains: [[Option<Chain>; TURNS]; LENGTHS.len()],
+struct Length {
+    /// How often so many launches waited.
+    wanted: u32,
+    chains: [Option<Chain>; TURNS],
     turn: usize,
 }
 
+impl Length {
+    fn is_made(&self) -> bool {
+        self.wanted >= WORTH_A_CHAIN
+    }
+}
+
+/// The chains of one stream, by their lengths.
+#[derive(Debug, Default)]
+struct StreamChains {
+    partition: Option<Arc<Partition>>,
+    lengths: BTreeMap<usize, Length>,
+}
+
 impl StreamChains {
+    /// The length of the chain to be used for so many launches, if there is one or it is time to make it.
+    fn choose(&mut self, launches: usize) -> Option<usize> {
+        if launches < 2 {
+            return None;
+        }
+        let room = launches.is_power_of_two() || self.odd_lengths() < MOST_LENGTHS;
+        let length = self.lengths.entry(launches).or_default();
+        if room && !length.is_made() {
+            length.wanted += 1;
+        }
+        let mut fitting = self.lengths.range(..=launches).rev();
+        fitting.find(|(_, length)| length.is_made()).map(|(&length, _)| length)
+    }
+
+    fn odd_lengths(&self) -> usize {
+        let odd =
+            |(nodes, length): &(&usize, &Length)| !nodes.is_power_of_two() && length.is_made();
+        self.lengths.iter().filter(odd).count()
+    }
+
     fn destroy(self, driver: Driver) {
-        self.chains.into_iter().flatten().flatten().for_each(|chain| chain.destroy(driver));
+        let chains = self.lengths.into_values().flat_map(|length| length.chains).flatten();
+        chains.for_each(|chain| chain.destroy(driver));
     }
 }
 
@@ -221,22 +254,22 @@ impl State {
             .map_while(|one| Launch::read_from_prefix(&bytes[one.start..one.end]).ok())
             .take_while(|(launch, _)| !self.batches.declined.contains(&launch.function))
             .collect();
-        let place = LENGTHS.iter().position(|&length| length <= launches.len())?;
-        let launches = &launches[..LENGTHS[place]];
         let slot = self.batches.stream;
-        self.prepare_chains(slot)?;
-        let chain = self.take_chain(slot, place, launches)?;
+        let length = self.choose_chain(slot, launches.len())?;
+        let launches = &launches[..length];
+        let chain = self.take_chain(slot, launches)?;
         let submitted = self.run_chain(&chain, slot, launches);
-        if let Some(chains) = self.batches.streams.get_mut(&slot) {
-            let turn = chains.turn % TURNS;
-            chains.turn += 1;
-            chains.chains[place][turn] = Some(chain);
+        let chains = self.batches.streams.get_mut(&slot);
+        if let Some(length) = chains.and_then(|chains| chains.lengths.get_mut(&length)) {
+            let turn = length.turn % TURNS;
+            length.turn += 1;
+            length.chains[turn] = Some(chain);
         }
         submitted.map(|()| launches.len())
     }
 
-    /// Whether the stream has chains, or is worth them by now.
-    fn prepare_chains(&mut self, slot: u32) -> Option<()> {
+    /// The length of the chain that is to take the first of so many launches on a stream.
+    fn choose_chain(&mut self, slot: u32, launches: usize) -> Option<usize> {
         let partition = self.streams.partition(slot);
         let driver = self.driver();
         let batches = &mut self.batches;
@@ -249,26 +282,21 @@ impl State {
             std::mem::take(chains).destroy(driver);
             chains.partition = partition;
         }
-        chains.worth = chains.worth.saturating_add(LENGTHS[LENGTHS.len() - 1] as u32);
-        (chains.worth >= WORTH_A_CHAIN).then_some(())
+        chains.choose(launches)
     }
 
     /// The chain whose turn it is, made if need be.
-    fn take_chain(
-        &mut self,
-        slot: u32,
-        place: usize,
-        launches: &[(Launch, &[u8])],
-    ) -> Option<Chain> {
+    fn take_chain(&mut self, slot: u32, launches: &[(Launch, &[u8])]) -> Option<Chain> {
         let chains = self.batches.streams.get_mut(&slot)?;
-        let turn = chains.turn % TURNS;
-        if let Some(chain) = chains.chains[place][turn].take() {
+        let length = chains.lengths.get_mut(&launches.len())?;
+        let turn = length.turn % TURNS;
+        if let Some(chain) = length.chains[turn].take() {
             return Some(chain);
         }
         let (launch, parameters) = launches.first()?;
         let code = self.code(launch, slot)?;
         let parameters = parameters.get(..launch.parameter_bytes as usize)?;
-        let made = self.make_chain(LENGTHS[place], launch, code, parameters);
+        let made = self.make_chain(launches.len(), launch, code, parameters);
         if made.is_none() {
             self.batches.declined.insert(launch.function);
         }
@@ -363,5 +391,39 @@ impl State {
         self.last_function = launches.last().map(|(launch, _)| launch.function);
         self.counters().count_chain(u64::from(count));
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_LENGTHS, MOST_WAITING, StreamChains, WORTH_A_CHAIN};
+
+    #[test]
+    fn a_chain_is_made_for_what_comes_often() {
+        let mut chains = StreamChains::default();
+        for _ in 1..WORTH_A_CHAIN {
+            assert_eq!(chains.choose(7), None);
+        }
+        assert_eq!(chains.choose(7), Some(7));
+        assert_eq!(chains.choose(6), None);
+        assert_eq!(chains.choose(9), Some(7), "the longest that is there");
+    }
+
+    #[test]
+    fn one_launch_takes_no_chain() {
+        let mut chains = StreamChains::default();
+        assert!((0..100).all(|_| chains.choose(1).is_none()));
+    }
+
+    #[test]
+    fn lengths_are_bounded() {
+        let mut chains = StreamChains::default();
+        for launches in 2..=MOST_WAITING {
+            for _ in 0..WORTH_A_CHAIN {
+                chains.choose(launches);
+            }
+        }
+        assert_eq!(chains.odd_lengths(), MOST_LENGTHS);
+        assert_eq!(chains.choose(MOST_WAITING), Some(MOST_WAITING));
     }
 }
