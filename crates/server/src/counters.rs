@@ -25,6 +25,14 @@ pub(crate) struct Counters {
     error: AtomicU64,
     launch_time_ns: AtomicU64,
     launches: [AtomicU64; LAUNCH_CLASSES],
+    /// 0: it has commands to take.
+    idle_since_ns: AtomicU64,
+}
+
+/// Nanoseconds of the clock that all processes of a machine share.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Classes of launch times; see [`LAUNCH_BOUNDS_US`].
@@ -91,6 +99,16 @@ impl Counters {
         self.queued_bytes.store(size_bytes, Ordering::Relaxed);
     }
 
+    /// Since when the session has taken no command, by [`monotonic_ns`]; absent: it takes some.
+    pub(crate) fn set_idle_since(&self, since_ns: Option<u64>) {
+        self.idle_since_ns.store(since_ns.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// See [`Self::set_idle_since`].
+    pub(crate) fn idle_since_ns(&self) -> Option<u64> {
+        Some(self.idle_since_ns.load(Ordering::Relaxed)).filter(|since| *since > 0)
+    }
+
     /// The session has failed with this `CUresult`.
     pub(crate) fn set_error(&self, code: u32) {
         self.error.store(code.into(), Ordering::Relaxed);
@@ -128,6 +146,7 @@ impl Counters {
             &self.queued_bytes,
             &self.error,
             &self.launch_time_ns,
+            &self.idle_since_ns,
         ];
         for word in words.into_iter().chain(&self.launches) {
             word.store(0, Ordering::Relaxed);

@@ -29,7 +29,14 @@ pub(crate) enum ToExecutor {
         /// A `CUresult`.
         code: u32,
     },
-    /// Answer to `Grant`; comes with the memory's descriptor when granted.
+    /// Memory is to be moved out to the host, where nothing of the session is in flight.
+    Move {
+        /// Which session.
+        session: u64,
+        /// What and when.
+        order: MoveOrder,
+    },
+    /// Answer to `Grant` and, once for each allocation, to `Return`; comes with the memory's descriptor when granted.
     Granted {
         /// Which session asked.
         session: u64,
@@ -66,9 +73,27 @@ pub(crate) enum Placement {
     Piece,
 }
 
+/// What a session is to move out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum MoveOrder {
+    /// These allocations, (first address, length). Answered by `MovedOut`.
+    Start {
+        /// At most some hundreds.
+        allocations: Vec<(u64, u64)>,
+        /// Whether the session takes no command before.
+        pauses: bool,
+    },
+    /// From now on the session takes no command before it has done what it was told.
+    Pause,
+    /// What is not done yet is not to be done.
+    CallOff,
+}
+
 /// Answer to a wish for memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum GrantOutcome {
+    /// The answer comes later: others must make room first.
+    Waits,
     /// Memory to be mapped at this address.
     Memory {
         /// First address.
@@ -115,6 +140,27 @@ pub(crate) enum FromExecutor {
         size_bytes: u64,
         /// Where it is to be.
         placement: Placement,
+    },
+    /// A session wants all memory back that it has moved out.
+    Return {
+        /// Which.
+        session: u64,
+    },
+    /// A session does not wait any more for what it asked for.
+    GaveUp {
+        /// Which.
+        session: u64,
+    },
+    /// Answer to `Move`.
+    MovedOut {
+        /// Which session.
+        session: u64,
+        /// First addresses of what is in host memory now, unmapped here.
+        done: Vec<u64>,
+        /// What stayed, and may be asked for another time.
+        stayed: Vec<u64>,
+        /// What stayed and must stay.
+        fixed: Vec<u64>,
     },
     /// A session has unmapped a grant, or given up a piece.
     Released {

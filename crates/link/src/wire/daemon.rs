@@ -155,6 +155,9 @@ pub struct DeviceSnapshot {
     pub compute_mode: u32,
     /// Device memory granted to clients.
     pub granted_bytes: u64,
+    /// Of this, what is in host memory at the moment, because others need the device's.
+    #[serde(default)]
+    pub spilled_bytes: u64,
     /// Kernels run for clients, those that left included.
     pub kernels_ever: u64,
     /// Those of them that were submitted together with others.
@@ -260,6 +263,9 @@ pub struct ClientDeviceSnapshot {
     pub device: u32,
     /// Device memory granted.
     pub granted_bytes: u64,
+    /// Of this, what is in host memory at the moment, because others need the device's.
+    #[serde(default)]
+    pub spilled_bytes: u64,
     /// How much may be granted; absent: no limit.
     pub memory_limit_bytes: Option<u64>,
     /// Kernels submitted.

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::failure::Failure;
 use super::session::DeliveredGrant;
 use super::state::State;
-use crate::executor_link::{FromExecutor, GrantOutcome, OpenSession, Placement};
+use crate::executor_link::{FromExecutor, OpenSession, Placement};
 use crate::policy::ranges::Ranges;
 use cuda_abi::types::*;
 use link::completion::CompletionWords;
@@ -27,8 +27,6 @@ use zerocopy::IntoBytes;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`.
 const REGISTER_FLAGS: u32 = 1 | 2;
-/// The keeper answers at once, or is gone.
-const GRANT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The client sends a region's file before the command.
 pub(super) const FILE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -45,12 +43,12 @@ pub(crate) struct Memory {
     completion_base: u64,
     completion_device_base: u64,
     pub(super) socket: Connection,
-    grants_from_keeper: Receiver<DeliveredGrant>,
+    pub(super) grants_from_keeper: Receiver<DeliveredGrant>,
     limit_bytes: Option<u64>,
     pub(super) granted_bytes: u64,
     /// What the driver holds for the client besides grants: arrays.
     charged_bytes: u64,
-    grants: BTreeMap<u64, u64>,
+    pub(super) grants: BTreeMap<u64, u64>,
     regions: BTreeMap<u64, (u64, RegionKind)>,
     /// Device memory, pinned regions and globals: what copies and kernels may name.
     pub(super) addressable: Ranges,
@@ -237,20 +235,10 @@ impl State {
         size_bytes: u64,
         placement: Placement,
     ) -> Result<(u64, u64, OwnedFd), Failure> {
-        // An answer that came after its question was given up.
-        while self.memory.grants_from_keeper.try_recv().is_ok() {}
         self.memory.check_limit(size_bytes)?;
         let session = self.handle.id;
-        self.shared.tell(&FromExecutor::Grant { session, size_bytes, placement });
-        let delivered = self.memory.grants_from_keeper.recv_timeout(GRANT_TIMEOUT);
-        let DeliveredGrant { outcome, memory } =
-            delivered.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)?;
-        let (at, size_bytes) = match outcome {
-            GrantOutcome::Memory { address, size_bytes } => (address, size_bytes),
-            GrantOutcome::Refused(code) => return Err(Failure::Cuda(CUresult(code))),
-        };
-        let file = memory.ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
-        Ok((at, size_bytes, file))
+        self.ask(&FromExecutor::Grant { session, size_bytes, placement });
+        self.await_memory()
     }
 
     pub(super) fn grow(&mut self, wanted: Grow) -> Result<(), Failure> {
@@ -283,7 +271,12 @@ impl State {
         Ok(memory)
     }
 
-    fn map_grant(&self, file: &impl AsFd, at: u64, size_bytes: u64) -> Result<(), CUresult> {
+    pub(super) fn map_grant(
+        &self,
+        file: &impl AsFd,
+        at: u64,
+        size_bytes: u64,
+    ) -> Result<(), CUresult> {
         let (driver, context) = (self.driver(), self.context());
         let memory = self.import_memory(file.as_fd())?;
         let access = CUmemAccessDesc {
@@ -315,8 +308,10 @@ impl State {
             self.memory.addressable.remove(at, size_bytes);
             return Ok(());
         }
-        // SAFETY: mapped by this session; its client has waited for its work.
-        self.check(unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) })?;
+        if !self.moved.forget(at) {
+            // SAFETY: mapped by this session; its client has waited for its work.
+            self.check(unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) })?;
+        }
         self.memory.grants.remove(&at);
         self.memory.granted_bytes -= size_bytes;
         self.memory.addressable.remove(at, size_bytes);

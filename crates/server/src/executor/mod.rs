@@ -20,6 +20,7 @@ mod memory;
 mod meter;
 mod module;
 mod monitor;
+mod moving;
 mod partition;
 mod printing;
 mod probe;
@@ -203,6 +204,11 @@ impl Executor {
             ToExecutor::EndSession { session, code } => {
                 if let Some(handle) = self.sessions.get(&session) {
                     handle.end(code);
+                }
+            }
+            ToExecutor::Move { session, order } => {
+                if let Some(handle) = self.sessions.get(&session) {
+                    handle.order_move(order);
                 }
             }
             ToExecutor::Granted { session, grant } => {

@@ -7,9 +7,11 @@ use super::holding::Deferred;
 use super::memory::Memory;
 use super::module::Modules;
 use super::monitor::{Monitor, Waker};
+use super::moving::MoveOrders;
 use super::state::{Awaited, Outcome, State};
 use super::stream::Streams;
-use crate::executor_link::{FromExecutor, GrantOutcome, OpenSession};
+use crate::counters::monotonic_ns;
+use crate::executor_link::{FromExecutor, GrantOutcome, MoveOrder, OpenSession};
 use crate::log::log_server;
 use cuda_abi::types::CUresult;
 use link::call;
@@ -21,13 +23,15 @@ use link::wire::command::{Header, NO_CALL, Opcode};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::time::Duration;
 
 /// Longest sleep of an idle session thread.
 const IDLE: Duration = Duration::from_secs(1);
 /// Between two questions to the driver while a client waits for a stream's end.
 const SYNCHRONIZE_POLL: Duration = Duration::from_micros(50);
+/// Between two looks at whether a pausing session's work has ended.
+const PAUSE_POLL: Duration = Duration::from_micros(200);
 
 /// Memory that the keeper sent.
 pub(crate) struct DeliveredGrant {
@@ -48,7 +52,8 @@ pub(crate) struct SessionHandle {
     /// The `CUresult` that answers everything, 0 while the session serves.
     ended: AtomicU32,
     streams: AtomicU32,
-    grants: SyncSender<DeliveredGrant>,
+    grants: Sender<DeliveredGrant>,
+    pub(super) moves: MoveOrders,
 }
 
 impl SessionHandle {
@@ -77,7 +82,13 @@ impl SessionHandle {
 
     /// Hands the keeper's answer to the session thread; one that nobody waits for is dropped, descriptor and all.
     pub(crate) fn deliver_grant(&self, outcome: GrantOutcome, memory: Option<OwnedFd>) {
-        let _ = self.grants.try_send(DeliveredGrant { outcome, memory });
+        let _ = self.grants.send(DeliveredGrant { outcome, memory });
+    }
+
+    /// Tells the session thread what to move out, when it comes to it.
+    pub(crate) fn order_move(&self, order: MoveOrder) {
+        self.moves.give(order);
+        self.memory.wake_consumer();
     }
 
     /// Says how many stream slots are in use, for the monitor.
@@ -119,7 +130,7 @@ pub(crate) fn open(
         Arc::new(SessionMemory::map(session_file.as_fd()).map_err(|error| no_memory(&error))?);
     let (completion_file, words) = CompletionWords::create().map_err(|error| no_memory(&error))?;
     let (own_socket, client_socket) = Connection::pair().map_err(|error| no_memory(&error))?;
-    let (sender, grants) = sync_channel(1);
+    let (sender, grants) = channel();
     let handle = Arc::new(SessionHandle {
         id: wanted.session,
         label: wanted.label.clone(),
@@ -129,6 +140,7 @@ pub(crate) fn open(
         ended: AtomicU32::new(0),
         streams: AtomicU32::new(0),
         grants: sender,
+        moves: MoveOrders::default(),
     });
     // Before anything is taken from the driver, which the thread gives back at its end.
     let (give, take) = sync_channel::<Session>(1);
@@ -152,6 +164,7 @@ pub(crate) fn open(
         sharing: Default::default(),
         partitions: Default::default(),
         holding: Default::default(),
+        moved: Default::default(),
         side_stream: None,
         printing: Default::default(),
         meter: Default::default(),
@@ -166,6 +179,7 @@ pub(crate) fn open(
         waker: monitor.waker(),
         failures_logged: 0,
         awaited: Vec::new(),
+        is_idle: false,
     };
     monitor.watch(Arc::clone(&handle));
     give.send(session).map_err(|error| no_memory(&error))?;
@@ -182,6 +196,8 @@ struct Session {
     failures_logged: u32,
     /// Calls that wait for work.
     awaited: Vec<(u16, Awaited)>,
+    /// The counters say since when it has taken no command.
+    is_idle: bool,
 }
 
 impl Session {
@@ -228,11 +244,21 @@ impl Session {
     fn step(&mut self) -> Result<bool, StepError> {
         self.state.counters().set_queued(self.consumer.backlog_bytes());
         self.release_held()?;
-        if self.state.holding.is_full() {
-            return Ok(false);
+        if self.state.holding.is_full() || self.state.must_pause() {
+            return self.submit_batch();
         }
         let Some(command) = self.consumer.take()? else { return self.submit_batch() };
         let header = command.header;
+        if std::mem::take(&mut self.is_idle) {
+            self.state.counters().set_idle_since(None);
+        }
+        if self.state.ended().is_none()
+            && let Err(failure) = self.state.bring_back(header.opcode)
+        {
+            self.state.counters().count_command();
+            self.finish(header, Err(failure))?;
+            return Ok(true);
+        }
         if self.state.admit_to_batch(&command) == Admission::Waits {
             self.state.counters().count_command();
             if self.state.batch_is_full() || !self.consumer.has_posted() {
@@ -341,8 +367,23 @@ impl Session {
             // The context is lost, which the monitor tells everybody.
             self.waker.wake();
         }
+        if !std::mem::replace(&mut self.is_idle, true) {
+            self.state.counters().set_idle_since(Some(monotonic_ns()));
+        }
         let handle = Arc::clone(&self.state.handle);
-        let waits = !self.awaited.is_empty()
+        let ordered = handle.moves.is_any();
+        if ordered {
+            let has_commands = self.consumer.backlog_bytes() > 0 && !self.state.must_pause();
+            if self.awaited.is_empty() && !has_commands && self.state.move_out() {
+                return Ok(());
+            }
+            if self.state.must_pause() {
+                std::thread::sleep(PAUSE_POLL);
+                return Ok(());
+            }
+        }
+        let waits = ordered
+            || !self.awaited.is_empty()
             || self.state.printing.is_active()
             || !self.state.holding.is_empty();
         let limit = if waits { SYNCHRONIZE_POLL } else { self.state.sleep_limit(IDLE) };
@@ -352,7 +393,7 @@ impl Session {
             if handle.memory.sleepers() > 0 {
                 waker.wake();
             }
-            handle.stopped()
+            handle.stopped() || (!ordered && handle.moves.is_any())
         });
         if waited == Waited::Nothing {
             self.state.look_whether_idle();

@@ -121,6 +121,11 @@ impl State {
         Ok(())
     }
 
+    /// Whether others use memory in a grant, or may begin to.
+    pub(super) fn is_open_to_others(&self, address: u64, size_bytes: u64) -> bool {
+        self.shared_memory().overlaps(self.handle.id, address, size_bytes)
+    }
+
     /// Whether a grant must stay mapped because others use memory in it; what nobody uses is no longer shared.
     pub(super) fn must_stay(&self, address: u64, size_bytes: u64) -> bool {
         let mut exports = self.shared_memory();

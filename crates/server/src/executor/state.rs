@@ -11,6 +11,7 @@ use super::holding::Holding;
 use super::memory::Memory;
 use super::meter::Meter;
 use super::module::Modules;
+use super::moving::Moved;
 use super::partition::SessionPartitions;
 use super::printing::Printing;
 use super::session::SessionHandle;
@@ -61,6 +62,8 @@ pub(crate) struct State {
     pub(super) sharing: Sharing,
     pub(super) partitions: SessionPartitions,
     pub(super) holding: Holding,
+    /// Device memory that is in host memory.
+    pub(super) moved: Moved,
     /// For copies that wait for no stream of the client's.
     pub(super) side_stream: Option<CUstream>,
     pub(super) printing: Printing,

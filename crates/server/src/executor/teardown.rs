@@ -41,6 +41,7 @@ impl State {
             }
             self.clear_arrays();
             self.clear_virtual_memory();
+            self.clear_moved();
             self.memory.clear(&self.shared.context);
             self.streams.clear(&self.shared.context);
             self.partitions = Default::default();

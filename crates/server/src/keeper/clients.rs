@@ -152,7 +152,8 @@ impl Keeper {
             wanted_connections: limits.device_max_connections.as_deref().and_then(connections),
             ..Default::default()
         };
-        for session in client.sessions.values().filter_map(|session| self.sessions.get(session)) {
+        let sessions = client.sessions.values();
+        for (id, session) in sessions.filter_map(|id| self.sessions.get(id).map(|s| (*id, s))) {
             let executor = self.executor(session.place());
             let counts = executor
                 .map(|executor| executor.counters.read(session.counter_slot))
@@ -164,6 +165,7 @@ impl Keeper {
             snapshot.devices.push(ClientDeviceSnapshot {
                 device: session.device as u32,
                 granted_bytes: session.grants.granted_bytes(),
+                spilled_bytes: self.residencies[session.device].moved_out_bytes(id),
                 memory_limit_bytes: session.grants.limit_bytes(),
                 kernels: counts.kernels,
                 copied_bytes: counts.copied_bytes,

@@ -325,6 +325,11 @@ impl Keeper {
             FromExecutor::Grant { session, size_bytes, placement } => {
                 self.grant(session, size_bytes, placement)
             }
+            FromExecutor::Return { session } => self.bring_back(session),
+            FromExecutor::GaveUp { session } => self.gave_up(session),
+            FromExecutor::MovedOut { session, done, stayed, fixed } => {
+                self.moved_out(session, &done, &stayed, &fixed)
+            }
             FromExecutor::Released { session, address } => self.release(session, address),
             FromExecutor::SessionBroken { session, message } => {
                 if let Some(client) = self.sessions.get(&session).map(|session| session.client) {

@@ -8,6 +8,7 @@ mod attach;
 mod clients;
 pub(crate) mod devices;
 mod executors;
+mod memory;
 pub mod options;
 mod requests;
 mod session;
@@ -18,6 +19,8 @@ pub use options::Options;
 use crate::driver::Driver;
 use crate::log::{log_other, log_server};
 use crate::policy::domains::{Domains, SHARED};
+use crate::policy::memory_settings::{MemoryPolicy, MemorySettings};
+use crate::policy::residency::Residency;
 use crate::policy::windows::WindowSpace;
 use clients::Client;
 use devices::{ComputeMode, Device};
@@ -41,6 +44,8 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 const BINARY_VERSION: u32 = 13000;
 /// Longest sleep of the loop.
 const LOOP_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// The same while somebody waits for device memory.
+const WAITING_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// Runs a server from its command line, program and subcommand left out; see [`Options`].
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -120,6 +125,18 @@ fn start(options: &Options) -> Result<(Driver, i32, Vec<Device>), String> {
     Ok((driver, driver_version, devices))
 }
 
+fn read_memory_settings() -> MemorySettings {
+    let host_memory_bytes = rustix::system::sysinfo();
+    let host_memory_bytes =
+        (host_memory_bytes.totalram as u64).saturating_mul(host_memory_bytes.mem_unit.into());
+    let (settings, complaints) =
+        MemorySettings::read(host_memory_bytes, |name| std::env::var(name).ok());
+    for complaint in complaints {
+        log_server!("{complaint}; ignored");
+    }
+    settings
+}
+
 /// The first number of the version of NVIDIA's kernel driver, if one is loaded.
 fn display_driver_version() -> Option<String> {
     let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
@@ -143,6 +160,9 @@ pub(crate) struct Keeper {
     driver_version: i32,
     devices: Vec<Device>,
     windows: WindowSpace,
+    memory_settings: MemorySettings,
+    /// By device: where sessions' memory is, and who waits for some.
+    residencies: Vec<Residency>,
     clients: BTreeMap<u64, Client>,
     sessions: BTreeMap<u64, Session>,
     /// Clients, and the place whose executor each waits for.
@@ -175,8 +195,12 @@ impl Keeper {
     ) -> Self {
         let largest =
             devices.iter().map(|device| device.info.total_memory_bytes).max().unwrap_or(0);
+        let memory_settings = read_memory_settings();
+        let residencies = devices.iter().map(|_| Residency::new(memory_settings)).collect();
         Self {
             options: options.clone(),
+            memory_settings,
+            residencies,
             daemon: Some(daemon),
             driver,
             driver_version,
@@ -208,6 +232,7 @@ impl Keeper {
                 }
             }
             self.check_starting();
+            self.see_to_waiting();
         }
         self.end()
     }
@@ -226,6 +251,15 @@ impl Keeper {
         }
         // The daemon has said them before anything else.
         self.hear_daemon();
+        let MemorySettings { policy, wait_ms, host_limit_bytes, .. } = self.memory_settings;
+        match policy {
+            MemoryPolicy::Fail => {}
+            MemoryPolicy::Queue => log_server!("Memory policy queue: waits end after {wait_ms} ms"),
+            MemoryPolicy::Spill => log_server!(
+                "Memory policy spill: up to {} MiB of host memory, waits end after {wait_ms} ms",
+                host_limit_bytes >> 20
+            ),
+        }
         log_server!("Server has started");
     }
 
@@ -270,7 +304,8 @@ impl Keeper {
             }
         }
         // An interrupted or failed wait is an empty one: the loop comes back.
-        let _ = rustix::event::poll(&mut polled, Some(&LOOP_TIMEOUT));
+        let timeout = if self.is_memory_waited_for() { WAITING_TIMEOUT } else { LOOP_TIMEOUT };
+        let _ = rustix::event::poll(&mut polled, Some(&timeout));
         let ready = polled.iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>();
         sources
             .into_iter()

@@ -5,6 +5,7 @@ use super::clients::{Client, share_of};
 use super::devices::uuid_text;
 use super::executors::{Place, Stage};
 use super::session::Session;
+use crate::counters::monotonic_ns;
 use crate::executor_link::{OpenSession, ToExecutor};
 use crate::log::log_server;
 use crate::policy::grants::Grants;
@@ -176,6 +177,7 @@ impl Keeper {
         client.sessions.insert(device, session);
         let grants = Grants::new(windows.device, limit);
         self.sessions.insert(session, Session::new(id, place, counter_slot, windows, grants));
+        self.residencies[device as usize].open(session, monotonic_ns() / 1_000_000);
         let open = OpenSession {
             session,
             label,

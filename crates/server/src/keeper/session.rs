@@ -1,15 +1,15 @@
-//! Sessions as the keeper sees them: a client on a device, its windows and its memory.
+//! Sessions as the keeper sees them: a client on a device, its windows and its memory. Who gets memory is in [`super::memory`].
 
 use super::Keeper;
 use super::devices::allocation_properties;
 use super::executors::Place;
-use crate::executor_link::{GrantOutcome, Placement, ToExecutor};
+use crate::executor_link::Placement;
 use crate::log::log_server;
 use crate::policy::domains::Domain;
 use crate::policy::grants::Grants;
 use crate::policy::windows::WindowPair;
 use cuda_abi::types::*;
-use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::fd::{FromRawFd, OwnedFd};
 use std::collections::BTreeMap;
 
 /// One client on one device, until all its work there has ended.
@@ -20,8 +20,12 @@ pub(crate) struct Session {
     pub(crate) counter_slot: usize,
     pub(crate) windows: WindowPair,
     pub(crate) grants: Grants,
-    /// First address of a grant, or key of a piece, to its memory.
-    memory: BTreeMap<u64, CUmemGenericAllocationHandle>,
+    /// First address of a grant, or key of a piece, to its memory; what is moved out to the host is not here.
+    pub(super) memory: BTreeMap<u64, CUmemGenericAllocationHandle>,
+    /// What it has asked for and waits for: address or key, length, and where that is to be.
+    pub(super) wanted: Option<(u64, u64, Placement)>,
+    /// Refusals that the log tells of.
+    pub(super) refusals_logged: u32,
 }
 
 impl Session {
@@ -33,7 +37,17 @@ impl Session {
         grants: Grants,
     ) -> Self {
         let Place { device, domain } = place;
-        Self { client, device, domain, counter_slot, windows, grants, memory: BTreeMap::new() }
+        Self {
+            client,
+            device,
+            domain,
+            counter_slot,
+            windows,
+            grants,
+            memory: BTreeMap::new(),
+            wanted: None,
+            refusals_logged: 0,
+        }
     }
 
     /// Where its executor is.
@@ -43,46 +57,6 @@ impl Session {
 }
 
 impl Keeper {
-    /// Makes memory for a session and sends it to the executor.
-    pub(super) fn grant(&mut self, id: u64, size_bytes: u64, placement: Placement) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let device = &self.devices[session.device];
-        let Some(executor) = device.executors.get(&session.domain) else { return };
-        let executor = &executor.process;
-        let planned = match placement {
-            Placement::Window => session.grants.plan(size_bytes, device.granularity_bytes),
-            Placement::Piece => session.grants.plan_piece(size_bytes, device.granularity_bytes),
-        };
-        let made =
-            planned.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY).and_then(|(address, size_bytes)| {
-                let made = make_memory(self.driver, device.handle, size_bytes);
-                if made.is_err() {
-                    session.grants.release(address);
-                }
-                made.map(|(memory, file)| (address, size_bytes, memory, file))
-            });
-        match made {
-            Ok((address, size_bytes, memory, file)) => {
-                session.memory.insert(address, memory);
-                let grant = GrantOutcome::Memory { address, size_bytes };
-                executor.tell(&ToExecutor::Granted { session: id, grant }, &[file.as_fd()]);
-            }
-            Err(code) => {
-                let grant = GrantOutcome::Refused(code.0);
-                executor.tell(&ToExecutor::Granted { session: id, grant }, &[]);
-            }
-        }
-    }
-
-    /// An executor has unmapped a grant.
-    pub(super) fn release(&mut self, id: u64, address: u64) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        if let Some(memory) = session.memory.remove(&address) {
-            session.grants.release(address);
-            release_memory(self.driver, memory);
-        }
-    }
-
     /// Gives back all that a session had; its executor has nothing of it any more.
     pub(super) fn forget_session(&mut self, id: u64) {
         let Some(session) = self.sessions.remove(&id) else { return };
@@ -98,10 +72,13 @@ impl Keeper {
             executor.free_slot(session.counter_slot);
             self.add_final_counts(session.client, session.device, counts);
         }
+        self.residencies[session.device].close(id);
+        self.serve_waiting(session.device);
     }
 }
 
-fn make_memory(
+/// Device memory, and a descriptor of it for the executor.
+pub(super) fn make_memory(
     driver: crate::driver::Driver,
     device: CUdevice,
     size_bytes: u64,
@@ -125,7 +102,7 @@ fn make_memory(
     Ok((memory, unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
 
-fn release_memory(driver: crate::driver::Driver, memory: CUmemGenericAllocationHandle) {
+pub(super) fn release_memory(driver: crate::driver::Driver, memory: CUmemGenericAllocationHandle) {
     // SAFETY: a live handle that is used no more.
     let released = unsafe { driver.cuMemRelease(memory) };
     if !released.is_success() {

@@ -52,6 +52,7 @@ impl Keeper {
             domains: domains.collect(),
             compute_mode: device.attribute(CUdevice_attribute::COMPUTE_MODE).max(0) as u32,
             granted_bytes: sessions().map(|session| session.grants.granted_bytes()).sum(),
+            spilled_bytes: self.residencies[index].spilled_bytes(),
             kernels_ever: all.kernels,
             chained_kernels_ever: all.chained_kernels,
             total_memory_bytes: device.info.total_memory_bytes,

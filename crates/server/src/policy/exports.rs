@@ -71,10 +71,19 @@ impl Exports {
 
     /// Whether somebody uses what a session shares inside a range.
     pub fn in_use(&self, owner: u64, address: u64, size_bytes: u64) -> bool {
+        self.within(owner, address, size_bytes).any(|entry| entry.users > 0)
+    }
+
+    /// Whether a session shares something inside a range, used or not.
+    pub fn overlaps(&self, owner: u64, address: u64, size_bytes: u64) -> bool {
+        self.within(owner, address, size_bytes).next().is_some()
+    }
+
+    fn within(&self, owner: u64, address: u64, size_bytes: u64) -> impl Iterator<Item = &Entry> {
         let end = address.saturating_add(size_bytes);
-        self.entries.values().any(|entry| {
+        self.entries.values().filter(move |entry| {
             let Memory { owner: of, address: at, size_bytes: length } = entry.memory;
-            of == owner && entry.users > 0 && at < end && address < at.saturating_add(length)
+            of == owner && at < end && address < at.saturating_add(length)
         })
     }
 
@@ -99,6 +108,7 @@ mod tests {
         assert_eq!(exports.open(token), Some(memory));
         assert!(exports.in_use(1, 0, u64::MAX) && exports.in_use(1, 0x10ff, 1));
         assert!(!exports.in_use(1, 0x1100, 0x100) && !exports.in_use(2, 0, u64::MAX));
+        assert!(exports.overlaps(1, 0x10ff, 1) && !exports.overlaps(1, 0x1100, 1));
         exports.withdraw(1, 0x1000, 0x100);
         assert_eq!(exports.open(token), None, "its owner has freed it");
         exports.close(token);

@@ -102,7 +102,7 @@ fn parse_one(part: &str) -> Result<(DeviceName, u64), String> {
     Ok((device, parse_size_bytes(size.trim()).ok_or_else(wrong)?))
 }
 
-fn parse_size_bytes(text: &str) -> Option<u64> {
+pub(crate) fn parse_size_bytes(text: &str) -> Option<u64> {
     let text = text.to_ascii_uppercase();
     let text = text.strip_suffix('B').unwrap_or(&text);
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());

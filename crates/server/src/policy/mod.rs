@@ -6,10 +6,12 @@ pub mod exports;
 pub mod grants;
 pub mod holds;
 pub mod limits;
+pub mod memory_settings;
 pub mod partitions;
 pub mod questions;
 pub mod ranges;
 pub mod reservations;
+pub mod residency;
 pub mod windows;
 
 /// Contexts that one device serves at a time unless set otherwise, as the original; the next is refused with

@@ -28,11 +28,16 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Self {
         let (daemon, theirs) = Connection::pair().unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["server", "--control-fd", "0", "--native-driver"])
             .arg(super::native_driver())
             .env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")
+            .envs(variables.iter().copied())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stderr(super::server_log::file())
             .spawn()

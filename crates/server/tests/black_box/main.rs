@@ -9,6 +9,7 @@ mod promises;
 mod ring_fuzz;
 mod server_log;
 mod settings;
+mod spilling;
 mod waits;
 
 use std::path::PathBuf;
@@ -58,7 +59,8 @@ fn run(filters: &[String]) -> ExitCode {
 }
 
 fn tests() -> impl Iterator<Item = &'static Test> {
-    let all = [promises::ALL, settings::ALL, graphs::ALL, waits::ALL, ring_fuzz::ALL];
+    let all =
+        [promises::ALL, settings::ALL, graphs::ALL, waits::ALL, spilling::ALL, ring_fuzz::ALL];
     all.into_iter().flatten()
 }
 

@@ -1,0 +1,246 @@
+//! Who gets device memory: grants, and what happens when the device has no more (see [`crate::policy::residency`]).
+
+use super::Keeper;
+use super::session::{make_memory, release_memory};
+use crate::counters::monotonic_ns;
+use crate::executor_link::{GrantOutcome, MoveOrder, Placement, ToExecutor};
+use crate::log::log_server;
+use crate::policy::residency::{Action, Refusal, Urgency, Wish};
+use cuda_abi::types::CUresult;
+use rustix::fd::AsFd;
+
+/// Refusals of one session that the log tells of: a client that asks again and again must not fill the disk.
+const MOST_LOGGED_REFUSALS: u32 = 8;
+
+fn now_ms() -> u64 {
+    monotonic_ns() / 1_000_000
+}
+
+impl Keeper {
+    /// Makes memory for a session and sends it to the executor.
+    pub(super) fn grant(&mut self, id: u64, size_bytes: u64, placement: Placement) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let device = &self.devices[session.device];
+        let planned = match placement {
+            Placement::Window => session.grants.plan(size_bytes, device.granularity_bytes),
+            Placement::Piece => session.grants.plan_piece(size_bytes, device.granularity_bytes),
+        };
+        let Ok((address, size_bytes)) = planned else {
+            return self.refuse(id, CUresult::ERROR_OUT_OF_MEMORY);
+        };
+        session.wanted = Some((address, size_bytes, placement));
+        match self.try_grant(id) {
+            Ok(()) => {}
+            Err(CUresult::ERROR_OUT_OF_MEMORY) => {
+                self.wait_for_memory(id, Wish::New { size_bytes })
+            }
+            Err(code) => self.refuse(id, code),
+        }
+    }
+
+    /// Gives a session what it wants, if the device has it.
+    fn try_grant(&mut self, id: u64) -> Result<(), CUresult> {
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        let Some((address, size_bytes, placement)) = session.wanted else { return Ok(()) };
+        let device = &self.devices[session.device];
+        let (memory, file) = make_memory(self.driver, device.handle, size_bytes)?;
+        session.memory.insert(address, memory);
+        session.wanted = None;
+        let residency = &mut self.residencies[session.device];
+        residency.add(id, address, size_bytes);
+        if placement == Placement::Piece {
+            // Where a piece is mapped, and who else has it, only its client knows.
+            residency.fix(id, address);
+        }
+        if let Some(executor) = device.executors.get(&session.domain) {
+            let grant = GrantOutcome::Memory { address, size_bytes };
+            executor.process.tell(&ToExecutor::Granted { session: id, grant }, &[file.as_fd()]);
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, id: u64, code: CUresult) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some((address, ..)) = session.wanted.take() {
+            session.grants.release(address);
+        }
+        self.answer(id, GrantOutcome::Refused(code.0));
+    }
+
+    /// Answers a session that asked for memory, and gets none now.
+    fn answer(&self, id: u64, grant: GrantOutcome) {
+        self.tell_session(id, &ToExecutor::Granted { session: id, grant });
+    }
+
+    fn tell_session(&self, id: u64, message: &ToExecutor) {
+        let session = self.sessions.get(&id);
+        if let Some(executor) = session.and_then(|session| self.executor(session.place())) {
+            executor.tell(message, &[]);
+        }
+    }
+
+    fn wait_for_memory(&mut self, id: u64, wish: Wish) {
+        let Some(device) = self.sessions.get(&id).map(|session| session.device) else { return };
+        match self.residencies[device].wait(id, wish, now_ms()) {
+            Ok(()) => {
+                self.answer(id, GrantOutcome::Waits);
+                self.find_room(device);
+            }
+            Err(refusal) => self.refuse_for(id, refusal),
+        }
+    }
+
+    fn refuse_for(&mut self, id: u64, refusal: Refusal) {
+        let label = self.session_label(id);
+        if let Some(session) = self.sessions.get_mut(&id)
+            && let Some((_, size_bytes, _)) = session.wanted
+            && refusal != Refusal::Policy
+            && session.refusals_logged < MOST_LOGGED_REFUSALS
+        {
+            session.refusals_logged += 1;
+            log_server!("{label} gets no {size_bytes} bytes: {}", refusal.text());
+        }
+        self.refuse(id, CUresult::ERROR_OUT_OF_MEMORY);
+    }
+
+    fn session_label(&self, id: u64) -> String {
+        let client = self.sessions.get(&id).and_then(|session| self.clients.get(&session.client));
+        client.map_or_else(
+            || format!("Session {id}"),
+            |client| format!("Client {{PID: {}}}", client.peer.pid),
+        )
+    }
+
+    /// A session wants all back that it has moved out.
+    pub(super) fn bring_back(&mut self, id: u64) {
+        let Some(device) = self.sessions.get(&id).map(|session| session.device) else { return };
+        match self.try_return(id) {
+            Ok(()) => {}
+            Err(CUresult::ERROR_OUT_OF_MEMORY) => {
+                // Whoever waits longer comes first: what fits now is taken all the same.
+                self.wait_for_memory(id, Wish::Return);
+            }
+            Err(code) => {
+                self.residencies[device].give_up(id);
+                self.refuse(id, code);
+            }
+        }
+    }
+
+    /// Makes memory for what a session has moved out, as far as the device has it.
+    fn try_return(&mut self, id: u64) -> Result<(), CUresult> {
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        let device = &self.devices[session.device];
+        let residency = &mut self.residencies[session.device];
+        while let Some((address, size_bytes)) = residency.next_to_return(id) {
+            let (memory, file) = make_memory(self.driver, device.handle, size_bytes)?;
+            session.memory.insert(address, memory);
+            residency.returned(id, address, now_ms());
+            if let Some(executor) = device.executors.get(&session.domain) {
+                let grant = GrantOutcome::Memory { address, size_bytes };
+                let granted = ToExecutor::Granted { session: id, grant };
+                executor.process.tell(&granted, &[file.as_fd()]);
+            }
+        }
+        Ok(())
+    }
+
+    /// A session does not wait any more.
+    pub(super) fn gave_up(&mut self, id: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some((address, ..)) = session.wanted.take() {
+            session.grants.release(address);
+        }
+        self.residencies[session.device].give_up(id);
+    }
+
+    /// A session was asked to move memory out: what it has, what it has not now, and what it never will.
+    pub(super) fn moved_out(&mut self, id: u64, done: &[u64], stayed: &[u64], fixed: &[u64]) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let device = session.device;
+        let residency = &mut self.residencies[device];
+        for address in done {
+            if let Some(memory) = session.memory.remove(address) {
+                release_memory(self.driver, memory);
+                residency.moved_out(id, *address);
+            }
+        }
+        for address in fixed {
+            residency.fix(id, *address);
+        }
+        for address in stayed.iter().chain(fixed) {
+            residency.stayed(id, *address);
+        }
+        self.serve_waiting(device);
+    }
+
+    /// An executor has unmapped a grant.
+    pub(super) fn release(&mut self, id: u64, address: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let device = session.device;
+        session.grants.release(address);
+        if let Some(memory) = session.memory.remove(&address) {
+            release_memory(self.driver, memory);
+        }
+        self.residencies[device].remove(id, address);
+        self.serve_waiting(device);
+    }
+
+    /// Tries again what waits, and sees to room for the rest.
+    pub(super) fn serve_waiting(&mut self, device: usize) {
+        for (id, wish) in self.residencies[device].waiting() {
+            let tried = match wish {
+                Wish::New { .. } => self.try_grant(id),
+                Wish::Return => self.try_return(id),
+            };
+            match tried {
+                Ok(()) => self.residencies[device].give_up(id),
+                Err(CUresult::ERROR_OUT_OF_MEMORY) => {}
+                Err(code) => {
+                    self.residencies[device].give_up(id);
+                    self.refuse(id, code);
+                }
+            }
+        }
+        self.find_room(device);
+    }
+
+    /// Does what the policy says about those that wait.
+    fn find_room(&mut self, device: usize) {
+        let (sessions, executors) = (&self.sessions, &self.devices[device].executors);
+        let idle_since_ms = |id: u64| {
+            let session = sessions.get(&id)?;
+            let counters = &executors.get(&session.domain)?.process.counters;
+            counters.slot(session.counter_slot).idle_since_ns().map(|ns| ns / 1_000_000)
+        };
+        for action in self.residencies[device].step(now_ms(), idle_since_ms) {
+            let (session, order) = match action {
+                Action::MoveOut { session, allocations, urgency } => {
+                    let pauses = urgency == Urgency::Pause;
+                    (session, MoveOrder::Start { allocations, pauses })
+                }
+                Action::Pause { session } => (session, MoveOrder::Pause),
+                Action::CallOff { session } => (session, MoveOrder::CallOff),
+                Action::Refuse { session, refusal } => {
+                    self.refuse_for(session, refusal);
+                    continue;
+                }
+            };
+            self.tell_session(session, &ToExecutor::Move { session, order });
+        }
+    }
+
+    /// Whether anybody waits for memory.
+    pub(super) fn is_memory_waited_for(&self) -> bool {
+        self.residencies.iter().any(|residency| residency.is_waited_for())
+    }
+
+    /// From time to time: looks after those that wait for memory.
+    pub(super) fn see_to_waiting(&mut self) {
+        for device in 0..self.residencies.len() {
+            if self.residencies[device].is_waited_for() {
+                self.serve_waiting(device);
+            }
+        }
+    }
+}
