@@ -16,6 +16,7 @@ Environment:
   OPENMPS_CONTEXTS_PER_DEVICE  contexts of clients that a device serves at a time, 1 to 1000 [48]
   OPENMPS_ISOLATION        whose programs share an executor: those of a user, of a cgroup, or none (process) [user]
   OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
+  OPENMPS_MEMORY_POLICY    where programs want more memory than a GPU has: fail, queue or spill [fail]
   OPENMPS_NATIVE_DRIVER    the driver library that does the work [NVIDIA's libcuda.so.1 of this system]
 
 Exit status:
@@ -79,6 +80,9 @@ pub(crate) struct Run {
     /// is sliced between the two. Programs of one user with the same NAME share one.
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = isolation)]
     pub(crate) isolate: Option<String>,
+    /// What the daemon that is started does where programs want more memory than a GPU has.
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub(crate) memory_policy: Option<MemoryPolicy>,
     /// Its priority among clients.
     #[arg(long, value_enum)]
     pub(crate) priority: Option<Priority>,
@@ -90,6 +94,17 @@ pub(crate) struct Run {
         value_name = "COMMAND"
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What is done where programs want more memory than a GPU has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MemoryPolicy {
+    /// The allocation fails, as CUDA has it.
+    Fail,
+    /// The allocation waits until others free memory.
+    Queue,
+    /// Idle programs' memory is moved out to the host, and back before they go on.
+    Spill,
 }
 
 /// Priorities of clients.

@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+use server::policy::memory_settings::{self, MemorySettings};
 
 use crate::cli::Format;
 
@@ -34,6 +35,31 @@ struct File {
     limits: Limits,
     #[serde(default)]
     isolation: Isolation,
+    #[serde(default)]
+    memory: Memory,
+}
+
+/// What is done where clients want more memory than a device has.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Memory {
+    policy: Option<String>,
+    wait_ms: Option<u64>,
+    turn_ms: Option<u64>,
+    spill_limit: Option<String>,
+}
+
+impl Memory {
+    /// Its variables, with the file's values.
+    fn variables(&self) -> [(&'static str, &'static str, Option<String>); 4] {
+        let number = |number: Option<u64>| number.map(|number| number.to_string());
+        [
+            ("memory.policy", memory_settings::POLICY_VARIABLE, self.policy.clone()),
+            ("memory.wait_ms", memory_settings::WAIT_VARIABLE, number(self.wait_ms)),
+            ("memory.turn_ms", memory_settings::TURN_VARIABLE, number(self.turn_ms)),
+            ("memory.spill_limit", memory_settings::SPILL_LIMIT_VARIABLE, self.spill_limit.clone()),
+        ]
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -113,6 +139,8 @@ impl File {
         let path = |path: &Option<PathBuf>| path.clone().map(OsString::from);
         let text = |text: Option<String>| text.map(OsString::from);
         let limits = &self.limits;
+        let memory = self.memory.variables();
+        let memory = memory.map(|(key, variable, value)| (key, variable, text(value)));
         [
             ("directories.pipe", "CUDA_MPS_PIPE_DIRECTORY", path(&self.directories.pipe)),
             ("directories.log", "CUDA_MPS_LOG_DIRECTORY", path(&self.directories.log)),
@@ -154,8 +182,10 @@ impl File {
                 text(limits.contexts_per_device.map(|number| number.to_string())),
             ),
         ]
+        .into_iter()
+        .chain(memory)
         .map(|(key, variable, value)| Setting { key, variable, value })
-        .into()
+        .collect()
     }
 }
 
@@ -201,6 +231,13 @@ fn check(file: &File) -> anyhow::Result<()> {
     }
     if let Some(list) = &file.limits.device_memory {
         control::values::parse_limit_list(list).context("limits.device_memory")?;
+    }
+    let memory = file.memory.variables();
+    let value = |wanted: &str| {
+        memory.iter().find(|(_, variable, _)| *variable == wanted).and_then(|(.., v)| v.clone())
+    };
+    if let Some(complaint) = MemorySettings::read(0, value).1.first() {
+        bail!("memory: {complaint}");
     }
     if let Some(address) = &file.daemon.metrics {
         address.parse::<control::metrics::Address>().context("daemon.metrics")?;
@@ -323,7 +360,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));
@@ -342,6 +379,8 @@ mod tests {
             ("[limits]\ncontexts_per_device = 0", "contexts_per_device"),
             ("[daemon]\nmetrics = '9400'", "daemon.metrics"),
             ("[daemon]\nprovisioning = 'all'", "all"),
+            ("[memory]\npolicy = 'swap'", "swap"),
+            ("[memory]\nspill_limit = 'much'", "much"),
             ("[isolation]\nby = 'container'", "container"),
         ] {
             let error = format!("{:#}", parsed(text).unwrap_err());

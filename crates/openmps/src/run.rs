@@ -10,8 +10,9 @@ use anyhow::{Context, bail};
 use control::daemon::{BackgroundStart, StartError, start_in_background};
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
+use server::policy::memory_settings::POLICY_VARIABLE;
 
-use crate::cli::{Priority, Run};
+use crate::cli::{MemoryPolicy, Priority, Run};
 use crate::environment::client_variables;
 use crate::installation::{
     DriverWish, NATIVE_DRIVER_VARIABLE, NativeDriver, library_directory, native_driver,
@@ -42,7 +43,7 @@ pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
         );
     }
     let directories = Directories::from_environment();
-    ensure_daemon(&directories, &libraries, &driver)?;
+    ensure_daemon(&directories, &libraries, &driver, options.memory_policy)?;
     let limits = limits(&options);
     let Some((program, arguments)) = options.command.split_first() else {
         bail!("no program was named")
@@ -102,9 +103,17 @@ fn ensure_daemon(
     directories: &Directories,
     libraries: &Path,
     driver: &NativeDriver,
+    memory_policy: Option<MemoryPolicy>,
 ) -> anyhow::Result<()> {
     match Frontend::connect(directories) {
-        Ok(_) => return Ok(()),
+        Ok(_) => {
+            if memory_policy.is_some() {
+                eprintln!(
+                    "openmps: a daemon runs already: its memory policy stays what it was started with"
+                );
+            }
+            return Ok(());
+        }
         Err(FrontendError::NoDaemon { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -112,6 +121,14 @@ fn ensure_daemon(
         (NATIVE_DRIVER_VARIABLE.to_owned(), driver.path().into()),
         ("OPENMPS_LIB_DIR".to_owned(), libraries.into()),
     ];
+    if let Some(policy) = memory_policy {
+        let word = match policy {
+            MemoryPolicy::Fail => "fail",
+            MemoryPolicy::Queue => "queue",
+            MemoryPolicy::Spill => "spill",
+        };
+        environment.push((POLICY_VARIABLE.to_owned(), word.into()));
+    }
     let no_log_directory =
         std::env::var_os("CUDA_MPS_LOG_DIRECTORY").is_none_or(|value| value.is_empty());
     if no_log_directory && !rustix::process::geteuid().is_root() {
