@@ -73,7 +73,7 @@ struct ClientView<'a> {
     device: DeviceView<'a>,
 }
 
-fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 12] {
+fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 13] {
     [
         Metric {
             name: "openmps_device_clients",
@@ -89,6 +89,11 @@ fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 12] {
             name: "openmps_device_memory_granted_bytes",
             help: "Device memory granted to clients",
             reading: Reading::Gauge(|view| Some(view.device.granted_bytes as f64)),
+        },
+        Metric {
+            name: "openmps_device_memory_spilled_bytes",
+            help: "Memory granted to clients that is in host memory, because others need the device's",
+            reading: Reading::Gauge(|view| Some(view.device.spilled_bytes as f64)),
         },
         Metric {
             name: "openmps_device_multiprocessors",
@@ -138,12 +143,17 @@ fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 12] {
     ]
 }
 
-fn client_metrics<'a>() -> [Metric<ClientView<'a>>; 10] {
+fn client_metrics<'a>() -> [Metric<ClientView<'a>>; 11] {
     [
         Metric {
             name: "openmps_client_memory_granted_bytes",
             help: "Device memory granted to the client",
             reading: Reading::Gauge(|view| Some(view.share.granted_bytes as f64)),
+        },
+        Metric {
+            name: "openmps_client_memory_spilled_bytes",
+            help: "Memory granted to the client that is in host memory, because others need the device's",
+            reading: Reading::Gauge(|view| Some(view.share.spilled_bytes as f64)),
         },
         Metric {
             name: "openmps_client_memory_limit_bytes",
@@ -353,6 +363,7 @@ mod tests {
         let share = ClientDeviceSnapshot {
             memory_limit_bytes: Some(1 << 30),
             granted_bytes: 4096,
+            spilled_bytes: 1024,
             kernels: 7,
             copied_bytes: 11,
             queued_bytes: 3,
@@ -377,6 +388,7 @@ mod tests {
             refused_contexts: 3,
             total_memory_bytes: 8192,
             granted_bytes: 4096,
+            spilled_bytes: 2048,
             kernels_ever: 9,
             chained_kernels_ever: 8,
             copied_bytes_ever: 77,
@@ -401,6 +413,8 @@ mod tests {
             format!("openmps_device_clients{{{device}}} 1.0"),
             format!("openmps_device_memory_bytes{{{device}}} 8192.0"),
             format!("openmps_device_memory_granted_bytes{{{device}}} 4096.0"),
+            format!("openmps_device_memory_spilled_bytes{{{device}}} 2048.0"),
+            format!("openmps_client_memory_spilled_bytes{{{client}}} 1024.0"),
             format!("openmps_device_multiprocessors{{{device}}} 132.0"),
             format!("openmps_device_kernels_total{{{device}}} 9.0"),
             format!("openmps_device_chained_kernels_total{{{device}}} 8.0"),

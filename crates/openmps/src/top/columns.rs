@@ -106,6 +106,16 @@ const COLUMNS: &[Column] = &[
         text: |row| row.limit_bytes.map_or_else(|| "-".to_owned(), bytes),
     },
     Column {
+        title: "SPILLED",
+        width: 10,
+        side: Side::Right,
+        from_width: 170,
+        text: |row| match row.spilled_bytes {
+            0 => "-".to_owned(),
+            spilled => bytes(spilled),
+        },
+    },
+    Column {
         title: "SMS",
         width: 4,
         side: Side::Right,

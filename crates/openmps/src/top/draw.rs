@@ -195,6 +195,7 @@ mod tests {
             domain: String::new(),
             granted_bytes: 3 << 30,
             limit_bytes: Some(4 << 30),
+            spilled_bytes: 0,
             multiprocessors: 33,
             kernels_per_s: 123_456.0,
             busy_percent: 98.7,

@@ -38,6 +38,8 @@ pub(super) struct Row {
     pub(super) domain: String,
     pub(super) granted_bytes: u64,
     pub(super) limit_bytes: Option<u64>,
+    /// Of what it was granted, what is in host memory.
+    pub(super) spilled_bytes: u64,
     /// Multiprocessors that its settings allow it.
     pub(super) multiprocessors: u32,
     pub(super) kernels_per_s: f64,
@@ -166,6 +168,7 @@ fn row(
         domain: client.domain.clone().unwrap_or_default(),
         granted_bytes: share.granted_bytes,
         limit_bytes: share.memory_limit_bytes,
+        spilled_bytes: share.spilled_bytes,
         multiprocessors: multiprocessors_of_share(multiprocessors, client.active_thread_percentage),
         kernels_per_s: rate(|share| share.kernels),
         busy_percent: rate(|share| share.gpu_time_ns) / 1e9 * 100.0,
