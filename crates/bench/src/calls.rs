@@ -12,18 +12,9 @@ use cuda_abi::types::{
     CUcontext, CUdevice_attribute, CUevent, CUfunction, CUfunction_attribute, CUkernel, CUlibrary,
     CUlimit, CUpointer_attribute, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::driver::{Driver, DriverError, KERNELS, check};
-
-/// What one call costs.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CallCost {
-    /// The driver function, or several that are called one after the other.
-    pub call: String,
-    /// Of one call, or of the several.
-    pub time_ns: f64,
-}
+use crate::timer::{CallCost, Timer};
 
 /// How long the processor is kept busy before anything is timed: governors raise a clock within some milliseconds.
 const WARM_UP: Duration = Duration::from_millis(150);
@@ -52,8 +43,6 @@ pub(crate) fn warm_up() -> f64 {
 
 /// Calls between two looks at the clock.
 const BATCH: u32 = 200;
-/// A call that takes long is timed at least so often.
-const LEAST_BATCHES: usize = 5;
 
 /// A size for memory of no use but to be asked about.
 const SIZE_BYTES: usize = 1 << 20;
@@ -63,7 +52,7 @@ const SIZE_BYTES: usize = 1 << 20;
 /// # Errors
 /// A call that the driver refuses.
 pub(crate) fn measure(driver: &Driver, duration_ms: u64) -> Result<Vec<CallCost>, DriverError> {
-    let mut timer = Timer { budget: Duration::from_millis(duration_ms) / CALLS, costs: Vec::new() };
+    let mut timer = Timer::new(Duration::from_millis(duration_ms) / CALLS, BATCH);
     let objects = Objects::new(driver)?;
     contexts(driver, &objects, &mut timer)?;
     devices(driver, &mut timer)?;
@@ -76,33 +65,6 @@ pub(crate) fn measure(driver: &Driver, duration_ms: u64) -> Result<Vec<CallCost>
 
 /// How many calls share the time; roughly is enough.
 const CALLS: u32 = 42;
-
-struct Timer {
-    budget: Duration,
-    costs: Vec<CallCost>,
-}
-
-impl Timer {
-    fn time(
-        &mut self,
-        call: &str,
-        mut body: impl FnMut() -> Result<(), DriverError>,
-    ) -> Result<(), DriverError> {
-        let start = Instant::now();
-        let mut batches_ns = Vec::new();
-        while batches_ns.len() < LEAST_BATCHES || start.elapsed() < self.budget {
-            let began = Instant::now();
-            for _ in 0..BATCH {
-                body()?;
-            }
-            batches_ns.push(began.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH));
-        }
-        batches_ns.sort_by(f64::total_cmp);
-        let time_ns = batches_ns[batches_ns.len() / 2];
-        self.costs.push(CallCost { call: call.to_owned(), time_ns });
-        Ok(())
-    }
-}
 
 /// Times one call under its own name, or under one that is given first.
 macro_rules! time {

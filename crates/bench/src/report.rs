@@ -203,8 +203,10 @@ fn rate(of_load: &[&Measurement]) -> f64 {
 
 fn call_rows(plan: &Plan, measurements: &[Measurement]) -> Vec<CallRow> {
     let mut rows = Vec::new();
-    for &clients in &plan.clients {
-        let of_clients = |m: &&Measurement| m.clients == clients && !m.calls.is_empty();
+    let of_calls = plan.workloads.iter().filter(|workload| workload.shape().is_none());
+    let loads = of_calls.flat_map(|&workload| plan.clients.iter().map(move |&n| (workload, n)));
+    for (workload, clients) in loads {
+        let of_clients = |m: &&Measurement| m.workload == workload && m.clients == clients;
         let Some(names) = measurements.iter().find(of_clients).map(|m| &m.calls) else { continue };
         for (index, name) in names.iter().enumerate() {
             let mut cells: Vec<CallCell> = Vec::new();

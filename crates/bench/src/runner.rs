@@ -1,8 +1,8 @@
 //! Runs clients together, peers in turn: one after the other where they launch, as they share a device, and all up at once where calls are timed.
 
-use crate::calls::CallCost;
 use crate::peer::{Peer, PeerError, Places, Running};
 use crate::report::median;
+use crate::timer::CallCost;
 use crate::worker::Outcome;
 use crate::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -129,7 +129,7 @@ pub fn run(
     for repeat in 0..plan.repeats {
         for &peer in &plan.peers {
             let running = Running::start(peer, &plan.places)?;
-            for &workload in plan.workloads.iter().filter(|&&w| w != Workload::Calls) {
+            for &workload in plan.workloads.iter().filter(|workload| !workload.can_take_turns()) {
                 for load in plan.loads(workload) {
                     let mut crew = Crew::start(plan, &running, peer, load)?;
                     let outcomes = crew.work()?;
@@ -140,8 +140,8 @@ pub fn run(
             }
         }
     }
-    if plan.workloads.contains(&Workload::Calls) {
-        for load in plan.loads(Workload::Calls) {
+    for &workload in plan.workloads.iter().filter(|workload| workload.can_take_turns()) {
+        for load in plan.loads(workload) {
             run_calls(plan, load, |measurement| {
                 progress(&measurement);
                 measurements.push(measurement);

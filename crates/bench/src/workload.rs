@@ -18,6 +18,10 @@ pub enum Workload {
     Fill,
     /// Calls that need no device, one kind after the other: see [`calls`](crate::calls).
     Calls,
+    /// Copies, allocations and module loads, one kind after the other.
+    Memory,
+    /// From `cuInit` to the end of a first kernel, in a fresh process.
+    Start,
 }
 
 /// One kind of launch.
@@ -37,8 +41,16 @@ pub struct Shape {
 
 impl Workload {
     /// Every workload.
-    pub const ALL: [Self; 6] =
-        [Self::Tiny, Self::Empty, Self::Lat, Self::Infer, Self::Fill, Self::Calls];
+    pub const ALL: [Self; 8] = [
+        Self::Tiny,
+        Self::Empty,
+        Self::Lat,
+        Self::Infer,
+        Self::Fill,
+        Self::Calls,
+        Self::Memory,
+        Self::Start,
+    ];
 
     /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -49,6 +61,8 @@ impl Workload {
             Self::Infer => "infer",
             Self::Fill => "fill",
             Self::Calls => "calls",
+            Self::Memory => "memory",
+            Self::Start => "start",
         }
     }
 
@@ -57,10 +71,15 @@ impl Workload {
         Self::ALL.into_iter().find(|workload| workload.name() == name)
     }
 
+    /// Whether one client does it again and again, so that the peers' clients can take turns.
+    pub fn can_take_turns(self) -> bool {
+        matches!(self, Self::Calls | Self::Memory)
+    }
+
     /// Its launches, if it is made of launches.
     pub fn shape(self) -> Option<Shape> {
         let shape = match self {
-            Self::Calls => return None,
+            Self::Calls | Self::Memory | Self::Start => return None,
             Self::Tiny => Shape {
                 blocks: 8,
                 threads: 128,

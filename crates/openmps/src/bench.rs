@@ -17,11 +17,12 @@ use crate::installation::{self, DriverWish};
 ///
 /// Every peer runs the same client program: `none` is the native driver alone, `nvidia` NVIDIA's MPS where it is installed, `openmps` this project,
 /// `passthrough` its library where no daemon runs. The peers take turns, and the whole is repeated; the table shows medians, and each peer's rate
-/// over the first peer's. The workload `calls` launches nothing: it shows the nanoseconds of calls that need no device, and each peer's over the first's.
+/// over the first peer's. The others show nanoseconds, and each peer's over the first's: `calls` of calls that need no device,
+/// `memory` of copies, allocations and module loads, `start` from a process's `cuInit` to the end of its first kernel.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     /// What the clients do.
-    #[arg(long, value_delimiter = ',', default_value = "lat,empty", value_parser = workload, value_name = "tiny,empty,lat,infer,fill,calls")]
+    #[arg(long, value_delimiter = ',', default_value = "lat,empty", value_parser = workload, value_name = "tiny,empty,lat,infer,fill,calls,memory,start")]
     workload: Vec<Workload>,
     /// How many clients at once.
     #[arg(long, value_delimiter = ',', default_value = "1,4,8", value_name = "N,...")]
@@ -139,8 +140,9 @@ pub(crate) fn worker(options: BenchWorker) -> anyhow::Result<ExitCode> {
 }
 
 fn workload(name: &str) -> Result<Workload, String> {
-    Workload::from_name(name)
-        .ok_or_else(|| "workloads are tiny, empty, lat, infer, fill and calls".to_owned())
+    Workload::from_name(name).ok_or_else(|| {
+        "workloads are tiny, empty, lat, infer, fill, calls, memory and start".to_owned()
+    })
 }
 
 fn peer(name: &str) -> Result<Peer, String> {
