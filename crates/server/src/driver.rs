@@ -15,6 +15,10 @@ const SOFTWARE_MARK: &std::ffi::CStr = c"openmps_software_gpu";
 
 /// How many hardware queues a context gets; the clients of a server share those of its context (MPS guide, 4.2.4).
 const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+/// When a context gets the code of a library: eager loading would wait for all running kernels before anything is known of the code.
+const LOADING_VARIABLE: &str = "CUDA_MODULE_LOADING";
+const LOADING: &str = "LAZY";
+
 /// As many as there are.
 const MOST_CONNECTIONS: u32 = 32;
 
@@ -65,6 +69,7 @@ impl Driver {
         // SAFETY: no other thread exists yet that could read the environment.
         unsafe {
             std::env::set_var("CUDA_MPS_PIPE_DIRECTORY", NO_PIPE_DIRECTORY);
+            std::env::set_var(LOADING_VARIABLE, LOADING);
             std::env::set_var(
                 CONNECTIONS_VARIABLE,
                 connections(std::env::var(CONNECTIONS_VARIABLE).ok().as_deref()).to_string(),

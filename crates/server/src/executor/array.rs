@@ -171,6 +171,7 @@ impl State {
             .entries
             .retain(|_, level| !matches!(level.held, Held::Level(_, of) if of == number));
         self.memory.discharge(entry.charged_bytes);
+        let _quiet = self.quiet()?;
         self.destroy_array(entry.held)
     }
 
@@ -210,8 +211,9 @@ impl State {
     }
 
     pub(super) fn array_copy(&mut self, wanted: ArrayCopy) -> Result<(), Failure> {
-        let ArrayCopy { stream, destination, source, width_bytes, height, depth, .. } = wanted;
-        let stream = self.stream_for_work(stream)?;
+        let ArrayCopy { stream: slot, destination, source, width_bytes, height, depth, .. } =
+            wanted;
+        let stream = self.stream_for_work(slot)?;
         if width_bytes == 0 || height == 0 || depth == 0 {
             return Ok(());
         }
@@ -252,6 +254,7 @@ impl State {
             copy.srcY = source.y as usize;
             copy.srcZ = source.z as usize;
         }
+        let _pass = self.enter(slot);
         // SAFETY: memory ends are this client's, arrays live; that a box lies in its array the driver checks.
         self.check(unsafe { self.driver().cuMemcpy3DAsync_v2(&copy, stream) })?;
         self.counters().count_copy(width_bytes.saturating_mul(height).saturating_mul(depth));
@@ -352,11 +355,13 @@ impl State {
             // SAFETY: as above.
             let _ = unsafe { driver.cuSurfObjectDestroy(surface) };
         }
-        for entry in entries.into_values() {
+        for entry in entries.values() {
             self.memory.discharge(entry.charged_bytes);
+        }
+        self.quietly_each(entries.into_values(), |entry| {
             // What cannot be destroyed in a living context is lost to it.
             let _ = self.destroy_array(entry.held);
-        }
+        });
     }
 }
 

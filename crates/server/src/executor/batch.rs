@@ -190,7 +190,9 @@ impl State {
             && (batches.waiting.is_empty() || batches.stream == launch.stream)
             && batches.waiting.len() < MOST_WAITING
             && !batches.declined.contains(&launch.function)
-            && self.modules.function(launch.function).is_ok_and(|function| !function.prints);
+            && self.modules.function(launch.function).is_ok_and(|function| {
+                !function.prints && self.shared.gate.has_room_for(function.frame_bytes)
+            });
         if !may_wait {
             return Admission::ByItself;
         }
@@ -384,8 +386,10 @@ impl State {
             return Some(());
         }
         let measured = self.measure_launches(stream, count);
+        let pass = self.enter(slot);
         // SAFETY: a live executable graph whose nodes were all checked just now.
         let result = unsafe { driver.cuGraphLaunch(chain.executable, stream) };
+        drop(pass);
         self.launch_measured(measured, stream);
         self.check(result).ok()?;
         self.last_function = launches.last().map(|(launch, _)| launch.function);

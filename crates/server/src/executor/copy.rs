@@ -11,13 +11,14 @@ pub(super) const TOO_LARGE: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALU
 
 impl State {
     pub(super) fn copy(&mut self, wanted: Copy) -> Result<(), Failure> {
-        let Copy { stream, destination, source, size_bytes, .. } = wanted;
-        let stream = self.stream_for_work(stream)?;
+        let Copy { stream: slot, destination, source, size_bytes, .. } = wanted;
+        let stream = self.stream_for_work(slot)?;
         if size_bytes == 0 {
             return Ok(());
         }
         self.check_range(destination, size_bytes)?;
         self.check_range(source, size_bytes)?;
+        let _pass = self.enter(slot);
         // SAFETY: both ranges are this client's, in memory that the driver knows.
         self.check(unsafe {
             self.driver().cuMemcpyAsync(destination, source, size_bytes as usize, stream)
@@ -69,6 +70,7 @@ impl State {
             extent(wanted.destination_pitch_bytes, wanted.destination_slice_bytes)?,
         )?;
         self.check_range(source, extent(wanted.source_pitch_bytes, wanted.source_slice_bytes)?)?;
+        let _pass = self.enter(wanted.stream);
         for slice in 0..depth {
             let copy = CUDA_MEMCPY2D {
                 srcMemoryType: CUmemorytype::UNIFIED,
@@ -89,9 +91,17 @@ impl State {
     }
 
     pub(super) fn fill(&mut self, wanted: Fill) -> Result<(), Failure> {
-        let Fill { stream, element_bytes, destination, pitch_bytes, width, height, value, .. } =
-            wanted;
-        let stream = self.stream_for_work(stream)?;
+        let Fill {
+            stream: slot,
+            element_bytes,
+            destination,
+            pitch_bytes,
+            width,
+            height,
+            value,
+            ..
+        } = wanted;
+        let stream = self.stream_for_work(slot)?;
         if !matches!(element_bytes, 1 | 2 | 4) {
             return Err(Failure::Protocol(format!("a fill has elements of {element_bytes} bytes")));
         }
@@ -101,6 +111,7 @@ impl State {
         let row_bytes = width.checked_mul(element_bytes.into()).ok_or(TOO_LARGE)?;
         let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(TOO_LARGE)?;
         self.check_range(destination, extent)?;
+        let _pass = self.enter(slot);
         let driver = self.driver();
         let (n, pitch, rows) = (width as usize, pitch_bytes as usize, height as usize);
         // SAFETY: the extent is this client's, in memory that the driver knows.

@@ -164,7 +164,8 @@ impl State {
 
     /// Gives up what is held: its client is gone.
     pub(super) fn clear_holding(&mut self) {
-        std::mem::take(&mut self.holding).probe.clear(&self.shared.context);
+        let probe = std::mem::take(&mut self.holding).probe;
+        self.quietly_each(probe.is_made().then_some(probe), |probe| probe.clear(self.context()));
     }
 }
 

@@ -20,6 +20,7 @@ impl State {
     pub(super) fn launch(&mut self, wanted: Launch, rest: &[u8]) -> Result<(), Failure> {
         let function = self.modules.function(wanted.function)?;
         let (handle, prints) = (function.handle, function.prints);
+        let frame_bytes = function.frame_bytes;
         if wanted.parameter_bytes < function.parameter_bytes {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         }
@@ -47,6 +48,7 @@ impl State {
         let driver = self.driver();
         let shared_bytes = wanted.dynamic_shared_bytes;
         let measured = self.measure_launches(stream, 1);
+        let entry = self.enter_with_frame(wanted.stream, frame_bytes)?;
         let result = if attributes.is_empty() {
             // SAFETY: a live function and stream of this session; the parameters are as long as the kernel's.
             unsafe {
@@ -80,6 +82,7 @@ impl State {
             // SAFETY: as above; the attributes hold no handles.
             unsafe { driver.cuLaunchKernelEx(&config, handle, ptr::null_mut(), extra) }
         };
+        drop(entry);
         self.launch_measured(measured, stream);
         if prints {
             self.printing_launched(stream)?;
@@ -144,6 +147,7 @@ impl State {
             self.handle.label,
             wanted.value
         );
+        let _quiet = self.quiet()?;
         // SAFETY: no pointers.
         self.check(unsafe { self.driver().cuCtxSetLimit(limit, wanted.value as usize) })
     }

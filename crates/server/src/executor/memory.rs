@@ -207,17 +207,16 @@ impl Memory {
         self.charged_bytes -= size_bytes;
     }
 
-    /// Takes everything out of the driver and this process; nobody uses it any more.
-    pub(crate) fn clear(&mut self, context: &Context) {
+    /// Everything that is registered with the driver, to be unregistered.
+    fn take_registered(&mut self) -> Vec<u64> {
+        let regions = std::mem::take(&mut self.regions).into_iter();
+        let pinned = regions.filter(|(_, (_, kind))| *kind == RegionKind::Pinned);
+        pinned.map(|(at, _)| at).chain([self.completion_base]).collect()
+    }
+
+    /// Takes everything else out of the driver; nobody uses it any more.
+    fn clear(&mut self, context: &Context) {
         let driver = context.driver();
-        for (at, (_, kind)) in std::mem::take(&mut self.regions) {
-            if kind == RegionKind::Pinned {
-                // SAFETY: registered by this session.
-                let _ = unsafe { driver.cuMemHostUnregister(address(at)) };
-            }
-        }
-        // SAFETY: registered by `reserve`.
-        let _ = unsafe { driver.cuMemHostUnregister(address(self.completion_base)) };
         for (at, size_bytes) in std::mem::take(&mut self.grants) {
             // SAFETY: mapped by this session.
             let _ = unsafe { driver.cuMemUnmap(at, size_bytes as usize) };
@@ -229,6 +228,17 @@ impl Memory {
 }
 
 impl State {
+    /// Takes everything out of the driver and this process; nobody uses it any more.
+    pub(super) fn clear_memory(&mut self) {
+        let registered = self.memory.take_registered();
+        let driver = self.driver();
+        self.quietly_each(registered, |at| {
+            // SAFETY: registered by this session.
+            let _ = unsafe { driver.cuMemHostUnregister(address(at)) };
+        });
+        self.memory.clear(&self.shared.context);
+    }
+
     /// Asks the keeper for memory: its address or key, its length and its descriptor.
     pub(super) fn ask_keeper(
         &mut self,
@@ -384,8 +394,10 @@ impl State {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         };
         if kind == RegionKind::Pinned {
+            let quiet = self.quiet()?;
             // SAFETY: registered by this session; its client has waited for its work.
             self.check(unsafe { self.driver().cuMemHostUnregister(address(at)) })?;
+            drop(quiet);
             self.memory.addressable.remove(at, length);
         }
         self.memory.regions.remove(&at);

@@ -12,6 +12,7 @@ mod copy;
 mod event;
 mod failure;
 mod flight;
+mod gate;
 mod graph;
 mod holding;
 mod launch;
@@ -126,6 +127,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 partitions: Default::default(),
                 flights: Default::default(),
                 batching: batch::Batching::from_environment(),
+                gate: Default::default(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -154,6 +156,8 @@ pub(crate) struct Shared {
     pub(crate) flights: flight::Flights,
     /// Whether launches are submitted together.
     pub(crate) batching: batch::Batching,
+    /// Through which work goes to the device.
+    pub(crate) gate: gate::Gate,
     keeper: Connection,
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Function {
     /// The same, for nodes of graphs that run in a partition.
     pub(super) kernel: CUkernel,
     pub(super) parameter_bytes: u32,
+    /// Local memory per thread.
+    pub(super) frame_bytes: u32,
     pub(super) name: Arc<str>,
     /// Its module uses device `printf`.
     pub(super) prints: bool,
@@ -150,12 +152,13 @@ impl State {
         // must not be written to once they are gone.
         let mut module_handle = CUmodule::NULL;
         let loaded = loaded.and_then(|()| {
-            // SAFETY: a live library; the result is written.
-            let result = unsafe { self.driver().cuLibraryGetModule(&mut module_handle, library) };
-            let compiled = match result {
-                CUresult::ERROR_NOT_SUPPORTED => Ok(()),
-                result => self.check(result),
-            };
+            let compiled = self.quiet().and_then(|_quiet| {
+                // SAFETY: a live library; the result is written.
+                match unsafe { self.driver().cuLibraryGetModule(&mut module_handle, library) } {
+                    CUresult::ERROR_NOT_SUPPORTED => Ok(()),
+                    result => self.check(result),
+                }
+            });
             if compiled.is_err() {
                 // SAFETY: a live library that nothing names.
                 let _ = unsafe { self.driver().cuLibraryUnload(library) };
@@ -188,6 +191,7 @@ impl State {
         }
         // What a graph names goes with the last such graph.
         let Some(library) = Arc::into_inner(module.library) else { return Ok(()) };
+        let _quiet = self.quiet()?;
         // SAFETY: a library of this session that nothing names any more; the driver waits for its kernels.
         self.check(unsafe { self.driver().cuLibraryUnload(library) })
     }
@@ -210,6 +214,7 @@ impl State {
         // SAFETY: a live library; both results are written. Asking for the function loads it now rather than at its first launch.
         unsafe {
             self.check(driver.cuLibraryGetKernel(&mut kernel, library, name.as_ptr()))?;
+            let _quiet = self.quiet()?;
             self.check(driver.cuKernelGetFunction(&mut handle, kernel))?;
         }
         let parameters = self.parameters(kernel);
@@ -233,6 +238,7 @@ impl State {
             handle,
             kernel,
             parameter_bytes: parameter_bytes.unwrap_or(0),
+            frame_bytes: frame_bytes(&attributes),
             name,
             prints,
             module,
@@ -370,6 +376,13 @@ impl State {
         self.reply.extend_from_slice(&names);
         Ok(())
     }
+}
+
+/// Local memory per thread, as a function's attributes say.
+fn frame_bytes(attributes: &[FunctionAttribute]) -> u32 {
+    let local = CUfunction_attribute::LOCAL_SIZE_BYTES.0 as i32;
+    let found = attributes.iter().find(|known| known.attribute == local);
+    found.map_or(0, |known| known.value.max(0).cast_unsigned())
 }
 
 #[derive(Default)]

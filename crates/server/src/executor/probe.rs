@@ -108,7 +108,12 @@ impl Probe {
         self.questions.abandon();
     }
 
-    /// Gives back what it has of the driver.
+    /// Whether it has something of the driver's.
+    pub(super) fn is_made(&self) -> bool {
+        self.made.is_some()
+    }
+
+    /// Gives back what it has of the driver; to be called in a quiet moment.
     pub(super) fn clear(mut self, context: &Context) {
         self.settle(context);
         if let Some(Made { stream, words }) = self.made.take() {

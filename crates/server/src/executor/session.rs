@@ -148,12 +148,14 @@ pub(crate) fn open(
     let run = move || take.recv().map_or((), Session::run);
     thread.spawn(run).map_err(|error| no_memory(&error))?;
     let memory = Memory::reserve(&shared.context, &wanted, &handle.words, own_socket, grants)?;
+    let streams = Streams::default();
+    shared.gate.join(streams.lane());
     let state = State {
         shared: Arc::clone(shared),
         handle: Arc::clone(&handle),
         flight: shared.flights.open(Arc::clone(&handle.memory)),
         counter_slot: wanted.counter_slot,
-        streams: Streams::default(),
+        streams,
         events: Default::default(),
         graphs: Default::default(),
         batches: Default::default(),

@@ -10,6 +10,7 @@
 use super::backlog::Backlog;
 use super::context::Context;
 use super::failure::{Failure, below};
+use super::gate::{Lane, Track};
 use super::partition::Partition;
 use crate::policy::holds::Ordered;
 use cuda_abi::types::*;
@@ -46,6 +47,7 @@ struct Stream {
     unsignalled: bool,
     last_signal: u64,
     backlog: Backlog,
+    track: Arc<Track>,
 }
 
 /// What a default stream is ordered with.
@@ -67,6 +69,8 @@ pub(crate) struct Streams {
     domains: HashMap<u32, Domain>,
     /// For default streams' waits.
     join_event: Option<CUevent>,
+    /// All of them, for the gate.
+    lane: Arc<Lane>,
 }
 
 impl Streams {
@@ -105,12 +109,15 @@ impl Streams {
                 parked.open = true;
             }
             other => {
-                let fresh = new_stream(context, kind, priority, partition)?;
+                let fresh = new_stream(context, &self.lane, kind, priority, partition)?;
                 if let Some(mut old) = other.replace(fresh) {
                     old.backlog.clear(context);
+                    self.lane.forget(&old.track);
                     let handle = other.as_ref().map_or(CUstream::NULL, |stream| stream.handle);
                     replace(context, &old, handle)?;
                     if let Some(stream) = other {
+                        // It waits for the old one's work.
+                        stream.track.count();
                         stream.ahead_of = old.ahead_of;
                         stream.unsignalled = old.unsignalled;
                         stream.last_signal = old.last_signal;
@@ -135,7 +142,7 @@ impl Streams {
         }
         let slot = &mut self.slots[LEGACY_STREAM as usize];
         if slot.is_none() {
-            *slot = Some(new_stream(context, Kind::Default, 0, partition())?);
+            *slot = Some(new_stream(context, &self.lane, Kind::Default, 0, partition())?);
             self.domains.entry(LEGACY_STREAM).or_default();
         }
         Ok(())
@@ -285,6 +292,16 @@ impl Streams {
         self.slots.get(slot as usize)?.as_ref().map(|stream| stream.handle)
     }
 
+    /// All streams, as the gate knows them.
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
+    /// The work of a slot.
+    pub(crate) fn track(&self, slot: u32) -> Option<&Track> {
+        Some(&self.slots.get(slot as usize)?.as_ref()?.track)
+    }
+
     /// All driver streams, closed ones included.
     pub(crate) fn handles(&self) -> impl Iterator<Item = CUstream> {
         self.slots.iter().flatten().map(|stream| stream.handle)
@@ -295,6 +312,7 @@ impl Streams {
         let driver = context.driver();
         for mut stream in self.slots.drain(..).flatten() {
             stream.backlog.clear(context);
+            self.lane.forget(&stream.track);
             // SAFETY: a live stream of this session that nobody uses any more.
             let _ = unsafe { driver.cuStreamDestroy_v2(stream.handle) };
         }
@@ -382,6 +400,7 @@ fn replace(context: &Context, old: &Stream, next: CUstream) -> Result<(), Failur
 
 fn new_stream(
     context: &Context,
+    lane: &Lane,
     kind: Kind,
     priority: i32,
     partition: Option<Arc<Partition>>,
@@ -409,6 +428,7 @@ fn new_stream(
         unsignalled: false,
         last_signal: 0,
         backlog: Backlog::default(),
+        track: lane.track(handle),
     })
 }
 

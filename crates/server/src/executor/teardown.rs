@@ -31,10 +31,11 @@ impl State {
                 // SAFETY: a live event of this session whose work has ended.
                 let _ = unsafe { driver.cuEventDestroy_v2(*event) };
             }
-            for library in self.modules.take_libraries() {
+            let libraries = self.modules.take_libraries();
+            self.quietly_each(libraries, |library| {
                 // SAFETY: a live library of this session whose kernels have ended.
                 let _ = unsafe { driver.cuLibraryUnload(library) };
-            }
+            });
             if let Some(stream) = self.side_stream.take() {
                 // SAFETY: the session's own stream; the driver lets its copies end.
                 let _ = unsafe { driver.cuStreamDestroy_v2(stream) };
@@ -42,12 +43,13 @@ impl State {
             self.clear_arrays();
             self.clear_virtual_memory();
             self.clear_moved();
-            self.memory.clear(&self.shared.context);
+            self.clear_memory();
             self.streams.clear(&self.shared.context);
             self.partitions = Default::default();
         }
         let (shared, session) = (self.shared.clone(), self.handle.id);
         shared.flights.close(&self.flight);
+        shared.gate.leave(self.streams.lane());
         // Files and mappings go before the keeper hears of it.
         drop(self);
         shared.tell(&FromExecutor::SessionClosed { session });

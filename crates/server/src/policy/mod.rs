@@ -9,6 +9,7 @@ pub mod limits;
 pub mod memory_settings;
 pub mod partitions;
 pub mod questions;
+pub mod quiet;
 pub mod ranges;
 pub mod reservations;
 pub mod residency;

@@ -110,7 +110,7 @@ api! {
         if array.owner != Owner::Itself {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        let _ = driver.engine.synchronize_context(array.context_id);
+        let _stall = driver.wait_for_work(array.context_id);
         driver.arrays.remove(hArray.0)?;
         driver.space.free(array.image.base, |_| true)?;
         Ok(())
@@ -188,7 +188,7 @@ api! {
         let (driver, _) = current()?;
         driver.graphs.captures.refuse_unsafe_call()?;
         let array = driver.mipmapped_arrays.remove(hMipmappedArray.0)?;
-        let _ = driver.engine.synchronize_context(array.context_id);
+        let _stall = driver.wait_for_work(array.context_id);
         for level in &array.levels {
             let _ = driver.arrays.remove(level.0);
         }

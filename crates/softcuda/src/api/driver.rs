@@ -18,6 +18,7 @@ use super::link::LinkState;
 use super::module_image::{Function, Kernel, Library, Module};
 use super::objects::{Context, ContextKind, ContextSettings, Event, Stream};
 use super::pool::Pool;
+use super::stalls::Stalls;
 use super::table::{Table, fresh_handle};
 use super::texture::{SurfaceObject, TextureObject};
 use super::vmm::MemoryHandle;
@@ -65,6 +66,7 @@ struct Primary {
 /// The driver once `cuInit` has succeeded.
 pub(crate) struct Driver {
     pub(crate) config: Config,
+    pub(crate) stalls: Stalls,
     pub(crate) engine: Arc<Engine>,
     pub(crate) space: Arc<AddressSpace>,
     pub(crate) devices: Vec<Device>,
@@ -219,6 +221,7 @@ impl Driver {
             devices,
             machine,
             config,
+            stalls: Stalls::default(),
             engine,
             space,
             contexts: Table::default(),

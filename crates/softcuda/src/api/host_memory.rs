@@ -31,7 +31,7 @@ api! {
         let address = p as u64;
         let found = driver.space.allocation_at(address).filter(|a| a.base == address && is_host(a.kind));
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let _ = driver.engine.synchronize_context(found.context);
+        let _stall = driver.wait_for_work(found.context);
         driver.space.free(address, is_host)?;
         Ok(())
     }
@@ -51,7 +51,7 @@ api! {
     fn cuMemHostUnregister(p: *mut c_void) {
         let (driver, context) = current()?;
         driver.graphs.captures.refuse_unsafe_call()?;
-        let _ = driver.engine.synchronize_context(context.id);
+        let _stall = driver.wait_for_work(context.id);
         Ok(driver.space.unregister(p as u64)?)
     }
 

@@ -57,9 +57,8 @@ api! {
     fn cuLibraryUnload(library: CUlibrary) {
         let driver = driver()?;
         let found = driver.libraries.remove(library.0)?;
-        if let Ok((_, context)) = current() {
-            let _ = driver.engine.synchronize_context(context.id);
-        }
+        let context = current().ok().map(|(_, context)| context.id);
+        let _stall = context.map(|context| driver.wait_for_work(context));
         found.unload(driver);
         Ok(())
     }

@@ -49,7 +49,7 @@ api! {
             return Ok(());
         }
         if let Some(memory) = driver.graph_memory.find(dptr as usize).filter(|memory| memory.is_live()) {
-            let _ = driver.engine.synchronize_context(context.id);
+            let _stall = driver.wait_for_work(context.id);
             memory.set_live(false);
             return memory.unmap();
         }
@@ -58,7 +58,7 @@ api! {
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         // Work that was submitted before may use it: programs rely on that.
         if found.context != 0 {
-            let _ = driver.engine.synchronize_context(found.context);
+            let _stall = driver.wait_for_work(found.context);
         }
         driver.space.free(dptr, is_freeable)?;
         Ok(())

@@ -73,6 +73,7 @@ mod pool;
 mod pool_sharing;
 mod shared_event;
 mod sm_resource;
+mod stalls;
 mod status;
 mod stream;
 mod stream_attributes;

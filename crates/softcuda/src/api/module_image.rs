@@ -223,6 +223,7 @@ impl Module {
         shared: &HashMap<String, Global>,
     ) -> Result<Arc<Self>, Refusal> {
         let mut program = texts.load(driver)?;
+        let _stall = driver.wait_if_stalling(context.id);
         let mut owned = Vec::new();
         let placed = place_globals(driver, context, &mut program, shared, &mut owned);
         let module = placed.map(|globals| Module {
@@ -265,6 +266,7 @@ impl Module {
         if let Some(function) = functions.get(name) {
             return Ok(function.clone());
         }
+        let _stall = driver.wait_if_stalling(self.context_id);
         let kernel = self.program.kernel(name).map_err(|error| kernel_code(driver, &error))?;
         let function = Arc::new(Function {
             handle: CUfunction(fresh_handle()),

@@ -13,6 +13,7 @@
 //! | `OPENMPS_SOFT_MACHINE` | name or path: processes that give the same one share the devices' memory and compute mode | none: a machine of its own |
 //! | `OPENMPS_SOFT_KERNEL_LIMIT_S` | seconds after which a kernel is ended with CUDA_ERROR_LAUNCH_TIMEOUT, 0 to 86400; 0: never | 0 |
 //! | `OPENMPS_SOFT_CLOCK` | `host`: the host's time; `virtual`: time is work done, see `clock` | host |
+//! | `OPENMPS_SOFT_STALLS` | `1`: loads, unloads and releases keep other threads from submitting while they wait for kernels, as on a GPU | 0 |
 //! | `OPENMPS_SOFT_COMPUTE_MODE` | `default`, `exclusive_process`, `prohibited` | default |
 //!
 //! `CUDA_VISIBLE_DEVICES` and `CUDA_LAUNCH_BLOCKING` mean what they mean to NVIDIA's driver.
@@ -47,6 +48,13 @@ pub(crate) enum LaunchMode {
     Blocking,
 }
 
+/// Whether calls that wait for kernels keep other threads from submitting meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StallMode {
+    None,
+    AsHardware,
+}
+
 /// The whole configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -62,6 +70,7 @@ pub(crate) struct Config {
     pub(crate) log: LogLevel,
     pub(crate) compute_mode: ComputeMode,
     pub(crate) launch_mode: LaunchMode,
+    pub(crate) stalls: StallMode,
     /// Name of the machine that is shared, if any.
     pub(crate) machine: Option<String>,
     pub(crate) clock: ClockMode,
@@ -159,6 +168,17 @@ impl Config {
                     "default" => Some(ComputeMode::Default),
                     "exclusive_process" => Some(ComputeMode::ExclusiveProcess),
                     "prohibited" => Some(ComputeMode::Prohibited),
+                    _ => None,
+                },
+            )?,
+            stalls: choice(
+                &get,
+                "OPENMPS_SOFT_STALLS",
+                StallMode::None,
+                "0 or 1",
+                |text| match text {
+                    "0" | "" => Some(StallMode::None),
+                    "1" => Some(StallMode::AsHardware),
                     _ => None,
                 },
             )?,

@@ -7,6 +7,7 @@
 //! | `address` | | the device address of the latest allocation |
 //! | `free-bytes` | `cuMemGetInfo` | a number |
 //! | `work N` | N kernels over data of its own, copied in and out and checked against the CPU | `ok`, or `wrong` |
+//! | `meet N` | N times a kernel waits for what another one, launched later on another stream, writes | `ok`, or `wrong` |
 //! | `churn` | answers, then works without end | `ok` |
 //! | `fault` | a kernel that writes to address 0x10, then a wait for it | `ok` if that went well |
 //! | `poke ADDRESS` | the same with another address | |
@@ -15,6 +16,7 @@
 //! What the driver refuses is answered with `error CODE`, the number of the `CUresult`. At the end of its input it exits with 0.
 
 mod bad;
+mod meet;
 mod work;
 
 use std::io::{BufRead, Write, stdin, stdout};
@@ -65,6 +67,10 @@ impl State {
             }
             ["free-bytes"] => return Ok(self.context()?.memory_info_bytes()?.0.to_string()),
             ["work", kernels] => return self.work(kernels.parse()?),
+            ["meet", meetings] => {
+                let right = meet::meet(self.context()?, meetings.parse()?)?;
+                return Ok(if right { "ok" } else { "wrong" }.to_owned());
+            }
             ["churn"] => {}
             ["fault"] => work::write_to(self.context()?, 0x10)?,
             ["poke", address] => work::write_to(self.context()?, address.parse()?)?,

@@ -56,6 +56,7 @@ struct Load {
     kernels: u32,
     copied_bytes: u64,
     prints: bool,
+    frame_bytes: u32,
     last_function: Option<u32>,
 }
 
@@ -66,6 +67,7 @@ impl Graph {
             load.kernels += u32::from(node.function.is_some());
             load.copied_bytes = load.copied_bytes.saturating_add(node.copied_bytes);
             load.prints |= node.prints;
+            load.frame_bytes = load.frame_bytes.max(node.frame_bytes);
             load.last_function = node.function.or(load.last_function);
         }
         load
@@ -217,7 +219,7 @@ impl State {
             let _ = unsafe { driver.cuGraphDestroy(graph.template) };
         }
         for node in graph.nodes {
-            node.release(driver);
+            node.release(self);
         }
     }
 
@@ -246,8 +248,10 @@ impl State {
             self.begin_printing()?;
         }
         let measured = self.measure_launches(stream, 1);
+        let entry = self.enter_with_frame(wanted.stream, load.frame_bytes)?;
         // SAFETY: live handles of this session; what its nodes name is kept alive.
         let result = unsafe { self.driver().cuGraphLaunch(executable, stream) };
+        drop(entry);
         self.launch_measured(measured, stream);
         if load.prints {
             self.printing_launched(stream)?;
@@ -293,7 +297,7 @@ impl State {
         (node.handle, node.is_enabled) = (handle, is_enabled);
         if let Err(failure) = self.change_template(&node, &work) {
             // As the driver left it: as it was.
-            node.release(self.driver());
+            node.release(self);
             return Err(failure);
         }
         let mut graph = self.take_graph(number)?;
@@ -304,7 +308,7 @@ impl State {
             // Half changed, it could name what is gone.
             Err(_) => self.drop_graph(graph),
         }
-        old.release(self.driver());
+        old.release(self);
         changed
     }
 

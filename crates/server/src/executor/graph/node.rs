@@ -7,7 +7,6 @@ use super::super::module::SharedLibrary;
 use super::super::partition::Partition;
 use super::super::state::State;
 use super::array;
-use crate::driver::Driver;
 use cuda_abi::graph::params::write_of;
 use cuda_abi::types::*;
 use link::wire::command::{
@@ -28,8 +27,9 @@ pub(super) struct Node {
     /// Ranges that the driver itself reads or writes when it runs.
     pub(super) touches: Vec<(u64, u64)>,
     pub(super) copied_bytes: u64,
-    /// A kernel's function, and whether it can print.
+    /// A kernel's function, its local memory per thread, and whether it can print.
     pub(super) function: Option<u32>,
+    pub(super) frame_bytes: u32,
     pub(super) prints: bool,
     /// What must stay alive.
     library: Option<SharedLibrary>,
@@ -49,6 +49,7 @@ impl Node {
             touches: Vec::new(),
             copied_bytes: 0,
             function: None,
+            frame_bytes: 0,
             prints: false,
             library: None,
             event: None,
@@ -59,15 +60,15 @@ impl Node {
     }
 
     /// Gives up what the node kept alive.
-    pub(super) fn release(self, driver: Driver) {
-        // SAFETY: handles that nothing else names any more; the driver waits for their work.
-        unsafe {
-            if let Some(library) = self.library.and_then(Arc::into_inner) {
-                let _ = driver.cuLibraryUnload(library);
-            }
-            if let Some(event) = self.event.and_then(Arc::into_inner) {
-                let _ = driver.cuEventDestroy_v2(event);
-            }
+    pub(super) fn release(self, state: &State) {
+        let driver = state.driver();
+        state.quietly_each(self.library.and_then(Arc::into_inner), |library| {
+            // SAFETY: a handle that nothing else names any more; the driver waits for its kernels.
+            let _ = unsafe { driver.cuLibraryUnload(library) };
+        });
+        if let Some(event) = self.event.and_then(Arc::into_inner) {
+            // SAFETY: as above.
+            let _ = unsafe { driver.cuEventDestroy_v2(event) };
         }
     }
 }
@@ -129,6 +130,7 @@ impl State {
                 }
                 node.function = Some(shape.function);
                 node.prints = function.prints;
+                node.frame_bytes = function.frame_bytes;
                 node.library = Some(self.modules.library_of(function)?);
                 node.attributes = attributes.iter().map(|attribute| attribute.id).collect();
                 node.partition = self.partitions.find(shape.stream)?;
@@ -344,7 +346,7 @@ impl State {
             Ok(()) => Ok((node, bodies)),
             Err(failure) => {
                 // A node that was made goes with its graph.
-                node.release(driver);
+                node.release(self);
                 Err(failure)
             }
         }

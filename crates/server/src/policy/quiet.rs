@@ -1,0 +1,124 @@
+//! How an idle moment of a device is come by that several clients use.
+//!
+//! Some driver calls wait for all running kernels and keep every other thread from submitting meanwhile (`docs/performance.md` has the list). A kernel
+//! that waits for what its client launches later never ends then. So such a call is made when nothing runs: new work is held for a while, a
+//! *window*, until what runs has ended; when that does not happen the work goes on, so that whoever waits for a later launch gets it, and the next
+//! window is longer. From some length on only a little work gets in between two windows, so that even long queues shrink. A stream whose work
+//! does not end though nothing was added to it in a second of windows is waited for with nothing held: it would be in vain.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+const FIRST_WINDOW: Duration = Duration::from_millis(4);
+const LONGEST_WINDOW: Duration = Duration::from_secs(2);
+/// From this length on a window is followed by a little work only.
+const STRICT_WINDOW: Duration = Duration::from_millis(64);
+/// Submissions of each session between two strict windows.
+const STRICT_QUOTA: u32 = 32;
+const SHORTEST_GAP: Duration = Duration::from_millis(2);
+const LONGEST_GAP: Duration = Duration::from_millis(50);
+/// Held so long in vain, a stream's work is taken for endless.
+const ENDLESS: Duration = Duration::from_secs(1);
+
+/// What comes between two windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    /// How long it lasts.
+    pub(crate) length: Duration,
+    /// How much each session may submit; `None`: as much as it wants.
+    pub(crate) quota: Option<u32>,
+}
+
+/// Work that did not end in a window: which stream, and how many pieces it had been given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Busy {
+    /// The stream's handle, as a number.
+    pub(crate) stream: usize,
+    /// Pieces of work submitted to it so far.
+    pub(crate) submitted: u64,
+}
+
+/// The windows of one attempt to find an idle moment.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    next: Duration,
+    /// How long each stream has been held in vain, with the same work.
+    in_vain: HashMap<Busy, Duration>,
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        Self { next: FIRST_WINDOW, in_vain: HashMap::new() }
+    }
+}
+
+impl Windows {
+    /// How long the next window may last.
+    pub(crate) fn length(&self) -> Duration {
+        self.next
+    }
+
+    /// After a window in which `busy` did not end.
+    pub(crate) fn failed(&mut self, busy: &[Busy]) -> Gap {
+        let held = self.next;
+        let before = std::mem::take(&mut self.in_vain);
+        self.in_vain = busy
+            .iter()
+            .map(|busy| (*busy, before.get(busy).map_or(Duration::ZERO, |so_far| *so_far + held)))
+            .collect();
+        self.next = (held * 2).min(LONGEST_WINDOW);
+        Gap {
+            length: (held / 4).clamp(SHORTEST_GAP, LONGEST_GAP),
+            quota: (held >= STRICT_WINDOW).then_some(STRICT_QUOTA),
+        }
+    }
+
+    /// Work that seems to have no end: to be waited for, until it ends or its stream is given more, with nothing held.
+    pub(crate) fn endless(&self) -> Option<Busy> {
+        self.in_vain.iter().find(|(_, held)| **held >= ENDLESS).map(|(busy, _)| *busy)
+    }
+
+    /// After such a wait.
+    pub(crate) fn restart(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_grow_and_work_goes_on_between_them() {
+        let mut windows = Windows::default();
+        assert_eq!(windows.length(), FIRST_WINDOW);
+        let (mut lengths, mut quotas) = (Vec::new(), Vec::new());
+        for submitted in 1..=12 {
+            lengths.push(windows.length());
+            let gap = windows.failed(&[Busy { stream: 1, submitted }]);
+            assert!(gap.length >= SHORTEST_GAP && gap.length <= LONGEST_GAP);
+            quotas.push(gap.quota);
+            assert_eq!(windows.endless(), None, "it is given work and may be making progress");
+        }
+        assert!(lengths.is_sorted() && lengths.last() == Some(&LONGEST_WINDOW));
+        assert_eq!((quotas[0], quotas[11]), (None, Some(STRICT_QUOTA)));
+    }
+
+    #[test]
+    fn what_does_not_end_with_nothing_added_is_endless_after_a_second() {
+        let mut windows = Windows::default();
+        let (stuck, other) = (Busy { stream: 1, submitted: 7 }, Busy { stream: 2, submitted: 1 });
+        let mut held = Duration::ZERO;
+        while windows.endless().is_none() {
+            held += windows.length();
+            windows.failed(&[stuck, other]);
+            assert!(held < Duration::from_secs(10));
+        }
+        assert!(held >= ENDLESS);
+        windows.restart();
+        assert_eq!((windows.endless(), windows.length()), (None, FIRST_WINDOW));
+        windows.failed(&[stuck]);
+        windows.failed(&[other]);
+        assert_eq!(windows.in_vain.len(), 1, "what has ended is forgotten");
+    }
+}

@@ -1,0 +1,61 @@
+//! Two streams of which one waits for what the other one's kernel, launched later, writes.
+
+use anyhow::Result;
+use cuda_driver::{Context, DeviceBuffer, LaunchShape};
+
+/// `wait_for`: spins until the word is no longer zero, then copies it to the word behind it. `say`: writes the word.
+const PTX: &str = r"
+.version 6.0
+.target sm_50
+.address_size 64
+
+.visible .entry wait_for(.param .u64 words)
+{
+    .reg .pred %p;
+    .reg .b32 %r;
+    .reg .b64 %rd;
+    ld.param.u64 %rd, [words];
+AGAIN:
+    ld.volatile.global.u32 %r, [%rd];
+    setp.eq.u32 %p, %r, 0;
+    @%p bra AGAIN;
+    st.global.u32 [%rd+4], %r;
+    ret;
+}
+
+.visible .entry say(.param .u64 words, .param .u32 word)
+{
+    .reg .b32 %r;
+    .reg .b64 %rd;
+    ld.param.u64 %rd, [words];
+    ld.param.u32 %r, [word];
+    st.volatile.global.u32 [%rd], %r;
+    ret;
+}
+";
+
+/// So many meetings; whether each waiting kernel saw what was said.
+pub(crate) fn meet(context: &Context, meetings: u32) -> Result<bool> {
+    let module = context.load_ptx(PTX)?;
+    // Both before the first launch: code that is loaded while a kernel of the program waits would wait for that kernel.
+    let (wait_for, say) = (module.function("wait_for")?, module.function("say")?);
+    let (waits, says) = (context.stream()?, context.stream()?);
+    let words = DeviceBuffer::from_host(context, &[0_u32; 2])?;
+    let one = LaunchShape::linear(1, 1);
+    for word in 1..=meetings {
+        words.write(&[0, 0])?;
+        // The streams are ordered with no other, and a small copy may still be on its way when its call returns.
+        context.synchronize()?;
+        // SAFETY: two words, and what to write there, as the kernels declare them.
+        unsafe {
+            wait_for.launch(one, Some(&waits), &[&words])?;
+            say.launch(one, Some(&says), &[&words, &word])?;
+        }
+        waits.synchronize()?;
+        says.synchronize()?;
+        if words.read()? != [word, word] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
