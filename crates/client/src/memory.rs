@@ -214,6 +214,12 @@ pub(crate) fn unregister(client: &Client, address: u64) -> Result {
 
 /// The device's address of host memory: the same for pinned memory; registered pages are moved to shared memory first.
 pub(crate) fn device_address(client: &Client, address: u64) -> Result<u64> {
+    let is_same = client.memory.look(address, |area| {
+        area.is_some_and(|area| area.is_host() && !matches!(area.kind, Kind::Registered { .. }))
+    });
+    if is_same {
+        return Ok(address);
+    }
     let area = client
         .memory
         .find(address)

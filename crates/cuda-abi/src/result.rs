@@ -21,18 +21,42 @@ impl CUresult {
 
     /// The constant's name, `CUDA_ERROR_INVALID_VALUE`, or `None` for an unknown code.
     pub fn name(self) -> Option<&'static CStr> {
-        let found = RESULT_NAMES.binary_search_by_key(&self.0, |(code, _)| *code).ok()?;
-        Some(RESULT_NAMES[found].1)
+        static POSITIONS: [u8; CODES] = positions(RESULT_NAMES);
+        text(RESULT_NAMES, &POSITIONS, self)
     }
 
     /// A short text for the code, or `None` for an unknown one.
     pub fn description(self) -> Option<&'static CStr> {
-        let found = DESCRIPTIONS.binary_search_by_key(&self.0, |(code, _)| *code).ok()?;
-        Some(DESCRIPTIONS[found].1)
+        static POSITIONS: [u8; CODES] = positions(DESCRIPTIONS);
+        text(DESCRIPTIONS, &POSITIONS, self)
     }
 }
 
+/// Codes are below this.
+const CODES: usize = 1000;
+
+/// A list of texts by code.
+type Texts = [(u32, &'static CStr)];
+
+/// Where in a list each code is; beyond its end for those that are not.
+const fn positions(texts: &Texts) -> [u8; CODES] {
+    assert!(texts.len() < u8::MAX as usize);
+    let mut positions = [u8::MAX; CODES];
+    let mut i = 0;
+    while i < texts.len() {
+        positions[texts[i].0 as usize] = i as u8;
+        i += 1;
+    }
+    positions
+}
+
+fn text(texts: &Texts, positions: &[u8; CODES], code: CUresult) -> Option<&'static CStr> {
+    let position = *positions.get(code.0 as usize)?;
+    texts.get(usize::from(position)).map(|(_, text)| *text)
+}
+
 impl From<Result<(), CUresult>> for CUresult {
+    #[inline]
     fn from(result: Result<(), CUresult>) -> Self {
         result.err().unwrap_or(CUresult::SUCCESS)
     }

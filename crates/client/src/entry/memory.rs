@@ -87,14 +87,13 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
     dptr: CUdeviceptr,
 ) -> CUresult {
     run(|client| {
-        current::context()?;
-        let area = client
-            .memory
-            .find(dptr)
-            .filter(|area| area.is_shared())
-            .ok_or(CUresult::ERROR_NOT_FOUND)?;
-        put_optional!(pbase, area.base);
-        put_optional!(psize, area.size_bytes as usize);
+        current::look_alive(|_| Ok(()))?;
+        let found = client.memory.look(dptr, |area| {
+            area.filter(|area| area.is_shared()).map(|area| (area.base, area.size_bytes))
+        });
+        let (base, size_bytes) = found.ok_or(CUresult::ERROR_NOT_FOUND)?;
+        put_optional!(pbase, base);
+        put_optional!(psize, size_bytes as usize);
         Ok(())
     })
 }

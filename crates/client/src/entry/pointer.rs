@@ -39,19 +39,31 @@ fn memory_type(area: &Area) -> CUmemorytype {
     }
 }
 
-/// An attribute of an address in a known range.
-fn known(client: &Client, address: u64, attribute: CUpointer_attribute) -> Result<Value> {
+/// Writes an attribute of an address in a known range.
+///
+/// # Safety
+/// `data` has room for the attribute's type.
+unsafe fn put_known(
+    client: &Client,
+    address: u64,
+    attribute: CUpointer_attribute,
+    data: *mut c_void,
+) -> Result {
     let moves = attribute == CUpointer_attribute::DEVICE_POINTER;
-    let found = client.memory.look(address, |area| match area?.kind {
-        Kind::Registered { .. } if moves => None,
-        _ => area.map(|area| of_area(area, address, attribute)),
+    let found = client.memory.look(address, |area| match area {
+        Some(Area { kind: Kind::Registered { .. }, .. }) if moves => None,
+        // SAFETY: the caller's promise.
+        Some(area) => Some(of_area(area, address, attribute).map(|v| unsafe { v.write(data) })),
+        None => Some(Err(CUresult::ERROR_INVALID_VALUE)),
     });
-    match found {
-        Some(value) => value,
-        // Asked of registered memory, the pages are moved to where the device reaches them.
-        None if moves => crate::memory::device_address(client, address).map(Value::Word),
-        None => Err(CUresult::ERROR_INVALID_VALUE),
+    if let Some(written) = found {
+        return written;
     }
+    // Asked of registered memory, the pages are moved to where the device reaches them.
+    let moved = crate::memory::device_address(client, address)?;
+    // SAFETY: the caller's promise.
+    unsafe { Value::Word(moved).write(data) };
+    Ok(())
 }
 
 fn of_area(area: &Area, address: u64, attribute: CUpointer_attribute) -> Result<Value> {
@@ -117,10 +129,8 @@ pub(crate) unsafe fn cuPointerGetAttribute(
 ) -> CUresult {
     run(|client| {
         not_null(data)?;
-        let value = known(client, ptr, attribute)?;
         // SAFETY: the caller's variable for this attribute.
-        unsafe { value.write(data) };
-        Ok(())
+        unsafe { put_known(client, ptr, attribute, data) }
     })
 }
 
@@ -163,9 +173,12 @@ pub(crate) unsafe fn cuPointerGetAttributes(
         }
         for i in 0..count {
             let (attribute, place) = question(i);
-            let answer = known(client, ptr, attribute).or_else(|_| unknown(attribute));
             // SAFETY: the caller's variable for this attribute.
-            unsafe { answer?.write(place) };
+            unsafe {
+                if put_known(client, ptr, attribute, place).is_err() {
+                    unknown(attribute)?.write(place);
+                }
+            }
         }
         Ok(())
     })
