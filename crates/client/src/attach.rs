@@ -167,6 +167,8 @@ fn hello() -> ClientHello {
             device_max_connections: variable("CUDA_DEVICE_MAX_CONNECTIONS"),
             per_context_partitioning: partitioning().map(str::to_owned),
             isolation: variable("OPENMPS_ISOLATE"),
+            group: variable("OPENMPS_GROUP").filter(|name| !name.is_empty()),
+            reservation: variable("OPENMPS_RESERVATION").filter(|name| !name.is_empty()),
         },
     }
 }

@@ -6,7 +6,7 @@
 use crate::backend::Backend;
 use crate::client::Client;
 use crate::current;
-use crate::device::{Device, Opened};
+use crate::device::Opened;
 use crate::export::STORAGE;
 use crate::limits::Limits;
 use crate::session::Result;
@@ -180,10 +180,8 @@ impl Context {
 
     /// SMs that its work runs on.
     pub(crate) fn multiprocessors(&self, client: &Client) -> Result<u32> {
-        match self.share() {
-            Some(share) => Ok(share.multiprocessors),
-            None => client.device(self.device).map(Device::multiprocessors),
-        }
+        let of_device = client.device(self.device)?.multiprocessors();
+        Ok(self.share().map_or(of_device, |share| share.multiprocessors.min(of_device)))
     }
 
     /// Waits for all its work, and that of its green contexts.

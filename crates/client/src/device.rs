@@ -102,9 +102,10 @@ impl Device {
         self.attribute(attribute).and_then(|value| u32::try_from(value).ok()).unwrap_or(otherwise)
     }
 
-    /// SMs that this client may use.
+    /// SMs that this client's work runs on: what it was told when it attached, or what an administrator has made of that since.
     pub(crate) fn multiprocessors(&self) -> u32 {
-        self.limit(CUdevice_attribute::MULTIPROCESSOR_COUNT, 1)
+        let now = self.opened().and_then(|backend| backend.session.multiprocessors());
+        now.unwrap_or_else(|| self.limit(CUdevice_attribute::MULTIPROCESSOR_COUNT, 1))
     }
 
     /// The backend, if any context has been opened.

@@ -110,6 +110,11 @@ impl Session {
         })
     }
 
+    /// SMs that this process's work runs on now, if the executor has said so.
+    pub(crate) fn multiprocessors(&self) -> Option<u32> {
+        self.memory.multiprocessors()
+    }
+
     /// The executor's socket, to be watched and, in the child of a fork, to be closed.
     pub(crate) fn executor(&self) -> &Connection {
         &self.executor

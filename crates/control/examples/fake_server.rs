@@ -73,6 +73,10 @@ fn serve(daemon: &Connection) {
                 };
                 clients.push((snapshot, connection));
             }
+            ToServer::Change { id, .. } => {
+                let report = Default::default();
+                let _ = daemon.send(&ToDaemon::Changed { id, report }, &[], LONG);
+            }
             ToServer::Snapshot { id } => {
                 let device = DeviceSnapshot {
                     uuid: "GPU-00000000-1111-2222-3333-444444444444".into(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use link::socket::{Connection, SocketError};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::Hello;
+use link::wire::shares::ChangeReport;
 use link::wire::ui::{DaemonState, UiReply, UiRequest};
 
 use rustix::io::Errno;
@@ -112,7 +113,23 @@ impl Frontend {
         self.send(&UiRequest::State)?;
         match self.receive(Patience::Limited)? {
             UiReply::State(state) => Ok(state),
-            UiReply::Command { .. } => Err(broken("the daemon answered another question")),
+            _ => Err(broken("the daemon answered another question")),
+        }
+    }
+
+    /// Changes shares; the inner error is the daemon's refusal: what was wrong and what to do.
+    ///
+    /// # Errors
+    /// [`FrontendError::Broken`].
+    pub fn change_shares(
+        &mut self,
+        request: &UiRequest,
+    ) -> Result<Result<ChangeReport, String>, FrontendError> {
+        self.send(request)?;
+        match self.receive(Patience::Limited)? {
+            UiReply::Changed(report) => Ok(Ok(report)),
+            UiReply::Refused { message } => Ok(Err(message)),
+            _ => Err(broken("the daemon answered another question")),
         }
     }
 

@@ -69,6 +69,11 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
+    /// So many bytes, a part of a mebibyte counted as one.
+    pub fn from_bytes(bytes: u64) -> Self {
+        MemoryLimit { mebibytes: bytes.div_ceil(1 << 20) }
+    }
+
     /// The limit in bytes.
     pub fn bytes(self) -> u64 {
         self.mebibytes << 20

@@ -172,6 +172,19 @@ impl SessionMemory {
         self.wake_sleepers();
     }
 
+    /// Says how many SMs the session's work runs on.
+    pub fn set_multiprocessors(&self, count: u32) {
+        // Release: pairs with the acquire in `multiprocessors`.
+        self.shared().multiprocessors.0.store(count, Ordering::Release);
+    }
+
+    /// SMs that the session's work runs on, if the executor has said so.
+    pub fn multiprocessors(&self) -> Option<u32> {
+        // Acquire: pairs with the release in `set_multiprocessors`.
+        let count = self.shared().multiprocessors.0.load(Ordering::Acquire);
+        (count != 0).then_some(count)
+    }
+
     /// Leaves an error of one posted command for the client's next synchronisation; the first one not yet taken stays.
     pub fn refuse(&self, error: u32) {
         // Release: pairs with the acquire in `take_refusal`.

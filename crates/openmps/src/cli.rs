@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use control::values::{MemoryLimit, Percentage};
+use link::wire::shares::check_name;
 
 const ENVIRONMENT: &str = "\
 Environment:
@@ -17,6 +19,10 @@ Environment:
   OPENMPS_ISOLATION        whose programs share an executor: those of a user, of a cgroup, or none (process) [user]
   OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
   OPENMPS_MEMORY_POLICY    where programs want more memory than a GPU has: fail, queue or spill [fail]
+  OPENMPS_GROUPS           limits of groups, for a daemon: 'NAME memory=4G sm-percent=30; ...' [none]
+  OPENMPS_GROUP_BY_CGROUP  1: each cgroup is a group, for a daemon [groups are what clients name]
+  OPENMPS_GROUP            the group of a client
+  OPENMPS_RESERVATION      the reservation whose multiprocessors a client uses
   OPENMPS_NATIVE_DRIVER    the driver library that does the work [NVIDIA's libcuda.so.1 of this system]
 
 Exit status:
@@ -38,6 +44,8 @@ pub(crate) enum Command {
     Ps(View),
     Status(StatusView),
     Top(Top),
+    Limit(Limit),
+    Reserve(Reserve),
     Logs(Logs),
     Doctor(Doctor),
     Config(Config),
@@ -86,6 +94,18 @@ pub(crate) struct Run {
     /// Its priority among clients.
     #[arg(long, value_enum)]
     pub(crate) priority: Option<Priority>,
+    /// The group whose limits it shares with all other programs of the group.
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(crate) group: Option<String>,
+    /// Device memory that all programs of the group may use together, on every GPU.
+    #[arg(long, value_name = "SIZE", requires = "group")]
+    pub(crate) group_memory: Option<MemoryLimit>,
+    /// Share of the multiprocessors, in per cent, that all programs of the group use together.
+    #[arg(long, value_name = "PERCENT", requires = "group")]
+    pub(crate) group_sm_percent: Option<Percentage>,
+    /// The reservation whose multiprocessors it uses (see `openmps reserve`).
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(crate) reservation: Option<String>,
     /// The program and its arguments.
     #[arg(
         required = true,
@@ -114,6 +134,11 @@ pub(crate) enum Priority {
     Normal,
     /// After the others.
     BelowNormal,
+}
+
+fn name(text: &str) -> Result<String, String> {
+    check_name(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
 }
 
 fn memory(text: &str) -> Result<String, String> {
@@ -228,6 +253,74 @@ fn interval(text: &str) -> Result<f64, String> {
         Ok(seconds)
     } else {
         Err("give 0.1 to 3600 seconds".to_owned())
+    }
+}
+
+/// Change what running clients may use, between two of their kernels, or show what is in force.
+///
+/// Of a client, only the client changes; of a server or a user, later clients have the same limits; a group's limits are shared by all of its
+/// clients. Memory that is held beyond a new limit stays: further allocations fail until enough was freed. A share of the
+/// multiprocessors comes into force when kernels that were submitted before have ended. Without a change, the limits are shown.
+#[derive(Debug, Args)]
+pub(crate) struct Limit {
+    /// The client process.
+    #[arg(long, value_name = "PID", group = "target")]
+    pub(crate) client: Option<u32>,
+    /// The group; one that ends in * stands for all groups without limits of their own whose names begin so.
+    #[arg(long, value_name = "NAME", group = "target", value_parser = name)]
+    pub(crate) group: Option<String>,
+    /// The server process: all of its clients.
+    #[arg(long, value_name = "PID", group = "target")]
+    pub(crate) server: Option<u32>,
+    /// All clients of this user id.
+    #[arg(long, value_name = "UID", group = "target")]
+    pub(crate) user: Option<u32>,
+    /// Share of the multiprocessors, in per cent.
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) sm_percent: Option<Percentage>,
+    /// Device memory: 512M, 4G; 0 removes the limit.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<MemoryLimit>,
+    /// The device whose memory is limited; each without it.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) device: Option<u32>,
+    /// Print JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Limit {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
+    }
+}
+
+/// Reserve multiprocessors for some clients; list the reservations.
+///
+/// Only programs that were started with `openmps run --reservation NAME` use them, and no others. Running clients move, between two of
+/// their kernels.
+#[derive(Debug, Args)]
+pub(crate) struct Reserve {
+    /// The name of a new reservation.
+    #[arg(value_name = "NAME", conflicts_with = "release")]
+    pub(crate) name: Option<String>,
+    /// How many multiprocessors; they are set apart in pairs.
+    #[arg(long, value_name = "NUMBER", requires = "name")]
+    pub(crate) sms: Option<u32>,
+    /// Of which device.
+    #[arg(long, value_name = "NUMBER", requires = "name")]
+    pub(crate) device: Option<u32>,
+    /// Give this reservation up; its clients share what is not reserved.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) release: Option<String>,
+    /// Print JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Reserve {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
     }
 }
 

@@ -4,6 +4,7 @@
 //! the file, an option over both. Where the file says what the environment does not, the executable starts itself anew with the file's
 //! values as variables ([`apply`]), so that everything behind has one way to learn them.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
+use control::core::shares::{GROUPS_VARIABLE, parse_groups};
+use link::wire::shares::GROUP_BY_CGROUP_VARIABLE;
 use serde::{Deserialize, Serialize};
 use server::policy::memory_settings::{self, MemorySettings};
 
@@ -37,6 +40,8 @@ struct File {
     isolation: Isolation,
     #[serde(default)]
     memory: Memory,
+    #[serde(default)]
+    groups: Groups,
 }
 
 /// What is done where clients want more memory than a device has.
@@ -117,6 +122,36 @@ struct Limits {
     contexts_per_device: Option<usize>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Groups {
+    /// Each cgroup is a group.
+    by_cgroup: Option<bool>,
+    /// By name.
+    #[serde(default)]
+    limits: BTreeMap<String, GroupLimits>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GroupLimits {
+    sm_percent: Option<f64>,
+    memory: Option<String>,
+}
+
+impl Groups {
+    /// As the daemon's variable has them.
+    fn text(&self) -> Option<String> {
+        let entry = |(name, limits): (&String, &GroupLimits)| {
+            let share = limits.sm_percent.map(|share| format!(" sm-percent={share}"));
+            let memory = limits.memory.as_ref().map(|size| format!(" memory={size}"));
+            format!("{name}{}{}", share.unwrap_or_default(), memory.unwrap_or_default())
+        };
+        let entries: Vec<String> = self.limits.iter().map(entry).collect();
+        (!entries.is_empty()).then(|| entries.join("; "))
+    }
+}
+
 /// A setting: where the file has it, the variable that it becomes, and its value.
 struct Setting {
     key: &'static str,
@@ -181,6 +216,12 @@ impl File {
                 "OPENMPS_CONTEXTS_PER_DEVICE",
                 text(limits.contexts_per_device.map(|number| number.to_string())),
             ),
+            (
+                "groups.by_cgroup",
+                GROUP_BY_CGROUP_VARIABLE,
+                text(self.groups.by_cgroup.map(|on| u8::from(on).to_string())),
+            ),
+            ("groups.limits", GROUPS_VARIABLE, text(self.groups.text())),
         ]
         .into_iter()
         .chain(memory)
@@ -238,6 +279,9 @@ fn check(file: &File) -> anyhow::Result<()> {
     };
     if let Some(complaint) = MemorySettings::read(0, value).1.first() {
         bail!("memory: {complaint}");
+    }
+    if let Some(text) = file.groups.text() {
+        parse_groups(&text).map_err(anyhow::Error::msg).context("groups.limits")?;
     }
     if let Some(address) = &file.daemon.metrics {
         address.parse::<control::metrics::Address>().context("daemon.metrics")?;
@@ -360,7 +404,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));
@@ -382,6 +426,9 @@ mod tests {
             ("[memory]\npolicy = 'swap'", "swap"),
             ("[memory]\nspill_limit = 'much'", "much"),
             ("[isolation]\nby = 'container'", "container"),
+            ("[groups.limits.a]\nmemory = '3X'", "3X"),
+            ("[groups.limits.'a b']\nmemory = '3G'", "groups.limits"),
+            ("[groups.limits.a]\nsm_percent = 0", "sm-percent"),
         ] {
             let error = format!("{:#}", parsed(text).unwrap_err());
             assert!(error.contains(named), "{text}: {error}");

@@ -1,7 +1,7 @@
 //! The openmps executable.
 //!
 //! One file, several faces: as `nvidia-cuda-mps-control` it is the original's control utility ([`original`]); as `openmps`
-//! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), shows what runs ([`show`], [`top`], [`logs`]) and what is
+//! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), changes shares ([`shares`]), shows what runs ([`show`], [`top`], [`logs`]) and what is
 //! wrong ([`doctor`]), and is, behind hidden subcommands, the
 //! processes that the daemon starts ([`internal`]).
 
@@ -16,6 +16,7 @@ mod internal;
 mod logs;
 mod original;
 mod run;
+mod shares;
 mod show;
 mod top;
 
@@ -56,6 +57,8 @@ fn main() -> ExitCode {
         cli::Command::Ps(view) => show::ps(view.format()),
         cli::Command::Status(view) => show::status(view.format()),
         cli::Command::Top(options) => top::top(&options),
+        cli::Command::Limit(options) => shares::limit(&options),
+        cli::Command::Reserve(options) => shares::reserve(&options),
         cli::Command::Logs(options) => logs::logs(&options),
         cli::Command::Doctor(options) => doctor::doctor(options.format(), configuration),
         cli::Command::Config(options) => config::show(&options),

@@ -10,6 +10,8 @@ use anyhow::{Context, bail};
 use control::daemon::{BackgroundStart, StartError, start_in_background};
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
+use link::wire::shares::{LimitChange, Target};
+use link::wire::ui::UiRequest;
 use server::policy::memory_settings::POLICY_VARIABLE;
 
 use crate::cli::{MemoryPolicy, Priority, Run};
@@ -44,6 +46,7 @@ pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
     }
     let directories = Directories::from_environment();
     ensure_daemon(&directories, &libraries, &driver, options.memory_policy)?;
+    set_group_limits(&options, &directories)?;
     let limits = limits(&options);
     let Some((program, arguments)) = options.command.split_first() else {
         bail!("no program was named")
@@ -59,6 +62,34 @@ pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
     } else {
         CANNOT_EXECUTE
     }))
+}
+
+/// Sets the limits of the program's group; looks whether its reservation is there.
+fn set_group_limits(options: &Run, directories: &Directories) -> anyhow::Result<()> {
+    if let Some(name) = &options.reservation {
+        let state = Frontend::connect(directories)?.state()?;
+        if !state.reservations.iter().any(|known| known.name == *name) {
+            bail!(
+                "there is no reservation {name}: `openmps reserve {name} --sms NUMBER` makes it, `openmps reserve` lists those that there are"
+            );
+        }
+    }
+    let (percentage, memory) = (options.group_sm_percent, options.group_memory);
+    let Some(name) = options.group.as_ref().filter(|_| percentage.is_some() || memory.is_some())
+    else {
+        return Ok(());
+    };
+    let change = LimitChange {
+        target: Target::Group(name.clone()),
+        percentage: percentage.map(|share| share.percent()),
+        memory: memory.map(|size| crate::shares::memory_limit(None, size)),
+    };
+    let done = Frontend::connect(directories)?.change_shares(&UiRequest::Limit(change))?;
+    let report = done.map_err(anyhow::Error::msg)?;
+    match report.refused.first() {
+        Some(refused) => bail!("the limits of group {name} cannot be set: {refused}"),
+        None => Ok(()),
+    }
 }
 
 /// Devices that a limit of memory names: more than a server has are no harm.
@@ -79,6 +110,8 @@ fn limits(options: &Run) -> Vec<(&'static str, String)> {
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", options.sm.clone()),
         ("CUDA_MPS_CLIENT_PRIORITY", priority),
         ("OPENMPS_ISOLATE", options.isolate.as_deref().map(isolation_name)),
+        ("OPENMPS_GROUP", options.group.clone()),
+        ("OPENMPS_RESERVATION", options.reservation.clone()),
     ];
     variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

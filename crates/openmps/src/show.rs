@@ -50,8 +50,8 @@ pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
         Format::Json => print_json(Clients { clients })?,
         Format::Table => {
             let mut table = Table::new([
-                "PID", "USER", "SERVER", "DEVICES", "DOMAIN", "KERNELS", "COPIED", "MEMORY",
-                "COMMAND",
+                "PID", "USER", "SERVER", "GROUP", "DEVICES", "DOMAIN", "KERNELS", "COPIED",
+                "MEMORY", "COMMAND",
             ]);
             for Client { server_pid, client } in clients {
                 let mut devices: Vec<String> =
@@ -61,6 +61,7 @@ pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
                     client.pid.to_string(),
                     client.uid.to_string(),
                     server_pid.to_string(),
+                    client.group.clone().unwrap_or_else(|| "-".into()),
                     devices.join(","),
                     client.domain.clone().unwrap_or_else(|| "-".to_owned()),
                     client.kernels.to_string(),
@@ -157,20 +158,20 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 /// Columns as wide as their widest cell; the last one is not padded.
-struct Table<const N: usize> {
+pub(crate) struct Table<const N: usize> {
     rows: Vec<[String; N]>,
 }
 
 impl<const N: usize> Table<N> {
-    fn new(heading: [&str; N]) -> Self {
+    pub(crate) fn new(heading: [&str; N]) -> Self {
         Table { rows: vec![heading.map(str::to_owned)] }
     }
 
-    fn row(&mut self, cells: [String; N]) {
+    pub(crate) fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells);
     }
 
-    fn print(&self) {
+    pub(crate) fn print(&self) {
         let width = |column: usize| {
             self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
         };

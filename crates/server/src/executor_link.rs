@@ -36,6 +36,36 @@ pub(crate) enum ToExecutor {
         /// What and when.
         order: MoveOrder,
     },
+    /// The session's work is to run on other SMs. Answered by `Reshared`.
+    Reshare {
+        /// Which.
+        session: u64,
+        /// The daemon's number of the change.
+        change: u64,
+        /// Which SMs.
+        share: ShareWish,
+    },
+    /// Make these reservations, by name and number of SMs, the only ones. Answered by `Reserved`; sessions stay where they are until they are told.
+    Reserve {
+        /// The daemon's number of the change.
+        change: u64,
+        /// All that there are to be.
+        reservations: Vec<(String, u32)>,
+    },
+    /// From now on the session may hold this much device memory.
+    MemoryLimit {
+        /// Which.
+        session: u64,
+        /// Absent: no limit of its own.
+        limit_bytes: Option<u64>,
+    },
+    /// From now on the sessions of a group may hold this much device memory together.
+    GroupMemoryLimit {
+        /// Its name.
+        group: String,
+        /// Absent: no limit.
+        limit_bytes: Option<u64>,
+    },
     /// Answer to `Grant` and, once for each allocation, to `Return`; comes with the memory's descriptor when granted.
     Granted {
         /// Which session asked.
@@ -60,8 +90,39 @@ pub(crate) struct OpenSession {
     pub(crate) host_window: Window,
     /// Device memory that it may be granted in all; absent: what the device has.
     pub(crate) memory_limit_bytes: Option<u64>,
-    /// SMs that its work may run on; absent: all of the device.
+    /// SMs that its work may run on.
+    pub(crate) share: ShareWish,
+    /// The group that it belongs to.
+    pub(crate) group: Option<GroupMembership>,
+}
+
+/// The SMs that a session's work may run on: as many as it may have, within its group's, within its reservation's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ShareWish {
+    /// Absent: all that it could have.
     pub(crate) multiprocessors: Option<u32>,
+    /// Its group, if that has a share.
+    pub(crate) group: Option<GroupShare>,
+    /// Absent: what nobody has reserved.
+    pub(crate) reservation: Option<String>,
+}
+
+/// The SMs that the sessions of a group share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GroupShare {
+    /// The group's name.
+    pub(crate) name: String,
+    /// How many.
+    pub(crate) multiprocessors: u32,
+}
+
+/// A group as one of its sessions is told of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct GroupMembership {
+    /// Its name.
+    pub(crate) name: String,
+    /// Device memory that all of its sessions may hold together; absent: no limit.
+    pub(crate) memory_limit_bytes: Option<u64>,
 }
 
 /// Where granted memory is to be.
@@ -175,6 +236,26 @@ pub(crate) enum FromExecutor {
         session: u64,
         /// What it did.
         message: String,
+    },
+    /// A session's work runs on so many SMs now, and what was submitted before has ended.
+    Reshared {
+        /// Which.
+        session: u64,
+        /// The change that asked for it; 0: the session has just begun.
+        change: u64,
+        /// How many.
+        multiprocessors: u32,
+        /// Why not all of it runs where it should.
+        refused: Option<String>,
+    },
+    /// The reservations that there are now.
+    Reserved {
+        /// The change that asked for them.
+        change: u64,
+        /// By name and number of SMs.
+        made: Vec<(String, u32)>,
+        /// What could not be reserved.
+        refused: Vec<String>,
     },
     /// All of a session's work has ended and nothing of it is left in the executor.
     SessionClosed {

@@ -66,10 +66,9 @@ pub(crate) unsafe fn cuDeviceGetAttribute(
         not_null(pi)?;
         let device = client.device(dev)?;
         let mut value = device.attribute(attrib).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if attrib == CUdevice_attribute::MULTIPROCESSOR_COUNT
-            && let Some(share) = current_share(dev)
-        {
-            value = share.cast_signed();
+        if attrib == CUdevice_attribute::MULTIPROCESSOR_COUNT {
+            let now = device.multiprocessors();
+            value = current_share(dev).map_or(now, |share| share.min(now)).cast_signed();
         }
         put!(pi, value);
         Ok(())

@@ -6,11 +6,13 @@
 //!
 //! - [`command`]: lines of the shell as data;
 //! - [`provision`]: clients, servers, their users, shutdown;
-//! - [`shell`]: what each command prints and changes.
+//! - [`shell`]: what each command prints and changes;
+//! - [`shares`]: what changes while clients run.
 
 pub mod command;
 mod limits;
 mod provision;
+pub mod shares;
 mod shell;
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,7 @@ use link::wire::attach::ClientHello;
 use link::wire::daemon::{
     DeviceSnapshot, Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon, ToServer,
 };
+use link::wire::shares::{GroupLimits, Reservation, ServerChange};
 use link::wire::ui::UiReply;
 
 use command::Pid;
@@ -100,6 +103,15 @@ pub enum Event {
         peer: Peer,
         /// The line.
         line: String,
+    },
+    /// A front end changes shares.
+    UiShares {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Who it is.
+        peer: Peer,
+        /// What it asks for.
+        request: shares::ShareRequest,
     },
     /// A front end asks for everything.
     UiState {
@@ -214,6 +226,13 @@ pub enum Effect {
         /// For its exit status.
         exit_status: u8,
     },
+    /// Answer a front end that changed shares.
+    ReplyShares {
+        /// Which.
+        connection: ConnectionId,
+        /// What came of it.
+        reply: UiReply,
+    },
     /// Answer a front end with everything.
     ReplyState {
         /// Which.
@@ -243,6 +262,13 @@ pub enum Message {
         /// The client.
         client: Pid,
     },
+    /// [`ToServer::Change`].
+    Change {
+        /// Names the request.
+        id: u64,
+        /// What.
+        change: ServerChange,
+    },
     /// [`ToServer::SetDefaults`].
     SetDefaults(link::wire::daemon::Defaults),
     /// [`ToServer::Shutdown`].
@@ -254,6 +280,7 @@ impl From<Message> for ToServer {
         match message {
             Message::Snapshot(id) => ToServer::Snapshot { id },
             Message::Terminate { id, client } => ToServer::Terminate { id, pid: client },
+            Message::Change { id, change } => ToServer::Change { id, change },
             Message::SetDefaults(defaults) => ToServer::SetDefaults(defaults),
             Message::Shutdown(mode) => ToServer::Shutdown(mode),
         }
@@ -320,6 +347,8 @@ pub struct Core {
     /// Users whose server's process is being started.
     spawning: Vec<u32>,
     asks: Vec<Ask>,
+    groups: Vec<GroupLimits>,
+    reservations: Vec<Reservation>,
     last_id: u64,
     quitting: Option<Quitting>,
     /// The daemon's exit status: 0 as long as every server, since the start, has ended with 0 by itself, as the original's manual has it.
@@ -339,6 +368,8 @@ impl Core {
             wanted: VecDeque::new(),
             spawning: Vec::new(),
             asks: Vec::new(),
+            groups: Vec::new(),
+            reservations: Vec::new(),
             last_id: 0,
             quitting: None,
             status: 0,
@@ -367,6 +398,9 @@ impl Core {
                 self.debugged_arrived(connection, peer, &debugger);
             }
             Event::UiLine { connection, peer, line } => self.ui_line(now, connection, peer, &line),
+            Event::UiShares { connection, peer, request } => {
+                self.share_request(now, connection, peer, request);
+            }
             Event::UiState { connection } => self.ui_state(now, connection),
             Event::ConnectionClosed { connection } => self.connection_closed(connection),
             Event::ServerSpawned { pid, uid } => self.server_spawned(now, pid, uid),
@@ -409,6 +443,8 @@ impl Core {
                     snapshot: server.snapshot.clone(),
                 })
                 .collect(),
+            groups: self.groups.clone(),
+            reservations: self.reservations.clone(),
         })
     }
 

@@ -191,6 +191,7 @@ impl Core {
         });
         let limits = self.defaults.clone();
         self.send(pid, Message::SetDefaults(limits.for_server(&ServerSnapshot::default())));
+        self.tell_shares(pid);
         self.servers.push(Server {
             pid,
             uid,
@@ -252,6 +253,7 @@ impl Core {
                 self.answered(pid, id, None);
             }
             ToDaemon::Terminated { id, code } => self.answered(pid, id, Some(code)),
+            ToDaemon::Changed { id, report } => self.changed(pid, id, report),
         }
     }
 

@@ -6,8 +6,10 @@
 use std::fmt::Write;
 
 use link::wire::daemon::{DeviceSnapshot, Peer, ServerStatus};
+use link::wire::shares::ChangeReport;
 
 use super::command::{Command, ParsedLine, Pid, TableFormat, parse_line};
+use super::shares::Change;
 use super::{ANSWER_LIMIT, ConnectionId, Core, Effect, Limits, Message, Now, Server};
 use crate::values::{DeviceRef, ValueError};
 
@@ -22,10 +24,11 @@ pub(super) struct Ask {
 }
 
 #[derive(Debug)]
-enum AskKind {
+pub(super) enum AskKind {
     Print(ParsedLine),
     Terminate { server: Pid, client: Pid, code: Option<u32> },
     State,
+    Change(Change),
 }
 
 /// What a command prints.
@@ -139,8 +142,29 @@ impl Core {
     }
 
     fn ask(&mut self, now: Now, connection: ConnectionId, kind: AskKind, open: Vec<(Pid, u64)>) {
-        self.asks.push(Ask { connection, kind, open, deadline: now + ANSWER_LIMIT });
+        self.ask_until(now + ANSWER_LIMIT, connection, kind, open);
+    }
+
+    pub(super) fn ask_until(
+        &mut self,
+        deadline: Now,
+        connection: ConnectionId,
+        kind: AskKind,
+        open: Vec<(Pid, u64)>,
+    ) {
+        self.asks.push(Ask { connection, kind, open, deadline });
         self.finish_asks(|ask| ask.open.is_empty());
+    }
+
+    /// Notes what a server has said of a change.
+    pub(super) fn add_report(&mut self, server: Pid, id: u64, report: ChangeReport) {
+        for ask in &mut self.asks {
+            if let AskKind::Change(change) = &mut ask.kind
+                && ask.open.contains(&(server, id))
+            {
+                return change.report.add(report);
+            }
+        }
     }
 
     pub(super) fn answered(&mut self, server: Pid, id: u64, result: Option<u32>) {
@@ -180,6 +204,11 @@ impl Core {
             match kind {
                 AskKind::State => {
                     self.effects.push(Effect::ReplyState { connection });
+                    continue;
+                }
+                AskKind::Change(change) => {
+                    let silent: Vec<Pid> = open.iter().map(|(server, _)| *server).collect();
+                    self.finish_change(connection, change, &silent);
                     continue;
                 }
                 AskKind::Terminate { server, client, code } => {
@@ -326,7 +355,7 @@ impl Core {
         }
     }
 
-    fn tell_limits(&mut self, pid: Pid) {
+    pub(super) fn tell_limits(&mut self, pid: Pid) {
         if let Some(server) = self.server(pid) {
             let defaults = server.limits.for_server(&server.snapshot);
             self.send(pid, Message::SetDefaults(defaults));

@@ -15,6 +15,7 @@ use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::core::ConnectionId;
+use crate::core::shares::ShareRequest;
 
 /// A connection says what it is within this time.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -58,6 +59,8 @@ pub(super) enum Act {
     Ui,
     /// It is a front end and sent a line.
     UiLine(Peer, String),
+    /// It is a front end and changes shares.
+    UiShares(Peer, ShareRequest),
     /// It is a front end and wants everything.
     UiState,
     /// It has gone, with a line for the log.
@@ -214,6 +217,15 @@ impl Connection {
                 match request {
                     UiRequest::Command { line } => Act::UiLine(self.peer, line),
                     UiRequest::State => Act::UiState,
+                    UiRequest::Limit(change) => {
+                        Act::UiShares(self.peer, ShareRequest::Limit(change))
+                    }
+                    UiRequest::Reserve(wanted) => {
+                        Act::UiShares(self.peer, ShareRequest::Reserve(wanted))
+                    }
+                    UiRequest::Release { name } => {
+                        Act::UiShares(self.peer, ShareRequest::Release(name))
+                    }
                 }
             }
             Err(error) if is_garbage(&error) => Act::Closed("UI sent what is no command"),

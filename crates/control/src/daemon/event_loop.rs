@@ -20,6 +20,7 @@ use super::rate::{Allowed, RateLimit};
 use super::servers::{Heard, ServerProcess};
 use super::{Options, StartError};
 use crate::core::command::Pid;
+use crate::core::shares::GROUPS_VARIABLE;
 use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
 use crate::log::{ControlLog, open_for_append};
 
@@ -56,6 +57,9 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         ready_devices: options.ready_devices.clone(),
     };
     let mut core = Core::new(config, limits);
+    if let Ok(text) = std::env::var(GROUPS_VARIABLE) {
+        complaints.extend(core.set_groups(&text));
+    }
     let prepared = crate::prepared::take(&options.directories, own_uid());
     for line in core.prepare(&prepared) {
         complaints.push(format!("What was set before the start is ignored: {line}"));
@@ -297,6 +301,9 @@ impl Daemon {
             }
             Act::Ui => self.log_connection("NEW UI"),
             Act::UiLine(peer, line) => events.push_back(Event::UiLine { connection, peer, line }),
+            Act::UiShares(peer, request) => {
+                events.push_back(Event::UiShares { connection, peer, request });
+            }
             Act::UiState => events.push_back(Event::UiState { connection }),
             Act::Closed(why) => {
                 self.log_connection(why);
@@ -387,6 +394,7 @@ impl Daemon {
                 self.connections
                     .reply(connection, &UiReply::Command { output, error, exit_status });
             }
+            Effect::ReplyShares { connection, reply } => self.connections.reply(connection, &reply),
             Effect::ReplyState { connection } => {
                 let state = self.core.state();
                 self.connections.reply(connection, &state);

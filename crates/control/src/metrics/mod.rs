@@ -401,7 +401,12 @@ mod tests {
         let snapshot =
             ServerSnapshot { devices: vec![device], clients: vec![client], ..Default::default() };
         let server = ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot };
-        DaemonState { daemon_pid: 1, servers: vec![server] }
+        DaemonState {
+            daemon_pid: 1,
+            servers: vec![server],
+            groups: Vec::new(),
+            reservations: Vec::new(),
+        }
     }
 
     #[test]

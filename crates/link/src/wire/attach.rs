@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 /// First packet on any connection to the daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "there is one per connection, and it is not kept")]
 pub enum Hello {
     /// A CUDA program's client library.
     Client(ClientHello),
@@ -62,6 +63,12 @@ pub struct RequestedLimits {
     /// `OPENMPS_ISOLATE`: share an executor only with clients of the same user and of this name.
     #[serde(default)]
     pub isolation: Option<String>,
+    /// `OPENMPS_GROUP`: the group whose limits it shares.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// `OPENMPS_RESERVATION`: the reservation whose SMs it uses.
+    #[serde(default)]
+    pub reservation: Option<String>,
 }
 
 /// The server's answer to a hello.

@@ -3,6 +3,7 @@
 //! The server's standard error goes to its log; what it says here is for the daemon to act on.
 
 use super::attach::ClientHello;
+use super::shares::{ChangeReport, ServerChange};
 use serde::{Deserialize, Serialize};
 
 /// From the daemon to a server. [`ToServer::Attach`] carries one descriptor, the client's socket.
@@ -27,6 +28,13 @@ pub enum ToServer {
         id: u64,
         /// The client's process id in the daemon's namespace.
         pid: u32,
+    },
+    /// Change running shares. Answered by [`ToDaemon::Changed`].
+    Change {
+        /// Chosen by the daemon.
+        id: u64,
+        /// What.
+        change: ServerChange,
     },
     /// New default for clients that attach from now on.
     SetDefaults(Defaults),
@@ -92,6 +100,13 @@ pub enum ToDaemon {
         id: u64,
         /// 0, or a `CUresult`: 201 where there is no such client, as the original answers.
         code: u32,
+    },
+    /// Answer to [`ToServer::Change`].
+    Changed {
+        /// The request's id.
+        id: u64,
+        /// What came of it.
+        report: ChangeReport,
     },
 }
 
@@ -193,6 +208,38 @@ pub struct DeviceSnapshot {
     /// See [`ClientDeviceSnapshot::launch_time_ns`]; clients that left included.
     #[serde(default)]
     pub launch_time_ns: u64,
+    /// Sets of SMs that are reserved.
+    #[serde(default)]
+    pub reservations: Vec<ReservationSnapshot>,
+    /// Groups that have clients here.
+    #[serde(default)]
+    pub groups: Vec<GroupSnapshot>,
+}
+
+/// Reserved SMs of one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationSnapshot {
+    /// The reservation's name.
+    pub name: String,
+    /// SMs that it has.
+    pub multiprocessors: u32,
+    /// Clients that use them.
+    pub clients: u32,
+}
+
+/// A group on one device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Clients with a context here.
+    pub clients: u32,
+    /// Device memory granted to all of them.
+    pub granted_bytes: u64,
+    /// How much that may be; absent: no limit.
+    pub memory_limit_bytes: Option<u64>,
+    /// Per cent of the SMs that each of them may use; absent: no limit.
+    pub percentage: Option<f64>,
 }
 
 /// One client, summed over its contexts.
@@ -233,6 +280,12 @@ pub struct ClientSnapshot {
     /// The same by device.
     #[serde(default)]
     pub devices: Vec<ClientDeviceSnapshot>,
+    /// The group whose limits it shares.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// The reservation whose SMs it uses.
+    #[serde(default)]
+    pub reservation: Option<String>,
 }
 
 /// How many of a device's multiprocessors a share in per cent is. As the original has it (of 132: 1 % are 8, 25 % are 32, 40 % 52, 50 % 66), it is
@@ -282,6 +335,9 @@ pub struct ClientDeviceSnapshot {
     pub launch_time_ns: u64,
     /// The `CUresult` that its session has failed with, 0 while it works.
     pub error: u32,
+    /// SMs that its work runs on; 0 from a server that does not say.
+    #[serde(default)]
+    pub multiprocessors: u32,
 }
 
 /// One context of a client.

@@ -46,6 +46,8 @@ pub struct Shared {
     pub refusal: Line<AtomicU32>,
     /// Grows once a second while the executor lives; written by the executor.
     pub heartbeat: Line<AtomicU32>,
+    /// SMs that the session's work runs on, 0 while that is what the client was told when it attached; written by the executor.
+    pub multiprocessors: Line<AtomicU32>,
 }
 
 /// Keeps what one side writes off the other side's cache lines.

@@ -8,6 +8,7 @@ pub mod graph;
 pub mod layout;
 pub mod partition;
 pub mod query;
+pub mod shares;
 pub mod sharing;
 pub mod ui;
 pub mod virtual_memory;

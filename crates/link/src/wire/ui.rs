@@ -1,6 +1,7 @@
 //! A front end (`nvidia-cuda-mps-control`, `openmps ps`) and the daemon.
 
 use super::daemon::{ServerSnapshot, ServerStatus};
+use super::shares::{ChangeReport, GroupLimits, LimitChange, Reservation};
 use serde::{Deserialize, Serialize};
 
 /// From the front end, after [`super::attach::Hello::Ui`]; each gets one [`UiReply`].
@@ -14,6 +15,15 @@ pub enum UiRequest {
     },
     /// Everything, for our own commands; answered by [`UiReply::State`].
     State,
+    /// Change running shares; answered by [`UiReply::Changed`] or [`UiReply::Refused`].
+    Limit(LimitChange),
+    /// Reserve SMs; answered as [`UiRequest::Limit`].
+    Reserve(Reservation),
+    /// Give a reservation up; answered as [`UiRequest::Limit`].
+    Release {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// From the daemon.
@@ -32,6 +42,13 @@ pub enum UiReply {
     },
     /// The daemon's state.
     State(DaemonState),
+    /// What came of a change of shares.
+    Changed(ChangeReport),
+    /// Nothing was changed.
+    Refused {
+        /// What was wrong and what to do.
+        message: String,
+    },
 }
 
 /// The daemon and its servers.
@@ -41,6 +58,12 @@ pub struct DaemonState {
     pub daemon_pid: u32,
     /// Its servers.
     pub servers: Vec<ServerState>,
+    /// Groups with limits.
+    #[serde(default)]
+    pub groups: Vec<GroupLimits>,
+    /// Reserved SMs.
+    #[serde(default)]
+    pub reservations: Vec<Reservation>,
 }
 
 /// One server.

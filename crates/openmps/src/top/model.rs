@@ -252,7 +252,12 @@ mod tests {
             ..Default::default()
         };
         let server = ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot };
-        DaemonState { daemon_pid: 1, servers: vec![server] }
+        DaemonState {
+            daemon_pid: 1,
+            servers: vec![server],
+            groups: Vec::new(),
+            reservations: Vec::new(),
+        }
     }
 
     #[test]

@@ -54,6 +54,15 @@ impl Context {
         self.device
     }
 
+    /// SMs of the device; 0 where the driver does not say.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        let mut count = 0;
+        let attribute = CUdevice_attribute::MULTIPROCESSOR_COUNT;
+        // SAFETY: the result is written.
+        let asked = unsafe { self.driver.cuDeviceGetAttribute(&mut count, attribute, self.device) };
+        if asked.is_success() { count.max(0) as u32 } else { 0 }
+    }
+
     /// The context itself.
     pub(crate) fn handle(&self) -> CUcontext {
         self.handle

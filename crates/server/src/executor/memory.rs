@@ -1,5 +1,6 @@
 //! A session's memory: its windows, grants, regions and globals; copies and fills, checked against them.
 
+use super::allowance::Allowance;
 use super::context::Context;
 use super::failure::Failure;
 use super::session::DeliveredGrant;
@@ -20,6 +21,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -44,10 +46,8 @@ pub(crate) struct Memory {
     completion_device_base: u64,
     pub(super) socket: Connection,
     pub(super) grants_from_keeper: Receiver<DeliveredGrant>,
-    limit_bytes: Option<u64>,
-    pub(super) granted_bytes: u64,
-    /// What the driver holds for the client besides grants: arrays.
-    charged_bytes: u64,
+    /// What it holds and may hold: grants, and what the driver has for the client besides them (arrays).
+    allowance: Arc<Allowance>,
     pub(super) grants: BTreeMap<u64, u64>,
     regions: BTreeMap<u64, (u64, RegionKind)>,
     /// Device memory, pinned regions and globals: what copies and kernels may name.
@@ -64,6 +64,7 @@ impl Memory {
         words: &CompletionWords,
         socket: Connection,
         grants_from_keeper: Receiver<DeliveredGrant>,
+        allowance: Arc<Allowance>,
     ) -> Result<Self, (CUresult, String)> {
         let driver = context.driver();
         let host = Reservation::new(wanted.host_window)
@@ -112,9 +113,7 @@ impl Memory {
             completion_device_base,
             socket,
             grants_from_keeper,
-            limit_bytes: wanted.memory_limit_bytes,
-            granted_bytes: 0,
-            charged_bytes: 0,
+            allowance,
             grants: BTreeMap::new(),
             regions: BTreeMap::new(),
             addressable: Ranges::default(),
@@ -181,30 +180,18 @@ impl Memory {
         self.readable.contain(at, size_bytes)
     }
 
-    fn held_bytes(&self) -> u64 {
-        self.granted_bytes + self.charged_bytes
-    }
-
-    /// Whether the client may have so much more.
-    fn check_limit(&self, size_bytes: u64) -> Result<(), Failure> {
-        let total = self.held_bytes().checked_add(size_bytes);
-        match (total, self.limit_bytes) {
-            (Some(total), Some(limit)) if total <= limit => Ok(()),
-            (Some(_), None) => Ok(()),
-            _ => Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY)),
-        }
-    }
-
-    /// Counts memory that the driver is to hold for the client, if it may have it.
+    /// Counts memory that is to be held for the client, if it may have it.
     pub(super) fn charge(&mut self, size_bytes: u64) -> Result<(), Failure> {
-        self.check_limit(size_bytes)?;
-        self.charged_bytes += size_bytes;
-        Ok(())
+        if self.allowance.take(size_bytes) {
+            Ok(())
+        } else {
+            Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY))
+        }
     }
 
     /// Takes back what was counted.
     pub(super) fn discharge(&mut self, size_bytes: u64) {
-        self.charged_bytes -= size_bytes;
+        self.allowance.give_back(size_bytes);
     }
 
     /// Everything that is registered with the driver, to be unregistered.
@@ -239,27 +226,39 @@ impl State {
         self.memory.clear(&self.shared.context);
     }
 
-    /// Asks the keeper for memory: its address or key, its length and its descriptor.
+    /// Asks the keeper for memory: its address or key, its length and its descriptor. It counts until [`Self::return_to_keeper`].
     pub(super) fn ask_keeper(
         &mut self,
         size_bytes: u64,
         placement: Placement,
     ) -> Result<(u64, u64, OwnedFd), Failure> {
-        self.memory.check_limit(size_bytes)?;
+        self.memory.charge(size_bytes)?;
         let session = self.handle.id;
         self.ask(&FromExecutor::Grant { session, size_bytes, placement });
-        self.await_memory()
+        let granted = self.await_memory();
+        // What is granted is what counts.
+        self.memory.discharge(size_bytes);
+        let (at, size_bytes, file) = granted?;
+        if let Err(failure) = self.memory.charge(size_bytes) {
+            self.shared.tell(&FromExecutor::Released { session, address: at });
+            return Err(failure);
+        }
+        Ok((at, size_bytes, file))
+    }
+
+    /// Gives memory back that is mapped nowhere any more, by its address or key.
+    pub(super) fn return_to_keeper(&mut self, address: u64, size_bytes: u64) {
+        self.memory.discharge(size_bytes);
+        self.shared.tell(&FromExecutor::Released { session: self.handle.id, address });
     }
 
     pub(super) fn grow(&mut self, wanted: Grow) -> Result<(), Failure> {
         let (at, size_bytes, file) = self.ask_keeper(wanted.size_bytes, Placement::Window)?;
-        let session = self.handle.id;
         if let Err(code) = self.map_grant(&file, at, size_bytes) {
-            self.shared.tell(&FromExecutor::Released { session, address: at });
+            self.return_to_keeper(at, size_bytes);
             return Err(code.into());
         }
         self.memory.grants.insert(at, size_bytes);
-        self.memory.granted_bytes += size_bytes;
         // The keeper gives no overlapping grants.
         let _ = self.memory.addressable.insert(at, size_bytes);
         self.reply.extend_from_slice(GrowReply { address: at, size_bytes }.as_bytes());
@@ -323,9 +322,8 @@ impl State {
             self.check(unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) })?;
         }
         self.memory.grants.remove(&at);
-        self.memory.granted_bytes -= size_bytes;
         self.memory.addressable.remove(at, size_bytes);
-        self.shared.tell(&FromExecutor::Released { session: self.handle.id, address: at });
+        self.return_to_keeper(at, size_bytes);
         Ok(())
     }
 
@@ -333,8 +331,7 @@ impl State {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are written.
         self.check(unsafe { self.driver().cuMemGetInfo_v2(&mut free, &mut total) })?;
-        let left =
-            self.memory.limit_bytes.map(|limit| limit.saturating_sub(self.memory.held_bytes()));
+        let left = self.memory.allowance.left_bytes();
         let free_bytes = left.map_or(free as u64, |left| left.min(free as u64));
         self.reply.extend_from_slice(
             MemoryInfoReply { free_bytes, total_bytes: total as u64 }.as_bytes(),

@@ -4,6 +4,7 @@
 //! checks them and submits them; one monitor thread ([`monitor`]) watches completions for clients that sleep. The keeper's end of the socket
 //! closing ends the process: without a keeper nobody could reclaim anything.
 
+mod allowance;
 mod array;
 mod backlog;
 mod batch;
@@ -26,7 +27,9 @@ mod partition;
 mod printing;
 mod probe;
 mod query;
+mod resharing;
 mod session;
+mod session_partitions;
 mod sharing;
 mod state;
 mod stream;
@@ -118,12 +121,15 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             let ready = FromExecutor::Ready { stream_priorities: context.stream_priorities() };
             keeper.send(&ready, &[], KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
             let reservations = Mutex::new(Reservations::new(index, devices));
+            let multiprocessors = context.multiprocessors();
             let shared = Arc::new(Shared {
                 context,
+                multiprocessors,
                 counters,
                 console,
                 reservations,
                 shares: Default::default(),
+                group_memory: Default::default(),
                 partitions: Default::default(),
                 flights: Default::default(),
                 batching: batch::Batching::from_environment(),
@@ -131,7 +137,8 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
-            Ok(Executor { shared, monitor, sessions: HashMap::new() })
+            let mover = Arc::new(resharing::Mover::start(&shared)?);
+            Ok(Executor { shared, monitor, mover, sessions: HashMap::new() })
         }
         Err(message) => {
             let failed = FromExecutor::Failed { message: message.clone() };
@@ -144,12 +151,16 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
 /// What all threads of an executor share.
 pub(crate) struct Shared {
     pub(crate) context: Context,
+    /// SMs of the device.
+    pub(crate) multiprocessors: u32,
     pub(crate) counters: CounterPage,
     pub(crate) console: Console,
     /// Addresses that clients have reserved.
     pub(crate) reservations: Mutex<Reservations>,
     /// What sessions share with each other.
     pub(crate) shares: sharing::Shares,
+    /// What groups of sessions hold together.
+    pub(crate) group_memory: allowance::GroupMeters,
     /// Shares of the SMs.
     pub(crate) partitions: partition::Partitions,
     /// Who has work on the device.
@@ -173,6 +184,7 @@ impl Shared {
 struct Executor {
     shared: Arc<Shared>,
     monitor: monitor::Monitor,
+    mover: Arc<resharing::Mover>,
     sessions: HashMap<u64, Arc<SessionHandle>>,
 }
 
@@ -215,6 +227,22 @@ impl Executor {
                     handle.order_move(order);
                 }
             }
+            ToExecutor::Reshare { session, change, share } => {
+                if let Some(handle) = self.sessions.get(&session) {
+                    self.mover.reshare(handle, change, share);
+                }
+            }
+            ToExecutor::Reserve { change, reservations } => {
+                self.mover.reserve(change, reservations)
+            }
+            ToExecutor::MemoryLimit { session, limit_bytes } => {
+                if let Some(handle) = self.sessions.get(&session) {
+                    handle.allowance.set_limit(limit_bytes);
+                }
+            }
+            ToExecutor::GroupMemoryLimit { group, limit_bytes } => {
+                self.shared.group_memory.set_limit(&group, limit_bytes);
+            }
             ToExecutor::Granted { session, grant } => {
                 if let Some(handle) = self.sessions.get(&session) {
                     handle.deliver_grant(grant, descriptors.into_iter().next());
@@ -225,7 +253,7 @@ impl Executor {
 
     fn open_session(&mut self, wanted: OpenSession) {
         let id = wanted.session;
-        match session::open(&self.shared, &self.monitor, wanted) {
+        match session::open(&self.shared, &self.monitor, &self.mover, wanted) {
             Ok(opened) => {
                 let files = [
                     opened.session_file.as_fd(),

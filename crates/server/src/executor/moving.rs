@@ -110,6 +110,11 @@ pub(crate) struct Moved {
 }
 
 impl Moved {
+    /// Whether anything is moved out.
+    pub(super) fn is_any(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
     /// Drops what was at an address; says whether it was moved out.
     pub(super) fn forget(&mut self, at: u64) -> bool {
         self.copies.remove(&at).is_some()
@@ -170,6 +175,9 @@ impl State {
             if self.handle.moves.is_any() {
                 self.move_out();
             }
+            if self.handle.mailbox.has_mail() {
+                self.see_to_shares();
+            }
             if asked.elapsed() > PATIENCE && !std::mem::replace(&mut complained, true) {
                 log_server!("{} waits for device memory", self.handle.label);
             }
@@ -189,7 +197,11 @@ impl State {
 
     /// Before a command: brings back what was moved out, unless the command can do without.
     pub(super) fn bring_back(&mut self, opcode: u16) -> Result<(), Failure> {
-        if self.moved.copies.is_empty() || does_without_memory(opcode) {
+        if self.moved.copies.is_empty() {
+            self.remake_stale_graphs();
+            return Ok(());
+        }
+        if does_without_memory(opcode) {
             return Ok(());
         }
         let session = self.handle.id;
@@ -220,6 +232,7 @@ impl State {
                 return Err(code.into());
             }
         }
+        self.remake_stale_graphs();
         Ok(())
     }
 

@@ -2,26 +2,19 @@
 //!
 //! Each is a green context of the driver's, on which streams are created and which nodes of graphs name. Shares that the executor makes are runs of small
 //! units that one split of the device gave, so that what is disjoint by number is disjoint on the device; they are kept for the next client,
-//! since making one waits for the kernels that run. A program's resources stay here; it gets numbers.
+//! since making one waits for the kernels that run. What a session has of them is in [`super::session_partitions`].
 
 use super::context::Context;
-use super::failure::{Failure, below};
-use super::state::State;
+use super::failure::Failure;
 use crate::driver::Driver;
-use crate::log::log_server;
-use crate::policy::partitions::{least_loaded, units_of};
+use crate::executor_link::ShareWish;
+use crate::policy::partitions::{Layout, Units};
 use cuda_abi::types::*;
-use link::wire::partition::{
-    DescriptionReply, MAX_DESCRIBED, MAX_GROUPS, MAX_PARTITIONS, MAX_RESOURCES, OWN_SHARE,
-    PartitionCreate, PartitionDrop, PartitionReply, PartitionTake, ResourceDescribe, ResourceGet,
-    ResourceSplit, ResourceSplitReply, SmResource,
-};
+use link::wire::partition::MAX_GROUPS;
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::Range;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
-use zerocopy::IntoBytes;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// `CU_GREEN_CTX_DEFAULT_STREAM`.
 const DEFAULT_STREAM: u32 = 1;
@@ -38,9 +31,9 @@ pub(crate) struct Partition {
     driver: Driver,
     green: CUgreenCtx,
     context: CUcontext,
-    resource: CUdevResource,
+    pub(super) resource: CUdevResource,
     /// The units that it consists of, if the executor chose them.
-    units: Option<Range<usize>>,
+    units: Option<Units>,
 }
 
 impl fmt::Debug for Partition {
@@ -51,10 +44,10 @@ impl fmt::Debug for Partition {
 }
 
 impl Partition {
-    fn create(
+    pub(super) fn create(
         context: &Context,
         description: CUdevResourceDesc,
-        units: Option<Range<usize>>,
+        units: Option<Units>,
     ) -> Result<Arc<Self>, Failure> {
         let driver = context.driver();
         let mut green = CUgreenCtx::NULL;
@@ -79,6 +72,11 @@ impl Partition {
     /// The SMs that it has.
     pub(crate) fn multiprocessors(&self) -> u32 {
         multiprocessors(&self.resource)
+    }
+
+    /// The units that it consists of, if the executor chose them.
+    pub(super) fn units(&self) -> Option<&[usize]> {
+        self.units.as_deref()
     }
 
     /// The context that nodes of graphs name.
@@ -118,15 +116,42 @@ pub(crate) struct Partitions {
 #[derive(Default)]
 struct Pool {
     units: Vec<CUdevResource>,
+    layout: Layout,
     shares: Vec<Arc<Partition>>,
+    /// Sets that groups share, as long as somebody has them.
+    groups: HashMap<String, Weak<Units>>,
+}
+
+/// What came of reservations: those that there are, by name and number of SMs, and what could not be reserved.
+#[derive(Debug, Default)]
+pub(super) struct Reserved {
+    pub(super) made: Vec<(String, u32)>,
+    pub(super) refused: Vec<String>,
+}
+
+/// What a session is given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Placed {
+    /// Where its work runs; `None`: on the whole device.
+    pub(crate) share: Option<Arc<Partition>>,
+    /// The SMs of its group, kept while a member lives.
+    _group: Option<Arc<Units>>,
+}
+
+impl Placed {
+    /// SMs that the work runs on; `None`: all.
+    pub(crate) fn multiprocessors(&self) -> Option<u32> {
+        self.share.as_ref().map(|share| share.multiprocessors())
+    }
 }
 
 impl Pool {
     fn cut(&mut self, context: &Context) -> Result<(), Failure> {
-        if self.units.is_empty() {
+        if self.layout.is_empty() {
             let whole = device_resource(context)?;
             let (mut units, remaining) = split(context, &whole, UNIT, IGNORE_COSCHEDULING, None)?;
             units.extend(remaining.filter(|rest| multiprocessors(rest) > 0));
+            self.layout = Layout::new(units.iter().map(multiprocessors).collect());
             self.units = units;
         }
         Ok(())
@@ -137,52 +162,132 @@ impl Pool {
         for share in &self.shares {
             // One of the owners is the pool.
             let users = Arc::strong_count(share).saturating_sub(1) as u32;
-            for unit in share.units.clone().into_iter().flatten() {
+            for &unit in share.units.iter().flatten() {
                 loads[unit] += users;
             }
         }
         loads
     }
+
+    /// The units of a group's share: those that it has, if they are still what it is to have.
+    fn group(&mut self, name: &str, within: &[usize], multiprocessors: u32) -> Arc<Units> {
+        self.groups.retain(|_, units| units.strong_count() > 0);
+        let known = self.groups.get(name).and_then(Weak::upgrade);
+        if let Some(known) =
+            known.filter(|units| self.layout.is_share(units, within, multiprocessors))
+        {
+            return known;
+        }
+        let units = Arc::new(self.layout.place(&self.loads(), within, multiprocessors));
+        self.groups.insert(name.to_owned(), Arc::downgrade(&units));
+        units
+    }
+
+    /// The partition of these units, which may be there.
+    fn partition(&mut self, context: &Context, units: Units) -> Result<Arc<Partition>, Failure> {
+        if let Some(known) = self.shares.iter().find(|share| share.units.as_ref() == Some(&units)) {
+            return Ok(Arc::clone(known));
+        }
+        let mut resources: Vec<CUdevResource> =
+            units.iter().map(|&unit| self.units[unit]).collect();
+        let of_units = describe(context, &mut resources)
+            .and_then(|made| Partition::create(context, made, Some(units.clone())));
+        let share = match of_units {
+            Ok(share) => share,
+            // A driver need not join what one split gave; then the share is where a split of its own puts it, unless it must be where it was meant to be.
+            Err(Failure::Cuda(_)) if !self.layout.has_reservations() => {
+                let size = resources.iter().map(multiprocessors).sum();
+                let made = describe(context, &mut [first_group(context, size)?])?;
+                Partition::create(context, made, Some(units))?
+            }
+            Err(failure) => return Err(failure),
+        };
+        if self.shares.len() >= IDLE_KEPT {
+            self.shares.retain(|share| Arc::strong_count(share) > 1);
+        }
+        self.shares.push(Arc::clone(&share));
+        Ok(share)
+    }
 }
 
 impl Partitions {
-    /// A share of so many SMs, or a few less: see [`units_of`]. It lies within `outer`, if that is given.
-    pub(crate) fn take(
+    fn pool(&self, context: &Context) -> Result<MutexGuard<'_, Pool>, Failure> {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.cut(context)?;
+        Ok(pool)
+    }
+
+    /// A share of so many SMs, or a few less, within `outer`; `None` is the whole device.
+    pub(super) fn take(
         &self,
         context: &Context,
         wanted: u32,
         outer: Option<&Partition>,
     ) -> Result<Arc<Partition>, Failure> {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        pool.cut(context)?;
-        let within = outer.and_then(|outer| outer.units.clone()).unwrap_or(0..pool.units.len());
-        let sizes: Vec<u32> = pool.units[within.clone()].iter().map(multiprocessors).collect();
-        let run = least_loaded(&pool.loads(), within, units_of(&sizes, wanted));
-        if let Some(known) = pool.shares.iter().find(|share| share.units.as_ref() == Some(&run)) {
-            return Ok(Arc::clone(known));
-        }
-        let mut resources = pool.units[run.clone()].to_vec();
-        let of_units = describe(context, &mut resources)
-            .and_then(|made| Partition::create(context, made, Some(run.clone())));
-        let share = match of_units {
-            Ok(share) => share,
-            // A driver need not join what one split gave; then the share is where a split of its own puts it.
-            Err(Failure::Cuda(_)) => {
-                let size = resources.iter().map(multiprocessors).sum();
-                let made = describe(context, &mut [first_group(context, size, outer)?])?;
-                Partition::create(context, made, Some(run))?
-            }
-            Err(failure) => return Err(failure),
+        let mut pool = self.pool(context)?;
+        let within = match outer.and_then(|outer| outer.units.clone()) {
+            Some(units) => units,
+            None => pool.layout.allowed(None),
         };
-        if pool.shares.len() >= IDLE_KEPT {
-            pool.shares.retain(|share| Arc::strong_count(share) > 1);
+        let units = pool.layout.place(&pool.loads(), &within, wanted);
+        pool.partition(context, units)
+    }
+
+    /// Where a session's work is to run. It stays where it is, at `current`, if that is what it is to have.
+    pub(super) fn place(
+        &self,
+        context: &Context,
+        wish: &ShareWish,
+        current: Option<&Arc<Partition>>,
+    ) -> Result<Placed, Failure> {
+        if *wish == ShareWish::default() && !self.has_reservations() {
+            return Ok(Placed::default());
         }
-        pool.shares.push(Arc::clone(&share));
-        Ok(share)
+        let mut pool = self.pool(context)?;
+        let mut within = pool.layout.allowed(wish.reservation.as_deref());
+        let group = wish.group.as_ref();
+        let group = group.map(|group| pool.group(&group.name, &within, group.multiprocessors));
+        if let Some(units) = &group {
+            within = units.to_vec();
+        }
+        let stays = |wanted| {
+            let current = current.filter(|share| {
+                let units = share.units.as_deref();
+                units.is_some_and(|units| pool.layout.is_share(units, &within, wanted))
+            });
+            current.cloned()
+        };
+        let share = match wish.multiprocessors {
+            Some(wanted) => match stays(wanted) {
+                Some(share) => Some(share),
+                None => {
+                    let units = pool.layout.place(&pool.loads(), &within, wanted);
+                    Some(pool.partition(context, units)?)
+                }
+            },
+            None if within == pool.layout.all() => None,
+            None => Some(pool.partition(context, within)?),
+        };
+        Ok(Placed { share, _group: group })
+    }
+
+    fn has_reservations(&self) -> bool {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner).layout.has_reservations()
+    }
+
+    /// Makes these reservations the only ones; returns those that there are now, and what could not be reserved.
+    pub(super) fn reserve(
+        &self,
+        context: &Context,
+        wanted: &[(String, u32)],
+    ) -> Result<Reserved, Failure> {
+        let mut pool = self.pool(context)?;
+        let refused = pool.layout.reserve(wanted);
+        Ok(Reserved { made: pool.layout.reservations(), refused })
     }
 
     /// A description of resources. Made by one thread at a time: from several at once the driver refuses some (observed on an H200).
-    fn describe(
+    pub(super) fn describe(
         &self,
         context: &Context,
         resources: &mut [CUdevResource],
@@ -192,7 +297,7 @@ impl Partitions {
     }
 }
 
-fn multiprocessors(resource: &CUdevResource) -> u32 {
+pub(super) fn multiprocessors(resource: &CUdevResource) -> u32 {
     if resource.type_ != CUdevResourceType::SM {
         return 0;
     }
@@ -200,7 +305,7 @@ fn multiprocessors(resource: &CUdevResource) -> u32 {
     unsafe { resource.anonymous.sm.smCount }
 }
 
-fn device_resource(context: &Context) -> Result<CUdevResource, Failure> {
+pub(super) fn device_resource(context: &Context) -> Result<CUdevResource, Failure> {
     let mut whole = CUdevResource::default();
     let driver = context.driver();
     // SAFETY: the result is written.
@@ -211,7 +316,7 @@ fn device_resource(context: &Context) -> Result<CUdevResource, Failure> {
 }
 
 /// Groups of at least `least` SMs, `room` at most, and what is left over.
-fn split(
+pub(super) fn split(
     context: &Context,
     from: &CUdevResource,
     least: u32,
@@ -237,16 +342,9 @@ fn split(
     Ok((groups, (multiprocessors(&rest) > 0).then_some(rest)))
 }
 
-/// So many SMs of the device, or of a share of it.
-fn first_group(
-    context: &Context,
-    size: u32,
-    outer: Option<&Partition>,
-) -> Result<CUdevResource, Failure> {
-    let from = match outer {
-        Some(outer) => outer.resource,
-        None => device_resource(context)?,
-    };
+/// So many SMs of the device.
+fn first_group(context: &Context, size: u32) -> Result<CUdevResource, Failure> {
+    let from = device_resource(context)?;
     let (groups, _) = split(context, &from, size, IGNORE_COSCHEDULING, Some(1))?;
     let none = CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION;
     groups.into_iter().next().ok_or(Failure::Cuda(none))
@@ -262,199 +360,4 @@ fn describe(
     // SAFETY: an array of `count` resources of this driver's; the result is written.
     context.check(unsafe { driver.cuDevResourceGenerateDesc(&mut description, first, count) })?;
     Ok(description)
-}
-
-/// What one session has of this.
-#[derive(Default)]
-pub(crate) struct SessionPartitions {
-    /// The session's share; `None`: the whole device.
-    own: Option<Arc<Partition>>,
-    made: HashMap<u32, Arc<Partition>>,
-    /// Dropped while work may still run there.
-    retired: Vec<Arc<Partition>>,
-    resources: Vec<CUdevResource>,
-    /// Descriptions, with the numbers of the resources that they are of.
-    descriptions: Vec<(Vec<u32>, CUdevResourceDesc)>,
-}
-
-impl SessionPartitions {
-    /// The partition of that number; `None` is the whole device.
-    pub(crate) fn find(&self, number: u32) -> Result<Option<Arc<Partition>>, Failure> {
-        if number == OWN_SHARE {
-            return Ok(self.own.clone());
-        }
-        below("partition", number, MAX_PARTITIONS)?;
-        let made = self.made.get(&number).cloned();
-        made.map(Some).ok_or(Failure::Cuda(CUresult::ERROR_INVALID_CONTEXT))
-    }
-
-    /// The session's share; `None` is the whole device.
-    pub(crate) fn own(&self) -> Option<Arc<Partition>> {
-        self.own.clone()
-    }
-
-    fn resource(&self, number: u32) -> Result<&CUdevResource, Failure> {
-        let place = (number as usize).wrapping_sub(1);
-        self.resources.get(place).ok_or(Failure::Cuda(CUresult::ERROR_INVALID_VALUE))
-    }
-
-    /// Gives a resource a number; equal ones have the same.
-    fn keep(&mut self, resource: &CUdevResource) -> Result<SmResource, Failure> {
-        if multiprocessors(resource) == 0 {
-            return Ok(SmResource::default());
-        }
-        let known = self.resources.iter().position(|known| is_same(known, resource));
-        let place = match known {
-            Some(place) => place,
-            None if self.resources.len() >= MAX_RESOURCES => {
-                return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
-            }
-            None => {
-                self.resources.push(*resource);
-                self.resources.len() - 1
-            }
-        };
-        // SAFETY: plain numbers, of a resource of SMs.
-        let sm = unsafe { resource.anonymous.sm };
-        Ok(SmResource {
-            resource: place as u32 + 1,
-            multiprocessors: sm.smCount,
-            smallest_partition: sm.minSmPartitionSize,
-            alignment: sm.smCoscheduledAlignment,
-        })
-    }
-
-    fn insert(&mut self, number: u32, partition: Arc<Partition>) -> PartitionReply {
-        let multiprocessors = partition.multiprocessors();
-        self.made.insert(number, partition);
-        PartitionReply { multiprocessors, reserved: 0 }
-    }
-
-    fn check_free(&self, number: u32) -> Result<(), Failure> {
-        if number == OWN_SHARE || number >= MAX_PARTITIONS || self.made.contains_key(&number) {
-            let message =
-                format!("partition {number} cannot be made: in use, or not below {MAX_PARTITIONS}");
-            return Err(Failure::Protocol(message));
-        }
-        if self.retired.len() >= MAX_PARTITIONS as usize {
-            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
-        }
-        Ok(())
-    }
-}
-
-fn is_same(one: &CUdevResource, other: &CUdevResource) -> bool {
-    // SAFETY: the union's bytes, which the driver or `default` has written.
-    let of = |resource: &CUdevResource| unsafe { resource.anonymous._oversize };
-    one._internal_padding == other._internal_padding && of(one) == of(other)
-}
-
-impl State {
-    /// Limits the session to a share of the SMs, before its first command.
-    pub(super) fn take_share(&mut self, multiprocessors: u32) -> Result<(), Failure> {
-        let share = self.shared.partitions.take(&self.shared.context, multiprocessors, None)?;
-        if share.multiprocessors() != multiprocessors {
-            let (label, given) = (&self.handle.label, share.multiprocessors());
-            log_server!("{label} has {given} SMs instead of {multiprocessors}");
-        }
-        self.partitions.own = Some(share);
-        Ok(())
-    }
-
-    pub(super) fn resource_get(&mut self, wanted: ResourceGet) -> Result<(), Failure> {
-        let resource = match self.partitions.find(wanted.partition)? {
-            Some(partition) => partition.resource,
-            None => device_resource(&self.shared.context)?,
-        };
-        let known = self.partitions.keep(&resource)?;
-        self.reply.extend_from_slice(known.as_bytes());
-        Ok(())
-    }
-
-    pub(super) fn resource_split(&mut self, wanted: ResourceSplit) -> Result<(), Failure> {
-        let ResourceSplit { resource, least, flags, room } = wanted;
-        let from = *self.partitions.resource(resource)?;
-        let asked = (room > 0).then_some(room);
-        let (groups, rest) = split(&self.shared.context, &from, least, flags, asked)?;
-        let remaining = match rest {
-            Some(rest) => self.partitions.keep(&rest)?,
-            None => SmResource::default(),
-        };
-        let head = ResourceSplitReply { groups: groups.len() as u32, reserved: 0, remaining };
-        self.reply.extend_from_slice(head.as_bytes());
-        if room > 0 {
-            for group in &groups {
-                let known = self.partitions.keep(group)?;
-                self.reply.extend_from_slice(known.as_bytes());
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn resource_describe(
-        &mut self,
-        wanted: ResourceDescribe,
-        rest: &[u8],
-    ) -> Result<(), Failure> {
-        let short = || Failure::Protocol("a description is shorter than it says".into());
-        if wanted.count == 0 || wanted.count > MAX_DESCRIBED {
-            return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
-        }
-        let bytes = rest.get(..wanted.count as usize * 4).ok_or_else(short)?;
-        let numbers: Vec<u32> = bytes
-            .chunks_exact(4)
-            .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
-            .collect();
-        let known = self.partitions.descriptions.iter().position(|(of, _)| *of == numbers);
-        let place = match known {
-            Some(place) => place,
-            None if self.partitions.descriptions.len() >= MAX_RESOURCES => {
-                return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
-            }
-            None => {
-                let mut resources = Vec::new();
-                for &number in &numbers {
-                    resources.push(*self.partitions.resource(number)?);
-                }
-                let context = &self.shared.context;
-                let made = self.shared.partitions.describe(context, &mut resources)?;
-                self.partitions.descriptions.push((numbers, made));
-                self.partitions.descriptions.len() - 1
-            }
-        };
-        let reply = DescriptionReply { description: place as u32 + 1, reserved: 0 };
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
-    }
-
-    pub(super) fn partition_create(&mut self, wanted: PartitionCreate) -> Result<(), Failure> {
-        self.partitions.check_free(wanted.partition)?;
-        let place = (wanted.description as usize).wrapping_sub(1);
-        let (_, description) =
-            self.partitions.descriptions.get(place).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let made = Partition::create(&self.shared.context, *description, None)?;
-        let reply = self.partitions.insert(wanted.partition, made);
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
-    }
-
-    pub(super) fn partition_take(&mut self, wanted: PartitionTake) -> Result<(), Failure> {
-        self.partitions.check_free(wanted.partition)?;
-        let (context, outer) = (&self.shared.context, self.partitions.own.as_deref());
-        let made = self.shared.partitions.take(context, wanted.multiprocessors, outer)?;
-        let reply = self.partitions.insert(wanted.partition, made);
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
-    }
-
-    pub(super) fn partition_drop(&mut self, wanted: PartitionDrop) -> Result<(), Failure> {
-        below("partition", wanted.partition, MAX_PARTITIONS)?;
-        let made = self.partitions.made.remove(&wanted.partition);
-        self.partitions.retired.push(made.ok_or(CUresult::ERROR_INVALID_CONTEXT)?);
-        // A green context may not go before the work in it.
-        if !self.streams.in_flight(|slot| self.handle.words.completed(slot)) {
-            self.partitions.retired.clear();
-        }
-        Ok(())
-    }
 }

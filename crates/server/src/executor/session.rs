@@ -1,6 +1,7 @@
 //! A session: the shared memory, the thread, and what other threads may ask of it.
 
 use super::Shared;
+use super::allowance::Allowance;
 use super::batch::{Admission, Refused};
 use super::failure::Failure;
 use super::holding::Deferred;
@@ -8,10 +9,12 @@ use super::memory::Memory;
 use super::module::Modules;
 use super::monitor::{Monitor, Waker};
 use super::moving::MoveOrders;
+use super::partition::Partition;
+use super::resharing::{Mail, Mailbox, Mover};
 use super::state::{Awaited, Outcome, State};
 use super::stream::Streams;
 use crate::counters::monotonic_ns;
-use crate::executor_link::{FromExecutor, GrantOutcome, MoveOrder, OpenSession};
+use crate::executor_link::{FromExecutor, GrantOutcome, MoveOrder, OpenSession, ShareWish};
 use crate::log::log_server;
 use cuda_abi::types::CUresult;
 use link::call;
@@ -21,9 +24,9 @@ use link::session_memory::SessionMemory;
 use link::socket::Connection;
 use link::wire::command::{Header, NO_CALL, Opcode};
 use rustix::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Longest sleep of an idle session thread.
@@ -48,6 +51,12 @@ pub(crate) struct SessionHandle {
     pub(crate) label: String,
     pub(crate) memory: Arc<SessionMemory>,
     pub(crate) words: CompletionWords,
+    /// The device memory that it may hold.
+    pub(crate) allowance: Arc<Allowance>,
+    /// What other threads have for the session's.
+    pub(super) mailbox: Mailbox,
+    /// Where its work runs; `None`: on the whole device.
+    pub(super) share: Mutex<Option<Arc<Partition>>>,
     stop: AtomicBool,
     /// The `CUresult` that answers everything, 0 while the session serves.
     ended: AtomicU32,
@@ -91,6 +100,12 @@ impl SessionHandle {
         self.memory.wake_consumer();
     }
 
+    /// Puts something into the session's mailbox.
+    pub(super) fn deliver(&self, mail: Mail) {
+        self.mailbox.put(mail);
+        self.memory.wake_consumer();
+    }
+
     /// Says how many stream slots are in use, for the monitor.
     pub(crate) fn note_streams(&self, slots: usize) {
         self.streams.fetch_max(slots as u32, Ordering::Relaxed);
@@ -115,6 +130,7 @@ pub(crate) struct Opened {
 pub(crate) fn open(
     shared: &Arc<Shared>,
     monitor: &Monitor,
+    mover: &Arc<Mover>,
     wanted: OpenSession,
 ) -> Result<Opened, (CUresult, String)> {
     if let Some(code) = shared.context.lost() {
@@ -131,11 +147,17 @@ pub(crate) fn open(
     let (completion_file, words) = CompletionWords::create().map_err(|error| no_memory(&error))?;
     let (own_socket, client_socket) = Connection::pair().map_err(|error| no_memory(&error))?;
     let (sender, grants) = channel();
+    let group = wanted.group.as_ref();
+    let group = group.map(|group| shared.group_memory.join(&group.name, group.memory_limit_bytes));
+    let allowance = Arc::new(Allowance::new(wanted.memory_limit_bytes, group));
     let handle = Arc::new(SessionHandle {
         id: wanted.session,
         label: wanted.label.clone(),
         memory: Arc::clone(&memory),
         words,
+        allowance: Arc::clone(&allowance),
+        mailbox: Mailbox::default(),
+        share: Mutex::default(),
         stop: AtomicBool::new(false),
         ended: AtomicU32::new(0),
         streams: AtomicU32::new(0),
@@ -147,7 +169,8 @@ pub(crate) fn open(
     let thread = std::thread::Builder::new().name(format!("session {}", wanted.session));
     let run = move || take.recv().map_or((), Session::run);
     thread.spawn(run).map_err(|error| no_memory(&error))?;
-    let memory = Memory::reserve(&shared.context, &wanted, &handle.words, own_socket, grants)?;
+    let memory =
+        Memory::reserve(&shared.context, &wanted, &handle.words, own_socket, grants, allowance)?;
     let streams = Streams::default();
     shared.gate.join(streams.lane());
     let state = State {
@@ -165,6 +188,8 @@ pub(crate) fn open(
         arrays: Default::default(),
         sharing: Default::default(),
         partitions: Default::default(),
+        resharing: Default::default(),
+        mover: Arc::clone(mover),
         holding: Default::default(),
         moved: Default::default(),
         side_stream: None,
@@ -177,7 +202,7 @@ pub(crate) fn open(
     let session = Session {
         consumer,
         state,
-        share: wanted.multiprocessors,
+        share: wanted.share,
         waker: monitor.waker(),
         failures_logged: 0,
         awaited: Vec::new(),
@@ -192,8 +217,8 @@ pub(crate) fn open(
 struct Session {
     consumer: Consumer,
     state: State,
-    /// SMs that it is limited to.
-    share: Option<u32>,
+    /// The SMs that it is to have.
+    share: ShareWish,
     waker: Waker,
     failures_logged: u32,
     /// Calls that wait for work.
@@ -208,11 +233,9 @@ impl Session {
             log_server!("{} has no context: {code}", self.state.handle.label);
             self.state.handle.memory.fail(code.0);
         }
-        if let Some(multiprocessors) = self.share
-            && let Err(failure) = self.state.take_share(multiprocessors)
-        {
+        if let Err(failure) = self.state.take_share(&self.share) {
             let label = &self.state.handle.label;
-            log_server!("{label} cannot be limited to {multiprocessors} SMs: {failure:?}");
+            log_server!("{label} cannot have its share of the SMs: {failure:?}");
             self.state.handle.end(CUresult::ERROR_MPS_SERVER_NOT_READY.0);
         }
         if let Err(message) = self.serve() {
@@ -245,6 +268,9 @@ impl Session {
     /// Does one command; says whether there was one.
     fn step(&mut self) -> Result<bool, StepError> {
         self.state.counters().set_queued(self.consumer.backlog_bytes());
+        if self.state.handle.mailbox.has_mail() || self.state.resharing.is_active() {
+            self.state.see_to_shares();
+        }
         self.release_held()?;
         if self.state.holding.is_full() || self.state.must_pause() {
             return self.submit_batch();
@@ -387,6 +413,7 @@ impl Session {
         let waits = ordered
             || !self.awaited.is_empty()
             || self.state.printing.is_active()
+            || self.state.resharing.is_active()
             || !self.state.holding.is_empty();
         let limit = if waits { SYNCHRONIZE_POLL } else { self.state.sleep_limit(IDLE) };
         let waker = &self.waker;
@@ -395,7 +422,7 @@ impl Session {
             if handle.memory.sleepers() > 0 {
                 waker.wake();
             }
-            handle.stopped() || (!ordered && handle.moves.is_any())
+            handle.stopped() || handle.mailbox.has_mail() || (!ordered && handle.moves.is_any())
         });
         if waited == Waited::Nothing {
             self.state.look_whether_idle();

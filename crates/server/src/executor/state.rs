@@ -12,9 +12,10 @@ use super::memory::Memory;
 use super::meter::Meter;
 use super::module::Modules;
 use super::moving::Moved;
-use super::partition::SessionPartitions;
 use super::printing::Printing;
+use super::resharing::{Mover, Resharing};
 use super::session::SessionHandle;
+use super::session_partitions::SessionPartitions;
 use super::sharing::Sharing;
 use super::stream::Streams;
 use super::virtual_memory::VirtualMemory;
@@ -61,6 +62,8 @@ pub(crate) struct State {
     pub(super) arrays: Arrays,
     pub(super) sharing: Sharing,
     pub(super) partitions: SessionPartitions,
+    pub(super) resharing: Resharing,
+    pub(super) mover: Arc<Mover>,
     pub(super) holding: Holding,
     /// Device memory that is in host memory.
     pub(super) moved: Moved,

@@ -16,6 +16,7 @@ use crate::policy::holds::Ordered;
 use cuda_abi::types::*;
 use link::wire::command::{DEFAULT_STREAM, LEGACY_STREAM, StreamCreate};
 use link::wire::layout::STREAM_SLOTS;
+use link::wire::partition::OWN_SHARE;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -38,6 +39,8 @@ struct Stream {
     priority: i32,
     /// Where it runs; `None`: on the whole device.
     partition: Option<Arc<Partition>>,
+    /// That partition's number in the session.
+    place: u32,
     open: bool,
     /// The default stream that has not waited for work of this one.
     ahead_of: Option<u32>,
@@ -105,11 +108,13 @@ impl Streams {
                 if parked.priority == priority && is_same(&parked.partition, &partition) =>
             {
                 parked.kind = kind;
+                parked.place = wanted.partition;
                 parked.default_seen = 0;
                 parked.open = true;
             }
             other => {
-                let fresh = new_stream(context, &self.lane, kind, priority, partition)?;
+                let mut fresh = new_stream(context, &self.lane, kind, priority, partition)?;
+                fresh.place = wanted.partition;
                 if let Some(mut old) = other.replace(fresh) {
                     old.backlog.clear(context);
                     self.lane.forget(&old.track);
@@ -292,6 +297,47 @@ impl Streams {
         self.slots.get(slot as usize)?.as_ref().map(|stream| stream.handle)
     }
 
+    /// Moves the streams of the partition of this number to where it is now. What is submitted to them from now on waits for all that was before.
+    pub(crate) fn move_to(
+        &mut self,
+        context: &Context,
+        place: u32,
+        partition: Option<Arc<Partition>>,
+    ) -> Result<(), Failure> {
+        let streams = self.slots.iter_mut().flatten().filter(|stream| stream.place == place);
+        for stream in streams.filter(|stream| !is_same(&stream.partition, &partition)) {
+            let next = driver_stream(context, stream.priority, partition.as_deref())?;
+            if let Err(failure) = replace(context, stream, next) {
+                // SAFETY: just made, known to nobody.
+                let _ = unsafe { context.driver().cuStreamDestroy_v2(next) };
+                return Err(failure);
+            }
+            self.lane.forget(&stream.track);
+            stream.track = self.lane.track(next);
+            // It waits for the old one's work.
+            stream.track.count();
+            stream.handle = next;
+            stream.partition.clone_from(&partition);
+        }
+        Ok(())
+    }
+
+    /// Events after all work that is not known to be done. `completed` gives a slot's completion word.
+    pub(crate) fn fence(&self, context: &Context, completed: impl Fn(u32) -> u64) -> Vec<CUevent> {
+        let mut events = Vec::new();
+        for (slot, stream) in (0u32..).zip(&self.slots) {
+            let Some(stream) = stream else { continue };
+            if !stream.unsignalled && completed(slot) >= stream.last_signal {
+                continue;
+            }
+            let Ok(event) = new_event(context, EVENT_DISABLE_TIMING) else { continue };
+            // SAFETY: live handles of this session. A failed record leaves an event that counts as reached.
+            let _ = context.check(unsafe { context.driver().cuEventRecord(event, stream.handle) });
+            events.push(event);
+        }
+        events
+    }
+
     /// All streams, as the gate knows them.
     pub(crate) fn lane(&self) -> &Arc<Lane> {
         &self.lane
@@ -405,23 +451,13 @@ fn new_stream(
     priority: i32,
     partition: Option<Arc<Partition>>,
 ) -> Result<Stream, Failure> {
-    let handle = match &partition {
-        Some(partition) => partition.stream(context, priority)?,
-        None => {
-            let mut handle = CUstream::NULL;
-            let driver = context.driver();
-            // SAFETY: `handle` is written.
-            context.check(unsafe {
-                driver.cuStreamCreateWithPriority(&mut handle, STREAM_NON_BLOCKING, priority)
-            })?;
-            handle
-        }
-    };
+    let handle = driver_stream(context, priority, partition.as_deref())?;
     Ok(Stream {
         handle,
         kind,
         priority,
         partition,
+        place: OWN_SHARE,
         open: true,
         ahead_of: None,
         default_seen: 0,
@@ -430,6 +466,24 @@ fn new_stream(
         backlog: Backlog::default(),
         track: lane.track(handle),
     })
+}
+
+/// A stream of the driver's on these SMs.
+fn driver_stream(
+    context: &Context,
+    priority: i32,
+    partition: Option<&Partition>,
+) -> Result<CUstream, Failure> {
+    if let Some(partition) = partition {
+        return partition.stream(context, priority);
+    }
+    let mut handle = CUstream::NULL;
+    let driver = context.driver();
+    // SAFETY: `handle` is written.
+    context.check(unsafe {
+        driver.cuStreamCreateWithPriority(&mut handle, STREAM_NON_BLOCKING, priority)
+    })?;
+    Ok(handle)
 }
 
 fn event_in(context: &Context, place: &mut Option<CUevent>) -> Result<CUevent, Failure> {

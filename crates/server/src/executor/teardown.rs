@@ -24,6 +24,7 @@ impl State {
             self.end_printing(driver);
             self.end_metering();
             self.clear_holding();
+            self.forget_fence();
             self.clear_graphs();
             self.batches.clear_chains(driver);
             self.end_sharing();
@@ -47,6 +48,7 @@ impl State {
             self.streams.clear(&self.shared.context);
             self.partitions = Default::default();
         }
+        self.handle.allowance.end();
         let (shared, session) = (self.shared.clone(), self.handle.id);
         shared.flights.close(&self.flight);
         shared.gate.leave(self.streams.lane());

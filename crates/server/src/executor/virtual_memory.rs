@@ -6,7 +6,7 @@
 use super::failure::{Failure, below};
 use super::memory::FILE_TIMEOUT;
 use super::state::State;
-use crate::executor_link::{FromExecutor, Placement};
+use crate::executor_link::Placement;
 use crate::log::log_server;
 use cuda_abi::types::*;
 use link::wire::attach::Window;
@@ -191,15 +191,17 @@ impl State {
             self.check_descriptors()?;
         }
         let (key, size_bytes, file) = self.ask_keeper(wanted.size_bytes, Placement::Piece)?;
-        let session = self.handle.id;
         if size_bytes != wanted.size_bytes {
-            self.shared.tell(&FromExecutor::Released { session, address: key });
+            self.return_to_keeper(key, size_bytes);
             return Err(INVALID);
         }
-        let handle = self.import_memory(file.as_fd()).inspect_err(|_| {
-            self.shared.tell(&FromExecutor::Released { session, address: key });
-        })?;
-        self.memory.granted_bytes += size_bytes;
+        let handle = match self.import_memory(file.as_fd()) {
+            Ok(handle) => handle,
+            Err(code) => {
+                self.return_to_keeper(key, size_bytes);
+                return Err(code.into());
+            }
+        };
         let file = (wanted.sharing == SHARING_DESCRIPTOR).then_some(file);
         let piece = Piece { handle, size_bytes, origin: Origin::Own { key }, file };
         self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
@@ -219,8 +221,7 @@ impl State {
         // SAFETY: a live handle that is used no more.
         let _ = self.context().check(unsafe { self.driver().cuMemRelease(handle) });
         if let Origin::Own { key } = origin {
-            self.memory.granted_bytes -= size_bytes;
-            self.shared.tell(&FromExecutor::Released { session: self.handle.id, address: key });
+            self.return_to_keeper(key, size_bytes);
         }
     }
 

@@ -10,10 +10,30 @@ use link::socket::Connection;
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, DeviceInfo, HelloReply, Refusal, Welcome};
 use link::wire::daemon::Peer;
+use link::wire::shares::{GROUP_BY_CGROUP_VARIABLE, check_name, limits_of_group};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// What makes clients a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Membership {
+    /// The name that they give.
+    ByName,
+    /// Their cgroup.
+    ByCgroup,
+}
+
+impl Membership {
+    /// What the daemon's environment says.
+    pub(super) fn from_environment() -> Self {
+        match std::env::var(GROUP_BY_CGROUP_VARIABLE).as_deref() {
+            Ok("1") => Self::ByCgroup,
+            _ => Self::ByName,
+        }
+    }
+}
 
 /// Attached processes at a time, with or without contexts.
 const MAX_CLIENTS: usize = 1024;
@@ -27,7 +47,9 @@ impl Keeper {
             }
         };
         log_server!("Received new client request for {{PID: {}, Context ID: 0}}", peer.pid);
-        if let Some(refusal) = self.refuses(&hello) {
+        let named = self.named_sets(&hello, peer.pid);
+        let refusal = self.refuses(&hello).or(named.as_ref().err().cloned());
+        if let Some(refusal) = refusal {
             log_server!("Client {} is refused: {}", peer.pid, refusal.message);
             let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
             return;
@@ -41,6 +63,7 @@ impl Keeper {
                 return;
             }
         };
+        let (group, reservation) = named.unwrap_or_default();
         self.clients_ever += 1;
         let id = self.clients_ever;
         let welcome = Welcome {
@@ -48,7 +71,7 @@ impl Keeper {
             client_id: id,
             server_pid: std::process::id(),
             driver_version: self.driver_version,
-            devices: self.devices_seen_by(&hello),
+            devices: self.devices_seen_by(&hello, group.as_deref(), reservation.as_deref()),
         };
         if let Err(error) = connection.send(&HelloReply::Welcome(welcome), &[], Duration::ZERO) {
             log_server!("Client {} cannot be answered: {error}", peer.pid);
@@ -70,6 +93,9 @@ impl Keeper {
             sessions: BTreeMap::new(),
             opening: None,
             wanted_percentage: None,
+            live: Default::default(),
+            group,
+            reservation,
         };
         self.clients.insert(id, client);
     }
@@ -91,12 +117,21 @@ impl Keeper {
     }
 
     /// The devices as a client sees them: with the SMs that it may use.
-    fn devices_seen_by(&self, hello: &ClientHello) -> Vec<DeviceInfo> {
-        let percentage = active_thread_percentage(&self.defaults, &hello.limits);
+    fn devices_seen_by(
+        &self,
+        hello: &ClientHello,
+        group: Option<&str>,
+        reservation: Option<&str>,
+    ) -> Vec<DeviceInfo> {
+        let of_group = group.and_then(|name| limits_of_group(&self.groups, name)?.percentage);
+        let percentage =
+            active_thread_percentage(&self.defaults, &hello.limits).min(of_group.unwrap_or(100.0));
         let count = CUdevice_attribute::MULTIPROCESSOR_COUNT.0 as i32;
         let mut devices: Vec<_> = self.devices.iter().map(|device| device.info.clone()).collect();
-        for device in &mut devices {
-            let Some(share) = share_of(device, self.driver_version, percentage) else { continue };
+        for (index, device) in devices.iter_mut().enumerate() {
+            let available = self.available_to(index, reservation);
+            let share = share_of(device, self.driver_version, percentage);
+            let share = share.unwrap_or(available).min(available);
             for (attribute, value) in &mut device.attributes {
                 if *attribute == count {
                     *value = share as i32;
@@ -104,6 +139,39 @@ impl Keeper {
             }
         }
         devices
+    }
+
+    /// The group and the reservation that a client belongs to.
+    fn named_sets(
+        &self,
+        hello: &ClientHello,
+        pid: u32,
+    ) -> Result<(Option<String>, Option<String>), Refusal> {
+        let refusal =
+            |message: String| Refusal { code: CUresult::ERROR_MPS_CONNECTION_FAILED.0, message };
+        let limits = &hello.limits;
+        for (variable, name) in
+            [("OPENMPS_GROUP", &limits.group), ("OPENMPS_RESERVATION", &limits.reservation)]
+        {
+            if let Some(name) = name {
+                check_name(name).map_err(|error| refusal(format!("{variable}: {error}")))?;
+            }
+        }
+        let is_known = |name: &String| self.reservations.iter().any(|known| known.name == *name);
+        if let Some(unknown) = limits.reservation.as_ref().filter(|name| !is_known(name)) {
+            return Err(refusal(format!(
+                "OPENMPS_RESERVATION: there is no reservation {unknown}: `openmps reserve` lists them, and makes one"
+            )));
+        }
+        let group = match self.membership {
+            Membership::ByName => limits.group.clone(),
+            // A process cannot choose its cgroup: what it says itself does not count.
+            Membership::ByCgroup => std::fs::read_to_string(format!("/proc/{pid}/cgroup"))
+                .ok()
+                .and_then(|text| control_group(&text))
+                .filter(|path| path != "/" && check_name(path).is_ok()),
+        };
+        Ok((group, limits.reservation.clone()))
     }
 
     fn refuses(&self, hello: &ClientHello) -> Option<Refusal> {

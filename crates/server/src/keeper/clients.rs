@@ -2,11 +2,12 @@
 
 use super::Keeper;
 use super::executors::Place;
+use super::shares::LiveLimits;
 use crate::counters::Counts;
 use crate::executor_link::ToExecutor;
 use crate::log::log_server;
 use crate::policy::domains::{Domain, SHARED};
-use crate::policy::limits::{active_thread_percentage, client_priority, connections};
+use crate::policy::limits::{client_priority, connections};
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
 use link::wire::attach::{ClientHello, DeviceInfo};
@@ -18,7 +19,7 @@ use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 
 /// Version of the driver from which streams of green contexts can be made.
-const GREEN_CONTEXTS_SINCE: i32 = 12050;
+pub(super) const GREEN_CONTEXTS_SINCE: i32 = 12050;
 
 /// One attached process.
 pub(crate) struct Client {
@@ -40,13 +41,12 @@ pub(crate) struct Client {
     pub(crate) opening: Option<u32>,
     /// What the context that is being made asks for; see [`link::wire::attach::ClientRequest::OpenContext`].
     pub(crate) wanted_percentage: Option<String>,
-}
-
-impl Client {
-    /// Its share of the SMs, in per cent.
-    pub(super) fn active_thread_percentage(&self) -> f64 {
-        active_thread_percentage(&self.defaults, &self.hello.limits)
-    }
+    /// What an administrator has set since.
+    pub(crate) live: LiveLimits,
+    /// Whose limits it shares.
+    pub(crate) group: Option<String>,
+    /// Whose SMs it uses.
+    pub(crate) reservation: Option<String>,
 }
 
 /// SMs that a share in per cent is of a device; `None`: all, or the driver cannot set SMs apart.
@@ -146,10 +146,12 @@ impl Keeper {
             pid_namespace: client.hello.pid_namespace,
             command: client.hello.command.clone(),
             contexts: client.contexts.clone(),
-            active_thread_percentage: client.active_thread_percentage(),
+            active_thread_percentage: self.percentage_of(client),
             priority: client_priority(&client.defaults, limits),
             domain: (client.domain != SHARED).then(|| self.domains.label(client.domain)),
             wanted_connections: limits.device_max_connections.as_deref().and_then(connections),
+            group: client.group.clone(),
+            reservation: client.reservation.clone(),
             ..Default::default()
         };
         let sessions = client.sessions.values();
@@ -174,6 +176,7 @@ impl Keeper {
                 launch_counts: counts.launches.to_vec(),
                 launch_time_ns: counts.launch_time_ns,
                 error: counts.error,
+                multiprocessors: session.multiprocessors,
             });
         }
         snapshot

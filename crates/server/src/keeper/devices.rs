@@ -31,6 +31,8 @@ pub(crate) struct Device {
     pub(crate) restarts: u64,
     /// Contexts refused because the device had as many as are allowed.
     pub(crate) refused_contexts: u64,
+    /// SMs that its executors have reserved, by name.
+    pub(crate) reservations: Vec<(String, u32)>,
 }
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`.
@@ -186,6 +188,7 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         faults: 0,
         restarts: 0,
         refused_contexts: 0,
+        reservations: Vec::new(),
     })
 }
 

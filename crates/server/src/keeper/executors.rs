@@ -199,6 +199,7 @@ impl Keeper {
             log_server!("{message}");
             Refusal { code: CUresult::ERROR_MPS_SERVER_NOT_READY.0, message }
         })?;
+        self.tell_reservations(place, 0);
         Ok(Stage::Starting)
     }
 
@@ -335,6 +336,12 @@ impl Keeper {
                 if let Some(client) = self.sessions.get(&session).map(|session| session.client) {
                     self.disconnect(client, &message);
                 }
+            }
+            FromExecutor::Reshared { session, change, multiprocessors, refused } => {
+                self.reshared(session, change, multiprocessors, refused);
+            }
+            FromExecutor::Reserved { change, made, refused } => {
+                self.reserved(place, change, made, refused);
             }
             FromExecutor::SessionClosed { session } => {
                 self.forget_session(session);
@@ -477,6 +484,7 @@ impl Keeper {
             log_server!("{message}; the server gives up");
             self.course = super::Course::Ending;
         }
+        self.tell_reservations(place, 0);
         self.tell_status();
         self.answer_held(place);
     }

@@ -19,6 +19,9 @@ fn now_ms() -> u64 {
 impl Keeper {
     /// Makes memory for a session and sends it to the executor.
     pub(super) fn grant(&mut self, id: u64, size_bytes: u64, placement: Placement) {
+        if self.is_beyond_group(id, size_bytes) {
+            return self.refuse(id, CUresult::ERROR_OUT_OF_MEMORY);
+        }
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let device = &self.devices[session.device];
         let planned = match placement {

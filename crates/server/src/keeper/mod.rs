@@ -12,6 +12,7 @@ mod memory;
 pub mod options;
 mod requests;
 mod session;
+mod shares;
 mod snapshot;
 
 pub use options::Options;
@@ -22,6 +23,7 @@ use crate::policy::domains::{Domains, SHARED};
 use crate::policy::memory_settings::{MemoryPolicy, MemorySettings};
 use crate::policy::residency::Residency;
 use crate::policy::windows::WindowSpace;
+use attach::Membership;
 use clients::Client;
 use devices::{ComputeMode, Device};
 use executors::Place;
@@ -29,6 +31,7 @@ use link::socket::{Connection, Received, SocketError};
 use link::wire::daemon::{
     ClientSnapshot, Defaults, ServerStatus, ShutdownMode, ToDaemon, ToServer,
 };
+use link::wire::shares::{GroupLimits, Reservation};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, FromRawFd, OwnedFd};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -173,6 +176,10 @@ pub(crate) struct Keeper {
     next_session: u64,
     next_context_serial: u64,
     defaults: Defaults,
+    groups: Vec<GroupLimits>,
+    membership: Membership,
+    reservations: Vec<Reservation>,
+    changes: Vec<shares::PendingChange>,
     course: Course,
 }
 
@@ -215,6 +222,10 @@ impl Keeper {
             next_session: 1,
             next_context_serial: 1,
             defaults: Defaults::default(),
+            groups: Vec::new(),
+            membership: Membership::from_environment(),
+            reservations: Vec::new(),
+            changes: Vec::new(),
             course: Course::Serving,
         }
     }
@@ -233,6 +244,7 @@ impl Keeper {
             }
             self.check_starting();
             self.see_to_waiting();
+            self.finish_changes();
         }
         self.end()
     }
@@ -345,6 +357,7 @@ impl Keeper {
                 let code = self.terminate(pid);
                 self.tell_daemon(&ToDaemon::Terminated { id, code });
             }
+            ToServer::Change { id, change } => self.change(id, change),
             ToServer::SetDefaults(defaults) => self.set_defaults(defaults),
             ToServer::Shutdown(mode) => {
                 log_server!("Server has been notified to shutdown");

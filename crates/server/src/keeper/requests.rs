@@ -149,6 +149,10 @@ impl Keeper {
             code: CUresult::ERROR_OUT_OF_MEMORY.0,
             message: message.into(),
         };
+        let Some(client) = self.clients.get(&id) else { return Ok(()) };
+        let limit = self.memory_limit_of(client, device as usize);
+        let share = self.share_wish(client, device as usize);
+        let group = self.membership(client, device as usize);
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let slot = &mut self.devices[device as usize];
         let place = Place { device: device as usize, domain: client.domain };
@@ -164,9 +168,8 @@ impl Keeper {
             return Err(none("no window of addresses is free"));
         };
         let uuid = uuid_text(&slot.info.uuid);
-        let (limit, complaint) =
-            memory_limit_bytes(&client.defaults, &client.hello.limits, device, &uuid);
-        if let Some(complaint) = complaint {
+        let requested = memory_limit_bytes(&client.defaults, &client.hello.limits, device, &uuid);
+        if let Some(complaint) = requested.1 {
             log_server!("Client {}: {complaint}; ignored", client.peer.pid);
         }
         let session = self.next_session;
@@ -176,7 +179,8 @@ impl Keeper {
         client.opening = Some(device);
         client.sessions.insert(device, session);
         let grants = Grants::new(windows.device, limit);
-        self.sessions.insert(session, Session::new(id, place, counter_slot, windows, grants));
+        let known = Session::new(id, place, counter_slot, windows, grants, share.clone());
+        self.sessions.insert(session, known);
         self.residencies[device as usize].open(session, monotonic_ns() / 1_000_000);
         let open = OpenSession {
             session,
@@ -185,11 +189,8 @@ impl Keeper {
             device_window: windows.device,
             host_window: windows.host,
             memory_limit_bytes: limit,
-            multiprocessors: share_of(
-                &slot.info,
-                self.driver_version,
-                client.active_thread_percentage(),
-            ),
+            share,
+            group,
         };
         executor.tell(&ToExecutor::OpenSession(open), &[]);
         Ok(())
@@ -228,6 +229,8 @@ impl Keeper {
     }
 
     fn context_opened(&mut self, id: u64, device: u32, descriptors: &[BorrowedFd<'_>]) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let of_client = self.percentage_of(client);
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(session) =
             client.sessions.get(&device).and_then(|session| self.sessions.get(session))
@@ -238,7 +241,6 @@ impl Keeper {
         *counter += 1;
         let context_id = *counter;
         client.opening = None;
-        let of_client = client.active_thread_percentage();
         let percentage = context_percentage(of_client, client.wanted_percentage.take().as_deref());
         client.contexts.push(ContextSnapshot {
             device,

@@ -3,7 +3,7 @@
 use super::Keeper;
 use super::devices::allocation_properties;
 use super::executors::Place;
-use crate::executor_link::Placement;
+use crate::executor_link::{Placement, ShareWish};
 use crate::log::log_server;
 use crate::policy::domains::Domain;
 use crate::policy::grants::Grants;
@@ -20,6 +20,9 @@ pub(crate) struct Session {
     pub(crate) counter_slot: usize,
     pub(crate) windows: WindowPair,
     pub(crate) grants: Grants,
+    /// The SMs that it is to have, and how many it has; 0: it has not said.
+    pub(crate) share: ShareWish,
+    pub(crate) multiprocessors: u32,
     /// First address of a grant, or key of a piece, to its memory; what is moved out to the host is not here.
     pub(super) memory: BTreeMap<u64, CUmemGenericAllocationHandle>,
     /// What it has asked for and waits for: address or key, length, and where that is to be.
@@ -35,6 +38,7 @@ impl Session {
         counter_slot: usize,
         windows: WindowPair,
         grants: Grants,
+        share: ShareWish,
     ) -> Self {
         let Place { device, domain } = place;
         Self {
@@ -44,6 +48,8 @@ impl Session {
             counter_slot,
             windows,
             grants,
+            share,
+            multiprocessors: 0,
             memory: BTreeMap::new(),
             wanted: None,
             refusals_logged: 0,
@@ -60,6 +66,7 @@ impl Keeper {
     /// Gives back all that a session had; its executor has nothing of it any more.
     pub(super) fn forget_session(&mut self, id: u64) {
         let Some(session) = self.sessions.remove(&id) else { return };
+        self.forget_changes_of(id);
         for memory in session.memory.into_values() {
             release_memory(self.driver, memory);
         }

@@ -4,7 +4,10 @@ use super::Keeper;
 use super::devices::uuid_text;
 use crate::policy::domains::{Domain, SHARED};
 use cuda_abi::types::CUdevice_attribute;
-use link::wire::daemon::{DeviceSnapshot, DomainSnapshot, ServerSnapshot};
+use link::wire::daemon::{
+    DeviceSnapshot, DomainSnapshot, GroupSnapshot, ReservationSnapshot, ServerSnapshot,
+};
+use std::collections::BTreeMap;
 
 impl Keeper {
     pub(super) fn snapshot(&self) -> ServerSnapshot {
@@ -65,6 +68,45 @@ impl Keeper {
             queued_bytes,
             launch_counts: all.launches.to_vec(),
             launch_time_ns: all.launch_time_ns,
+            reservations: self.reservation_snapshots(index),
+            groups: self.group_snapshots(index),
         }
+    }
+
+    fn reservation_snapshots(&self, index: usize) -> Vec<ReservationSnapshot> {
+        let of = |name: &str| {
+            let members = self.sessions.values().filter(|session| {
+                session.device == index && session.share.reservation.as_deref() == Some(name)
+            });
+            members.count() as u32
+        };
+        let reservations = self.devices[index].reservations.iter();
+        reservations
+            .map(|(name, multiprocessors)| ReservationSnapshot {
+                name: name.clone(),
+                multiprocessors: *multiprocessors,
+                clients: of(name),
+            })
+            .collect()
+    }
+
+    fn group_snapshots(&self, index: usize) -> Vec<GroupSnapshot> {
+        let mut groups: BTreeMap<&str, GroupSnapshot> = BTreeMap::new();
+        for session in self.sessions.values().filter(|session| session.device == index) {
+            let Some(client) = self.clients.get(&session.client) else { continue };
+            let Some(name) = client.group.as_deref() else { continue };
+            let group = groups.entry(name).or_insert_with(|| {
+                let membership = self.membership(client, index);
+                GroupSnapshot {
+                    name: name.to_owned(),
+                    memory_limit_bytes: membership.and_then(|group| group.memory_limit_bytes),
+                    percentage: self.group_of(client).and_then(|group| group.percentage),
+                    ..Default::default()
+                }
+            });
+            group.clients += 1;
+            group.granted_bytes += session.grants.granted_bytes();
+        }
+        groups.into_values().collect()
     }
 }

@@ -44,6 +44,11 @@ impl Grants {
         }
     }
 
+    /// From now on so much may be granted; what is granted beyond it stays.
+    pub fn set_limit_bytes(&mut self, limit_bytes: Option<u64>) {
+        self.limit_bytes = limit_bytes;
+    }
+
     /// How much may be granted, if that is limited.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.limit_bytes

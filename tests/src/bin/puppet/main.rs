@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `open` | initialises CUDA and makes the primary context current | `ok` |
 //! | `allocate BYTES` | allocates and keeps device memory | `ok` |
+//! | `free` | frees the latest allocation | `ok` |
 //! | `address` | | the device address of the latest allocation |
 //! | `free-bytes` | `cuMemGetInfo` | a number |
 //! | `work N` | N kernels over data of its own, copied in and out and checked against the CPU | `ok`, or `wrong` |
@@ -61,6 +62,7 @@ impl State {
                 let buffer = DeviceBuffer::new(self.context()?, size_bytes.parse()?)?;
                 self.kept.push(buffer);
             }
+            ["free"] => drop(self.kept.pop().context("nothing was allocated")?),
             ["address"] => {
                 let latest = self.kept.last().context("nothing was allocated")?;
                 return Ok(latest.address().to_string());

@@ -5,10 +5,12 @@
 //! template anew. What nodes name (functions' code, events) lives until no graph names it; ranges of addresses are checked again
 //! when the client has given memory back since.
 //!
-//! [`node`] checks a node and makes it the driver's; [`conditional`] keeps what conditions are made for; this file has the commands.
+//! [`node`] checks a node and makes it the driver's; [`conditional`] keeps what conditions are made for; [`remaking`] brings graphs to other SMs;
+//! this file has the commands.
 
 mod conditional;
 mod node;
+mod remaking;
 
 use super::failure::{Failure, below};
 use super::state::State;
@@ -35,6 +37,10 @@ pub(crate) struct Graphs {
     graphs: HashMap<u32, Graph>,
     nodes: usize,
     homes: Homes,
+    /// Partitions that have changed while memory was moved out.
+    stale: Vec<u32>,
+    /// Counts graphs made anew.
+    serial: u64,
 }
 
 #[derive(Debug)]
@@ -48,6 +54,10 @@ struct Graph {
     nodes: Vec<Node>,
     /// [`super::memory::Memory::removals`] when the nodes' ranges were checked last.
     checked_at: u64,
+    /// The number under which a thread makes it anew.
+    remaking: Option<u64>,
+    /// Why there is no executable graph.
+    spoiled: Option<CUresult>,
 }
 
 /// What a launch of a graph does, for the counters.
@@ -122,6 +132,8 @@ impl State {
             home,
             nodes: Vec::new(),
             checked_at: self.memory.addressable.removals(),
+            remaking: None,
+            spoiled: None,
         };
         if let Err(failure) = self.fill_in(&mut graph, &sections) {
             self.drop_graph(graph);
@@ -195,6 +207,7 @@ impl State {
 
     fn take_graph(&mut self, number: u32) -> Result<Graph, Failure> {
         below("graph", number, MAX_GRAPHS)?;
+        self.finish_remaking(number)?;
         let graph = self.graphs.graphs.remove(&number);
         let graph = graph.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         self.graphs.nodes -= graph.nodes.len();
@@ -225,6 +238,7 @@ impl State {
 
     /// Destroys all graphs; their launches have ended.
     pub(super) fn clear_graphs(&mut self) {
+        self.finish_all_remaking();
         let graphs = std::mem::take(&mut self.graphs);
         self.clear_homes(graphs.homes);
         for graph in graphs.graphs.into_values() {
@@ -234,6 +248,9 @@ impl State {
 
     pub(super) fn graph_launch(&mut self, wanted: GraphLaunch) -> Result<(), Failure> {
         let graph = self.graph(wanted.graph)?;
+        if let Some(code) = graph.spoiled {
+            return Err(Failure::Cuda(code));
+        }
         let (executable, load) = (graph.executable, graph.load());
         self.check_ranges_again(wanted.graph)?;
         let stream = self.stream_for_work(wanted.stream)?;
@@ -288,6 +305,7 @@ impl State {
 
     pub(super) fn graph_set(&mut self, wanted: GraphSet, rest: &[u8]) -> Result<(), Failure> {
         let GraphSet { graph: number, node: place } = wanted;
+        self.finish_remaking(number)?;
         let (described, _) = link::wire::graph::Node::parse(rest)?;
         let place = place as usize;
         let node = self.graph(number)?.nodes.get(place);
@@ -333,6 +351,7 @@ impl State {
             graph.executable = CUgraphExec::NULL;
         }
         graph.executable = self.instantiate(graph)?;
+        graph.spoiled = None;
         if stale != CUgraphExec::NULL {
             // SAFETY: as above.
             let _ = unsafe { self.driver().cuGraphExecDestroy(stale) };
@@ -341,6 +360,7 @@ impl State {
     }
 
     pub(super) fn graph_enable(&mut self, wanted: GraphEnable) -> Result<(), Failure> {
+        self.finish_remaking(wanted.graph)?;
         let graph = self.graph(wanted.graph)?;
         let (executable, place) = (graph.executable, wanted.node as usize);
         let handle = graph.nodes.get(place).ok_or_else(|| no_node(place))?.handle;

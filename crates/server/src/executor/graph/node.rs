@@ -13,6 +13,7 @@ use link::wire::command::{
     Copy, Copy3d, EventRecord, Fill, Launch, Opcode, StreamWaitEvent, StreamWriteValue,
 };
 use link::wire::graph::ConditionalNode;
+use link::wire::partition::OWN_SHARE;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -36,7 +37,9 @@ pub(super) struct Node {
     event: Option<Arc<CUevent>>,
     pub(super) event_number: Option<u32>,
     /// Where its kernel runs, other than on the whole device.
-    partition: Option<Arc<Partition>>,
+    pub(super) partition: Option<Arc<Partition>>,
+    /// That partition's number in the session.
+    pub(super) place: u32,
     attributes: Vec<CUlaunchAttributeID>,
 }
 
@@ -55,8 +58,14 @@ impl Node {
             event: None,
             event_number: None,
             partition: None,
+            place: OWN_SHARE,
             attributes: Vec::new(),
         }
+    }
+
+    /// The attributes that its kernel is launched with.
+    pub(super) fn attributes(&self) -> &[CUlaunchAttributeID] {
+        &self.attributes
     }
 
     /// Gives up what the node kept alive.
@@ -133,6 +142,7 @@ impl State {
                 node.frame_bytes = function.frame_bytes;
                 node.library = Some(self.modules.library_of(function)?);
                 node.attributes = attributes.iter().map(|attribute| attribute.id).collect();
+                node.place = shape.stream;
                 node.partition = self.partitions.find(shape.stream)?;
                 let code = match &node.partition {
                     Some(partition) => Code::Kernel(function.kernel, partition.context()),

@@ -1,0 +1,470 @@
+//! Shares that are changed while clients run: limits of clients, groups, servers and users, and reserved SMs.
+//!
+//! Limits of groups and reservations are the daemon's: every server, also one that starts later, is told of all of them. Limits of clients are
+//! their server's; those of a server or user hold for later clients, too.
+
+use std::collections::BTreeMap;
+
+use link::wire::daemon::{Peer, SMALLEST_SHARE, ServerStatus};
+use link::wire::shares::{
+    ChangeReport, GroupLimits, LimitChange, MAX_GROUPS, MAX_RESERVATIONS, MemoryLimit, Reservation,
+    ServerChange, Target, Who, check_name,
+};
+use link::wire::ui::UiReply;
+
+use super::command::Pid;
+use super::shell::AskKind;
+use super::{ConnectionId, Core, Effect, Message, Now};
+use crate::values::{DeviceRef, MemoryLimit as Size, Percentage};
+
+/// How long a front end waits for servers: a server answers sooner, also while kernels still run.
+const CHANGE_ANSWER_LIMIT: Now = Now::from_secs(15);
+
+/// What a front end asks for.
+#[derive(Debug, Clone)]
+pub enum ShareRequest {
+    /// Change limits.
+    Limit(LimitChange),
+    /// Reserve SMs.
+    Reserve(Reservation),
+    /// Give a reservation up.
+    Release(String),
+}
+
+/// A change whose servers have not all answered.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) report: ChangeReport,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Client(Pid),
+    Others,
+    /// Taken back if a server refuses it.
+    Reserve(String),
+}
+
+impl Core {
+    pub(super) fn share_request(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        peer: Peer,
+        request: ShareRequest,
+    ) {
+        let name = match &request {
+            ShareRequest::Limit(_) => "limit",
+            ShareRequest::Reserve(_) | ShareRequest::Release(_) => "reserve",
+        };
+        self.log(format!("Shares: {}", described(&request)));
+        let allowed = peer.uid == 0 || peer.uid == self.config.daemon_uid;
+        let done = if allowed {
+            match request {
+                ShareRequest::Limit(change) => self.limit(change),
+                ShareRequest::Reserve(reservation) => self.reserve(reservation),
+                ShareRequest::Release(name) => self.release(&name),
+            }
+        } else {
+            Err(format!("`{name}` is for root and for user {}", self.config.daemon_uid))
+        };
+        match done {
+            Ok((open, kind)) => {
+                let change = Change { report: ChangeReport::default(), kind };
+                self.ask_until(
+                    now + CHANGE_ANSWER_LIMIT,
+                    connection,
+                    AskKind::Change(change),
+                    open,
+                );
+            }
+            Err(message) => {
+                self.log(format!("Refused: {message}"));
+                self.effects
+                    .push(Effect::ReplyShares { connection, reply: UiReply::Refused { message } });
+            }
+        }
+    }
+
+    fn limit(&mut self, change: LimitChange) -> Result<(Vec<(Pid, u64)>, Kind), String> {
+        let LimitChange { target, percentage, memory } = change;
+        if percentage.is_none() && memory.is_none() {
+            return Err(
+                "nothing is to be changed: give a share of the SMs or a memory limit".into()
+            );
+        }
+        let share: Option<Percentage> = match percentage {
+            Some(percent) => Some(
+                percent
+                    .to_string()
+                    .parse()
+                    .map_err(|error: crate::values::ValueError| error.to_string())?,
+            ),
+            None => None,
+        };
+        let clients = |who| ServerChange::Clients { who, percentage, memory };
+        match target {
+            Target::Client(pid) => {
+                self.check_device(memory.and_then(|limit| limit.device))?;
+                let open = self.change_ready_servers(&clients(Who::Process(pid)));
+                if open.is_empty() {
+                    return Err(no_client(pid));
+                }
+                Ok((open, Kind::Client(pid)))
+            }
+            Target::Group(name) => {
+                check_name(&name).map_err(|error| error.to_string())?;
+                self.check_device(memory.and_then(|limit| limit.device))?;
+                self.limit_group(name, percentage, memory)?;
+                let groups = self.groups.clone();
+                Ok((self.change_all_servers(&ServerChange::Groups(groups)), Kind::Others))
+            }
+            Target::Server(pid) => {
+                let Some(server) = self.server(pid) else {
+                    return Err(format!(
+                        "there is no server {pid}: `openmps status` shows the servers"
+                    ));
+                };
+                if server.status == ServerStatus::Initializing {
+                    return Err(format!("server {pid} is still starting: try again in a moment"));
+                }
+                self.check_device_of(pid, memory.and_then(|limit| limit.device))?;
+                Ok((self.limit_server(pid, share, memory, &clients(Who::All)), Kind::Others))
+            }
+            Target::User(uid) => {
+                let own = self.servers.iter().find(|server| server.uid == uid);
+                if let Some(pid) =
+                    own.filter(|s| s.status != ServerStatus::Initializing).map(|s| s.pid)
+                {
+                    self.check_device_of(pid, memory.and_then(|limit| limit.device))?;
+                    return Ok((
+                        self.limit_server(pid, share, memory, &clients(Who::All)),
+                        Kind::Others,
+                    ));
+                }
+                // Several users' clients may share one server, whose later clients are not this user's alone.
+                let open = self.change_ready_servers(&clients(Who::User(uid)));
+                if open.is_empty() {
+                    return Err(format!(
+                        "no server serves user {uid} now: `openmps status` shows the servers; set_default_active_thread_percentage and set_default_device_pinned_mem_limit are for servers to come"
+                    ));
+                }
+                Ok((open, Kind::Others))
+            }
+        }
+    }
+
+    fn limit_group(
+        &mut self,
+        name: String,
+        percentage: Option<f64>,
+        memory: Option<MemoryLimit>,
+    ) -> Result<(), String> {
+        let place = match self.groups.iter().position(|group| group.name == name) {
+            Some(place) => place,
+            None if self.groups.len() >= MAX_GROUPS => {
+                return Err(format!(
+                    "{MAX_GROUPS} groups have limits already: remove those of another with --sm-percent 100 --memory 0"
+                ));
+            }
+            None => {
+                self.groups.push(GroupLimits { name, ..Default::default() });
+                self.groups.len() - 1
+            }
+        };
+        let group = &mut self.groups[place];
+        if let Some(percent) = percentage {
+            group.percentage = (percent < 100.0).then_some(percent);
+        }
+        if let Some(limit) = memory {
+            group.memory.retain(|old| limit.device.is_some() && old.device != limit.device);
+            group.memory.push(limit);
+            if group.memory.iter().all(|limit| limit.limit_bytes.is_none()) {
+                group.memory.clear();
+            }
+        }
+        self.groups.retain(|group| group.percentage.is_some() || !group.memory.is_empty());
+        Ok(())
+    }
+
+    /// Sets the limits of a server's clients, and of those to come.
+    fn limit_server(
+        &mut self,
+        pid: Pid,
+        share: Option<Percentage>,
+        memory: Option<MemoryLimit>,
+        change: &ServerChange,
+    ) -> Vec<(Pid, u64)> {
+        if let Some(server) = self.server_mut(pid) {
+            if let Some(share) = share {
+                server.limits.percentage = share;
+            }
+            if let Some(MemoryLimit { device, limit_bytes }) = memory {
+                let size = Size::from_bytes(limit_bytes.unwrap_or(0));
+                let all = 0..server.snapshot.devices.len() as u32;
+                for index in all.filter(|index| device.is_none_or(|wanted| wanted == *index)) {
+                    server.limits.set_memory(DeviceRef::Ordinal(index), size);
+                }
+            }
+        }
+        self.tell_limits(pid);
+        vec![(pid, self.send_change(pid, change))]
+    }
+
+    fn reserve(&mut self, wanted: Reservation) -> Result<(Vec<(Pid, u64)>, Kind), String> {
+        let Reservation { name, device, multiprocessors } = &wanted;
+        check_name(name).map_err(|error| error.to_string())?;
+        if self.reservations.iter().any(|known| known.name == *name) {
+            return Err(format!(
+                "there is a reservation {name} already: release it first, with `openmps reserve --release {name}`"
+            ));
+        }
+        if self.reservations.len() >= MAX_RESERVATIONS {
+            return Err(format!("{MAX_RESERVATIONS} reservations are made already: release one"));
+        }
+        if *multiprocessors == 0 {
+            return Err("give at least one SM".into());
+        }
+        self.check_device(Some(*device))?;
+        let known = self.servers.iter().map(|server| &server.snapshot.devices);
+        let known = known.chain([&self.config.ready_devices]);
+        let all =
+            known.filter_map(|devices| devices.get(*device as usize)).map(|d| d.multiprocessors);
+        if let Some(all) = all.filter(|count| *count > 0).min() {
+            let others = self.reservations.iter().filter(|known| known.device == *device);
+            let reserved: u32 = others.map(|known| known.multiprocessors.next_multiple_of(2)).sum();
+            let most = all.saturating_sub(reserved).saturating_sub(SMALLEST_SHARE);
+            if *multiprocessors > most {
+                return Err(format!(
+                    "{multiprocessors} SMs cannot be reserved: device {device} has {all}, {reserved} are reserved, and {SMALLEST_SHARE} must be left for the other clients; reserve at most {most}, or release another reservation"
+                ));
+            }
+        }
+        let kind = Kind::Reserve(name.clone());
+        self.reservations.push(wanted);
+        Ok((self.change_reservations(), kind))
+    }
+
+    fn release(&mut self, name: &str) -> Result<(Vec<(Pid, u64)>, Kind), String> {
+        let Some(place) = self.reservations.iter().position(|known| known.name == name) else {
+            return Err(format!("there is no reservation {name}: `openmps reserve` lists them"));
+        };
+        self.reservations.remove(place);
+        Ok((self.change_reservations(), Kind::Others))
+    }
+
+    fn change_reservations(&mut self) -> Vec<(Pid, u64)> {
+        let change = ServerChange::Reservations(self.reservations.clone());
+        self.change_all_servers(&change)
+    }
+
+    /// Tells a server that starts what holds already.
+    pub(super) fn tell_shares(&mut self, pid: Pid) {
+        if !self.groups.is_empty() {
+            let groups = self.groups.clone();
+            self.send_change(pid, &ServerChange::Groups(groups));
+        }
+        if !self.reservations.is_empty() {
+            let reservations = self.reservations.clone();
+            self.send_change(pid, &ServerChange::Reservations(reservations));
+        }
+    }
+
+    fn send_change(&mut self, server: Pid, change: &ServerChange) -> u64 {
+        let id = self.next_id();
+        self.send(server, Message::Change { id, change: change.clone() });
+        id
+    }
+
+    /// Tells all servers; returns the requests of those that can answer now.
+    fn change_all_servers(&mut self, change: &ServerChange) -> Vec<(Pid, u64)> {
+        let starting = self.servers.iter().filter(|s| s.status == ServerStatus::Initializing);
+        for pid in starting.map(|server| server.pid).collect::<Vec<_>>() {
+            self.send_change(pid, change);
+        }
+        self.change_ready_servers(change)
+    }
+
+    fn change_ready_servers(&mut self, change: &ServerChange) -> Vec<(Pid, u64)> {
+        let ready = self.servers.iter().filter(|s| s.status != ServerStatus::Initializing);
+        let ready: Vec<Pid> = ready.map(|server| server.pid).collect();
+        ready.into_iter().map(|pid| (pid, self.send_change(pid, change))).collect()
+    }
+
+    fn check_device(&self, device: Option<u32>) -> Result<(), String> {
+        let servers: Vec<Pid> = self.servers.iter().map(|server| server.pid).collect();
+        servers.into_iter().try_for_each(|pid| self.check_device_of(pid, device))
+    }
+
+    fn check_device_of(&self, pid: Pid, device: Option<u32>) -> Result<(), String> {
+        let count = self.server(pid).map_or(0, |server| server.snapshot.devices.len());
+        match device {
+            Some(device) if count > 0 && device as usize >= count => Err(format!(
+                "there is no device {device}: server {pid} has {}",
+                match count {
+                    1 => "device 0 alone".to_owned(),
+                    _ => format!("devices 0 to {}", count - 1),
+                }
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A server has said what came of a change.
+    pub(super) fn changed(&mut self, server: Pid, id: u64, report: ChangeReport) {
+        for message in &report.refused {
+            self.log(format!("Server {server}: {message}"));
+        }
+        self.add_report(server, id, report);
+        self.answered(server, id, None);
+    }
+
+    /// The answer to a front end, when all servers have said their word, or `silent` will not.
+    pub(super) fn finish_change(
+        &mut self,
+        connection: ConnectionId,
+        change: Change,
+        silent: &[Pid],
+    ) {
+        let Change { mut report, kind } = change;
+        for server in silent {
+            report.refused.push(format!("server {server} does not answer"));
+        }
+        match kind {
+            Kind::Client(pid) if report == ChangeReport::default() => {
+                let reply = UiReply::Refused { message: no_client(pid) };
+                return self.effects.push(Effect::ReplyShares { connection, reply });
+            }
+            Kind::Reserve(name) if !report.refused.is_empty() => {
+                self.reservations.retain(|known| known.name != name);
+                // Servers that have made it give it up.
+                self.change_reservations();
+            }
+            _ => {}
+        }
+        self.effects.push(Effect::ReplyShares { connection, reply: UiReply::Changed(report) });
+    }
+
+    /// Limits of groups that the daemon's environment sets: `NAME memory=4G sm-percent=30; ...`.
+    pub fn set_groups(&mut self, text: &str) -> Vec<String> {
+        let mut complaints = Vec::new();
+        match parse_groups(text) {
+            Ok(groups) => self.groups = groups,
+            Err(error) => complaints.push(format!("{GROUPS_VARIABLE} is ignored: {error}")),
+        }
+        complaints
+    }
+}
+
+/// Limits of groups, in the daemon's environment.
+pub const GROUPS_VARIABLE: &str = "OPENMPS_GROUPS";
+
+/// Reads `NAME memory=4G sm-percent=30; NAME memory=0=1G,1=512M`: groups separated by semicolons, the first word of each its name.
+///
+/// # Errors
+/// A message that names what is wrong.
+pub fn parse_groups(text: &str) -> Result<Vec<GroupLimits>, String> {
+    let mut groups: BTreeMap<String, GroupLimits> = BTreeMap::new();
+    for entry in text.split(';').filter(|entry| !entry.trim().is_empty()) {
+        let mut words = entry.split_whitespace();
+        let name = words.next().unwrap_or_default().to_owned();
+        check_name(&name).map_err(|error| error.to_string())?;
+        let mut group = GroupLimits { name: name.clone(), ..Default::default() };
+        for word in words {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            let wrong = |error: &dyn std::fmt::Display| format!("group {name}: {error}");
+            match key {
+                "memory" if value.contains('=') => {
+                    let list = crate::values::parse_limit_list(value).map_err(|e| wrong(&e))?;
+                    for (device, size) in list {
+                        let DeviceRef::Ordinal(device) = device else {
+                            return Err(wrong(&"give devices by number"));
+                        };
+                        group.memory.push(limit(Some(device), size));
+                    }
+                }
+                "memory" => {
+                    group.memory.push(limit(None, value.parse::<Size>().map_err(|e| wrong(&e))?));
+                }
+                "sm-percent" => {
+                    let share: Percentage = value.parse().map_err(|e| wrong(&e))?;
+                    group.percentage = (share.percent() < 100.0).then_some(share.percent());
+                }
+                _ => {
+                    return Err(wrong(&format!(
+                        "`{word}` is no limit: give memory=SIZE or sm-percent=PERCENT"
+                    )));
+                }
+            }
+        }
+        if groups.insert(name.clone(), group).is_some() {
+            return Err(format!("group {name} is named twice"));
+        }
+    }
+    if groups.len() > MAX_GROUPS {
+        return Err(format!("{} groups are too many: give at most {MAX_GROUPS}", groups.len()));
+    }
+    Ok(groups.into_values().collect())
+}
+
+fn limit(device: Option<u32>, size: Size) -> MemoryLimit {
+    MemoryLimit { device, limit_bytes: (!size.is_none()).then(|| size.bytes()) }
+}
+
+fn no_client(pid: Pid) -> String {
+    format!("there is no client {pid}: `openmps ps` lists the clients")
+}
+
+fn described(request: &ShareRequest) -> String {
+    match request {
+        ShareRequest::Limit(LimitChange { target, percentage, memory }) => {
+            let whose = match target {
+                Target::Client(pid) => format!("client {pid}"),
+                Target::Group(name) => format!("group {}", printable(name)),
+                Target::Server(pid) => format!("server {pid}"),
+                Target::User(uid) => format!("user {uid}"),
+            };
+            let share = percentage.map(|percent| format!(" {percent} % of the SMs"));
+            let memory = memory.map(|limit| match limit.limit_bytes {
+                Some(bytes) => format!(" {} MiB of memory", bytes >> 20),
+                None => " no memory limit".to_owned(),
+            });
+            format!("{whose}:{}{}", share.unwrap_or_default(), memory.unwrap_or_default())
+        }
+        ShareRequest::Reserve(Reservation { name, device, multiprocessors }) => {
+            format!("reserve {multiprocessors} SMs of device {device} for {}", printable(name))
+        }
+        ShareRequest::Release(name) => format!("release {}", printable(name)),
+    }
+}
+
+/// A name as it can stand in a log.
+fn printable(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(128).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_read_and_mistakes_are_named() {
+        let groups = parse_groups("a memory=4G sm-percent=30; /k8s/* memory=0=1G,1=512M;").unwrap();
+        assert_eq!(groups.len(), 2);
+        let all = MemoryLimit { device: None, limit_bytes: Some(4 << 30) };
+        assert_eq!((groups[1].percentage, groups[1].memory.as_slice()), (Some(30.0), &[all][..]));
+        assert_eq!(groups[0].memory[1].limit_bytes, Some(512 << 20));
+        assert_eq!(parse_groups(" "), Ok(Vec::new()));
+        for (text, named) in [
+            ("a memory=3X", "3X"),
+            ("a sm-percent=0", "0"),
+            ("a; a", "twice"),
+            ("a color=red", "color"),
+            ("a memory=GPU-x=1G", "number"),
+        ] {
+            let error = parse_groups(text).unwrap_err();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! `openmps limit` and `openmps reserve`: shares that change while clients run, and what is in force.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use control::directories::Directories;
+use control::frontend::Frontend;
+use control::values::MemoryLimit as Size;
+use link::wire::daemon::{ClientSnapshot, ReservationSnapshot};
+use link::wire::shares::{
+    ChangeReport, GroupLimits, LimitChange, MemoryLimit, Reservation, Target, check_name,
+};
+use link::wire::ui::{DaemonState, UiRequest};
+use serde::Serialize;
+
+use crate::cli::{Format, Limit, Reserve};
+use crate::show::{Table, bytes, print_json};
+
+/// `openmps limit`.
+///
+/// # Errors
+/// No daemon; a change that it refuses.
+pub(crate) fn limit(options: &Limit) -> anyhow::Result<ExitCode> {
+    let mut daemon = Frontend::connect(&Directories::from_environment())?;
+    let target = options.target();
+    let Some(change) = options.change() else {
+        if options.device.is_some() {
+            bail!("--device says of which device --memory is a limit: give both");
+        }
+        return show_limits(&daemon.state()?, target.as_ref(), options.format());
+    };
+    let Some(target) = target else {
+        bail!("whose limit? give --client PID, --group NAME, --server PID or --user UID");
+    };
+    let (percentage, memory) = change;
+    let change = LimitChange { target, percentage, memory };
+    let report = daemon.change_shares(&UiRequest::Limit(change))?;
+    print_report(report.map_err(anyhow::Error::msg)?, options.format())
+}
+
+impl Limit {
+    fn target(&self) -> Option<Target> {
+        let client = self.client.map(Target::Client);
+        let group = self.group.clone().map(Target::Group);
+        let server = self.server.map(Target::Server);
+        client.or(group).or(server).or(self.user.map(Target::User))
+    }
+
+    fn change(&self) -> Option<(Option<f64>, Option<MemoryLimit>)> {
+        let percentage = self.sm_percent.map(|percentage| percentage.percent());
+        let memory = self.memory.map(|size| memory_limit(self.device, size));
+        (percentage.is_some() || memory.is_some()).then_some((percentage, memory))
+    }
+}
+
+pub(crate) fn memory_limit(device: Option<u32>, size: Size) -> MemoryLimit {
+    MemoryLimit { device, limit_bytes: (!size.is_none()).then(|| size.bytes()) }
+}
+
+fn print_report(report: ChangeReport, format: Format) -> anyhow::Result<ExitCode> {
+    match format {
+        Format::Json => print_json(&report)?,
+        Format::Table => {
+            let ChangeReport { clients, waiting, .. } = &report;
+            println!("in force for {} running client(s)", clients.len());
+            for pid in waiting {
+                println!("client {pid}: in force as soon as kernels that run now have ended");
+            }
+        }
+    }
+    for message in &report.refused {
+        eprintln!("openmps: {message}");
+    }
+    Ok(if report.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[derive(Debug, Serialize)]
+struct Limits<'a> {
+    clients: Vec<&'a ClientSnapshot>,
+    groups: Vec<&'a GroupLimits>,
+}
+
+fn show_limits(
+    state: &DaemonState,
+    target: Option<&Target>,
+    format: Format,
+) -> anyhow::Result<ExitCode> {
+    let of_server = |server: &link::wire::ui::ServerState| match target {
+        Some(Target::Server(pid)) => server.pid == *pid,
+        _ => true,
+    };
+    let is_meant = |client: &&ClientSnapshot| match target {
+        Some(Target::Client(pid)) => client.pid == *pid,
+        Some(Target::Group(name)) => client.group.as_ref() == Some(name),
+        Some(Target::User(uid)) => client.uid == *uid,
+        Some(Target::Server(_)) | None => true,
+    };
+    let servers = state.servers.iter().filter(|server| of_server(server));
+    let clients: Vec<&ClientSnapshot> =
+        servers.flat_map(|server| &server.snapshot.clients).filter(is_meant).collect();
+    let groups: Vec<&GroupLimits> = match target {
+        None => state.groups.iter().collect(),
+        Some(Target::Group(name)) => {
+            state.groups.iter().filter(|group| group.name == *name).collect()
+        }
+        Some(_) => Vec::new(),
+    };
+    match target {
+        Some(Target::Client(pid)) if clients.is_empty() => {
+            bail!("there is no client {pid}: `openmps ps` lists the clients")
+        }
+        Some(Target::Server(pid)) if !state.servers.iter().any(|server| server.pid == *pid) => {
+            bail!("there is no server {pid}: `openmps status` shows the servers")
+        }
+        Some(Target::Group(name)) if clients.is_empty() && groups.is_empty() => {
+            bail!("group {name} has neither limits nor clients: `openmps limit` shows all groups")
+        }
+        _ => {}
+    }
+    if format == Format::Json {
+        print_json(Limits { clients, groups })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table =
+        Table::new(["PID", "GROUP", "RESERVATION", "SM%", "DEVICE", "SMS", "MEMORY", "LIMIT"]);
+    for client in clients {
+        let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".into());
+        let cells = |device: String, sms: String, memory: String, limit: String| {
+            [
+                client.pid.to_string(),
+                name(&client.group),
+                name(&client.reservation),
+                format!("{:.1}", client.active_thread_percentage),
+                device,
+                sms,
+                memory,
+                limit,
+            ]
+        };
+        if client.devices.is_empty() {
+            table.row(cells("-".into(), "-".into(), "-".into(), "-".into()));
+        }
+        for share in &client.devices {
+            table.row(cells(
+                share.device.to_string(),
+                share.multiprocessors.to_string(),
+                bytes(share.granted_bytes),
+                share.memory_limit_bytes.map_or_else(|| "none".into(), bytes),
+            ));
+        }
+    }
+    table.print();
+    if !groups.is_empty() {
+        println!();
+        let mut table = Table::new(["GROUP", "SM%", "DEVICE", "LIMIT"]);
+        for group in groups {
+            let share = group.percentage.map_or_else(|| "-".into(), |share| format!("{share:.1}"));
+            let row =
+                |device: String, limit: String| [group.name.clone(), share.clone(), device, limit];
+            if group.memory.is_empty() {
+                table.row(row("-".into(), "none".into()));
+            }
+            for MemoryLimit { device, limit_bytes } in &group.memory {
+                let device = device.map_or_else(|| "each".into(), |device| device.to_string());
+                table.row(row(device, limit_bytes.map_or_else(|| "none".into(), bytes)));
+            }
+        }
+        table.print();
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `openmps reserve`.
+///
+/// # Errors
+/// No daemon; what it refuses.
+pub(crate) fn reserve(options: &Reserve) -> anyhow::Result<ExitCode> {
+    let mut daemon = Frontend::connect(&Directories::from_environment())?;
+    let request = match (&options.name, &options.release, options.sms) {
+        (Some(name), None, Some(multiprocessors)) => {
+            check_name(name)?;
+            let device = options.device.unwrap_or(0);
+            UiRequest::Reserve(Reservation { name: name.clone(), device, multiprocessors })
+        }
+        (Some(name), None, None) => {
+            bail!("how many SMs? `openmps reserve {name} --sms 16`; without a name all are listed")
+        }
+        (None, Some(name), None) => UiRequest::Release { name: name.clone() },
+        (None, None, None) => return show_reservations(&daemon.state()?, options.format()),
+        _ => bail!("give either a name and --sms NUMBER, or --release NAME"),
+    };
+    let report = daemon.change_shares(&request)?;
+    print_report(report.map_err(anyhow::Error::msg)?, options.format())
+}
+
+#[derive(Debug, Serialize)]
+struct Reservations {
+    reservations: Vec<Shown>,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    wanted: Reservation,
+    /// What each server has made of it.
+    servers: Vec<OfServer>,
+}
+
+#[derive(Debug, Serialize)]
+struct OfServer {
+    server_pid: u32,
+    multiprocessors: u32,
+    clients: u32,
+}
+
+fn show_reservations(state: &DaemonState, format: Format) -> anyhow::Result<ExitCode> {
+    let shown = state.reservations.iter().map(|wanted| Shown {
+        wanted: wanted.clone(),
+        servers: state
+            .servers
+            .iter()
+            .filter_map(|server| {
+                let device = server.snapshot.devices.get(wanted.device as usize)?;
+                let made = device.reservations.iter().find(|made| made.name == wanted.name)?;
+                let ReservationSnapshot { multiprocessors, clients, .. } = made;
+                let (multiprocessors, clients) = (*multiprocessors, *clients);
+                Some(OfServer { server_pid: server.pid, multiprocessors, clients })
+            })
+            .collect(),
+    });
+    let reservations: Vec<Shown> = shown.collect();
+    if format == Format::Json {
+        print_json(Reservations { reservations })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(["NAME", "DEVICE", "SMS", "CLIENTS"]);
+    for Shown { wanted: Reservation { name, device, multiprocessors }, servers } in reservations {
+        let made = servers.iter().map(|server| server.multiprocessors).max();
+        let clients: u32 = servers.iter().map(|server| server.clients).sum();
+        table.row([
+            name,
+            device.to_string(),
+            made.unwrap_or(multiprocessors).to_string(),
+            clients.to_string(),
+        ]);
+    }
+    table.print();
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,150 @@
+//! How much device memory sessions hold, against their own limits and those of their groups. Limits change while they run: what is
+//! held beyond a new one stays, and nothing is added.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+const NO_LIMIT: u64 = u64::MAX;
+
+/// Bytes held, and how many that may be. Its numbers stand for themselves: no other memory is read because of them, so every access is relaxed.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    held: AtomicU64,
+    limit: AtomicU64,
+}
+
+impl Meter {
+    fn new(limit_bytes: Option<u64>) -> Self {
+        Self { held: AtomicU64::new(0), limit: AtomicU64::new(limit_bytes.unwrap_or(NO_LIMIT)) }
+    }
+
+    fn set_limit(&self, limit_bytes: Option<u64>) {
+        self.limit.store(limit_bytes.unwrap_or(NO_LIMIT), Ordering::Relaxed);
+    }
+
+    /// Counts more, if the limit allows it; says whether it does.
+    fn take(&self, size_bytes: u64) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let more = |held: u64| held.checked_add(size_bytes).filter(|&total| total <= limit);
+        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn give_back(&self, size_bytes: u64) {
+        self.held.fetch_sub(size_bytes, Ordering::Relaxed);
+    }
+
+    fn left_bytes(&self) -> Option<u64> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        (limit != NO_LIMIT).then(|| limit.saturating_sub(self.held.load(Ordering::Relaxed)))
+    }
+}
+
+/// What one session may hold.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    own: Meter,
+    group: Option<Arc<Meter>>,
+}
+
+impl Allowance {
+    /// None held yet.
+    pub(crate) fn new(limit_bytes: Option<u64>, group: Option<Arc<Meter>>) -> Self {
+        Self { own: Meter::new(limit_bytes), group }
+    }
+
+    /// From now on it is this much; `None`: no limit of its own.
+    pub(crate) fn set_limit(&self, limit_bytes: Option<u64>) {
+        self.own.set_limit(limit_bytes);
+    }
+
+    /// Counts more, if both limits allow it; says whether they do.
+    pub(crate) fn take(&self, size_bytes: u64) -> bool {
+        if !self.own.take(size_bytes) {
+            return false;
+        }
+        let is_allowed = self.group.as_ref().is_none_or(|group| group.take(size_bytes));
+        if !is_allowed {
+            self.own.give_back(size_bytes);
+        }
+        is_allowed
+    }
+
+    /// Counts less.
+    pub(crate) fn give_back(&self, size_bytes: u64) {
+        self.own.give_back(size_bytes);
+        if let Some(group) = &self.group {
+            group.give_back(size_bytes);
+        }
+    }
+
+    /// What may still be taken, if that is limited.
+    pub(crate) fn left_bytes(&self) -> Option<u64> {
+        let of_group = self.group.as_ref().and_then(|group| group.left_bytes());
+        self.own.left_bytes().into_iter().chain(of_group).min()
+    }
+
+    /// The session has ended and holds nothing.
+    pub(crate) fn end(&self) {
+        self.give_back(self.own.held.load(Ordering::Relaxed));
+    }
+}
+
+/// The groups that have sessions on this device.
+#[derive(Debug, Default)]
+pub(crate) struct GroupMeters(Mutex<HashMap<String, Weak<Meter>>>);
+
+impl GroupMeters {
+    /// The meter of a group, with this limit.
+    pub(crate) fn join(&self, name: &str, limit_bytes: Option<u64>) -> Arc<Meter> {
+        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|_, meter| meter.strong_count() > 0);
+        if let Some(known) = groups.get(name).and_then(Weak::upgrade) {
+            known.set_limit(limit_bytes);
+            return known;
+        }
+        let meter = Arc::new(Meter::new(limit_bytes));
+        groups.insert(name.to_owned(), Arc::downgrade(&meter));
+        meter
+    }
+
+    /// From now on a group may hold this much.
+    pub(crate) fn set_limit(&self, name: &str, limit_bytes: Option<u64>) {
+        let groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(meter) = groups.get(name).and_then(Weak::upgrade) {
+            meter.set_limit(limit_bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_limits_hold_and_change() {
+        let groups = GroupMeters::default();
+        let member = |limit| Allowance::new(limit, Some(groups.join("g", Some(10))));
+        let (one, two) = (member(Some(6)), member(None));
+        assert!(one.take(6) && !one.take(1));
+        assert_eq!((one.left_bytes(), two.left_bytes()), (Some(0), Some(4)));
+        assert!(!two.take(5) && two.take(4));
+        groups.set_limit("g", Some(8));
+        assert_eq!(two.left_bytes(), Some(0));
+        assert!(!two.take(1), "more is held than may be: nothing is added");
+        one.set_limit(None);
+        one.give_back(3);
+        assert!(one.take(1) && !one.take(1));
+        one.end();
+        assert!(two.take(4) && !two.take(1));
+    }
+
+    #[test]
+    fn a_group_without_members_is_forgotten() {
+        let groups = GroupMeters::default();
+        let gone = Allowance::new(None, Some(groups.join("g", Some(1))));
+        assert!(gone.take(1));
+        drop(gone);
+        assert_eq!(Allowance::new(None, Some(groups.join("g", Some(5)))).left_bytes(), Some(5));
+    }
+}

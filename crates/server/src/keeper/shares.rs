@@ -1,0 +1,438 @@
+//! Shares that change while clients run: limits of clients and of groups, and reserved SMs.
+//!
+//! Memory limits hold at once. SMs are the executors' affair: each session is told what it is to have, and says when its work runs there; a
+//! change that the daemon asked for is answered when all have, or when [`CHANGE_LIMIT`] has passed and the kernels of some still run.
+
+use super::Keeper;
+use super::clients::{Client, GREEN_CONTEXTS_SINCE, share_of};
+use super::devices::uuid_text;
+use super::executors::Place;
+use crate::executor_link::{GroupMembership, GroupShare, ShareWish, ToExecutor};
+use crate::log::log_server;
+use crate::policy::domains::Domain;
+use crate::policy::limits::{active_thread_percentage, memory_limit_bytes};
+use link::wire::daemon::{SMALLEST_SHARE, ToDaemon};
+use link::wire::shares::{
+    ChangeReport, GroupLimits, MemoryLimit, Reservation, ServerChange, Who, limits_of_group,
+    memory_limit_of,
+};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// A change is answered within this time.
+const CHANGE_LIMIT: Duration = Duration::from_secs(5);
+/// Changes whose answers are awaited, at most; of a daemon that sends more the oldest are answered at once.
+const MOST_CHANGES: usize = 64;
+
+/// What an administrator has set for a running client.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LiveLimits {
+    percentage: Option<f64>,
+    memory: Vec<MemoryLimit>,
+}
+
+/// Who has to say that a change is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Awaited {
+    /// An executor: that SMs are reserved.
+    Executor(Place),
+    /// A session: that its work runs where it is to run.
+    Session(u64),
+}
+
+/// A change that the daemon waits for.
+#[derive(Debug)]
+pub(crate) struct PendingChange {
+    id: u64,
+    open: BTreeSet<Awaited>,
+    report: ChangeReport,
+    deadline: Instant,
+}
+
+impl Client {
+    /// Its share of the SMs, in per cent, its group's left out.
+    pub(super) fn own_percentage(&self) -> f64 {
+        let at_attachment = || active_thread_percentage(&self.defaults, &self.hello.limits);
+        self.live.percentage.unwrap_or_else(at_attachment)
+    }
+}
+
+impl Keeper {
+    /// The limits of a client's group.
+    pub(super) fn group_of(&self, client: &Client) -> Option<&GroupLimits> {
+        client.group.as_deref().and_then(|name| limits_of_group(&self.groups, name))
+    }
+
+    /// A client's share of the SMs, in per cent.
+    pub(super) fn percentage_of(&self, client: &Client) -> f64 {
+        let of_group = self.group_of(client).and_then(|group| group.percentage);
+        client.own_percentage().min(of_group.unwrap_or(100.0))
+    }
+
+    /// A client's limit of device memory, its group's left out.
+    pub(super) fn memory_limit_of(&self, client: &Client, device: usize) -> Option<u64> {
+        if let Some(live) = memory_limit_of(&client.live.memory, device as u32) {
+            return live;
+        }
+        let uuid = uuid_text(&self.devices[device].info.uuid);
+        memory_limit_bytes(&client.defaults, &client.hello.limits, device as u32, &uuid).0
+    }
+
+    /// The SMs that a client's work is to have on a device.
+    pub(super) fn share_wish(&self, client: &Client, device: usize) -> ShareWish {
+        let slot = &self.devices[device];
+        let share = |percentage| share_of(&slot.info, self.driver_version, percentage);
+        let group = self.group_of(client).and_then(|group| {
+            let multiprocessors = share(group.percentage?)?;
+            Some(GroupShare { name: client.group.clone()?, multiprocessors })
+        });
+        let reservation = client.reservation.clone();
+        let has_it = |name: &String| slot.reservations.iter().any(|(known, _)| known == name);
+        ShareWish {
+            multiprocessors: share(client.own_percentage()),
+            group,
+            reservation: reservation.filter(has_it),
+        }
+    }
+
+    /// A client's group as the executor of a device is told of it.
+    pub(super) fn membership(&self, client: &Client, device: usize) -> Option<GroupMembership> {
+        let limits = self.group_of(client).map(|group| group.memory.as_slice());
+        let limit = memory_limit_of(limits.unwrap_or_default(), device as u32).flatten();
+        Some(GroupMembership { name: client.group.clone()?, memory_limit_bytes: limit })
+    }
+
+    /// SMs of a device that a client of this reservation may use, or one of none.
+    pub(super) fn available_to(&self, device: usize, reservation: Option<&str>) -> u32 {
+        let slot = &self.devices[device];
+        let own = slot.reservations.iter().find(|(name, _)| Some(name.as_str()) == reservation);
+        let reserved: u32 = slot.reservations.iter().map(|(_, count)| count).sum();
+        own.map_or(slot.multiprocessors().saturating_sub(reserved), |(_, count)| *count)
+    }
+
+    /// Makes a change that the daemon asks for.
+    pub(super) fn change(&mut self, id: u64, change: ServerChange) {
+        let mut pending = PendingChange {
+            id,
+            open: BTreeSet::new(),
+            report: ChangeReport::default(),
+            deadline: Instant::now() + CHANGE_LIMIT,
+        };
+        match change {
+            ServerChange::Clients { who, percentage, memory } => {
+                self.change_clients(&mut pending, who, percentage, memory);
+            }
+            ServerChange::Groups(groups) => {
+                self.groups = groups;
+                self.change_groups(&mut pending);
+            }
+            ServerChange::Reservations(wanted) => self.change_reservations(&mut pending, wanted),
+        }
+        if self.changes.len() >= MOST_CHANGES {
+            let oldest = self.changes.remove(0);
+            self.answer_change(oldest);
+        }
+        self.changes.push(pending);
+        self.finish_changes();
+    }
+
+    fn change_clients(
+        &mut self,
+        pending: &mut PendingChange,
+        who: Who,
+        percentage: Option<f64>,
+        memory: Option<MemoryLimit>,
+    ) {
+        if percentage.is_some_and(|percent| percent < 100.0) && !self.can_set_apart() {
+            return pending.report.refused.push(too_old());
+        }
+        let concerned: Vec<u64> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| match who {
+                Who::All => true,
+                Who::Process(pid) => client.peer.pid == pid,
+                Who::User(uid) => client.peer.uid == uid,
+            })
+            .map(|(&id, _)| id)
+            .collect();
+        for id in concerned {
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            let pid = client.peer.pid;
+            pending.report.clients.push(pid);
+            if let Some(percent) = percentage {
+                client.live.percentage = Some(percent);
+                log_server!("Active Threads Percentage of client {pid} set to {percent:.1}");
+            }
+            if let Some(limit) = memory {
+                // What it replaces needs not be kept.
+                client
+                    .live
+                    .memory
+                    .retain(|old| limit.device.is_some() && old.device != limit.device);
+                client.live.memory.push(limit);
+                log_server!("Device memory limit of client {pid} set to {}", size_text(limit));
+            }
+            self.put_in_force(pending, id);
+        }
+    }
+
+    fn change_groups(&mut self, pending: &mut PendingChange) {
+        let shares = self.groups.iter().filter_map(|group| group.percentage);
+        if shares.into_iter().any(|percent| percent < 100.0) && !self.can_set_apart() {
+            pending.report.refused.push(too_old());
+        }
+        let members: Vec<u64> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.group.is_some())
+            .map(|(&id, _)| id)
+            .collect();
+        for id in members {
+            let Some(client) = self.clients.get(&id) else { continue };
+            if self.group_of(client).is_some() {
+                pending.report.clients.push(client.peer.pid);
+            }
+            for (place, executor) in self.places() {
+                if let Some(GroupMembership { name, memory_limit_bytes: limit_bytes }) =
+                    self.membership(client, place.device)
+                {
+                    let limit = ToExecutor::GroupMemoryLimit { group: name, limit_bytes };
+                    executor.process.tell(&limit, &[]);
+                }
+            }
+            self.put_in_force(pending, id);
+        }
+    }
+
+    /// Tells the sessions of a client what they may have now, if that is not what they have.
+    fn put_in_force(&mut self, pending: &mut PendingChange, id: u64) {
+        let Some(client) = self.clients.get(&id) else { return };
+        for (&device, &session) in &client.sessions {
+            let device = device as usize;
+            let place = Place { device, domain: client.domain };
+            let slot = self.devices[device].executors.get(&place.domain);
+            let Some(executor) = slot.map(|executor| &executor.process) else { continue };
+            let (limit_bytes, share) =
+                (self.memory_limit_of(client, device), self.share_wish(client, device));
+            let Some(known) = self.sessions.get_mut(&session) else { continue };
+            if known.grants.limit_bytes() != limit_bytes {
+                known.grants.set_limit_bytes(limit_bytes);
+                executor.tell(&ToExecutor::MemoryLimit { session, limit_bytes }, &[]);
+            }
+            if known.share != share {
+                known.share = share.clone();
+                executor.tell(&ToExecutor::Reshare { session, change: pending.id, share }, &[]);
+                pending.open.insert(Awaited::Session(session));
+            }
+        }
+    }
+
+    fn change_reservations(&mut self, pending: &mut PendingChange, wanted: Vec<Reservation>) {
+        if !wanted.is_empty() && !self.can_set_apart() {
+            pending.report.refused.push(too_old());
+            return;
+        }
+        let mut kept: Vec<Reservation> = Vec::new();
+        for reservation in wanted {
+            match self.check_reservation(&kept, &reservation) {
+                Ok(()) => kept.push(reservation),
+                Err(message) => pending.report.refused.push(message),
+            }
+        }
+        let before = std::mem::replace(&mut self.reservations, kept);
+        for device in 0..self.devices.len() {
+            let of = |list: &[Reservation]| -> Vec<Reservation> {
+                list.iter().filter(|one| one.device as usize == device).cloned().collect()
+            };
+            if of(&before) == of(&self.reservations) {
+                continue;
+            }
+            let domains: Vec<Domain> = self.devices[device].executors.keys().copied().collect();
+            for place in domains.into_iter().map(|domain| Place { device, domain }) {
+                self.tell(place, pending.id);
+                pending.open.insert(Awaited::Executor(place));
+            }
+        }
+    }
+
+    fn check_reservation(&self, kept: &[Reservation], wanted: &Reservation) -> Result<(), String> {
+        let Reservation { name, device, multiprocessors } = wanted;
+        let Some(slot) = self.devices.get(*device as usize) else {
+            let last = self.devices.len().saturating_sub(1);
+            return Err(format!(
+                "reservation {name}: there is no device {device}: the server has 0 to {last}"
+            ));
+        };
+        let all = slot.multiprocessors();
+        let others = kept.iter().filter(|other| other.device == *device);
+        let reserved: u32 = others.map(|other| other.multiprocessors).sum();
+        let most = all.saturating_sub(reserved).saturating_sub(SMALLEST_SHARE);
+        if *multiprocessors > most {
+            return Err(format!(
+                "reservation {name}: device {device} has {all} SMs, {reserved} are reserved, and {SMALLEST_SHARE} must be left for the other clients: reserve at most {most}, or release another reservation"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Tells an executor that has just been started which SMs are reserved.
+    pub(super) fn tell_reservations(&self, place: Place, change: u64) {
+        if !self.reservations.is_empty() {
+            self.tell(place, change);
+        }
+    }
+
+    fn tell(&self, place: Place, change: u64) {
+        let here = self.reservations.iter().filter(|one| one.device as usize == place.device);
+        let reservations = here.map(|one| (one.name.clone(), one.multiprocessors)).collect();
+        if let Some(executor) = self.executor(place) {
+            executor.tell(&ToExecutor::Reserve { change, reservations }, &[]);
+        }
+    }
+
+    /// An executor has reserved SMs: all its sessions move to what is theirs now. Executors of one device make the same reservations, and have the
+    /// device in turns.
+    pub(super) fn reserved(
+        &mut self,
+        place: Place,
+        change: u64,
+        made: Vec<(String, u32)>,
+        refused: Vec<String>,
+    ) {
+        let device = place.device;
+        for message in &refused {
+            log_server!("SMs of device {device} are not reserved: {message}");
+        }
+        self.reservations.retain(|one| {
+            one.device as usize != device || made.iter().any(|(name, _)| *name == one.name)
+        });
+        self.devices[device].reservations = made;
+        let sessions: Vec<u64> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.place() == place)
+            .map(|(&id, _)| id)
+            .collect();
+        let mut asked = Vec::new();
+        for session in sessions {
+            let Some(client) =
+                self.sessions.get(&session).and_then(|known| self.clients.get(&known.client))
+            else {
+                continue;
+            };
+            let (pid, share) = (client.peer.pid, self.share_wish(client, device));
+            if let Some(known) = self.sessions.get_mut(&session) {
+                known.share = share.clone();
+            }
+            if let Some(executor) = self.executor(place) {
+                executor.tell(&ToExecutor::Reshare { session, change, share }, &[]);
+                asked.push((session, pid));
+            }
+        }
+        if let Some(pending) = self.changes.iter_mut().find(|pending| pending.id == change) {
+            pending.open.remove(&Awaited::Executor(place));
+            pending.report.refused.extend(refused);
+            for (session, pid) in asked {
+                pending.open.insert(Awaited::Session(session));
+                pending.report.clients.push(pid);
+            }
+        }
+        self.finish_changes();
+    }
+
+    /// Whether so much more memory is more than a session's group may have, counted over all of its clients, whatever sets them apart.
+    pub(super) fn is_beyond_group(&self, session: u64, size_bytes: u64) -> bool {
+        let Some(known) = self.sessions.get(&session) else { return false };
+        let Some(client) = self.clients.get(&known.client) else { return false };
+        let Some(limit) =
+            self.membership(client, known.device).and_then(|group| group.memory_limit_bytes)
+        else {
+            return false;
+        };
+        let members = self.sessions.values().filter(|other| {
+            let of_group = self.clients.get(&other.client).map(|other| &other.group);
+            other.device == known.device && of_group == Some(&client.group)
+        });
+        let granularity = self.devices[known.device].granularity_bytes.max(1);
+        let held: u64 = members.map(|other| other.grants.granted_bytes()).sum();
+        let wanted = size_bytes.checked_next_multiple_of(granularity);
+        wanted.and_then(|wanted| held.checked_add(wanted)).is_none_or(|total| total > limit)
+    }
+
+    /// A session's work runs on so many SMs now; or could not be moved.
+    pub(super) fn reshared(
+        &mut self,
+        session: u64,
+        change: u64,
+        multiprocessors: u32,
+        refused: Option<String>,
+    ) {
+        let Some(known) = self.sessions.get_mut(&session) else { return };
+        known.multiprocessors = multiprocessors;
+        let pid = self.clients.get(&known.client).map_or(0, |client| client.peer.pid);
+        if let Some(message) = &refused {
+            log_server!("The SMs of client {pid} cannot be changed: {message}");
+        }
+        for pending in self.changes.iter_mut().filter(|pending| pending.id == change) {
+            pending.open.remove(&Awaited::Session(session));
+            let refused = refused.iter().map(|message| format!("client {pid}: {message}"));
+            pending.report.refused.extend(refused);
+        }
+        self.finish_changes();
+    }
+
+    /// Nothing more is heard of a session.
+    pub(super) fn forget_changes_of(&mut self, session: u64) {
+        for pending in &mut self.changes {
+            pending.open.remove(&Awaited::Session(session));
+        }
+    }
+
+    /// Answers the changes that are in force, or have waited long enough.
+    pub(super) fn finish_changes(&mut self) {
+        let now = Instant::now();
+        let is_done =
+            |pending: &mut PendingChange| pending.open.is_empty() || pending.deadline <= now;
+        let done: Vec<PendingChange> = self.changes.extract_if(.., is_done).collect();
+        for pending in done {
+            self.answer_change(pending);
+        }
+    }
+
+    fn answer_change(&mut self, pending: PendingChange) {
+        let PendingChange { id, open, mut report, .. } = pending;
+        for awaited in open {
+            match awaited {
+                Awaited::Executor(Place { device, .. }) => {
+                    report.refused.push(format!("the executor of device {device} does not answer"))
+                }
+                Awaited::Session(session) => {
+                    let known = self.sessions.get(&session);
+                    let client = known.and_then(|known| self.clients.get(&known.client));
+                    report.waiting.extend(client.map(|client| client.peer.pid));
+                }
+            }
+        }
+        report.clients.sort_unstable();
+        report.clients.dedup();
+        report.clients.retain(|pid| !report.waiting.contains(pid));
+        self.tell_daemon(&ToDaemon::Changed { id, report });
+    }
+
+    fn can_set_apart(&self) -> bool {
+        self.driver_version >= GREEN_CONTEXTS_SINCE
+    }
+}
+
+fn too_old() -> String {
+    "the native driver cannot set SMs apart: it must be of CUDA 12.5 or later".into()
+}
+
+fn size_text(limit: MemoryLimit) -> String {
+    let of = limit.device.map_or("each device".into(), |device| format!("device {device}"));
+    match limit.limit_bytes {
+        Some(bytes) => format!("{bytes} bytes on {of}"),
+        None => format!("none on {of}"),
+    }
+}
