@@ -46,6 +46,13 @@ impl Allocator {
         self.free_bytes
     }
 
+    /// The grant that an address lies in.
+    pub(crate) fn grant_of(&self, address: u64) -> Option<Range> {
+        let (&start, &size_bytes) = self.grants.range(..=address).next_back()?;
+        let found = Range { address: start, size_bytes };
+        (address - start < size_bytes).then_some(found)
+    }
+
     /// Takes a range of at least `size_bytes`; `None` if no free range is long enough.
     pub(crate) fn allocate(&mut self, size_bytes: u64) -> Option<u64> {
         let size_bytes = rounded(size_bytes)?;

@@ -16,6 +16,7 @@ use crate::library::{Kernel, Library};
 use crate::link_state::LinkState;
 use crate::memory_map::MemoryMap;
 use crate::module::{Function, Module};
+use crate::peer::Peers;
 use crate::pool::Pool;
 use crate::session::Result;
 use crate::stream::Stream;
@@ -67,6 +68,7 @@ pub(crate) struct Client {
     /// By handle, from 1.
     pub(crate) descriptions: Mutex<Vec<Description>>,
     pub(crate) memory: MemoryMap,
+    pub(crate) peers: Peers,
     /// First addresses of allocations that others may have been told of.
     pub(crate) shared: Mutex<HashSet<u64>>,
     /// How often other clients' memory was opened, by its first address.
@@ -151,6 +153,7 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         greens: Table::new(Kind::Green),
         descriptions: Mutex::default(),
         memory: MemoryMap::default(),
+        peers: Peers::default(),
         shared: Mutex::default(),
         opened: Mutex::default(),
         client_id: welcome.client_id,

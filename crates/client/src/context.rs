@@ -274,6 +274,7 @@ impl Context {
         crate::events::end_context(client, self);
         crate::entry::end_textures(client, self);
         crate::array::end_context(client, self);
+        client.peers.forget(self.token);
         crate::memory::end_context(client, self);
         if let Some(share) = self.set_share(None) {
             share.drop(backend, id);

@@ -9,6 +9,7 @@ use crate::cross_copy;
 use crate::graph::NodeKind;
 use crate::graph::params::copy_work;
 use crate::memory_map::{Kind, Reach};
+use crate::peer;
 use crate::session::Result;
 use crate::slots::Mark;
 use crate::staging::{PIECE_BYTES, Piece};
@@ -140,16 +141,31 @@ pub(crate) unsafe fn copy(
     let extent = extent.joined(destination, source);
     let device = target.context.device;
     let (to, from) = (to.seen_from(device), from.seen_from(device));
-    if to.is_foreign(device) || from.is_foreign(device) {
-        // SAFETY: the caller's promise.
-        return unsafe {
-            cross_copy::copy(client, target, (destination, &to), (source, &from), extent)
+    let foreign: Vec<i32> =
+        [&to, &from].into_iter().filter_map(|end| end.foreign(device)).collect();
+    if !foreign.is_empty() {
+        let reaches = |end: End, reach: &Reach| {
+            let span_bytes = end.span_bytes(extent).unwrap_or(u64::MAX);
+            peer::reaches(client, device, reach, end.address, span_bytes)
         };
+        if !(reaches(destination, &to) && reaches(source, &from)) {
+            // SAFETY: the caller's promise.
+            return unsafe {
+                cross_copy::copy(client, target, (destination, &to), (source, &from), extent)
+            };
+        }
+        if timing == Timing::Synchronous {
+            // Such a copy comes after all work of both devices.
+            for &device in &foreign {
+                client.device(device)?.session(client)?.session.wait_all(0)?;
+            }
+        }
     }
     match (&to, &from) {
         (Reach::Shared(_), Reach::Shared(_)) => {
             let mark = post(target, destination, source, extent)?;
-            if timing == Timing::Synchronous && (to.is_host() || from.is_host()) {
+            let is_awaited = to.is_host() || from.is_host() || !foreign.is_empty();
+            if timing == Timing::Synchronous && is_awaited {
                 target.wait(mark)?;
             }
             Ok(())

@@ -4,11 +4,13 @@
 //! before is done, on whatever stream: freeing waits for nothing. Grants that are free as a whole go back to the server, but for a reserve.
 
 use crate::allocator::{Allocator, Range, rounded};
+use crate::backend::Backend;
 use crate::session::{Result, Session};
 use crate::slots::Mark;
 use cuda_abi::types::CUresult;
 use link::wire::command::{Grow, GrowReply, Opcode, Release};
-use std::collections::VecDeque;
+use link::wire::peer::{PeerMap, PeerShow, PeerUnmap};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 use zerocopy::IntoBytes;
 
@@ -29,6 +31,14 @@ struct Heap {
     allocator: Allocator,
     pending: VecDeque<Pending>,
     pending_bytes: u64,
+    views: Vec<View>,
+}
+
+/// What the executor of another device has mapped.
+struct View {
+    backend: &'static Backend,
+    /// First addresses of grants, and their lengths.
+    grants: BTreeMap<u64, u64>,
 }
 
 /// A freed piece that earlier work may still use.
@@ -78,6 +88,10 @@ impl DeviceHeap {
         address: u64,
         size_bytes: u64,
     ) -> Result {
+        // Other devices may have work that uses it.
+        for backend in self.viewers_of(address) {
+            backend.session.wait_all(0)?;
+        }
         let marks = session.outstanding(0)?;
         let mut heap = self.lock();
         let size_bytes = rounded(size_bytes).unwrap_or(0);
@@ -85,6 +99,68 @@ impl DeviceHeap {
         heap.pending_bytes += size_bytes;
         heap.retire(session);
         heap.give_back(session, context, RESERVE_BYTES);
+        Ok(())
+    }
+
+    /// Other devices that reach an address.
+    fn viewers_of(&self, address: u64) -> Vec<&'static Backend> {
+        let heap = self.lock();
+        if heap.views.is_empty() {
+            return Vec::new();
+        }
+        let Some(Range { address, .. }) = heap.allocator.grant_of(address) else {
+            return Vec::new();
+        };
+        let views = heap.views.iter().filter(|view| view.grants.contains_key(&address));
+        views.map(|view| view.backend).collect()
+    }
+
+    /// Has the executor of another device map the grant in which an allocation lies; `device` is the server's number of this heap's device and `session` the one there.
+    pub(crate) fn show(
+        &self,
+        session: &Session,
+        to: &'static Backend,
+        device: u32,
+        address: u64,
+    ) -> Result {
+        let mut heap = self.lock();
+        let grant = heap.allocator.grant_of(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let Range { address, size_bytes } = grant;
+        let known = heap.views.iter().position(|view| core::ptr::eq(view.backend, to));
+        let place = known.unwrap_or_else(|| {
+            heap.views.push(View { backend: to, grants: BTreeMap::new() });
+            heap.views.len() - 1
+        });
+        if heap.views[place].grants.contains_key(&address) {
+            return Ok(());
+        }
+        session.call(0, Opcode::PeerShow, &[PeerShow { address }.as_bytes()])?;
+        let body = PeerMap { device, key: address, address, size_bytes, ..PeerMap::default() };
+        to.session.call(0, Opcode::PeerMap, &[body.as_bytes()])?;
+        heap.views[place].grants.insert(address, size_bytes);
+        Ok(())
+    }
+
+    /// Takes all grants out of the executor of another device, but for those that hold one of `kept`; its work is done.
+    pub(crate) fn hide(&self, from: &'static Backend, kept: &[u64]) -> Result {
+        let mut heap = self.lock();
+        let kept: Vec<u64> = kept
+            .iter()
+            .filter_map(|&address| heap.allocator.grant_of(address).map(|grant| grant.address))
+            .collect();
+        let found = heap.views.iter_mut().find(|view| core::ptr::eq(view.backend, from));
+        let Some(view) = found else { return Ok(()) };
+        let hidden: Vec<(u64, u64)> = view
+            .grants
+            .iter()
+            .filter(|(address, _)| !kept.contains(address))
+            .map(|(&address, &size_bytes)| (address, size_bytes))
+            .collect();
+        for (address, size_bytes) in hidden {
+            let body = PeerUnmap { address, size_bytes };
+            from.session.call(0, Opcode::PeerUnmap, &[body.as_bytes()])?;
+            view.grants.remove(&address);
+        }
         Ok(())
     }
 
@@ -131,6 +207,14 @@ impl Heap {
         while let Some(Range { address, size_bytes }) =
             self.allocator.take_free_grant(keep_free_bytes)
         {
+            for view in &mut self.views {
+                if view.grants.remove(&address).is_none() {
+                    continue;
+                }
+                // Freeing has waited for that device's work; what fails there has no memory left.
+                let body = PeerUnmap { address, size_bytes };
+                let _ = view.backend.session.call(0, Opcode::PeerUnmap, &[body.as_bytes()]);
+            }
             let body = Release { address, size_bytes };
             if let Err(error) = session.call(context, Opcode::Release, &[body.as_bytes()]) {
                 crate::warn!(

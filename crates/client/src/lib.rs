@@ -50,6 +50,7 @@ mod native;
 mod numbers;
 mod output;
 mod pages;
+mod peer;
 mod pool;
 mod remembered;
 mod session;

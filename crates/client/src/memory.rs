@@ -6,8 +6,9 @@ use crate::context::Context;
 use crate::copy::Timing;
 use crate::current;
 use crate::graph::{GraphMemory, MemsetWork, NodeKind};
-use crate::memory_map::{Alias, Area, Kind};
+use crate::memory_map::{Alias, Area, Kind, Reach};
 use crate::pages;
+use crate::peer;
 use crate::pool::{Pool, Sharing};
 use crate::session::Result;
 use crate::sharing;
@@ -42,6 +43,14 @@ pub(crate) fn allocate_in(
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }
     let address = backend.device_heap.allocate(&backend.session, id, size_bytes)?;
+    let pool = match kind {
+        Kind::Pool { pool } => client.pools.get(pool),
+        _ => None,
+    };
+    if let Err(error) = peer::allocated(client, context.device, address, pool.as_deref()) {
+        backend.device_heap.free(&backend.session, id, address, size_bytes)?;
+        return Err(error);
+    }
     client.memory.insert(Area::new(address, size_bytes, kind, context.token, context.device));
     Ok(address)
 }
@@ -336,7 +345,7 @@ pub(crate) struct Rows {
 
 /// Fills in stream order; the synchronous form waits where the host could look.
 pub(crate) fn fill(
-    client: &Client,
+    client: &'static Client,
     target: &Target,
     rows: Rows,
     pattern: Pattern,
@@ -350,8 +359,12 @@ pub(crate) fn fill(
     if target.capture(client, || Ok(NodeKind::Memset(MemsetWork { rows, pattern })))? {
         return Ok(());
     }
-    if area.device != target.context.device {
-        return Err(CUresult::ERROR_INVALID_VALUE);
+    let device = target.context.device;
+    if area.device != device {
+        let span = pitch_bytes * (height - 1) + width * u64::from(pattern.element_bytes);
+        if !peer::reaches(client, device, &Reach::Shared(Arc::clone(&area)), address, span) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
     }
     let body = Fill {
         stream: target.slot,

@@ -145,7 +145,15 @@ impl Reach {
 
     /// Whether it is memory of another device.
     pub(crate) fn is_foreign(&self, device: i32) -> bool {
-        matches!(self, Self::Shared(area) if area.device != device && !area.is_host())
+        self.foreign(device).is_some()
+    }
+
+    /// The other device that it is memory of, if it is.
+    pub(crate) fn foreign(&self, device: i32) -> Option<i32> {
+        match self {
+            Self::Shared(area) if area.device != device && !area.is_host() => Some(area.device),
+            _ => None,
+        }
     }
 
     /// Whether this process reaches it.
@@ -296,6 +304,12 @@ impl MemoryMap {
             area.forget();
         }
         taken
+    }
+
+    /// All ranges for which `condition` holds.
+    pub(crate) fn select(&self, condition: impl Fn(&Area) -> bool) -> Vec<Arc<Area>> {
+        let areas = self.areas.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        areas.values().filter(|area| condition(area)).cloned().collect()
     }
 
     /// How an end of a copy is reached; CUDA_ERROR_INVALID_VALUE when it runs over the end of its range.

@@ -4,9 +4,9 @@
 
 use crate::session::Result;
 use cuda_abi::types::{CUmemPool_attribute, CUresult};
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// See the module's description.
 pub(crate) struct Pool {
@@ -14,6 +14,8 @@ pub(crate) struct Pool {
     pub(crate) device: i32,
     pub(crate) sharing: Sharing,
     set: Mutex<HashMap<u32, u64>>,
+    /// Other devices that reach its memory.
+    viewers: Mutex<BTreeSet<i32>>,
     used_bytes: AtomicU64,
     most_used_bytes: AtomicU64,
 }
@@ -41,6 +43,7 @@ impl Pool {
             device,
             sharing,
             set: Mutex::new(HashMap::new()),
+            viewers: Mutex::default(),
             used_bytes: AtomicU64::new(0),
             most_used_bytes: AtomicU64::new(0),
         }
@@ -97,6 +100,30 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    fn locked_viewers(&self) -> MutexGuard<'_, BTreeSet<i32>> {
+        self.viewers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Other devices that reach its memory.
+    pub(crate) fn viewers(&self) -> BTreeSet<i32> {
+        self.locked_viewers().clone()
+    }
+
+    /// Whether another device reaches its memory.
+    pub(crate) fn admits(&self, device: i32) -> bool {
+        self.locked_viewers().contains(&device)
+    }
+
+    /// Lets another device reach its memory.
+    pub(crate) fn admit(&self, device: i32) {
+        self.locked_viewers().insert(device);
+    }
+
+    /// New memory of it is no longer reached by a device.
+    pub(crate) fn dismiss(&self, device: i32) {
+        self.locked_viewers().remove(&device);
     }
 
     /// Counts an allocation.

@@ -5,17 +5,20 @@
 
 use crate::client::Client;
 use crate::memory_map::{Area, Kind};
+use crate::peer;
 use crate::session::Result;
 use cuda_abi::types::CUresult;
 use link::shm::Reservation;
 use link::wire::attach::Window;
 use link::wire::command::Opcode;
+use link::wire::peer::{PeerMap, PeerUnmap};
 use link::wire::virtual_memory::{
     ACCESS_NONE, ACCESS_READ_WRITE, AddressFree, AddressReply, AddressReserve, MemoryCreate,
-    MemoryMap, MemoryNumber, MemorySetAccess, MemoryUnmap, SHARING_DESCRIPTOR, SHARING_NONE,
+    MemoryCreateReply, MemoryMap, MemoryNumber, MemorySetAccess, MemoryUnmap, SHARING_DESCRIPTOR,
+    SHARING_NONE,
 };
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
 
@@ -26,6 +29,8 @@ const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 pub(crate) struct Physical {
     pub(crate) device: i32,
     number: u32,
+    /// The server's name of it for other devices; 0 for imported memory, which has none.
+    key: u64,
     /// 0 for imported memory, whose length the driver knows.
     size_bytes: u64,
     pub(crate) sharing: Sharing,
@@ -52,8 +57,11 @@ pub(crate) struct MemoryHandle {
 #[derive(Debug)]
 struct Mapped {
     size_bytes: u64,
+    offset_bytes: u64,
     physical: Arc<Physical>,
     access: u32,
+    /// Other devices that reach it.
+    viewers: BTreeSet<i32>,
 }
 
 #[derive(Debug)]
@@ -111,8 +119,8 @@ fn locked(count: &Mutex<u32>) -> MutexGuard<'_, u32> {
 
 impl Physical {
     /// New memory, with its first holder.
-    fn new(device: i32, number: u32, size_bytes: u64, sharing: Sharing) -> Arc<Self> {
-        Arc::new(Self { device, number, size_bytes, sharing, holders: Mutex::new(1) })
+    fn new(device: i32, (number, key): (u32, u64), size_bytes: u64, sharing: Sharing) -> Arc<Self> {
+        Arc::new(Self { device, number, key, size_bytes, sharing, holders: Mutex::new(1) })
     }
 
     /// Adds a holder; CUDA_ERROR_INVALID_VALUE when another thread has just let it go.
@@ -209,9 +217,9 @@ pub(crate) fn create(
         Sharing::Descriptor => SHARING_DESCRIPTOR,
     };
     let body = MemoryCreate { size_bytes, memory: number, sharing: asked };
-    let made = backend.session.call(0, Opcode::MemoryCreate, &[body.as_bytes()]);
-    made.inspect_err(|_| backend.memories.give_back(number))?;
-    register(client, Physical::new(device, number, size_bytes, sharing))
+    let made = backend.session.call_for(0, Opcode::MemoryCreate, &[body.as_bytes()]);
+    let made: MemoryCreateReply = made.inspect_err(|_| backend.memories.give_back(number))?;
+    register(client, Physical::new(device, (number, made.key), size_bytes, sharing))
 }
 
 /// `cuMemImportFromShareableHandle` of a descriptor.
@@ -224,7 +232,7 @@ pub(crate) fn import(
     let number = backend.memories.take()?;
     let made = backend.session.import_memory(file, number);
     made.inspect_err(|_| backend.memories.give_back(number))?;
-    register(client, Physical::new(device, number, 0, Sharing::Descriptor))
+    register(client, Physical::new(device, (number, 0), 0, Sharing::Descriptor))
 }
 
 /// A handle's memory: CUDA_ERROR_INVALID_VALUE for what is none.
@@ -311,21 +319,27 @@ pub(crate) fn map(
         physical.let_go(client)?;
         return Err(error);
     }
-    range.mapped.insert(address, Mapped { size_bytes, physical, access: ACCESS_NONE });
+    let (access, viewers) = (ACCESS_NONE, BTreeSet::new());
+    range.mapped.insert(address, Mapped { size_bytes, offset_bytes, physical, access, viewers });
     Ok(())
 }
 
 /// `cuMemUnmap`: whole mappings, once all work that could use them is done.
 pub(crate) fn unmap(client: &'static Client, address: u64, size_bytes: u64) -> Result {
-    let device = {
+    let (device, viewers) = {
         let mut ranges = client.virtual_ranges.lock();
         let range = range_of(&mut ranges, address, size_bytes).ok_or(INVALID)?;
-        range.mappings_of(address, size_bytes).ok_or(INVALID)?;
-        range.device
+        let found = range.mappings_of(address, size_bytes).ok_or(INVALID)?;
+        let mapped = found.iter().filter_map(|at| range.mapped.get(at));
+        let viewers = mapped.flat_map(|mapped| mapped.viewers.iter().copied());
+        (range.device, viewers.collect::<BTreeSet<i32>>())
     };
     let backend = client.device(device)?.session(client)?;
     // Without the lock: what is waited for may wait for another thread that needs it.
     backend.session.wait_all(0)?;
+    for viewer in viewers {
+        set_access(client, address, size_bytes, viewer, Access::None)?;
+    }
     let mut ranges = client.virtual_ranges.lock();
     let range = range_of(&mut ranges, address, size_bytes).ok_or(INVALID)?;
     let found = range.mappings_of(address, size_bytes).ok_or(INVALID)?;
@@ -355,15 +369,18 @@ pub(crate) fn set_access(
     device: i32,
     access: Access,
 ) -> Result {
+    let owner = {
+        let mut ranges = client.virtual_ranges.lock();
+        let range = range_of(&mut ranges, address, size_bytes).ok_or(INVALID)?;
+        range.mappings_of(address, size_bytes).ok_or(INVALID)?;
+        range.device
+    };
+    if device != owner {
+        return set_peer_access(client, address, size_bytes, device, access);
+    }
     let mut ranges = client.virtual_ranges.lock();
     let range = range_of(&mut ranges, address, size_bytes).ok_or(INVALID)?;
     let found = range.mappings_of(address, size_bytes).ok_or(INVALID)?;
-    if device != range.device {
-        return match access {
-            Access::None => Ok(()),
-            Access::ReadWrite => Err(CUresult::ERROR_NOT_SUPPORTED),
-        };
-    }
     let backend = client.device(range.device)?.session(client)?;
     let asked = match access {
         Access::None => ACCESS_NONE,
@@ -377,20 +394,99 @@ pub(crate) fn set_access(
             continue;
         }
         mapped.access = asked;
-        if access == Access::None {
+        if access == Access::None && mapped.viewers.is_empty() {
             client.memory.remove(at, |area| matches!(area.kind, Kind::Mapped { .. }));
             continue;
         }
-        let shareable = mapped.physical.sharing == Sharing::Descriptor;
-        client.memory.insert(Area::new(
-            at,
-            mapped.size_bytes,
-            Kind::Mapped { shareable },
-            0,
-            device,
-        ));
+        note_area(client, at, mapped);
     }
     Ok(())
+}
+
+/// What is mapped and reached has a meaning to the API.
+fn note_area(client: &Client, at: u64, mapped: &Mapped) {
+    if client.memory.find(at).is_none() {
+        let shareable = mapped.physical.sharing == Sharing::Descriptor;
+        let kind = Kind::Mapped { shareable };
+        client.memory.insert(Area::new(at, mapped.size_bytes, kind, 0, mapped.physical.device));
+    }
+}
+
+/// The same for a device that the memory is not on.
+fn set_peer_access(
+    client: &'static Client,
+    address: u64,
+    size_bytes: u64,
+    device: i32,
+    access: Access,
+) -> Result {
+    let viewer = match (access, client.device(device)?.opened()) {
+        (Access::None, None) => return Ok(()),
+        (Access::None, Some(viewer)) => {
+            viewer.session.wait_all(0)?;
+            viewer
+        }
+        (Access::ReadWrite, _) => client.device(device)?.session(client)?,
+    };
+    let mut ranges = client.virtual_ranges.lock();
+    let (&range_base, _) = ranges.range(..=address).next_back().ok_or(INVALID)?;
+    let range = range_of(&mut ranges, address, size_bytes).ok_or(INVALID)?;
+    let found = range.mappings_of(address, size_bytes).ok_or(INVALID)?;
+    if access == Access::ReadWrite && !peer::info(client, device, range.device)?.can_access {
+        return Err(CUresult::ERROR_INVALID_DEVICE);
+    }
+    let (owner, range_bytes) = (client.device(range.device)?.index, range.size_bytes);
+    for at in found {
+        let Some(mapped) = range.mapped.get_mut(&at) else { continue };
+        match access {
+            Access::None if mapped.viewers.contains(&device) => {
+                let body = PeerUnmap { address: at, size_bytes: mapped.size_bytes };
+                viewer.session.call(0, Opcode::PeerUnmap, &[body.as_bytes()])?;
+                mapped.viewers.remove(&device);
+                if mapped.access == ACCESS_NONE && mapped.viewers.is_empty() {
+                    client.memory.remove(at, |area| matches!(area.kind, Kind::Mapped { .. }));
+                }
+            }
+            Access::ReadWrite if !mapped.viewers.contains(&device) => {
+                if mapped.physical.key == 0 {
+                    // Imported memory is the driver's; only its own device's executor has it.
+                    return Err(CUresult::ERROR_NOT_SUPPORTED);
+                }
+                let body = PeerMap {
+                    device: owner,
+                    reserved: 0,
+                    key: mapped.physical.key,
+                    address: at,
+                    size_bytes: mapped.size_bytes,
+                    offset_bytes: mapped.offset_bytes,
+                    range_base,
+                    range_bytes,
+                };
+                viewer.session.call(0, Opcode::PeerMap, &[body.as_bytes()])?;
+                mapped.viewers.insert(device);
+                note_area(client, at, mapped);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether another device reaches a range.
+pub(crate) fn is_shown(client: &Client, address: u64, size_bytes: u64, device: i32) -> bool {
+    let mut ranges = client.virtual_ranges.lock();
+    let Some(range) = range_of(&mut ranges, address, size_bytes) else { return false };
+    let Some(end) = address.checked_add(size_bytes) else { return false };
+    let mut next = address;
+    while next < end {
+        let found = range.mapped.range(..=next).next_back();
+        let found = found.filter(|(at, mapped)| {
+            next - **at < mapped.size_bytes && mapped.viewers.contains(&device)
+        });
+        let Some((&at, mapped)) = found else { return false };
+        next = at + mapped.size_bytes;
+    }
+    true
 }
 
 /// `cuMemGetAccess`.
@@ -400,5 +496,9 @@ pub(crate) fn access(client: &Client, address: u64, device: i32) -> Result<u64> 
     let found = range.mapped.range(..=address).next_back();
     let (_, mapped) =
         found.filter(|(base, mapped)| address - *base < mapped.size_bytes).ok_or(INVALID)?;
-    Ok(if range.device == device { mapped.access.into() } else { ACCESS_NONE.into() })
+    Ok(match range.device == device {
+        true => mapped.access.into(),
+        false if mapped.viewers.contains(&device) => ACCESS_READ_WRITE.into(),
+        false => ACCESS_NONE.into(),
+    })
 }

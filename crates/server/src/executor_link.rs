@@ -162,8 +162,19 @@ pub(crate) enum GrantOutcome {
         /// Length.
         size_bytes: u64,
     },
+    /// Answer to `Peer`.
+    Peer(PeerMemory),
     /// None; a `CUresult`.
     Refused(u32),
+}
+
+/// Memory of another device of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PeerMemory {
+    /// Where addresses of that device lie: the client's window, if it is a grant; else what clients reserve there.
+    pub(crate) window: Window,
+    /// Length.
+    pub(crate) size_bytes: u64,
 }
 
 /// From the executor.
@@ -229,6 +240,24 @@ pub(crate) enum FromExecutor {
         session: u64,
         /// First address of the grant, or the piece's key.
         address: u64,
+    },
+    /// A session wants memory of its client's on another device; answered by `Granted`.
+    Peer {
+        /// Which.
+        session: u64,
+        /// The server's number of the device.
+        device: u32,
+        /// First address of a grant, or a piece's key.
+        key: u64,
+    },
+    /// A session has given up such memory.
+    PeerReleased {
+        /// Which.
+        session: u64,
+        /// The server's number of the device.
+        device: u32,
+        /// First address of a grant, or a piece's key.
+        key: u64,
     },
     /// A client has broken the protocol; its session takes no more commands. The keeper disconnects it.
     SessionBroken {

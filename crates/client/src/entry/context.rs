@@ -4,6 +4,7 @@ use super::not_null;
 use crate::client::{Client, run};
 use crate::context::{Context, Lifetime};
 use crate::current;
+use crate::peer;
 use crate::session::Result;
 use cuda_abi::types::*;
 use std::sync::Arc;
@@ -287,20 +288,18 @@ pub(crate) unsafe fn cuCtxGetStreamPriorityRange(
 
 pub(crate) unsafe fn cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u32) -> CUresult {
     run(|client| {
-        current::context()?;
-        client.context(peerContext.0)?;
+        let (viewer, owner) = (current::context()?, client.context(peerContext.0)?);
         if Flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        // What an H200 answers for two contexts of one device, and what is true of contexts of two.
-        Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED)
+        peer::enable(client, &viewer, &owner)
     })
 }
 
 pub(crate) unsafe fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> CUresult {
     run(|client| {
-        client.context(peerContext.0)?;
-        Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED)
+        let (viewer, owner) = (current::context()?, client.context(peerContext.0)?);
+        peer::disable(client, &viewer, &owner)
     })
 }
 

@@ -3,6 +3,7 @@
 use super::{c_name, not_null};
 use crate::client::run;
 use crate::current;
+use crate::peer;
 use crate::share::Wish;
 use core::ffi::{c_char, c_int};
 use cuda_abi::types::*;
@@ -155,16 +156,17 @@ pub(crate) unsafe fn cuDeviceCanAccessPeer(
     peerDev: CUdevice,
 ) -> CUresult {
     run(|client| {
-        client.device(dev)?;
-        client.device(peerDev)?;
-        put!(canAccessPeer, 0);
+        put!(canAccessPeer, c_int::from(peer::info(client, dev, peerDev)?.can_access));
         Ok(())
     })
 }
 
+/// `CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED`.
+const ARRAY_ACCESS: u32 = 4;
+
 pub(crate) unsafe fn cuDeviceGetP2PAttribute(
     value: *mut c_int,
-    _attrib: CUdevice_P2PAttribute,
+    attrib: CUdevice_P2PAttribute,
     srcDevice: CUdevice,
     dstDevice: CUdevice,
 ) -> CUresult {
@@ -172,9 +174,11 @@ pub(crate) unsafe fn cuDeviceGetP2PAttribute(
         if srcDevice == dstDevice {
             return Err(CUresult::ERROR_INVALID_DEVICE);
         }
-        client.device(srcDevice)?;
-        client.device(dstDevice)?;
-        put!(value, 0);
+        let info = peer::info(client, srcDevice, dstDevice)?;
+        let known = attrib.0.checked_sub(1).and_then(|place| info.attributes.get(place as usize));
+        let known = *known.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        // Arrays are reached on their own device only.
+        put!(value, if attrib.0 == ARRAY_ACCESS { 0 } else { known });
         Ok(())
     })
 }

@@ -3,6 +3,7 @@
 use super::not_null;
 use crate::client::{Client, run};
 use crate::graph::NodeKind;
+use crate::peer::{self, Admission};
 use crate::pool::{Pool, Sharing, Width};
 use crate::session::Result;
 use crate::stream::Target;
@@ -13,6 +14,10 @@ use std::sync::{Arc, PoisonError};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 const LOCATION_DEVICE: u32 = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READ`: read-only mappings are not made.
+const READ_ONLY: u32 = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const READ_WRITE: u32 = 3;
 
 fn pool(client: &Client, handle: CUmemoryPool) -> Result<Arc<Pool>> {
     client.pools.get(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)
@@ -146,8 +151,8 @@ pub(crate) unsafe fn cuMemPoolGetAccess(
         // SAFETY: not null; the caller's structure.
         let location = unsafe { location.read() };
         let own = location.type_.0 == LOCATION_DEVICE && location.id == pool.device;
-        // Read and write on its own device, nothing elsewhere.
-        put!(flags, CUmemAccess_flags(if own { 3 } else { 0 }));
+        let other = location.type_.0 == LOCATION_DEVICE && pool.admits(location.id);
+        put!(flags, CUmemAccess_flags(if own || other { 3 } else { 0 }));
         Ok(())
     })
 }
@@ -163,9 +168,17 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
             not_null(map)?;
             // SAFETY: inside the caller's array.
             let access = unsafe { map.add(i).read() };
-            if access.location.type_.0 != LOCATION_DEVICE || access.location.id != pool.device {
+            if access.location.type_.0 != LOCATION_DEVICE {
                 return Err(CUresult::ERROR_NOT_SUPPORTED);
             }
+            client.device(access.location.id)?;
+            let admission = match access.flags.0 {
+                0 => Admission::No,
+                READ_WRITE => Admission::Yes,
+                READ_ONLY => return Err(CUresult::ERROR_NOT_SUPPORTED),
+                _ => return Err(CUresult::ERROR_INVALID_VALUE),
+            };
+            peer::set_pool_access(client, &pool, access.location.id, admission)?;
         }
         Ok(())
     })

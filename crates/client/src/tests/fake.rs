@@ -97,6 +97,7 @@ fn welcome() -> Welcome {
         code: DeviceCode::PtxOnly,
         granularity_bytes: (2 << 20, 2 << 20),
         linear_texture_texels: [1 << 28; 5],
+        peers: Vec::new(),
     };
     Welcome {
         protocol: PROTOCOL_VERSION,

@@ -132,6 +132,18 @@ pub struct DeviceInfo {
     pub granularity_bytes: (u64, u64),
     /// `cuDeviceGetTexture1DLinearMaxWidth` for texels of 1, 2, 4, 8 and 16 bytes; 0 where the driver does not say.
     pub linear_texture_texels: [u64; 5],
+    /// By the server's numbers of devices, this one among them; empty from a server that does not say.
+    #[serde(default)]
+    pub peers: Vec<PeerInfo>,
+}
+
+/// What one device can do with another one of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerInfo {
+    /// `cuDeviceCanAccessPeer`.
+    pub can_access: bool,
+    /// `cuDeviceGetP2PAttribute` of the attributes 1 to 5; 0 where the driver does not say.
+    pub attributes: [i32; 5],
 }
 
 /// What code a device runs, besides PTX.

@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod graph;
 pub mod layout;
 pub mod partition;
+pub mod peer;
 pub mod query;
 pub mod shares;
 pub mod sharing;

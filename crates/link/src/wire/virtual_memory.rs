@@ -47,6 +47,11 @@ wire_struct! {
         /// [`SHARING_NONE`] or [`SHARING_DESCRIPTOR`].
         sharing: u32,
     }
+    /// Answer to [`MemoryCreate`].
+    struct MemoryCreateReply {
+        /// Names it to the executors of other devices: [`super::peer::PeerMap::key`].
+        key: u64,
+    }
     /// See [`super::command::Opcode::MemoryRelease`], [`super::command::Opcode::MemoryExport`] and
     /// [`super::command::Opcode::MemoryImport`].
     struct MemoryNumber {

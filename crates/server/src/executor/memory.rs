@@ -167,6 +167,12 @@ impl Memory {
         Ok(bytes)
     }
 
+    /// The keeper's next answer.
+    pub(super) fn await_answer(&self, timeout: Duration) -> Result<DeliveredGrant, CUresult> {
+        let delivered = self.grants_from_keeper.recv_timeout(timeout);
+        delivered.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)
+    }
+
     /// Whether a range lies in one grant.
     pub(super) fn is_granted(&self, at: u64, size_bytes: u64) -> bool {
         let found = self.grants.range(..=at).next_back();
@@ -286,6 +292,17 @@ impl State {
         at: u64,
         size_bytes: u64,
     ) -> Result<(), CUresult> {
+        self.map_imported(file, at, size_bytes, 0)
+    }
+
+    /// Maps memory that a descriptor stands for, from a byte of it on, where this device reaches it.
+    pub(super) fn map_imported(
+        &self,
+        file: &impl AsFd,
+        at: u64,
+        size_bytes: u64,
+        offset_bytes: u64,
+    ) -> Result<(), CUresult> {
         let (driver, context) = (self.driver(), self.context());
         let memory = self.import_memory(file.as_fd())?;
         let access = CUmemAccessDesc {
@@ -295,7 +312,13 @@ impl State {
         // SAFETY: the handle is live; the range lies in this session's reservation and is free. The mapping keeps the memory, so the
         // handle can go.
         unsafe {
-            let mapped = context.check(driver.cuMemMap(at, size_bytes as usize, 0, memory, 0));
+            let mapped = context.check(driver.cuMemMap(
+                at,
+                size_bytes as usize,
+                offset_bytes as usize,
+                memory,
+                0,
+            ));
             let _ = driver.cuMemRelease(memory);
             mapped?;
             let accessible =
@@ -322,6 +345,7 @@ impl State {
             self.check(unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) })?;
         }
         self.memory.grants.remove(&at);
+        self.peers.shown.remove(&at);
         self.memory.addressable.remove(at, size_bytes);
         self.return_to_keeper(at, size_bytes);
         Ok(())

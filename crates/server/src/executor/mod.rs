@@ -24,6 +24,7 @@ mod module;
 mod monitor;
 mod moving;
 mod partition;
+mod peer;
 mod printing;
 mod probe;
 mod query;

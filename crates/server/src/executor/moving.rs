@@ -161,6 +161,9 @@ impl State {
                     let file = memory.ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
                     return Ok((address, size_bytes, file));
                 }
+                Ok(DeliveredGrant { outcome: GrantOutcome::Peer(_), .. }) => {
+                    Some(CUresult::ERROR_MPS_RPC_FAILURE)
+                }
                 Ok(DeliveredGrant { outcome: GrantOutcome::Refused(code), .. }) => {
                     return Err(Failure::Cuda(CUresult(code)));
                 }
@@ -260,7 +263,7 @@ impl State {
         if !is_known || self.gives_up().is_some() || self.moved.copies.contains_key(&at) {
             return Fate::Stayed;
         }
-        if self.is_open_to_others(at, size_bytes) {
+        if self.is_open_to_others(at, size_bytes) || self.peers.shown.contains(&at) {
             return Fate::Fixed;
         }
         let Some(mut copy) = HostCopy::new(size_bytes) else {

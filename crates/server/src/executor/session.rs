@@ -187,6 +187,7 @@ pub(crate) fn open(
         virtual_memory: Default::default(),
         arrays: Default::default(),
         sharing: Default::default(),
+        peers: Default::default(),
         partitions: Default::default(),
         resharing: Default::default(),
         mover: Arc::clone(mover),

@@ -12,6 +12,7 @@ use super::memory::Memory;
 use super::meter::Meter;
 use super::module::Modules;
 use super::moving::Moved;
+use super::peer::Peers;
 use super::printing::Printing;
 use super::resharing::{Mover, Resharing};
 use super::session::SessionHandle;
@@ -61,6 +62,7 @@ pub(crate) struct State {
     pub(super) virtual_memory: VirtualMemory,
     pub(super) arrays: Arrays,
     pub(super) sharing: Sharing,
+    pub(super) peers: Peers,
     pub(super) partitions: SessionPartitions,
     pub(super) resharing: Resharing,
     pub(super) mover: Arc<Mover>,
@@ -245,6 +247,9 @@ impl State {
             Opcode::PartitionCreate => self.partition_create(parse(command)?.0),
             Opcode::PartitionTake => self.partition_take(parse(command)?.0),
             Opcode::PartitionDrop => self.partition_drop(parse(command)?.0),
+            Opcode::PeerShow => self.peer_show(parse(command)?.0),
+            Opcode::PeerMap => self.peer_map(parse(command)?.0),
+            Opcode::PeerUnmap => self.peer_unmap(parse(command)?.0),
             Opcode::CopyNow => return self.copy_now(parse(command)?.0),
             Opcode::ArrayCreate => self.array_create(parse(command)?.0),
             Opcode::ArrayDestroy => self.array_destroy(parse(command)?.0),
@@ -268,6 +273,7 @@ fn takes_memory_away(opcode: Opcode) -> bool {
             | Opcode::MemoryUnmap
             | Opcode::MemorySetAccess
             | Opcode::CloseMemory
+            | Opcode::PeerUnmap
     )
 }
 

@@ -44,6 +44,7 @@ impl State {
             self.clear_arrays();
             self.clear_virtual_memory();
             self.clear_moved();
+            self.clear_peers();
             self.clear_memory();
             self.streams.clear(&self.shared.context);
             self.partitions = Default::default();

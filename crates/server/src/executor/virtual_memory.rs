@@ -12,8 +12,8 @@ use cuda_abi::types::*;
 use link::wire::attach::Window;
 use link::wire::virtual_memory::{
     ACCESS_NONE, ACCESS_READ_WRITE, AddressFree, AddressReply, AddressReserve, MAX_MEMORIES,
-    MemoryCreate, MemoryFile, MemoryMap, MemoryNumber, MemorySetAccess, MemoryUnmap,
-    SHARING_DESCRIPTOR,
+    MemoryCreate, MemoryCreateReply, MemoryFile, MemoryMap, MemoryNumber, MemorySetAccess,
+    MemoryUnmap, SHARING_DESCRIPTOR,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
@@ -205,6 +205,7 @@ impl State {
         let file = (wanted.sharing == SHARING_DESCRIPTOR).then_some(file);
         let piece = Piece { handle, size_bytes, origin: Origin::Own { key }, file };
         self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
+        self.reply.extend_from_slice(MemoryCreateReply { key }.as_bytes());
         Ok(())
     }
 

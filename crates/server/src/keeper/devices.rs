@@ -7,7 +7,7 @@ use crate::log::log_server;
 use crate::policy::devices::{Candidate, Choice, choose};
 use crate::policy::domains::Domain;
 use cuda_abi::types::*;
-use link::wire::attach::{DeviceCode, DeviceInfo};
+use link::wire::attach::{DeviceCode, DeviceInfo, PeerInfo};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 
@@ -128,6 +128,31 @@ pub(crate) fn keep_served(devices: &mut Vec<Device>) -> Result<(), String> {
     Ok(())
 }
 
+/// What each of the served devices can do with the others.
+pub(crate) fn describe_peers(driver: Driver, devices: &mut [Device]) {
+    let handles: Vec<CUdevice> = devices.iter().map(|device| device.handle).collect();
+    for device in devices {
+        device.info.peers =
+            handles.iter().map(|&peer| peer_info(driver, device.handle, peer)).collect();
+    }
+}
+
+fn peer_info(driver: Driver, device: CUdevice, peer: CUdevice) -> PeerInfo {
+    if device == peer {
+        return PeerInfo::default();
+    }
+    let mut can_access = 0;
+    // SAFETY: the result is written.
+    let asked = unsafe { driver.cuDeviceCanAccessPeer(&mut can_access, device, peer) };
+    let attributes = [1, 2, 3, 4, 5].map(|number| {
+        let (mut value, attribute) = (0, CUdevice_P2PAttribute(number));
+        // SAFETY: the result is written.
+        let asked = unsafe { driver.cuDeviceGetP2PAttribute(&mut value, attribute, device, peer) };
+        if asked.is_success() { value } else { 0 }
+    });
+    PeerInfo { can_access: asked.is_success() && can_access != 0, attributes }
+}
+
 /// How a device's memory is made: on the device, with a descriptor to hand on.
 pub(crate) fn allocation_properties(device: CUdevice) -> CUmemAllocationProp {
     CUmemAllocationProp {
@@ -176,6 +201,7 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         code: if driver.is_software() { DeviceCode::PtxOnly } else { DeviceCode::MachineCode },
         granularity_bytes: (granularity as u64, recommended as u64),
         linear_texture_texels: linear_texture_texels(driver, handle),
+        peers: Vec::new(),
     };
     Ok(Device {
         info,

@@ -331,6 +331,10 @@ impl Keeper {
             FromExecutor::MovedOut { session, done, stayed, fixed } => {
                 self.moved_out(session, &done, &stayed, &fixed)
             }
+            FromExecutor::Peer { session, device, key } => self.lend(session, device, key),
+            FromExecutor::PeerReleased { session, device, key } => {
+                self.give_back_lent(session, device, key);
+            }
             FromExecutor::Released { session, address } => self.release(session, address),
             FromExecutor::SessionBroken { session, message } => {
                 if let Some(client) = self.sessions.get(&session).map(|session| session.client) {

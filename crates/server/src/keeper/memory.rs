@@ -180,6 +180,9 @@ impl Keeper {
     /// An executor has unmapped a grant.
     pub(super) fn release(&mut self, id: u64, address: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.lending.keep(address) {
+            return;
+        }
         let device = session.device;
         session.grants.release(address);
         if let Some(memory) = session.memory.remove(&address) {

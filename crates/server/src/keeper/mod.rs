@@ -10,6 +10,7 @@ pub(crate) mod devices;
 mod executors;
 mod memory;
 pub mod options;
+mod peers;
 mod requests;
 mod session;
 mod shares;
@@ -111,6 +112,7 @@ fn start(options: &Options) -> Result<(Driver, i32, Vec<Device>), String> {
     let (driver_version, mut devices) =
         devices::query(driver).map_err(|error| error.to_string())?;
     devices::keep_served(&mut devices)?;
+    devices::describe_peers(driver, &mut devices);
     let count = devices.len() as u32;
     let place = |device| Place { device, domain: SHARED };
     for (index, device) in devices.iter_mut().enumerate() {

@@ -3,6 +3,7 @@
 use super::Keeper;
 use super::devices::allocation_properties;
 use super::executors::Place;
+use super::peers::Lending;
 use crate::executor_link::{Placement, ShareWish};
 use crate::log::log_server;
 use crate::policy::domains::Domain;
@@ -29,6 +30,8 @@ pub(crate) struct Session {
     pub(super) wanted: Option<(u64, u64, Placement)>,
     /// Refusals that the log tells of.
     pub(super) refusals_logged: u32,
+    /// What the client's other sessions have of it, and what it has of theirs.
+    pub(super) lending: Lending,
 }
 
 impl Session {
@@ -53,6 +56,7 @@ impl Session {
             memory: BTreeMap::new(),
             wanted: None,
             refusals_logged: 0,
+            lending: Lending::default(),
         }
     }
 
@@ -67,6 +71,9 @@ impl Keeper {
     pub(super) fn forget_session(&mut self, id: u64) {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.forget_changes_of(id);
+        for (owner, key) in session.lending.borrowed() {
+            self.take_back(owner, key);
+        }
         for memory in session.memory.into_values() {
             release_memory(self.driver, memory);
         }
@@ -94,19 +101,27 @@ pub(super) fn make_memory(
     let properties = allocation_properties(device);
     // SAFETY: the properties are complete; `memory` is written.
     unsafe { driver.cuMemCreate(&mut memory, size_bytes as usize, &properties, 0) }.ok()?;
+    match export_memory(driver, memory) {
+        Ok(file) => Ok((memory, file)),
+        Err(code) => {
+            release_memory(driver, memory);
+            Err(code)
+        }
+    }
+}
+
+/// A descriptor of memory, for an executor.
+pub(super) fn export_memory(
+    driver: crate::driver::Driver,
+    memory: CUmemGenericAllocationHandle,
+) -> Result<OwnedFd, CUresult> {
     let mut descriptor: i32 = -1;
     let kind = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
     // SAFETY: a live handle; a descriptor is written.
-    let exported = unsafe {
-        driver.cuMemExportToShareableHandle((&raw mut descriptor).cast(), memory, kind, 0)
-    }
-    .ok();
-    if let Err(code) = exported {
-        release_memory(driver, memory);
-        return Err(code);
-    }
+    unsafe { driver.cuMemExportToShareableHandle((&raw mut descriptor).cast(), memory, kind, 0) }
+        .ok()?;
     // SAFETY: the driver made this descriptor for the caller.
-    Ok((memory, unsafe { OwnedFd::from_raw_fd(descriptor) }))
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 pub(super) fn release_memory(driver: crate::driver::Driver, memory: CUmemGenericAllocationHandle) {

@@ -125,6 +125,12 @@ impl Grants {
         Some(size_bytes)
     }
 
+    /// The length of the grant that begins at `address`, or of the piece of that key.
+    pub fn length(&self, address: u64) -> Option<u64> {
+        let granted = || self.ranges.iter().find(|&(start, _)| start == address);
+        self.pieces.get(&address).copied().or_else(|| granted().map(|(_, size_bytes)| size_bytes))
+    }
+
     /// Bytes granted now.
     pub fn granted_bytes(&self) -> u64 {
         self.granted_bytes

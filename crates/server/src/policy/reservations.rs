@@ -24,11 +24,16 @@ pub struct Reservations {
 }
 
 impl Reservations {
-    /// None yet, in the share of one of `devices` devices.
-    pub fn new(device: u32, devices: u32) -> Self {
+    /// The share of one of `devices` devices.
+    pub fn share(device: u32, devices: u32) -> Window {
         let share = (AREA_END - AREA_BASE) / u64::from(devices.max(1)) / UNIT_BYTES * UNIT_BYTES;
         let base = AREA_BASE + share * u64::from(device.min(devices.saturating_sub(1)));
-        Self { area: Window { base, size_bytes: share }, taken: Ranges::default() }
+        Window { base, size_bytes: share }
+    }
+
+    /// None yet, in the share of one of `devices` devices.
+    pub fn new(device: u32, devices: u32) -> Self {
+        Self { area: Self::share(device, devices), taken: Ranges::default() }
     }
 
     /// Takes the lowest free range of `size_bytes`, aligned to `alignment_bytes` (a power of two, or 0). Its length is what it takes of

@@ -305,18 +305,16 @@ api! {
         if Flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        // All devices share one address space: access is always there.
         if peer.device == context.device {
-            Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED)
-        } else {
-            Ok(())
+            return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
         }
+        if driver.enable_peer(&context, &peer) { Ok(()) } else { Err(CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED) }
     }
 
     fn cuCtxDisablePeerAccess(peerContext: CUcontext) {
         let (driver, context) = current()?;
         let peer = driver.context(peerContext)?;
-        if peer.device == context.device { Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED) } else { Ok(()) }
+        if driver.disable_peer(&context, &peer) { Ok(()) } else { Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED) }
     }
 }
 

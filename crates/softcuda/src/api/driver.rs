@@ -1,7 +1,7 @@
 //! The driver of this process: configuration, engine, devices and the tables of handles.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -73,6 +73,8 @@ pub(crate) struct Driver {
     /// What is shared with other processes, if anything.
     machine: Option<Arc<Machine>>,
     pub(crate) contexts: Table<Context>,
+    /// (who reaches, whose memory): contexts by number, with their devices.
+    peers: Mutex<BTreeSet<(u64, u64, u32, u32)>>,
     /// Handles of contexts that were destroyed: using one is another error than using no handle.
     destroyed: Mutex<HashSet<usize>>,
     /// SM resource descriptions; they are never destroyed.
@@ -180,7 +182,7 @@ impl Driver {
         if config.visible.is_empty() {
             return Err(CUresult::ERROR_NO_DEVICE);
         }
-        let space = Arc::new(AddressSpace::new(config.precision));
+        let space = Arc::new(AddressSpace::with_devices(config.precision, config.visible.len()));
         let placements =
             config.visible.iter().map(|_| Placement::new(config.sm_count, properties::SM_CAPACITY));
         let engine = Arc::new(Engine::new(placements.collect(), space.clone(), &config));
@@ -225,6 +227,7 @@ impl Driver {
             engine,
             space,
             contexts: Table::default(),
+            peers: Mutex::default(),
             destroyed: Mutex::default(),
             descriptions: Table::default(),
             green_contexts: Table::default(),
@@ -368,6 +371,9 @@ impl Driver {
         {
             machine.close_context(device.physical);
         }
+        self.change_peers(|peers| {
+            peers.retain(|&(viewer, owner, ..)| viewer != context.id && owner != context.id);
+        });
         let ended = self.engine.destroy_context(context.id, CONTEXT_END_LIMIT);
         self.streams.remove_all(|stream| stream.context_id == context.id);
         self.events.remove_all(|event| event.context_id == context.id);
@@ -379,6 +385,33 @@ impl Driver {
             let _ = self.space.free(allocation.base, |_| true);
         }
         Ok(ended?)
+    }
+
+    /// Changes which contexts reach each other's memory, and with that which devices do.
+    fn change_peers<T>(&self, change: impl FnOnce(&mut BTreeSet<(u64, u64, u32, u32)>) -> T) -> T {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = peers.clone();
+        let changed = change(&mut peers);
+        if *peers != before {
+            for owner in 0..self.devices.len() as u32 {
+                let of_owner = peers.iter().filter(|&&(.., whose)| whose == owner);
+                let devices = of_owner.fold(0, |set, &(_, _, viewer, _)| set | 1 << viewer);
+                self.space.accessible().admit(owner, devices);
+            }
+        }
+        changed
+    }
+
+    /// Lets a context's kernels reach another's memory; `false` if they do already.
+    pub(crate) fn enable_peer(&self, viewer: &Context, owner: &Context) -> bool {
+        let pair = (viewer.id, owner.id, viewer.device, owner.device);
+        self.change_peers(|peers| peers.insert(pair))
+    }
+
+    /// The reverse; `false` if they do not.
+    pub(crate) fn disable_peer(&self, viewer: &Context, owner: &Context) -> bool {
+        let pair = (viewer.id, owner.id, viewer.device, owner.device);
+        self.change_peers(|peers| peers.remove(&pair))
     }
 
     /// The stream that a handle names, in the current context for the default ones.

@@ -1,7 +1,7 @@
 //! Memory pools and stream-ordered allocation. A pool keeps its attributes and counts; memory comes from the device's heap
 //! and goes back to it in stream order.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +21,7 @@ use super::stream::find;
 use super::submit::submit;
 use super::table::fresh_handle;
 use super::{Answer, out};
+use crate::device::memory::ranges::Reach;
 use crate::device::memory::{AddressSpace, AllocationKind};
 use crate::device::ops::{Op, Step, Task};
 
@@ -34,6 +35,8 @@ pub(crate) struct Pool {
     origin: Origin,
     /// What other devices were granted.
     access: Mutex<HashMap<u32, u32>>,
+    /// Addresses of what was allocated from it and not freed.
+    allocated: Mutex<BTreeSet<u64>>,
 }
 
 /// Whose pool it is, and whether others may have it.
@@ -79,8 +82,21 @@ impl Pool {
         access.get(&device).copied().unwrap_or(0)
     }
 
-    pub(crate) fn set_access(&self, device: u32, flags: u32) {
+    pub(crate) fn set_access(&self, space: &AddressSpace, device: u32, flags: u32) {
         self.access.lock().unwrap_or_else(PoisonError::into_inner).insert(device, flags);
+        for &address in &*self.allocated.lock().unwrap_or_else(PoisonError::into_inner) {
+            self.show(space, address);
+        }
+    }
+
+    /// Gives devices the access to an allocation that they have to the pool.
+    fn show(&self, space: &AddressSpace, address: u64) {
+        let access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
+        let granted = access.iter().filter(|(_, flags)| **flags != 0);
+        let devices = granted.fold(0, |set, (device, _)| set | 1 << device);
+        if !access.is_empty() {
+            space.accessible().change(address, |_| Reach::Of(self.device, devices));
+        }
     }
 
     fn take(&self, size_bytes: u64) {
@@ -239,6 +255,7 @@ impl Task for Free {
     fn step(&mut self) -> Step {
         let freed = self.space.free(self.address, |kind| kind == AllocationKind::Device);
         if let (Ok(_), Some(pool)) = (freed, &self.pool) {
+            pool.allocated.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.address);
             // Saturating: an allocation of cuMemAlloc may be freed here, too. Relaxed: a statistic.
             let _ = pool.used_bytes.try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 Some(used.saturating_sub(self.size_bytes))
@@ -277,6 +294,8 @@ unsafe fn allocate(
     // At once instead of in stream order: earlier than promised is allowed.
     let account = &driver.device(pool.device as i32)?.account;
     let address = driver.space.allocate(pool.device, account, context.id, size_bytes as u64)?;
+    pool.allocated.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
+    pool.show(&driver.space, address);
     pool.take(size_bytes as u64);
     // SAFETY: by the caller's promise.
     unsafe { out::write(dptr, address) }

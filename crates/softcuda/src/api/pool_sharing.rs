@@ -83,7 +83,7 @@ api! {
                 // Its own device cannot be shut out.
                 return Err(CUresult::ERROR_INVALID_DEVICE);
             }
-            pool.set_access(desc.location.id as u32, desc.flags.0);
+            pool.set_access(&driver.space, desc.location.id as u32, desc.flags.0);
         }
         Ok(())
     }

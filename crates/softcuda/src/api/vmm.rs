@@ -92,9 +92,14 @@ api! {
         }
         // SAFETY: the caller's array of `count`.
         for desc in unsafe { out::read_array(desc, count)? } {
-            if desc.location.type_ == Place::DEVICE {
-                driver.device(desc.location.id)?;
-            }
+            let devices = match desc.location.type_ {
+                Place::DEVICE => {
+                    driver.device(desc.location.id)?;
+                    1 << desc.location.id
+                }
+                // The host reaches everything as it is.
+                _ => u32::MAX,
+            };
             let access = match desc.flags.0 {
                 0 => Access::None,
                 3 => Access::ReadWrite,
@@ -102,7 +107,7 @@ api! {
                 1 => return Err(CUresult::ERROR_NOT_SUPPORTED),
                 _ => return Err(CUresult::ERROR_INVALID_VALUE),
             };
-            driver.space.set_access(ptr, size as u64, access)?;
+            driver.space.set_access(ptr, size as u64, devices, access)?;
         }
         Ok(())
     }
@@ -111,8 +116,9 @@ api! {
         let driver = driver()?;
         // SAFETY: the caller's pointers.
         unsafe {
-            driver.device(out::read(location)?.id)?;
-            let access = driver.space.access_at(ptr)?;
+            let device = out::read(location)?.id;
+            driver.device(device)?;
+            let access = driver.space.access_at(ptr, device as u32)?;
             out::write(flags, if access == Access::ReadWrite { 3 } else { 0 })
         }
     }

@@ -174,7 +174,7 @@ impl Ended {
 /// Runs a block, and further blocks of the same grid, until the slice's fuel is spent.
 fn run_slice(engine: &Engine, slice: Slice, arenas: &mut Vec<Arena>) -> Ended {
     let grid = slice.grid;
-    let memory = engine.space.accessible().enter();
+    let memory = engine.space.accessible().enter_on(slice.device);
     let textures = TextureUnit { table: &engine.textures, memory: &memory };
     let machine = SliceMachine {
         memory: &memory,

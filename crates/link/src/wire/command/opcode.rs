@@ -111,7 +111,7 @@ opcodes! {
     AddressReserve = 110,
     /// Called; nothing is mapped there.
     AddressFree = 111,
-    /// Called: memory without an address, under the number that the client chose.
+    /// Called: [`super::super::virtual_memory::MemoryCreateReply`]: memory without an address, under the number that the client chose.
     MemoryCreate = 112,
     /// Called; what is mapped stays until it is unmapped.
     MemoryRelease = 113,
@@ -167,6 +167,12 @@ opcodes! {
     PartitionTake = 144,
     /// Posted: the streams that run in it go on.
     PartitionDrop = 145,
+    /// Called: a grant of this session stays where it is, for [`Opcode::PeerMap`] in a session of another device.
+    PeerShow = 152,
+    /// Called: memory of another device of the client, mapped here; [`super::super::peer`] has the structs of these opcodes.
+    PeerMap = 150,
+    /// Called; the client has waited for its own work first.
+    PeerUnmap = 151,
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@
 //! new snapshot at once. Removing one publishes a snapshot without it and then waits until every
 //! reader that entered before has left; only then may the pages go.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 /// An immutable, sorted list of disjoint accessible ranges.
 #[derive(Debug, Default)]
@@ -45,13 +46,56 @@ pub(crate) enum Precision {
     Exact,
 }
 
+/// Sets of devices, one bit each; a process has at most 16.
+pub(crate) type DeviceSet = u32;
+
+/// Whose kernels touch a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Every device's: host memory.
+    All,
+    /// Those of the device that has it, of those that were given access to all of its memory, and of these.
+    Of(u32, DeviceSet),
+    /// These devices' only.
+    Only(DeviceSet),
+}
+
+/// What [`Accessible`] knows.
+#[derive(Debug, Default)]
+struct Master {
+    /// All ranges as added: first address to first address after.
+    ranges: BTreeMap<u64, (u64, Reach)>,
+    /// By device: which others may touch its memory.
+    admitted: [DeviceSet; MOST_DEVICES],
+}
+
+impl Master {
+    fn reaches(&self, device: usize, reach: Reach) -> bool {
+        let has = |set: DeviceSet| set & 1 << device != 0;
+        match reach {
+            Reach::All => true,
+            Reach::Only(these) => has(these),
+            Reach::Of(owner, these) => {
+                let admitted = self.admitted.get(owner as usize).copied().unwrap_or_default();
+                owner as usize == device || has(admitted) || has(these)
+            }
+        }
+    }
+}
+
+/// As many can be configured.
+const MOST_DEVICES: usize = 16;
+
 /// The process's accessible ranges.
 #[derive(Debug)]
 pub(crate) struct Accessible {
     precision: Precision,
-    /// All ranges as added, by start; the published snapshot is made from it.
-    master: Mutex<std::collections::BTreeMap<u64, u64>>,
+    /// What the published snapshots are made from.
+    master: Mutex<Master>,
+    /// What any device touches: for copies.
     published: RwLock<Arc<RangeTable>>,
+    /// What each device's kernels touch, where there are several devices.
+    by_device: Vec<RwLock<Arc<RangeTable>>>,
     /// Held shared by readers of memory, exclusively (for a moment) by a removal.
     users: RwLock<()>,
 }
@@ -59,16 +103,25 @@ pub(crate) struct Accessible {
 /// Permission to touch accessible memory; keep it for a bounded time only.
 pub(crate) struct Entered<'a> {
     owner: &'a Accessible,
+    device: Option<usize>,
     table: Arc<RangeTable>,
     _users: RwLockReadGuard<'a, ()>,
 }
 
 impl Accessible {
+    #[cfg(test)]
     pub(crate) fn new(precision: Precision) -> Self {
+        Self::with_devices(precision, 1)
+    }
+
+    /// For a number of devices.
+    pub(crate) fn with_devices(precision: Precision, devices: usize) -> Self {
+        let tables = if devices > 1 { devices.min(MOST_DEVICES) } else { 0 };
         Accessible {
             precision,
             master: Mutex::default(),
             published: RwLock::default(),
+            by_device: (0..tables).map(|_| RwLock::default()).collect(),
             users: RwLock::new(()),
         }
     }
@@ -79,8 +132,24 @@ impl Accessible {
 
     /// Starts a bounded use of memory. Ranges found through the guard stay mapped until it is dropped.
     pub(crate) fn enter(&self) -> Entered<'_> {
+        self.enter_as(None)
+    }
+
+    /// The same for a kernel of a device, by ordinal.
+    pub(crate) fn enter_on(&self, device: usize) -> Entered<'_> {
+        self.enter_as(Some(device))
+    }
+
+    fn enter_as(&self, device: Option<usize>) -> Entered<'_> {
         let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
-        Entered { owner: self, table: self.snapshot(), _users: users }
+        Entered { owner: self, device, table: self.snapshot_for(device), _users: users }
+    }
+
+    fn snapshot_for(&self, device: Option<usize>) -> Arc<RangeTable> {
+        match device.and_then(|device| self.by_device.get(device)) {
+            Some(table) => table.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => self.snapshot(),
+        }
     }
 
     /// The current table, for questions that touch no memory.
@@ -88,19 +157,54 @@ impl Accessible {
         self.published.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes a range accessible at once.
+    /// Makes a range accessible to all devices at once.
     pub(crate) fn add(&self, range: Range<u64>) {
-        let mut master = self.master.lock().unwrap_or_else(PoisonError::into_inner);
-        master.insert(range.start, range.end);
+        self.add_for(range, Reach::All);
+    }
+
+    /// Makes a range accessible to some devices at once.
+    pub(crate) fn add_for(&self, range: Range<u64>, reach: Reach) {
+        let mut master = self.lock();
+        master.ranges.insert(range.start, (range.end, reach));
         self.publish(&master);
+    }
+
+    /// Changes who may touch the range that holds an address, and returns when nobody touches it who may not.
+    pub(crate) fn change(&self, address: u64, change: impl FnOnce(Reach) -> Reach) {
+        {
+            let mut master = self.lock();
+            let found = master.ranges.range_mut(..=address).next_back();
+            let Some((_, (_, reach))) = found.filter(|(_, (end, _))| address < *end) else {
+                return;
+            };
+            *reach = change(*reach);
+            self.publish(&master);
+        }
+        drop(self.users.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Says which other devices may touch a device's memory, and returns when nobody touches it who may not.
+    pub(crate) fn admit(&self, owner: u32, devices: DeviceSet) {
+        {
+            let mut master = self.lock();
+            if let Some(admitted) = master.admitted.get_mut(owner as usize) {
+                *admitted = devices;
+            }
+            self.publish(&master);
+        }
+        drop(self.users.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Master> {
+        self.master.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes ranges inaccessible and returns when nobody uses them any more.
     pub(crate) fn remove(&self, ranges: &[Range<u64>]) {
         {
-            let mut master = self.master.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut master = self.lock();
             for range in ranges {
-                master.remove(&range.start);
+                master.ranges.remove(&range.start);
             }
             self.publish(&master);
         }
@@ -108,9 +212,21 @@ impl Accessible {
         drop(self.users.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn publish(&self, master: &std::collections::BTreeMap<u64, u64>) {
-        let mut ranges: Vec<Range<u64>> = Vec::with_capacity(master.len());
-        for (&start, &end) in master {
+    fn publish(&self, master: &Master) {
+        let store = |table: &RwLock<Arc<RangeTable>>, ranges| {
+            *table.write().unwrap_or_else(PoisonError::into_inner) =
+                Arc::new(RangeTable { ranges });
+        };
+        store(&self.published, self.table(master, |_| true));
+        for (device, table) in self.by_device.iter().enumerate() {
+            store(table, self.table(master, |reach| master.reaches(device, reach)));
+        }
+    }
+
+    /// The ranges that are reached so.
+    fn table(&self, master: &Master, is_in: impl Fn(Reach) -> bool) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::with_capacity(master.ranges.len());
+        for (&start, &(end, _)) in master.ranges.iter().filter(|(_, (_, reach))| is_in(*reach)) {
             match ranges.last_mut() {
                 Some(last) if last.end == start && self.precision == Precision::Mapping => {
                     last.end = end
@@ -118,20 +234,20 @@ impl Accessible {
                 _ => ranges.push(start..end),
             }
         }
-        *self.published.write().unwrap_or_else(PoisonError::into_inner) =
-            Arc::new(RangeTable { ranges });
+        ranges
     }
 }
 
 impl Entered<'_> {
     /// The accessible range that contains `address`; sees ranges added since the guard was taken.
     pub(crate) fn find(&self, address: u64) -> Option<Range<u64>> {
-        self.table.find(address).or_else(|| self.owner.snapshot().find(address))
+        self.table.find(address).or_else(|| self.owner.snapshot_for(self.device).find(address))
     }
 
     /// Whether all of `size_bytes` at `address` is accessible.
     pub(crate) fn covers(&self, address: u64, size_bytes: u64) -> bool {
-        self.table.covers(address, size_bytes) || self.owner.snapshot().covers(address, size_bytes)
+        self.table.covers(address, size_bytes)
+            || self.owner.snapshot_for(self.device).covers(address, size_bytes)
     }
 }
 
@@ -152,6 +268,26 @@ mod tests {
             assert!(!accessible.enter().covers(0x1000, 0x2001));
             assert_eq!(accessible.enter().find(0x3000), None);
         }
+    }
+
+    #[test]
+    fn devices_touch_their_own_memory_and_what_they_are_admitted_to() {
+        let accessible = Accessible::with_devices(Precision::Mapping, 3);
+        accessible.add(0x1000..0x2000);
+        accessible.add_for(0x2000..0x3000, Reach::Of(0, 0));
+        accessible.add_for(0x3000..0x4000, Reach::Only(0b110));
+        let seen = |device: usize| {
+            let entered = accessible.enter_on(device);
+            [0x1000, 0x2000, 0x3000].map(|address| entered.covers(address, 0x1000))
+        };
+        assert_eq!(seen(0), [true, true, false]);
+        assert_eq!(seen(1), [true, false, true]);
+        assert!(accessible.enter().covers(0x1000, 0x3000), "copies reach all");
+        accessible.admit(0, 0b010);
+        assert_eq!((seen(1), seen(2)), ([true, true, true], [true, false, true]));
+        accessible.admit(0, 0);
+        accessible.change(0x2800, |_| Reach::Of(0, 0b100));
+        assert_eq!((seen(1), seen(2)), ([true, false, true], [true, true, true]));
     }
 
     #[test]

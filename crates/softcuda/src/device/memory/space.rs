@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::heap::{Freed, Heap, LARGE_BYTES};
-use super::ranges::{Accessible, Precision};
+use super::ranges::{Accessible, DeviceSet, Precision, Reach};
 use super::{Account, GRANULARITY_BYTES, Physical, os, round_up};
 use crate::device::error::{DeviceError, Result};
 
@@ -56,7 +56,8 @@ impl Allocation {
 struct Mapping {
     size_bytes: u64,
     physical: Arc<Physical>,
-    is_accessible: bool,
+    /// Devices whose kernels touch it, of a `cuMemMap`ping.
+    devices: DeviceSet,
 }
 
 #[derive(Debug, Default)]
@@ -77,10 +78,16 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
+    #[cfg(test)]
     pub(crate) fn new(precision: Precision) -> Self {
+        Self::with_devices(precision, 1)
+    }
+
+    /// For a number of devices.
+    pub(crate) fn with_devices(precision: Precision, devices: usize) -> Self {
         AddressSpace {
             inner: Mutex::default(),
-            accessible: Accessible::new(precision),
+            accessible: Accessible::with_devices(precision, devices),
             next_buffer_id: AtomicU64::new(1),
         }
     }
@@ -163,7 +170,7 @@ impl AddressSpace {
         }
         os::map_at(base, size_bytes, &*physical, offset)?;
         let device = physical.device().unwrap_or(0);
-        inner.mappings.insert(base, Mapping { size_bytes, physical, is_accessible: false });
+        inner.mappings.insert(base, Mapping { size_bytes, physical, devices: 0 });
         let buffer_id = self.buffer_id();
         let kind = AllocationKind::Mapped;
         inner
@@ -172,30 +179,44 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Gives or takes kernels' access to whole mappings that together fill the range.
-    pub(crate) fn set_access(&self, base: u64, size_bytes: u64, allow: Access) -> Result<()> {
+    /// Gives or takes some devices' kernels' access to whole mappings that together fill the range.
+    pub(crate) fn set_access(
+        &self,
+        base: u64,
+        size_bytes: u64,
+        devices: DeviceSet,
+        allow: Access,
+    ) -> Result<()> {
         let mut inner = self.lock();
         let starts = whole_mappings(&inner, base, size_bytes)?;
-        let mut removed = Vec::new();
+        let (mut removed, mut narrowed) = (Vec::new(), Vec::new());
         for start in starts {
             let Some(mapping) = inner.mappings.get_mut(&start) else { continue };
             let range = start..start + mapping.size_bytes;
+            let before = mapping.devices;
             match allow {
-                Access::ReadWrite if !mapping.is_accessible => self.accessible.add(range),
-                Access::None if mapping.is_accessible => removed.push(range),
-                _ => {}
+                Access::ReadWrite => mapping.devices |= devices,
+                Access::None => mapping.devices &= !devices,
             }
-            mapping.is_accessible = allow == Access::ReadWrite;
+            match (before, mapping.devices) {
+                (before, after) if before == after => {}
+                (_, 0) => removed.push(range),
+                (_, after) if allow == Access::None => narrowed.push((start, after)),
+                (_, after) => self.accessible.add_for(range, Reach::Only(after)),
+            }
         }
         drop(inner);
+        for (start, after) in narrowed {
+            self.accessible.change(start, |_| Reach::Only(after));
+        }
         if !removed.is_empty() {
             self.accessible.remove(&removed);
         }
         Ok(())
     }
 
-    /// The access that kernels have to the mapping at `address`.
-    pub(crate) fn access_at(&self, address: u64) -> Result<Access> {
+    /// The access that a device's kernels have to the mapping at `address`.
+    pub(crate) fn access_at(&self, address: u64, device: u32) -> Result<Access> {
         let inner = self.lock();
         let found = inner
             .mappings
@@ -203,7 +224,8 @@ impl AddressSpace {
             .next_back()
             .filter(|(s, m)| address < *s + m.size_bytes);
         let (_, mapping) = found.ok_or(DeviceError::InvalidValue("nothing is mapped there"))?;
-        Ok(if mapping.is_accessible { Access::ReadWrite } else { Access::None })
+        let is_reached = mapping.devices & 1 << device != 0;
+        Ok(if is_reached { Access::ReadWrite } else { Access::None })
     }
 
     /// The physical allocation mapped at `address`.
@@ -291,7 +313,7 @@ impl AddressSpace {
             buffer_id: self.buffer_id(),
         };
         if self.accessible.precision() == Precision::Exact {
-            self.accessible.add(allocation.range());
+            self.accessible.add_for(allocation.range(), Reach::Of(device, 0));
         }
         inner.allocations.insert(base, allocation);
         Ok(base)
@@ -309,11 +331,12 @@ impl AddressSpace {
             return Err(error);
         }
         let is_device = physical.device().is_some();
+        let reach = physical.device().map_or(Reach::All, |device| Reach::Of(device, 0));
         let mapping =
-            Mapping { size_bytes: mapped_bytes, physical: Arc::new(physical), is_accessible: true };
+            Mapping { size_bytes: mapped_bytes, physical: Arc::new(physical), devices: 0 };
         inner.mappings.insert(base, mapping);
         if self.accessible.precision() == Precision::Mapping || !is_device {
-            self.accessible.add(base..base + mapped_bytes);
+            self.accessible.add_for(base..base + mapped_bytes, reach);
         }
         Ok(base)
     }

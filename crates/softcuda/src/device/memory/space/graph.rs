@@ -6,7 +6,7 @@ use super::super::Physical;
 use super::{AddressSpace, Allocation, AllocationKind, Mapping};
 use crate::device::error::{DeviceError, Result};
 use crate::device::memory::os;
-use crate::device::memory::ranges::Precision;
+use crate::device::memory::ranges::{Precision, Reach};
 
 impl AddressSpace {
     /// Maps all of `physical` at reserved addresses as an allocation of `size_bytes`, accessible at once.
@@ -25,10 +25,11 @@ impl AddressSpace {
         }
         os::map_at(base, mapped_bytes, &*physical, 0)?;
         let device = physical.device().unwrap_or(0);
-        let mapping = Mapping { size_bytes: mapped_bytes, physical, is_accessible: true };
+        let mapping = Mapping { size_bytes: mapped_bytes, physical, devices: 0 };
         inner.mappings.insert(base, mapping);
         let exact = self.accessible.precision() == Precision::Exact;
-        self.accessible.add(base..base + if exact { size_bytes } else { mapped_bytes });
+        let range = base..base + if exact { size_bytes } else { mapped_bytes };
+        self.accessible.add_for(range, Reach::Of(device, 0));
         let (kind, buffer_id) = (AllocationKind::Graph, self.buffer_id());
         inner
             .allocations

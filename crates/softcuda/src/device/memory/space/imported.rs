@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::Physical;
 use super::{AddressSpace, Allocation, AllocationKind};
 use crate::device::error::{DeviceError, Result};
-use crate::device::memory::ranges::Precision;
+use crate::device::memory::ranges::{Precision, Reach};
 
 impl AddressSpace {
     /// Maps all of an allocation at addresses of the driver's own choice, accessible at once; [`Self::free`] ends it.
@@ -17,7 +17,7 @@ impl AddressSpace {
         let base = self.map_fresh(&mut inner, physical)?;
         if self.accessible.precision() == Precision::Exact && is_device {
             // What of it the other process has allocated is not known here.
-            self.accessible.add(base..base + size_bytes);
+            self.accessible.add_for(base..base + size_bytes, Reach::Of(device, 0));
         }
         let (kind, buffer_id) = (AllocationKind::Imported, self.buffer_id());
         inner

@@ -40,7 +40,7 @@ fn a_wanted_address_is_taken_exactly_and_mapped_memory_keeps_its_contents() {
         Err(DeviceError::WrongState)
     );
     assert!(!space.accessible().enter().covers(wanted, 1), "no access yet");
-    space.set_access(wanted, 4 << 20, Access::ReadWrite).expect("gives access");
+    space.set_access(wanted, 4 << 20, 1, Access::ReadWrite).expect("gives access");
     // SAFETY: mapped and accessible.
     unsafe { *((wanted + 8) as *mut u64) = 0x1234 };
     assert!(space.unreserve(wanted, 64 << 20).is_err(), "still mapped");
