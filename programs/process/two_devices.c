@@ -1,5 +1,6 @@
 /* One process on two devices: copies between them by every name, in stream order and across it, and memory of one device in kernels of the other. On a machine with
- * one device there is nothing to do. Prints what it did, the same with one driver as with another. */
+ * one device there is nothing to do. Prints what it did, the same with one driver as with another. With the argument `trespass` a kernel writes where it
+ * may not. */
 #include "../driver_api/check.h"
 
 enum { WORDS = 1 << 16, LARGE_WORDS = 10 << 20, ROUNDS = 50 };
@@ -32,6 +33,8 @@ static void fill(CUdeviceptr at, uint32_t first, int words) {
         host[i] = first + (uint32_t)i * 7;
     }
     CALL(cuMemcpyHtoD, at, host, words * sizeof *host);
+    // From pageable memory it may still be under way, and the streams here do not wait for the default one.
+    CALL(cuCtxSynchronize);
 }
 
 static void expect(CUdeviceptr at, uint32_t first, int words, int line) {
@@ -268,7 +271,15 @@ static void mapped_access(void) {
     CALL(cuMemAddressFree, range, 4 * granule);
 }
 
-int main(void) {
+/* A kernel that writes to the other device's memory without access to it. */
+static void trespass(void) {
+    enter(0);
+    add(0, sides[1].memory, sides[0].memory, 1, 0);
+    REFUSED(CUDA_ERROR_ILLEGAL_ADDRESS, FUNCTION(cuCtxSynchronize, "")());
+    printf("refused\n");
+}
+
+int main(int argument_count, char **arguments) {
     int count, forth, back, supported;
     CALL(cuInit, 0);
     CALL(cuDeviceGetCount, &count);
@@ -279,6 +290,10 @@ int main(void) {
     host = malloc(LARGE_WORDS * sizeof *host);
     open_side(0);
     open_side(1);
+    if (argument_count > 1 && strcmp(arguments[1], "trespass") == 0) {
+        trespass();
+        return 0;
+    }
     CALL(cuDeviceCanAccessPeer, &forth, sides[0].device, sides[1].device);
     CALL(cuDeviceCanAccessPeer, &back, sides[1].device, sides[0].device);
     CALL(cuDeviceGetP2PAttribute, &supported, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, sides[0].device, sides[1].device);
