@@ -23,6 +23,11 @@ int main(void) {
     LOAD(cuDeviceGet);
     LOAD(cuCtxGetCurrent);
     LOAD(cuArray3DCreate);
+    LOAD(cuArrayCreate);
+    LOAD(cuMemcpy3D);
+    LOAD(cuTexObjectCreate);
+    LOAD(cuTexObjectDestroy);
+    LOAD(cuTexObjectGetResourceViewDesc);
     LOAD(cuArray3DGetDescriptor);
     LOAD(cuArrayGetDescriptor);
     LOAD(cuArrayDestroy);
@@ -63,6 +68,51 @@ int main(void) {
         REQUIRE(old_whole.Width == 48 && old_whole.Height == 20 && old_whole.Depth == 6 && old_whole.NumChannels == 2 && old_whole.Flags == 0);
         REFUSED(CUDA_ERROR_INVALID_VALUE, old(NULL, array));
     }
+
+    /* Made by the first versions, they are arrays like others. */
+    CUresult (*old_create)(CUarray *, const OldDescriptor *) =
+        (CUresult(*)(CUarray *, const OldDescriptor *))symbol(library, "cuArrayCreate");
+    CUresult (*old_create_3d)(CUarray *, const OldDescriptor3D *) =
+        (CUresult(*)(CUarray *, const OldDescriptor3D *))symbol(library, "cuArray3DCreate");
+    OldDescriptor small = {.Width = 16, .Height = 4, .Format = CU_AD_FORMAT_UNSIGNED_INT32, .NumChannels = 1};
+    OldDescriptor3D deep = {.Width = 16, .Height = 4, .Depth = 2, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 4};
+    CUarray olds[2];
+    REQUIRE(old_create(&olds[0], &small) == served && old_create_3d(&olds[1], &deep) == served);
+    if (served == CUDA_SUCCESS) {
+        REFUSED(CUDA_ERROR_INVALID_VALUE, old_create(&olds[0], NULL));
+        CUDA_ARRAY3D_DESCRIPTOR made;
+        CHECK(cuArray3DGetDescriptor_(&made, olds[0]));
+        REQUIRE(made.Width == 16 && made.Height == 4 && made.Depth == 0 && made.Format == CU_AD_FORMAT_UNSIGNED_INT32);
+        CHECK(cuArray3DGetDescriptor_(&made, olds[1]));
+        REQUIRE(made.Width == 16 && made.Depth == 2 && made.Format == CU_AD_FORMAT_UNSIGNED_INT8 && made.NumChannels == 4);
+        for (int i = 0; i < 2; ++i) {
+            uint32_t row[16], back[16] = {0};
+            for (uint32_t x = 0; x < 16; ++x)
+                row[x] = 1000 * (i + 1) + x;
+            CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = row, .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+                                  .dstArray = olds[i], .dstY = 3, .dstZ = (size_t)i, .WidthInBytes = sizeof row, .Height = 1, .Depth = 1};
+            CHECK(cuMemcpy3D_(&copy));
+            CUDA_MEMCPY3D away = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = olds[i], .srcY = 3, .srcZ = (size_t)i,
+                                  .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = back, .WidthInBytes = sizeof back, .Height = 1, .Depth = 1};
+            CHECK(cuMemcpy3D_(&away));
+            REQUIRE(memcmp(row, back, sizeof row) == 0);
+            CHECK(cuArrayDestroy_(olds[i]));
+        }
+    }
+
+    /* A texture says with which view of its array it was made. */
+    CUDA_ARRAY_DESCRIPTOR plane = {.Width = 32, .Height = 8, .Format = CU_AD_FORMAT_UNSIGNED_INT32, .NumChannels = 1};
+    CUarray viewed;
+    CUtexObject texture;
+    CHECK(cuArrayCreate_(&viewed, &plane));
+    CUDA_RESOURCE_DESC resource = {.resType = CU_RESOURCE_TYPE_ARRAY, .res.array.hArray = viewed};
+    CUDA_TEXTURE_DESC sampling = {.filterMode = CU_TR_FILTER_MODE_POINT, .flags = CU_TRSF_READ_AS_INTEGER};
+    CUDA_RESOURCE_VIEW_DESC view = {.format = CU_RES_VIEW_FORMAT_UINT_1X32, .width = 32, .height = 8}, said_view = {0};
+    CHECK(cuTexObjectCreate_(&texture, &resource, &sampling, &view));
+    CHECK(cuTexObjectGetResourceViewDesc_(&said_view, texture));
+    REQUIRE(said_view.format == view.format && said_view.width == 32 && said_view.height == 8 && said_view.depth == 0);
+    CHECK(cuTexObjectDestroy_(texture));
+    CHECK(cuArrayDestroy_(viewed));
 
     /* A driver may say it of arrays only whose memory is mapped later; whoever says it says enough for the texels. */
     CUDA_ARRAY_MEMORY_REQUIREMENTS needed = {0};

@@ -52,6 +52,39 @@ struct wrapper {
     const void *file;
 };
 
+static const char managed_code[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                                   ".visible .global .attribute(.managed) .align 8 .u64 shared = 20;\n"
+                                   ".visible .global .align 4 .u32 plain = 1;\n"
+                                   ".visible .entry increase()\n"
+                                   "{\n"
+                                   "    .reg .b64 %rd<2>;\n"
+                                   "    ld.global.u64 %rd0, [shared];\n"
+                                   "    add.u64 %rd1, %rd0, 3;\n"
+                                   "    st.global.u64 [shared], %rd1;\n"
+                                   "    ret;\n"
+                                   "}\n";
+
+/* A managed variable of a library: host and device see each other's values. */
+static uint64_t managed_variable(void) {
+    CUlibrary library;
+    CUkernel increase;
+    CUdeviceptr address = 0;
+    size_t size_bytes = 0;
+    CALL(cuLibraryLoadData, &library, managed_code, NULL, NULL, 0, NULL, NULL, 0);
+    CALL(cuLibraryGetKernel, &increase, library, "increase");
+    CALL(cuLibraryGetManaged, &address, &size_bytes, library, "shared");
+    REQUIRE(size_bytes == 8);
+    REFUSED(CUDA_ERROR_NOT_FOUND, FUNCTION(cuLibraryGetManaged, "")(&address, &size_bytes, library, "absent"));
+    volatile uint64_t *here = (volatile uint64_t *)(uintptr_t)address;
+    REQUIRE(*here == 20);
+    *here = 30;
+    CALL(cuLaunchKernel, (CUfunction)increase, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    CALL(cuCtxSynchronize);
+    REQUIRE(*here == 33);
+    CALL(cuLibraryUnload, library);
+    return 33;
+}
+
 static uint64_t run(CUfunction fill, uint32_t addend) {
     CUdeviceptr words;
     uint32_t host[64];
@@ -207,7 +240,8 @@ int main(void) {
     CALL(cuDevicePrimaryCtxRetain, &context, device);
     CALL(cuCtxSetCurrent, context);
     write_file(path, sizeof path);
-    uint64_t checksum = modules(path);
+    uint64_t checksum = managed_variable();
+    checksum = mix(checksum, modules(path));
     checksum = mix(checksum, libraries(path));
     checksum = mix(checksum, linked(path));
     unlink(path);

@@ -95,6 +95,15 @@ int main(void) {
     REQUIRE(current() == NULL);
 
     CUcontext contexts[4], popped;
+    /* The oldest function's context, which no MPS serves. */
+    CUresult (*oldest)(CUcontext *, unsigned, CUdevice) = (CUresult(*)(CUcontext *, unsigned, CUdevice))symbol(driver(), "cuCtxCreate");
+    CUresult made = oldest(&contexts[0], 0, device);
+    REQUIRE(made == CUDA_SUCCESS || made == CUDA_ERROR_NOT_SUPPORTED);
+    if (made == CUDA_SUCCESS) {
+        REQUIRE(current() == contexts[0]);
+        CALL(cuCtxDestroy_v2, contexts[0]);
+    }
+    REQUIRE(current() == NULL);
     CUctxCreateParams parameters;
     memset(&parameters, 0, sizeof parameters);
     CALL(cuCtxCreate_v2, &contexts[0], CU_CTX_SCHED_SPIN, device);

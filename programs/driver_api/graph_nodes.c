@@ -190,6 +190,40 @@ static void events(void) {
     CALL(cuEventDestroy_v2, second);
 }
 
+/* Values that a graph writes. */
+static void memory_operations(void) {
+    CUgraph graph;
+    CUgraphNode node, fill;
+    CUstreamBatchMemOpParams writes[3];
+    memset(writes, 0, sizeof writes);
+    for (int i = 0; i < 3; ++i) {
+        writes[i].writeValue.operation = i < 2 ? CU_STREAM_MEM_OP_WRITE_VALUE_32 : CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        writes[i].writeValue.address = words + 8 * i;
+    }
+    writes[0].writeValue.value = 50;
+    writes[1].writeValue.value = 51;
+    writes[2].writeValue.value64 = (53ull << 32) + 52;
+    CUDA_BATCH_MEM_OP_NODE_PARAMS asked = {.ctx = context, .count = 3, .paramArray = writes}, told;
+    CUDA_MEMSET_NODE_PARAMS after = {.dst = words + 8, .value = 54, .elementSize = 4, .width = 1, .height = 1};
+    CALL(cuGraphCreate, &graph, 0);
+    CALL(cuGraphAddBatchMemOpNode, &node, graph, NULL, 0, &asked);
+    CALL(cuGraphAddMemsetNode, &fill, graph, &node, 1, &after, context);
+    CALL(cuGraphBatchMemOpNodeGetParams, node, &told);
+    REQUIRE(told.count == 3 && told.paramArray[0].writeValue.value == 50 && told.paramArray[2].writeValue.address == words + 16);
+    CUgraphExec executable = instantiate(graph);
+    REQUIRE(launch(executable, 1, 0) == 50);
+    REQUIRE(host[1] == 1 && host[2] == 54 && host[3] == 1 && host[4] == 52 && host[5] == 53 && host[6] == 1);
+    writes[0].writeValue.value = 60;
+    CALL(cuGraphExecBatchMemOpNodeSetParams, executable, node, &asked);
+    REQUIRE(launch(executable, 1, 0) == 60 && host[5] == 53);
+    REQUIRE(launch_new(graph, 1, 0) == 50);
+    writes[0].writeValue.value = 70;
+    CALL(cuGraphBatchMemOpNodeSetParams, node, &asked);
+    REQUIRE(launch_new(graph, 1, 0) == 70 && host[2] == 54);
+    CALL(cuGraphExecDestroy, executable);
+    CALL(cuGraphDestroy, graph);
+}
+
 static CUgraph filling(uint32_t value) {
     CUgraph graph;
     CUgraphNode node;
@@ -312,6 +346,7 @@ int main(void) {
     copies_and_fills();
     host_functions();
     events();
+    memory_operations();
     children_and_updates();
     memory();
     edges();

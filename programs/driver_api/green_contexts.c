@@ -99,6 +99,7 @@ int main(void) {
     LOAD(cuStreamEndCapture);
     LOAD(cuEventCreate);
     LOAD(cuEventQuery);
+    LOAD(cuEventRecord);
     LOAD(cuEventSynchronize);
     LOAD(cuGraphCreate);
     LOAD(cuGraphAddKernelNode);
@@ -114,6 +115,8 @@ int main(void) {
     LOAD(cuGreenCtxWaitEvent);
     LOAD(cuCtxFromGreenCtx);
     LOAD(cuCtxRecordEvent);
+    LOAD(cuCtxWaitEvent);
+    LOAD(cuGreenCtxGetId);
 
     CUdevice device;
     CUcontext primary;
@@ -240,6 +243,21 @@ int main(void) {
     CHECK(cuStreamSynchronize_(other));
     CHECK(cuCtxRecordEvent_(primary, after));
     CHECK(cuEventSynchronize_(after));
+
+    /* The same of a context: all its streams wait for the event, and no others. */
+    *flag = 0;
+    CHECK(cuStreamWaitValue32_(plain, (CUdeviceptr)(uintptr_t)flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+    CHECK(cuEventRecord_(after, plain));
+    CHECK(cuCtxWaitEvent_(context, after));
+    CHECK(cuLaunchKernel_(mark, 1, 1, 1, 1, 1, 1, 0, other, parameters, NULL));
+    REFUSED(CUDA_ERROR_NOT_READY, cuStreamQuery_(other));
+    CHECK(cuStreamQuery_(streams[1]));
+    *flag = 1;
+    CHECK(cuStreamSynchronize_(other));
+    unsigned long long ids[2] = {0};
+    for (int i = 0; i < 2; ++i)
+        CHECK(cuGreenCtxGetId_(greens[i], &ids[i]));
+    REQUIRE(ids[0] != ids[1]);
 
     /* The end. */
     CHECK(cuStreamDestroy_(inside));

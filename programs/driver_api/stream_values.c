@@ -18,6 +18,7 @@ int main(void) {
     LOAD(cuCtxSynchronize);
     LOAD(cuModuleLoadData);
     LOAD(cuModuleGetFunction);
+    LOAD(cuModuleUnload);
     LOAD(cuMemAlloc);
     LOAD(cuMemFree);
     LOAD(cuMemHostAlloc);
@@ -41,6 +42,7 @@ int main(void) {
     LOAD(cuStreamBatchMemOp);
     LOAD(cuGraphCreate);
     LOAD(cuGraphAddKernelNode);
+    LOAD(cuGraphAddMemcpyNode);
     LOAD(cuGraphInstantiateWithFlags);
     LOAD(cuGraphLaunch);
     LOAD(cuGraphExecKernelNodeSetParams);
@@ -176,6 +178,45 @@ int main(void) {
             fprintf(stderr, "word %d is %u after the graphs, expected 11111\n", i, host[i]);
             return 1;
         }
+    }
+
+    /* While a stream waits, a graph comes to its end that copies what only the host reaches. */
+    CUmodule brief;
+    CUfunction brief_add;
+    CUDA_MEMCPY3D copy;
+    static uint32_t from[256];
+    shared[10] = 0;
+    CHECK(cuModuleLoadData_(&brief, code));
+    CHECK(cuModuleGetFunction_(&brief_add, brief, "add"));
+    by = 1;
+    CHECK(cuLaunchKernel_(brief_add, 1, 1, 1, 256, 1, 1, 0, follows, parameters, NULL));
+    CHECK(cuStreamSynchronize_(follows));
+    CHECK(cuStreamWaitValue32_(waits, pinned + 40, 1, CU_STREAM_WAIT_VALUE_EQ));
+    for (int i = 0; i < 256; ++i)
+        from[i] = 5;
+    memset(&copy, 0, sizeof copy);
+    copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+    copy.srcHost = from;
+    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.dstDevice = words;
+    copy.WidthInBytes = sizeof from;
+    copy.Height = copy.Depth = 1;
+    CHECK(cuGraphCreate_(&graph, 0));
+    CHECK(cuGraphAddMemcpyNode_(&node, graph, NULL, 0, &copy, context));
+    CHECK(cuGraphInstantiateWithFlags_(&executable, graph, 0));
+    CHECK(cuGraphLaunch_(executable, follows));
+    by = 2;
+    CHECK(cuLaunchKernel_(brief_add, 1, 1, 1, 256, 1, 1, 0, follows, parameters, NULL));
+    CHECK(cuStreamSynchronize_(follows));
+    CHECK(cuGraphExecDestroy_(executable));
+    CHECK(cuGraphDestroy_(graph));
+    REFUSED(CUDA_ERROR_NOT_READY, cuStreamQuery_(waits));
+    shared[10] = 1;
+    CHECK(cuStreamSynchronize_(waits));
+    CHECK(cuModuleUnload_(brief));
+    CHECK(cuMemcpyDtoH_(host, words, sizeof host));
+    for (int i = 0; i < 256; ++i) {
+        REQUIRE(host[i] == 7);
     }
 
     CHECK(cuCtxSynchronize_());

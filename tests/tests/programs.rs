@@ -26,6 +26,9 @@ const CUDA_11: &str = "cudart-11.8-shared";
 /// Programs whose functions had other parameters in CUDA 11, or did not exist: see `xtask/src/programs.rs`.
 const NOT_FOR_CUDA_11: [&str; 3] = ["conditional_graphs", "graphs", "stream_capture"];
 
+/// How many devices the software GPU has.
+const DEVICES: &str = "OPENMPS_SOFT_DEVICES";
+
 /// The kernel suite, whose programs say themselves how often they launched.
 const SUITE: &str = "kernels";
 
@@ -37,6 +40,9 @@ const PRINTS: &str = "device_printf";
 
 /// A program that ends with a fault on the device, which takes a server of its own.
 const FAULTS: &str = "errors";
+
+/// Programs that do more where there are two devices.
+const FOR_TWO_DEVICES: [&str; 2] = ["batch_copies", "peers"];
 
 /// Launches that a program makes, where it makes none that fail: what the server must have counted.
 const KERNELS: &[(&str, u64)] = &[
@@ -70,8 +76,11 @@ const KERNELS: &[(&str, u64)] = &[
     ("arrays", 0),
     ("batch_copies", 0),
     ("textures", 9),
-    ("stream_values", 5),
+    ("stream_values", 7),
     ("array_descriptors", 0),
+    ("tensor_maps", 5),
+    ("per_thread", 22),
+    ("peers", 0),
     ("ipc", 2),
     ("nvrtc", 1),
     ("cudarc", 2),
@@ -83,6 +92,22 @@ const KERNELS: &[(&str, u64)] = &[
 struct Program {
     kind: &'static str,
     name: String,
+    /// Of the software GPU.
+    devices: u32,
+}
+
+impl Program {
+    fn new(kind: &'static str, name: impl Into<String>) -> Self {
+        Self { kind, name: name.into(), devices: 1 }
+    }
+
+    /// As it is called in the list of tests, and where its calls are recorded.
+    fn variant(&self) -> String {
+        match self.devices {
+            1 => self.kind.to_owned(),
+            count => format!("{}-{count}-devices", self.kind),
+        }
+    }
 }
 
 fn main() -> Result<()> {
@@ -91,7 +116,7 @@ fn main() -> Result<()> {
     for program in programs(&Installation::find()?)? {
         for (mode, run) in MODES {
             let (name, program) =
-                (format!("{}::{}::{mode}", program.name, program.kind), program.clone());
+                (format!("{}::{}::{mode}", program.name, program.variant()), program.clone());
             trials.push(Trial::test(name, move || {
                 Ok(run(&program).map_err(|error| format!("{error:#}"))?)
             }));
@@ -113,17 +138,20 @@ fn programs(installation: &Installation) -> Result<Vec<Program>> {
         let kinds = LINKAGES
             .into_iter()
             .filter(|kind| *kind != CUDA_11 || !NOT_FOR_CUDA_11.contains(&name.as_str()));
-        programs.extend(kinds.map(|kind| Program { kind, name: name.clone() }));
+        programs.extend(kinds.map(|kind| Program::new(kind, name.clone())));
     }
     for name in sources(installation, SUITE, "cu")? {
-        programs.push(Program { kind: SUITE, name });
+        programs.push(Program::new(SUITE, name));
     }
     for name in sources(installation, "driver_api", "c")? {
-        programs.push(Program { kind: "driver-api", name });
+        programs.push(Program::new("driver-api", name));
     }
-    programs.push(Program { kind: "nvrtc-12.9", name: "nvrtc".to_owned() });
-    programs.push(Program { kind: "runtimes", name: "several_runtimes".to_owned() });
-    programs.push(Program { kind: "rust", name: "cudarc".to_owned() });
+    for name in FOR_TWO_DEVICES {
+        programs.push(Program { devices: 2, ..Program::new("driver-api", name) });
+    }
+    programs.push(Program::new("nvrtc-12.9", "nvrtc"));
+    programs.push(Program::new("runtimes", "several_runtimes"));
+    programs.push(Program::new("rust", "cudarc"));
     Ok(programs)
 }
 
@@ -144,7 +172,7 @@ fn sources(installation: &Installation, directory: &str, extension: &str) -> Res
 /// The software GPU's driver alone.
 fn natively(program: &Program) -> Result<()> {
     let sandbox = Sandbox::new()?;
-    let recording = Recording::start(recorded_as(program), program.kind)?;
+    let recording = Recording::start(recorded_as(program), &program.variant())?;
     run(&sandbox, program, Runtime::Softcuda, Some(&recording))?;
     recording.keep()
 }
@@ -157,9 +185,10 @@ fn without_daemon(program: &Program) -> Result<()> {
 
 /// The client library and a server.
 fn under_openmps(program: &Program) -> Result<()> {
-    let daemon = if program.name == FAULTS { Arc::new(start_daemon()?) } else { shared_daemon()? };
+    let is_alone = program.name == FAULTS || program.devices != 1;
+    let daemon = if is_alone { Arc::new(start_daemon(program.devices)?) } else { shared_daemon()? };
     let native = run(daemon.sandbox(), program, Runtime::Softcuda, None)?;
-    let recording = Recording::start(recorded_as(program), program.kind)?;
+    let recording = Recording::start(recorded_as(program), &program.variant())?;
     let attached = run(daemon.sandbox(), program, Runtime::OpenMps, Some(&recording))
         .with_context(|| daemon.sandbox().last_log_lines())?;
     ensure!(
@@ -211,6 +240,7 @@ fn run(
 ) -> Result<Finished> {
     let path = sandbox.installation.program(program.kind, &program.name);
     let mut command = sandbox.command(path, runtime);
+    command.env(DEVICES, program.devices.to_string());
     command.envs(recording.map(Recording::variable));
     let finished = process::run(&mut command, LIMIT)?;
     let printed = finished.success()?;
@@ -231,15 +261,16 @@ static SHARED: Mutex<Option<Result<Arc<Daemon>, String>>> = Mutex::new(None);
 
 fn shared_daemon() -> Result<Arc<Daemon>> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    let started = shared.get_or_insert_with(|| match start_daemon() {
+    let started = shared.get_or_insert_with(|| match start_daemon(1) {
         Ok(daemon) => Ok(Arc::new(daemon)),
         Err(error) => Err(format!("{error:#}")),
     });
     started.clone().map_err(anyhow::Error::msg)
 }
 
-fn start_daemon() -> Result<Daemon> {
-    let environment = recording::executor()?;
+fn start_daemon(devices: u32) -> Result<Daemon> {
+    let mut environment = vec![(DEVICES, devices.to_string())];
+    environment.extend(recording::executor()?);
     let environment: Vec<_> =
         environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
     Daemon::start_with(Sandbox::new()?, &environment)

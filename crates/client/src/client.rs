@@ -76,7 +76,7 @@ pub(crate) struct Client {
     /// The server's name for this process.
     pub(crate) client_id: u64,
     /// Attributes that the program has set, by stream.
-    pub(crate) stream_attributes: Mutex<HashMap<(usize, u32), Stored>>,
+    pub(crate) stream_attributes: Mutex<HashMap<(u64, u32), Stored>>,
     control: Mutex<Connection>,
     /// The descriptor in `control`, for those who must not wait for the lock.
     control_descriptor: RawFd,

@@ -45,6 +45,8 @@ pub(crate) struct Context {
     share: Mutex<Option<Share>>,
     /// Slot of its default stream.
     default_stream: AtomicU32,
+    /// What `cuStreamGetId` says of its default stream.
+    pub(crate) default_stream_id: u64,
     pub(crate) limits: Limits,
     /// Retains of a primary context, attachments of another one.
     count: Mutex<u32>,
@@ -66,6 +68,7 @@ impl Context {
             owner: None,
             share: Mutex::new(None),
             default_stream: AtomicU32::new(LEGACY_STREAM),
+            default_stream_id: crate::stream::next_id(),
             limits: Limits::default(),
             count: Mutex::new(0),
         }

@@ -40,12 +40,15 @@ struct DefaultStream {
     backend: &'static Backend,
     wire_id: u32,
     slot: u32,
+    /// `cuStreamGetId`.
+    id: u64,
 }
 
 impl Drop for DefaultStream {
     fn drop(&mut self) {
         if let Some(client) = crate::client::started().filter(|client| client.is_initialised()) {
             crate::stream::abandon_capture(client, &self.context, self.slot);
+            crate::stream::forget_attributes(client, self.id);
             // The session, which outlives contexts, may have failed; then there is no stream either.
             let _ = self.backend.session.destroy_stream(self.wire_id, self.slot);
         }
@@ -124,17 +127,33 @@ pub(crate) fn remove_if_top(token: usize) {
 
 /// The slot of the calling thread's default stream in a context, made on first use.
 pub(crate) fn default_stream(context: &Arc<Context>) -> Result<u32> {
+    look_at_default_stream(context, |stream| stream.slot)
+}
+
+/// Its id.
+pub(crate) fn default_stream_id(context: &Arc<Context>) -> Result<u64> {
+    look_at_default_stream(context, |stream| stream.id)
+}
+
+fn look_at_default_stream<T>(
+    context: &Arc<Context>,
+    look: impl FnOnce(&DefaultStream) -> T,
+) -> Result<T> {
     let (backend, id) = context.backend()?;
     let made = DEFAULT_STREAMS.try_with(|streams| {
         let mut streams = streams.borrow_mut();
         let of_context = |s: &&DefaultStream| s.wire_id == id && Arc::ptr_eq(&s.context, context);
         if let Some(stream) = streams.iter().find(of_context) {
-            return Ok(stream.slot);
+            return Ok(look(stream));
         }
         streams.retain(|stream| stream.context.wire_id() == stream.wire_id);
         let slot = backend.session.create_stream(id, context.stream_plan(0, 0))?;
-        streams.push(DefaultStream { context: Arc::clone(context), backend, wire_id: id, slot });
-        Ok(slot)
+        let context = Arc::clone(context);
+        let made =
+            DefaultStream { context, backend, wire_id: id, slot, id: crate::stream::next_id() };
+        let seen = look(&made);
+        streams.push(made);
+        Ok(seen)
     });
     made.unwrap_or(Err(CUresult::ERROR_DEINITIALIZED))
 }

@@ -62,6 +62,12 @@ impl Gates {
         self.lowered.notify_all();
     }
 
+    /// Whether no host function is due.
+    pub(crate) fn are_open(&self) -> bool {
+        // Acquire: with the Releases in `raise` and `lower`, before which the functions' work was posted.
+        self.total.load(Ordering::Acquire) == 0
+    }
+
     /// Whether a stream's next work must wait.
     pub(crate) fn is_held(&self, slot: u32, ordered: Ordered) -> bool {
         // Acquire: with the Release in `raise`.

@@ -1,9 +1,11 @@
-//! What the program has destroyed, and what commands that the executor may hold still name.
+//! What the program has destroyed, and what commands that the executor may hold, or host functions, still use.
 //!
 //! The executor holds a stream that waits for a value, and knows events and graphs by numbers. While it may hold anything, what is destroyed
-//! keeps its number until all work that was posted before is done; nobody waits for that.
+//! keeps its number until all work that was posted before is done; nobody waits for that. Buffers through which graphs copy are used by host
+//! functions, too.
 
 use crate::backend::Backend;
+use crate::graph::Bounce;
 use crate::session::Result;
 use crate::slots::Mark;
 use crate::spare_events::Timing;
@@ -12,13 +14,15 @@ use link::wire::graph::GraphDestroy;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A number of the executor's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is destroyed: by the executor's number, or by its address.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Named {
     Event(u32),
     /// An event that only this process names.
     OwnEvent(u32, Timing),
     Graph(u32),
+    /// Memory that work reads or writes.
+    Bounce(Bounce),
 }
 
 /// See the module's description.
@@ -33,32 +37,50 @@ pub(crate) struct Late {
 struct Entry {
     context: u32,
     named: Named,
-    marks: Vec<Mark>,
+    until: Until,
 }
 
-/// Destroys it, now or once nothing that is held can name it.
+/// What must have happened.
+#[derive(Debug)]
+enum Until {
+    /// No host function is due that might post work or use the memory itself; then the work as well.
+    HostFunctions,
+    Work(Vec<Mark>),
+}
+
+/// Destroys it, now or once nothing can use it.
 pub(crate) fn destroy(backend: &Backend, context: u32, named: Named) -> Result {
     retire(backend)?;
-    if !backend.session.may_hold() {
-        return destroy_now(backend, context, named);
-    }
-    let marks = backend.session.outstanding(0)?;
+    let until = match named {
+        Named::Bounce(_) => Until::HostFunctions,
+        // Commands come to the executor in their order.
+        _ if !backend.session.may_hold() => return destroy_now(backend, context, named),
+        _ => Until::Work(backend.session.outstanding(0)?),
+    };
     let mut late = backend.late.entries.lock().unwrap_or_else(PoisonError::into_inner);
-    late.push(Entry { context, named, marks });
+    late.push(Entry { context, named, until });
     // Relaxed: a hint; who misses an entry leaves it to the next.
     backend.late.count.store(late.len(), Ordering::Relaxed);
-    Ok(())
+    drop(late);
+    retire(backend)
 }
 
-/// Destroys what no work names any more.
-fn retire(backend: &Backend) -> Result {
+/// Destroys what nothing uses any more.
+pub(crate) fn retire(backend: &Backend) -> Result {
     // Relaxed: see `destroy`.
     if backend.late.count.load(Ordering::Relaxed) == 0 {
         return Ok(());
     }
     let mut late = backend.late.entries.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_done =
-        |entry: &mut Entry| entry.marks.iter().all(|&mark| backend.session.is_complete(mark));
+    for entry in late.iter_mut() {
+        if matches!(entry.until, Until::HostFunctions) && backend.session.gates().are_open() {
+            entry.until = Until::Work(backend.session.outstanding(0)?);
+        }
+    }
+    let is_done = |entry: &mut Entry| match &entry.until {
+        Until::HostFunctions => false,
+        Until::Work(marks) => marks.iter().all(|&mark| backend.session.is_complete(mark)),
+    };
     let done: Vec<Entry> = late.extract_if(.., is_done).collect();
     backend.late.count.store(late.len(), Ordering::Relaxed);
     drop(late);
@@ -82,6 +104,7 @@ fn destroy_now(backend: &Backend, context: u32, named: Named) -> Result {
             session.post(context, Opcode::GraphDestroy, &GraphDestroy { graph, reserved: 0 })?;
             backend.graphs.give_back(graph);
         }
+        Named::Bounce(bounce) => bounce.free(backend, context)?,
     }
     Ok(())
 }

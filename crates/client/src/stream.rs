@@ -12,8 +12,8 @@ use crate::slots::Mark;
 use cuda_abi::graph::capture::{self, Effect, LegacyOrder};
 use cuda_abi::types::{CUdevice, CUresult, CUstream};
 use link::wire::command::{Opcode, StreamWriteValue};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use zerocopy::{Immutable, IntoBytes};
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -31,6 +31,13 @@ pub(crate) struct Stream {
     pub(crate) id: u64,
 }
 
+/// An id for a stream: no two of a process have the same.
+pub(crate) fn next_id() -> u64 {
+    static LAST_ID: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: only uniqueness matters.
+    LAST_ID.fetch_add(1, Ordering::Relaxed) + 1
+}
+
 /// Where a call's work goes.
 pub(crate) struct Target {
     pub(crate) context: Arc<Context>,
@@ -45,7 +52,7 @@ pub(crate) struct Target {
 /// What of a stream that the program made calls want to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnStream {
-    pub(crate) token: usize,
+    pub(crate) id: u64,
     pub(crate) flags: u32,
     pub(crate) priority: i32,
 }
@@ -74,9 +81,7 @@ pub(crate) fn create_in(
     let (backend, wire_id) = context.backend()?;
     let priority = clamped(client, context.device, priority)?;
     let slot = backend.session.create_stream(wire_id, context.stream_plan(flags, priority))?;
-    static LAST_ID: AtomicU64 = AtomicU64::new(2);
-    // Relaxed: only uniqueness matters.
-    let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
+    let id = next_id();
     let stream = client.streams.insert_with(|token| Stream {
         token,
         context: Arc::clone(context),
@@ -92,10 +97,14 @@ pub(crate) fn create_in(
 /// Destroys a stream; its work goes on.
 pub(crate) fn destroy(client: &Client, handle: CUstream) -> Result {
     let stream = client.streams.remove(handle.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    let mut attributes = client.stream_attributes.lock().unwrap_or_else(|e| e.into_inner());
-    attributes.retain(|(of, _), _| *of != handle.0);
-    drop(attributes);
+    forget_attributes(client, stream.id);
     stream.destroy(client)
+}
+
+/// Forgets what a stream that ends was told.
+pub(crate) fn forget_attributes(client: &Client, id: u64) {
+    let mut attributes = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
+    attributes.retain(|(of, _), _| *of != id);
 }
 
 /// What captures know a stream by.
@@ -183,7 +192,7 @@ pub(crate) fn located(client: &Client, handle: CUstream) -> Result<Target> {
             id: stream.wire_id,
             slot: stream.slot,
             stream: Some(OwnStream {
-                token: stream.token,
+                id: stream.id,
                 flags: stream.flags,
                 priority: stream.priority,
             }),
@@ -200,6 +209,17 @@ pub(crate) fn located(client: &Client, handle: CUstream) -> Result<Target> {
 }
 
 impl Target {
+    /// `cuStreamGetId`: default streams have one per context, and one per thread in it.
+    pub(crate) fn stream_id(&self) -> Result<u64> {
+        match &self.stream {
+            Some(stream) => Ok(stream.id),
+            None if self.slot == self.context.default_stream() => {
+                Ok(self.context.default_stream_id)
+            }
+            None => current::default_stream_id(&self.context),
+        }
+    }
+
     /// Whether the stream is ordered with the legacy stream.
     pub(crate) fn ordered(&self) -> Ordered {
         match &self.stream {

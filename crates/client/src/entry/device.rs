@@ -100,19 +100,6 @@ pub(crate) unsafe fn cuDeviceGetUuid_v2(out: *mut CUuuid, dev: CUdevice) -> CUre
     })
 }
 
-pub(crate) unsafe fn cuDeviceGetLuid(
-    luid: *mut c_char,
-    deviceNodeMask: *mut u32,
-    dev: CUdevice,
-) -> CUresult {
-    run(|client| {
-        let known = client.device(dev)?.info.luid.ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
-        put!(luid.cast::<[u8; 8]>(), known);
-        put_optional!(deviceNodeMask, 1);
-        Ok(())
-    })
-}
-
 pub(crate) unsafe fn cuDeviceGetPCIBusId(
     pciBusId: *mut c_char,
     len: c_int,

@@ -6,6 +6,8 @@ use crate::graph::{Executable, instantiate, update};
 use crate::session::Result;
 use crate::stream::{self, Target};
 use core::ffi::{c_char, c_void};
+use cuda_abi::boundary::default_stream;
+use cuda_abi::functions::DefaultStream;
 use cuda_abi::graph::params::update_outcome;
 use cuda_abi::types::*;
 use std::sync::Arc;
@@ -47,7 +49,11 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
         put!(instantiateParams, asked);
         let executable = outcome?;
         if asked.flags & UPLOAD != 0 {
-            let target = stream::target(client, asked.hUploadStream)?;
+            let stream = match default_stream() {
+                DefaultStream::PerThread if asked.hUploadStream.is_null() => CUstream::PER_THREAD,
+                _ => asked.hUploadStream,
+            };
+            let target = stream::target(client, stream)?;
             client.executable(executable)?.upload(&target)?;
         }
         put!(phGraphExec, executable);

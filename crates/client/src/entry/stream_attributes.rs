@@ -14,10 +14,8 @@ const LAST_SYNCHRONIZATION: u32 = 4;
 /// A value's bytes.
 pub(crate) type Stored = [u64; 8];
 
-fn key(target: &Target, attribute: CUstreamAttrID) -> (usize, u32) {
-    // Default streams are those of their context.
-    let stream = target.stream.as_ref().map_or(target.context.token, |stream| stream.token);
-    (stream, attribute.0)
+fn key(target: &Target, attribute: CUstreamAttrID) -> Result<(u64, u32)> {
+    Ok((target.stream_id()?, attribute.0))
 }
 
 fn stored(value: &CUstreamAttrValue) -> Stored {
@@ -59,9 +57,10 @@ fn check(
 
 fn get(client: &Client, target: &Target, attribute: CUstreamAttrID) -> Result<CUstreamAttrValue> {
     use CUstreamAttrID as Id;
+    let key = key(target, attribute)?;
     let known = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
     let mut value = CUstreamAttrValue::default();
-    match (attribute, known.get(&key(target, attribute))) {
+    match (attribute, known.get(&key)) {
         (_, Some(&words)) => value = restored(words),
         (Id::PRIORITY, None) => {
             value.priority = target.stream.as_ref().map_or(0, |stream| stream.priority);
@@ -85,8 +84,9 @@ pub(crate) unsafe fn cuStreamSetAttribute(
         // SAFETY: not null; the caller's structure.
         let value = unsafe { value.read() };
         check(client, &target, attr, &value)?;
+        let key = key(&target, attr)?;
         let mut known = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(key(&target, attr), stored(&value));
+        known.insert(key, stored(&value));
         Ok(())
     })
 }
@@ -106,15 +106,15 @@ pub(crate) unsafe fn cuStreamGetAttribute(
 pub(crate) unsafe fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUresult {
     run(|client| {
         let (to, from) = (stream::located(client, dst)?, stream::located(client, src)?);
+        let (source, target) = (from.stream_id()?, to.stream_id()?);
         let mut known = client.stream_attributes.lock().unwrap_or_else(PoisonError::into_inner);
-        let (source, _) = key(&from, CUstreamAttrID::PRIORITY);
         let copied: Vec<_> = known
             .iter()
             .filter(|((stream, _), _)| *stream == source)
             .map(|(k, v)| (k.1, *v))
             .collect();
         for (attribute, value) in copied {
-            known.insert(key(&to, CUlaunchAttributeID(attribute)), value);
+            known.insert((target, attribute), value);
         }
         Ok(())
     })

@@ -24,10 +24,8 @@ pub(crate) unsafe fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) 
 pub(crate) unsafe fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) -> CUresult {
     run(|client| {
         not_null(streamId)?;
-        let default = |target: &stream::Target| {
-            if target.slot == target.context.default_stream() { 1 } else { 2 }
-        };
-        put!(streamId, look(client, hStream, |stream| stream.id, default)?);
+        let own = |stream: &stream::Stream| Ok(stream.id);
+        put!(streamId, look(client, hStream, own, stream::Target::stream_id)??);
         Ok(())
     })
 }

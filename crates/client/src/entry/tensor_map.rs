@@ -8,7 +8,8 @@ use core::ffi::c_void;
 use cuda_abi::types::*;
 use link::wire::command::Opcode;
 use link::wire::query::{
-    TENSOR_IM2COL, TENSOR_IM2COL_WIDE, TENSOR_TILED, TensorMapEncode, TensorMapReply,
+    TENSOR_IM2COL, TENSOR_IM2COL_WIDE, TENSOR_TILED, TensorMapAddress, TensorMapEncode,
+    TensorMapReply,
 };
 use std::cell::RefCell;
 use zerocopy::IntoBytes;
@@ -209,6 +210,23 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
         question.l2_promotion = l2Promotion.0;
         question.fill = oobFill.0;
         put!(tensorMap, encode(question)?);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuTensorMapReplaceAddress(
+    tensorMap: *mut CUtensorMap,
+    globalAddress: *mut c_void,
+) -> CUresult {
+    run(|_| {
+        not_null(tensorMap)?;
+        // SAFETY: not null; the caller's structure.
+        let bytes = unsafe { tensorMap.read() }.opaque;
+        let question = TensorMapAddress { bytes, address: globalAddress.addr() as u64 };
+        let (backend, id) = current::context()?.backend()?;
+        let reply: TensorMapReply =
+            backend.session.call_for(id, Opcode::TensorMapAddress, &[question.as_bytes()])?;
+        put!(tensorMap, CUtensorMap { opaque: reply.bytes });
         Ok(())
     })
 }

@@ -66,7 +66,7 @@ pub(super) struct State {
 
 /// Memory that the executor reaches, in place of a copy's pageable end.
 #[derive(Clone, Copy, Debug)]
-struct Bounce {
+pub(crate) struct Bounce {
     address: u64,
     size_bytes: u64,
 }
@@ -332,13 +332,14 @@ impl State {
         if !is_needed || is_there {
             return Ok(());
         }
+        late::retire(backend)?;
         let (session, heap) = (&backend.session, &backend.host_heap);
         let address = match heap.allocate_small(session, id, size_bytes) {
             Some(small) => small?,
             None => heap.create_region(session, id, size_bytes, REGION_PINNED)?.address,
         };
         if let Some(old) = self.bounces.insert(place, Bounce { address, size_bytes }) {
-            free_bounce(backend, id, old)?;
+            late::destroy(backend, id, Named::Bounce(old))?;
         }
         Ok(())
     }
@@ -357,7 +358,7 @@ impl State {
             late::destroy(backend, id, Named::Graph(graph))?;
         }
         for (_, bounce) in self.bounces.drain() {
-            free_bounce(backend, id, bounce)?;
+            late::destroy(backend, id, Named::Bounce(bounce))?;
         }
         Ok(())
     }
@@ -373,15 +374,16 @@ fn can_be_disabled(kind: &NodeKind) -> bool {
     matches!(kind, NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_))
 }
 
-/// Launches may still use it.
-fn free_bounce(backend: &Backend, id: u32, bounce: Bounce) -> Result {
-    const PAGE_BYTES: u64 = 4096;
-    backend.session.wait_all(0)?;
-    if backend.host_heap.free_small(bounce.address) {
-        return Ok(());
+impl Bounce {
+    /// Frees the memory; nothing may use it any more.
+    pub(crate) fn free(self, backend: &Backend, id: u32) -> Result {
+        const PAGE_BYTES: u64 = 4096;
+        if backend.host_heap.free_small(self.address) {
+            return Ok(());
+        }
+        let size_bytes = self.size_bytes.next_multiple_of(PAGE_BYTES);
+        backend.host_heap.destroy_region(&backend.session, id, self.address, size_bytes)
     }
-    let size_bytes = bounce.size_bytes.next_multiple_of(PAGE_BYTES);
-    backend.host_heap.destroy_region(&backend.session, id, bounce.address, size_bytes)
 }
 
 /// Which ends of a node's copy only this process reaches.

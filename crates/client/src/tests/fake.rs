@@ -90,7 +90,6 @@ fn welcome() -> Welcome {
         uuid: [7; 16],
         uuid_v2: [8; 16],
         pci_bus_id: "0003:01:02.0".into(),
-        luid: None,
         total_memory_bytes: MEMORY_BYTES,
         attributes,
         stream_priorities: (0, -5),

@@ -118,8 +118,6 @@ pub struct DeviceInfo {
     pub uuid_v2: [u8; 16],
     /// `cuDeviceGetPCIBusId`.
     pub pci_bus_id: String,
-    /// `cuDeviceGetLuid`, where there is one.
-    pub luid: Option<[u8; 8]>,
     /// `cuDeviceTotalMem_v2`.
     pub total_memory_bytes: u64,
     /// (attribute, value) for every `CUdevice_attribute` that the driver answers.

@@ -77,7 +77,14 @@ wire_struct! {
         /// [`TENSOR_TILED`], [`TENSOR_IM2COL`] or [`TENSOR_IM2COL_WIDE`].
         mode: u32,
     }
-    /// Answer to [`TensorMapEncode`].
+    /// See [`super::command::Opcode::TensorMapAddress`]: a map that shall be of a tensor elsewhere.
+    struct TensorMapAddress {
+        /// `CUtensorMap`.
+        bytes: [u64; 16],
+        /// Where the tensor lies; encoded, not looked at.
+        address: u64,
+    }
+    /// Answer to [`TensorMapEncode`] and [`TensorMapAddress`].
     struct TensorMapReply {
         /// `CUtensorMap`.
         bytes: [u64; 16],

@@ -79,8 +79,8 @@ impl State {
         let work_of = |place: usize| word(command, place).map(|slot| (slot, Kind::Work));
         let found = match opcode {
             Opcode::StreamDestroy => word(command, 0).map(|slot| (slot, Kind::End)),
-            Opcode::Signal
-            | Opcode::StreamSynchronize
+            Opcode::Signal => word(command, 0).map(|slot| (slot, Kind::Signal)),
+            Opcode::StreamSynchronize
             | Opcode::StreamWaitEvent
             | Opcode::Copy
             | Opcode::Copy3d

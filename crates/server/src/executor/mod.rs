@@ -10,6 +10,7 @@ mod backlog;
 mod batch;
 mod context;
 mod copy;
+mod descriptors;
 mod event;
 mod failure;
 mod flight;
@@ -44,6 +45,7 @@ use crate::log::log_server;
 use crate::policy::reservations::Reservations;
 use context::Context;
 use cuda_abi::types::CUresult;
+use descriptors::Descriptors;
 use link::socket::{Connection, Received, SocketError};
 use printing::Console;
 use rustix::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
@@ -135,6 +137,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 flights: Default::default(),
                 batching: batch::Batching::from_environment(),
                 gate: Default::default(),
+                descriptors: Descriptors::of_process(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -170,6 +173,8 @@ pub(crate) struct Shared {
     pub(crate) batching: batch::Batching,
     /// Through which work goes to the device.
     pub(crate) gate: gate::Gate,
+    /// Open files of clients' memory.
+    pub(crate) descriptors: Arc<Descriptors>,
     keeper: Connection,
 }
 

@@ -7,7 +7,8 @@ use cuda_abi::types::*;
 use link::wire::command::LaunchAttribute;
 use link::wire::query::{
     AVAILABLE_SHARED, ClusterOccupancy, ClusterReply, MAX_ACTIVE_CLUSTERS, MAX_CLUSTER_SIZE,
-    TENSOR_IM2COL, TENSOR_IM2COL_WIDE, TENSOR_TILED, TensorMapEncode, TensorMapReply,
+    TENSOR_IM2COL, TENSOR_IM2COL_WIDE, TENSOR_TILED, TensorMapAddress, TensorMapEncode,
+    TensorMapReply,
 };
 use std::ptr;
 use zerocopy::{FromBytes, IntoBytes};
@@ -141,6 +142,16 @@ impl State {
                 _ => CUresult::ERROR_INVALID_VALUE,
             }
         })?;
+        self.reply.extend_from_slice(TensorMapReply { bytes: map.opaque }.as_bytes());
+        Ok(())
+    }
+
+    /// Likewise.
+    pub(super) fn tensor_map_address(&mut self, wanted: TensorMapAddress) -> Result<(), Failure> {
+        let mut map = CUtensorMap { opaque: wanted.bytes };
+        let address = ptr::without_provenance_mut(wanted.address as usize);
+        // SAFETY: the map is read and written; the address is put into it.
+        self.check(unsafe { self.driver().cuTensorMapReplaceAddress(&raw mut map, address) })?;
         self.reply.extend_from_slice(TensorMapReply { bytes: map.opaque }.as_bytes());
         Ok(())
     }

@@ -223,6 +223,7 @@ impl State {
                 parse(command).and_then(|(wanted, rest)| self.cluster_occupancy(wanted, rest))
             }
             Opcode::TensorMapEncode => self.tensor_map_encode(parse(command)?.0),
+            Opcode::TensorMapAddress => self.tensor_map_address(parse(command)?.0),
             Opcode::AddressReserve => self.address_reserve(parse(command)?.0),
             Opcode::AddressFree => self.address_free(parse(command)?.0),
             Opcode::MemoryCreate => self.memory_create(parse(command)?.0),

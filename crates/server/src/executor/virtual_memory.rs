@@ -3,6 +3,7 @@
 //! Memory is the keeper's, as all device memory: it outlives this process and counts for the client as long as a number or a mapping holds it. Imported
 //! memory belongs to whoever made it. A descriptor that a client sends is handed to the driver, which knows its own.
 
+use super::descriptors::Kept;
 use super::failure::{Failure, below};
 use super::memory::FILE_TIMEOUT;
 use super::state::State;
@@ -15,7 +16,7 @@ use link::wire::virtual_memory::{
     MemoryCreate, MemoryCreateReply, MemoryFile, MemoryMap, MemoryNumber, MemorySetAccess,
     MemoryUnmap, SHARING_DESCRIPTOR,
 };
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
 use zerocopy::IntoBytes;
@@ -45,7 +46,7 @@ struct Piece {
     size_bytes: u64,
     origin: Origin,
     /// For exports.
-    file: Option<OwnedFd>,
+    file: Option<Kept>,
 }
 
 #[derive(Debug)]
@@ -62,6 +63,8 @@ pub(crate) struct VirtualMemory {
     reservations: BTreeMap<u64, (u64, Window)>,
     pieces: HashMap<u32, Arc<Piece>>,
     mappings: BTreeMap<u64, Mapping>,
+    /// Whether the log has it that there are no more descriptors for this session.
+    is_refusal_said: bool,
 }
 
 impl VirtualMemory {
@@ -177,12 +180,21 @@ impl State {
     }
 
     /// Refuses more memory with descriptors than one client may have.
-    fn check_descriptors(&self) -> Result<(), Failure> {
+    fn check_descriptors(&mut self) -> Result<(), Failure> {
         let known = &self.virtual_memory;
-        if known.pieces.len() + known.mappings.len() >= MAX_SHAREABLE {
-            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+        let descriptors = &self.shared.descriptors;
+        if known.pieces.len() + known.mappings.len() < MAX_SHAREABLE && !descriptors.are_used_up() {
+            return Ok(());
         }
-        Ok(())
+        if !std::mem::replace(&mut self.virtual_memory.is_refusal_said, true) {
+            log_server!(
+                "{} gets no more memory that can be shared: it may have {MAX_SHAREABLE} pieces and mappings, all clients of a device together {} \
+                 pieces, three quarters of the limit of open files",
+                self.handle.label,
+                self.shared.descriptors.most()
+            );
+        }
+        Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY))
     }
 
     pub(super) fn memory_create(&mut self, wanted: MemoryCreate) -> Result<(), Failure> {
@@ -202,7 +214,8 @@ impl State {
                 return Err(code.into());
             }
         };
-        let file = (wanted.sharing == SHARING_DESCRIPTOR).then_some(file);
+        let keep = |file| self.shared.descriptors.keep(file);
+        let file = (wanted.sharing == SHARING_DESCRIPTOR).then_some(file).map(keep);
         let piece = Piece { handle, size_bytes, origin: Origin::Own { key }, file };
         self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
         self.reply.extend_from_slice(MemoryCreateReply { key }.as_bytes());
@@ -317,8 +330,8 @@ impl State {
         let Some(file) = received.descriptors.pop() else { return Err(INVALID) };
         self.check_descriptors()?;
         let handle = self.import_memory(file.as_fd())?;
-        let piece =
-            Piece { handle, size_bytes: u64::MAX, origin: Origin::Imported, file: Some(file) };
+        let file = Some(self.shared.descriptors.keep(file));
+        let piece = Piece { handle, size_bytes: u64::MAX, origin: Origin::Imported, file };
         self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
         Ok(())
     }

@@ -96,6 +96,7 @@ impl Keeper {
             live: Default::default(),
             group,
             reservation,
+            refusals: Default::default(),
         };
         self.clients.insert(id, client);
     }

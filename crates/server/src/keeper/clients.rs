@@ -8,6 +8,7 @@ use crate::executor_link::ToExecutor;
 use crate::log::log_server;
 use crate::policy::domains::{Domain, SHARED};
 use crate::policy::limits::{client_priority, connections};
+use crate::policy::refusals::Refusals;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
 use link::wire::attach::{ClientHello, DeviceInfo};
@@ -47,6 +48,8 @@ pub(crate) struct Client {
     pub(crate) group: Option<String>,
     /// Whose SMs it uses.
     pub(crate) reservation: Option<String>,
+    /// Contexts that it did not get.
+    pub(crate) refusals: Refusals,
 }
 
 /// SMs that a share in per cent is of a device; `None`: all, or the driver cannot set SMs apart.
@@ -75,6 +78,10 @@ impl Keeper {
         snapshot.devices.clear();
         let Some(client) = self.clients.remove(&id) else { return };
         let pid = client.peer.pid;
+        let silent = client.refusals.silent();
+        if silent > 0 {
+            log_server!("Client process {pid} got no context {silent} more times");
+        }
         let left: usize = self.clients.values().map(|client| client.contexts.len()).sum();
         for (still, context) in client.contexts.iter().enumerate().rev() {
             let label = format!("{{PID: {pid}, Context ID: {}}}", context.context_id);

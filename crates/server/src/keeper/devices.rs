@@ -194,7 +194,6 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         uuid: uuid.bytes.map(|byte| byte as u8),
         uuid_v2: uuid_v2.bytes.map(|byte| byte as u8),
         pci_bus_id: pci_bus_id.unwrap_or_default(),
-        luid: None,
         total_memory_bytes: total as u64,
         attributes: attributes(driver, handle),
         stream_priorities: (0, 0),

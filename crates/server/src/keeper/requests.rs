@@ -51,11 +51,14 @@ impl Keeper {
         let client_pid = client.peer.pid;
         match self.may_open(client, device) {
             Err(refusal) => {
-                log_server!(
-                    "Client {} gets no context on device {device}: {}",
-                    client.peer.pid,
-                    refusal.message
-                );
+                if let Some(client) = self.clients.get_mut(&id)
+                    && client.refusals.note(refusal.code)
+                {
+                    log_server!(
+                        "Client {client_pid} gets no context on device {device}: {}",
+                        refusal.message
+                    );
+                }
                 if refusal.code == CUresult::ERROR_MPS_MAX_CLIENTS_REACHED.0 {
                     self.devices[device as usize].refused_contexts += 1;
                 }

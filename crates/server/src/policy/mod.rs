@@ -11,6 +11,7 @@ pub mod partitions;
 pub mod questions;
 pub mod quiet;
 pub mod ranges;
+pub mod refusals;
 pub mod reservations;
 pub mod residency;
 pub mod windows;

@@ -107,6 +107,8 @@ opcodes! {
     ClusterOccupancy = 100,
     /// Called: [`super::super::query::TensorMapReply`].
     TensorMapEncode = 101,
+    /// Called: [`super::super::query::TensorMapReply`].
+    TensorMapAddress = 102,
     /// Called: [`super::super::virtual_memory::AddressReply`].
     AddressReserve = 110,
     /// Called; nothing is mapped there.
