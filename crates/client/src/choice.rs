@@ -36,11 +36,16 @@ static CHOOSING: AtomicU32 = AtomicU32::new(0);
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The choice, made now if it was not before.
+#[inline]
 pub(crate) fn choose() -> &'static Choice {
-    // Nearly always, and the number of the process takes a system call.
-    if let Some(made) = made() {
-        return made;
+    match made() {
+        Some(made) => made,
+        None => choose_now(),
     }
+}
+
+#[cold]
+fn choose_now() -> &'static Choice {
     let process = std::process::id();
     loop {
         if let Some(made) = made() {
@@ -81,6 +86,7 @@ fn make_once() -> &'static Choice {
 }
 
 /// The choice, if it was made.
+#[inline]
 pub(crate) fn made() -> Option<&'static Choice> {
     // SAFETY: null, or a leaked box; Acquire: with the Release in `make_once`.
     unsafe { CHOICE.load(Ordering::Acquire).as_ref() }

@@ -1,0 +1,93 @@
+//! Single calls of the driver between two signals, for a tracer that counts the instructions from one to the other.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use anyhow::{Context as _, Result, bail};
+use cuda_abi::table::DriverTable;
+use cuda_abi::types::{
+    CUcontext, CUevent, CUfunction, CUpointer_attribute, CUresult, CUstream, CUstreamCaptureStatus,
+};
+use cuda_driver::{Context, DeviceBuffer};
+use openmps_tests::stepping::{MARK, ROUNDS};
+
+use crate::work::PTX;
+
+/// Makes the call of that name [`ROUNDS`] times.
+pub(crate) fn call(context: &Context, name: &str) -> Result<()> {
+    let driver = driver()?;
+    let module = context.load_ptx(PTX)?;
+    let function = CUfunction(module.function("step")?.handle() as usize);
+    let memory: DeviceBuffer<u32> = DeviceBuffer::new(context, 1024)?;
+    let (mut values, mut count) = (memory.address(), 0_u32);
+    let mut parameters: [*mut c_void; 2] = [(&raw mut values).cast(), (&raw mut count).cast()];
+    let (mut stream, mut event) = (CUstream::NULL, CUevent::NULL);
+    // SAFETY: handles of this very driver, and pointers to live variables of the types that its prototypes name; also below.
+    unsafe {
+        driver.cuStreamCreate(&mut stream, 1).ok()?;
+        driver.cuEventCreate(&mut event, 2).ok()?;
+        match name {
+            "nothing" => rounds(|| CUresult::SUCCESS),
+            "context" => {
+                let mut current = CUcontext::NULL;
+                rounds(|| driver.cuCtxGetCurrent(&mut current))
+            }
+            "pointer" => {
+                let mut kind = 0_u32;
+                let (place, asked) = ((&raw mut kind).cast(), CUpointer_attribute::MEMORY_TYPE);
+                rounds(|| driver.cuPointerGetAttribute(place, asked, values))
+            }
+            "capturing" => {
+                let mut status = CUstreamCaptureStatus::default();
+                rounds(|| driver.cuStreamIsCapturing(stream, &mut status))
+            }
+            "launch" => {
+                let parameters = parameters.as_mut_ptr();
+                let nothing = ptr::null_mut();
+                rounds(|| {
+                    driver
+                        .cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nothing)
+                })
+            }
+            "record" => rounds(|| driver.cuEventRecord(event, stream)),
+            "wait-event" => {
+                driver.cuEventRecord(event, stream).ok()?;
+                rounds(|| driver.cuStreamWaitEvent(CUstream::NULL, event, 0))
+            }
+            "fill" => rounds(|| driver.cuMemsetD32Async(values, 7, 16, stream)),
+            _ => bail!("no such call: {name}"),
+        }?;
+        driver.cuStreamSynchronize(stream).ok()?;
+        driver.cuEventDestroy_v2(event).ok()?;
+        driver.cuStreamDestroy_v2(stream).ok()?;
+    }
+    Ok(())
+}
+
+fn rounds(mut call: impl FnMut() -> CUresult) -> Result<()> {
+    for _ in 0..ROUNDS {
+        mark();
+        let result = call();
+        mark();
+        result.ok()?;
+    }
+    Ok(())
+}
+
+/// Stops the thread for its tracer; without one, nothing happens.
+#[inline(never)]
+fn mark() {
+    // SAFETY: a signal that is ignored where nobody has asked for it.
+    unsafe { libc::raise(MARK) };
+}
+
+/// The driver that the puppet has open.
+fn driver() -> Result<Box<DriverTable>> {
+    // SAFETY: opened before, so no initialiser runs.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+    ptr::NonNull::new(library).context("libcuda.so.1 cannot be opened")?;
+    // SAFETY: a driver's symbols, which have the prototypes of its API.
+    Ok(Box::new(unsafe {
+        DriverTable::load(|symbol| libc::dlsym(library, symbol.as_ptr()).cast_const())
+    }))
+}

@@ -1,0 +1,44 @@
+//! What a call costs in this process, in instructions: a bound that a change of the posting path or of local calls must keep.
+//!
+//! Instructions instead of nanoseconds, since they are the same on a busy machine. Each bound is what the release build took when it was set, and a
+//! fifth more: compilers and C libraries differ. Who makes a call cheaper lowers its bound.
+
+use anyhow::{Result, ensure};
+use openmps_tests::stepping::{self, Counted};
+use openmps_tests::{Daemon, Puppet, Sandbox};
+
+/// Calls, and how many instructions each may take.
+const BOUNDS: &[(&str, u64)] = &[
+    ("context", 45),
+    ("pointer", 160),
+    ("capturing", 160),
+    ("launch", 2070),
+    ("record", 1050),
+    ("wait-event", 1210),
+    ("fill", 1260),
+];
+
+#[test]
+fn calls_take_no_more_instructions_than_they_did() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut puppet: Puppet = daemon.puppet()?;
+    puppet.must("open")?;
+    puppet.must("work 1")?;
+    let Counted::Instructions(nothing) = stepping::count(&mut puppet, "counted nothing")? else {
+        println!("skipped: this system lets no process trace another, so nothing can be counted");
+        return puppet.dismiss();
+    };
+    let mut exceeded = Vec::new();
+    for &(call, bound) in BOUNDS {
+        let counted = stepping::count(&mut puppet, &format!("counted {call}"))?;
+        let Counted::Instructions(with_marks) = counted else { continue };
+        ensure!(with_marks > nothing, "{call} was not made");
+        let instructions = with_marks - nothing;
+        println!("{call}: {instructions} instructions, at most {bound}");
+        if instructions > bound {
+            exceeded.push((call, instructions, bound));
+        }
+    }
+    ensure!(exceeded.is_empty(), "more instructions than allowed: {exceeded:?}");
+    puppet.dismiss()
+}
