@@ -163,6 +163,8 @@ fn hello() -> ClientHello {
             active_thread_percentage: variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
             pinned_device_mem_limit: memory_limits(variable),
             client_priority: variable("CUDA_MPS_CLIENT_PRIORITY"),
+            weight: variable("OPENMPS_WEIGHT"),
+            latency: variable("OPENMPS_LATENCY"),
             visible_devices: variable("CUDA_VISIBLE_DEVICES"),
             device_max_connections: variable("CUDA_DEVICE_MAX_CONNECTIONS"),
             per_context_partitioning: partitioning().map(str::to_owned),

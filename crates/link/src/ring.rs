@@ -318,6 +318,18 @@ impl Consumer {
         Ok(Some(Command { header, body }))
     }
 
+    /// The opcode of the next command, if there is one; it is not taken, and checked only when it is.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn next_opcode(&mut self) -> Result<Option<u16>, RingError> {
+        if self.available()? == 0 {
+            return Ok(None);
+        }
+        self.copy(0, size_of::<Header>());
+        Ok(Some(self.buffered_header().opcode))
+    }
+
     /// Whether something was posted that was not taken; reads shared memory.
     pub fn has_posted(&self) -> bool {
         // Relaxed: `available` reads it again, with acquire.

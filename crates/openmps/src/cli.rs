@@ -106,6 +106,12 @@ pub(crate) struct Run {
     /// The reservation whose multiprocessors it uses (see `openmps reserve`).
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) reservation: Option<String>,
+    /// Its share of a device that others want, too: to theirs as the weights are.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) weight: Option<u32>,
+    /// Let its launches go before all that other clients have queued.
+    #[arg(long)]
+    pub(crate) latency: bool,
     /// The program and its arguments.
     #[arg(
         required = true,

@@ -120,6 +120,7 @@ struct Limits {
     device_memory: Option<String>,
     client_priority: Option<u8>,
     contexts_per_device: Option<usize>,
+    client_weight: Option<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -222,6 +223,11 @@ impl File {
                 text(self.groups.by_cgroup.map(|on| u8::from(on).to_string())),
             ),
             ("groups.limits", GROUPS_VARIABLE, text(self.groups.text())),
+            (
+                "limits.client_weight",
+                "OPENMPS_WEIGHT",
+                text(limits.client_weight.map(|weight| weight.to_string())),
+            ),
         ]
         .into_iter()
         .chain(memory)
@@ -269,6 +275,11 @@ fn check(file: &File) -> anyhow::Result<()> {
             "limits.contexts_per_device is {number}: it must be 1 to {}",
             server::policy::MOST_CONTEXTS_PER_DEVICE
         );
+    }
+    if let Some(weight) = file.limits.client_weight
+        && !(1..=1000).contains(&weight)
+    {
+        bail!("limits.client_weight is {weight}: it must be 1 at least and 1000 at most");
     }
     if let Some(list) = &file.limits.device_memory {
         control::values::parse_limit_list(list).context("limits.device_memory")?;
@@ -404,7 +415,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));
@@ -421,6 +432,7 @@ mod tests {
             ("[limits]\ndevice_memory = '3X'", "device_memory"),
             ("[limits]\nclient_priority = 2", "client_priority"),
             ("[limits]\ncontexts_per_device = 0", "contexts_per_device"),
+            ("[limits]\nclient_weight = 0", "client_weight"),
             ("[daemon]\nmetrics = '9400'", "daemon.metrics"),
             ("[daemon]\nprovisioning = 'all'", "all"),
             ("[memory]\npolicy = 'swap'", "swap"),

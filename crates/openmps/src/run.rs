@@ -112,6 +112,8 @@ fn limits(options: &Run) -> Vec<(&'static str, String)> {
         ("OPENMPS_ISOLATE", options.isolate.as_deref().map(isolation_name)),
         ("OPENMPS_GROUP", options.group.clone()),
         ("OPENMPS_RESERVATION", options.reservation.clone()),
+        ("OPENMPS_WEIGHT", options.weight.map(|weight| weight.to_string())),
+        ("OPENMPS_LATENCY", options.latency.then(|| "1".to_owned())),
     ];
     variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

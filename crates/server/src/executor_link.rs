@@ -1,5 +1,7 @@
 //! What keeper and executor say to each other, over the socket that the executor inherits.
 
+use crate::policy::fairness::Claim;
+use crate::policy::priorities::Class;
 use link::wire::attach::Window;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,13 @@ pub(crate) enum ToExecutor {
         session: u64,
         /// A `CUresult`.
         code: u32,
+    },
+    /// From now on the session's share of a contested device goes by this weight.
+    Weigh {
+        /// Which.
+        session: u64,
+        /// See [`crate::policy::fairness::Claim`].
+        weight: u32,
     },
     /// Memory is to be moved out to the host, where nothing of the session is in flight.
     Move {
@@ -94,6 +103,10 @@ pub(crate) struct OpenSession {
     pub(crate) share: ShareWish,
     /// The group that it belongs to.
     pub(crate) group: Option<GroupMembership>,
+    /// Its claim on a device that others want, too.
+    pub(crate) claim: Claim,
+    /// Whether its launches go before those of others.
+    pub(crate) class: Class,
 }
 
 /// The SMs that a session's work may run on: as many as it may have, within its group's, within its reservation's.

@@ -52,6 +52,12 @@ pub struct RequestedLimits {
     pub pinned_device_mem_limit: Option<String>,
     /// `CUDA_MPS_CLIENT_PRIORITY`.
     pub client_priority: Option<String>,
+    /// `OPENMPS_WEIGHT`: the client's share of a device that others want, too, is to theirs as their weights are.
+    #[serde(default)]
+    pub weight: Option<String>,
+    /// `OPENMPS_LATENCY`: 1 for the latency class.
+    #[serde(default)]
+    pub latency: Option<String>,
     /// `CUDA_VISIBLE_DEVICES`; the client applies it itself to the server's list.
     pub visible_devices: Option<String>,
     /// `CUDA_DEVICE_MAX_CONNECTIONS`.

@@ -7,6 +7,7 @@ use super::shares::{ChangeReport, ServerChange};
 use serde::{Deserialize, Serialize};
 
 /// From the daemon to a server. [`ToServer::Attach`] carries one descriptor, the client's socket.
+#[expect(clippy::large_enum_variant, reason = "one of a client, and gone once it is sent")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToServer {
@@ -271,6 +272,12 @@ pub struct ClientSnapshot {
     /// 0 normal, 1 below normal.
     #[serde(default)]
     pub priority: u32,
+    /// Its share of a contested device is to others' as the weights are; 0: the server does not say.
+    #[serde(default)]
+    pub weight: u32,
+    /// Whether it is of the latency class, whose launches go before all that others have queued.
+    #[serde(default)]
+    pub latency_class: bool,
     /// How many hardware queues its environment asks for (`CUDA_DEVICE_MAX_CONNECTIONS`); absent: it does not say.
     #[serde(default)]
     pub wanted_connections: Option<u32>,

@@ -6,6 +6,7 @@
 
 use super::failure::Failure;
 use super::graph::{Code, with_kernel};
+use super::pacing::Piece;
 use super::partition::Partition;
 use super::state::State;
 use super::stream::is_same;
@@ -190,6 +191,7 @@ impl State {
             && (batches.waiting.is_empty() || batches.stream == launch.stream)
             && batches.waiting.len() < MOST_WAITING
             && !batches.declined.contains(&launch.function)
+            && self.may_be_batched(Piece::Function(launch.function))
             && self.modules.function(launch.function).is_ok_and(|function| {
                 !function.prints && self.shared.gate.has_room_for(function.frame_bytes)
             });
@@ -385,12 +387,14 @@ impl State {
             // What a client that has left had queued is never run.
             return Some(());
         }
-        let measured = self.measure_launches(stream, count);
+        let paced = self.pace_chain(slot, stream, launches);
+        let measured = self.measure_launches(stream, None, count);
         let pass = self.enter(slot);
         // SAFETY: a live executable graph whose nodes were all checked just now.
         let result = unsafe { driver.cuGraphLaunch(chain.executable, stream) };
         drop(pass);
         self.launch_measured(measured, stream);
+        self.paced(paced);
         self.check(result).ok()?;
         self.last_function = launches.last().map(|(launch, _)| launch.function);
         self.counters().count_chain(u64::from(count));

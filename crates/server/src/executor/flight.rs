@@ -1,4 +1,4 @@
-//! Which sessions have work on the device, for whoever needs to know it: work is bounded only in company, and what stalls a
+//! Which sessions have work on the device, for whoever needs to know it: work is bounded only in company ([`super::pacing`]), and what stalls a
 //! context waits for an idle moment.
 //!
 //! A session is *busy* from its first piece of work on until its own thread has seen that all of it has ended. That thread looks when it has
@@ -7,6 +7,7 @@
 //! So a launch of a session that is busy costs one load, and none is followed by a call to the driver.
 
 use super::state::State;
+use crate::policy::priorities::Class;
 use link::session_memory::SessionMemory;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -20,6 +21,8 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(crate) struct Flights {
     /// How many are busy.
     busy: AtomicU32,
+    /// How many of those are of the latency class.
+    latency_busy: AtomicU32,
     /// How many threads wait for an idle device.
     waiting: AtomicU32,
     flights: Mutex<Vec<Arc<Flight>>>,
@@ -31,14 +34,15 @@ pub(crate) struct Flights {
 #[derive(Debug)]
 pub(crate) struct Flight {
     memory: Arc<SessionMemory>,
+    class: Class,
     /// Written by the session's thread alone.
     busy: AtomicBool,
 }
 
 impl Flights {
     /// A session begins.
-    pub(crate) fn open(&self, memory: Arc<SessionMemory>) -> Arc<Flight> {
-        let flight = Arc::new(Flight { memory, busy: AtomicBool::new(false) });
+    pub(crate) fn open(&self, memory: Arc<SessionMemory>, class: Class) -> Arc<Flight> {
+        let flight = Arc::new(Flight { memory, class, busy: AtomicBool::new(false) });
         self.lock().push(Arc::clone(&flight));
         flight
     }
@@ -55,6 +59,12 @@ impl Flights {
         self.busy.load(Ordering::SeqCst)
     }
 
+    /// Whether a session of the latency class may have work on the device.
+    pub(crate) fn is_latency_busy(&self) -> bool {
+        // Relaxed: for decisions that may be late; no data travels with it.
+        self.latency_busy.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether another session than this one may have work on the device.
     pub(crate) fn in_company(&self, flight: &Flight) -> bool {
         self.busy() > u32::from(flight.is_busy())
@@ -67,6 +77,9 @@ impl Flights {
             return;
         }
         flight.busy.store(true, Ordering::Relaxed);
+        if flight.class == Class::Latency {
+            self.latency_busy.fetch_add(1, Ordering::Relaxed);
+        }
         if self.busy.fetch_add(1, Ordering::Relaxed) > 0 {
             self.ask();
         }
@@ -78,6 +91,9 @@ impl Flights {
             return;
         }
         flight.busy.store(false, Ordering::Relaxed);
+        if flight.class == Class::Latency {
+            self.latency_busy.fetch_sub(1, Ordering::Relaxed);
+        }
         // SeqCst: with the look at `waiting`, partner of the increment and the look at `busy` in `wait_until_alone`.
         self.busy.fetch_sub(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -164,6 +180,7 @@ impl State {
         });
         if copied && self.streams.have_ended(&self.shared.context, |slot| words.completed(slot)) {
             self.shared.flights.set_idle(&self.flight);
+            self.pace_settled();
         }
     }
 }
@@ -181,13 +198,15 @@ mod tests {
     #[test]
     fn a_session_is_alone_when_the_others_have_ended_their_work() {
         let flights = Arc::new(Flights::default());
-        let [one, other] = [flights.open(memory()), flights.open(memory())];
+        let [one, other] =
+            [flights.open(memory(), Class::Throughput), flights.open(memory(), Class::Latency)];
         assert!(!flights.in_company(&one));
         flights.set_busy(&one);
         flights.set_busy(&one);
         assert!(!flights.in_company(&one) && flights.in_company(&other));
         flights.set_busy(&other);
         assert_eq!(flights.busy(), 2);
+        assert!(flights.is_latency_busy());
         assert!(!flights.wait_until_alone(&one, Duration::ZERO));
         let ends = std::thread::spawn({
             let flights = Arc::clone(&flights);
@@ -197,5 +216,6 @@ mod tests {
         ends.join().unwrap();
         flights.close(&one);
         assert_eq!(flights.busy(), 0);
+        assert!(!flights.is_latency_busy());
     }
 }

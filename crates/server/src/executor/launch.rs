@@ -1,6 +1,7 @@
 //! Kernel launches, occupancy and the context's limits.
 
 use super::failure::Failure;
+use super::pacing::{Piece, Shape};
 use super::state::State;
 use crate::log::log_server;
 use cuda_abi::types::*;
@@ -25,6 +26,7 @@ impl State {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         }
         let (mut attributes, parameters) = split(wanted, rest)?;
+        self.map_priorities(&mut attributes);
         let stream = self.stream_for_work(wanted.stream)?;
         let session = &self.handle;
         let given_up = || session.stopped();
@@ -47,7 +49,9 @@ impl State {
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (wanted.grid, wanted.block);
         let driver = self.driver();
         let shared_bytes = wanted.dynamic_shared_bytes;
-        let measured = self.measure_launches(stream, 1);
+        let (piece, shape) = (Piece::Function(wanted.function), shape_of(&wanted, handle));
+        let paced = self.pace(wanted.stream, stream, piece, Some(shape));
+        let measured = self.measure_launches(stream, Some(piece), 1);
         let entry = self.enter_with_frame(wanted.stream, frame_bytes)?;
         let result = if attributes.is_empty() {
             // SAFETY: a live function and stream of this session; the parameters are as long as the kernel's.
@@ -84,6 +88,7 @@ impl State {
         };
         drop(entry);
         self.launch_measured(measured, stream);
+        self.paced(paced);
         if prints {
             self.printing_launched(stream)?;
         }
@@ -91,6 +96,17 @@ impl State {
         self.last_function = Some(wanted.function);
         self.counters().count_kernels(1);
         Ok(())
+    }
+
+    /// Gives launches with a priority of their own the driver's that is meant; see [`crate::policy::priorities`].
+    pub(super) fn map_priorities(&self, attributes: &mut [CUlaunchAttribute]) {
+        let with_priority =
+            |attribute: &&mut CUlaunchAttribute| attribute.id == CUlaunchAttributeID::PRIORITY;
+        for attribute in attributes.iter_mut().filter(with_priority) {
+            // SAFETY: a plain number, of an attribute that is a priority; all its bytes were written.
+            let wanted = unsafe { attribute.value.priority };
+            attribute.value.priority = self.stream_priority(wanted);
+        }
     }
 
     pub(super) fn occupancy(&mut self, wanted: Occupancy) -> Result<(), Failure> {
@@ -157,6 +173,16 @@ impl State {
         // SAFETY: `value` is written.
         self.check(unsafe { self.driver().cuCtxGetLimit(&mut value, limit) })?;
         Ok(value as u64)
+    }
+}
+
+pub(super) fn shape_of(wanted: &Launch, function: CUfunction) -> Shape {
+    let of = |dimensions: [u32; 3]| -> u64 { dimensions.map(u64::from).into_iter().product() };
+    Shape {
+        function,
+        blocks: of(wanted.grid),
+        block_threads: of(wanted.block) as u32,
+        dynamic_shared_bytes: wanted.dynamic_shared_bytes,
     }
 }
 

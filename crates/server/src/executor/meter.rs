@@ -3,6 +3,7 @@
 //! Both are sampled, so that a launch costs nothing for being metered: one launch in eight is timed on the host, and at most one in
 //! [`SAMPLE_INTERVAL`] gets an event before and after it, whose distance stands for all launches since the sample before.
 
+use super::pacing::Piece;
 use super::state::State;
 use super::stream::new_event;
 use cuda_abi::types::*;
@@ -36,6 +37,11 @@ struct Sample {
     start: CUevent,
     end: CUevent,
     launches: u64,
+    /// How many lie between the events.
+    count: u32,
+    piece: Option<Piece>,
+    /// Nobody else had work on the device when it began.
+    alone: bool,
 }
 
 /// A launch that is being measured.
@@ -45,17 +51,33 @@ pub(crate) struct Measured {
     ended: Option<CUevent>,
 }
 
+impl Meter {
+    fn is_being_sampled(&self, piece: Piece) -> bool {
+        self.pending.iter().any(|sample| sample.piece == Some(piece))
+    }
+}
+
 impl State {
-    /// Before so many launches on `stream`, which the driver gets in one call.
-    pub(super) fn measure_launches(&mut self, stream: CUstream, count: u32) -> Measured {
+    /// Before so many launches on `stream`, which the driver gets in one call. `piece` says what is launched, where it is one thing.
+    pub(super) fn measure_launches(
+        &mut self,
+        stream: CUstream,
+        piece: Option<Piece>,
+        count: u32,
+    ) -> Measured {
         let before = self.meter.launches;
         self.meter.launches += u64::from(count);
-        if before.next_multiple_of(TIMED) >= self.meter.launches {
+        let is_new = piece
+            .is_some_and(|piece| !self.pacing.knows(piece) && !self.meter.is_being_sampled(piece));
+        if before.next_multiple_of(TIMED) >= self.meter.launches && !is_new {
             return Measured::default();
         }
         let started = Instant::now();
         let due = self.meter.sampled.is_none_or(|at| started - at >= SAMPLE_INTERVAL);
-        let ended = if due { self.begin_sample(stream, started) } else { None };
+        let ended = match due || is_new {
+            true => self.begin_sample(stream, piece, count, started),
+            false => None,
+        };
         // What the events cost is not the launch's.
         let started = if ended.is_some() { Instant::now() } else { started };
         Measured { started: Some(started), ended }
@@ -73,9 +95,11 @@ impl State {
     }
 
     /// Reads the samples whose launches have ended.
-    fn read_samples(&mut self) {
+    pub(super) fn read_samples(&mut self) {
         let driver = self.driver();
-        while let Some(&Sample { start, end, launches }) = self.meter.pending.front() {
+        while let Some(&Sample { start, end, launches, count, piece, alone }) =
+            self.meter.pending.front()
+        {
             // SAFETY: a live event of this session.
             match unsafe { driver.cuEventQuery(end) } {
                 CUresult::ERROR_NOT_READY => return,
@@ -85,6 +109,10 @@ impl State {
                     let read = unsafe { driver.cuEventElapsedTime(&mut milliseconds, start, end) };
                     let each = Duration::try_from_secs_f32(milliseconds / 1e3);
                     if let (true, Ok(each)) = (read.is_success(), each) {
+                        let each = each / count.max(1);
+                        if let Some(piece) = piece {
+                            self.learn_cost(piece, each, alone);
+                        }
                         let all = each.saturating_mul(u32::try_from(launches).unwrap_or(u32::MAX));
                         self.counters().add_gpu_time(all);
                     }
@@ -97,8 +125,15 @@ impl State {
         }
     }
 
-    fn begin_sample(&mut self, stream: CUstream, now: Instant) -> Option<CUevent> {
+    fn begin_sample(
+        &mut self,
+        stream: CUstream,
+        piece: Option<Piece>,
+        count: u32,
+        now: Instant,
+    ) -> Option<CUevent> {
         self.read_samples();
+        let alone = self.has_device();
         if self.meter.pending.len() >= MOST_PENDING {
             return None;
         }
@@ -117,7 +152,7 @@ impl State {
         let launches = meter.launches - meter.launches_at_sample;
         meter.sampled = Some(now);
         meter.launches_at_sample = meter.launches;
-        meter.pending.push_back(Sample { start, end, launches });
+        meter.pending.push_back(Sample { start, end, launches, count, piece, alone });
         Some(end)
     }
 

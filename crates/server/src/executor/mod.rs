@@ -19,11 +19,13 @@ mod graph;
 mod holding;
 mod launch;
 mod link_texts;
+mod marks;
 mod memory;
 mod meter;
 mod module;
 mod monitor;
 mod moving;
+mod pacing;
 mod partition;
 mod peer;
 mod printing;
@@ -138,6 +140,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 batching: batch::Batching::from_environment(),
                 gate: Default::default(),
                 descriptors: Descriptors::of_process(),
+                pace: Default::default(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -175,6 +178,8 @@ pub(crate) struct Shared {
     pub(crate) gate: gate::Gate,
     /// Open files of clients' memory.
     pub(crate) descriptors: Arc<Descriptors>,
+    /// Whose turn it is.
+    pub(crate) pace: pacing::Pace,
     keeper: Connection,
 }
 
@@ -248,6 +253,11 @@ impl Executor {
             }
             ToExecutor::GroupMemoryLimit { group, limit_bytes } => {
                 self.shared.group_memory.set_limit(&group, limit_bytes);
+            }
+            ToExecutor::Weigh { session, weight } => {
+                if let Some(handle) = self.sessions.get(&session) {
+                    handle.weigh(weight);
+                }
             }
             ToExecutor::Granted { session, grant } => {
                 if let Some(handle) = self.sessions.get(&session) {

@@ -9,6 +9,7 @@ use super::memory::Memory;
 use super::module::Modules;
 use super::monitor::{Monitor, Waker};
 use super::moving::MoveOrders;
+use super::pacing::{Pacing, is_paced};
 use super::partition::Partition;
 use super::resharing::{Mail, Mailbox, Mover};
 use super::state::{Awaited, Outcome, State};
@@ -61,6 +62,8 @@ pub(crate) struct SessionHandle {
     /// The `CUresult` that answers everything, 0 while the session serves.
     ended: AtomicU32,
     streams: AtomicU32,
+    /// A weight that the client is to have from now on, 0: none that it has not.
+    new_weight: Arc<AtomicU32>,
     grants: Sender<DeliveredGrant>,
     pub(super) moves: MoveOrders,
 }
@@ -76,6 +79,12 @@ impl SessionHandle {
     pub(crate) fn end(&self, code: u32) {
         self.ended.store(code, Ordering::SeqCst);
         self.memory.fail(code);
+    }
+
+    /// From now on the client's share of a device that others want goes by this weight.
+    pub(crate) fn weigh(&self, weight: u32) {
+        // Relaxed: the number is all that there is.
+        self.new_weight.store(weight, Ordering::Relaxed);
     }
 
     pub(super) fn ended(&self) -> Option<CUresult> {
@@ -161,6 +170,7 @@ pub(crate) fn open(
         stop: AtomicBool::new(false),
         ended: AtomicU32::new(0),
         streams: AtomicU32::new(0),
+        new_weight: Default::default(),
         grants: sender,
         moves: MoveOrders::default(),
     });
@@ -176,7 +186,7 @@ pub(crate) fn open(
     let state = State {
         shared: Arc::clone(shared),
         handle: Arc::clone(&handle),
-        flight: shared.flights.open(Arc::clone(&handle.memory)),
+        flight: shared.flights.open(Arc::clone(&handle.memory), wanted.class),
         counter_slot: wanted.counter_slot,
         streams,
         events: Default::default(),
@@ -196,6 +206,7 @@ pub(crate) fn open(
         side_stream: None,
         printing: Default::default(),
         meter: Default::default(),
+        pacing: Pacing::new(wanted.claim, wanted.class, Arc::clone(&handle.new_weight)),
         last_function: None,
         reply: Vec::new(),
     };
@@ -258,23 +269,33 @@ impl Session {
     fn serve(&mut self) -> Result<(), String> {
         while !self.state.handle.stopped() {
             match self.step() {
-                Ok(true) => {}
-                Ok(false) => self.idle()?,
+                Ok(Step::Done) => {}
+                Ok(Step::Nothing) => self.idle()?,
+                Ok(Step::Held) => self.wait_for_turn()?,
                 Err(error) => return Err(error.to_string()),
             }
         }
         Ok(())
     }
 
-    /// Does one command; says whether there was one.
-    fn step(&mut self) -> Result<bool, StepError> {
+    /// Does one command, if there is one and it may be done.
+    fn step(&mut self) -> Result<Step, StepError> {
         self.state.counters().set_queued(self.consumer.backlog_bytes());
         if self.state.handle.mailbox.has_mail() || self.state.resharing.is_active() {
             self.state.see_to_shares();
         }
-        self.release_held()?;
+        if self.release_held()? == Step::Held {
+            return Ok(Step::Held);
+        }
         if self.state.holding.is_full() || self.state.must_pause() {
             return self.submit_batch();
+        }
+        if self.state.is_bounded()
+            && self.consumer.next_opcode()?.is_some_and(is_paced)
+            && !self.state.may_submit()
+        {
+            self.submit_batch()?;
+            return Ok(Step::Held);
         }
         let Some(command) = self.consumer.take()? else { return self.submit_batch() };
         let header = command.header;
@@ -286,14 +307,14 @@ impl Session {
         {
             self.state.counters().count_command();
             self.finish(header, Err(failure))?;
-            return Ok(true);
+            return Ok(Step::Done);
         }
         if self.state.admit_to_batch(&command) == Admission::Waits {
             self.state.counters().count_command();
             if self.state.batch_is_full() || !self.consumer.has_posted() {
                 self.submit_batch()?;
             }
-            return Ok(true);
+            return Ok(Step::Done);
         }
         let refused = self.state.submit_batch();
         if !refused.is_empty() {
@@ -303,31 +324,35 @@ impl Session {
             let result = self.state.obey(&Command { header, body: &body });
             self.state.counters().count_command();
             self.finish(header, result)?;
-            return Ok(true);
+            return Ok(Step::Done);
         }
         let result = self.state.obey(&command);
         self.state.counters().count_command();
         self.finish(header, result)?;
-        Ok(true)
+        Ok(Step::Done)
     }
 
     /// Submits the launches that wait for others; says whether there were any.
-    fn submit_batch(&mut self) -> Result<bool, StepError> {
+    fn submit_batch(&mut self) -> Result<Step, StepError> {
         if self.state.batch_is_empty() {
-            return Ok(false);
+            return Ok(Step::Nothing);
         }
         let refused = self.state.submit_batch();
         self.tell_refused(refused)?;
-        Ok(true)
+        Ok(Step::Done)
     }
 
     fn tell_refused(&mut self, refused: Vec<Refused>) -> Result<(), StepError> {
         refused.into_iter().try_for_each(|(header, failure)| self.finish(header, Err(failure)))
     }
 
-    /// Does the held commands whose turn has come.
-    fn release_held(&mut self) -> Result<(), StepError> {
+    /// Does the commands that waited for values and need not any longer.
+    fn release_held(&mut self) -> Result<Step, StepError> {
         while !self.state.holding.is_empty() {
+            // Not known before it is taken: any of them may be a launch.
+            if self.state.is_bounded() && !self.state.may_submit() {
+                return Ok(Step::Held);
+            }
             let Some(Deferred { header, body }) = self.state.next_held() else { break };
             let result = match self.state.ended() {
                 Some(code) => Err(Failure::Cuda(code)),
@@ -335,7 +360,7 @@ impl Session {
             };
             self.finish(header, result)?;
         }
-        Ok(())
+        Ok(Step::Done)
     }
 
     /// Says how a command ended, to whom it concerns.
@@ -389,13 +414,31 @@ impl Session {
         Ok(())
     }
 
-    /// Nothing to take: sees to those who wait, then sleeps.
-    fn idle(&mut self) -> Result<(), String> {
+    /// The next launch must wait: sees to those who wait for earlier ones, then sleeps.
+    fn wait_for_turn(&mut self) -> Result<(), String> {
+        if std::mem::take(&mut self.is_idle) {
+            self.state.counters().set_idle_since(None);
+        }
+        self.see_to_waiters()?;
+        if self.state.handle.memory.sleepers() > 0 {
+            self.waker.wake();
+        }
+        self.state.wait_for_turn();
+        Ok(())
+    }
+
+    fn see_to_waiters(&mut self) -> Result<(), String> {
         self.answer_awaited()?;
         if self.state.collect_output().is_err() {
             // The context is lost, which the monitor tells everybody.
             self.waker.wake();
         }
+        Ok(())
+    }
+
+    /// Nothing to take: sees to those who wait, then sleeps.
+    fn idle(&mut self) -> Result<(), String> {
+        self.see_to_waiters()?;
         if !std::mem::replace(&mut self.is_idle, true) {
             self.state.counters().set_idle_since(Some(monotonic_ns()));
         }
@@ -407,7 +450,7 @@ impl Session {
                 return Ok(());
             }
             if self.state.must_pause() {
-                std::thread::sleep(PAUSE_POLL);
+                std::thread::sleep(self.state.pace_idle(PAUSE_POLL));
                 return Ok(());
             }
         }
@@ -417,6 +460,7 @@ impl Session {
             || self.state.resharing.is_active()
             || !self.state.holding.is_empty();
         let limit = if waits { SYNCHRONIZE_POLL } else { self.state.sleep_limit(IDLE) };
+        let limit = self.state.pace_idle(limit);
         let waker = &self.waker;
         // Looked at after this thread has announced its sleep: a client that begins to sleep later rings.
         let waited = self.consumer.wait(limit, &mut || {
@@ -464,6 +508,17 @@ fn fails_alone(opcode: u16) -> bool {
     ]
     .map(|alone| alone as u16)
     .contains(&opcode)
+}
+
+/// What came of looking for a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// One was done.
+    Done,
+    /// There is none.
+    Nothing,
+    /// It is a launch that must wait for its turn.
+    Held,
 }
 
 /// What ends a session.

@@ -12,6 +12,7 @@ use super::memory::Memory;
 use super::meter::Meter;
 use super::module::Modules;
 use super::moving::Moved;
+use super::pacing::Pacing;
 use super::peer::Peers;
 use super::printing::Printing;
 use super::resharing::{Mover, Resharing};
@@ -73,6 +74,7 @@ pub(crate) struct State {
     pub(super) side_stream: Option<CUstream>,
     pub(super) printing: Printing,
     pub(super) meter: Meter,
+    pub(super) pacing: Pacing,
     /// The function launched last, for the log.
     pub(super) last_function: Option<u32>,
     /// The answer being made.
@@ -115,7 +117,8 @@ impl State {
         if slot != LEGACY_STREAM {
             return Ok(());
         }
-        self.streams.open_legacy(&self.shared.context, || self.partitions.own())
+        let priority = self.stream_priority(0);
+        self.streams.open_legacy(&self.shared.context, priority, || self.partitions.own())
     }
 
     /// Makes the device write `value` to the stream's completion word after all its earlier work.
@@ -156,7 +159,8 @@ impl State {
         match opcode {
             Opcode::Ping => Ok(()),
             Opcode::StreamCreate => {
-                let wanted: wire::StreamCreate = parse(command)?.0;
+                let mut wanted: wire::StreamCreate = parse(command)?.0;
+                wanted.priority = self.stream_priority(wanted.priority);
                 let partition = self.partitions.find(wanted.partition)?;
                 self.streams.create(&self.shared.context, &wanted, partition)
             }

@@ -140,6 +140,7 @@ impl Streams {
     pub(crate) fn open_legacy(
         &mut self,
         context: &Context,
+        priority: i32,
         partition: impl FnOnce() -> Option<Arc<Partition>>,
     ) -> Result<(), Failure> {
         if self.slots.is_empty() {
@@ -147,7 +148,7 @@ impl Streams {
         }
         let slot = &mut self.slots[LEGACY_STREAM as usize];
         if slot.is_none() {
-            *slot = Some(new_stream(context, &self.lane, Kind::Default, 0, partition())?);
+            *slot = Some(new_stream(context, &self.lane, Kind::Default, priority, partition())?);
             self.domains.entry(LEGACY_STREAM).or_default();
         }
         Ok(())

@@ -23,6 +23,7 @@ impl State {
         if self.context().lost().is_none() {
             self.end_printing(driver);
             self.end_metering();
+            self.end_pacing();
             self.clear_holding();
             self.forget_fence();
             self.clear_graphs();

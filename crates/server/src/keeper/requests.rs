@@ -9,7 +9,7 @@ use crate::counters::monotonic_ns;
 use crate::executor_link::{OpenSession, ToExecutor};
 use crate::log::log_server;
 use crate::policy::grants::Grants;
-use crate::policy::limits::{context_percentage, memory_limit_bytes};
+use crate::policy::limits::{context_percentage, latency_class, memory_limit_bytes};
 use cuda_abi::types::CUresult;
 use link::socket::{Received, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, Refusal};
@@ -194,6 +194,8 @@ impl Keeper {
             memory_limit_bytes: limit,
             share,
             group,
+            claim: client.claim(),
+            class: latency_class(&client.hello.limits),
         };
         executor.tell(&ToExecutor::OpenSession(open), &[]);
         Ok(())

@@ -1,5 +1,7 @@
 //! The limits that a client's environment and the server's defaults set: a client can only ask for less.
 
+use super::fairness::{DEFAULT_WEIGHT, MOST_WEIGHT};
+use super::priorities::Class;
 use link::wire::attach::RequestedLimits;
 use link::wire::daemon::Defaults;
 
@@ -32,6 +34,20 @@ pub fn active_thread_percentage(defaults: &Defaults, requested: &RequestedLimits
     let wish = requested.active_thread_percentage.as_deref().and_then(percentage);
     let wish = wish.filter(|_| !is_partitioned(requested));
     defaults.active_thread_percentage.unwrap_or(100.0).min(wish.unwrap_or(100.0))
+}
+
+/// The weight that a client asks for; what is no number from 1 to [`MOST_WEIGHT`] counts as nothing said.
+pub fn weight(requested: &RequestedLimits) -> u32 {
+    let wish = requested.weight.as_deref().and_then(|text| text.trim().parse().ok());
+    wish.filter(|weight| (1..=MOST_WEIGHT).contains(weight)).unwrap_or(DEFAULT_WEIGHT)
+}
+
+/// Whether a client asks for the latency class.
+pub fn latency_class(requested: &RequestedLimits) -> Class {
+    match requested.latency.as_deref().map(str::trim) {
+        Some("1") => Class::Latency,
+        _ => Class::Throughput,
+    }
 }
 
 /// The priority that a client's settings give it: 0 normal, 1 below normal. Its own wish comes first.
@@ -165,6 +181,23 @@ mod tests {
         {
             assert_eq!(context_percentage(of_client, wish), percent, "{wish:?}");
         }
+    }
+
+    #[test]
+    fn weights_and_classes_that_cannot_be_read_are_as_if_unsaid() {
+        let asks = |weight: &str, latency: &str| RequestedLimits {
+            weight: Some(weight.into()),
+            latency: Some(latency.into()),
+            ..Default::default()
+        };
+        for (text, expected) in
+            [("3", 3), (" 1000 ", 1000), ("0", 1), ("1001", 1), ("-1", 1), ("", 1)]
+        {
+            assert_eq!(weight(&asks(text, "")), expected, "{text}");
+        }
+        assert_eq!(latency_class(&asks("", "1")), Class::Latency);
+        assert_eq!(latency_class(&asks("", "0")), Class::Throughput);
+        assert_eq!(latency_class(&RequestedLimits::default()), Class::Throughput);
     }
 
     #[test]

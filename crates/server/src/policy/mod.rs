@@ -3,11 +3,13 @@
 pub mod devices;
 pub mod domains;
 pub mod exports;
+pub mod fairness;
 pub mod grants;
 pub mod holds;
 pub mod limits;
 pub mod memory_settings;
 pub mod partitions;
+pub mod priorities;
 pub mod questions;
 pub mod quiet;
 pub mod ranges;

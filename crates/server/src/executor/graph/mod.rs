@@ -13,6 +13,7 @@ mod node;
 mod remaking;
 
 use super::failure::{Failure, below};
+use super::pacing::Piece;
 use super::state::State;
 use conditional::Homes;
 use cuda_abi::types::*;
@@ -264,12 +265,15 @@ impl State {
         if load.prints {
             self.begin_printing()?;
         }
-        let measured = self.measure_launches(stream, 1);
+        let piece = Piece::Graph(wanted.graph);
+        let paced = self.pace(wanted.stream, stream, piece, None);
+        let measured = self.measure_launches(stream, Some(piece), 1);
         let entry = self.enter_with_frame(wanted.stream, load.frame_bytes)?;
         // SAFETY: live handles of this session; what its nodes name is kept alive.
         let result = unsafe { self.driver().cuGraphLaunch(executable, stream) };
         drop(entry);
         self.launch_measured(measured, stream);
+        self.paced(paced);
         if load.prints {
             self.printing_launched(stream)?;
         }

@@ -1,0 +1,505 @@
+//! When a session may submit: so much inside the driver at a time, and in turns where clients compete.
+//!
+//! A driver's queue is first come, first served, and what is in it cannot be taken back. So in company a session has a *credit* of work inside the
+//! driver, about a millisecond by estimate; the rest stays in its ring, from which its thread takes no launch until marks ([`super::marks`])
+//! say that work has ended. While a client of the latency class is busy the others' credit is the kernel that runs. Alone, only kernels
+//! that last are bounded at all, to what keeps the device busy until the next look, so that who comes later does not wait for seconds.
+//!
+//! Who keeps the device busy for long in company contends for turns: [`crate::policy::fairness`] decides. Its thread waits with a bound,
+//! is woken when a turn passes, and looks at its own marks meanwhile; no other command of its client waits, except behind a launch in the ring.
+
+use super::launch::shape_of;
+use super::marks::{Marks, Work};
+use super::state::State;
+use crate::log::log_server;
+use crate::policy::fairness::{Claim, Fairness, Turns, Verdict};
+use crate::policy::priorities::{Class, stream_priority};
+use cuda_abi::types::*;
+use link::wire::command::{Launch, Opcode};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Work inside the driver of a session alone, of one in company, and beside a busy client of the latency class.
+const ALONE: Work = Work { cost_ns: 8_000_000, launches: 4 };
+const IN_COMPANY: Work = Work { cost_ns: 1_000_000, launches: 2 };
+const BESIDE_LATENCY: Work = Work { cost_ns: 100_000, launches: 1 };
+/// Marks per credit.
+const MARKS: u64 = 4;
+/// From this cost on a kernel is bounded even in a session alone: shorter ones are bounded by their number ([`super::backlog`]).
+const LASTS_NS: u64 = 20_000;
+/// From this cost on a client that waits for each kernel still keeps the device busy more than its own program.
+const CONTENDS_NS: u64 = 50_000;
+/// What a kernel is taken to cost of which nothing is known.
+const UNKNOWN_NS: u64 = 2_000_000;
+/// A contender that has nothing to submit keeps its place for so long.
+const GRACE: Duration = Duration::from_micros(300);
+const LOOK_SHORTEST: Duration = Duration::from_micros(30);
+const LOOK_LONGEST: Duration = Duration::from_micros(500);
+/// Longest sleep of a session that waits for its turn with nothing in flight.
+const TURN_SLEEP: Duration = Duration::from_millis(1);
+/// After so long without any progress the turn is not waited for: a kernel may be waiting for what is held.
+const STALL: Duration = Duration::from_secs(5);
+
+/// What sessions share for this.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    turns: Mutex<Shared>,
+    passed: Condvar,
+    /// Counts marks that were reached, of all sessions.
+    progress: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    fairness: Fairness,
+    /// How often a turn has passed.
+    passes: u64,
+}
+
+impl Pace {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, act: impl FnOnce(&mut Fairness) -> Turns) {
+        let mut shared = self.lock();
+        if act(&mut shared.fairness) == Turns::Passed {
+            shared.passes += 1;
+            drop(shared);
+            self.passed.notify_all();
+        }
+    }
+}
+
+/// What is launched, for what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    Function(u32),
+    Graph(u32),
+}
+
+/// How a kernel fills the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) function: CUfunction,
+    pub(super) blocks: u64,
+    pub(super) block_threads: u32,
+    pub(super) dynamic_shared_bytes: u32,
+}
+
+/// A launch that is being submitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paced {
+    slot: u32,
+    cost_ns: u64,
+    launches: u32,
+}
+
+/// What launches cost, as samples said. Of a piece that was never sampled the session's average is taken, once there is one.
+#[derive(Debug, Default)]
+struct Costs {
+    /// Nanoseconds by function, 0: unknown.
+    functions: Vec<u32>,
+    graphs: HashMap<u32, u32>,
+}
+
+impl Costs {
+    fn of(&self, piece: Piece) -> Option<u64> {
+        let known = match piece {
+            Piece::Function(number) => self.functions.get(number as usize).copied(),
+            Piece::Graph(number) => self.graphs.get(&number).copied(),
+        };
+        known.filter(|&cost| cost > 0).map(u64::from)
+    }
+
+    /// In company a sample contains what others did meanwhile: it can only say that a piece costs less than was thought.
+    fn learn(&mut self, piece: Piece, sample: Duration, alone: bool) {
+        let sample = u32::try_from(sample.as_nanos()).unwrap_or(u32::MAX).max(1);
+        let known = match piece {
+            Piece::Function(number) => {
+                let place = number as usize;
+                if self.functions.len() <= place {
+                    self.functions.resize(place + 1, 0);
+                }
+                &mut self.functions[place]
+            }
+            Piece::Graph(number) => self.graphs.entry(number).or_default(),
+        };
+        *known = match *known {
+            0 => sample,
+            before if sample < before || !alone => sample.min(before),
+            before => before + (sample - before) / 4,
+        };
+    }
+}
+
+/// One session's part.
+#[derive(Debug)]
+pub(crate) struct Pacing {
+    pub(super) claim: Claim,
+    pub(super) class: Class,
+    marks: Marks,
+    costs: Costs,
+    /// Part of the device that its kernels fill, of 1,000.
+    footprint: u32,
+    /// By function: threads, dynamic shared memory, and blocks of them per SM.
+    occupancy: HashMap<usize, (u32, u32, u32)>,
+    multiprocessors: u32,
+    contends: bool,
+    /// Nothing of other contenders is on the device.
+    has_turn: bool,
+    /// How long to sleep between two looks at the marks.
+    look_after: Duration,
+    /// Since when a contender has had nothing to submit.
+    quiet: Option<Instant>,
+    /// What was seen of [`Shared::passes`] when a turn was asked for last.
+    passes: u64,
+    /// What was seen of [`Pace::progress`], and when it changed.
+    progress: (u64, Option<Instant>),
+    /// Another thread's wish for another weight, 0: none.
+    pub(super) new_weight: std::sync::Arc<AtomicU32>,
+}
+
+impl Pacing {
+    pub(super) fn new(claim: Claim, class: Class, new_weight: std::sync::Arc<AtomicU32>) -> Self {
+        Self {
+            claim,
+            class,
+            marks: Marks::default(),
+            costs: Costs::default(),
+            footprint: 0,
+            occupancy: HashMap::new(),
+            multiprocessors: 0,
+            contends: false,
+            has_turn: false,
+            look_after: LOOK_SHORTEST,
+            quiet: None,
+            passes: 0,
+            progress: (0, None),
+            new_weight,
+        }
+    }
+
+    /// How long to sleep until the next look at the marks: longer and longer while none is reached.
+    fn next_look(&mut self) -> Duration {
+        let sleep = self.look_after;
+        self.look_after = (sleep * 2).min(LOOK_LONGEST);
+        sleep
+    }
+
+    /// Whether anything was sampled of a piece.
+    pub(super) fn knows(&self, piece: Piece) -> bool {
+        self.costs.of(piece).is_some()
+    }
+}
+
+/// Whether such a command waits for credit.
+pub(super) fn is_paced(opcode: u16) -> bool {
+    [Opcode::Launch, Opcode::GraphLaunch].map(|paced| paced as u16).contains(&opcode)
+}
+
+impl State {
+    /// Whether [`Self::may_submit`] need be asked.
+    pub(super) fn is_bounded(&self) -> bool {
+        !self.pacing.marks.is_empty() || self.pacing.contends
+    }
+
+    /// Whether the next launch may be submitted now.
+    pub(super) fn may_submit(&mut self) -> bool {
+        let may = self.is_its_turn();
+        if may {
+            self.pacing.progress.1 = None;
+        }
+        may
+    }
+
+    fn is_its_turn(&mut self) -> bool {
+        if !self.is_bounded() || self.handle.ended().is_some() || self.context().lost().is_some() {
+            return true;
+        }
+        let credit = self.credit();
+        if !self.has_credit(credit) {
+            self.look_at_marks(0);
+            if !self.has_credit(credit) {
+                return self.has_stalled();
+            }
+        }
+        self.pacing.quiet = None;
+        if !self.pacing.contends {
+            return true;
+        }
+        if !self.in_company() {
+            self.stop_contending();
+            return true;
+        }
+        if self.ask_for_turn() == Verdict::Go {
+            return true;
+        }
+        // It may be this session's own work that the next turn waits for.
+        self.look_at_marks(0);
+        self.ask_for_turn() == Verdict::Go || self.has_stalled()
+    }
+
+    /// After [`Self::may_submit`] said no: sleeps until it may say yes.
+    pub(super) fn wait_for_turn(&mut self) {
+        let in_flight = self.pacing.marks.in_flight();
+        let sleep = match in_flight.launches {
+            0 => TURN_SLEEP,
+            _ => self.pacing.next_look(),
+        };
+        let shared = self.shared.pace.lock();
+        if shared.passes == self.pacing.passes {
+            let waited = self.shared.pace.passed.wait_timeout(shared, sleep);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Before a launch: says whether it is counted.
+    pub(super) fn pace(
+        &mut self,
+        slot: u32,
+        stream: CUstream,
+        piece: Piece,
+        shape: Option<Shape>,
+    ) -> Option<Paced> {
+        let cost_ns = self.pacing.costs.of(piece).unwrap_or(UNKNOWN_NS);
+        let in_company = self.in_company();
+        if !in_company && cost_ns < LASTS_NS && self.pacing.marks.is_empty() {
+            return None;
+        }
+        if in_company && self.pacing.class == Class::Throughput {
+            let fills = shape.map_or(1000, |shape| self.footprint(&shape));
+            let before = self.pacing.footprint;
+            self.pacing.footprint = fills.max((before * 15 + fills) / 16);
+        }
+        self.pacing.marks.launch_begins(&self.shared.context, stream);
+        Some(Paced { slot, cost_ns, launches: 1 })
+    }
+
+    /// The same before a chain of kernels.
+    pub(super) fn pace_chain(
+        &mut self,
+        slot: u32,
+        stream: CUstream,
+        chain: &[(Launch, &[u8])],
+    ) -> Option<Paced> {
+        let mut all: Option<Paced> = None;
+        for (launch, _) in chain {
+            let function = self.modules.function(launch.function).ok().map(|found| found.handle);
+            let shape = function.map(|function| shape_of(launch, function));
+            let one = self.pace(slot, stream, Piece::Function(launch.function), shape)?;
+            let all = all.get_or_insert(Paced { slot, cost_ns: 0, launches: 0 });
+            all.cost_ns += one.cost_ns;
+            all.launches += 1;
+        }
+        all
+    }
+
+    /// Whether a launch may wait for others to be submitted with it: what lasts is counted by itself, and what others wait for is not delayed.
+    pub(super) fn may_be_batched(&self, piece: Piece) -> bool {
+        self.pacing.costs.of(piece).is_some_and(|cost_ns| cost_ns < LASTS_NS)
+            && (self.pacing.class == Class::Latency || !self.shared.flights.is_latency_busy())
+    }
+
+    /// After it.
+    pub(super) fn paced(&mut self, paced: Option<Paced>) {
+        let Some(Paced { slot, cost_ns, launches }) = paced else { return };
+        self.pacing.marks.launched(slot, Work { cost_ns, launches });
+        let credit = self.credit();
+        self.mark(credit.cost_ns / MARKS);
+        let in_flight = self.pacing.marks.in_flight();
+        let each_ns = cost_ns / u64::from(launches.max(1));
+        let lasts = each_ns >= CONTENDS_NS || in_flight.cost_ns >= IN_COMPANY.cost_ns;
+        let contends = lasts || self.pacing.contends;
+        if contends && self.pacing.class == Class::Throughput && self.in_company() {
+            self.contend();
+        }
+    }
+
+    /// What a sample said of a piece.
+    pub(super) fn learn_cost(&mut self, piece: Piece, sample: Duration, alone: bool) {
+        self.pacing.costs.learn(piece, sample, alone);
+    }
+
+    /// Nothing is in the ring. Says how long the thread may sleep as far as pacing is concerned.
+    pub(super) fn pace_idle(&mut self, longest: Duration) -> Duration {
+        if !self.pacing.contends {
+            return longest;
+        }
+        self.look_at_marks(0);
+        let in_flight = self.pacing.marks.in_flight();
+        if in_flight.launches > 0 {
+            return longest.min(self.pacing.next_look());
+        }
+        let since = *self.pacing.quiet.get_or_insert_with(Instant::now);
+        if since.elapsed() >= GRACE {
+            self.stop_contending();
+            return longest;
+        }
+        longest.min(GRACE)
+    }
+
+    /// All work is known to have ended.
+    pub(super) fn pace_settled(&mut self) {
+        self.look_at_marks(0);
+        self.pacing.marks.forget();
+        self.stop_contending();
+    }
+
+    /// At the session's end, when its work has ended.
+    pub(super) fn end_pacing(&mut self) {
+        self.shared.pace.change(|fairness| fairness.leave(self.handle.id));
+        self.pacing.marks.clear(&self.shared.context);
+    }
+
+    /// The driver's priority for a stream, or a launch, to which the client gave `wanted`.
+    pub(super) fn stream_priority(&self, wanted: i32) -> i32 {
+        let Pacing { claim, class, .. } = self.pacing;
+        stream_priority(wanted, claim.rank, class, self.context().stream_priorities())
+    }
+
+    /// Whether what is launched now has the device for itself, as far as this can be known.
+    pub(super) fn has_device(&self) -> bool {
+        self.pacing.has_turn || !self.in_company()
+    }
+
+    fn in_company(&self) -> bool {
+        self.shared.flights.in_company(&self.flight)
+    }
+
+    fn credit(&self) -> Work {
+        let flights = &self.shared.flights;
+        match self.pacing.class {
+            Class::Throughput if flights.is_latency_busy() => BESIDE_LATENCY,
+            Class::Throughput if flights.in_company(&self.flight) => IN_COMPANY,
+            _ => ALONE,
+        }
+    }
+
+    fn has_credit(&self, credit: Work) -> bool {
+        let in_flight = self.pacing.marks.in_flight();
+        in_flight.cost_ns < credit.cost_ns || in_flight.launches < credit.launches
+    }
+
+    fn mark(&mut self, least_ns: u64) {
+        let streams = &self.streams;
+        self.pacing.marks.mark(&self.shared.context, least_ns, |slot| streams.handle(slot));
+    }
+
+    /// Marks what has at least so much behind the last mark, and sees which marks have been reached.
+    fn look_at_marks(&mut self, least_ns: u64) {
+        if self.pacing.marks.is_empty() {
+            return;
+        }
+        self.mark(least_ns);
+        let look = self.pacing.marks.look(&self.shared.context);
+        if look.reached == 0 {
+            return;
+        }
+        self.pacing.look_after = LOOK_SHORTEST;
+        // Relaxed: a sign of life; no data travels with it.
+        self.shared.pace.progress.fetch_add(1, Ordering::Relaxed);
+        self.read_samples();
+        if self.pacing.contends {
+            let (client, ended) = (self.handle.id, self.pacing.marks.is_empty());
+            self.shared.pace.change(|fairness| {
+                fairness.charge(client, look.busy_ns);
+                if ended { fairness.settle(client) } else { Turns::Unchanged }
+            });
+        }
+    }
+
+    fn contend(&mut self) {
+        // Relaxed: the number is all that there is.
+        if let weight @ 1.. = self.pacing.new_weight.swap(0, Ordering::Relaxed) {
+            self.pacing.claim.weight = weight;
+        }
+        let (client, claim) = (self.handle.id, self.pacing.claim);
+        let mut shared = self.shared.pace.lock();
+        shared.fairness.contend(client, claim, self.pacing.footprint);
+        if !std::mem::replace(&mut self.pacing.contends, true) {
+            // What made it a contender is in flight.
+            shared.fairness.submitted(client);
+        }
+    }
+
+    /// Leaves the contest until a launch that lasts: nothing is to be submitted, or not for a while.
+    pub(super) fn stop_contending(&mut self) {
+        self.pacing.quiet = None;
+        self.pacing.has_turn = false;
+        if std::mem::take(&mut self.pacing.contends) {
+            let client = self.handle.id;
+            self.shared.pace.change(|fairness| fairness.rest(client));
+        }
+    }
+
+    fn ask_for_turn(&mut self) -> Verdict {
+        let mut shared = self.shared.pace.lock();
+        let verdict = shared.fairness.ask(self.handle.id);
+        self.pacing.passes = shared.passes;
+        self.pacing.has_turn = shared.fairness.has_turn(self.handle.id);
+        verdict
+    }
+
+    /// Whether nothing of anybody has ended for so long that waiting may be the reason; then the launch goes, and the turn is lost.
+    fn has_stalled(&mut self) -> bool {
+        let now = self.shared.pace.progress.load(Ordering::Relaxed);
+        let (seen, since) = &mut self.pacing.progress;
+        if std::mem::replace(seen, now) != now {
+            *since = None;
+        }
+        if since.get_or_insert_with(Instant::now).elapsed() < STALL {
+            return false;
+        }
+        log_server!("{} waits for kernels that do not end, and goes on", self.handle.label);
+        self.shared.pace.change(Fairness::give_up_on_turn);
+        true
+    }
+
+    /// The part of the device that a kernel fills, of 1,000; no more than the client may use.
+    fn footprint(&mut self, shape: &Shape) -> u32 {
+        let all = match self.pacing.multiprocessors {
+            0 => {
+                let mut count = 0;
+                let attribute = CUdevice_attribute::MULTIPROCESSOR_COUNT;
+                let device = self.context().device();
+                // SAFETY: the result is written.
+                let _ =
+                    unsafe { self.driver().cuDeviceGetAttribute(&mut count, attribute, device) };
+                self.pacing.multiprocessors = u32::try_from(count).unwrap_or(1).max(1);
+                self.pacing.multiprocessors
+            }
+            known => known,
+        };
+        let share = self.partitions.own().map_or(all, |share| share.multiprocessors()).min(all);
+        let fits = u64::from(self.blocks_per_multiprocessor(shape)) * u64::from(all);
+        let filled = shape.blocks.saturating_mul(1000) / fits.max(1);
+        let most = u64::from(share) * 1000 / u64::from(all);
+        filled.clamp(1, most.max(1)) as u32
+    }
+
+    fn blocks_per_multiprocessor(&mut self, shape: &Shape) -> u32 {
+        let Shape { function, block_threads, dynamic_shared_bytes, .. } = *shape;
+        let key = (block_threads, dynamic_shared_bytes);
+        if let Some(&(threads, shared_bytes, blocks)) = self.pacing.occupancy.get(&function.0)
+            && (threads, shared_bytes) == key
+        {
+            return blocks;
+        }
+        let mut blocks = 0;
+        // SAFETY: a live function of this session; the result is written.
+        let _ = unsafe {
+            self.driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                function,
+                block_threads as i32,
+                dynamic_shared_bytes as usize,
+            )
+        };
+        let blocks = u32::try_from(blocks).unwrap_or(1).max(1);
+        self.pacing.occupancy.insert(function.0, (key.0, key.1, blocks));
+        blocks
+    }
+}

@@ -1,0 +1,210 @@
+//! Clients that want the same device: they get equal time, or time by their weights, and one of the latency class does not wait behind the others.
+//!
+//! By the software GPU's virtual clock, on which an SM does one instruction per cycle: what a kernel takes by itself is known to the cycle, and the
+//! host's load changes nothing. The device has one SM, which two blocks of a kernel fill.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use openmps_tests::process::Running;
+use openmps_tests::{Daemon, Runtime, Sandbox};
+
+/// A long run on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Of `OPENMPS_SOFT_SMS=1`: what one block asks for, so that two fill the SM.
+const SHARED_BYTES: u32 = 48 << 10;
+const BLOCKS: u32 = 2;
+/// Warp instructions of one iteration of the kernel's loop.
+const INSTRUCTIONS: u64 = 3;
+/// Cycles in a thousand microseconds.
+const CYCLES_PER_MS: u64 = 1_500_000;
+
+/// What kernels cost is not known in the beginning, and one that was there before the others had some queued.
+const LEARNING_MS: u64 = 60;
+
+/// When a kernel ran, in nanoseconds of the device's clock.
+#[derive(Clone, Copy, Debug)]
+struct Ran {
+    from: u64,
+    to: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Client {
+    kernel_us: u64,
+    streams: u32,
+    weight: u32,
+}
+
+const CLIENT: Client = Client { kernel_us: 1000, streams: 1, weight: 1 };
+
+impl Client {
+    fn iterations(self) -> u64 {
+        self.kernel_us * CYCLES_PER_MS / 1000 / INSTRUCTIONS / u64::from(BLOCKS)
+    }
+
+    /// Keeps the device busy, `end` saying until when.
+    fn start(self, sandbox: &Sandbox, end: [&str; 2]) -> Result<Running> {
+        let program = sandbox.installation.program("driver-api", "contenders");
+        let mut command = sandbox.command(program, Runtime::OpenMps);
+        // Enough is queued for some milliseconds at any length.
+        let depth = (20_000 / self.kernel_us).clamp(8, 200);
+        let numbers =
+            [self.iterations(), BLOCKS.into(), SHARED_BYTES.into(), self.streams.into(), depth];
+        command.arg("busy").args(numbers.map(|number| number.to_string())).args(end);
+        command.env("OPENMPS_WEIGHT", self.weight.to_string());
+        Running::start(&mut command)
+    }
+}
+
+fn daemon() -> Result<Daemon> {
+    let machine = [
+        ("OPENMPS_SOFT_CLOCK", "virtual"),
+        ("OPENMPS_SOFT_SMS", "1"),
+        ("OPENMPS_SOFT_WORKERS", "1"),
+    ];
+    Daemon::start_with(Sandbox::new()?, &machine)
+}
+
+/// The kernels that a client said it ran; its server must have counted as many.
+fn kernels(daemon: &Daemon, running: Running) -> Result<Vec<Ran>> {
+    let finished = running.finish(LIMIT)?;
+    let printed = finished.success().with_context(|| daemon.sandbox().last_log_lines())?;
+    let numbers = |line: &str| -> Option<Ran> {
+        let (from, to) = line.split_once(' ')?;
+        Some(Ran { from: from.parse().ok()?, to: to.parse().ok()? })
+    };
+    let ran: Vec<Ran> = printed.lines().filter_map(numbers).collect();
+    let counted = daemon.departed(finished.pid)?.kernels;
+    ensure!(counted == ran.len() as u64, "{} kernels ran, {counted} were counted", ran.len());
+    Ok(ran)
+}
+
+/// Runs clients at once for so much of the device's time; gives, of the time that all of them were there, what each one's kernels took.
+fn shares(clients: &[Client], duration_ms: u64) -> Result<Vec<f64>> {
+    let daemon = daemon()?;
+    let duration = duration_ms.to_string();
+    let started: Vec<Running> = clients
+        .iter()
+        .map(|client| client.start(daemon.sandbox(), ["for", &duration]))
+        .collect::<Result<_>>()?;
+    let ran: Vec<Vec<Ran>> =
+        started.into_iter().map(|running| kernels(&daemon, running)).collect::<Result<_>>()?;
+    let first = |ran: &Vec<Ran>| ran.iter().map(|kernel| kernel.from).min();
+    let last = |ran: &Vec<Ran>| ran.iter().map(|kernel| kernel.to).max();
+    let met = ran.iter().filter_map(first).max().context("a client without kernels")?;
+    let from = met + LEARNING_MS * 1_000_000;
+    let to = ran.iter().filter_map(last).min().context("a client without kernels")?;
+    ensure!(
+        to > from + duration_ms * 1_000_000 / 2,
+        "they met for {} ns only",
+        to.saturating_sub(from)
+    );
+    Ok(ran
+        .iter()
+        .zip(clients)
+        .map(|(ran, client)| {
+            let within = ran.iter().filter(|kernel| kernel.to > from && kernel.to <= to).count();
+            within as f64 * client.kernel_us as f64 / 1000.0
+        })
+        .collect())
+}
+
+/// Each got what its weight gives it, within 10 per cent.
+fn ensure_fair(clients: &[Client], got_ms: &[f64]) -> Result<()> {
+    let total: f64 = got_ms.iter().sum();
+    let weights: u32 = clients.iter().map(|client| client.weight).sum();
+    for (client, got) in clients.iter().zip(got_ms) {
+        let fair = total * f64::from(client.weight) / f64::from(weights);
+        ensure!(
+            (got - fair).abs() <= fair / 10.0,
+            "{got} ms, {fair} would be fair: {clients:?} got {got_ms:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn kernels_of_very_different_lengths_get_equal_time() -> Result<()> {
+    let clients = [Client { kernel_us: 100, ..CLIENT }, Client { kernel_us: 5000, ..CLIENT }];
+    ensure_fair(&clients, &shares(&clients, 400)?)
+}
+
+#[test]
+fn four_clients_get_equal_time_however_many_streams_they_use() -> Result<()> {
+    let clients = [
+        Client { kernel_us: 100, ..CLIENT },
+        Client { kernel_us: 2000, ..CLIENT },
+        Client { kernel_us: 300, streams: 4, ..CLIENT },
+        Client { kernel_us: 1000, streams: 2, ..CLIENT },
+    ];
+    ensure_fair(&clients, &shares(&clients, 600)?)
+}
+
+#[test]
+fn time_goes_by_weight() -> Result<()> {
+    let clients = [Client { kernel_us: 200, ..CLIENT }, Client { weight: 3, ..CLIENT }];
+    ensure_fair(&clients, &shares(&clients, 400)?)
+}
+
+#[test]
+fn a_client_of_the_latency_class_does_not_wait_behind_the_others() -> Result<()> {
+    const REQUESTS: usize = 20;
+    const REQUEST_US: u64 = 200;
+    let daemon = daemon()?;
+    let sandbox = daemon.sandbox();
+    let stop = sandbox.log_directory().join("stop");
+    let end = ["until", stop.to_str().context("a path of other bytes")?];
+    let others = [Client { kernel_us: 2000, ..CLIENT }, Client { streams: 4, ..CLIENT }];
+    let started: Vec<Running> =
+        others.iter().map(|client| client.start(sandbox, end)).collect::<Result<_>>()?;
+    openmps_tests::wait::until("the others are at work", LIMIT, || {
+        let snapshot = daemon.snapshot().unwrap_or_default();
+        snapshot.clients.iter().filter(|client| client.kernels > 8).count() == others.len()
+    })?;
+    let requests = ask(&daemon, REQUEST_US, REQUESTS)?;
+    std::fs::write(Path::new(end[1]), "")?;
+    let ran: Vec<Vec<Ran>> =
+        started.into_iter().map(|running| kernels(&daemon, running)).collect::<Result<_>>()?;
+    let alone_ns = REQUEST_US * 1000;
+    for (before, request) in requests {
+        // It goes ahead of blocks that are there already; the SM was not shared while it ran.
+        let took_ns = request.to - request.from;
+        ensure!(
+            took_ns < alone_ns * 5 / 4,
+            "a kernel of {alone_ns} ns took {took_ns} ns in company"
+        );
+        for (client, ran) in others.iter().zip(&ran) {
+            // What ran when it was launched may end, and what was submitted while its process made up its mind.
+            let ended =
+                ran.iter().filter(|kernel| kernel.to > request.from && kernel.to < request.to);
+            ensure!(
+                ended.count() <= client.streams as usize,
+                "kernels of {client:?} ended while it waited"
+            );
+        }
+        ensure!(request.from >= before, "a request before its launch");
+    }
+    Ok(())
+}
+
+/// Requests of a client of the latency class: the device's time before each launch, and when its kernel ran.
+fn ask(daemon: &Daemon, kernel_us: u64, requests: usize) -> Result<Vec<(u64, Ran)>> {
+    let sandbox = daemon.sandbox();
+    let program = sandbox.installation.program("driver-api", "contenders");
+    let mut command = sandbox.command(program, Runtime::OpenMps);
+    let iterations = Client { kernel_us, ..CLIENT }.iterations();
+    let numbers = [iterations, BLOCKS.into(), SHARED_BYTES.into(), requests as u64];
+    command.arg("ask").args(numbers.map(|number| number.to_string())).env("OPENMPS_LATENCY", "1");
+    let finished = Running::start(&mut command)?.finish(LIMIT)?;
+    let printed = finished.success().with_context(|| sandbox.last_log_lines())?;
+    let parsed = |line: &str| -> Option<(u64, Ran)> {
+        let mut numbers = line.split(' ').map_while(|number| number.parse().ok());
+        Some((numbers.next()?, Ran { from: numbers.next()?, to: numbers.next()? }))
+    };
+    let asked: Vec<_> = printed.lines().filter_map(parsed).collect();
+    ensure!(asked.len() == requests, "{requests} requests, {} lines", asked.len());
+    ensure!(daemon.departed(finished.pid)?.latency_class, "it was not of the latency class");
+    Ok(asked)
+}
