@@ -111,7 +111,7 @@ impl State {
                     if let (true, Ok(each)) = (read.is_success(), each) {
                         let each = each / count.max(1);
                         if let Some(piece) = piece {
-                            self.learn_cost(piece, each, alone);
+                            self.learn_cost(piece, each, alone && self.has_device());
                         }
                         let all = each.saturating_mul(u32::try_from(launches).unwrap_or(u32::MAX));
                         self.counters().add_gpu_time(all);

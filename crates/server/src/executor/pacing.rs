@@ -223,6 +223,10 @@ impl State {
         if !self.has_credit(credit) {
             self.look_at_marks(0);
             if !self.has_credit(credit) {
+                // What it submitted alone may keep it here for long: meanwhile it takes part.
+                if self.pacing.class == Class::Throughput && self.in_company() {
+                    self.contend();
+                }
                 return self.has_stalled();
             }
         }
