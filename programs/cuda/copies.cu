@@ -47,6 +47,15 @@ int main() {
     checksum.add(image_back);
     CHECK(cudaFree(pitched));
 
+    // So many rows that several threads may carry them.
+    constexpr size_t kRows = 2101, kRowBytes = 4099;
+    CHECK(cudaMallocPitch(&pitched, &pitch, kRowBytes, kRows));
+    CHECK(cudaMemcpy2D(pitched, pitch, large.data(), kRowBytes, kRowBytes, kRows, cudaMemcpyHostToDevice));
+    std::fill(back.begin(), back.end(), 0);
+    CHECK(cudaMemcpy2D(back.data(), kRowBytes, pitched, pitch, kRowBytes, kRows, cudaMemcpyDeviceToHost));
+    REQUIRE(std::equal(back.begin(), back.begin() + kRows * kRowBytes, large.begin()));
+    CHECK(cudaFree(pitched));
+
     // Pinned memory in a stream, and ordinary memory that was registered.
     cudaStream_t stream;
     CHECK(cudaStreamCreate(&stream));

@@ -10,6 +10,7 @@ use crate::graph::NodeKind;
 use crate::graph::params::copy_work;
 use crate::memory_map::{Kind, Reach};
 use crate::peer;
+use crate::portions::in_portions;
 use crate::session::Result;
 use crate::slots::Mark;
 use crate::staging::{PIECE_BYTES, Piece};
@@ -170,17 +171,21 @@ pub(crate) unsafe fn copy(
             }
             Ok(())
         }
-        // SAFETY: the caller's promise, here and below.
-        (Reach::Shared(area), Reach::Private) => unsafe {
-            stage_in(target, destination, source, extent)?;
+        (Reach::Shared(area), Reach::Private) => {
+            in_portions(destination, source, extent, |(to, from, extent)| {
+                // SAFETY: the caller's promise, here and below.
+                unsafe { stage_in(target, to, from, extent) }
+            })?;
             // The host may look at such a variable next.
             let is_mirrored = matches!(area.kind, Kind::ManagedGlobal);
             if timing == Timing::Synchronous && is_mirrored { target.synchronize() } else { Ok(()) }
-        },
-        // SAFETY: as above.
-        (Reach::Private, Reach::Shared(_)) => unsafe {
-            stage_out(target, destination, source, extent)
-        },
+        }
+        (Reach::Private, Reach::Shared(_)) => {
+            in_portions(destination, source, extent, |(to, from, extent)| {
+                // SAFETY: as above; portions do not overlap.
+                unsafe { stage_out(target, to, from, extent) }
+            })
+        }
         (Reach::Private, Reach::Private) => {
             target.synchronize()?;
             // SAFETY: as above.

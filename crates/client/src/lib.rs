@@ -52,6 +52,7 @@ mod output;
 mod pages;
 mod peer;
 mod pool;
+mod portions;
 mod remembered;
 mod session;
 mod share;
