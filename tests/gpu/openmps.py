@@ -16,11 +16,11 @@ class OpenMps:
         self.logs.mkdir()
         self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(pipe), CUDA_MPS_LOG_DIRECTORY=str(self.logs))
 
-    def start(self, *command, variables=None):
+    def start(self, *command, variables=None, stdin=None):
         """Starts a program under OpenMPS; `openmps run` becomes it, so that the process id is the client's."""
         environment = dict(self.environment, **(variables or {}))
         return subprocess.Popen([self.executable, "run", "--", *command], env=environment, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def clients(self):
         """All clients that servers know, those that have left included, by process id."""
@@ -40,6 +40,13 @@ class OpenMps:
 
         look(json.loads(status))
         return found
+
+    def command(self, *arguments):
+        """What one of our own commands prints; it must succeed."""
+        done = subprocess.run([self.executable, *arguments], env=self.environment, text=True, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"openmps {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
 
     def quit(self):
         subprocess.run([self.executable, "control"], input="quit\n", env=self.environment, text=True,

@@ -95,6 +95,7 @@ fn a_running_clients_kernels_move_to_fewer_sms_and_back() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;
     let mut client = Client::start(&daemon, &[], &["affinity", "48"])?;
     let mut other = Client::start(&daemon, &[], &[])?;
+    client.seen()?.must_be(ALL)?;
     for (percent, count) in [("100", ALL), ("25", 20), ("50", 42), ("1", 8), ("100", ALL)] {
         limit_sms(&daemon, &client, percent)?;
         let seen = client.seen()?;
@@ -114,6 +115,7 @@ fn kernels_stay_in_order_while_shares_change() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;
     let mut client = Client::start(&daemon, &[], &[])?;
     client.0.must("graph 40")?;
+    client.seen()?.must_be(ALL)?;
     for round in 0..3 {
         client.0.tell("chain 4000")?;
         for percent in ["10", "100", "75", "20", "50"] {
@@ -367,7 +369,7 @@ fn what_is_wrong_is_named() -> Result<()> {
         (&["limit", "--client", &pid, "--device", "0"], "--memory"),
         (&["limit", "--client", &pid, "--server", "1", "--memory", "1G"], "cannot be used with"),
         (&["limit", "--server", "1", "--sm-percent", "50"], "no server 1"),
-        (&["limit", "--user", "4294967294", "--memory", "1G", "--device", "9"], "device"),
+        (&["limit", "--user", "4294967294", "--memory", "1G"], "user 4294967294"),
         (&["limit", "--group", "a b", "--memory", "1G"], "a b"),
         (&["limit", "--group", "nobody"], "nobody"),
         (&["limit", "--sm-percent", "50"], "whose"),

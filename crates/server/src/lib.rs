@@ -7,7 +7,7 @@
 //!
 //! [`probe`] looks at a driver for those who ask why nothing runs.
 //!
-//! Not here yet: batching of launches through graphs, SM limits and priorities, a standby that takes over after a fault, private executors,
+//! Not here yet: priorities, a standby that takes over after a fault, private executors,
 //! waits for values in memory. After a fatal fault all clients of the device keep the error, and the device gets a new executor once they
 //! have left. Unregistering pinned memory and unloading modules are done when asked for, on the client's own session thread, and may wait there
 //! for other clients' kernels.

@@ -14,7 +14,7 @@ use link::wire::ui::UiReply;
 
 use super::command::Pid;
 use super::shell::AskKind;
-use super::{ConnectionId, Core, Effect, Message, Now};
+use super::{ConnectionId, Core, Effect, Message, Now, Provisioning};
 use crate::values::{DeviceRef, MemoryLimit as Size, Percentage};
 
 /// How long a front end waits for servers: a server answers sooner, also while kernels still run.
@@ -144,7 +144,10 @@ impl Core {
                     ));
                 }
                 // Several users' clients may share one server, whose later clients are not this user's alone.
-                let open = self.change_ready_servers(&clients(Who::User(uid)));
+                let open = match self.config.provisioning {
+                    Provisioning::Multiuser => self.change_ready_servers(&clients(Who::User(uid))),
+                    Provisioning::OneUserAtATime | Provisioning::Concurrent => Vec::new(),
+                };
                 if open.is_empty() {
                     return Err(format!(
                         "no server serves user {uid} now: `openmps status` shows the servers; set_default_active_thread_percentage and set_default_device_pinned_mem_limit are for servers to come"
