@@ -13,6 +13,7 @@ const MACHINE_CUDA: u16 = 0xbe;
 const SECTION_HEADER_BYTES: u64 = 64;
 const PROGRAM_HEADER_BYTES: u64 = 56;
 const SECTION_NOBITS: u32 = 8;
+const SECTION_ALLOCATED: u64 = 2;
 /// OS ABI of cubins since toolkit 13, which keeps the architecture in other bits.
 const OSABI_TOOLKIT_13: u8 = 0x41;
 
@@ -117,6 +118,10 @@ pub struct Section<'a> {
     pub name: &'a [u8],
     /// Its type.
     pub kind: u32,
+    /// Whether loading makes it part of memory.
+    pub is_allocated: bool,
+    /// Its length in memory, which its contents may not have in the file.
+    pub size_bytes: u64,
     /// Its contents; empty for a section without any in the file.
     pub contents: &'a [u8],
 }
@@ -167,6 +172,10 @@ impl<'a> Elf<'a> {
             Ok(Section {
                 name: name.map(super::until_nul).unwrap_or_default(),
                 kind: u32_at(self.bytes, self.section_at(index) + 4, "ELF section")?,
+                is_allocated: u64_at(self.bytes, self.section_at(index) + 8, "ELF section")?
+                    & SECTION_ALLOCATED
+                    != 0,
+                size_bytes: u64_at(self.bytes, self.section_at(index) + 32, "ELF section")?,
                 contents: self.contents(index)?,
             })
         })

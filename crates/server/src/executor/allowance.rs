@@ -70,6 +70,13 @@ impl Allowance {
         is_allowed
     }
 
+    /// Counts what is there in any case, whether the limits allow it or not.
+    pub(crate) fn hold(&self, size_bytes: u64) {
+        for meter in std::iter::once(&self.own).chain(self.group.as_deref()) {
+            meter.held.fetch_add(size_bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Counts less.
     pub(crate) fn give_back(&self, size_bytes: u64) {
         self.own.give_back(size_bytes);

@@ -11,6 +11,7 @@ pub(crate) struct Context {
     device: CUdevice,
     handle: CUcontext,
     stream_priorities: (i32, i32),
+    default_stack_bytes: u64,
     /// The sticky error that ended it, 0 while it lives.
     lost: AtomicU32,
 }
@@ -25,8 +26,14 @@ impl Context {
         retained
             .ok()
             .map_err(|result| DriverError::Refused { call: "cuDevicePrimaryCtxRetain", result })?;
-        let mut context =
-            Self { driver, device, handle, stream_priorities: (0, 0), lost: AtomicU32::new(0) };
+        let mut context = Self {
+            driver,
+            device,
+            handle,
+            stream_priorities: (0, 0),
+            default_stack_bytes: 0,
+            lost: AtomicU32::new(0),
+        };
         context
             .make_current()
             .map_err(|result| DriverError::Refused { call: "cuCtxSetCurrent", result })?;
@@ -34,6 +41,11 @@ impl Context {
         // SAFETY: both are written.
         if unsafe { driver.cuCtxGetStreamPriorityRange(least, greatest) }.is_success() {
             context.stream_priorities = (*least, *greatest);
+        }
+        let mut stack_bytes = 0;
+        // SAFETY: the result is written.
+        if unsafe { driver.cuCtxGetLimit(&mut stack_bytes, CUlimit::STACK_SIZE) }.is_success() {
+            context.default_stack_bytes = stack_bytes as u64;
         }
         Ok(context)
     }
@@ -71,6 +83,11 @@ impl Context {
     /// (least, greatest).
     pub(crate) fn stream_priorities(&self) -> (i32, i32) {
         self.stream_priorities
+    }
+
+    /// Stack per thread that the context was made with.
+    pub(crate) fn default_stack_bytes(&self) -> u64 {
+        self.default_stack_bytes
     }
 
     /// Passes a driver's answer on, after noting it when it says that the context is gone.

@@ -158,6 +158,7 @@ impl State {
         if limit != CUlimit::STACK_SIZE || wanted.value > MAX_STACK_BYTES {
             return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
         }
+        self.charge_local(wanted.value)?;
         log_server!(
             "{} raises the stack limit from {now} to {} bytes, for all",
             self.handle.label,

@@ -239,13 +239,12 @@ impl State {
         placement: Placement,
     ) -> Result<(u64, u64, OwnedFd), Failure> {
         self.memory.charge(size_bytes)?;
-        let session = self.handle.id;
-        self.ask(&FromExecutor::Grant { session, size_bytes, placement });
-        let granted = self.await_memory();
+        let granted = self.ask_for_memory(size_bytes, placement);
         // What is granted is what counts.
         self.memory.discharge(size_bytes);
         let (at, size_bytes, file) = granted?;
         if let Err(failure) = self.memory.charge(size_bytes) {
+            let session = self.handle.id;
             self.shared.tell(&FromExecutor::Released { session, address: at });
             return Err(failure);
         }

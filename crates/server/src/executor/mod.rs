@@ -8,6 +8,7 @@ mod allowance;
 mod array;
 mod backlog;
 mod batch;
+mod charges;
 mod context;
 mod copy;
 mod descriptors;

@@ -3,6 +3,7 @@
 //! An image is copied out of the client's region before the driver sees it: drivers read images without knowing their length, and
 //! the client could change them meanwhile.
 
+use super::charges::module_bytes;
 use super::failure::{Failure, below};
 use super::printing::can_print;
 use super::state::State;
@@ -32,6 +33,7 @@ pub(super) type SharedLibrary = Arc<CUlibrary>;
 struct Module {
     library: SharedLibrary,
     prints: bool,
+    charged_bytes: u64,
     /// Ranges of its globals that the client has asked for.
     globals: Vec<(u64, u64)>,
 }
@@ -106,6 +108,8 @@ impl State {
         // PTX is text that ends with NUL; anything else is not longer than it says, which the check below sees to.
         image.resize(image.len() + 64, 0);
         check_image(&image[..size_bytes as usize])?;
+        let charged_bytes = module_bytes(&image[..size_bytes as usize]);
+        self.memory.charge(charged_bytes)?;
         let room =
             log_bytes.min((CALL_REPLY_BYTES - size_of::<ModuleLoadReply>()) as u32 / 2) as usize;
         let (mut info, mut errors) = (vec![0u8; room], vec![0u8; room]);
@@ -171,10 +175,12 @@ impl State {
         self.reply.extend_from_slice(head.as_bytes());
         self.reply.extend_from_slice(info);
         self.reply.extend_from_slice(errors);
-        loaded?;
+        loaded.inspect_err(|_| self.memory.discharge(charged_bytes))?;
         let prints = can_print(&image[..size_bytes as usize]);
         let library = Arc::new(library);
-        self.modules.modules.insert(module, Module { library, prints, globals: Vec::new() });
+        self.modules
+            .modules
+            .insert(module, Module { library, prints, charged_bytes, globals: Vec::new() });
         Ok(())
     }
 
@@ -182,6 +188,7 @@ impl State {
         let number = wanted.module;
         below("module", number, MAX_MODULES)?;
         let module = self.modules.modules.remove(&number).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        self.memory.discharge(module.charged_bytes);
         self.batches.clear_chains(self.shared.context.driver());
         for function in &mut self.modules.functions {
             function.take_if(|function| function.module == number);
@@ -219,6 +226,7 @@ impl State {
         }
         let parameters = self.parameters(kernel);
         let attributes = self.attributes(handle);
+        self.charge_local(frame_bytes(&attributes).into())?;
         let parameter_bytes =
             parameters.iter().map(|parameter| parameter.offset + parameter.size_bytes).max();
         let head = FunctionGetReply {

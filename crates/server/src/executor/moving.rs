@@ -7,7 +7,7 @@
 use super::failure::Failure;
 use super::session::DeliveredGrant;
 use super::state::State;
-use crate::executor_link::{FromExecutor, GrantOutcome, MoveOrder};
+use crate::executor_link::{FromExecutor, GrantOutcome, MoveOrder, Placement};
 use crate::log::log_server;
 use cuda_abi::types::{CUresult, CUstream};
 use link::wire::command::Opcode;
@@ -121,6 +121,14 @@ impl Moved {
     }
 }
 
+/// What a session waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    New,
+    /// All that was moved out.
+    Return,
+}
+
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
@@ -145,7 +153,8 @@ impl State {
 
     /// Waits for memory: its address or key, its length and its descriptor. The keeper may say that it takes a while; the wait ends with the session,
     /// and the session moves its own memory out meanwhile if that is wanted.
-    pub(super) fn await_memory(&mut self) -> Result<(u64, u64, OwnedFd), Failure> {
+    /// What was moved out is put back as it comes.
+    fn await_memory(&mut self, awaited: Awaited) -> Result<Option<(u64, u64, OwnedFd)>, Failure> {
         let (asked, mut must_wait, mut complained) = (Instant::now(), false, false);
         loop {
             let delivered = self.memory.grants_from_keeper.recv_timeout(WAIT_SLICE);
@@ -159,7 +168,14 @@ impl State {
                     memory,
                 }) => {
                     let file = memory.ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
-                    return Ok((address, size_bytes, file));
+                    if !self.moved.copies.contains_key(&address) {
+                        return Ok(Some((address, size_bytes, file)));
+                    }
+                    self.put_back(address, size_bytes, &file)?;
+                    if self.moved.copies.is_empty() && awaited == Awaited::Return {
+                        return Ok(None);
+                    }
+                    continue;
                 }
                 Ok(DeliveredGrant { outcome: GrantOutcome::Peer(_), .. }) => {
                     Some(CUresult::ERROR_MPS_RPC_FAILURE)
@@ -207,36 +223,45 @@ impl State {
         if does_without_memory(opcode) {
             return Ok(());
         }
-        let session = self.handle.id;
-        self.ask(&FromExecutor::Return { session });
-        while !self.moved.copies.is_empty() {
-            let (at, size_bytes, file) = self.await_memory()?;
-            if self.memory.grants.get(&at) != Some(&size_bytes) {
-                return Err(Failure::Cuda(CUresult::ERROR_MPS_RPC_FAILURE));
-            }
-            let Some(mut copy) = self.moved.copies.remove(&at) else {
-                return Err(Failure::Cuda(CUresult::ERROR_MPS_RPC_FAILURE));
-            };
-            let back = match self.map_grant(&file, at, size_bytes) {
-                Ok(()) => {
-                    self.transfer(&mut copy, at, size_bytes, Direction::Back).inspect_err(|_| {
-                        // SAFETY: mapped just now, and nothing of the session is in flight.
-                        let _ = unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) };
-                    })
-                }
-                Err(code) => Err(code),
-            };
-            if let Err(code) = back {
-                self.moved.copies.insert(at, copy);
-                let done = vec![at];
-                let (stayed, fixed) = (Vec::new(), Vec::new());
-                self.shared.tell(&FromExecutor::MovedOut { session, done, stayed, fixed });
-                self.shared.tell(&FromExecutor::GaveUp { session });
-                return Err(code.into());
-            }
+        self.ask(&FromExecutor::Return { session: self.handle.id });
+        if self.await_memory(Awaited::Return)?.is_some() {
+            // Nothing else was asked for.
+            return Err(Failure::Cuda(CUresult::ERROR_MPS_RPC_FAILURE));
         }
         self.remake_stale_graphs();
         Ok(())
+    }
+
+    /// Asks for new memory: its address or key, its length and its descriptor.
+    pub(super) fn ask_for_memory(
+        &mut self,
+        size_bytes: u64,
+        placement: Placement,
+    ) -> Result<(u64, u64, OwnedFd), Failure> {
+        self.ask(&FromExecutor::Grant { session: self.handle.id, size_bytes, placement });
+        let granted = self.await_memory(Awaited::New)?;
+        granted.ok_or(Failure::Cuda(CUresult::ERROR_MPS_RPC_FAILURE))
+    }
+
+    fn put_back(&mut self, at: u64, size_bytes: u64, file: &OwnedFd) -> Result<(), Failure> {
+        let known = self.memory.grants.get(&at) == Some(&size_bytes);
+        let Some(mut copy) = self.moved.copies.remove(&at).filter(|_| known) else {
+            return Err(Failure::Cuda(CUresult::ERROR_MPS_RPC_FAILURE));
+        };
+        let back = self.map_grant(file, at, size_bytes).and_then(|()| {
+            self.transfer(&mut copy, at, size_bytes, Direction::Back).inspect_err(|_| {
+                // SAFETY: mapped just now, and nothing of the session is in flight.
+                let _ = unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) };
+            })
+        });
+        back.map_err(|code| {
+            self.moved.copies.insert(at, copy);
+            let session = self.handle.id;
+            let (done, stayed, fixed) = (vec![at], Vec::new(), Vec::new());
+            self.shared.tell(&FromExecutor::MovedOut { session, done, stayed, fixed });
+            self.shared.tell(&FromExecutor::GaveUp { session });
+            Failure::Cuda(code)
+        })
     }
 
     /// Does what was ordered, if nothing of the session is in flight; says whether it was so.

@@ -3,6 +3,7 @@
 use super::Shared;
 use super::allowance::Allowance;
 use super::batch::{Admission, Refused};
+use super::charges::SESSION_BYTES;
 use super::failure::Failure;
 use super::holding::Deferred;
 use super::memory::Memory;
@@ -181,6 +182,7 @@ pub(crate) fn open(
     thread.spawn(run).map_err(|error| no_memory(&error))?;
     let memory =
         Memory::reserve(&shared.context, &wanted, &handle.words, own_socket, grants, allowance)?;
+    handle.allowance.hold(SESSION_BYTES);
     let streams = Streams::default();
     shared.gate.join(streams.lane());
     let state = State {
@@ -203,6 +205,8 @@ pub(crate) fn open(
         mover: Arc::clone(mover),
         holding: Default::default(),
         moved: Default::default(),
+        default_stack_bytes: shared.context.default_stack_bytes(),
+        local_bytes: 0,
         side_stream: None,
         printing: Default::default(),
         meter: Default::default(),

@@ -70,6 +70,10 @@ pub(crate) struct State {
     pub(super) holding: Holding,
     /// Device memory that is in host memory.
     pub(super) moved: Moved,
+    /// Stack per thread that every context has.
+    pub(super) default_stack_bytes: u64,
+    /// Local memory per thread, beyond that, which is counted for this client.
+    pub(super) local_bytes: u64,
     /// For copies that wait for no stream of the client's.
     pub(super) side_stream: Option<CUstream>,
     pub(super) printing: Printing,
@@ -158,12 +162,7 @@ impl State {
         }
         match opcode {
             Opcode::Ping => Ok(()),
-            Opcode::StreamCreate => {
-                let mut wanted: wire::StreamCreate = parse(command)?.0;
-                wanted.priority = self.stream_priority(wanted.priority);
-                let partition = self.partitions.find(wanted.partition)?;
-                self.streams.create(&self.shared.context, &wanted, partition)
-            }
+            Opcode::StreamCreate => self.stream_create(parse(command)?.0),
             Opcode::StreamDestroy => {
                 let wanted: wire::StreamDestroy = parse(command)?.0;
                 self.batches.forget_stream(self.driver(), wanted.stream);

@@ -43,6 +43,11 @@ impl Keeper {
 
     /// Gives a session what it wants, if the device has it.
     fn try_grant(&mut self, id: u64) -> Result<(), CUresult> {
+        if self.sessions.get(&id).is_none_or(|session| session.wanted.is_none()) {
+            return Ok(());
+        }
+        // Else it could have more, all in all, than the device.
+        self.try_return(id)?;
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let Some((address, size_bytes, placement)) = session.wanted else { return Ok(()) };
         let device = &self.devices[session.device];

@@ -3,6 +3,8 @@
 //! One [`Residency`] is kept for each device. It knows what sessions have and where that is; the keeper tells it what has happened, and does what
 //! [`Residency::step`] says. Moving out is the executor's: it does so only where a session has nothing in flight, whatever is asked here.
 //!
+//! A session's memory has all been on the device at once, so it can always come back: who wants more gets back first what was moved out.
+//!
 //! Who waits is served in order of arrival. The first one has memory of others moved out: of those that have been idle longest first, of
 //! these the largest pieces first. Where nobody is idle, a session whose *turn* is over is made to pause: it takes no more commands until its work
 //! has ended and its memory is out. So clients that all have work, and do not fit together, take turns.
@@ -277,7 +279,7 @@ impl Residency {
         }
         let waited = self.waiting.iter().find(|waiting| waiting.session == session);
         let took_ms = waited.map_or(0, |waiting| now_ms.saturating_sub(waiting.since_ms));
-        self.give_up(session);
+        self.waiting.retain(|it| it.session != session || it.wish != Wish::Return);
         if let Some(found) = self.sessions.get_mut(&session) {
             found.turn_began_ms = now_ms;
             // Who has waited long for its memory works with it as long.
@@ -306,11 +308,11 @@ impl Residency {
         self.sessions.values().map(|found| found.bytes(|place| place != Place::Device)).sum()
     }
 
-    /// How much more may be moved out for somebody: what comes back may change places with as much again.
-    fn host_room_bytes(&self, wish: Wish) -> u64 {
-        let limit_bytes = match wish {
-            Wish::New { .. } => self.settings.host_limit_bytes,
-            Wish::Return => self.settings.host_limit_bytes.saturating_mul(2),
+    /// How much more may be moved out for a session: what comes back may change places with as much again.
+    fn host_room_bytes(&self, session: u64) -> u64 {
+        let limit_bytes = match self.next_to_return(session) {
+            None => self.settings.host_limit_bytes,
+            Some(_) => self.settings.host_limit_bytes.saturating_mul(2),
         };
         limit_bytes.saturating_sub(self.host_bytes())
     }
@@ -328,8 +330,13 @@ impl Residency {
                     return Some(Refusal::NothingToWaitFor);
                 }
             }
+            // Others have what was its own: it is to come back first.
+            MemoryPolicy::Spill if self.next_to_return(waiting.session).is_some() => {}
             MemoryPolicy::Spill => {
-                let room_bytes = self.host_room_bytes(waiting.wish);
+                // What was asked of the session itself, before it had to wait, is not settled yet.
+                let own = self.sessions.get(&waiting.session);
+                let own_bytes = own.map_or(0, |own| own.bytes(|place| place == Place::Leaving));
+                let room_bytes = self.host_room_bytes(waiting.session).saturating_add(own_bytes);
                 let movable = || {
                     others().flat_map(|(_, other)| other.allocations.values()).filter(|a| {
                         a.place == Place::Leaving || (a.place == Place::Device && !a.is_fixed)
@@ -367,9 +374,9 @@ impl Residency {
             return actions;
         }
         self.end_vain_pauses(now_ms, &mut actions);
-        let wanted_bytes = match head.wish {
-            Wish::New { size_bytes } => size_bytes,
-            Wish::Return => self.next_to_return(head.session).map_or(0, |(_, bytes)| bytes),
+        let wanted_bytes = match (self.next_to_return(head.session), head.wish) {
+            (Some((_, size_bytes)), _) | (None, Wish::New { size_bytes }) => size_bytes,
+            (None, Wish::Return) => 0,
         };
         let mut open_bytes = wanted_bytes.saturating_sub(self.counted_on_bytes(now_ms));
         for session in self.idle_sessions(&head, now_ms, &idle_since_ms) {
@@ -429,7 +436,7 @@ impl Residency {
         now_ms: u64,
         actions: &mut Vec<Action>,
     ) -> u64 {
-        let room_bytes = self.host_room_bytes(head.wish);
+        let room_bytes = self.host_room_bytes(head.session);
         let Some(found) = self.sessions.get_mut(&session) else { return 0 };
         let chosen = choose(found, open_bytes, room_bytes);
         if chosen.is_empty() {

@@ -1,8 +1,9 @@
 //! What the server promises, each as one test.
 
 use super::fake_client::*;
-use cuda_abi::types::CUresult;
+use cuda_abi::types::{CUarray_format, CUresult};
 use link::completion::CompletionError;
+use link::wire::array::ArrayCreate;
 use link::wire::attach::RequestedLimits;
 use link::wire::command::{self as wire, Opcode};
 use link::wire::daemon::{ServerStatus, ShutdownMode, ToDaemon, ToServer};
@@ -12,6 +13,8 @@ use zerocopy::IntoBytes;
 
 pub(crate) const PTX: &str = include_str!("add_one.ptx");
 const ADD_ONE: u32 = 0;
+/// What a session counts for at its beginning.
+const SESSION_BYTES: u64 = 1 << 20;
 pub(crate) const POKE: u32 = 1;
 
 pub(crate) const ALL: &[super::Test] = &[
@@ -28,6 +31,10 @@ pub(crate) const ALL: &[super::Test] = &[
     ("refused_launches_do_not_fill_the_log", refused_launches_do_not_fill_the_log),
     ("the_forty_ninth_context_is_refused", the_forty_ninth_context_is_refused),
     ("memory_limits_hold", memory_limits_hold),
+    (
+        "modules_streams_arrays_and_local_memory_count",
+        modules_streams_arrays_and_local_memory_count,
+    ),
     (
         "memory_without_addresses_is_the_clients_own_and_counts",
         memory_without_addresses_is_the_clients_own_and_counts,
@@ -282,7 +289,8 @@ fn memory_limits_hold() {
     let mut client = Client::open(connection, welcome);
     let grant = client.grow(6 << 20);
     let info: wire::MemoryInfoReply = client.call(Opcode::MemoryInfo, &[0u8; 0], &[]);
-    assert_eq!(info.free_bytes, (8 << 20) - grant.size_bytes);
+    // The session itself counts, too.
+    assert_eq!(info.free_bytes, (8 << 20) - grant.size_bytes - SESSION_BYTES);
     let (status, _) =
         client.try_call(Opcode::Grow, &[wire::Grow { size_bytes: 4 << 20 }.as_bytes()]);
     assert_eq!(status, CUresult::ERROR_OUT_OF_MEMORY.0);
@@ -291,11 +299,78 @@ fn memory_limits_hold() {
     client.grow(4 << 20);
 }
 
+/// What the driver takes for a client without asking anybody counts as well, and is given back.
+fn modules_streams_arrays_and_local_memory_count() {
+    const MIB: u64 = 1 << 20;
+    let mut server = Server::start();
+    let limits =
+        RequestedLimits { pinned_device_mem_limit: Some("0=16M".into()), ..Default::default() };
+    let (connection, welcome) = server.attach(std::process::id(), limits).unwrap();
+    let mut client = Client::open(connection, welcome);
+    let free = |client: &mut Client| {
+        client.call::<wire::MemoryInfoReply>(Opcode::MemoryInfo, &[0u8; 0], &[]).free_bytes
+    };
+    let load = |client: &mut Client, module: u32, text: &str| {
+        let size_bytes = text.len() as u64 + 1;
+        let address = client.pinned(size_bytes.next_multiple_of(4096));
+        client.host_bytes(address, text.len()).copy_from_slice(text.as_bytes());
+        let load = wire::ModuleLoad {
+            module,
+            optimization_level: u32::MAX,
+            address,
+            size_bytes,
+            ..Default::default()
+        };
+        client.try_call(Opcode::ModuleLoad, &[load.as_bytes()]).0
+    };
+    let with_variable = |bytes: u64| {
+        let head = ".version 7.0\n.target sm_50\n.address_size 64\n";
+        let kernel = ".visible .entry deep() { .local .align 4 .b8 frame[8192]; .reg .b64 %r; .reg .b32 %v;\n\
+            mov.u64 %r, frame; ld.local.u32 %v, [%r]; st.local.u32 [%r+4], %v; ret; }\n";
+        format!("{head}.visible .global .align 4 .b8 big[{bytes}];\n{kernel}")
+    };
+    let out_of_memory = CUresult::ERROR_OUT_OF_MEMORY.0;
+    let before = free(&mut client);
+    assert_eq!(before, 16 * MIB - SESSION_BYTES);
+    assert_eq!(load(&mut client, 0, &with_variable(32 * MIB)), out_of_memory);
+    assert_eq!(free(&mut client), before);
+    assert_eq!(load(&mut client, 0, &with_variable(8 * MIB)), 0);
+    assert!(free(&mut client) <= before - 8 * MIB);
+    // Eight KiB for each thread of the device are more than the limit.
+    let name = "deep";
+    let get = wire::FunctionGet { name_bytes: name.len() as u32, ..Default::default() };
+    let (status, _) = client.try_call(Opcode::FunctionGet, &[get.as_bytes(), name.as_bytes()]);
+    assert_eq!(status, out_of_memory, "local memory");
+    let unload = wire::ModuleUnload { module: 0, reserved: 0 };
+    client.post(Opcode::ModuleUnload, &[unload.as_bytes()]);
+    assert_eq!(free(&mut client), before);
+    let stream = wire::StreamCreate { stream: 1, ..Default::default() };
+    client.post(Opcode::StreamCreate, &[stream.as_bytes()]);
+    let with_stream = free(&mut client);
+    assert!(with_stream < before);
+    let array = ArrayCreate {
+        array: 1,
+        width: 1024,
+        height: 1024,
+        format: CUarray_format::UNSIGNED_INT32.0,
+        channels: 1,
+        ..Default::default()
+    };
+    assert_eq!(client.try_call(Opcode::ArrayCreate, &[array.as_bytes()]).0, 0);
+    assert!(free(&mut client) <= with_stream - 4 * MIB);
+    let larger = ArrayCreate { array: 2, levels: 2, width: 2048, height: 2048, ..array };
+    let (status, _) = client.try_call(Opcode::ArrayCreate, &[larger.as_bytes()]);
+    assert_eq!(status, out_of_memory);
+    // For this client alone.
+    let mut other = server.client();
+    assert_eq!(load(&mut other, 0, &with_variable(32 * MIB)), 0);
+}
+
 fn memory_without_addresses_is_the_clients_own_and_counts() {
     const MIB: u64 = 1 << 20;
     let mut server = Server::start();
     let limits = RequestedLimits {
-        pinned_device_mem_limit: Some("0=16M".into()),
+        pinned_device_mem_limit: Some("0=17M".into()),
         ..RequestedLimits::default()
     };
     let (connection, welcome) = server.attach(std::process::id(), limits).unwrap();

@@ -3,13 +3,14 @@
 use super::fake_client::*;
 use super::promises::{PTX, parameters};
 use cuda_abi::types::CUresult;
+use link::wire::attach::RequestedLimits;
 use link::wire::command::{self as wire, Opcode};
 use link::wire::daemon::ServerSnapshot;
 use link::wire::graph::{DescriptionWriter, GraphCreate, GraphLaunch};
 use link::wire::sharing::{ShareMemory, Token};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) const ALL: &[super::Test] = &[
     ("clients_that_do_not_fit_take_turns_and_lose_nothing", take_turns_and_lose_nothing),
@@ -20,6 +21,7 @@ pub(crate) const ALL: &[super::Test] = &[
     ("a_queued_allocation_ends_in_time", a_queued_allocation_ends_in_time),
     ("a_killed_client_leaves_nothing_in_the_host", a_killed_client_leaves_nothing),
     ("a_dead_executor_takes_what_is_spilled_with_it", a_dead_executor_takes_it_along),
+    ("random_sequences_under_spilling_lose_nothing", random_sequences_lose_nothing),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -81,6 +83,11 @@ impl Tenant {
     }
 
     fn filled(mut self) -> Self {
+        self.fill();
+        self
+    }
+
+    fn fill(&mut self) {
         let value = self.value;
         for (address, number) in self.pieces() {
             let fill = wire::Fill {
@@ -94,7 +101,6 @@ impl Tenant {
             self.client.post(Opcode::Fill, &[fill.as_bytes()]);
         }
         self.client.finish(0).unwrap();
-        self
     }
 
     /// Addresses of all pieces, and their numbers.
@@ -336,4 +342,78 @@ fn a_dead_executor_takes_it_along() {
     });
     drop((one, two));
     Tenant::new(server.client(), &[200 * MIB], 3).work();
+}
+
+/// Clients come, allocate, free, work and leave at random: every word stays right, sums hold, and a refusal has a true reason.
+fn random_sequences_lose_nothing() {
+    const LIMIT_BYTES: u64 = 90 * MIB;
+    /// What the driver and the session take besides grants, at most.
+    const SLACK_BYTES: u64 = 8 * MIB;
+    let seed = std::env::var("OPENMPS_TEST_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) * 2_654_435_761 + 1);
+    println!("random spilling: OPENMPS_TEST_SEED={seed}");
+    let mut state: u64 = seed | 1;
+    let mut below = |end: u64| {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d) % end
+    };
+    let device_bytes = 128 * MIB;
+    let mut small = Small::start(128, &[("OPENMPS_MEMORY_POLICY", "spill")]);
+    let mut tenants: Vec<(Tenant, Option<u64>)> = Vec::new();
+    for step in 0..60u32 {
+        let choice = below(10);
+        if tenants.len() < 2 || (choice == 0 && tenants.len() < 4) {
+            let limit = (below(2) == 0).then_some(LIMIT_BYTES);
+            let wish = limit.map(|bytes| format!("0={}M", bytes / MIB));
+            let limits = RequestedLimits { pinned_device_mem_limit: wish, ..Default::default() };
+            let (connection, welcome) = small.server.attach(std::process::id(), limits).unwrap();
+            let client = Client::open(connection, welcome);
+            tenants.push((Tenant::new(client, &[], step * 1000), limit));
+            continue;
+        }
+        let which = below(tenants.len() as u64) as usize;
+        if choice == 1 {
+            drop(tenants.swap_remove(which));
+            continue;
+        }
+        let (tenant, limit) = &mut tenants[which];
+        match choice {
+            2..=4 => {
+                let size_bytes = (1 + below(30)) * PIECE_BYTES;
+                let grow = wire::Grow { size_bytes };
+                let (status, reply) = tenant.client.try_call(Opcode::Grow, &[grow.as_bytes()]);
+                let own: u64 = tenant.grants.iter().map(|grant| grant.size_bytes).sum();
+                let most = limit.unwrap_or(u64::MAX).min(device_bytes);
+                if status == OUT_OF_MEMORY {
+                    assert!(own + size_bytes + SLACK_BYTES > most, "{own} and {size_bytes} fit");
+                } else {
+                    assert_eq!(status, 0);
+                    assert!(own + size_bytes <= most, "{own} and {size_bytes} do not fit");
+                    let grant = wire::GrowReply::read_from_prefix(&reply).unwrap().0;
+                    tenant.grants.push(grant);
+                    tenant.fill();
+                }
+            }
+            5 if !tenant.grants.is_empty() => {
+                let index = below(tenant.grants.len() as u64) as usize;
+                let wire::GrowReply { address, size_bytes } = tenant.grants.swap_remove(index);
+                let release = wire::Release { address, size_bytes };
+                assert_eq!(tenant.client.try_call(Opcode::Release, &[release.as_bytes()]).0, 0);
+                tenant.fill();
+            }
+            _ => tenant.work(),
+        }
+        let device = small.server.snapshot().devices.remove(0);
+        assert!(device.granted_bytes - device.spilled_bytes <= device_bytes, "{device:?}");
+    }
+    for (tenant, _) in &mut tenants {
+        tenant.look();
+    }
+    drop(tenants);
+    small.server.await_snapshot("nothing is left", |snapshot| {
+        let device = &snapshot.devices[0];
+        device.granted_bytes == 0 && device.spilled_bytes == 0
+    });
 }
