@@ -383,7 +383,11 @@ impl Daemon {
             Effect::Send { server, message } => self.send(server, message.into(), None),
             Effect::Forward { connection, server, hello, peer } => {
                 if let Some(socket) = self.connections.remove(connection) {
-                    self.send(server, ToServer::Attach { hello, peer }, Some(socket.into()));
+                    self.send(
+                        server,
+                        ToServer::Attach { hello: Box::new(hello), peer },
+                        Some(socket.into()),
+                    );
                 }
             }
             Effect::Refuse { connection, code, message } => {

@@ -14,7 +14,7 @@ pub enum ToServer {
     /// A client of this server's user; its socket comes with the packet.
     Attach {
         /// What the client said.
-        hello: ClientHello,
+        hello: Box<ClientHello>,
         /// What the kernel says of it.
         peer: Peer,
     },

@@ -345,7 +345,7 @@ impl Keeper {
     fn obey(&mut self, message: ToServer, descriptors: Vec<OwnedFd>) {
         match message {
             ToServer::Attach { hello, peer } => match descriptors.into_iter().next() {
-                Some(socket) => self.attach(hello, peer, socket),
+                Some(socket) => self.attach(*hello, peer, socket),
                 None => log_server!(
                     "The control daemon announced client {} without its socket",
                     peer.pid

@@ -109,7 +109,9 @@ impl Server {
             limits,
         };
         let peer = Peer { pid, uid: 0, gid: 0 };
-        self.daemon.send(&ToServer::Attach { hello, peer }, &[theirs.as_fd()], SOON).unwrap();
+        self.daemon
+            .send(&ToServer::Attach { hello: Box::new(hello), peer }, &[theirs.as_fd()], SOON)
+            .unwrap();
         match ours.receive::<HelloReply>(SOON).unwrap().message {
             HelloReply::Welcome(welcome) => Ok((ours, welcome)),
             HelloReply::Refused(refusal) => Err(refusal),
