@@ -12,10 +12,10 @@ const BOUNDS: &[(&str, u64)] = &[
     ("context", 45),
     ("pointer", 160),
     ("capturing", 160),
-    ("launch", 2070),
-    ("record", 1050),
-    ("wait-event", 1210),
-    ("fill", 1260),
+    ("launch", 1900),
+    ("record", 1030),
+    ("wait-event", 1200),
+    ("fill", 1240),
 ];
 
 #[test]

@@ -183,12 +183,24 @@ impl Writer<'_> {
     }
 
     /// Stores whole words, running on at the ring's start.
+    #[inline]
     fn store(&mut self, bytes: &[u8]) {
-        let place = (self.position as usize) & (self.memory.ring_bytes() - 1);
-        let until_end = (self.memory.ring_bytes() - place).min(bytes.len());
-        let (before, after) = bytes.split_at(until_end);
-        store_bytes(self.memory.ring_words(), place / 8, before);
-        store_bytes(self.memory.ring_words(), 0, after);
+        let ring = self.memory.ring_words();
+        let first = (self.position as usize / 8) & (ring.len() - 1);
+        let words = bytes.as_chunks::<8>().0;
+        match ring.get(first..first + words.len()) {
+            Some(places) => {
+                for (place, word) in places.iter().zip(words) {
+                    // Relaxed: published by the tail, as `store_bytes`.
+                    place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+                }
+            }
+            None => {
+                let (before, after) = bytes.split_at((ring.len() - first) * 8);
+                store_bytes(ring, first, before);
+                store_bytes(ring, 0, after);
+            }
+        }
         self.position += bytes.len() as u64;
     }
 }
