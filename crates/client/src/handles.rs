@@ -4,7 +4,7 @@
 //! the call refused, as CUDA refuses it. Tokens of different kinds never agree: cuLaunchKernel is given kernels and functions alike.
 
 use crate::remembered::{self, Place};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 /// What a handle stands for. Threads remember what they looked up of the first ones.
@@ -37,7 +37,7 @@ const LOW_BITS: u32 = 4;
 const GENERATION_SHIFT: u32 = LOW_BITS + INDEX_BITS;
 const KIND_SHIFT: u32 = GENERATION_SHIFT + GENERATION_BITS;
 const INDEX_LIMIT: usize = 1 << INDEX_BITS;
-const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
+const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
 
 impl Kind {
     /// The kind that a token claims; whether such a thing exists only its table knows.
@@ -73,14 +73,23 @@ struct Slots<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    generation: u32,
+    /// How many things the place has had. Tokens hold its low bits, so that they recur after a million; a state never does, since a thread would take
+    /// the new thing for an old one that it remembers.
+    generation: u64,
     /// The generation, or [`REMOVED`]; stays where it is as long as the table, for [`remembered`].
-    state: Box<AtomicU32>,
+    state: Box<AtomicU64>,
     value: Option<Arc<T>>,
 }
 
 /// The state of a place without a thing; no generation.
-const REMOVED: u32 = u32::MAX;
+const REMOVED: u64 = u64::MAX;
+
+impl<T> Slot<T> {
+    /// Whether a token with these low bits of a generation is the last one that the place gave out.
+    fn is_of(&self, generation: u64) -> bool {
+        self.generation & GENERATION_MASK == generation
+    }
+}
 
 impl<T> Table<T> {
     pub(crate) fn new(kind: Kind) -> Self {
@@ -97,16 +106,16 @@ impl<T> Table<T> {
         let index = match slots.free.pop() {
             Some(index) => index,
             None if slots.entries.len() < INDEX_LIMIT => {
-                let state = Box::new(AtomicU32::new(REMOVED));
+                let state = Box::new(AtomicU64::new(REMOVED));
                 slots.entries.push(Slot { generation: 0, state, value: None });
                 slots.entries.len() - 1
             }
             None => return None,
         };
         let slot = &mut slots.entries[index];
-        slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        slot.generation += 1;
         let token = (usize::from(self.kind as u8) << KIND_SHIFT)
-            | ((slot.generation as usize) << GENERATION_SHIFT)
+            | (((slot.generation & GENERATION_MASK) as usize) << GENERATION_SHIFT)
             | (index << LOW_BITS);
         let value = Arc::new(make(token));
         slot.value = Some(Arc::clone(&value));
@@ -115,12 +124,12 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    fn index(&self, token: usize) -> Option<(usize, u32)> {
+    /// A token's place, and the low bits of its generation.
+    fn index(&self, token: usize) -> Option<(usize, u64)> {
         if !self.kind.is(token) || token & ((1 << LOW_BITS) - 1) != 0 {
             return None;
         }
-        let generation =
-            u32::try_from(token >> GENERATION_SHIFT & GENERATION_MASK as usize).ok()?;
+        let generation = (token >> GENERATION_SHIFT) as u64 & GENERATION_MASK;
         Some((token >> LOW_BITS & (INDEX_LIMIT - 1), generation))
     }
 
@@ -145,13 +154,14 @@ impl<T> Table<T> {
     fn find(&self, token: usize) -> Option<Arc<T>> {
         let (index, generation) = self.index(token)?;
         let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
-        let slot = slots.entries.get(index).filter(|slot| slot.generation == generation)?;
+        let slot = slots.entries.get(index).filter(|slot| slot.is_of(generation))?;
         let found = slot.value.clone()?;
+        let alive = slot.generation;
         // SAFETY: a word on the heap that lives as long as the table, which is borrowed.
-        let state: &AtomicU32 = unsafe { &*core::ptr::from_ref(&*slot.state) };
+        let state: &AtomicU64 = unsafe { &*core::ptr::from_ref(&*slot.state) };
         drop(slots);
         let (table, kind, index) = self.place(token);
-        remembered::keep(Place { table, token, kind, index, alive: generation, state }, &found);
+        remembered::keep(Place { table, token, kind, index, alive, state }, &found);
         Some(found)
     }
 
@@ -174,7 +184,7 @@ impl<T> Table<T> {
         let (index, generation) = self.index(token)?;
         let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
         let slot = slots.entries.get_mut(index)?;
-        if slot.generation != generation {
+        if !slot.is_of(generation) {
             return None;
         }
         let value = slot.value.take()?;
@@ -239,6 +249,26 @@ mod tests {
         assert_eq!(table.look(*thing, |found| *found), None);
         let next = table.insert_with(|token| token).unwrap();
         assert_eq!((table.get(*thing), table.get(*next)), (None, Some(next.clone())));
+    }
+
+    #[test]
+    fn a_token_that_recurs_is_not_taken_for_what_it_was() {
+        let table = Table::new(Kind::Event);
+        let former = table.insert_with(|token| (token, 0)).unwrap();
+        let token = former.0;
+        assert_eq!(table.get(token), Some(former), "remembered");
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let mut last = token;
+                for number in 1..=1 << GENERATION_BITS {
+                    table.remove(last).unwrap();
+                    last = table.insert_with(|token| (token, number)).unwrap().0;
+                }
+                last
+            });
+            assert_eq!(other.join().unwrap(), token, "all generations that a token can hold");
+        });
+        assert_eq!(table.get(token).unwrap().1, 1 << GENERATION_BITS);
     }
 
     #[test]

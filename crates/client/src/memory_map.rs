@@ -7,7 +7,7 @@ use crate::remembered::{self, Place};
 use crate::session::Result;
 use cuda_abi::types::CUresult;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What a range is.
@@ -75,18 +75,18 @@ pub(crate) struct Area {
     /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: never used again.
     pub(crate) buffer_id: u64,
     /// [`KNOWN`], or [`REMOVED`] from the map.
-    state: AtomicU32,
+    state: AtomicU64,
 }
 
-const KNOWN: u32 = 0;
-const REMOVED: u32 = 1;
+const KNOWN: u64 = 0;
+const REMOVED: u64 = 1;
 
 impl Area {
     pub(crate) fn new(base: u64, size_bytes: u64, kind: Kind, context: usize, device: i32) -> Self {
         static LAST_ID: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only uniqueness matters.
         let buffer_id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
-        let state = AtomicU32::new(KNOWN);
+        let state = AtomicU64::new(KNOWN);
         Self { base, size_bytes, kind, context, device, buffer_id, state }
     }
 

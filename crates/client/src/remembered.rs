@@ -9,7 +9,7 @@ use crate::here::here;
 use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Kinds that are remembered are numbered below this; 0 is none of handles, but ranges of memory ([`crate::memory_map`]).
 const KINDS: usize = 8;
@@ -36,9 +36,9 @@ struct Entry {
     /// Number of the table; 0 for nothing.
     table: Cell<u64>,
     /// A word of the table, valid as long as that, or of the thing.
-    state: Cell<*const AtomicU32>,
+    state: Cell<*const AtomicU64>,
     /// What its state is while the thing is alive.
-    alive: Cell<u32>,
+    alive: Cell<u64>,
     /// From `Arc::into_raw`.
     thing: Cell<*const ()>,
     drop: Cell<unsafe fn(*const ())>,
@@ -55,8 +55,8 @@ pub(crate) struct Place<'a> {
     /// Its number in the table.
     pub(crate) index: usize,
     /// What its state is while the thing is alive.
-    pub(crate) alive: u32,
-    pub(crate) state: &'a AtomicU32,
+    pub(crate) alive: u64,
+    pub(crate) state: &'a AtomicU64,
 }
 
 thread_local! {
