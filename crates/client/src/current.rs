@@ -4,34 +4,43 @@ use crate::backend::Backend;
 use crate::context::Context;
 use crate::here::here;
 use crate::session::Result;
+use crate::thread_end;
 use cuda_abi::types::CUresult;
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+// Without destructors: see `thread_end`.
 thread_local! {
-    static STACK: Stack = const { Stack(RefCell::new(Vec::new())) };
-    static DEFAULT_STREAMS: RefCell<Vec<DefaultStream>> = const { RefCell::new(Vec::new()) };
+    static STACK: ManuallyDrop<RefCell<Vec<Arc<Context>>>> =
+        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    static DEFAULT_STREAMS: ManuallyDrop<RefCell<Vec<DefaultStream>>> =
+        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-struct Stack(RefCell<Vec<Arc<Context>>>);
-
-impl Drop for Stack {
-    fn drop(&mut self) {
-        here(|here| here.top.set(ptr::null()));
-    }
-}
-
-/// Changes the stack; who takes contexts away drops them when that is done.
+/// Changes the stack; who takes contexts away drops them when that is done. `None` in a thread that has ended.
 fn change<T>(change: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Option<T> {
-    let changed = STACK.try_with(|stack| {
-        let mut stack = stack.0.borrow_mut();
-        let result = change(&mut stack);
-        here(|here| here.top.set(stack.last().map_or(ptr::null(), Arc::as_ptr)));
-        result
-    });
-    changed.ok()
+    thread_end::may_keep().then(|| {
+        STACK.with(|stack| {
+            let mut stack = stack.borrow_mut();
+            let result = change(&mut stack);
+            here(|here| here.top.set(stack.last().map_or(ptr::null(), Arc::as_ptr)));
+            result
+        })
+    })
+}
+
+/// The thread is ending, and its default streams go with it.
+pub(crate) fn end_default_streams() {
+    drop(DEFAULT_STREAMS.with(|streams| streams.take()));
+}
+
+/// The same of its stack.
+pub(crate) fn end_stack() {
+    here(|here| here.top.set(ptr::null()));
+    drop(STACK.with(|stack| stack.take()));
 }
 
 /// The thread's own default stream in a context. Destroyed with the thread, or when another is made after its context has ended.
@@ -55,7 +64,7 @@ impl Drop for DefaultStream {
     }
 }
 
-/// The current context, alive or not; `None` without one, and in threads that are ending.
+/// The current context, alive or not; `None` without one, and in threads that have ended.
 pub(crate) fn top() -> Option<Arc<Context>> {
     let top = here(|here| here.top.get());
     // SAFETY: null, or from an `Arc` of which the stack holds a reference; this makes another.
@@ -140,7 +149,10 @@ fn look_at_default_stream<T>(
     look: impl FnOnce(&DefaultStream) -> T,
 ) -> Result<T> {
     let (backend, id) = context.backend()?;
-    let made = DEFAULT_STREAMS.try_with(|streams| {
+    if !thread_end::may_keep() {
+        return Err(CUresult::ERROR_DEINITIALIZED);
+    }
+    DEFAULT_STREAMS.with(|streams| {
         let mut streams = streams.borrow_mut();
         let of_context = |s: &&DefaultStream| s.wire_id == id && Arc::ptr_eq(&s.context, context);
         if let Some(stream) = streams.iter().find(of_context) {
@@ -154,8 +166,7 @@ fn look_at_default_stream<T>(
         let seen = look(&made);
         streams.push(made);
         Ok(seen)
-    });
-    made.unwrap_or(Err(CUresult::ERROR_DEINITIALIZED))
+    })
 }
 
 /// Threads that run a host function: spares others the look at their own.

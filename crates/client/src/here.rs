@@ -1,7 +1,6 @@
 //! What nearly every call asks of its thread, in one place without a destructor: what has one is slower to reach.
 //!
-//! The pointers are borrowed from thread-locals that own what they point to ([`crate::current`], [`crate::remembered`]), and are null
-//! before those have anything and when they have ended.
+//! The pointers are null before there is anything, and when the thread has ended ([`crate::thread_end`]).
 //!
 //! # How the place is found
 //! Rust gives a shared library's thread-locals the general dynamic model on x86-64: a call of `__tls_get_addr`, which takes about
@@ -10,6 +9,7 @@
 
 use crate::context::Context;
 use crate::remembered::Remembered;
+use crate::thread_end::End;
 use std::cell::Cell;
 
 /// See the module's description. All zeros before its first use, which means: nothing.
@@ -17,10 +17,12 @@ use std::cell::Cell;
 pub(crate) struct Here {
     /// The current context: the top of the thread's stack, which holds a reference to it.
     pub(crate) top: Cell<*const Context>,
-    /// What the thread looked up last.
-    pub(crate) remembered: Cell<*const Remembered>,
+    /// What the thread looked up last; from `Box::into_raw`.
+    pub(crate) remembered: Cell<*mut Remembered>,
     /// Whether a host function of a stream runs.
     pub(crate) in_callback: Cell<bool>,
+    /// Whether the thread is ending; 0 is [`End::Unwatched`].
+    pub(crate) end: Cell<End>,
 }
 
 /// Uses the calling thread's.
@@ -74,7 +76,7 @@ mod place {
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 mod place {
-    use super::Here;
+    use super::{End, Here};
     use std::cell::Cell;
     use std::ptr;
 
@@ -82,8 +84,9 @@ mod place {
         static HERE: Here = const {
             Here {
                 top: Cell::new(ptr::null()),
-                remembered: Cell::new(ptr::null()),
+                remembered: Cell::new(ptr::null_mut()),
                 in_callback: Cell::new(false),
+                end: Cell::new(End::Unwatched),
             }
         };
     }
@@ -105,6 +108,7 @@ mod tests {
                 here.top.get().is_null()
                     && here.remembered.get().is_null()
                     && !here.in_callback.get()
+                    && here.end.get() == End::Unwatched
             })
         };
         let place = || here(|here| std::ptr::from_ref(here).addr());

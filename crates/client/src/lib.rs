@@ -64,6 +64,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod thread_end;
 mod tools;
 mod virtual_memory;
 mod visible;

@@ -6,6 +6,7 @@
 //! A thing that another thread removed stays in memory until its place here is needed, or the thread ends.
 
 use crate::here::here;
+use crate::thread_end;
 use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
@@ -59,44 +60,31 @@ pub(crate) struct Place<'a> {
     pub(crate) state: &'a AtomicU64,
 }
 
-thread_local! {
-    static OWNER: Owner = const { Owner(Cell::new(ptr::null_mut())) };
-}
-
-/// Ends with the thread.
-struct Owner(Cell<*mut Remembered>);
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        here(|here| here.remembered.set(ptr::null()));
-        let own = self.0.replace(ptr::null_mut());
-        if !own.is_null() {
-            // SAFETY: from `Box::into_raw`, and known to nobody any more: `here` has forgotten it, and looks ended with the thread's calls.
-            let own = unsafe { Box::from_raw(own) };
-            own.entries.iter().for_each(Entry::clear);
-        }
+/// The thread is ending: what it remembers goes.
+pub(crate) fn end() {
+    let own = here(|here| here.remembered.replace(ptr::null_mut()));
+    if !own.is_null() {
+        // SAFETY: from `Box::into_raw`, and known to nobody any more: `here` has forgotten it, and looks ended with the thread's calls.
+        let own = unsafe { Box::from_raw(own) };
+        own.entries.iter().for_each(Entry::clear);
     }
 }
 
 /// The thread's, or `None` before anything was remembered and when the thread is ending.
 #[inline(always)]
 fn own<'a>() -> Option<&'a Remembered> {
-    // SAFETY: null, or `Owner`'s, which lives until the thread ends; the references that come of this end with a call.
+    // SAFETY: null, or from `Box::into_raw` until the thread ends; the references that come of this end with a call.
     unsafe { here(|here| here.remembered.get()).as_ref() }
 }
 
 /// The thread's, made now if there is none; `None` when the thread is ending.
 fn own_or_new<'a>() -> Option<&'a Remembered> {
-    if own().is_none() {
-        let made = OWNER.try_with(|owner| {
-            let new = Box::into_raw(Box::new(Remembered {
-                entries: [const { Entry::new() }; KINDS * WAYS],
-                looks: Cell::new(0),
-            }));
-            owner.0.set(new);
-            here(|here| here.remembered.set(new));
-        });
-        made.ok()?;
+    if own().is_none() && thread_end::may_keep() {
+        let new = Box::into_raw(Box::new(Remembered {
+            entries: [const { Entry::new() }; KINDS * WAYS],
+            looks: Cell::new(0),
+        }));
+        here(|here| here.remembered.set(new));
     }
     own()
 }

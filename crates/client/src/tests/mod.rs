@@ -8,7 +8,9 @@ use crate::exports::*;
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use cuda_abi::types::*;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Sender, channel};
 
 /// Calls an API function that must succeed.
 macro_rules! ok {
@@ -46,6 +48,7 @@ fn an_attached_program() {
     memory();
     copies();
     streams_and_events();
+    a_thread_ends_after_the_programs_thread_locals(context);
     modules_and_launches();
     a_failed_change_leaves_the_executable_graph();
     host_functions();
@@ -297,6 +300,43 @@ fn streams_and_events() {
             });
         }
     });
+}
+
+/// Asks for the current context, and allocates, when its thread's locals end.
+struct Last(Cell<Option<Sender<(CUcontext, CUresult)>>>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let (mut current, mut address) = (CUcontext::NULL, 0);
+        // SAFETY: the test's own variables.
+        let allocated = unsafe {
+            cuCtxGetCurrent(&mut current);
+            cuMemAlloc_v2(&mut address, 64)
+        };
+        // SAFETY: what was allocated above, or NULL.
+        unsafe { cuMemFree_v2(address) };
+        self.0.take().map(|seen| seen.send((current, allocated)));
+    }
+}
+
+thread_local! {
+    static LAST: Last = const { Last(Cell::new(None)) };
+}
+
+fn a_thread_ends_after_the_programs_thread_locals(context: CUcontext) {
+    let (sender, seen) = channel();
+    let thread = std::thread::spawn(move || {
+        // Older than all that the library keeps for the thread, so it ends after the library's own thread-locals.
+        LAST.with(|last| last.0.set(Some(sender)));
+        ok!(cuCtxSetCurrent(context));
+        let mut event = CUevent::NULL;
+        ok!(cuEventCreate(&mut event, 0));
+        ok!(cuEventRecord_ptsz(event, CUstream::NULL));
+        ok!(cuEventSynchronize(event));
+        ok!(cuEventDestroy_v2(event));
+    });
+    thread.join().unwrap();
+    assert_eq!(seen.recv(), Ok((context, CUresult::SUCCESS)));
 }
 
 const PTX: &core::ffi::CStr = c"// good\n.version 7.0";
