@@ -3,6 +3,7 @@
 //! Entries are never moved or removed before the map ends. When there are many, a larger index is made and the smaller one kept, for whoever still reads it.
 
 use std::ffi::{CStr, CString};
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,8 @@ pub(crate) struct Names<V> {
     /// The largest of `Owned::indexes`, or null.
     index: AtomicPtr<Index<V>>,
     owned: Mutex<Owned<V>>,
+    /// Threads share the values, which the pointer and the lock do not say.
+    shared: PhantomData<V>,
 }
 
 /// What is freed when the map ends. Boxes of boxes: readers hold addresses of entries and of indexes.
@@ -48,7 +51,7 @@ pub(crate) struct Adding<'a, V> {
 impl<V> Default for Names<V> {
     fn default() -> Self {
         let owned = Mutex::new(Owned { entries: Vec::new(), indexes: Vec::new() });
-        Self { index: AtomicPtr::new(ptr::null_mut()), owned }
+        Self { index: AtomicPtr::new(ptr::null_mut()), owned, shared: PhantomData }
     }
 }
 
