@@ -13,7 +13,9 @@ use crate::spare_events::Timing;
 use crate::stream::Target;
 use cuda_abi::graph::capture::{Point, Recorded, Wait};
 use cuda_abi::types::{CUevent, CUresult};
-use link::wire::command::{EventCreate, EventElapsed, EventElapsedReply, Opcode, StreamWaitEvent};
+use link::wire::command::{
+    EventCreate, EventDestroy, EventElapsed, EventElapsedReply, Opcode, StreamWaitEvent,
+};
 use link::wire::sharing::{EventNumber, OpenEvent, Token};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,6 +57,8 @@ pub(crate) struct Event {
     flags: u32,
     /// An executable graph may name it.
     is_in_graph: AtomicBool,
+    /// The executor's event has served another, whose record it may still have.
+    has_served: AtomicBool,
     /// The last record.
     recorded: Recordings,
 }
@@ -143,16 +147,19 @@ pub(crate) fn create_in(client: &Client, context: &Arc<Context>, flags: u32) -> 
     backend.session.check()?;
     let spare =
         if flags & INTERPROCESS == 0 { backend.spare_events.take(timing(flags)) } else { None };
-    let number = match spare {
-        Some(number) => number,
+    let (number, has_served) = match spare {
+        Some(number) => (number, true),
         None => {
             let number = backend.events.take()?;
             let body = EventCreate { event: number, flags };
             backend.session.post(id, Opcode::EventCreate, &body)?;
-            number
+            (number, false)
         }
     };
-    let made = client.events.insert_with(|token| Event::new(token, context, number, flags));
+    let made = client.events.insert_with(|token| Event {
+        has_served: AtomicBool::new(has_served),
+        ..Event::new(token, context, number, flags)
+    });
     made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
@@ -210,11 +217,18 @@ pub(crate) fn end_context(client: &Client, context: &Context) {
 
 impl Event {
     fn new(token: usize, context: Arc<Context>, number: u32, flags: u32) -> Self {
-        let is_in_graph = AtomicBool::new(false);
-        Self { token, context, number, flags, is_in_graph, recorded: Recordings::never() }
+        let [is_in_graph, has_served] = [const { AtomicBool::new(false) }; 2];
+        let recorded = Recordings::never();
+        Self { token, context, number, flags, is_in_graph, has_served, recorded }
     }
 
     fn destroy(&self) -> Result {
+        // Threads may remember the event for long: its capture's graph, which may hold memory, must go.
+        let captured = {
+            let mut last = self.lock();
+            matches!(*last, Last::Captured(_)).then(|| std::mem::replace(&mut *last, Last::Never))
+        };
+        drop(captured);
         let (backend, id) = self.context.backend()?;
         // Relaxed: who destroys an event knows of the graphs that name it, or races with them.
         let named = if self.is_shared() || self.is_in_graph.load(Ordering::Relaxed) {
@@ -261,6 +275,28 @@ impl Event {
         // Relaxed: see `destroy`.
         self.is_in_graph.store(true, Ordering::Relaxed);
         self.number
+    }
+
+    /// The same for a graph's wait. Before its first record there is nothing to wait for, so the executor's event must not have another's.
+    pub(crate) fn number_for_graph_waits(&self) -> u32 {
+        // Locked while posting: a record comes before this or after it.
+        let last = self.lock();
+        // Relaxed: changed under the lock alone.
+        if matches!(*last, Last::Never) && self.has_served.swap(false, Ordering::Relaxed) {
+            // A failed session has no events left, as the graph's own command will say.
+            let _ = self.renew();
+        }
+        drop(last);
+        self.number_for_graphs()
+    }
+
+    /// Replaces the executor's event by a fresh one.
+    fn renew(&self) -> Result {
+        let (backend, id) = self.context.backend()?;
+        let former = EventDestroy { event: self.number, reserved: 0 };
+        backend.session.post(id, Opcode::EventDestroy, &former)?;
+        let body = EventCreate { event: self.number, flags: self.flags };
+        backend.session.post(id, Opcode::EventCreate, &body)
     }
 
     /// Handle of the context that it belongs to.

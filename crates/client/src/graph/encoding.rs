@@ -55,7 +55,8 @@ pub(super) fn encode(kind: &NodeKind) -> Encoded {
             Encoded::new(Opcode::EventRecord, &[body.as_bytes()])
         }
         NodeKind::EventWait(event) => {
-            let body = StreamWaitEvent { event: event.number_for_graphs(), ..Default::default() };
+            let body =
+                StreamWaitEvent { event: event.number_for_graph_waits(), ..Default::default() };
             Encoded::new(Opcode::StreamWaitEvent, &[body.as_bytes()])
         }
         NodeKind::BatchMemOp(work) if !work.words.is_empty() => {

@@ -16,7 +16,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -29,6 +29,9 @@ pub(super) const REFUSED_GRID: u32 = 77;
 pub(super) const REFUSED_COPY_BYTES: u64 = 77;
 /// What the fake's device has.
 const MEMORY_BYTES: u64 = 64 << 20;
+
+/// How many events the executor was told to create.
+pub(super) static EVENTS_CREATED: AtomicU32 = AtomicU32::new(0);
 
 /// Serves one client at `directory` until it is gone, or the fake is told to die.
 pub(super) fn serve(directory: &Path) {
@@ -154,6 +157,11 @@ impl Executor {
             Opcode::EventRecord => {
                 let (wire::EventRecord { stream, value, .. }, _) = command.parse().unwrap();
                 self.complete(stream, value)
+            }
+            Opcode::EventCreate => {
+                // Relaxed: the test reads it when a later command has been answered.
+                EVENTS_CREATED.fetch_add(1, Ordering::Relaxed);
+                0
             }
             Opcode::EventElapsed => {
                 self.answer(&wire::EventElapsedReply { milliseconds: 1.5, reserved: 0 })

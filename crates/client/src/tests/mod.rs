@@ -51,6 +51,7 @@ fn an_attached_program() {
     a_thread_ends_after_the_programs_thread_locals(context);
     modules_and_launches();
     a_failed_change_leaves_the_executable_graph();
+    a_graph_waits_for_no_record_of_an_earlier_event();
     host_functions();
     the_primary_context_ends_and_lives_again(context);
     the_servers_death();
@@ -255,6 +256,37 @@ fn a_failed_change_leaves_the_executable_graph() {
     ok!(cuGraphDestroy(graph));
     ok!(cuMemFree_v2(address));
     ok!(cuMemFreeHost(pinned));
+}
+
+fn a_graph_waits_for_no_record_of_an_earlier_event() {
+    let created = || {
+        ok!(cuCtxSynchronize());
+        let (mut free, mut total) = (0, 0);
+        // A call that is answered, so that all before it is done.
+        ok!(cuMemGetInfo_v2(&mut free, &mut total));
+        fake::EVENTS_CREATED.load(Ordering::Relaxed)
+    };
+    let mut event = CUevent::NULL;
+    ok!(cuEventCreate(&mut event, 2));
+    ok!(cuEventRecord(event, CUstream::NULL));
+    ok!(cuEventDestroy_v2(event));
+    let before = created();
+    ok!(cuEventCreate(&mut event, 2));
+    ok!(cuEventQuery(event));
+    assert_eq!(created(), before, "an event of the executor serves again");
+    let (mut graph, mut node) = (CUgraph::NULL, CUgraphNode::NULL);
+    ok!(cuGraphCreate(&mut graph, 0));
+    ok!(cuGraphAddEventWaitNode(&mut node, graph, core::ptr::null(), 0, event));
+    let mut executables = [CUgraphExec::NULL; 2];
+    for executable in &mut executables {
+        ok!(cuGraphInstantiateWithFlags(executable, graph, 0));
+    }
+    assert_eq!(created(), before + 1, "once, since the graph could wait before any record");
+    for executable in executables {
+        ok!(cuGraphExecDestroy(executable));
+    }
+    ok!(cuGraphDestroy(graph));
+    ok!(cuEventDestroy_v2(event));
 }
 
 fn streams_and_events() {
