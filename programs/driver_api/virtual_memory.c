@@ -37,6 +37,10 @@ int main(void) {
     LOAD(cuInit);
     LOAD(cuDeviceGet);
     LOAD(cuDeviceGetAttribute);
+    LOAD(cuMemAlloc);
+    LOAD(cuMemFree);
+    LOAD(cuMemGetHandleForAddressRange);
+    LOAD(cuMulticastCreate);
     LOAD(cuDevicePrimaryCtxRetain);
     LOAD(cuDevicePrimaryCtxRelease);
     LOAD(cuCtxSetCurrent);
@@ -177,6 +181,23 @@ int main(void) {
     if (memory_type != CU_MEMORYTYPE_DEVICE) {
         fprintf(stderr, "mapped memory is of type %u\n", memory_type);
         return 1;
+    }
+
+    /* What the device says that it cannot is refused: memory as a DMA-BUF, and objects of several devices. */
+    CUdeviceptr plain;
+    int buffers = 77, multicast = 77, file = -1;
+    CHECK(cuDeviceGetAttribute_(&buffers, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, device));
+    CHECK(cuDeviceGetAttribute_(&multicast, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device));
+    CHECK(cuMemAlloc_(&plain, 2 << 20));
+    CUresult exported = cuMemGetHandleForAddressRange_(&file, plain, 2 << 20, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    REQUIRE(buffers ? exported == CUDA_SUCCESS : exported == CUDA_ERROR_NOT_SUPPORTED);
+    if (exported == CUDA_SUCCESS)
+        REQUIRE(close(file) == 0);
+    CHECK(cuMemFree_(plain));
+    if (!multicast) {
+        CUmemGenericAllocationHandle object;
+        CUmulticastObjectProp several = {.numDevices = 2, .size = 2 << 20, .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+        REQUIRE(cuMulticastCreate_(&object, &several) != CUDA_SUCCESS);
     }
 
     CHECK(cuCtxSynchronize_());
