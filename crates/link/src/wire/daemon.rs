@@ -7,7 +7,6 @@ use super::shares::{ChangeReport, ServerChange};
 use serde::{Deserialize, Serialize};
 
 /// From the daemon to a server. [`ToServer::Attach`] carries one descriptor, the client's socket.
-#[expect(clippy::large_enum_variant, reason = "one of a client, and gone once it is sent")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToServer {
