@@ -36,6 +36,7 @@ mod resharing;
 mod session;
 mod session_partitions;
 mod sharing;
+mod spares;
 mod state;
 mod stream;
 mod teardown;
@@ -142,6 +143,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 gate: Default::default(),
                 descriptors: Descriptors::of_process(),
                 pace: Default::default(),
+                spares: Default::default(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -181,6 +183,8 @@ pub(crate) struct Shared {
     pub(crate) descriptors: Arc<Descriptors>,
     /// Whose turn it is.
     pub(crate) pace: pacing::Pace,
+    /// Code for whoever loads the same next.
+    pub(crate) spares: spares::Spares,
     keeper: Connection,
 }
 

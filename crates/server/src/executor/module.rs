@@ -6,7 +6,9 @@
 use super::charges::module_bytes;
 use super::failure::{Failure, below};
 use super::printing::can_print;
+use super::spares::{MAX_SPARE_BYTES, Origin};
 use super::state::State;
+use crate::policy::code_state::may_have_variables;
 use cuda_abi::image::Image;
 use cuda_abi::types::*;
 use link::wire::command::{
@@ -36,6 +38,8 @@ struct Module {
     charged_bytes: u64,
     /// Ranges of its globals that the client has asked for.
     globals: Vec<(u64, u64)>,
+    /// For the next to load the same; `None` if that must not get this one.
+    origin: Option<Origin>,
 }
 
 /// A function that the client has asked for.
@@ -83,9 +87,9 @@ impl Modules {
     }
 
     /// All libraries, which are forgotten here.
-    pub(crate) fn take_libraries(&mut self) -> Vec<CUlibrary> {
+    pub(super) fn take_libraries(&mut self) -> Vec<(CUlibrary, Option<Origin>)> {
         self.functions.clear();
-        self.modules.drain().map(|(_, module)| *module.library).collect()
+        self.modules.drain().map(|(_, module)| (*module.library, module.origin)).collect()
     }
 }
 
@@ -110,6 +114,23 @@ impl State {
         check_image(&image[..size_bytes as usize])?;
         let charged_bytes = module_bytes(&image[..size_bytes as usize]);
         self.memory.charge(charged_bytes)?;
+        let prints = can_print(&image[..size_bytes as usize]);
+        let origin = (log_bytes == 0
+            && size_bytes <= MAX_SPARE_BYTES
+            && !prints
+            && !may_have_variables(&image[..size_bytes as usize]))
+        .then(|| {
+            let exact = image[..size_bytes as usize].to_vec();
+            Origin::new(exact, optimization_level, max_registers)
+        });
+        if let Some((origin, library)) =
+            origin.as_ref().and_then(|wanted| self.shared.spares.take(wanted))
+        {
+            let head = ModuleLoadReply { info_bytes: 0, error_bytes: 0 };
+            self.reply.extend_from_slice(head.as_bytes());
+            self.add_module(module, library, prints, charged_bytes, Some(origin));
+            return Ok(());
+        }
         let room =
             log_bytes.min((CALL_REPLY_BYTES - size_of::<ModuleLoadReply>()) as u32 / 2) as usize;
         let (mut info, mut errors) = (vec![0u8; room], vec![0u8; room]);
@@ -176,12 +197,21 @@ impl State {
         self.reply.extend_from_slice(info);
         self.reply.extend_from_slice(errors);
         loaded.inspect_err(|_| self.memory.discharge(charged_bytes))?;
-        let prints = can_print(&image[..size_bytes as usize]);
-        let library = Arc::new(library);
-        self.modules
-            .modules
-            .insert(module, Module { library, prints, charged_bytes, globals: Vec::new() });
+        self.add_module(module, library, prints, charged_bytes, origin);
         Ok(())
+    }
+
+    fn add_module(
+        &mut self,
+        number: u32,
+        library: CUlibrary,
+        prints: bool,
+        charged_bytes: u64,
+        origin: Option<Origin>,
+    ) {
+        let library = Arc::new(library);
+        let module = Module { library, prints, charged_bytes, globals: Vec::new(), origin };
+        self.modules.modules.insert(number, module);
     }
 
     pub(super) fn module_unload(&mut self, wanted: ModuleUnload) -> Result<(), Failure> {
@@ -198,8 +228,9 @@ impl State {
         }
         // What a graph names goes with the last such graph.
         let Some(library) = Arc::into_inner(module.library) else { return Ok(()) };
+        let Some(library) = self.shared.spares.keep(module.origin, library) else { return Ok(()) };
         let _quiet = self.quiet()?;
-        // SAFETY: a library of this session that nothing names any more; the driver waits for its kernels.
+        // SAFETY: a library that nothing names any more; the driver waits for its kernels.
         self.check(unsafe { self.driver().cuLibraryUnload(library) })
     }
 
@@ -217,12 +248,20 @@ impl State {
             )));
         }
         let driver = self.driver();
-        let (mut kernel, mut handle) = (CUkernel::NULL, CUfunction::NULL);
-        // SAFETY: a live library; both results are written. Asking for the function loads it now rather than at its first launch.
-        unsafe {
-            self.check(driver.cuLibraryGetKernel(&mut kernel, library, name.as_ptr()))?;
-            let _quiet = self.quiet()?;
-            self.check(driver.cuKernelGetFunction(&mut handle, kernel))?;
+        let origin = self.modules.modules.get(&module).and_then(|module| module.origin.as_ref());
+        let known = origin.and_then(|origin| origin.function(&name));
+        let (mut kernel, mut handle) = known.unwrap_or((CUkernel::NULL, CUfunction::NULL));
+        if known.is_none() {
+            // SAFETY: a live library; both results are written. Asking for the function loads it now rather than at its first launch.
+            unsafe {
+                self.check(driver.cuLibraryGetKernel(&mut kernel, library, name.as_ptr()))?;
+                let _quiet = self.quiet()?;
+                self.check(driver.cuKernelGetFunction(&mut handle, kernel))?;
+            }
+            let module = self.modules.modules.get_mut(&module);
+            if let Some(origin) = module.and_then(|module| module.origin.as_mut()) {
+                origin.note(name.clone(), kernel, handle);
+            }
         }
         let parameters = self.parameters(kernel);
         let attributes = self.attributes(handle);
@@ -303,7 +342,11 @@ impl State {
         wanted: FunctionSetAttribute,
     ) -> Result<(), Failure> {
         let FunctionSetAttribute { function, attribute, value, .. } = wanted;
-        let Function { handle, kernel, .. } = *self.modules.function(function)?;
+        let Function { handle, kernel, module, .. } = *self.modules.function(function)?;
+        if let Some(module) = self.modules.modules.get_mut(&module) {
+            // The next owner expects it as it was.
+            module.origin = None;
+        }
         let (driver, device) = (self.driver(), self.context().device());
         if let Ok(attribute) = u32::try_from(attribute) {
             let attribute = CUfunction_attribute(attribute);

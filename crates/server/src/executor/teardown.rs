@@ -5,7 +5,7 @@
 use super::state::State;
 use crate::executor_link::FromExecutor;
 use crate::log::log_server;
-use cuda_abi::types::CUresult;
+use cuda_abi::types::{CUlibrary, CUresult};
 use std::time::{Duration, Instant};
 
 /// After so long the log says whose work does not end.
@@ -33,9 +33,12 @@ impl State {
                 // SAFETY: a live event of this session whose work has ended.
                 let _ = unsafe { driver.cuEventDestroy_v2(*event) };
             }
-            let libraries = self.modules.take_libraries();
+            let libraries = self.modules.take_libraries().into_iter();
+            let libraries: Vec<CUlibrary> = libraries
+                .filter_map(|(library, origin)| self.shared.spares.keep(origin, library))
+                .collect();
             self.quietly_each(libraries, |library| {
-                // SAFETY: a live library of this session whose kernels have ended.
+                // SAFETY: a live library that nothing names any more.
                 let _ = unsafe { driver.cuLibraryUnload(library) };
             });
             if let Some(stream) = self.side_stream.take() {

@@ -1,0 +1,109 @@
+//! Code that nobody has any more, kept for whoever loads the same next: a load and an unload wait for a quiet moment and hold others' work, this does
+//! not. Only code without variables and with its functions' attributes as they were; it has one owner at a time. Compared by content.
+
+use cuda_abi::types::*;
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString};
+use std::sync::{Mutex, PoisonError};
+
+/// Images beyond this size are not kept.
+pub(super) const MAX_SPARE_BYTES: u64 = 256 << 10;
+/// Images that are kept, the least recently unloaded first to go.
+const MOST_SPARES: usize = 64;
+
+/// What code was loaded from, and what its owners have asked for.
+#[derive(Debug)]
+pub(super) struct Origin {
+    pub(super) image: Vec<u8>,
+    pub(super) optimization_level: u32,
+    pub(super) max_registers: u32,
+    functions: Vec<(CString, CUkernel, CUfunction)>,
+}
+
+impl Origin {
+    pub(super) fn new(image: Vec<u8>, optimization_level: u32, max_registers: u32) -> Self {
+        Self { image, optimization_level, max_registers, functions: Vec::new() }
+    }
+
+    fn is_of(&self, other: &Self) -> bool {
+        self.optimization_level == other.optimization_level
+            && self.max_registers == other.max_registers
+            && self.image == other.image
+    }
+
+    /// A function that was asked for before.
+    pub(super) fn function(&self, name: &CStr) -> Option<(CUkernel, CUfunction)> {
+        let mut known = self.functions.iter();
+        known.find(|known| known.0.as_c_str() == name).map(|known| (known.1, known.2))
+    }
+
+    /// Remembers one.
+    pub(super) fn note(&mut self, name: CString, kernel: CUkernel, function: CUfunction) {
+        self.functions.push((name, kernel, function));
+    }
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct Spares(Mutex<VecDeque<(Origin, CUlibrary)>>);
+
+impl Spares {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Origin, CUlibrary)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Code from the same image, if there is some.
+    pub(super) fn take(&self, wanted: &Origin) -> Option<(Origin, CUlibrary)> {
+        let mut kept = self.lock();
+        let place = kept.iter().position(|(origin, _)| origin.is_of(wanted))?;
+        kept.remove(place)
+    }
+
+    /// Keeps code that its owner has given up. What is returned is to be unloaded.
+    pub(super) fn keep(&self, origin: Option<Origin>, library: CUlibrary) -> Option<CUlibrary> {
+        let Some(origin) = origin else { return Some(library) };
+        let mut kept = self.lock();
+        kept.push_back((origin, library));
+        if kept.len() <= MOST_SPARES {
+            return None;
+        }
+        kept.pop_front().map(|(_, oldest)| oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(number: usize) -> Origin {
+        Origin::new(number.to_ne_bytes().to_vec(), 4, 0)
+    }
+
+    #[test]
+    fn the_same_image_with_the_same_options_is_found_once() {
+        let spares = Spares::default();
+        let mut known = origin(1);
+        known.note(c"f".into(), CUkernel(7), CUfunction(8));
+        assert_eq!(spares.keep(Some(known), CUlibrary(5)), None);
+        assert_eq!(spares.keep(None, CUlibrary(6)), Some(CUlibrary(6)));
+        assert!(spares.take(&origin(2)).is_none());
+        assert!(spares.take(&Origin { max_registers: 32, ..origin(1) }).is_none());
+        let (found, library) = spares.take(&origin(1)).unwrap();
+        assert_eq!(library, CUlibrary(5));
+        assert_eq!(found.function(c"f"), Some((CUkernel(7), CUfunction(8))));
+        assert_eq!(found.function(c"g"), None);
+        assert!(spares.take(&origin(1)).is_none(), "it has an owner now");
+    }
+
+    #[test]
+    fn the_oldest_goes_first() {
+        let spares = Spares::default();
+        for number in 0..MOST_SPARES {
+            assert_eq!(spares.keep(Some(origin(number)), CUlibrary(number)), None);
+        }
+        assert_eq!(
+            spares.keep(Some(origin(MOST_SPARES)), CUlibrary(MOST_SPARES)),
+            Some(CUlibrary(0))
+        );
+    }
+}
