@@ -245,7 +245,12 @@ unsafe fn pack(
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's promise.
-        return unsafe { take_packed(extra, packed) };
+        unsafe { take_packed(extra, packed) }?;
+        // A buffer may end before the last parameter does: NCCL gives as much of its one large structure as the kernel is going to read.
+        if packed.len() < function.packed_bytes() {
+            packed.resize(function.packed_bytes(), 0);
+        }
+        return Ok(());
     }
     if function.parameters.is_empty() {
         return Ok(());
