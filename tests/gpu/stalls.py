@@ -22,7 +22,7 @@ from openmps import OpenMps
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = pathlib.Path(__file__).resolve().parent / "stalls"
-GROUPS = [["infer"], ["infer", "load"], ["infer", "meet"], ["meet", "load"], ["infer"] * 4 + ["load"]]
+GROUPS = [["infer"], ["infer", "load"], ["infer", "reload"], ["infer", "meet"], ["meet", "load"], ["infer"] * 4 + ["load"]]
 LIMIT_S = 120
 
 
@@ -36,12 +36,15 @@ def build(directory):
     for name in ["stalls", "neighbour"]:
         subprocess.run(["gcc", "-O2", f"-I{toolkit}/include", SOURCES / f"{name}.c", "-o", directory / name,
                         f"-L{toolkit}/lib64/stubs", "-lcuda", "-lpthread"], check=True)
-    return cubin, ptx
+    constant = directory / "constant.cubin"
+    subprocess.run([nvcc, "-O2", "-cubin", "-arch=native", "-DWITHOUT_VARIABLES", SOURCES / "kernels.cu", "-o", constant],
+                   check=True)
+    return cubin, ptx, constant
 
 
-def together(start, kinds, program, cubin, milliseconds):
+def together(start, kinds, program, images, milliseconds):
     """Runs clients at once; whether all ended well."""
-    running = [start(program, kind, cubin, str(milliseconds)) for kind in kinds]
+    running = [start(program, kind, images[kind == "reload"], str(milliseconds)) for kind in kinds]
     well = True
     for process in running:
         out, err = process.communicate(timeout=LIMIT_S)
@@ -58,7 +61,7 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
-        cubin, ptx = build(directory)
+        cubin, ptx, constant = build(directory)
         alone = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nobody"))
         for loading in ["LAZY", "EAGER"]:
             subprocess.run([directory / "stalls", cubin, ptx], env=dict(alone, CUDA_MODULE_LOADING=loading), check=True)
@@ -84,7 +87,7 @@ def main():
             well = True
             for kinds in GROUPS:
                 print(f"{name}: {' '.join(kinds)}", flush=True)
-                well &= together(start, kinds, directory / "neighbour", cubin, options.milliseconds)
+                well &= together(start, kinds, directory / "neighbour", (cubin, constant), options.milliseconds)
         if nvidia:
             subprocess.run([nvidia], input="quit\n", env=shared, text=True, check=False)
         openmps.quit()

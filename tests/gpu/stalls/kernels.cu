@@ -18,7 +18,11 @@ extern "C" __global__ void step(long long cycles) {
     }
 }
 
+#ifndef WITHOUT_VARIABLES
 __device__ unsigned global_word;
+#else
+constexpr unsigned global_word = 1;
+#endif
 extern "C" __global__ void plain(unsigned *out) { *out += global_word; }
 extern "C" __global__ void other(unsigned *out) { *out += 2; }
 

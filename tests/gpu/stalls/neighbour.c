@@ -1,9 +1,9 @@
 // Clients whose work can disturb each other's.
 //
-//     neighbour infer|load|meet KERNELS MILLISECONDS
+//     neighbour infer|load|reload|meet KERNELS MILLISECONDS
 //
 // infer: 20 kernels of 16 blocks that spin 8,500 cycles, then a wait, over and over. load: every 2 ms a module is loaded, a kernel of it
-// launched and waited for, and the module unloaded. meet: a kernel on one stream waits for a word that a kernel launched later on another stream
+// launched and waited for, and the module unloaded; reload is the same, for an image without variables. meet: a kernel on one stream waits for a word that a kernel launched later on another stream
 // writes. Each prints how long its iterations took.
 #include <cuda.h>
 #include <stdio.h>
@@ -76,10 +76,10 @@ static int ascending(const void *a, const void *b) {
 
 int main(int count, char **arguments) {
     const char *kind = count == 4 ? arguments[1] : "";
-    void (*work)(void) = !strcmp(kind, "infer") ? infer : !strcmp(kind, "load") ? load : !strcmp(kind, "meet") ? meet : NULL;
+    void (*work)(void) = !strcmp(kind, "infer") ? infer : !strcmp(kind, "load") || !strcmp(kind, "reload") ? load : !strcmp(kind, "meet") ? meet : NULL;
     FILE *file = work ? fopen(arguments[2], "rb") : NULL;
     if (file == NULL || fread(image, 1, IMAGE_BYTES - 1, file) == 0) {
-        fprintf(stderr, "usage: %s infer|load|meet KERNELS MILLISECONDS\n", arguments[0]);
+        fprintf(stderr, "usage: %s infer|load|reload|meet KERNELS MILLISECONDS\n", arguments[0]);
         return 2;
     }
     CUdevice device;
