@@ -136,7 +136,7 @@ static void check(void) {
     CALL(cuCtxSynchronize);
     times(0, 2, both);
     REQUIRE(both[0] <= both[1] && both[1] <= both[2] && both[2] <= both[3]);
-    printf("two kernels, one after the other\n");
+    printf("contenders: ok checksum=2\n");
 }
 
 int main(int count, char **arguments) {
