@@ -85,7 +85,7 @@ pub enum Event {
         /// Who it is.
         peer: Peer,
         /// What it said.
-        hello: ClientHello,
+        hello: Box<ClientHello>,
     },
     /// A CUDA program under a debugger asks when it may run natively.
     DebuggedArrived {
@@ -199,7 +199,7 @@ pub enum Effect {
         /// To whom.
         server: Pid,
         /// What it said.
-        hello: ClientHello,
+        hello: Box<ClientHello>,
         /// Who it is.
         peer: Peer,
     },
@@ -318,7 +318,7 @@ enum Stopping {
 struct Pending {
     connection: ConnectionId,
     peer: Peer,
-    hello: ClientHello,
+    hello: Box<ClientHello>,
 }
 
 /// A program under a debugger that waits for the devices to be free.

@@ -57,6 +57,7 @@ impl World {
         let limits = Default::default();
         let hello =
             ClientHello { protocol: 1, pid: 1, pid_namespace: 0, command: String::new(), limits };
+        let hello = Box::new(hello);
         let peer = Peer { pid: 100 + connection as Pid, uid, gid: uid };
         self.event(Event::ClientArrived { connection: ConnectionId(connection), peer, hello });
     }

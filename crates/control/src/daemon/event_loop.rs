@@ -293,7 +293,7 @@ impl Daemon {
             Act::Client(peer, hello) => {
                 // Of front ends the original says `NEW UI` alone.
                 self.log_connection("Accepting connection...");
-                events.push_back(Event::ClientArrived { connection, peer, hello: *hello });
+                events.push_back(Event::ClientArrived { connection, peer, hello });
             }
             Act::Debugged(peer, debugger) => {
                 self.log_connection("Accepting connection...");
@@ -383,11 +383,7 @@ impl Daemon {
             Effect::Send { server, message } => self.send(server, message.into(), None),
             Effect::Forward { connection, server, hello, peer } => {
                 if let Some(socket) = self.connections.remove(connection) {
-                    self.send(
-                        server,
-                        ToServer::Attach { hello: Box::new(hello), peer },
-                        Some(socket.into()),
-                    );
+                    self.send(server, ToServer::Attach { hello, peer }, Some(socket.into()));
                 }
             }
             Effect::Refuse { connection, code, message } => {
