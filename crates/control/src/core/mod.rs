@@ -75,7 +75,6 @@ pub struct Config {
 }
 
 /// What happened.
-#[expect(clippy::large_enum_variant, reason = "there are few, and they are not kept")]
 #[derive(Debug)]
 pub enum Event {
     /// A CUDA program asks to be attached.
@@ -168,7 +167,6 @@ pub enum ServerExit {
 }
 
 /// What to do.
-#[expect(clippy::large_enum_variant, reason = "there are few, and they are not kept")]
 #[derive(Debug)]
 pub enum Effect {
     /// Write a line to the control log, in the name of the daemon or of another process.
