@@ -161,6 +161,8 @@ impl State {
             let failure = match delivered {
                 Ok(DeliveredGrant { outcome: GrantOutcome::Waits, .. }) => {
                     must_wait = true;
+                    // Its turn to submit would be nobody's meanwhile.
+                    self.stop_contending();
                     continue;
                 }
                 Ok(DeliveredGrant {

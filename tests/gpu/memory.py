@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""More memory than a GPU has, on a real GPU, by each policy: what two programs get that do not fit together, and whether every word stays right.
+
+Build first (`cargo xtask build`), then, on a machine with a GPU and its driver:
+
+    python3 tests/gpu/memory.py
+
+Two programs want 60 % of the free memory each. `fail`: the second is refused at once. `queue`: it waits until the first frees, or ends. `spill`: they take
+turns, each a kernel over all its words, launched directly and in a graph, and every word is looked at; then one is killed while its memory is in
+the host. `--share-mib` makes the programs smaller: what they leave free is then taken by a third one, that does nothing, so that the device is as
+full. Needs Python 3.10 alone, and as much free host memory as two programs have. Prints a table; exits with 1 when anything failed.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from openmps import OpenMps
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TENANT = pathlib.Path(__file__).resolve().parent / "memory/tenant.py"
+LIMIT_S = 300
+OUT_OF_MEMORY = "error 2 "
+MIB = 1 << 20
+
+
+class Program:
+    """A tenant under a daemon."""
+
+    def __init__(self, openmps, policy, host_mib):
+        variables = {"OPENMPS_MEMORY_POLICY": policy, "OPENMPS_MEMORY_SPILL_LIMIT": f"{host_mib}M"}
+        environment = dict(openmps.environment, **variables)
+        self.process = subprocess.Popen([openmps.executable, "run", "--", sys.executable, TENANT], env=environment,
+                                        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def tell(self, order):
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        return self.process.stdout.readline().strip()
+
+    def ask(self, order):
+        self.tell(order)
+        return self.answer()
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=LIMIT_S)
+
+
+def spilled_bytes(openmps, pid):
+    client = openmps.clients().get(pid) or {"devices": []}
+    return sum(device.get("spilled_bytes", 0) for device in client["devices"])
+
+
+def wanted(program, share_mib):
+    """How much each program wants, in allocations of what size, and how much is to be taken by a third."""
+    free, total = map(int, program.ask("info").split())
+    all_mib = free // MIB
+    share = share_mib or all_mib * 6 // 10
+    count = 12
+    each = max(share // count, 2)
+    return each, count, max(all_mib - each * count * 10 // 6, 0), total
+
+
+def check(table, policy, what, right, detail=""):
+    table.append(f"{policy:6} {what:58} {'ok' if right else 'FAILED'} {detail}")
+    return 0 if right else 1
+
+
+def one_policy(openmps, policy, options, table):
+    failures = 0
+    first, second = (Program(openmps, policy, options.host_mib) for _ in range(2))
+    each, count, rest_mib, total = wanted(first, options.share_mib)
+    third = Program(openmps, policy, options.host_mib) if rest_mib >= 2 and options.share_mib else None
+    allocate = f"allocate {each} {count}"
+
+    def expect(what, got, expected="ok"):
+        nonlocal failures
+        right = got.startswith(expected)
+        failures += check(table, policy, what, right, "" if right else got)
+
+    if third:
+        if policy == "spill":
+            sys.exit("with --share-mib a third program fills the device, which spilling would move: leave it out for spill")
+        expect("a third program fills the device", third.ask(f"allocate {rest_mib} 1"))
+    expect(f"first program: {each * count} MiB", first.ask(allocate))
+    expect("it computes", first.ask("work"))
+    began = time.monotonic()
+    if policy == "fail":
+        got = second.ask(allocate)
+        expect("the second is refused", got, OUT_OF_MEMORY)
+        failures += check(table, policy, f"at once ({(time.monotonic() - began) * 1000:.0f} ms)", True)
+        expect("the first goes on", first.ask("work"))
+    elif policy == "queue":
+        second.tell(allocate)
+        expect("the first goes on while the second waits", first.ask("work"))
+        expect("and frees", first.ask("free"))
+        expect(f"the second gets its memory after {time.monotonic() - began:.1f} s", second.answer())
+        expect("and computes", second.ask("work"))
+        first.tell(allocate)
+        second.end()
+        expect("the first waits for the second's end", first.answer())
+    else:
+        expect(f"second program: {each * count} MiB", second.ask(allocate))
+        failures += check(table, policy, f"memory of the first is in the host ({(time.monotonic() - began):.1f} s)",
+                          spilled_bytes(openmps, first.process.pid) > 0)
+        before = first.ask("addresses")
+        for number in range(options.rounds):
+            for name, program in (("first", first), ("second", second)):
+                began = time.monotonic()
+                got = program.ask("work")
+                expect(f"turn {number + 1} of the {name} ({time.monotonic() - began:.1f} s)", got)
+        expect("the addresses are the same", first.ask("addresses"), before)
+        _, said_total = map(int, first.ask("info").split())
+        failures += check(table, policy, "cuMemGetInfo's total is the device's", said_total == total)
+        # Both at once: nobody is idle, so they take turns by the clock.
+        began = time.monotonic()
+        for program in (first, second):
+            program.tell("work")
+            program.tell("work")
+        answers = [program.answer() for program in (first, second) for _ in range(2)]
+        expect(f"both at once ({time.monotonic() - began:.1f} s)", "ok" if answers == ["ok"] * 4 else str(answers))
+        second.ask("work")
+        failures += check(table, policy, "the first is out again", spilled_bytes(openmps, first.process.pid) > 0)
+        first.process.kill()
+        first.process.wait()
+        expect("it is killed there; the second goes on", second.ask("work"))
+        third = Program(openmps, policy, options.host_mib)
+        expect("another takes its place", third.ask(allocate))
+        expect("and computes", third.ask("work"))
+    for program in (first, second, third):
+        if program and program.process.poll() is None:
+            program.end()
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=pathlib.Path, default=ROOT / "target", help="the build directory [target]")
+    parser.add_argument("--share-mib", type=int, help="what each program wants [60 %% of what is free]")
+    parser.add_argument("--host-mib", type=int, default=90 << 10, help="host memory for what is moved out [92160]")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each program [2]")
+    parser.add_argument("--policies", default="fail,queue,spill")
+    options = parser.parse_args()
+    failures, table = 0, []
+    for policy in options.policies.split(","):
+        with tempfile.TemporaryDirectory() as directory:
+            openmps = OpenMps(options.target / "dist", pathlib.Path(directory))
+            failed = one_policy(openmps, policy, options, table)
+            failures += failed
+            openmps.quit()
+            if failed:
+                print((openmps.logs / "server.log").read_text()[-4000:])
+    print("\n".join(table))
+    print(f"{len(table) - failures} passed, {failures} failed")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
