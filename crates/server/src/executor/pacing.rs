@@ -1,7 +1,7 @@
 //! When a session may submit: so much inside the driver at a time, and in turns where clients compete.
 //!
 //! A driver's queue is first come, first served, and what is in it cannot be taken back. So in company a session has a *credit* of work inside the
-//! driver, about a millisecond by estimate; the rest stays in its ring, from which its thread takes no launch until marks ([`super::marks`])
+//! driver, two milliseconds by estimate; the rest stays in its ring, from which its thread takes no launch until marks ([`super::marks`])
 //! say that work has ended. While a client of the latency class is busy the others' credit is the kernel that runs. Alone, only kernels
 //! that last are bounded at all, to what keeps the device busy until the next look, so that who comes later does not wait for seconds.
 //!
@@ -22,8 +22,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Work inside the driver of a session alone, of one in company, and beside a busy client of the latency class.
-const ALONE: Work = Work { cost_ns: 8_000_000, launches: 4 };
-const IN_COMPANY: Work = Work { cost_ns: 1_000_000, launches: 2 };
+const ALONE: Work = Work { cost_ns: 20_000_000, launches: 4 };
+const IN_COMPANY: Work = Work { cost_ns: 2_000_000, launches: 2 };
 const BESIDE_LATENCY: Work = Work { cost_ns: 100_000, launches: 1 };
 /// Marks per credit.
 const MARKS: u64 = 4;
@@ -184,7 +184,9 @@ impl Pacing {
 
     /// How long to sleep until the next look at the marks: longer and longer while none is reached.
     fn next_look(&mut self) -> Duration {
-        let sleep = self.look_after;
+        // What is in flight need not be looked at before some of it can have ended.
+        let some = Duration::from_nanos(self.marks.in_flight().cost_ns / 16);
+        let sleep = self.look_after.max(some).min(LOOK_LONGEST);
         self.look_after = (sleep * 2).min(LOOK_LONGEST);
         sleep
     }
