@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 
-from openmps import OpenMps, natively
+from openmps import OpenMps, Puppet, natively
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT_S = 120
@@ -141,7 +141,7 @@ def client():
         print(answer, flush=True)
 
 
-class Client:
+class Client(Puppet):
     """A process that obeys; `openmps` None: natively."""
 
     def __init__(self, openmps, directory, variables=None):
@@ -151,23 +151,7 @@ class Client:
             environment = openmps.environment
         else:
             environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nobody"))
-        self.process = subprocess.Popen(command, env=dict(environment, **(variables or {})), text=True, bufsize=1,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.pid = self.process.pid
-
-    def tell(self, order):
-        self.process.stdin.write(order + "\n")
-
-    def answer(self):
-        return self.process.stdout.readline().strip()
-
-    def ask(self, order):
-        self.tell(order)
-        return self.answer()
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait(LIMIT_S)
+        super().__init__(command, dict(environment, **(variables or {})))
 
 
 def snapshot(openmps):

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from openmps import OpenMps
+from openmps import OpenMps, Puppet
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TENANT = pathlib.Path(__file__).resolve().parent / "memory/tenant.py"
@@ -27,29 +27,13 @@ OUT_OF_MEMORY = "error 2 "
 MIB = 1 << 20
 
 
-class Program:
+class Program(Puppet):
     """A tenant under a daemon."""
 
     def __init__(self, openmps, policy, host_mib):
         variables = {"OPENMPS_MEMORY_POLICY": policy, "OPENMPS_MEMORY_SPILL_LIMIT": f"{host_mib}M"}
         environment = dict(openmps.environment, **variables)
-        self.process = subprocess.Popen([openmps.executable, "run", "--", sys.executable, TENANT], env=environment,
-                                        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def tell(self, order):
-        self.process.stdin.write(order + "\n")
-        self.process.stdin.flush()
-
-    def answer(self):
-        return self.process.stdout.readline().strip()
-
-    def ask(self, order):
-        self.tell(order)
-        return self.answer()
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait(timeout=LIMIT_S)
+        super().__init__([openmps.executable, "run", "--", sys.executable, TENANT], environment)
 
 
 def spilled_bytes(openmps, pid):

@@ -5,31 +5,14 @@
 // infer: 20 kernels of 16 blocks that spin 8,500 cycles, then a wait, over and over. load: every 2 ms a module is loaded, a kernel of it
 // launched and waited for, and the module unloaded; reload is the same, for an image without variables. meet: a kernel on one stream waits for a word that a kernel launched later on another stream
 // writes. Each prints how long its iterations took.
-#include <cuda.h>
+#include "must.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { IMAGE_BYTES = 1 << 20, MOST = 1 << 20, KERNELS = 20 };
 static const double LOAD_PERIOD_US = 2000, MEETING_LIMIT_US = 3e6;
-
-#define MUST(call)                                                                \
-    do {                                                                          \
-        CUresult result_ = (call);                                                \
-        if (result_ != CUDA_SUCCESS) {                                            \
-            const char *name_ = "?";                                              \
-            cuGetErrorName(result_, &name_);                                      \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, name_); \
-            exit(1);                                                              \
-        }                                                                         \
-    } while (0)
-
-static double now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
-}
 
 static char image[IMAGE_BYTES];
 static double took[MOST];

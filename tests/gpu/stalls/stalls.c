@@ -6,34 +6,17 @@
 // each with a stream of its own, launch, launch a graph, copy, write a value and ask all the time. Printed are how long the call took and
 // the longest time that each watcher's submission took meanwhile; 'held' is a submission or call that lasted until the word was written.
 // `stalls.py` builds and runs this with eager and lazy loading.
-#include <cuda.h>
+#include "must.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { HOLD_MS = 40, BEFORE_MS = 4, IMAGE_BYTES = 1 << 20, MIB = 1 << 20 };
-
-#define MUST(call)                                                                    \
-    do {                                                                              \
-        CUresult result_ = (call);                                                    \
-        if (result_ != CUDA_SUCCESS) {                                                \
-            const char *name_ = "?";                                                  \
-            cuGetErrorName(result_, &name_);                                          \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, name_);     \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
-
-static double now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
-}
 
 static CUdevice device;
 static CUcontext context;

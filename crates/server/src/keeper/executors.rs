@@ -435,6 +435,12 @@ impl Keeper {
         self.restart_executor(place);
     }
 
+    /// The sessions that an executor serves.
+    pub(super) fn sessions_at(&self, place: Place) -> Vec<u64> {
+        let there = self.sessions.iter().filter(|(_, session)| session.place() == place);
+        there.map(|(&id, _)| id).collect()
+    }
+
     /// The executor is gone: its clients' sessions with it. Their sockets are closed, so that their next call says so.
     fn executor_died(&mut self, place: Place) {
         let device = place.device;
@@ -444,12 +450,7 @@ impl Keeper {
         }
         let pid = executor.process.pid();
         log_server!("Executor {pid} of device {device} is gone; its clients are disconnected");
-        let sessions: Vec<u64> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.place() == place)
-            .map(|(&id, _)| id)
-            .collect();
+        let sessions = self.sessions_at(place);
         for id in sessions {
             if let Some(client) = self.sessions.get(&id).map(|session| session.client) {
                 self.disconnect(client, "the executor that served it is gone");

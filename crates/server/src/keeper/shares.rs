@@ -308,12 +308,7 @@ impl Keeper {
             one.device as usize != device || made.iter().any(|(name, _)| *name == one.name)
         });
         self.devices[device].reservations = made;
-        let sessions: Vec<u64> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.place() == place)
-            .map(|(&id, _)| id)
-            .collect();
+        let sessions = self.sessions_at(place);
         let mut asked = Vec::new();
         for session in sessions {
             let Some(client) =
