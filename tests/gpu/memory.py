@@ -13,7 +13,6 @@ full. Needs Python 3.10 alone, and as much free host memory as two programs have
 
 import argparse
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,6 @@ from openmps import OpenMps, Puppet
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TENANT = pathlib.Path(__file__).resolve().parent / "memory/tenant.py"
-LIMIT_S = 300
 OUT_OF_MEMORY = "error 2 "
 MIB = 1 << 20
 
