@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));
@@ -440,7 +440,7 @@ mod tests {
             ("[isolation]\nby = 'container'", "container"),
             ("[groups.limits.a]\nmemory = '3X'", "3X"),
             ("[groups.limits.'a b']\nmemory = '3G'", "groups.limits"),
-            ("[groups.limits.a]\nsm_percent = 0", "sm-percent"),
+            ("[groups.limits.a]\nsm_percent = 0", "group a: `0` is no percentage"),
         ] {
             let error = format!("{:#}", parsed(text).unwrap_err());
             assert!(error.contains(named), "{text}: {error}");
