@@ -48,8 +48,8 @@ impl Client {
     fn start(self, sandbox: &Sandbox, end: [&str; 2]) -> Result<Running> {
         let program = sandbox.installation.program("driver-api", "contenders");
         let mut command = sandbox.command(program, Runtime::OpenMps);
-        // Enough is queued for some milliseconds at any length.
-        let depth = (20_000 / self.kernel_us).clamp(8, 200);
+        // Enough is queued for a while in which its process does not run, at any length.
+        let depth = (100_000 / self.kernel_us).clamp(20, 1000);
         let numbers =
             [self.iterations(), BLOCKS.into(), SHARED_BYTES.into(), self.streams.into(), depth];
         command.arg("busy").args(numbers.map(|number| number.to_string())).args(end);

@@ -331,10 +331,17 @@ impl State {
 
     /// Nothing is in the ring. Says how long the thread may sleep as far as pacing is concerned.
     pub(super) fn pace_idle(&mut self, longest: Duration) -> Duration {
-        if !self.pacing.contends {
+        if !self.pacing.contends && !self.is_far_ahead() {
             return longest;
         }
         self.look_at_marks(0);
+        if !self.pacing.contends {
+            if !self.is_far_ahead() {
+                return longest;
+            }
+            // All of it was submitted while nobody else was there.
+            self.contend();
+        }
         let in_flight = self.pacing.marks.in_flight();
         if in_flight.launches > 0 {
             return longest.min(self.pacing.next_look());
@@ -345,6 +352,13 @@ impl State {
             return longest;
         }
         longest.min(GRACE)
+    }
+
+    /// Whether a session has more in flight than company allows it.
+    fn is_far_ahead(&self) -> bool {
+        self.pacing.marks.in_flight().cost_ns >= IN_COMPANY.cost_ns
+            && self.pacing.class == Class::Throughput
+            && self.in_company()
     }
 
     /// All work is known to have ended.
