@@ -31,6 +31,8 @@ const MARKS: u64 = 4;
 const LASTS_NS: u64 = 20_000;
 /// From this cost on a client that waits for each kernel still keeps the device busy more than its own program.
 const CONTENDS_NS: u64 = 50_000;
+/// After so many launches that do not last a client contends no more.
+const MOST_SHORT: u32 = 64;
 /// What a kernel is taken to cost of which nothing is known.
 const UNKNOWN_NS: u64 = 2_000_000;
 /// A contender that has nothing to submit keeps its place for so long.
@@ -148,6 +150,8 @@ pub(crate) struct Pacing {
     occupancy: HashMap<usize, (u32, u32, u32)>,
     multiprocessors: u32,
     contends: bool,
+    /// Launches since the last one that made it a contender.
+    short_launches: u32,
     /// Nothing of other contenders is on the device.
     has_turn: bool,
     /// How long to sleep between two looks at the marks.
@@ -173,6 +177,7 @@ impl Pacing {
             occupancy: HashMap::new(),
             multiprocessors: 0,
             contends: false,
+            short_launches: 0,
             has_turn: false,
             look_after: LOOK_SHORTEST,
             quiet: None,
@@ -315,9 +320,20 @@ impl State {
         self.pacing.marks.launched(slot, Work { cost_ns, launches });
         let credit = self.credit();
         self.mark(credit.cost_ns / MARKS);
+        if self.pacing.marks.in_flight().cost_ns >= IN_COMPANY.cost_ns {
+            // Most of it has ended where the client waits for its work now and then.
+            self.look_at_marks(credit.cost_ns / MARKS);
+        }
         let in_flight = self.pacing.marks.in_flight();
         let each_ns = cost_ns / u64::from(launches.max(1));
         let lasts = each_ns >= CONTENDS_NS || in_flight.cost_ns >= IN_COMPANY.cost_ns;
+        let short = &mut self.pacing.short_launches;
+        *short = if lasts { 0 } else { short.saturating_add(launches) };
+        if *short >= MOST_SHORT {
+            // It was taken for a contender by what it did before, or by a sample that others lengthened.
+            self.stop_contending();
+            return;
+        }
         let contends = lasts || self.pacing.contends;
         if contends && self.pacing.class == Class::Throughput && self.in_company() {
             self.contend();
