@@ -130,6 +130,10 @@ pub fn run(
         for &peer in &plan.peers {
             let running = Running::start(peer, &plan.places)?;
             for &workload in plan.workloads.iter().filter(|workload| !workload.can_take_turns()) {
+                if workload == Workload::Start {
+                    // The first client starts the peer's server, which is not what is measured.
+                    drop(Crew::start(plan, &running, peer, Load::whole_device(workload))?);
+                }
                 for load in plan.loads(workload) {
                     let mut crew = Crew::start(plan, &running, peer, load)?;
                     let outcomes = crew.work()?;

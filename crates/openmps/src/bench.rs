@@ -18,7 +18,7 @@ use crate::installation::{self, DriverWish};
 /// Every peer runs the same client program: `none` is the native driver alone, `nvidia` NVIDIA's MPS where it is installed, `openmps` this project,
 /// `passthrough` its library where no daemon runs. The peers take turns, and the whole is repeated; the table shows medians, and each peer's rate
 /// over the first peer's. The others show nanoseconds, and each peer's over the first's: `calls` of calls that need no device,
-/// `memory` of copies, allocations and module loads, `start` from a process's `cuInit` to the end of its first kernel.
+/// `memory` of copies, allocations and module loads, `start` from a process's `cuInit` to the end of its first kernel, the server being up.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     /// What the clients do.
