@@ -4,6 +4,7 @@ mod support;
 
 use std::ffi::c_void;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use support::{PTX, allocate, context, function, launch, read, stream};
 
@@ -102,6 +103,27 @@ fn a_memset_of_memory_that_the_host_reads_waits() {
     }
     assert_eq!(cu!(cuMemFreeHost(pinned => usize)), 0);
     assert_eq!(cu!(cuMemFree_v2(managed => u64)), 0);
+}
+
+#[test]
+fn a_destroyed_stream_lets_the_legacy_stream_go_on_when_its_work_ends() {
+    context();
+    let memory = allocate(4096);
+    let (blocking, nothing) = (0u32, std::ptr::null_mut::<c_void>());
+    let mut stream = 0usize;
+    assert_eq!(cu!(cuStreamCreate(&mut stream => *mut usize, blocking => u32)), 0);
+    assert_eq!(
+        cu!(cuLaunchHostFunc(stream => usize, linger => extern "C" fn(*mut c_void), nothing => *mut c_void)),
+        0
+    );
+    assert_eq!(cu!(cuMemsetD8Async(memory => u64, 7 => u8, 4096 => usize, 0 => usize)), 0);
+    assert_eq!(cu!(cuStreamDestroy_v2(stream => usize)), 0);
+    let begun = Instant::now();
+    while cu!(cuStreamQuery(0 => usize)) == NOT_READY {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it was never told to go on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(read(memory, 4), vec![0x0707_0707; 4]);
 }
 
 extern "C" fn tell(sender: *mut c_void) {

@@ -383,6 +383,8 @@ impl Engine {
         }
         let Some(head) = stream.queue.front() else {
             if stream.is_destroyed {
+                // Asked while the stream is known: who waits for its last work is told by nobody else.
+                again.extend(state.dependants(id));
                 state.forget_stream(id);
             }
             self.done.notify_all();
