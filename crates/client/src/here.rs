@@ -10,6 +10,7 @@
 use crate::context::Context;
 use crate::remembered::Remembered;
 use crate::thread_end::End;
+use cuda_abi::types::CUstreamCaptureMode;
 use std::cell::Cell;
 
 /// See the module's description. All zeros before its first use, which means: nothing.
@@ -21,6 +22,8 @@ pub(crate) struct Here {
     pub(crate) remembered: Cell<*mut Remembered>,
     /// Whether a host function of a stream runs.
     pub(crate) in_callback: Cell<bool>,
+    /// What the thread may do while captures are going on; 0 is global.
+    pub(crate) capture_mode: Cell<CUstreamCaptureMode>,
     /// Whether the thread is ending; 0 is [`End::Unwatched`].
     pub(crate) end: Cell<End>,
 }
@@ -76,7 +79,7 @@ mod place {
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 mod place {
-    use super::{End, Here};
+    use super::{CUstreamCaptureMode, End, Here};
     use std::cell::Cell;
     use std::ptr;
 
@@ -86,6 +89,7 @@ mod place {
                 top: Cell::new(ptr::null()),
                 remembered: Cell::new(ptr::null_mut()),
                 in_callback: Cell::new(false),
+                capture_mode: Cell::new(CUstreamCaptureMode::GLOBAL),
                 end: Cell::new(End::Unwatched),
             }
         };
@@ -108,6 +112,7 @@ mod tests {
                 here.top.get().is_null()
                     && here.remembered.get().is_null()
                     && !here.in_callback.get()
+                    && here.capture_mode.get() == CUstreamCaptureMode::GLOBAL
                     && here.end.get() == End::Unwatched
             })
         };

@@ -3,10 +3,11 @@
 use super::not_null;
 use crate::client::{Client, run};
 use crate::graph::Graph;
+use crate::here::here;
 use crate::session::Result;
 use crate::stream::{self, Target};
 use cuda_abi::graph::arrays::read_dependencies;
-use cuda_abi::graph::capture::{Change, Effect, Info, exchange_thread_mode};
+use cuda_abi::graph::capture::{Change, Effect, Info, known_mode};
 use cuda_abi::types::*;
 
 fn begin(
@@ -190,7 +191,8 @@ pub(crate) unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptur
         not_null(mode)?;
         // SAFETY: not null; the caller's variable.
         let asked = unsafe { mode.read() };
-        put!(mode, exchange_thread_mode(asked)?);
+        let asked = known_mode(asked)?;
+        put!(mode, here(|here| here.capture_mode.replace(asked)));
         Ok(())
     })
 }

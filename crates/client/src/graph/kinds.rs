@@ -5,6 +5,7 @@ use super::memory::GraphMemory;
 use crate::client::Client;
 use crate::copy::{End, Extent};
 use crate::events::Event;
+use crate::here::here;
 use crate::launch::Configuration;
 use crate::memory::{Pattern, Rows};
 use crate::module::Function;
@@ -15,7 +16,9 @@ use cuda_abi::graph::conditional::Conditional;
 use cuda_abi::graph::dot::Label;
 use cuda_abi::graph::model::{Kind, Role};
 use cuda_abi::graph::user_object::HostWork;
-use cuda_abi::types::{CUcontext, CUgraphNodeType, CUresult, CUstreamBatchMemOpParams};
+use cuda_abi::types::{
+    CUcontext, CUgraphNodeType, CUresult, CUstreamBatchMemOpParams, CUstreamCaptureMode,
+};
 use link::wire::command::{LaunchAttribute, StreamWriteValue};
 use std::sync::{Arc, OnceLock};
 
@@ -224,6 +227,10 @@ impl Kind for NodeKind {
             },
             Self::Child(_) | Self::Empty => Label::Plain(self.type_code()),
         }
+    }
+
+    fn thread_mode() -> CUstreamCaptureMode {
+        here(|here| here.capture_mode.get())
     }
 }
 

@@ -6,7 +6,7 @@ use super::conditional::Conditional;
 use super::dot::Label;
 use super::shape::{EdgeData, Shape};
 use super::user_object::UserObject;
-use crate::types::{CUgraph, CUgraphNode, CUgraphNodeType, CUresult};
+use crate::types::{CUgraph, CUgraphNode, CUgraphNodeType, CUresult, CUstreamCaptureMode};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -24,6 +24,9 @@ pub trait Kind: Clone + Sized {
 
     /// What is printed of it.
     fn label(&self) -> Label;
+
+    /// See [`CapturedGraph::thread_mode`]: threads belong to the driver library, which knows the quickest way to what it keeps for them.
+    fn thread_mode() -> CUstreamCaptureMode;
 }
 
 /// What graphs have to know of a node.
@@ -277,5 +280,9 @@ impl<K: Kind> CapturedGraph for Graph<K> {
     fn has_all(&self, nodes: &[(usize, EdgeData)]) -> bool {
         let contents = self.lock();
         nodes.iter().all(|(node, _)| contents.shape.contains(*node))
+    }
+
+    fn thread_mode() -> CUstreamCaptureMode {
+        K::thread_mode()
     }
 }

@@ -9,26 +9,9 @@ use crate::graph::shape::EdgeData;
 use crate::types::{
     CUgraphNode, CUresult, CUstreamCaptureMode as Mode, CUstreamCaptureStatus as Status,
 };
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-thread_local! {
-    /// What the thread may do while captures are going on.
-    static THREAD_MODE: Cell<Mode> = const { Cell::new(Mode::GLOBAL) };
-}
-
-/// Sets the thread's mode and returns the one before.
-///
-/// # Errors
-/// CUDA_ERROR_INVALID_VALUE for a mode that does not exist.
-pub fn exchange_thread_mode(mode: Mode) -> Answer<Mode> {
-    if mode.0 > Mode::RELAXED.0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    Ok(THREAD_MODE.replace(mode))
-}
 
 /// All captures of a process that have not ended.
 #[derive(Debug)]
@@ -107,8 +90,7 @@ impl<G: CapturedGraph> Captures<G> {
         if self.is_empty() {
             return Ok(());
         }
-        // A thread that is ending has no mode left.
-        let thread_mode = THREAD_MODE.try_with(Cell::get).unwrap_or(Mode::RELAXED);
+        let thread_mode = G::thread_mode();
         if thread_mode == Mode::RELAXED {
             return Ok(());
         }

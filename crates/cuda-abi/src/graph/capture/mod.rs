@@ -12,11 +12,13 @@
 mod all;
 mod one;
 
-pub use all::{Captures, exchange_thread_mode};
+pub use all::Captures;
 pub use one::Capture;
 
 use super::shape::EdgeData;
-use crate::types::{CUgraphEdgeData, CUgraphNode, CUresult, CUstreamCaptureStatus as Status};
+use crate::types::{
+    CUgraphEdgeData, CUgraphNode, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus as Status,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -45,6 +47,20 @@ pub trait CapturedGraph {
 
     /// Whether all these nodes are in the graph.
     fn has_all(&self, nodes: &[(usize, EdgeData)]) -> bool;
+
+    /// What the calling thread may do while captures are going on: global until it asks for something else (`cuThreadExchangeStreamCaptureMode`).
+    fn thread_mode() -> CUstreamCaptureMode;
+}
+
+/// A mode that a program asks for, if there is such a one.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for a mode that does not exist.
+pub fn known_mode(mode: CUstreamCaptureMode) -> Answer<CUstreamCaptureMode> {
+    match mode.0 <= CUstreamCaptureMode::RELAXED.0 {
+        true => Ok(mode),
+        false => Err(CUresult::ERROR_INVALID_VALUE),
+    }
 }
 
 /// A stream, as far as captures are concerned.

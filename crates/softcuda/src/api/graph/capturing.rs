@@ -1,9 +1,10 @@
 //! Stream capture in C.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use cuda_abi::graph::arrays::read_dependencies;
-use cuda_abi::graph::capture::{Change, Effect, Info, exchange_thread_mode};
+use cuda_abi::graph::capture::{Change, Effect, Info, known_mode};
 use cuda_abi::types::{
     CUgraph, CUgraphEdgeData, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode,
     CUstreamCaptureStatus, cuuint64_t,
@@ -14,6 +15,16 @@ use crate::api::driver::{Driver, driver};
 use crate::api::objects::Stream;
 use crate::api::stream::{find, peek};
 use crate::api::{Answer, out};
+
+thread_local! {
+    static THREAD_MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CUstreamCaptureMode::GLOBAL) };
+}
+
+/// What the calling thread may do while captures are going on.
+pub(super) fn thread_mode() -> CUstreamCaptureMode {
+    // A thread that is ending has no mode left.
+    THREAD_MODE.try_with(Cell::get).unwrap_or(CUstreamCaptureMode::RELAXED)
+}
 
 api! {
     fn cuStreamBeginCapture_v2(hStream: CUstream, mode: CUstreamCaptureMode) {
@@ -98,7 +109,7 @@ api! {
         // SAFETY: the caller's pointer.
         unsafe {
             let wanted = out::read(mode)?;
-            out::write(mode, exchange_thread_mode(wanted)?)
+            out::write(mode, THREAD_MODE.replace(known_mode(wanted)?))
         }
     }
 }

@@ -6,7 +6,9 @@ use cuda_abi::graph::conditional::Conditional;
 use cuda_abi::graph::dot::Label;
 use cuda_abi::graph::model::{Kind, Role};
 use cuda_abi::graph::user_object::HostWork;
-use cuda_abi::types::{CUcontext, CUevent, CUgraphNodeType, CUresult, CUstreamBatchMemOpParams};
+use cuda_abi::types::{
+    CUcontext, CUevent, CUgraphNodeType, CUresult, CUstreamBatchMemOpParams, CUstreamCaptureMode,
+};
 
 use super::Graph;
 use super::memory::{FreeWork, GraphAllocation};
@@ -147,6 +149,10 @@ impl Kind for NodeKind {
             },
             NodeKind::Child(_) | NodeKind::Empty => Label::Plain(self.type_code()),
         }
+    }
+
+    fn thread_mode() -> CUstreamCaptureMode {
+        super::capturing::thread_mode()
     }
 }
 
