@@ -1,9 +1,11 @@
 //! The few driver calls that a worker makes, with Rust's manners.
 
+use crate::timer::CallCost;
 use cuda_abi::table::DriverTable;
 use cuda_abi::types::{CUcontext, CUdevice_attribute, CUfunction, CUmodule, CUresult, CUstream};
 use libloading::Library;
 use std::ffi::{CStr, OsStr, c_void};
+use std::time::Instant;
 use thiserror::Error;
 
 /// What went wrong with the driver under test.
@@ -27,22 +29,63 @@ pub enum DriverError {
     },
 }
 
-/// An open driver library with a context, a stream and a module with the two kernels of the workloads.
+/// An open driver library with a context, a stream and a module with the kernels of the workloads.
 pub struct Driver {
     pub(crate) table: Box<DriverTable>,
     pub(crate) stream: CUstream,
     pub(crate) module: CUmodule,
     pub(crate) empty: CUfunction,
     spin: CUfunction,
+    work: CUfunction,
+    /// What the steps of making ready took.
+    pub(crate) steps: Vec<CallCost>,
     _library: Library,
 }
 
+/// Times the steps of making ready.
+struct Steps {
+    since: Instant,
+    costs: Vec<CallCost>,
+}
+
+impl Steps {
+    /// What has passed since the last step was this one.
+    fn done(&mut self, call: &str) {
+        let now = Instant::now();
+        let time_ns = now.duration_since(self.since).as_secs_f64() * 1e9;
+        self.costs.push(CallCost { call: format!("start: {call}"), time_ns });
+        self.since = now;
+    }
+}
+
+/// Which kernel is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// Does nothing.
+    Empty,
+    /// Each thread looks at the clock until so much time has passed: kernels that run at once do not slow each other.
+    Spin {
+        /// Clock cycles.
+        cycles: u64,
+    },
+    /// Each thread computes: kernels that run at once share what the device can do.
+    Work {
+        /// Multiplications and additions.
+        steps: u64,
+    },
+}
+
 /// The kernels of the workloads, as PTX.
-pub(crate) const KERNELS: &CStr =
-    match CStr::from_bytes_with_nul(concat!(include_str!("kernels.ptx"), "\0").as_bytes()) {
+pub(crate) const KERNELS: &CStr = text(concat!(include_str!("kernels.ptx"), "\0"));
+/// A kernel `increase` that counts in a variable.
+pub(crate) const COUNTING: &CStr = text(concat!(include_str!("counting.ptx"), "\0"));
+
+const fn text(with_nul: &str) -> &CStr {
+    match CStr::from_bytes_with_nul(with_nul.as_bytes()) {
         Ok(text) => text,
         Err(_) => panic!("the PTX text has an inner NUL"),
-    };
+    }
+}
 
 /// Makes a call of the driver's table; a failure names it.
 macro_rules! check {
@@ -63,6 +106,7 @@ impl std::fmt::Debug for Driver {
 impl Driver {
     /// Opens the library and makes ready: initialises, retains the primary context of device 0, loads the kernels.
     pub fn open(path: &OsStr) -> Result<Self, DriverError> {
+        let mut steps = Steps { since: Instant::now(), costs: Vec::new() };
         let opening =
             |source| DriverError::Open { path: path.to_string_lossy().into_owned(), source };
         // SAFETY: a CUDA driver library; its constructors are as safe as any program's that links to it.
@@ -75,26 +119,49 @@ impl Driver {
                     .map_or(std::ptr::null(), |found| *found)
             })
         });
+        steps.done("the library is opened");
         check!(table, cuInit(0))?;
+        steps.done("cuInit");
         let mut context = CUcontext::default();
         check!(table, cuDevicePrimaryCtxRetain(&mut context, 0))?;
         check!(table, cuCtxSetCurrent(context))?;
+        steps.done("the context");
         let mut module = CUmodule::default();
         check!(table, cuModuleLoadData(&mut module, KERNELS.as_ptr().cast()))?;
-        let (mut empty, mut spin, mut stream) =
-            (CUfunction::default(), CUfunction::default(), CUstream::default());
+        steps.done("the module");
+        let [mut empty, mut spin, mut work] = [CUfunction::default(); 3];
+        let mut stream = CUstream::default();
         check!(table, cuModuleGetFunction(&mut empty, module, c"empty".as_ptr()))?;
         check!(table, cuModuleGetFunction(&mut spin, module, c"spin".as_ptr()))?;
+        check!(table, cuModuleGetFunction(&mut work, module, c"work".as_ptr()))?;
         const NON_BLOCKING: u32 = 1;
         check!(table, cuStreamCreate(&mut stream, NON_BLOCKING))?;
-        Ok(Self { table, stream, module, empty, spin, _library: library })
+        steps.done("functions and a stream");
+        let steps = steps.costs;
+        let driver = Self { table, stream, module, empty, spin, work, steps, _library: library };
+        Ok(driver)
     }
 
-    /// Launches `blocks` of `threads`, spinning `spin_cycles` each, or empty ones for 0.
-    pub fn launch(&self, blocks: u32, threads: u32, spin_cycles: u64) -> Result<(), DriverError> {
-        let mut cycles = spin_cycles;
-        let mut parameters = [(&raw mut cycles).cast::<c_void>()];
-        let function = if spin_cycles == 0 { self.empty } else { self.spin };
+    /// Launches `blocks` of `threads`.
+    pub fn launch(&self, blocks: u32, threads: u32, kernel: Kernel) -> Result<(), DriverError> {
+        let (function, mut parameter) = match kernel {
+            Kernel::Empty => (self.empty, 0),
+            Kernel::Spin { cycles } => (self.spin, cycles),
+            Kernel::Work { steps } => (self.work, steps),
+        };
+        let mut parameters = [(&raw mut parameter).cast::<c_void>()];
+        self.launch_function(function, blocks, threads, &mut parameters)
+    }
+
+    /// Launches a function with pointers to what it takes, or more.
+    pub(crate) fn launch_function(
+        &self,
+        function: CUfunction,
+        blocks: u32,
+        threads: u32,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
+        let (parameters, extra) = (parameters.as_mut_ptr(), std::ptr::null_mut());
         check!(
             self.table,
             cuLaunchKernel(
@@ -107,10 +174,17 @@ impl Driver {
                 1,
                 0,
                 self.stream,
-                parameters.as_mut_ptr(),
-                std::ptr::null_mut()
+                parameters,
+                extra
             )
         )
+    }
+
+    /// Bytes of the device that nobody uses.
+    pub fn free_bytes(&self) -> Result<u64, DriverError> {
+        let (mut free_bytes, mut total_bytes) = (0, 0);
+        check!(self.table, cuMemGetInfo_v2(&mut free_bytes, &mut total_bytes))?;
+        Ok(free_bytes as u64)
     }
 
     /// The SMs that this client is told it has.

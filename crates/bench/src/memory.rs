@@ -20,7 +20,7 @@ const SIZES: [(&str, usize); 5] = [
 const ALLOCATIONS: [(&str, usize); 3] =
     [("4 KiB", 4 * KIB), ("2 MiB", 2 * MIB), ("64 MiB", 64 * MIB)];
 /// The largest copies are left out where the device has less than so many times their size free.
-const ROOM: usize = 16;
+const ROOM: u64 = 16;
 /// How many operations share the time.
 const OPERATIONS: u32 = 29;
 
@@ -30,10 +30,9 @@ const OPERATIONS: u32 = 29;
 /// A call that the driver refuses.
 pub(crate) fn measure(driver: &Driver, duration_ms: u64) -> Result<Vec<CallCost>, DriverError> {
     let mut timer = Timer::new(Duration::from_millis(duration_ms) / OPERATIONS, 1);
-    let (mut free_bytes, mut total_bytes) = (0, 0);
-    check!(driver.table, cuMemGetInfo_v2(&mut free_bytes, &mut total_bytes))?;
+    let free_bytes = driver.free_bytes()?;
     for (name, size_bytes) in SIZES {
-        if size_bytes <= free_bytes / ROOM {
+        if size_bytes as u64 <= free_bytes / ROOM {
             copies(driver, &mut timer, name, size_bytes)?;
         }
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fmt::Write;
 
 /// Version of the JSON report.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
 
 /// Everything measured, and its summary.
 #[derive(Debug, Serialize)]
@@ -16,7 +16,9 @@ pub struct Report {
     pub schema: u32,
     /// The native driver that was used.
     pub native_driver: String,
-    /// Medians over the repeats of workloads that launch.
+    /// What one more client did all the time.
+    pub beside: Option<Workload>,
+    /// Medians over the repeats of workloads that are loops of kernels.
     pub rows: Vec<Row>,
     /// Medians over the repeats of the calls that are measured one by one.
     pub calls: Vec<CallRow>,
@@ -48,6 +50,10 @@ pub struct Cell {
     pub iteration_p50_ns: u64,
     /// Median of the repeats' worst clients.
     pub iteration_p99_ns: u64,
+    /// Median of the repeats' worst clients.
+    pub iteration_p999_ns: u64,
+    /// Median of the bytes of the device that nobody used.
+    pub free_bytes: u64,
     /// This peer's kernels per second over the first peer's of the row.
     pub ratio_to_first: f64,
     /// The SMs that a client was told it has.
@@ -82,7 +88,7 @@ impl Report {
     /// Summarises.
     pub fn new(plan: &Plan, measurements: Vec<Measurement>) -> Self {
         let mut rows = Vec::new();
-        for &workload in plan.workloads.iter().filter(|workload| workload.shape().is_some()) {
+        for &workload in plan.workloads.iter().filter(|workload| !workload.is_call_by_call()) {
             for load in plan.loads(workload) {
                 let mut cells: Vec<Cell> = Vec::new();
                 for &peer in &plan.peers {
@@ -95,10 +101,10 @@ impl Report {
                     cells.push(Cell {
                         peer,
                         kernels_per_second,
-                        iteration_p50_ns: median(of_cell.iter().map(|m| m.iteration_p50_ns as f64))
-                            as u64,
-                        iteration_p99_ns: median(of_cell.iter().map(|m| m.iteration_p99_ns as f64))
-                            as u64,
+                        iteration_p50_ns: median_of(&of_cell, |m| m.iteration_p50_ns),
+                        iteration_p99_ns: median_of(&of_cell, |m| m.iteration_p99_ns),
+                        iteration_p999_ns: median_of(&of_cell, |m| m.iteration_p999_ns),
+                        free_bytes: median_of(&of_cell, |m| m.free_bytes),
                         ratio_to_first: kernels_per_second / first.max(f64::MIN_POSITIVE),
                         multiprocessors: of_cell.first().map_or(0, |m| m.multiprocessors),
                         of_whole_device: (!plan.sm_percentages.is_empty() && whole > 0.0)
@@ -112,6 +118,7 @@ impl Report {
         Self {
             schema: SCHEMA_VERSION,
             native_driver: plan.places.native_driver.to_string_lossy().into_owned(),
+            beside: plan.beside,
             rows,
             calls: call_rows(plan, &measurements),
             measurements,
@@ -133,7 +140,7 @@ impl Report {
     fn launches(&self, text: &mut String) {
         let _ = writeln!(
             text,
-            "{:<8} {:>7} {:>4}  {:<11} {:>5} {:>12} {:>10} {:>10} {:>8} {:>8}",
+            "{:<8} {:>7} {:>4}  {:<11} {:>5} {:>12} {:>10} {:>10} {:>10} {:>8} {:>8}",
             "workload",
             "clients",
             "SM %",
@@ -142,6 +149,7 @@ impl Report {
             "kernels/s",
             "p50 us",
             "p99 us",
+            "p99.9 us",
             "ratio",
             "% each"
         );
@@ -149,7 +157,7 @@ impl Report {
             for cell in &row.cells {
                 let _ = writeln!(
                     text,
-                    "{:<8} {:>7} {:>4}  {:<11} {:>5} {:>12.0} {:>10} {:>10} {:>8.2} {:>8}",
+                    "{:<8} {:>7} {:>4}  {:<11} {:>5} {:>12.0} {:>10} {:>10} {:>10} {:>8.2} {:>8}",
                     row.workload.name(),
                     row.clients,
                     row.sm_percent,
@@ -158,6 +166,7 @@ impl Report {
                     cell.kernels_per_second,
                     microseconds(cell.iteration_p50_ns),
                     microseconds(cell.iteration_p99_ns),
+                    microseconds(cell.iteration_p999_ns),
                     cell.ratio_to_first,
                     cell.of_whole_device
                         .map_or_else(|| "-".to_owned(), |part| format!("{:.1}", part * 100.0)),
@@ -197,13 +206,17 @@ fn of_load(measurements: &[Measurement], peer: Peer, load: Load) -> Vec<&Measure
     measurements.iter().filter(is_of).collect()
 }
 
+fn median_of(of_load: &[&Measurement], value: fn(&Measurement) -> u64) -> u64 {
+    median(of_load.iter().map(|measurement| value(measurement) as f64)) as u64
+}
+
 fn rate(of_load: &[&Measurement]) -> f64 {
     median(of_load.iter().map(|m| m.kernels_per_second))
 }
 
 fn call_rows(plan: &Plan, measurements: &[Measurement]) -> Vec<CallRow> {
     let mut rows = Vec::new();
-    let of_calls = plan.workloads.iter().filter(|workload| workload.shape().is_none());
+    let of_calls = plan.workloads.iter().filter(|workload| workload.is_call_by_call());
     let loads = of_calls.flat_map(|&workload| plan.clients.iter().map(move |&n| (workload, n)));
     for (workload, clients) in loads {
         let of_clients = |m: &&Measurement| m.workload == workload && m.clients == clients;

@@ -11,6 +11,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
+/// How many clients are started one after the other where a start is timed.
+const STARTS: usize = 5;
+
 /// A worker that takes longer to end is killed.
 const LONGEST_END: Duration = Duration::from_secs(10);
 
@@ -25,6 +28,8 @@ pub struct Plan {
     pub workloads: Vec<Workload>,
     /// Numbers of clients.
     pub clients: Vec<usize>,
+    /// What one more client does all the time, of which nothing is measured.
+    pub beside: Option<Workload>,
     /// Shares of the SMs that each client gets, in percent; whatever they are, one client with all of them is measured too.
     pub sm_percentages: Vec<u32>,
     /// How often everything is measured; each time through all peers.
@@ -94,6 +99,10 @@ pub struct Measurement {
     pub iteration_p50_ns: u64,
     /// Worst over clients of each client's 99th percentile.
     pub iteration_p99_ns: u64,
+    /// Worst over clients of each client's 99.9th percentile.
+    pub iteration_p999_ns: u64,
+    /// Bytes of the device that nobody used at the end, all clients being there.
+    pub free_bytes: u64,
     /// Median over clients of what each call costs; empty for workloads that launch.
     pub calls: Vec<CallCost>,
     /// Median over clients of how fast the processor was before the calls; 0 for workloads that launch.
@@ -135,11 +144,14 @@ pub fn run(
                     drop(Crew::start(plan, &running, peer, Load::whole_device(workload))?);
                 }
                 for load in plan.loads(workload) {
-                    let mut crew = Crew::start(plan, &running, peer, load)?;
-                    let outcomes = crew.work()?;
-                    let measurement = summarize(peer, load, repeat, &outcomes);
-                    progress(&measurement);
-                    measurements.push(measurement);
+                    let times = if workload == Workload::Start { STARTS } else { 1 };
+                    for _ in 0..times {
+                        let mut crew = Crew::start(plan, &running, peer, load)?;
+                        let outcomes = crew.work()?;
+                        let measurement = summarize(peer, load, repeat, &outcomes);
+                        progress(&measurement);
+                        measurements.push(measurement);
+                    }
                 }
             }
         }
@@ -240,12 +252,23 @@ struct Crew {
     peer: Peer,
     workload: Workload,
     workers: Vec<Worker>,
+    /// Who works beside them.
+    neighbour: Option<Worker>,
 }
 
 impl Crew {
     /// Starts them, and waits until all are ready.
     fn start(plan: &Plan, running: &Running, peer: Peer, load: Load) -> Result<Self, RunError> {
-        let mut crew = Self { peer, workload: load.workload, workers: Vec::new() };
+        let mut crew = Self { peer, workload: load.workload, workers: Vec::new(), neighbour: None };
+        if let Some(workload) = plan.beside {
+            let load = Load::whole_device(workload);
+            let worker = Worker::start(plan, running, load)
+                .and_then(|mut worker| worker.line().map(|_| worker));
+            crew.neighbour = Some(worker.map_err(|source| {
+                let (peer, workload) = (peer.name(), workload.name());
+                RunError::Worker { index: load.clients, peer, workload, source }
+            })?);
+        }
         for index in 0..load.clients {
             let worker = Worker::start(plan, running, load);
             crew.workers.push(worker.map_err(|source| crew.failed(index, source))?);
@@ -273,14 +296,22 @@ impl Crew {
 
     /// Lets all work once.
     fn work(&mut self) -> Result<Vec<Outcome>, RunError> {
+        let of_neighbour = self.workers.len();
+        if let Some(neighbour) = &mut self.neighbour {
+            neighbour.go().map_err(|source| self.failed(of_neighbour, source))?;
+        }
         self.each(Worker::go)?;
-        self.each(|worker| Ok(serde_json::from_str(&worker.line()?)?))
+        let outcomes = self.each(|worker| Ok(serde_json::from_str(&worker.line()?)?))?;
+        if let Some(neighbour) = &mut self.neighbour {
+            neighbour.line().map_err(|source| self.failed(of_neighbour, source))?;
+        }
+        Ok(outcomes)
     }
 }
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        self.workers.iter_mut().for_each(Worker::end);
+        self.workers.iter_mut().chain(&mut self.neighbour).for_each(Worker::end);
     }
 }
 
@@ -288,6 +319,7 @@ fn summarize(peer: Peer, load: Load, repeat: usize, outcomes: &[Outcome]) -> Mea
     let start_ns = outcomes.iter().map(|outcome| outcome.start_ns).min().unwrap_or(0);
     let end_ns = outcomes.iter().map(|outcome| outcome.end_ns).max().unwrap_or(0);
     let kernels: u64 = outcomes.iter().map(|outcome| outcome.kernels).sum();
+    let worst = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).max().unwrap_or(0);
     let mut medians: Vec<u64> = outcomes.iter().map(|outcome| outcome.iteration_p50_ns).collect();
     medians.sort_unstable();
     Measurement {
@@ -299,11 +331,9 @@ fn summarize(peer: Peer, load: Load, repeat: usize, outcomes: &[Outcome]) -> Mea
         repeat,
         kernels_per_second: kernels as f64 * 1e9 / (end_ns - start_ns).max(1) as f64,
         iteration_p50_ns: medians.get(medians.len() / 2).copied().unwrap_or(0),
-        iteration_p99_ns: outcomes
-            .iter()
-            .map(|outcome| outcome.iteration_p99_ns)
-            .max()
-            .unwrap_or(0),
+        iteration_p99_ns: worst(|outcome| outcome.iteration_p99_ns),
+        iteration_p999_ns: worst(|outcome| outcome.iteration_p999_ns),
+        free_bytes: outcomes.iter().map(|outcome| outcome.free_bytes).min().unwrap_or(0),
         calls: median_calls(outcomes),
         clock_mhz: median(outcomes.iter().map(|outcome| outcome.clock_mhz)),
     }

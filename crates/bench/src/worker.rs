@@ -3,10 +3,11 @@
 //! Makes ready, warms up, writes `ready` to standard output, waits for a line on standard input so that all clients start
 //! together, works for the given time, and writes one [`Outcome`] as JSON; again for each further line, until the input ends.
 
-use crate::driver::{Driver, DriverError};
+use crate::driver::{Driver, DriverError, Kernel};
+use crate::loops::{Iterate, Loads, Mixed, Starts, Variable};
 use crate::timer::CallCost;
 use crate::workload::{Shape, Workload};
-use crate::{calls, memory};
+use crate::{calls, memory, posting};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -39,6 +40,10 @@ pub struct Outcome {
     pub iteration_p50_ns: u64,
     /// 99th percentile of the same.
     pub iteration_p99_ns: u64,
+    /// 99.9th percentile of the same.
+    pub iteration_p999_ns: u64,
+    /// Bytes of the device that nobody used at the end of the work, all clients being there.
+    pub free_bytes: u64,
     /// The SMs that it was told it has.
     pub multiprocessors: u32,
     /// What each call costs; empty for workloads that launch.
@@ -53,22 +58,26 @@ pub enum WorkerError {
     /// The driver refused.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// The runner went away.
-    #[error("the runner went away: {0}")]
-    Runner(#[from] std::io::Error),
+    /// The runner went away, or a process cannot be started.
+    #[error("the runner went away, or a process cannot be started: {0}")]
+    Process(#[from] std::io::Error),
+    /// A process that was started failed.
+    #[error("a client that was started ended with {0}")]
+    Child(std::process::ExitStatus),
 }
 
 /// Runs the task between standard input and standard output.
 pub fn run(task: &Task) -> Result<(), WorkerError> {
     let began_ns = now_ns();
     let driver = Driver::open(&task.driver)?;
-    driver.launch(1, 32, 0)?;
+    driver.launch(1, 32, Kernel::Empty)?;
     driver.wait()?;
-    let started = CallCost {
+    let all = CallCost {
         call: "cuInit to the end of the first kernel".into(),
         time_ns: (now_ns() - began_ns) as f64,
     };
-    let work = |duration_ms| work(&driver, task.workload, duration_ms, &started);
+    let started = [&[all], driver.steps.as_slice()].concat();
+    let work = |duration_ms| work(&driver, task, duration_ms, &started);
     work(task.duration_ms / 10)?;
     let mut output = std::io::stdout().lock();
     writeln!(output, "ready")?;
@@ -84,31 +93,54 @@ pub fn run(task: &Task) -> Result<(), WorkerError> {
 
 fn work(
     driver: &Driver,
-    workload: Workload,
+    task: &Task,
     duration_ms: u64,
-    started: &CallCost,
-) -> Result<Outcome, DriverError> {
-    if let Some(shape) = workload.shape() {
-        return launches(driver, shape, duration_ms);
+    started: &[CallCost],
+) -> Result<Outcome, WorkerError> {
+    if let Some(shape) = task.workload.shape() {
+        return Ok(launches(driver, shape, duration_ms)?);
     }
+    let calls = match task.workload {
+        Workload::Mixed => return iterate(driver, &mut Mixed::new(driver)?, duration_ms),
+        Workload::Load => {
+            return iterate(driver, &mut Loads::new(Variable::With), duration_ms);
+        }
+        Workload::Reload => {
+            return iterate(driver, &mut Loads::new(Variable::Without), duration_ms);
+        }
+        Workload::Starts => return iterate(driver, &mut Starts::new(task)?, duration_ms),
+        Workload::Start => {
+            let start_ns = now_ns();
+            let outcome = Times::default().outcome(driver, start_ns, 0, 0)?;
+            return Ok(Outcome { calls: started.to_vec(), ..outcome });
+        }
+        Workload::Post => posting::measure,
+        Workload::Memory => memory::measure,
+        _ => calls::measure,
+    };
     let clock_mhz = calls::warm_up();
     let start_ns = now_ns();
-    let calls = match workload {
-        Workload::Start => vec![started.clone()],
-        Workload::Memory => memory::measure(driver, duration_ms)?,
-        _ => calls::measure(driver, duration_ms)?,
-    };
-    Ok(Outcome {
-        start_ns,
-        end_ns: now_ns(),
-        kernels: 0,
-        iterations: 0,
-        iteration_p50_ns: 0,
-        iteration_p99_ns: 0,
-        multiprocessors: driver.multiprocessors()?,
-        calls,
-        clock_mhz,
-    })
+    let calls = calls(driver, duration_ms)?;
+    Ok(Outcome { calls, clock_mhz, ..Times::default().outcome(driver, start_ns, 0, 0)? })
+}
+
+fn iterate<L: Iterate>(
+    driver: &Driver,
+    body: &mut L,
+    duration_ms: u64,
+) -> Result<Outcome, WorkerError> {
+    let start_ns = now_ns();
+    let deadline_ns = start_ns + duration_ms * 1_000_000;
+    let mut times = Times::default();
+    let mut iterations = 0;
+    while now_ns() < deadline_ns {
+        body.pause();
+        let began_ns = now_ns();
+        body.iterate(driver)?;
+        times.0.push(now_ns() - began_ns);
+        iterations += 1;
+    }
+    Ok(times.outcome(driver, start_ns, iterations * L::KERNELS, iterations)?)
 }
 
 fn launches(driver: &Driver, shape: Shape, duration_ms: u64) -> Result<Outcome, DriverError> {
@@ -117,7 +149,7 @@ fn launches(driver: &Driver, shape: Shape, duration_ms: u64) -> Result<Outcome, 
     let start_ns = now_ns();
     let deadline_ns = start_ns + duration_ms * 1_000_000;
     let mut iterations = 0;
-    let mut times_ns = Vec::with_capacity(1 << 16);
+    let mut times = Times(Vec::with_capacity(1 << 16));
     loop {
         let began_ns = now_ns();
         if began_ns >= deadline_ns {
@@ -125,34 +157,53 @@ fn launches(driver: &Driver, shape: Shape, duration_ms: u64) -> Result<Outcome, 
         }
         if shape.iterations_per_wait == 0 {
             for _ in 0..LAUNCHES_PER_LOOK {
-                driver.launch(shape.blocks, shape.threads, shape.spin_cycles)?;
+                driver.launch(shape.blocks, shape.threads, shape.kernel)?;
             }
             iterations += LAUNCHES_PER_LOOK;
         } else {
             for _ in 0..shape.launches {
-                driver.launch(shape.blocks, shape.threads, shape.spin_cycles)?;
+                driver.launch(shape.blocks, shape.threads, shape.kernel)?;
             }
             driver.wait()?;
             iterations += 1;
-            times_ns.push(now_ns() - began_ns);
+            times.0.push(now_ns() - began_ns);
         }
     }
     driver.wait()?;
-    let end_ns = now_ns();
-    times_ns.sort_unstable();
-    let percentile =
-        |per_cent: usize| times_ns.get(times_ns.len() * per_cent / 100).copied().unwrap_or(0);
-    Ok(Outcome {
-        start_ns,
-        end_ns,
-        kernels: iterations * u64::from(shape.launches),
-        iterations,
-        iteration_p50_ns: percentile(50),
-        iteration_p99_ns: percentile(99),
-        multiprocessors: driver.multiprocessors()?,
-        calls: Vec::new(),
-        clock_mhz: 0.0,
-    })
+    times.outcome(driver, start_ns, iterations * u64::from(shape.launches), iterations)
+}
+
+/// What iterations took, in nanoseconds.
+#[derive(Default)]
+struct Times(Vec<u64>);
+
+impl Times {
+    /// What has been found, now that all is done.
+    fn outcome(
+        mut self,
+        driver: &Driver,
+        start_ns: u64,
+        kernels: u64,
+        iterations: u64,
+    ) -> Result<Outcome, DriverError> {
+        let end_ns = now_ns();
+        self.0.sort_unstable();
+        let percentile =
+            |per_mille: usize| self.0.get(self.0.len() * per_mille / 1000).copied().unwrap_or(0);
+        Ok(Outcome {
+            start_ns,
+            end_ns,
+            kernels,
+            iterations,
+            iteration_p50_ns: percentile(500),
+            iteration_p99_ns: percentile(990),
+            iteration_p999_ns: percentile(999),
+            free_bytes: driver.free_bytes()?,
+            multiprocessors: driver.multiprocessors()?,
+            calls: Vec::new(),
+            clock_mhz: 0.0,
+        })
+    }
 }
 
 fn now_ns() -> u64 {

@@ -17,16 +17,19 @@ use crate::installation::{self, DriverWish};
 ///
 /// Every peer runs the same client program: `none` is the native driver alone, `nvidia` NVIDIA's MPS where it is installed, `openmps` this project,
 /// `passthrough` its library where no daemon runs. The peers take turns, and the whole is repeated; the table shows medians, and each peer's rate
-/// over the first peer's. The others show nanoseconds, and each peer's over the first's: `calls` of calls that need no device,
+/// over the first peer's. The others show nanoseconds, and each peer's over the first's: `post` of calls that hand work over, `calls` of those that need no device,
 /// `memory` of copies, allocations and module loads, `start` from a process's `cuInit` to the end of its first kernel, the server being up.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     /// What the clients do.
-    #[arg(long, value_delimiter = ',', default_value = "lat,empty", value_parser = workload, value_name = "tiny,empty,lat,infer,fill,calls,memory,start")]
+    #[arg(long, value_delimiter = ',', default_value = "lat,empty", value_parser = workload, value_name = "tiny,empty,lat,infer,fill,work,mixed,load,reload,starts,post,calls,memory,start")]
     workload: Vec<Workload>,
     /// How many clients at once.
     #[arg(long, value_delimiter = ',', default_value = "1,4,8", value_name = "N,...")]
     clients: Vec<usize>,
+    /// Let one more client do this all the time; it is not measured.
+    #[arg(long, value_parser = workload, value_name = "WORKLOAD")]
+    beside: Option<Workload>,
     /// Give each client this share of the SMs, in percent; one client with all of them is measured too, for `% each`.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100), value_name = "PERCENT,...")]
     sm_percent: Vec<u32>,
@@ -99,6 +102,7 @@ pub(crate) fn bench(options: Bench) -> anyhow::Result<ExitCode> {
         peers,
         workloads: options.workload,
         clients: options.clients,
+        beside: options.beside,
         sm_percentages: options.sm_percent,
         repeats: options.repeat,
         duration_ms: options.duration_ms,
@@ -140,9 +144,8 @@ pub(crate) fn worker(options: BenchWorker) -> anyhow::Result<ExitCode> {
 }
 
 fn workload(name: &str) -> Result<Workload, String> {
-    Workload::from_name(name).ok_or_else(|| {
-        "workloads are tiny, empty, lat, infer, fill, calls, memory and start".to_owned()
-    })
+    Workload::from_name(name)
+        .ok_or_else(|| format!("workloads are {}", Workload::ALL.map(Workload::name).join(", ")))
 }
 
 fn peer(name: &str) -> Result<Peer, String> {
