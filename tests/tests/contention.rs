@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const SHARED_BYTES: u32 = 48 << 10;
 const BLOCKS: u32 = 2;
 /// Warp instructions of one iteration of the kernel's loop.
-const INSTRUCTIONS: u64 = 3;
+const INSTRUCTIONS: u64 = 4;
 /// Cycles in a thousand microseconds.
 const CYCLES_PER_MS: u64 = 1_500_000;
 

@@ -6,6 +6,7 @@
 
 use super::failure::Failure;
 use super::graph::{Code, with_kernel};
+use super::meter::Submitted;
 use super::pacing::Piece;
 use super::partition::Partition;
 use super::state::State;
@@ -388,7 +389,7 @@ impl State {
             return Some(());
         }
         let paced = self.pace_chain(slot, stream, launches);
-        let measured = self.measure_launches(stream, None, count);
+        let measured = self.measure_launches(stream, Submitted::Chain(launches));
         let pass = self.enter(slot);
         // SAFETY: a live executable graph whose nodes were all checked just now.
         let result = unsafe { driver.cuGraphLaunch(chain.executable, stream) };

@@ -1,6 +1,7 @@
 //! Kernel launches, occupancy and the context's limits.
 
 use super::failure::Failure;
+use super::meter::Submitted;
 use super::pacing::{Piece, Shape};
 use super::state::State;
 use crate::log::log_server;
@@ -51,7 +52,7 @@ impl State {
         let shared_bytes = wanted.dynamic_shared_bytes;
         let (piece, shape) = (Piece::Function(wanted.function), shape_of(&wanted, handle));
         let paced = self.pace(wanted.stream, stream, piece, Some(shape));
-        let measured = self.measure_launches(stream, Some(piece), 1);
+        let measured = self.measure_launches(stream, Submitted::Piece(piece));
         let entry = self.enter_with_frame(wanted.stream, frame_bytes)?;
         let result = if attributes.is_empty() {
             // SAFETY: a live function and stream of this session; the parameters are as long as the kernel's.

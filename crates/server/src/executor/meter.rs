@@ -2,11 +2,15 @@
 //!
 //! Both are sampled, so that a launch costs nothing for being metered: one launch in eight is timed on the host, and at most one in
 //! [`SAMPLE_INTERVAL`] gets an event before and after it, whose distance stands for all launches since the sample before.
+//!
+//! A chain of launches says of each of its kernels what a launch by itself cannot where kernels are short: between the events of a lone one lies the
+//! time that the driver takes to submit it as well.
 
 use super::pacing::Piece;
 use super::state::State;
 use super::stream::new_event;
 use cuda_abi::types::*;
+use link::wire::command::Launch;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -39,9 +43,38 @@ struct Sample {
     launches: u64,
     /// How many lie between the events.
     count: u32,
-    piece: Option<Piece>,
+    sampled: Sampled,
     /// Nobody else had work on the device when it began.
     alone: bool,
+}
+
+/// What lies between the events of a sample.
+#[derive(Debug)]
+enum Sampled {
+    Piece(Piece),
+    /// A chain's functions, each once, and what they were taken to cost together.
+    Chain {
+        functions: Vec<u32>,
+        cost_ns: u64,
+    },
+}
+
+/// What the driver gets in one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Submitted<'a> {
+    /// One thing.
+    Piece(Piece),
+    /// Kernels in a row, with their parameters.
+    Chain(&'a [(Launch, &'a [u8])]),
+}
+
+impl Submitted<'_> {
+    fn launches(self) -> u32 {
+        match self {
+            Self::Piece(_) => 1,
+            Self::Chain(launches) => launches.len() as u32,
+        }
+    }
 }
 
 /// A launch that is being measured.
@@ -53,29 +86,35 @@ pub(crate) struct Measured {
 
 impl Meter {
     fn is_being_sampled(&self, piece: Piece) -> bool {
-        self.pending.iter().any(|sample| sample.piece == Some(piece))
+        let is_sampled =
+            |sample: &Sample| matches!(sample.sampled, Sampled::Piece(of) if of == piece);
+        self.pending.iter().any(is_sampled)
     }
 }
 
 impl State {
-    /// Before so many launches on `stream`, which the driver gets in one call. `piece` says what is launched, where it is one thing.
+    /// Before launches on `stream`.
     pub(super) fn measure_launches(
         &mut self,
         stream: CUstream,
-        piece: Option<Piece>,
-        count: u32,
+        submitted: Submitted<'_>,
     ) -> Measured {
         let before = self.meter.launches;
-        self.meter.launches += u64::from(count);
-        let is_new = piece
-            .is_some_and(|piece| !self.pacing.knows(piece) && !self.meter.is_being_sampled(piece));
+        self.meter.launches += u64::from(submitted.launches());
+        let is_new = match submitted {
+            Submitted::Piece(piece) => {
+                !self.pacing.knows(piece) && !self.meter.is_being_sampled(piece)
+            }
+            // What was never sampled is in no chain.
+            Submitted::Chain(_) => false,
+        };
         if before.next_multiple_of(TIMED) >= self.meter.launches && !is_new {
             return Measured::default();
         }
         let started = Instant::now();
         let due = self.meter.sampled.is_none_or(|at| started - at >= SAMPLE_INTERVAL);
         let ended = match due || is_new {
-            true => self.begin_sample(stream, piece, count, started),
+            true => self.begin_sample(stream, submitted, started),
             false => None,
         };
         // What the events cost is not the launch's.
@@ -97,22 +136,22 @@ impl State {
     /// Reads the samples whose launches have ended.
     pub(super) fn read_samples(&mut self) {
         let driver = self.driver();
-        while let Some(&Sample { start, end, launches, count, piece, alone }) =
-            self.meter.pending.front()
-        {
+        while let Some(sample) = self.meter.pending.pop_front() {
+            let Sample { start, end, launches, count, ref sampled, alone } = sample;
             // SAFETY: a live event of this session.
             match unsafe { driver.cuEventQuery(end) } {
-                CUresult::ERROR_NOT_READY => return,
+                CUresult::ERROR_NOT_READY => {
+                    self.meter.pending.push_front(sample);
+                    return;
+                }
                 CUresult::SUCCESS => {
                     let mut milliseconds = 0.0f32;
                     // SAFETY: live events of this session, both reached; the result is written.
                     let read = unsafe { driver.cuEventElapsedTime(&mut milliseconds, start, end) };
-                    let each = Duration::try_from_secs_f32(milliseconds / 1e3);
-                    if let (true, Ok(each)) = (read.is_success(), each) {
-                        let each = each / count.max(1);
-                        if let Some(piece) = piece {
-                            self.learn_cost(piece, each, alone && self.has_device());
-                        }
+                    let took = Duration::try_from_secs_f32(milliseconds / 1e3);
+                    if let (true, Ok(took)) = (read.is_success(), took) {
+                        self.learn(sampled, took, alone && self.has_device());
+                        let each = took / count.max(1);
                         let all = each.saturating_mul(u32::try_from(launches).unwrap_or(u32::MAX));
                         self.counters().add_gpu_time(all);
                     }
@@ -120,16 +159,45 @@ impl State {
                 // The context is lost, which others report.
                 _ => {}
             }
-            self.meter.pending.pop_front();
             self.meter.free.push((start, end));
+        }
+    }
+
+    fn learn(&mut self, sampled: &Sampled, took: Duration, alone: bool) {
+        match sampled {
+            Sampled::Piece(piece) => self.learn_cost(*piece, took, alone),
+            Sampled::Chain { functions, cost_ns } => {
+                // Which of them took the time is not known: all are as much shorter, or longer, than was thought.
+                let ratio = took.as_nanos() as f64 / (*cost_ns).max(1) as f64;
+                for &function in functions {
+                    let piece = Piece::Function(function);
+                    let cost_ns = self.known_cost_ns(piece) as f64 * ratio;
+                    self.learn_cost(piece, Duration::from_nanos(cost_ns as u64), alone);
+                }
+            }
+        }
+    }
+
+    fn sampled(&self, submitted: Submitted<'_>) -> Sampled {
+        match submitted {
+            Submitted::Piece(piece) => Sampled::Piece(piece),
+            Submitted::Chain(launches) => {
+                let all = launches.iter().map(|(launch, _)| launch.function);
+                let cost_ns =
+                    all.clone().map(|function| self.known_cost_ns(Piece::Function(function)));
+                let cost_ns = cost_ns.sum();
+                let mut functions: Vec<u32> = all.collect();
+                functions.sort_unstable();
+                functions.dedup();
+                Sampled::Chain { functions, cost_ns }
+            }
         }
     }
 
     fn begin_sample(
         &mut self,
         stream: CUstream,
-        piece: Option<Piece>,
-        count: u32,
+        submitted: Submitted<'_>,
         now: Instant,
     ) -> Option<CUevent> {
         self.read_samples();
@@ -148,11 +216,13 @@ impl State {
             self.meter.free.push((start, end));
             return None;
         }
+        let sampled = self.sampled(submitted);
         let meter = &mut self.meter;
         let launches = meter.launches - meter.launches_at_sample;
         meter.sampled = Some(now);
         meter.launches_at_sample = meter.launches;
-        meter.pending.push_back(Sample { start, end, launches, count, piece, alone });
+        let count = submitted.launches();
+        meter.pending.push_back(Sample { start, end, launches, count, sampled, alone });
         Some(end)
     }
 

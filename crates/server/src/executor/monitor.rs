@@ -70,6 +70,12 @@ impl Monitor {
     }
 }
 
+/// Lets this thread's sleeps end on time: Linux may end any sleep 50 us late, which is longer than most sleeps of the executor's threads.
+pub(super) fn sleep_exactly() {
+    // Where it is refused, sleeps are just that: longer.
+    let _ = set_current_timer_slack(TIMER_SLACK_NS);
+}
+
 /// How long to sleep when nothing has happened for this long.
 fn poll_after(waited: Duration) -> Duration {
     (waited / POLLS_PER_WAIT).clamp(POLL_SHORTEST, POLL_LONGEST)
@@ -97,8 +103,7 @@ struct Watch {
 
 impl Watch {
     fn run(mut self) {
-        // Linux may end any sleep 50 us late, which is longer than most sleeps here. Without it, sleeps are just that: longer.
-        let _ = set_current_timer_slack(TIMER_SLACK_NS);
+        sleep_exactly();
         if let Err(code) = self.shared.context.make_current() {
             log_server!("The monitor has no context: {code}");
         }

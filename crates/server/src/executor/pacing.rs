@@ -37,7 +37,9 @@ const MOST_SHORT: u32 = 64;
 const UNKNOWN_NS: u64 = 2_000_000;
 /// A contender that has nothing to submit keeps its place for so long.
 const GRACE: Duration = Duration::from_micros(300);
-const LOOK_SHORTEST: Duration = Duration::from_micros(30);
+/// Looks at the marks of a thread that waits for its work, in the time that the work is thought to take.
+const LOOKS: u32 = 32;
+const LOOK_SHORTEST: Duration = Duration::from_micros(20);
 const LOOK_LONGEST: Duration = Duration::from_micros(500);
 /// Longest sleep of a session that waits for its turn with nothing in flight.
 const TURN_SLEEP: Duration = Duration::from_millis(1);
@@ -154,8 +156,8 @@ pub(crate) struct Pacing {
     short_launches: u32,
     /// Nothing of other contenders is on the device.
     has_turn: bool,
-    /// How long to sleep between two looks at the marks.
-    look_after: Duration,
+    /// How long it has slept since a mark was reached.
+    waited: Duration,
     /// Since when a contender has had nothing to submit.
     quiet: Option<Instant>,
     /// What was seen of [`Shared::passes`] when a turn was asked for last.
@@ -179,7 +181,7 @@ impl Pacing {
             contends: false,
             short_launches: 0,
             has_turn: false,
-            look_after: LOOK_SHORTEST,
+            waited: Duration::ZERO,
             quiet: None,
             passes: 0,
             progress: (0, None),
@@ -187,12 +189,12 @@ impl Pacing {
         }
     }
 
-    /// How long to sleep until the next look at the marks: longer and longer while none is reached.
+    /// How long to sleep until the next look at the marks: a small part of what is in flight, and longer and longer where that takes longer than was thought.
     fn next_look(&mut self) -> Duration {
-        // What is in flight need not be looked at before some of it can have ended.
-        let some = Duration::from_nanos(self.marks.in_flight().cost_ns / 16);
-        let sleep = self.look_after.max(some).min(LOOK_LONGEST);
-        self.look_after = (sleep * 2).min(LOOK_LONGEST);
+        let due = Duration::from_nanos(self.marks.in_flight().cost_ns);
+        let overdue = self.waited.saturating_sub(due);
+        let sleep = (due / LOOKS).max(overdue / LOOKS).clamp(LOOK_SHORTEST, LOOK_LONGEST);
+        self.waited += sleep;
         sleep
     }
 
@@ -275,7 +277,7 @@ impl State {
         piece: Piece,
         shape: Option<Shape>,
     ) -> Option<Paced> {
-        let cost_ns = self.pacing.costs.of(piece).unwrap_or(UNKNOWN_NS);
+        let cost_ns = self.known_cost_ns(piece);
         let in_company = self.in_company();
         if !in_company && cost_ns < LASTS_NS && self.pacing.marks.is_empty() {
             return None;
@@ -338,6 +340,11 @@ impl State {
         if contends && self.pacing.class == Class::Throughput && self.in_company() {
             self.contend();
         }
+    }
+
+    /// What a piece is taken to cost.
+    pub(super) fn known_cost_ns(&self, piece: Piece) -> u64 {
+        self.pacing.costs.of(piece).unwrap_or(UNKNOWN_NS)
     }
 
     /// What a sample said of a piece.
@@ -434,7 +441,7 @@ impl State {
         if look.reached == 0 {
             return;
         }
-        self.pacing.look_after = LOOK_SHORTEST;
+        self.pacing.waited = Duration::ZERO;
         // Relaxed: a sign of life; no data travels with it.
         self.shared.pace.progress.fetch_add(1, Ordering::Relaxed);
         self.read_samples();

@@ -8,7 +8,7 @@ use super::failure::Failure;
 use super::holding::Deferred;
 use super::memory::Memory;
 use super::module::Modules;
-use super::monitor::{Monitor, Waker};
+use super::monitor::{Monitor, Waker, sleep_exactly};
 use super::moving::MoveOrders;
 use super::pacing::{Pacing, is_paced};
 use super::partition::Partition;
@@ -245,6 +245,7 @@ struct Session {
 
 impl Session {
     fn run(mut self) {
+        sleep_exactly();
         if let Err(code) = self.state.shared.context.make_current() {
             log_server!("{} has no context: {code}", self.state.handle.label);
             self.state.handle.memory.fail(code.0);

@@ -13,6 +13,7 @@ mod node;
 mod remaking;
 
 use super::failure::{Failure, below};
+use super::meter::Submitted;
 use super::pacing::Piece;
 use super::state::State;
 use conditional::Homes;
@@ -267,7 +268,7 @@ impl State {
         }
         let piece = Piece::Graph(wanted.graph);
         let paced = self.pace(wanted.stream, stream, piece, None);
-        let measured = self.measure_launches(stream, Some(piece), 1);
+        let measured = self.measure_launches(stream, Submitted::Piece(piece));
         let entry = self.enter_with_frame(wanted.stream, load.frame_bytes)?;
         // SAFETY: live handles of this session; what its nodes name is kept alive.
         let result = unsafe { self.driver().cuGraphLaunch(executable, stream) };
