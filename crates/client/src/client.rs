@@ -100,15 +100,18 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         Ok("PCI_BUS_ID") => Order::PciBusId,
         _ => Order::Driver,
     };
-    let identities: Vec<_> = welcome
-        .devices
-        .iter()
-        .map(|d| Identity { uuid: d.uuid, pci_bus_id: d.pci_bus_id.clone() })
-        .collect();
+    // Numbered as if others were not there: a program that asks for device 0 means its first.
+    let open: Vec<usize> =
+        (0..welcome.devices.len()).filter(|&index| !welcome.devices[index].closed).collect();
+    let identity = |&index: &usize| {
+        let device = &welcome.devices[index];
+        Identity { uuid: device.uuid, pci_bus_id: device.pci_bus_id.clone() }
+    };
+    let identities: Vec<_> = open.iter().map(identity).collect();
     let chosen = visible(&identities, order, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
     if chosen.is_empty() {
         crate::error!(
-            "the server has {} devices and CUDA_VISIBLE_DEVICES leaves none",
+            "the server has {} devices for this process and CUDA_VISIBLE_DEVICES leaves none",
             identities.len()
         );
         return Err(CUresult::ERROR_NO_DEVICE);
@@ -116,7 +119,8 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
     let contexts = Table::new(Kind::Context);
     let pools = Table::new(Kind::Pool);
     let mut devices = Vec::new();
-    for (ordinal, &index) in chosen.iter().enumerate() {
+    for (ordinal, &place) in chosen.iter().enumerate() {
+        let index = open[place];
         devices.push(Device::new(
             ordinal,
             index,

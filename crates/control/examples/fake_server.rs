@@ -48,7 +48,7 @@ fn serve(daemon: &Connection) {
             Err(_) => return,
         };
         match received.message {
-            ToServer::Attach { hello, peer } => {
+            ToServer::Attach { hello, peer, .. } => {
                 let socket = received.descriptors.into_iter().next().unwrap();
                 let connection = Connection::from_socket(socket).unwrap();
                 let welcome = Welcome {

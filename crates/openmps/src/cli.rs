@@ -46,6 +46,7 @@ pub(crate) enum Command {
     Top(Top),
     Limit(Limit),
     Reserve(Reserve),
+    Socket(Socket),
     Logs(Logs),
     Doctor(Doctor),
     Config(Config),
@@ -325,6 +326,58 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
+    pub(crate) fn format(&self) -> Format {
+        format_of(self.json)
+    }
+}
+
+/// Open a socket whose clients are of one group, for a container; list those that are open.
+///
+/// Who has the directory as CUDA_MPS_PIPE_DIRECTORY is of the group and has its limits, whatever its own environment says, and can command
+/// nothing. The socket is open until it is closed, or the daemon ends.
+#[derive(Debug, Args)]
+pub(crate) struct Socket {
+    /// The directory for the socket; made if need be.
+    #[arg(value_name = "DIRECTORY", conflicts_with = "close")]
+    pub(crate) directory: Option<PathBuf>,
+    /// The group.
+    #[arg(long, value_name = "NAME", value_parser = name, requires = "directory")]
+    pub(crate) group: Option<String>,
+    /// Device memory that the group may use, on every GPU.
+    #[arg(long, value_name = "SIZE", requires = "group")]
+    pub(crate) memory: Option<MemoryLimit>,
+    /// Share of the multiprocessors, in per cent, that the group uses.
+    #[arg(long, value_name = "PERCENT", requires = "group")]
+    pub(crate) sm_percent: Option<Percentage>,
+    /// The GPUs that it may use, by UUID; all without it.
+    #[arg(long, value_name = "UUID", value_delimiter = ',', requires = "group")]
+    pub(crate) gpu: Vec<String>,
+    /// With whom its clients share an executor: kernels of one executor can reach each other's memory.
+    #[arg(long, value_enum, value_name = "WHOM", default_value_t = Share::User)]
+    pub(crate) share: Share,
+    /// The weight of each of its clients where programs compete for a GPU.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), requires = "group")]
+    pub(crate) weight: Option<u32>,
+    /// Close the socket in this directory: its clients stay, and no more come.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) close: Option<PathBuf>,
+    /// Print JSON; its `schema` field changes when its meaning does.
+    #[arg(long)]
+    json: bool,
+}
+
+/// With whom clients of a group's socket share an executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Share {
+    /// With all clients of the server that nothing sets apart.
+    Server,
+    /// With those of other such sockets that are the same user's.
+    User,
+    /// With those of their group alone.
+    Group,
+}
+
+impl Socket {
     pub(crate) fn format(&self) -> Format {
         format_of(self.json)
     }

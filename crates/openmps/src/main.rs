@@ -18,6 +18,7 @@ mod original;
 mod run;
 mod shares;
 mod show;
+mod sockets;
 mod top;
 
 use std::ffi::OsString;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         cli::Command::Top(options) => top::top(&options),
         cli::Command::Limit(options) => shares::limit(&options),
         cli::Command::Reserve(options) => shares::reserve(&options),
+        cli::Command::Socket(options) => sockets::socket(&options),
         cli::Command::Logs(options) => logs::logs(&options),
         cli::Command::Doctor(options) => doctor::doctor(options.format(), configuration),
         cli::Command::Config(options) => config::show(&options),

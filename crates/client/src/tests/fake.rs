@@ -100,6 +100,7 @@ fn welcome() -> Welcome {
         granularity_bytes: (2 << 20, 2 << 20),
         linear_texture_texels: [1 << 28; 5],
         peers: Vec::new(),
+        closed: false,
     };
     Welcome {
         protocol: PROTOCOL_VERSION,

@@ -7,13 +7,15 @@
 //! - [`command`]: lines of the shell as data;
 //! - [`provision`]: clients, servers, their users, shutdown;
 //! - [`shell`]: what each command prints and changes;
-//! - [`shares`]: what changes while clients run.
+//! - [`shares`]: what changes while clients run;
+//! - [`sockets`]: sockets whose clients are of one group.
 
 pub mod command;
 mod limits;
 mod provision;
 pub mod shares;
 mod shell;
+pub mod sockets;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +26,7 @@ use link::wire::attach::ClientHello;
 use link::wire::daemon::{
     DeviceSnapshot, Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon, ToServer,
 };
+use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::shares::{GroupLimits, Reservation, ServerChange};
 use link::wire::ui::UiReply;
 
@@ -85,6 +88,8 @@ pub enum Event {
         peer: Peer,
         /// What it said.
         hello: Box<ClientHello>,
+        /// How it came in, if by a group's socket.
+        admission: Option<Admission>,
     },
     /// A CUDA program under a debugger asks when it may run natively.
     DebuggedArrived {
@@ -112,6 +117,29 @@ pub enum Event {
         peer: Peer,
         /// What it asks for.
         request: shares::ShareRequest,
+    },
+    /// A front end opens or closes a group's socket.
+    UiSocket {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Who it is.
+        peer: Peer,
+        /// What it asks for.
+        request: sockets::SocketRequest,
+    },
+    /// [`Effect::OpenSocket`] was carried out.
+    SocketOpened {
+        /// Who asked.
+        connection: ConnectionId,
+        /// What for.
+        socket: GroupSocket,
+    },
+    /// [`Effect::OpenSocket`] failed.
+    SocketFailed {
+        /// Who asked.
+        connection: ConnectionId,
+        /// Why.
+        message: String,
     },
     /// A front end asks for everything.
     UiState {
@@ -200,6 +228,20 @@ pub enum Effect {
         hello: Box<ClientHello>,
         /// Who it is.
         peer: Peer,
+        /// How it came in.
+        admission: Option<Admission>,
+    },
+    /// Open a group's socket; answered by [`Event::SocketOpened`] or [`Event::SocketFailed`].
+    OpenSocket {
+        /// Who asks.
+        connection: ConnectionId,
+        /// What for.
+        socket: GroupSocket,
+    },
+    /// Close a group's socket.
+    CloseSocket {
+        /// Its directory.
+        directory: String,
     },
     /// Tell a client that it is not attached, and close.
     Refuse {
@@ -317,6 +359,7 @@ struct Pending {
     connection: ConnectionId,
     peer: Peer,
     hello: Box<ClientHello>,
+    admission: Option<Admission>,
 }
 
 /// A program under a debugger that waits for the devices to be free.
@@ -349,6 +392,7 @@ pub struct Core {
     asks: Vec<Ask>,
     groups: Vec<GroupLimits>,
     reservations: Vec<Reservation>,
+    sockets: Vec<GroupSocket>,
     last_id: u64,
     quitting: Option<Quitting>,
     /// The daemon's exit status: 0 as long as every server, since the start, has ended with 0 by itself, as the original's manual has it.
@@ -370,6 +414,7 @@ impl Core {
             asks: Vec::new(),
             groups: Vec::new(),
             reservations: Vec::new(),
+            sockets: Vec::new(),
             last_id: 0,
             quitting: None,
             status: 0,
@@ -391,8 +436,8 @@ impl Core {
     /// Takes one event; the effects are to be carried out in order before the next event.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Effect> {
         match event {
-            Event::ClientArrived { connection, peer, hello } => {
-                self.client_arrived(Pending { connection, peer, hello });
+            Event::ClientArrived { connection, peer, hello, admission } => {
+                self.client_arrived(Pending { connection, peer, hello, admission });
             }
             Event::DebuggedArrived { connection, peer, debugger } => {
                 self.debugged_arrived(connection, peer, &debugger);
@@ -401,6 +446,11 @@ impl Core {
             Event::UiShares { connection, peer, request } => {
                 self.share_request(now, connection, peer, request);
             }
+            Event::UiSocket { connection, peer, request } => {
+                self.socket_request(connection, peer, request);
+            }
+            Event::SocketOpened { connection, socket } => self.socket_opened(connection, socket),
+            Event::SocketFailed { connection, message } => self.socket_failed(connection, message),
             Event::UiState { connection } => self.ui_state(now, connection),
             Event::ConnectionClosed { connection } => self.connection_closed(connection),
             Event::ServerSpawned { pid, uid } => self.server_spawned(now, pid, uid),
@@ -445,6 +495,7 @@ impl Core {
                 .collect(),
             groups: self.groups.clone(),
             reservations: self.reservations.clone(),
+            sockets: self.sockets.clone(),
         })
     }
 

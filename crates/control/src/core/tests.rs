@@ -59,7 +59,8 @@ impl World {
             ClientHello { protocol: 1, pid: 1, pid_namespace: 0, command: String::new(), limits };
         let hello = Box::new(hello);
         let peer = Peer { pid: 100 + connection as Pid, uid, gid: uid };
-        self.event(Event::ClientArrived { connection: ConnectionId(connection), peer, hello });
+        let connection = ConnectionId(connection);
+        self.event(Event::ClientArrived { connection, peer, hello, admission: None });
     }
 
     fn debugged(&mut self, connection: u64) {

@@ -4,29 +4,36 @@
 //! user has a share of the connections; a front end's next line is read only after its last one was answered.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal};
 use link::wire::daemon::Peer;
+use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::ui::{UiReply, UiRequest};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::core::ConnectionId;
 use crate::core::shares::ShareRequest;
+use crate::core::sockets::SocketRequest;
 
 /// A connection says what it is within this time.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// Connections at a time, at most.
 const MAX_CONNECTIONS: usize = 4096;
+/// Of these by one group's socket, at most.
+const MAX_CONNECTIONS_OF_GROUP: usize = 64;
 /// Descriptors kept free for logs, servers and what passes through.
 const SPARE_DESCRIPTORS: u64 = 128;
 /// A peer that has no room for its answer is not waited for.
 const NO_WAIT: Duration = Duration::ZERO;
 /// `CUDA_ERROR_MPS_RPC_FAILURE`.
 const RPC_FAILURE: u32 = 806;
+/// `CUDA_ERROR_NOT_PERMITTED`.
+const NOT_PERMITTED: u32 = 800;
 
 /// Tells where a connection stands.
 #[derive(Debug)]
@@ -46,13 +53,15 @@ struct Connection {
     socket: Socket,
     peer: Peer,
     role: Role,
+    /// The group's socket by which it came, if it was not the daemon's own.
+    entrance: Option<Arc<GroupSocket>>,
 }
 
 /// What a connection did.
 #[derive(Debug)]
 pub(super) enum Act {
-    /// It is a client.
-    Client(Peer, Box<ClientHello>),
+    /// It is a client, and came in so.
+    Client(Peer, Box<ClientHello>, Option<Admission>),
     /// It is a client under a debugger, which is named.
     Debugged(Peer, String),
     /// It is a front end.
@@ -61,6 +70,8 @@ pub(super) enum Act {
     UiLine(Peer, String),
     /// It is a front end and changes shares.
     UiShares(Peer, ShareRequest),
+    /// It is a front end and opens or closes a group's socket.
+    UiSocket(Peer, SocketRequest),
     /// It is a front end and wants everything.
     UiState,
     /// It has gone, with a line for the log.
@@ -90,15 +101,28 @@ impl Connections {
     }
 
     /// Takes a new connection, unless its user has too many.
-    pub(super) fn add(&mut self, socket: Socket, now: Instant) -> Result<bool, SocketError> {
+    pub(super) fn add(
+        &mut self,
+        socket: Socket,
+        entrance: Option<Arc<GroupSocket>>,
+        now: Instant,
+    ) -> Result<bool, SocketError> {
         let peer = socket.peer()?;
         let of_user = self.open.values().filter(|other| other.peer.uid == peer.uid).count();
         if self.open.len() >= self.max || of_user >= self.max / 2 {
             return Ok(false);
         }
+        if let Some(entrance) = &entrance {
+            let same = |other: &&Connection| {
+                other.entrance.as_ref().is_some_and(|known| Arc::ptr_eq(known, entrance))
+            };
+            if self.open.values().filter(same).count() >= MAX_CONNECTIONS_OF_GROUP {
+                return Ok(false);
+            }
+        }
         self.last += 1;
         let role = Role::New(now + HELLO_LIMIT);
-        self.open.insert(ConnectionId(self.last), Connection { socket, peer, role });
+        self.open.insert(ConnectionId(self.last), Connection { socket, peer, role, entrance });
         Ok(true)
     }
 
@@ -181,9 +205,19 @@ impl Connection {
     fn hello(&mut self) -> Act {
         match self.socket.try_receive().map(message) {
             Ok(None) => Act::Nothing,
-            Ok(Some(Hello::Client(hello))) if hello.protocol == PROTOCOL_VERSION => {
+            Ok(Some(Hello::Client(mut hello))) if hello.protocol == PROTOCOL_VERSION => {
                 self.role = Role::Client;
-                Act::Client(self.peer, Box::new(hello))
+                if let Some(entrance) = &self.entrance {
+                    entrance.restrict(&mut hello.limits);
+                }
+                let admission = self.entrance.as_deref().map(GroupSocket::admission);
+                Act::Client(self.peer, Box::new(hello), admission)
+            }
+            // Behind it are other groups' clients, whom neither may disturb: a front end commands, and a debugger has all others leave.
+            Ok(Some(Hello::Debugged { .. } | Hello::Ui { .. })) if self.entrance.is_some() => {
+                let message = "this socket is for the clients of one group: commands and debuggers need the daemon's own";
+                refuse(&self.socket, NOT_PERMITTED, message.into());
+                Act::Closed("A front end or a debugger came by a group's socket: refused")
             }
             Ok(Some(Hello::Debugged { protocol: PROTOCOL_VERSION, debugger })) => {
                 self.role = Role::Client;
@@ -219,6 +253,12 @@ impl Connection {
                     UiRequest::State => Act::UiState,
                     UiRequest::Limit(change) => {
                         Act::UiShares(self.peer, ShareRequest::Limit(change))
+                    }
+                    UiRequest::OpenSocket(socket) => {
+                        Act::UiSocket(self.peer, SocketRequest::Open(socket))
+                    }
+                    UiRequest::CloseSocket { directory } => {
+                        Act::UiSocket(self.peer, SocketRequest::Close(directory))
                     }
                     UiRequest::Reserve(wanted) => {
                         Act::UiShares(self.peer, ShareRequest::Reserve(wanted))

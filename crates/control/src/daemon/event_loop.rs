@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use link::socket::Listener;
+use link::socket::{Connection as Socket, Listener, SocketError};
 use link::wire::daemon::ToServer;
+use link::wire::group_socket::GroupSocket;
 use link::wire::ui::UiReply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -15,6 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::claim::Claim;
 use super::connections::{Act, Connections};
 use super::detach::{announce, enter_background};
+use super::group_sockets::GroupSockets;
 use super::notify::notify;
 use super::rate::{Allowed, RateLimit};
 use super::servers::{Heard, ServerProcess};
@@ -68,6 +72,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         core,
         log,
         connections: Connections::new(),
+        group_sockets: GroupSockets::default(),
         servers: BTreeMap::new(),
         started: Instant::now(),
         connection_lines: RateLimit::new(CONNECTION_LINES_PER_S),
@@ -141,6 +146,7 @@ fn open_log(options: &Options) -> ControlLog {
 #[derive(Debug, Clone, Copy)]
 enum Token {
     Listener,
+    GroupListener(u64),
     StopSignal,
     ReopenLogs,
     Connection(ConnectionId),
@@ -152,6 +158,7 @@ struct Daemon {
     core: Core,
     log: ControlLog,
     connections: Connections,
+    group_sockets: GroupSockets,
     servers: BTreeMap<Pid, ServerProcess>,
     started: Instant,
     connection_lines: RateLimit,
@@ -208,6 +215,10 @@ impl Daemon {
             PollFd::from_borrowed_fd(signals.stop.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(signals.reopen_logs.as_fd(), PollFlags::IN),
         ];
+        for (id, listener) in self.group_sockets.polled() {
+            tokens.push(Token::GroupListener(id));
+            fds.push(PollFd::new(listener, PollFlags::IN));
+        }
         for (id, socket, flags) in self.connections.polled() {
             tokens.push(Token::Connection(id));
             fds.push(PollFd::from_borrowed_fd(socket.as_fd(), flags));
@@ -248,7 +259,8 @@ impl Daemon {
         events: &mut VecDeque<Event>,
     ) {
         match token {
-            Token::Listener => self.accept(claim),
+            Token::Listener => self.accept(claim.listener()),
+            Token::GroupListener(id) => self.accept_of_group(id),
             Token::StopSignal if came(&signals.stop) => events.push_back(Event::StopSignal),
             Token::ReopenLogs if came(&signals.reopen_logs) => self.log.reopen(),
             Token::StopSignal | Token::ReopenLogs => {}
@@ -270,30 +282,53 @@ impl Daemon {
         }
     }
 
-    fn accept(&mut self, claim: &Claim) {
+    fn accept_of_group(&mut self, id: u64) {
         for _ in 0..ACCEPTS_PER_ROUND {
-            let socket = match claim.listener().try_accept() {
-                Ok(Some(socket)) => socket,
-                Ok(None) => return,
-                Err(error) => {
-                    self.log_connection(&format!("Unable to accept connection: {error}"));
-                    return;
-                }
-            };
-            match self.connections.add(socket, Instant::now()) {
-                Ok(true) => {}
-                Ok(false) => self.log_connection("Too many connections: refused one"),
-                Err(_) => self.log_connection("User did not send valid credentials"),
+            let Some((listener, entrance)) = self.group_sockets.get(id) else { return };
+            let accepted = listener.try_accept();
+            if self.take(accepted, Some(entrance)).is_break() {
+                return;
             }
         }
     }
 
+    fn accept(&mut self, listener: &Listener) {
+        for _ in 0..ACCEPTS_PER_ROUND {
+            if self.take(listener.try_accept(), None).is_break() {
+                return;
+            }
+        }
+    }
+
+    /// Takes a connection that has come, by the daemon's own socket or by a group's; nothing more is there after a break.
+    fn take(
+        &mut self,
+        accepted: Result<Option<Socket>, SocketError>,
+        entrance: Option<Arc<GroupSocket>>,
+    ) -> ControlFlow<()> {
+        let socket = match accepted {
+            Ok(Some(socket)) => socket,
+            Ok(None) => return ControlFlow::Break(()),
+            Err(error) => {
+                self.log_connection(&format!("Unable to accept connection: {error}"));
+                return ControlFlow::Break(());
+            }
+        };
+        match self.connections.add(socket, entrance, Instant::now()) {
+            Ok(true) => {}
+            Ok(false) => self.log_connection("Too many connections: refused one"),
+            Err(_) => self.log_connection("User did not send valid credentials"),
+        }
+        ControlFlow::Continue(())
+    }
+
     fn connection_acts(&mut self, connection: ConnectionId, events: &mut VecDeque<Event>) {
         match self.connections.act(connection) {
-            Act::Client(peer, hello) => {
+            Act::Client(peer, hello, admission) => {
                 // Of front ends the original says `NEW UI` alone.
                 self.log_connection("Accepting connection...");
-                events.push_back(Event::ClientArrived { connection, peer, hello });
+                let arrived = Event::ClientArrived { connection, peer, hello, admission };
+                events.push_back(arrived);
             }
             Act::Debugged(peer, debugger) => {
                 self.log_connection("Accepting connection...");
@@ -303,6 +338,9 @@ impl Daemon {
             Act::UiLine(peer, line) => events.push_back(Event::UiLine { connection, peer, line }),
             Act::UiShares(peer, request) => {
                 events.push_back(Event::UiShares { connection, peer, request });
+            }
+            Act::UiSocket(peer, request) => {
+                events.push_back(Event::UiSocket { connection, peer, request });
             }
             Act::UiState => events.push_back(Event::UiState { connection }),
             Act::Closed(why) => {
@@ -381,11 +419,20 @@ impl Daemon {
                 });
             }
             Effect::Send { server, message } => self.send(server, message.into(), None),
-            Effect::Forward { connection, server, hello, peer } => {
+            Effect::Forward { connection, server, hello, peer, admission } => {
                 if let Some(socket) = self.connections.remove(connection) {
-                    self.send(server, ToServer::Attach { hello, peer }, Some(socket.into()));
+                    let attach = ToServer::Attach { hello, peer, admission };
+                    self.send(server, attach, Some(socket.into()));
                 }
             }
+            Effect::OpenSocket { connection, socket } => {
+                let own = self.options.directories.pipe();
+                events.push_front(match self.group_sockets.open(&socket, own) {
+                    Ok(()) => Event::SocketOpened { connection, socket },
+                    Err(message) => Event::SocketFailed { connection, message },
+                });
+            }
+            Effect::CloseSocket { directory } => self.group_sockets.close(&directory),
             Effect::Refuse { connection, code, message } => {
                 self.connections.refuse(connection, code, message)
             }

@@ -2,6 +2,7 @@
 //!
 //! - [`claim`]: the directory, its lock, socket and pid file;
 //! - [`detach`] for `-d`;
+//! - [`group_sockets`]: sockets whose clients are of one group;
 //! - [`connections`]: clients and front ends, which are hostile until proven otherwise;
 //! - [`servers`]: server processes;
 //! - [`event_loop`]: polls all of it.
@@ -10,6 +11,7 @@ mod claim;
 mod connections;
 mod detach;
 mod event_loop;
+mod group_sockets;
 mod notify;
 mod rate;
 mod servers;

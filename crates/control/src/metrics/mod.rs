@@ -406,6 +406,7 @@ mod tests {
             servers: vec![server],
             groups: Vec::new(),
             reservations: Vec::new(),
+            sockets: Vec::new(),
         }
     }
 

@@ -139,6 +139,9 @@ pub struct DeviceInfo {
     /// By the server's numbers of devices, this one among them; empty from a server that does not say.
     #[serde(default)]
     pub peers: Vec<PeerInfo>,
+    /// Not for this client: it keeps its number in the server's list, and nothing can be done on it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub closed: bool,
 }
 
 /// What one device can do with another one of the server.

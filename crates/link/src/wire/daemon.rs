@@ -3,6 +3,7 @@
 //! The server's standard error goes to its log; what it says here is for the daemon to act on.
 
 use super::attach::ClientHello;
+use super::group_socket::Admission;
 use super::shares::{ChangeReport, ServerChange};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,9 @@ pub enum ToServer {
         hello: Box<ClientHello>,
         /// What the kernel says of it.
         peer: Peer,
+        /// How it came in, if not by the daemon's own socket.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        admission: Option<Admission>,
     },
     /// Answer with [`ToDaemon::Snapshot`] of the same id.
     Snapshot {

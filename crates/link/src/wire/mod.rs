@@ -5,6 +5,7 @@ pub mod attach;
 pub mod command;
 pub mod daemon;
 pub mod graph;
+pub mod group_socket;
 pub mod layout;
 pub mod partition;
 pub mod peer;

@@ -1,6 +1,7 @@
 //! A front end (`nvidia-cuda-mps-control`, `openmps ps`) and the daemon.
 
 use super::daemon::{ServerSnapshot, ServerStatus};
+use super::group_socket::GroupSocket;
 use super::shares::{ChangeReport, GroupLimits, LimitChange, Reservation};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,13 @@ pub enum UiRequest {
     Release {
         /// Its name.
         name: String,
+    },
+    /// Open a socket for the clients of a group; one that is open alike stays. Answered as [`UiRequest::Limit`].
+    OpenSocket(GroupSocket),
+    /// Close a group's socket: its clients stay, and no more come. Answered as [`UiRequest::Limit`].
+    CloseSocket {
+        /// Its directory.
+        directory: String,
     },
 }
 
@@ -64,6 +72,9 @@ pub struct DaemonState {
     /// Reserved SMs.
     #[serde(default)]
     pub reservations: Vec<Reservation>,
+    /// Open sockets of groups.
+    #[serde(default)]
+    pub sockets: Vec<GroupSocket>,
 }
 
 /// One server.

@@ -1,6 +1,7 @@
 //! A client's arrival.
 
 use super::clients::{Client, share_of};
+use super::devices::uuid_text;
 use super::{Course, Keeper};
 use crate::log::log_server;
 use crate::policy::domains::{Domain, Grouping, Key, checked_name, control_group};
@@ -10,6 +11,7 @@ use link::socket::Connection;
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, DeviceInfo, HelloReply, Refusal, Welcome};
 use link::wire::daemon::Peer;
+use link::wire::group_socket::{Admission, SocketDomain};
 use link::wire::shares::{GROUP_BY_CGROUP_VARIABLE, check_name, limits_of_group};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -39,7 +41,13 @@ impl Membership {
 const MAX_CLIENTS: usize = 1024;
 
 impl Keeper {
-    pub(super) fn attach(&mut self, hello: ClientHello, peer: Peer, socket: OwnedFd) {
+    pub(super) fn attach(
+        &mut self,
+        hello: ClientHello,
+        peer: Peer,
+        admission: Option<Admission>,
+        socket: OwnedFd,
+    ) {
         let connection = match Connection::from_socket(socket) {
             Ok(connection) => connection,
             Err(error) => {
@@ -47,14 +55,14 @@ impl Keeper {
             }
         };
         log_server!("Received new client request for {{PID: {}, Context ID: 0}}", peer.pid);
-        let named = self.named_sets(&hello, peer.pid);
+        let named = self.named_sets(&hello, admission.as_ref(), peer.pid);
         let refusal = self.refuses(&hello).or(named.as_ref().err().cloned());
         if let Some(refusal) = refusal {
             log_server!("Client {} is refused: {}", peer.pid, refusal.message);
             let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
             return;
         }
-        let domain = match self.domain_of(&hello, peer) {
+        let domain = match self.domain_of(&hello, admission.as_ref(), peer) {
             Ok(domain) => domain,
             Err(message) => {
                 log_server!("Client {} is refused: {message}", peer.pid);
@@ -66,12 +74,16 @@ impl Keeper {
         let (group, reservation) = named.unwrap_or_default();
         self.clients_ever += 1;
         let id = self.clients_ever;
+        let mut devices = self.devices_seen_by(&hello, group.as_deref(), reservation.as_deref());
+        for device in &mut devices {
+            device.closed = !admits(admission.as_ref(), device);
+        }
         let welcome = Welcome {
             protocol: PROTOCOL_VERSION,
             client_id: id,
             server_pid: std::process::id(),
             driver_version: self.driver_version,
-            devices: self.devices_seen_by(&hello, group.as_deref(), reservation.as_deref()),
+            devices,
         };
         if let Err(error) = connection.send(&HelloReply::Welcome(welcome), &[], Duration::ZERO) {
             log_server!("Client {} cannot be answered: {error}", peer.pid);
@@ -95,6 +107,7 @@ impl Keeper {
             new_weight: None,
             wanted_percentage: None,
             live: Default::default(),
+            admission,
             group,
             reservation,
             refusals: Default::default(),
@@ -103,7 +116,20 @@ impl Keeper {
     }
 
     /// With whom a client shares executors: the administrator's word, and the client's name within it.
-    fn domain_of(&mut self, hello: &ClientHello, peer: Peer) -> Result<Domain, String> {
+    fn domain_of(
+        &mut self,
+        hello: &ClientHello,
+        admission: Option<&Admission>,
+        peer: Peer,
+    ) -> Result<Domain, String> {
+        if let Some(admission) = admission {
+            let group = match admission.domain {
+                SocketDomain::Server => None,
+                SocketDomain::User => Some(format!("user {}", peer.uid)),
+                SocketDomain::Group => Some(format!("group {}", admission.group)),
+            };
+            return Ok(self.domains.find(Key { group, named: None }));
+        }
         let name = checked_name(hello.limits.isolation.as_deref())?;
         let group = match self.options.grouping {
             Grouping::Server => None,
@@ -147,8 +173,12 @@ impl Keeper {
     fn named_sets(
         &self,
         hello: &ClientHello,
+        admission: Option<&Admission>,
         pid: u32,
     ) -> Result<(Option<String>, Option<String>), Refusal> {
+        if let Some(admission) = admission {
+            return Ok((Some(admission.group.clone()), None));
+        }
         let refusal =
             |message: String| Refusal { code: CUresult::ERROR_MPS_CONNECTION_FAILED.0, message };
         let limits = &hello.limits;
@@ -197,4 +227,11 @@ impl Keeper {
         }
         None
     }
+}
+
+/// Whether a client that came in so may use a device.
+pub(super) fn admits(admission: Option<&Admission>, device: &DeviceInfo) -> bool {
+    let uuid = uuid_text(&device.uuid);
+    admission
+        .is_none_or(|admission| admission.devices.is_empty() || admission.devices.contains(&uuid))
 }

@@ -18,6 +18,7 @@ use link::wire::daemon::{
     ClientDeviceSnapshot, ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Defaults, Peer,
     multiprocessors_of_share,
 };
+use link::wire::group_socket::Admission;
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 
@@ -48,6 +49,8 @@ pub(crate) struct Client {
     pub(crate) wanted_percentage: Option<String>,
     /// What an administrator has set since.
     pub(crate) live: LiveLimits,
+    /// How it came in, if by a group's socket.
+    pub(crate) admission: Option<Admission>,
     /// Whose limits it shares.
     pub(crate) group: Option<String>,
     /// Whose SMs it uses.

@@ -201,6 +201,7 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         granularity_bytes: (granularity as u64, recommended as u64),
         linear_texture_texels: linear_texture_texels(driver, handle),
         peers: Vec::new(),
+        closed: false,
     };
     Ok(Device {
         info,

@@ -344,8 +344,8 @@ impl Keeper {
 
     fn obey(&mut self, message: ToServer, descriptors: Vec<OwnedFd>) {
         match message {
-            ToServer::Attach { hello, peer } => match descriptors.into_iter().next() {
-                Some(socket) => self.attach(*hello, peer, socket),
+            ToServer::Attach { hello, peer, admission } => match descriptors.into_iter().next() {
+                Some(socket) => self.attach(*hello, peer, admission, socket),
                 None => log_server!(
                     "The control daemon announced client {} without its socket",
                     peer.pid

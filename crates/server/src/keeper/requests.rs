@@ -1,6 +1,7 @@
 //! What clients ask on their sockets: contexts.
 
 use super::Keeper;
+use super::attach::admits;
 use super::clients::{Client, share_of};
 use super::devices::uuid_text;
 use super::executors::{Place, Stage};
@@ -128,6 +129,10 @@ impl Keeper {
         if device as usize >= self.devices.len() {
             return refusal(CUresult::ERROR_INVALID_DEVICE, format!("there is no device {device}"));
         };
+        if !admits(client.admission.as_ref(), &self.devices[device as usize].info) {
+            let message = format!("its group may not use device {device}");
+            return refusal(CUresult::ERROR_NOT_PERMITTED, message);
+        }
         let place = Place { device: device as usize, domain: client.domain };
         if self.is_lost(place) && !client.sessions.contains_key(&device) {
             let message =

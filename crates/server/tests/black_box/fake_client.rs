@@ -110,7 +110,11 @@ impl Server {
         };
         let peer = Peer { pid, uid: 0, gid: 0 };
         self.daemon
-            .send(&ToServer::Attach { hello: Box::new(hello), peer }, &[theirs.as_fd()], SOON)
+            .send(
+                &ToServer::Attach { hello: Box::new(hello), peer, admission: None },
+                &[theirs.as_fd()],
+                SOON,
+            )
             .unwrap();
         match ours.receive::<HelloReply>(SOON).unwrap().message {
             HelloReply::Welcome(welcome) => Ok((ours, welcome)),
