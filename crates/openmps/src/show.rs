@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use control::directories::Directories;
 use control::frontend::Frontend;
 use link::wire::daemon::{ClientSnapshot, DomainSnapshot, ServerStatus};
+use link::wire::fault::FaultReport;
 use link::wire::ui::{DaemonState, ServerState};
 use serde::Serialize;
 
@@ -24,6 +25,8 @@ struct Document<T> {
 #[derive(Debug, Serialize)]
 struct Clients<'a> {
     clients: Vec<Client<'a>>,
+    /// The latest of each server.
+    faults: Vec<&'a FaultReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -46,8 +49,10 @@ pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
             server.snapshot.clients.iter().map(|client| Client { server_pid: server.pid, client })
         })
         .collect();
+    let faults: Vec<&FaultReport> =
+        state.servers.iter().flat_map(|server| &server.snapshot.faults).collect();
     match format {
-        Format::Json => print_json(Clients { clients })?,
+        Format::Json => print_json(Clients { clients, faults })?,
         Format::Table => {
             let mut table = Table::new([
                 "PID", "USER", "SERVER", "GROUP", "DEVICES", "DOMAIN", "KERNELS", "COPIED",
@@ -71,6 +76,7 @@ pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
                 ]);
             }
             table.print();
+            faults.iter().for_each(|fault| println!("{fault}"));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -122,6 +128,7 @@ fn print_server(server: &ServerState) {
             println!("device {index}: executor {executor_pid} of {name}, {clients} client(s)");
         }
     }
+    snapshot.faults.iter().for_each(|fault| println!("{fault}"));
 }
 
 fn daemon_state() -> anyhow::Result<DaemonState> {

@@ -1,6 +1,7 @@
 //! What each session has done, counted in shared memory: written by the executor, read by the keeper whenever somebody asks, and still
 //! there when the executor is not.
 
+use crate::history::History;
 use link::shm::{self, Access, Mapping, ShmError};
 use link::wire::daemon::LAUNCH_BOUNDS_US;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -10,7 +11,9 @@ use std::time::Duration;
 
 /// Sessions that one executor can count: of as many contexts as can be allowed, and those whose client has left but whose work still runs.
 pub(crate) const SLOTS: usize = crate::policy::MOST_CONTEXTS_PER_DEVICE + 256;
-const PAGE_BYTES: usize = SLOTS * size_of::<Counters>();
+const COUNTER_BYTES: usize = SLOTS * size_of::<Counters>();
+/// Pages of the file that nobody writes to cost nothing.
+const PAGE_BYTES: usize = COUNTER_BYTES + SLOTS * size_of::<History>();
 
 /// One session's counts. All relaxed: they are statistics, and order nothing.
 #[repr(C, align(64))]
@@ -185,8 +188,16 @@ impl CounterPage {
         self.slot(index).read()
     }
 
+    /// The last calls of a slot's session.
+    pub(crate) fn history(&self, index: usize) -> &History {
+        let histories = self.mapping.base().wrapping_add(COUNTER_BYTES).cast::<History>();
+        // SAFETY: inside the mapping, behind the counters; aligned, only atomics; lives as long as the mapping.
+        unsafe { &*histories.add(index.min(SLOTS - 1)) }
+    }
+
     /// Sets a slot to zero, for its next session.
     pub(crate) fn reset(&self, index: usize) {
         self.slot(index).reset();
+        self.history(index).reset();
     }
 }

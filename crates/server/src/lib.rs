@@ -16,6 +16,7 @@ mod counters;
 mod driver;
 pub mod executor;
 mod executor_link;
+mod history;
 pub mod keeper;
 mod log;
 pub mod policy;

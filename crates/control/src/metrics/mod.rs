@@ -18,6 +18,7 @@ use link::wire::daemon::{
     ClientDeviceSnapshot, ClientSnapshot, DeviceSnapshot, LAUNCH_BOUNDS_US, ServerStatus,
     multiprocessors_of_share,
 };
+use link::wire::fault::Blame;
 use link::wire::ui::{DaemonState, ServerState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -229,6 +230,7 @@ impl Collector for State {
             labels.push(("status", status.to_owned()));
             states.encode_family(&labels)?.encode_gauge(&1u64)?;
         }
+        encode_faults(&mut encoder, servers, &self.gpus)?;
         let devices = || servers.iter().flat_map(|server| devices_of(server, &self.gpus));
         let clients = || devices().flat_map(DeviceView::into_clients);
         encode_all(&mut encoder, &device_metrics(), devices, DeviceView::labels)?;
@@ -250,6 +252,47 @@ impl Collector for State {
             clients().map(launches_of_client),
         )
     }
+}
+
+/// The latest faults, and who is the culprit or a suspect: as many series as a server remembers.
+fn encode_faults(
+    encoder: &mut DescriptorEncoder<'_>,
+    servers: &[ServerState],
+    gpus: &Gpus,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(
+        "openmps_fault_unixtime_seconds",
+        "When the latest faults were, with the clients that made them or are suspected",
+        None,
+        MetricType::Gauge,
+    )?;
+    for server in servers {
+        for fault in &server.snapshot.faults {
+            let device = devices_of(server, gpus).find(|view| view.index == fault.device);
+            let role = match fault.blame {
+                Blame::Culprit => "culprit",
+                Blame::Suspects => "suspect",
+                Blame::Nobody => continue,
+            };
+            for accused in &fault.accused {
+                let launch = accused.in_flight.iter().find_map(|call| call.launch.as_ref());
+                let mut labels = device.map_or_else(|| server_labels(server), |view| view.labels());
+                let plain = |text: &str| text.chars().filter(|c| !c.is_control()).collect();
+                labels.extend([
+                    ("fault", fault.number.to_string()),
+                    ("error", fault.what.clone()),
+                    ("role", role.to_owned()),
+                    ("pid", accused.pid.to_string()),
+                    ("client_user", accused.uid.to_string()),
+                    ("command", plain(&accused.command)),
+                    ("kernel", launch.map(|launch| plain(&launch.kernel)).unwrap_or_default()),
+                ]);
+                let seconds = fault.unix_time_ms as f64 / 1e3;
+                family.encode_family(&labels)?.encode_gauge(&seconds)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn encode_all<T, V: Iterator<Item = T>>(
@@ -358,6 +401,7 @@ impl ClientView<'_> {
 mod tests {
     use super::*;
     use link::wire::daemon::ServerSnapshot;
+    use link::wire::fault::{Accused, CallRecord, FaultReport, LaunchRecord};
 
     fn state() -> DaemonState {
         let share = ClientDeviceSnapshot {
@@ -398,8 +442,24 @@ mod tests {
             launch_time_ns: 10_000,
             ..Default::default()
         };
-        let snapshot =
-            ServerSnapshot { devices: vec![device], clients: vec![client], ..Default::default() };
+        let launch = LaunchRecord { kernel: "poke".into(), ..Default::default() };
+        let call = CallRecord { call: "Launch".into(), launch: Some(launch), age_us: 5 };
+        let in_flight = vec![call];
+        let fault = FaultReport {
+            number: 2,
+            unix_time_ms: 1500,
+            code: 700,
+            what: "bad".into(),
+            blame: Blame::Culprit,
+            accused: vec![Accused { pid: 42, uid: 1000, in_flight, ..Default::default() }],
+            ..Default::default()
+        };
+        let snapshot = ServerSnapshot {
+            devices: vec![device],
+            clients: vec![client],
+            faults: vec![fault],
+            ..Default::default()
+        };
         let server = ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot };
         DaemonState {
             daemon_pid: 1,
@@ -430,6 +490,9 @@ mod tests {
             format!("openmps_device_launch_seconds_count{{{device}}} 6"),
             format!("openmps_device_launch_seconds_sum{{{device}}} 0.00001"),
             format!("openmps_device_faults_total{{{device}}} 2.0"),
+            format!(
+                "openmps_fault_unixtime_seconds{{{device},fault=\"2\",error=\"bad\",role=\"culprit\",pid=\"42\",client_user=\"1000\",command=\"\",kernel=\"poke\"}} 1.5"
+            ),
             format!("openmps_device_executor_restarts_total{{{device}}} 1.0"),
             format!("openmps_device_refused_contexts_total{{{device}}} 3.0"),
             format!("openmps_client_memory_granted_bytes{{{client}}} 4096.0"),

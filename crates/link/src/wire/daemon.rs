@@ -3,6 +3,7 @@
 //! The server's standard error goes to its log; what it says here is for the daemon to act on.
 
 use super::attach::ClientHello;
+use super::fault::FaultReport;
 use super::group_socket::Admission;
 use super::shares::{ChangeReport, ServerChange};
 use serde::{Deserialize, Serialize};
@@ -142,6 +143,9 @@ pub struct ServerSnapshot {
     pub departed: Vec<ClientSnapshot>,
     /// Clients attached since the server started, those that left included.
     pub clients_ever: u64,
+    /// Faults, the latest last, at most [`super::fault::FAULTS_KEPT`].
+    #[serde(default)]
+    pub faults: Vec<FaultReport>,
 }
 
 /// An executor of a device that only some clients share.
@@ -296,6 +300,9 @@ pub struct ClientSnapshot {
     /// The reservation whose SMs it uses.
     #[serde(default)]
     pub reservation: Option<String>,
+    /// The number of the latest fault that it is the culprit of, or a suspect; see [`ServerSnapshot::faults`].
+    #[serde(default)]
+    pub fault: Option<u64>,
 }
 
 /// How many of a device's multiprocessors a share in per cent is. As the original has it (of 132: 1 % are 8, 25 % are 32, 40 % 52, 50 % 66), it is

@@ -4,6 +4,7 @@ pub mod array;
 pub mod attach;
 pub mod command;
 pub mod daemon;
+pub mod fault;
 pub mod graph;
 pub mod group_socket;
 pub mod layout;

@@ -120,6 +120,11 @@ fn gpu_cells(gpu: &Gpu) -> [String; 9] {
     std::array::from_fn(|at| aligned(&texts[at], GPU_WIDTHS[at], GPU_SIDES[at]))
 }
 
+/// The latest fault of each GPU that had one.
+fn fault_lines(scene: &Scene) -> impl Iterator<Item = &str> {
+    scene.gpus.iter().filter_map(|gpu| gpu.last_fault.as_deref())
+}
+
 /// Bytes without the space.
 fn short(count: u64) -> String {
     bytes(count).replace(' ', "")
@@ -163,6 +168,9 @@ pub(super) fn plain(scene: &Scene, settings: &Settings, width: u16) -> String {
     push_line(&mut text, gpu_headings());
     for gpu in &scene.gpus {
         push_line(&mut text, gpu_cells(gpu));
+    }
+    for line in fault_lines(scene) {
+        push_line(&mut text, [line.to_owned()]);
     }
     text.push('\n');
     let columns = columns(width);
@@ -217,6 +225,7 @@ mod tests {
             kernels_per_s: 1e6,
             busy_percent: 100.0,
             faults: 0,
+            last_fault: None,
             restarts: 0,
         };
         Scene { daemon_pid: 1, gpus: vec![gpu], rows: (100..100 + clients).map(row).collect() }

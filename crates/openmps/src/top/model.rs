@@ -25,6 +25,8 @@ pub(super) struct Gpu {
     pub(super) busy_percent: f64,
     pub(super) faults: u64,
     pub(super) restarts: u64,
+    /// The latest fault in words.
+    pub(super) last_fault: Option<String>,
 }
 
 /// One client on one GPU.
@@ -132,11 +134,17 @@ pub(super) fn scene(before: Option<&DaemonState>, now: &DaemonState, elapsed: Du
                 busy_percent: rows.iter().fold(0.0, |sum, row| sum + row.busy_percent),
                 faults: device.faults,
                 restarts: device.restarts,
+                last_fault: last_fault(server, index),
             });
             scene.rows.extend(rows);
         }
     }
     scene
+}
+
+fn last_fault(server: &ServerState, device: u32) -> Option<String> {
+    let mut faults = server.snapshot.faults.iter().rev();
+    faults.find(|fault| fault.device == device).map(ToString::to_string)
 }
 
 fn shares(

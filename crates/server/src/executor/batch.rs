@@ -391,6 +391,7 @@ impl State {
         let paced = self.pace_chain(slot, stream, launches);
         let measured = self.measure_launches(stream, Submitted::Chain(launches));
         let pass = self.enter(slot);
+        launches.iter().for_each(|(launch, _)| self.note_launch(launch));
         // SAFETY: a live executable graph whose nodes were all checked just now.
         let result = unsafe { driver.cuGraphLaunch(chain.executable, stream) };
         drop(pass);

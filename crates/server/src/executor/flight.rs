@@ -180,6 +180,7 @@ impl State {
         });
         if copied && self.streams.have_ended(&self.shared.context, |slot| words.completed(slot)) {
             self.shared.flights.set_idle(&self.flight);
+            self.history().settle();
             self.pace_settled();
         }
     }

@@ -4,10 +4,11 @@ use super::failure::Failure;
 use super::meter::Submitted;
 use super::pacing::{Piece, Shape};
 use super::state::State;
+use crate::history::NotedLaunch;
 use crate::log::log_server;
 use cuda_abi::types::*;
 use link::wire::command::{
-    Launch, LaunchAttribute, LimitGet, LimitReply, LimitSet, Occupancy, OccupancyReply,
+    Launch, LaunchAttribute, LimitGet, LimitReply, LimitSet, Occupancy, OccupancyReply, Opcode,
 };
 use std::ffi::c_void;
 use std::ptr;
@@ -54,6 +55,7 @@ impl State {
         let paced = self.pace(wanted.stream, stream, piece, Some(shape));
         let measured = self.measure_launches(stream, Submitted::Piece(piece));
         let entry = self.enter_with_frame(wanted.stream, frame_bytes)?;
+        self.note_launch(&wanted);
         let result = if attributes.is_empty() {
             // SAFETY: a live function and stream of this session; the parameters are as long as the kernel's.
             unsafe {
@@ -97,6 +99,15 @@ impl State {
         self.last_function = Some(wanted.function);
         self.counters().count_kernels(1);
         Ok(())
+    }
+
+    /// Notes a launch that is about to be submitted.
+    pub(super) fn note_launch(&self, wanted: &Launch) {
+        let Ok(function) = self.modules.function(wanted.function) else { return };
+        let (grid, block) = (wanted.grid, wanted.block);
+        let shared_bytes = wanted.dynamic_shared_bytes;
+        let launch = NotedLaunch { kernel: &function.name, grid, block, shared_bytes };
+        self.history().launch(Opcode::Launch, wanted.stream, &launch);
     }
 
     /// Gives launches with a priority of their own the driver's that is meant; see [`crate::policy::priorities`].

@@ -180,6 +180,8 @@ impl Watch {
         let Some(code) = self.shared.context.lost() else { return };
         if !std::mem::replace(&mut self.reported_lost, true) {
             log_server!("The context of the device was lost to {code}");
+            // Before the keeper looks for a culprit.
+            self.for_each(|session| session.mark_ended(&self.shared.counters));
             self.shared.tell(&FromExecutor::ContextLost { code: code.0 });
         }
         self.for_each(|session| {

@@ -15,7 +15,7 @@ use super::partition::Partition;
 use super::resharing::{Mail, Mailbox, Mover};
 use super::state::{Awaited, Outcome, State};
 use super::stream::Streams;
-use crate::counters::monotonic_ns;
+use crate::counters::{CounterPage, monotonic_ns};
 use crate::executor_link::{FromExecutor, GrantOutcome, MoveOrder, OpenSession, ShareWish};
 use crate::log::log_server;
 use cuda_abi::types::CUresult;
@@ -51,6 +51,8 @@ const MOST_LOGGED_FAILURES: u32 = 32;
 pub(crate) struct SessionHandle {
     pub(crate) id: u64,
     pub(crate) label: String,
+    /// Its place in the counters' page.
+    counter_slot: usize,
     pub(crate) memory: Arc<SessionMemory>,
     pub(crate) words: CompletionWords,
     /// The device memory that it may hold.
@@ -116,6 +118,11 @@ impl SessionHandle {
         self.memory.wake_consumer();
     }
 
+    /// Marks which of its last calls have ended, as far as the device has said.
+    pub(super) fn mark_ended(&self, counters: &CounterPage) {
+        counters.history(self.counter_slot).mark_ended(|slot| self.words.completed(slot));
+    }
+
     /// Says how many stream slots are in use, for the monitor.
     pub(crate) fn note_streams(&self, slots: usize) {
         self.streams.fetch_max(slots as u32, Ordering::Relaxed);
@@ -163,6 +170,7 @@ pub(crate) fn open(
     let handle = Arc::new(SessionHandle {
         id: wanted.session,
         label: wanted.label.clone(),
+        counter_slot: wanted.counter_slot,
         memory: Arc::clone(&memory),
         words,
         allowance: Arc::clone(&allowance),

@@ -23,6 +23,7 @@ use super::stream::Streams;
 use super::virtual_memory::VirtualMemory;
 use crate::counters::Counters;
 use crate::driver::Driver;
+use crate::history::{History, is_worth_noting};
 use cuda_abi::types::*;
 use link::ring::Command;
 use link::wire::command::{self as wire, LEGACY_STREAM, Opcode};
@@ -98,6 +99,11 @@ impl State {
         self.shared.counters.slot(self.counter_slot)
     }
 
+    /// Its last calls, for whoever looks for a culprit.
+    pub(super) fn history(&self) -> &History {
+        self.shared.counters.history(self.counter_slot)
+    }
+
     pub(super) fn check(&self, result: CUresult) -> Result<(), Failure> {
         Ok(self.shared.context.check(result)?)
     }
@@ -129,6 +135,7 @@ impl State {
     pub(super) fn signal(&mut self, slot: u32, value: u64) -> Result<(), Failure> {
         self.open_legacy(slot)?;
         let stream = self.streams.for_signal(&self.shared.context, slot, value)?;
+        self.history().signal(slot, value);
         self.handle.note_streams(self.streams.slots());
         let address = self.memory.completion_address(slot);
         // SAFETY: a word of the completion file, which is registered for as long as the session lives.
@@ -157,6 +164,9 @@ impl State {
         let Some(opcode) = Opcode::from_number(number) else {
             return Err(Failure::Protocol(format!("opcode {number} does not exist")));
         };
+        if is_worth_noting(opcode) {
+            self.history().call(opcode);
+        }
         if takes_memory_away(opcode) {
             self.end_probing();
         }

@@ -195,6 +195,7 @@ impl Keeper {
             wanted_connections: limits.device_max_connections.as_deref().and_then(connections),
             group: client.group.clone(),
             reservation: client.reservation.clone(),
+            fault: self.faults.of_client(id),
             ..Default::default()
         };
         let sessions = client.sessions.values();

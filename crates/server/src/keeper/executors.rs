@@ -1,6 +1,7 @@
 //! The executor processes: started, heard, stopped, started again. There is one for each device and trust domain
 //! ([`crate::policy::domains`]) that has clients; those for clients that nothing sets apart are there from the start.
 
+use super::blaming::Incident;
 use super::devices::{ComputeMode, Device};
 use super::{Keeper, Options, PEER_TIMEOUT};
 use crate::counters::{CounterPage, SLOTS};
@@ -358,7 +359,10 @@ impl Keeper {
 
     fn context_lost(&mut self, place: Place, code: u32) {
         let (name, device) = (CUresult(code), place.device);
-        self.log_fault(place);
+        let what = name.to_string();
+        let incident = Incident { code, what, address: None, target: None };
+        let culprit = self.report_fault(place, incident);
+        self.log_fault(place, culprit);
         log_server!(
             "Device {device} has lost its context to {name}; its clients keep this error until they end"
         );
@@ -376,8 +380,8 @@ impl Keeper {
     }
 
     /// Says who is concerned by a fatal fault, in the lines of the original's driver 580. It names a culprit that it does not know; here
-    /// one is named if nobody else is there, and what each had in flight is said when its session ends.
-    fn log_fault(&self, place: Place) {
+    /// one is named that is known.
+    fn log_fault(&self, place: Place, culprit: Option<u32>) {
         let Place { device, domain } = place;
         let mut concerned: Vec<(u32, u32)> = self
             .clients
@@ -399,7 +403,8 @@ impl Keeper {
         }
         let mut pids: Vec<u32> = concerned.iter().map(|(pid, _)| *pid).collect();
         pids.dedup();
-        if let ([(pid, context)], [_]) = (concerned.as_slice(), pids.as_slice()) {
+        let known = concerned.iter().find(|(pid, _)| Some(*pid) == culprit);
+        if let Some((pid, context)) = known {
             log_server!("Client {{PID: {pid}, Context: {context}}} encountered a fatal GPU error.");
         }
         log_server!("Server is handling a fatal GPU error.");

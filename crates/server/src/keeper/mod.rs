@@ -5,6 +5,7 @@
 //! ([`clients`]). What it tells the daemon is in [`snapshot`]. No client can make it wait: packets to clients are sent at once or never.
 
 mod attach;
+mod blaming;
 mod clients;
 pub(crate) mod devices;
 mod executors;
@@ -174,6 +175,7 @@ pub(crate) struct Keeper {
     held: Vec<(u64, Place)>,
     domains: Domains,
     departed: VecDeque<ClientSnapshot>,
+    faults: blaming::Faults,
     clients_ever: u64,
     next_session: u64,
     next_context_serial: u64,
@@ -220,6 +222,7 @@ impl Keeper {
             held: Vec::new(),
             domains: Domains::default(),
             departed: VecDeque::new(),
+            faults: Default::default(),
             clients_ever: 0,
             next_session: 1,
             next_context_serial: 1,

@@ -27,7 +27,13 @@ impl Keeper {
             }
         }
         let devices = (0..self.devices.len()).map(|index| self.device_snapshot(index)).collect();
-        ServerSnapshot { devices, clients, departed, clients_ever: self.clients_ever }
+        ServerSnapshot {
+            devices,
+            clients,
+            departed,
+            clients_ever: self.clients_ever,
+            faults: self.faults.latest(),
+        }
     }
 
     fn device_snapshot(&self, index: usize) -> DeviceSnapshot {

@@ -1,5 +1,6 @@
 //! Decisions, as plain code: no I/O, no clock, no driver.
 
+pub mod blame;
 pub mod code_state;
 pub mod devices;
 pub mod domains;

@@ -5,8 +5,9 @@ use cuda_abi::types::{
     CUlimit, CUresult, CUsharedconfig,
 };
 
+use super::context_stack::{current_handle, with_stack};
 use super::device::checked;
-use super::driver::{current, current_even_failed, current_handle, driver, with_stack};
+use super::driver::{current, current_even_failed, driver};
 use super::objects::ContextKind;
 use super::table::fresh_handle;
 use super::{Answer, out};

@@ -1,6 +1,5 @@
 //! The driver of this process: configuration, engine, devices and the tables of handles.
 
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,6 +10,7 @@ use cuda_abi::types::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::Answer;
 use super::array::{Array, MipmappedArray};
+use super::context_stack::current_handle;
 use super::graph::{Executable, GraphMemory, HighWater, NodeKind};
 use super::green::{GreenContext, ResourceDescription, is_green};
 use super::ipc::Opened;
@@ -106,11 +106,6 @@ static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();
 /// Set in a child of `fork`: threads and locks of the parent are gone.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-thread_local! {
-    /// Handles of the thread's context stack, current last.
-    static STACK: RefCell<Vec<CUcontext>> = const { RefCell::new(Vec::new()) };
-}
-
 /// The driver; CUDA_ERROR_NOT_INITIALIZED before `cuInit` and in a forked child.
 pub(crate) fn driver() -> Answer<&'static Driver> {
     // Relaxed: set before the child's only thread goes on.
@@ -141,17 +136,6 @@ pub(crate) fn initialise() -> Answer {
 extern "C" fn after_fork_in_child() {
     // Relaxed: the child has one thread.
     FORKED.store(true, Ordering::Relaxed);
-}
-
-/// The current context's handle, or NULL.
-pub(crate) fn current_handle() -> CUcontext {
-    let top = STACK.try_with(|stack| stack.borrow().last().copied());
-    top.ok().flatten().unwrap_or_default()
-}
-
-/// Changes the thread's context stack; without effect while the thread ends.
-pub(crate) fn with_stack<T: Default>(change: impl FnOnce(&mut Vec<CUcontext>) -> T) -> T {
-    STACK.try_with(|stack| change(&mut stack.borrow_mut())).unwrap_or_default()
 }
 
 /// Driver and current context; a sticky error of the context is returned as such.

@@ -10,7 +10,8 @@ use cuda_abi::types::{
     CUresult, CUstream,
 };
 
-use super::driver::{Driver, current, driver, with_stack};
+use super::context_stack::{current_handle, with_stack};
+use super::driver::{Driver, current, driver};
 use super::objects::{Context, ContextKind, Stream};
 use super::sm_resource::{self, SmResource};
 use super::stream::{self, CreateFlags};
@@ -121,7 +122,7 @@ api! {
     fn cuGreenCtxDestroy(hCtx: CUgreenCtx) {
         let driver = driver()?;
         let green = driver.green_contexts.remove(hCtx.0).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        if super::driver::current_handle() == green.context.handle {
+        if current_handle() == green.context.handle {
             with_stack(|stack| { stack.pop(); });
         }
         driver.end_green(&green.context);

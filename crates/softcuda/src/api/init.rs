@@ -157,7 +157,7 @@ impl ExportDriver for Softcuda {
     }
 
     fn current_context() -> CUcontext {
-        driver::current_handle()
+        super::context_stack::current_handle()
     }
 
     fn context_id(context: CUcontext) -> Result<u64, CUresult> {

@@ -42,6 +42,7 @@ pub(crate) type Answer<T = ()> = Result<T, CUresult>;
 mod array;
 mod array_copy;
 mod context;
+mod context_stack;
 mod copy;
 mod copy_batch;
 mod copy_shapes;

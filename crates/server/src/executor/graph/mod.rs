@@ -16,6 +16,7 @@ use super::failure::{Failure, below};
 use super::meter::Submitted;
 use super::pacing::Piece;
 use super::state::State;
+use crate::history::NotedLaunch;
 use conditional::Homes;
 use cuda_abi::types::*;
 use link::wire::command::Opcode;
@@ -270,6 +271,7 @@ impl State {
         let paced = self.pace(wanted.stream, stream, piece, None);
         let measured = self.measure_launches(stream, Submitted::Piece(piece));
         let entry = self.enter_with_frame(wanted.stream, load.frame_bytes)?;
+        self.note_graph_launch(wanted.stream, load.last_function);
         // SAFETY: live handles of this session; what its nodes name is kept alive.
         let result = unsafe { self.driver().cuGraphLaunch(executable, stream) };
         drop(entry);
@@ -283,6 +285,14 @@ impl State {
         self.counters().count_kernels(load.kernels.into());
         self.counters().count_copy(load.copied_bytes);
         Ok(())
+    }
+
+    /// Notes a graph that is about to be launched, by the name of a kernel of it.
+    fn note_graph_launch(&self, stream: u32, function: Option<u32>) {
+        let function = function.and_then(|number| self.modules.function(number).ok());
+        let kernel = function.map_or("(no kernel)", |function| &function.name);
+        let launch = NotedLaunch { kernel, grid: [0; 3], block: [0; 3], shared_bytes: 0 };
+        self.history().launch(Opcode::GraphLaunch, stream, &launch);
     }
 
     /// Memory that nodes name may have been given back since they were checked.

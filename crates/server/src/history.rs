@@ -1,0 +1,275 @@
+//! The last calls of each session, in shared memory: written by the executor just before it submits them, read by the keeper when somebody
+//! must be found to blame, and still there when the executor is not. It is the counters' file ([`crate::counters`]).
+//!
+//! A ring of [`CALLS`] entries costs a launch some twenty stores to memory that is in the cache.
+
+use crate::counters::monotonic_ns;
+use link::wire::command::Opcode;
+use link::wire::fault::{CallRecord, LaunchRecord};
+use std::array;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Calls that are remembered.
+pub(crate) const CALLS: usize = 32;
+const NAME_WORDS: usize = 16;
+const NAME_BYTES: usize = NAME_WORDS * 8;
+
+/// One session's calls. Written by the session's thread and, once the context is lost, by the monitor.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    /// Calls ever; the next entry is this, modulo [`CALLS`].
+    written: AtomicU64,
+    /// All of the first so many calls have ended.
+    settled: AtomicU64,
+    entries: [Entry; CALLS],
+}
+
+/// One call. `number` is 0 while the rest is being written.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Entry {
+    number: AtomicU64,
+    /// Opcode, stream, whether it is known to have ended.
+    what: AtomicU64,
+    time_ns: AtomicU64,
+    /// Of a signal, the value; of a launch, shared bytes and the length of the name.
+    value: AtomicU64,
+    shape: [AtomicU64; 3],
+    name: [AtomicU64; NAME_WORDS],
+}
+
+const ENDED: u64 = 1 << 63;
+
+/// A launch about to be submitted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NotedLaunch<'a> {
+    pub(crate) kernel: &'a str,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared_bytes: u32,
+}
+
+/// One call, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Noted {
+    pub(crate) record: CallRecord,
+    /// A launch that is not known to have ended.
+    pub(crate) in_flight: bool,
+}
+
+impl History {
+    /// A launch, of a kernel or of a graph, is about to be submitted.
+    pub(crate) fn launch(&self, opcode: Opcode, stream: u32, launch: &NotedLaunch<'_>) {
+        self.write(opcode, stream, |entry| {
+            let name = launch.kernel.as_bytes();
+            let name = &name[..name.len().min(NAME_BYTES)];
+            let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+            let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+            entry.value.store(pair(launch.shared_bytes, name.len() as u32), Ordering::Relaxed);
+            for (word, value) in entry.shape.iter().zip([pair(gx, gy), pair(gz, bx), pair(by, bz)])
+            {
+                word.store(value, Ordering::Relaxed);
+            }
+            for (word, bytes) in entry.name.iter().zip(name.chunks(8)) {
+                let mut eight = [0; 8];
+                eight[..bytes.len()].copy_from_slice(bytes);
+                word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// The device will write `value` for a stream when all earlier calls on it have ended.
+    pub(crate) fn signal(&self, stream: u32, value: u64) {
+        self.write(Opcode::Signal, stream, |entry| entry.value.store(value, Ordering::Relaxed));
+    }
+
+    /// Any other call.
+    pub(crate) fn call(&self, opcode: Opcode) {
+        self.write(opcode, 0, |_| {});
+    }
+
+    /// All that was submitted has ended.
+    pub(crate) fn settle(&self) {
+        // Relaxed: a statistic of this thread's; read when nothing is written any more, or as a hint.
+        self.settled.store(self.written.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Marks what has ended by what the device has written for each stream.
+    pub(crate) fn mark_ended(&self, completed: impl Fn(u32) -> u64) {
+        let all = self.in_order();
+        for (at, (_, signal)) in all.iter().enumerate() {
+            let (opcode, stream) = split(signal.what.load(Ordering::Relaxed));
+            let reached = opcode == Opcode::Signal as u16
+                && signal.value.load(Ordering::Relaxed) <= completed(stream);
+            for (_, earlier) in all.iter().take(if reached { at } else { 0 }) {
+                let what = earlier.what.load(Ordering::Relaxed);
+                if split(what).1 == stream {
+                    earlier.what.store(what | ENDED, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The last calls, the oldest first, signals left out.
+    pub(crate) fn read(&self, now_ns: u64) -> Vec<Noted> {
+        let settled = self.settled.load(Ordering::Relaxed);
+        let read = |(number, entry): (u64, &Entry)| {
+            let what = entry.what.load(Ordering::Relaxed);
+            let (opcode, stream) = split(what);
+            let opcode = Opcode::from_number(opcode).filter(|opcode| *opcode != Opcode::Signal)?;
+            let is_launch = matches!(opcode, Opcode::Launch | Opcode::GraphLaunch);
+            let record = CallRecord {
+                call: format!("{opcode:?}"),
+                launch: is_launch.then(|| entry.launch(stream)),
+                age_us: now_ns.saturating_sub(entry.time_ns.load(Ordering::Relaxed)) / 1000,
+            };
+            // Acquire fence: the loads before are not moved behind the check of the number; pairs with the release in `write`.
+            fence(Ordering::Acquire);
+            (entry.number.load(Ordering::Relaxed) == number).then_some(Noted {
+                record,
+                in_flight: is_launch && what & ENDED == 0 && number > settled,
+            })
+        };
+        self.in_order().into_iter().filter_map(read).collect()
+    }
+
+    /// Forgets all, for the next session.
+    pub(crate) fn reset(&self) {
+        self.written.store(0, Ordering::Relaxed);
+        self.settled.store(0, Ordering::Relaxed);
+        self.entries.iter().for_each(|entry| entry.number.store(0, Ordering::Relaxed));
+    }
+
+    fn write(&self, opcode: Opcode, stream: u32, fill: impl FnOnce(&Entry)) {
+        // Relaxed: one thread writes.
+        let number = self.written.load(Ordering::Relaxed) + 1;
+        let entry = &self.entries[(number as usize) % CALLS];
+        entry.number.store(0, Ordering::Relaxed);
+        // Release fence: readers that see what follows see that the entry is being written; pairs with the acquire fence in `read`.
+        fence(Ordering::Release);
+        entry.what.store(opcode as u64 | u64::from(stream) << 16, Ordering::Relaxed);
+        entry.time_ns.store(monotonic_ns(), Ordering::Relaxed);
+        fill(entry);
+        // Release: pairs with the acquire in `in_order`.
+        entry.number.store(number, Ordering::Release);
+        self.written.store(number, Ordering::Relaxed);
+    }
+
+    fn in_order(&self) -> Vec<(u64, &Entry)> {
+        // Acquire: pairs with the release in `write`.
+        let number = |entry: &Entry| entry.number.load(Ordering::Acquire);
+        let mut all: Vec<(u64, &Entry)> =
+            self.entries.iter().map(|entry| (number(entry), entry)).collect();
+        all.retain(|(number, _)| *number > 0);
+        all.sort_unstable_by_key(|(number, _)| *number);
+        all
+    }
+}
+
+impl Entry {
+    fn launch(&self, stream: u32) -> LaunchRecord {
+        let halves = |word: &AtomicU64| {
+            let word = word.load(Ordering::Relaxed);
+            [word as u32, (word >> 32) as u32]
+        };
+        let [shared_bytes, name_bytes] = halves(&self.value);
+        let [[gx, gy], [gz, bx], [by, bz]] = array::from_fn(|at| halves(&self.shape[at]));
+        let mut name: Vec<u8> =
+            self.name.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+        name.truncate(name_bytes as usize);
+        LaunchRecord {
+            kernel: String::from_utf8_lossy(&name).into_owned(),
+            grid: [gx, gy, gz],
+            block: [bx, by, bz],
+            shared_bytes,
+            stream,
+        }
+    }
+}
+
+/// Opcode and stream.
+fn split(what: u64) -> (u16, u32) {
+    (what as u16, ((what & !ENDED) >> 16) as u32)
+}
+
+/// Calls that say something of what a client was doing; what is left out comes with any other call.
+pub(crate) fn is_worth_noting(opcode: Opcode) -> bool {
+    !matches!(
+        opcode,
+        Opcode::Ping
+            | Opcode::Signal
+            | Opcode::Launch
+            | Opcode::GraphLaunch
+            | Opcode::OutputTake
+            | Opcode::EventRecord
+            | Opcode::EventQuery
+            | Opcode::EventElapsed
+            | Opcode::MemoryInfo
+            | Opcode::StreamSynchronize
+            | Opcode::LimitGet
+            | Opcode::Occupancy
+            | Opcode::ClusterOccupancy
+            | Opcode::FunctionAttributes
+            | Opcode::ResourceGet
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch<'a>(kernel: &'a str) -> NotedLaunch<'a> {
+        NotedLaunch { kernel, grid: [1, 2, 3], block: [4, 5, 6], shared_bytes: 7 }
+    }
+
+    fn flying(history: &History) -> Vec<String> {
+        let read = history.read(monotonic_ns()).into_iter();
+        read.filter(|noted| noted.in_flight)
+            .filter_map(|noted| Some(noted.record.launch?.kernel))
+            .collect()
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let history = History::default();
+        history.call(Opcode::ModuleLoad);
+        history.launch(Opcode::Launch, 9, &launch("poke"));
+        let read = history.read(monotonic_ns());
+        assert_eq!(read[0].record.call, "ModuleLoad");
+        assert!(!read[0].in_flight && read[1].in_flight);
+        let line = "Launch poke grid (1,2,3) block (4,5,6) shared 7 B stream 9";
+        assert_eq!(read[1].record.to_string(), line);
+    }
+
+    #[test]
+    fn what_a_stream_has_reached_has_ended_and_other_streams_have_not() {
+        let history = History::default();
+        history.launch(Opcode::Launch, 1, &launch("first"));
+        history.signal(1, 10);
+        history.launch(Opcode::Launch, 2, &launch("other"));
+        history.launch(Opcode::Launch, 1, &launch("second"));
+        history.signal(1, 11);
+        history.launch(Opcode::Launch, 1, &launch("third"));
+        history.mark_ended(|stream| if stream == 1 { 10 } else { 0 });
+        assert_eq!(flying(&history), ["other", "second", "third"]);
+        history.mark_ended(|stream| if stream == 1 { 11 } else { 0 });
+        assert_eq!(flying(&history), ["other", "third"]);
+        history.settle();
+        assert!(flying(&history).is_empty());
+    }
+
+    #[test]
+    fn the_oldest_go_first_and_names_are_cut() {
+        let history = History::default();
+        for number in 0..CALLS + 3 {
+            history.launch(Opcode::Launch, 0, &launch(&format!("kernel{number}")));
+        }
+        let kernels = flying(&history);
+        assert_eq!((kernels.len(), kernels[0].as_str()), (CALLS, "kernel3"));
+        history.reset();
+        assert!(history.read(0).is_empty());
+        history.launch(Opcode::Launch, 0, &launch(&"x".repeat(1000)));
+        assert_eq!(flying(&history)[0].len(), NAME_BYTES);
+    }
+}

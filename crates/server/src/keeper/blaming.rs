@@ -1,0 +1,125 @@
+//! Finds out whose fault it was and says so: in the log, and to whoever asks ([`link::wire::fault`]). The verdict is [`crate::policy::blame`]'s.
+
+use super::Keeper;
+use super::executors::Place;
+use crate::counters::monotonic_ns;
+use crate::history::Noted;
+use crate::log::log_server;
+use crate::policy::blame::{Situation, blame};
+use link::wire::fault::{ACCUSED_KEPT, Accused, Blame, CALLS_KEPT, FAULTS_KEPT, FaultReport};
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What has happened.
+#[derive(Clone, Debug)]
+pub(super) struct Incident {
+    /// A `CUresult`.
+    pub(super) code: u32,
+    /// Its name, or another reason.
+    pub(super) what: String,
+    /// The address that was touched, where it is known.
+    pub(super) address: Option<u64>,
+    /// The client whose it is, where that is known: one that is killed, or was inside the driver.
+    pub(super) target: Option<u64>,
+}
+
+/// The latest faults.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    ever: u64,
+    latest: VecDeque<FaultReport>,
+}
+
+impl Faults {
+    pub(super) fn latest(&self) -> Vec<FaultReport> {
+        self.latest.iter().cloned().collect()
+    }
+
+    /// The number of the latest that names a client.
+    pub(super) fn of_client(&self, client: u64) -> Option<u64> {
+        let names = |fault: &&FaultReport| fault.accused.iter().any(|one| one.client_id == client);
+        self.latest.iter().rev().find(names).map(|fault| fault.number)
+    }
+
+    fn add(&mut self, mut report: FaultReport) -> &FaultReport {
+        self.ever += 1;
+        report.number = self.ever;
+        if self.latest.len() >= FAULTS_KEPT {
+            self.latest.pop_front();
+        }
+        self.latest.push_back(report);
+        &self.latest[self.latest.len() - 1]
+    }
+}
+
+impl Keeper {
+    /// Says in the log who did it, or may have, and with what, and keeps that for whoever asks. To be called while the sessions and the
+    /// executor's page are still there. Returns the process of a culprit.
+    pub(super) fn report_fault(&mut self, place: Place, incident: Incident) -> Option<u32> {
+        let now_ns = monotonic_ns();
+        let mut clients = Vec::new();
+        let mut situations = Vec::new();
+        for session in self.sessions.values().filter(|session| session.place() == place) {
+            let Some(executor) = self.executor(place) else { continue };
+            let calls = executor.counters.history(session.counter_slot).read(now_ns);
+            let (device, host) = (session.windows.device, session.windows.host);
+            situations.push(Situation {
+                in_flight: calls.iter().filter(|call| call.in_flight).count(),
+                owns_address: incident
+                    .address
+                    .is_some_and(|at| device.contains(at, 1) || host.contains(at, 1)),
+                is_target: incident.target == Some(session.client),
+            });
+            clients.push(self.accuse(session.client, calls));
+        }
+        let (blame, whom) = blame(&situations);
+        let accused: Vec<Accused> = whom.into_iter().map(|index| clients[index].clone()).collect();
+        let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let Incident { code, what, address, .. } = incident;
+        let report = FaultReport {
+            number: 0,
+            unix_time_ms: unix_time.as_millis() as u64,
+            device: place.device as u32,
+            code,
+            what,
+            blame,
+            address,
+            accused,
+        };
+        let report = self.faults.add(report);
+        log_server!("OpenMPS: {report}");
+        report.accused.iter().for_each(|accused| log_accused(report.blame, accused));
+        let culprit = (report.blame == Blame::Culprit).then(|| report.accused[0].pid);
+        if let Some(kept) = self.faults.latest.back_mut() {
+            kept.accused.truncate(ACCUSED_KEPT);
+        }
+        culprit
+    }
+
+    fn accuse(&self, client_id: u64, calls: Vec<Noted>) -> Accused {
+        let left = || self.departed.iter().rev().find(|left| left.client_id == client_id);
+        let (pid, uid, command) = match self.clients.get(&client_id) {
+            Some(client) => (client.peer.pid, client.peer.uid, client.hello.command.clone()),
+            None => left()
+                .map_or((0, 0, String::new()), |left| (left.pid, left.uid, left.command.clone())),
+        };
+        let flying = calls.iter().filter(|call| call.in_flight).take(CALLS_KEPT);
+        let in_flight = flying.map(|call| call.record.clone()).collect();
+        let skipped = calls.len().saturating_sub(CALLS_KEPT);
+        let last_calls = calls.into_iter().skip(skipped).map(|call| call.record).collect();
+        Accused { client_id, pid, uid, command, in_flight, last_calls }
+    }
+}
+
+fn log_accused(blame: Blame, accused: &Accused) {
+    let role = if blame == Blame::Culprit { "culprit" } else { "suspect" };
+    let Accused { pid, uid, command, .. } = accused;
+    let command: String = command.chars().filter(|c| !c.is_control()).collect();
+    log_server!("OpenMPS: {role}: client process {pid} ({command}) of user {uid}");
+    for call in &accused.in_flight {
+        log_server!("OpenMPS: {role} {pid} had in flight: {call}");
+    }
+    for call in &accused.last_calls {
+        log_server!("OpenMPS: {role} {pid} called {} us before: {call}", call.age_us);
+    }
+}
