@@ -7,11 +7,12 @@ Build first (`cargo xtask build`), then, on a machine with a GPU and its driver:
 
 Two programs want 60 % of the free memory each. `fail`: the second is refused at once. `queue`: it waits until the first frees, or ends. `spill`: they take
 turns, each a kernel over all its words, launched directly and in a graph, and every word is looked at; then one is killed while its memory is in
-the host. `--share-mib` makes the programs smaller: what they leave free is then taken by a third one, that does nothing, so that the device is as
-full. Needs Python 3.10 alone, and as much free host memory as two programs have. Prints a table; exits with 1 when anything failed.
+the host. `--share-mib` makes the programs smaller: what they leave free is then taken by a third one, which runs natively, so that nobody moves its
+memory, and does nothing; the device is as full. Needs Python 3.10 alone, and as much free host memory as two programs have. Prints a table; exits with 1 when anything failed.
 """
 
 import argparse
+import os
 import pathlib
 import sys
 import tempfile
@@ -34,19 +35,34 @@ class Program(Puppet):
         super().__init__([openmps.executable, "run", "--", sys.executable, TENANT], environment)
 
 
+class Filler(Puppet):
+    """A tenant without OpenMPS, in a server's way like any other process."""
+
+    def __init__(self, directory):
+        super().__init__([sys.executable, TENANT], dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nobody")))
+
+
 def spilled_bytes(openmps, pid):
     client = openmps.clients().get(pid) or {"devices": []}
     return sum(device.get("spilled_bytes", 0) for device in client["devices"])
 
 
+COUNT = 12
+
+
 def wanted(program, share_mib):
-    """How much each program wants, in allocations of what size, and how much is to be taken by a third."""
+    """How large the allocations of each program are, and the device's memory in bytes."""
     free, total = map(int, program.ask("info").split())
-    all_mib = free // MIB
-    share = share_mib or all_mib * 6 // 10
-    count = 12
-    each = max(share // count, 2)
-    return each, count, max(all_mib - each * count * 10 // 6, 0), total
+    share = share_mib or free // MIB * 6 // 10
+    return max(share // COUNT, 2), total
+
+
+def fill(directory, each_mib):
+    """A third program that leaves the two what is 60 % of by one of them, and what it says."""
+    filler = Filler(directory)
+    free, _ = map(int, filler.ask("info").split())
+    rest_mib = max(free // MIB - each_mib * COUNT * 10 // 6, 0)
+    return filler, filler.ask(f"allocate {rest_mib} 1") if rest_mib else "ok"
 
 
 def check(table, policy, what, right, detail=""):
@@ -54,23 +70,24 @@ def check(table, policy, what, right, detail=""):
     return 0 if right else 1
 
 
-def one_policy(openmps, policy, options, table):
+def one_policy(openmps, directory, policy, options, table):
     failures = 0
     first, second = (Program(openmps, policy, options.host_mib) for _ in range(2))
-    each, count, rest_mib, total = wanted(first, options.share_mib)
-    third = Program(openmps, policy, options.host_mib) if rest_mib >= 2 and options.share_mib else None
-    allocate = f"allocate {each} {count}"
+    each, total = wanted(first, options.share_mib)
+    allocate = f"allocate {each} {COUNT}"
+    third = None
 
     def expect(what, got, expected="ok"):
         nonlocal failures
         right = got.startswith(expected)
         failures += check(table, policy, what, right, "" if right else got)
 
-    if third:
-        if policy == "spill":
-            sys.exit("with --share-mib a third program fills the device, which spilling would move: leave it out for spill")
-        expect("a third program fills the device", third.ask(f"allocate {rest_mib} 1"))
-    expect(f"first program: {each * count} MiB", first.ask(allocate))
+    if options.share_mib:
+        filler, said = fill(directory, each)
+        expect("a program of its own fills the rest of the device", said)
+    else:
+        filler = None
+    expect(f"first program: {each * COUNT} MiB", first.ask(allocate))
     expect("it computes", first.ask("work"))
     began = time.monotonic()
     if policy == "fail":
@@ -88,7 +105,7 @@ def one_policy(openmps, policy, options, table):
         second.end()
         expect("the first waits for the second's end", first.answer())
     else:
-        expect(f"second program: {each * count} MiB", second.ask(allocate))
+        expect(f"second program: {each * COUNT} MiB", second.ask(allocate))
         failures += check(table, policy, f"memory of the first is in the host ({(time.monotonic() - began):.1f} s)",
                           spilled_bytes(openmps, first.process.pid) > 0)
         before = first.ask("addresses")
@@ -115,7 +132,7 @@ def one_policy(openmps, policy, options, table):
         third = Program(openmps, policy, options.host_mib)
         expect("another takes its place", third.ask(allocate))
         expect("and computes", third.ask("work"))
-    for program in (first, second, third):
+    for program in (first, second, third, filler):
         if program and program.process.poll() is None:
             program.end()
     return failures
@@ -132,8 +149,9 @@ def main():
     failures, table = 0, []
     for policy in options.policies.split(","):
         with tempfile.TemporaryDirectory() as directory:
-            openmps = OpenMps(options.target / "dist", pathlib.Path(directory))
-            failed = one_policy(openmps, policy, options, table)
+            directory = pathlib.Path(directory)
+            openmps = OpenMps(options.target / "dist", directory)
+            failed = one_policy(openmps, directory, policy, options, table)
             failures += failed
             openmps.quit()
             if failed:

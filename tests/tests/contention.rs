@@ -149,6 +149,46 @@ fn time_goes_by_weight() -> Result<()> {
 }
 
 #[test]
+fn a_weight_changes_while_clients_run() -> Result<()> {
+    const WINDOW_NS: u64 = 200_000_000;
+    let daemon = daemon()?;
+    let sandbox = daemon.sandbox();
+    let stop = sandbox.log_directory().join("stop");
+    let end = ["until", stop.to_str().context("a path of other bytes")?];
+    let clients = [CLIENT, Client { weight: 3, ..CLIENT }];
+    // Both begin with the same weight.
+    let started = [CLIENT.start(sandbox, end)?, CLIENT.start(sandbox, end)?];
+    let counted = || -> u64 {
+        let snapshot = daemon.snapshot().unwrap_or_default();
+        let fewest = snapshot.clients.iter().map(|client| client.kernels).min();
+        if snapshot.clients.len() == 2 { fewest.unwrap_or(0) } else { 0 }
+    };
+    let runs_on = |what: &str, kernels: u64| {
+        let most = counted() + kernels;
+        openmps_tests::wait::until(what, LIMIT, || counted() >= most)
+    };
+    runs_on("both are at work", 50)?;
+    let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+    let pid = started[1].pid().to_string();
+    command.args(["limit", "--client", &pid, "--weight", "3"]);
+    openmps_tests::process::run(&mut command, LIMIT)?.success()?;
+    let snapshot = daemon.snapshot()?;
+    let weights = |pid| snapshot.clients.iter().find(|client| client.pid == pid);
+    ensure!(weights(started[1].pid()).map(|client| client.weight) == Some(3), "{snapshot:?}");
+    // The lighter one's: of the other run three times as many.
+    runs_on("both go on", 150)?;
+    std::fs::write(Path::new(end[1]), "")?;
+    let ran: Vec<Vec<Ran>> =
+        started.into_iter().map(|running| kernels(&daemon, running)).collect::<Result<_>>()?;
+    let last = |ran: &Vec<Ran>| ran.iter().map(|kernel| kernel.to).max();
+    let to = ran.iter().filter_map(last).min().context("a client without kernels")?;
+    let of = |ran: &Vec<Ran>| {
+        ran.iter().filter(|kernel| kernel.to > to - WINDOW_NS && kernel.to <= to).count() as f64
+    };
+    ensure_fair(&clients, &ran.iter().map(of).collect::<Vec<_>>())
+}
+
+#[test]
 fn a_client_of_the_latency_class_does_not_wait_behind_the_others() -> Result<()> {
     const REQUESTS: usize = 20;
     const REQUEST_US: u64 = 200;

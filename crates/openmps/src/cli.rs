@@ -19,7 +19,7 @@ Environment:
   OPENMPS_ISOLATION        whose programs share an executor: those of a user, of a cgroup, or none (process) [user]
   OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
   OPENMPS_MEMORY_POLICY    where programs want more memory than a GPU has: fail, queue or spill [fail]
-  OPENMPS_GROUPS           limits of groups, for a daemon: 'NAME memory=4G sm-percent=30; ...' [none]
+  OPENMPS_GROUPS           limits of groups, for a daemon: 'NAME memory=4G sm-percent=30 weight=3; ...' [none]
   OPENMPS_GROUP_BY_CGROUP  1: each cgroup is a group, for a daemon [groups are what clients name]
   OPENMPS_GROUP            the group of a client
   OPENMPS_RESERVATION      the reservation whose multiprocessors a client uses
@@ -291,6 +291,9 @@ pub(crate) struct Limit {
     /// The device whose memory is limited; each without it.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) device: Option<u32>,
+    /// Share of a device that others want, too: to theirs as the weights are. Of a server or a user, running clients only.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) weight: Option<u32>,
     /// Print JSON; its `schema` field changes when its meaning does.
     #[arg(long)]
     json: bool,

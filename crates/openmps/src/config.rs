@@ -138,6 +138,7 @@ struct Groups {
 struct GroupLimits {
     sm_percent: Option<f64>,
     memory: Option<String>,
+    weight: Option<u32>,
 }
 
 impl Groups {
@@ -146,7 +147,9 @@ impl Groups {
         let entry = |(name, limits): (&String, &GroupLimits)| {
             let share = limits.sm_percent.map(|share| format!(" sm-percent={share}"));
             let memory = limits.memory.as_ref().map(|size| format!(" memory={size}"));
-            format!("{name}{}{}", share.unwrap_or_default(), memory.unwrap_or_default())
+            let weight = limits.weight.map(|weight| format!(" weight={weight}"));
+            let parts = [share, memory, weight].map(Option::unwrap_or_default).concat();
+            format!("{name}{parts}")
         };
         let entries: Vec<String> = self.limits.iter().map(entry).collect();
         (!entries.is_empty()).then(|| entries.join("; "))
@@ -440,6 +443,7 @@ mod tests {
             ("[isolation]\nby = 'container'", "container"),
             ("[groups.limits.a]\nmemory = '3X'", "3X"),
             ("[groups.limits.'a b']\nmemory = '3G'", "groups.limits"),
+            ("[groups.limits.a]\nweight = 0", "`0` is no weight"),
             ("[groups.limits.a]\nsm_percent = 0", "group a: `0` is no percentage"),
         ] {
             let error = format!("{:#}", parsed(text).unwrap_err());

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use control::daemon::{BackgroundStart, StartError, start_in_background};
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
-use link::wire::shares::{LimitChange, Target};
+use link::wire::shares::{LimitChange, NewLimits, Target};
 use link::wire::ui::UiRequest;
 use server::policy::memory_settings::POLICY_VARIABLE;
 
@@ -81,8 +81,11 @@ fn set_group_limits(options: &Run, directories: &Directories) -> anyhow::Result<
     };
     let change = LimitChange {
         target: Target::Group(name.clone()),
-        percentage: percentage.map(|share| share.percent()),
-        memory: memory.map(|size| crate::shares::memory_limit(None, size)),
+        limits: NewLimits {
+            percentage: percentage.map(|share| share.percent()),
+            memory: memory.map(|size| crate::shares::memory_limit(None, size)),
+            weight: None,
+        },
     };
     let done = Frontend::connect(directories)?.change_shares(&UiRequest::Limit(change))?;
     let report = done.map_err(anyhow::Error::msg)?;

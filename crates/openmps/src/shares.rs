@@ -8,7 +8,7 @@ use control::frontend::Frontend;
 use control::values::MemoryLimit as Size;
 use link::wire::daemon::{ClientSnapshot, ReservationSnapshot};
 use link::wire::shares::{
-    ChangeReport, GroupLimits, LimitChange, MemoryLimit, Reservation, Target, check_name,
+    ChangeReport, GroupLimits, LimitChange, MemoryLimit, NewLimits, Reservation, Target, check_name,
 };
 use link::wire::ui::{DaemonState, UiRequest};
 use serde::Serialize;
@@ -23,7 +23,7 @@ use crate::show::{Table, bytes, print_json};
 pub(crate) fn limit(options: &Limit) -> anyhow::Result<ExitCode> {
     let mut daemon = Frontend::connect(&Directories::from_environment())?;
     let target = options.target();
-    let Some(change) = options.change() else {
+    let Some(limits) = options.change() else {
         if options.device.is_some() {
             bail!("--device says of which device --memory is a limit: give both");
         }
@@ -32,8 +32,7 @@ pub(crate) fn limit(options: &Limit) -> anyhow::Result<ExitCode> {
     let Some(target) = target else {
         bail!("whose limit? give --client PID, --group NAME, --server PID or --user UID");
     };
-    let (percentage, memory) = change;
-    let change = LimitChange { target, percentage, memory };
+    let change = LimitChange { target, limits };
     let report = daemon.change_shares(&UiRequest::Limit(change))?;
     print_report(report.map_err(anyhow::Error::msg)?, options.format())
 }
@@ -46,10 +45,11 @@ impl Limit {
         client.or(group).or(server).or(self.user.map(Target::User))
     }
 
-    fn change(&self) -> Option<(Option<f64>, Option<MemoryLimit>)> {
+    fn change(&self) -> Option<NewLimits> {
         let percentage = self.sm_percent.map(|percentage| percentage.percent());
         let memory = self.memory.map(|size| memory_limit(self.device, size));
-        (percentage.is_some() || memory.is_some()).then_some((percentage, memory))
+        let limits = NewLimits { percentage, memory, weight: self.weight };
+        (limits != NewLimits::default()).then_some(limits)
     }
 }
 
@@ -121,8 +121,17 @@ fn show_limits(
         print_json(Limits { clients, groups })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table =
-        Table::new(["PID", "GROUP", "RESERVATION", "SM%", "DEVICE", "SMS", "MEMORY", "LIMIT"]);
+    let mut table = Table::new([
+        "PID",
+        "GROUP",
+        "RESERVATION",
+        "WEIGHT",
+        "SM%",
+        "DEVICE",
+        "SMS",
+        "MEMORY",
+        "LIMIT",
+    ]);
     for client in clients {
         let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".into());
         let cells = |device: String, sms: String, memory: String, limit: String| {
@@ -130,6 +139,7 @@ fn show_limits(
                 client.pid.to_string(),
                 name(&client.group),
                 name(&client.reservation),
+                client.weight.to_string(),
                 format!("{:.1}", client.active_thread_percentage),
                 device,
                 sms,
@@ -152,11 +162,13 @@ fn show_limits(
     table.print();
     if !groups.is_empty() {
         println!();
-        let mut table = Table::new(["GROUP", "SM%", "DEVICE", "LIMIT"]);
+        let mut table = Table::new(["GROUP", "WEIGHT", "SM%", "DEVICE", "LIMIT"]);
         for group in groups {
             let share = group.percentage.map_or_else(|| "-".into(), |share| format!("{share:.1}"));
-            let row =
-                |device: String, limit: String| [group.name.clone(), share.clone(), device, limit];
+            let weight = group.weight.map_or_else(|| "-".into(), |weight| weight.to_string());
+            let row = |device: String, limit: String| {
+                [group.name.clone(), weight.clone(), share.clone(), device, limit]
+            };
             if group.memory.is_empty() {
                 table.row(row("-".into(), "none".into()));
             }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use link::wire::daemon::{Peer, SMALLEST_SHARE, ServerStatus};
 use link::wire::shares::{
-    ChangeReport, GroupLimits, LimitChange, MAX_GROUPS, MAX_RESERVATIONS, MemoryLimit, Reservation,
-    ServerChange, Target, Who, check_name,
+    ChangeReport, GroupLimits, LimitChange, MAX_GROUPS, MAX_RESERVATIONS, MOST_WEIGHT, MemoryLimit,
+    NewLimits, Reservation, ServerChange, Target, Who, check_name,
 };
 use link::wire::ui::UiReply;
 
@@ -88,11 +88,16 @@ impl Core {
     }
 
     fn limit(&mut self, change: LimitChange) -> Result<(Vec<(Pid, u64)>, Kind), String> {
-        let LimitChange { target, percentage, memory } = change;
-        if percentage.is_none() && memory.is_none() {
+        let LimitChange { target, limits } = change;
+        let NewLimits { percentage, memory, weight } = limits;
+        if limits == NewLimits::default() {
             return Err(
-                "nothing is to be changed: give a share of the SMs or a memory limit".into()
+                "nothing is to be changed: give a share of the SMs, a memory limit or a weight"
+                    .into(),
             );
+        }
+        if let Some(weight) = weight.filter(|weight| !(1..=MOST_WEIGHT).contains(weight)) {
+            return Err(format!("weight {weight} is none: give 1 to {MOST_WEIGHT}"));
         }
         let share: Option<Percentage> = match percentage {
             Some(percent) => Some(
@@ -103,7 +108,7 @@ impl Core {
             ),
             None => None,
         };
-        let clients = |who| ServerChange::Clients { who, percentage, memory };
+        let clients = |who| ServerChange::Clients { who, limits };
         match target {
             Target::Client(pid) => {
                 self.check_device(memory.and_then(|limit| limit.device))?;
@@ -116,7 +121,7 @@ impl Core {
             Target::Group(name) => {
                 check_name(&name).map_err(|error| error.to_string())?;
                 self.check_device(memory.and_then(|limit| limit.device))?;
-                self.limit_group(name, percentage, memory)?;
+                self.limit_group(name, limits)?;
                 let groups = self.groups.clone();
                 Ok((self.change_all_servers(&ServerChange::Groups(groups)), Kind::Others))
             }
@@ -161,8 +166,7 @@ impl Core {
     fn limit_group(
         &mut self,
         name: String,
-        percentage: Option<f64>,
-        memory: Option<MemoryLimit>,
+        NewLimits { percentage, memory, weight }: NewLimits,
     ) -> Result<(), String> {
         let place = match self.groups.iter().position(|group| group.name == name) {
             Some(place) => place,
@@ -187,7 +191,10 @@ impl Core {
                 group.memory.clear();
             }
         }
-        self.groups.retain(|group| group.percentage.is_some() || !group.memory.is_empty());
+        group.weight = weight.or(group.weight);
+        self.groups.retain(|group| {
+            group.percentage.is_some() || !group.memory.is_empty() || group.weight.is_some()
+        });
         Ok(())
     }
 
@@ -394,9 +401,16 @@ pub fn parse_groups(text: &str) -> Result<Vec<GroupLimits>, String> {
                     let share: Percentage = value.parse().map_err(|e| wrong(&e))?;
                     group.percentage = (share.percent() < 100.0).then_some(share.percent());
                 }
+                "weight" => {
+                    let weight = value.parse().ok();
+                    let weight = weight.filter(|weight| (1..=MOST_WEIGHT).contains(weight));
+                    group.weight = Some(weight.ok_or_else(|| {
+                        wrong(&format!("`{value}` is no weight: give 1 to {MOST_WEIGHT}"))
+                    })?);
+                }
                 _ => {
                     return Err(wrong(&format!(
-                        "`{word}` is no limit: give memory=SIZE or sm-percent=PERCENT"
+                        "`{word}` is no limit: give memory=SIZE, sm-percent=PERCENT or weight=NUMBER"
                     )));
                 }
             }
@@ -421,7 +435,8 @@ fn no_client(pid: Pid) -> String {
 
 fn described(request: &ShareRequest) -> String {
     match request {
-        ShareRequest::Limit(LimitChange { target, percentage, memory }) => {
+        ShareRequest::Limit(LimitChange { target, limits }) => {
+            let NewLimits { percentage, memory, weight } = limits;
             let whose = match target {
                 Target::Client(pid) => format!("client {pid}"),
                 Target::Group(name) => format!("group {}", printable(name)),
@@ -433,7 +448,9 @@ fn described(request: &ShareRequest) -> String {
                 Some(bytes) => format!(" {} MiB of memory", bytes >> 20),
                 None => " no memory limit".to_owned(),
             });
-            format!("{whose}:{}{}", share.unwrap_or_default(), memory.unwrap_or_default())
+            let weight = weight.map(|weight| format!(" weight {weight}"));
+            let parts = [share, memory, weight].map(Option::unwrap_or_default).concat();
+            format!("{whose}:{parts}")
         }
         ShareRequest::Reserve(Reservation { name, device, multiprocessors }) => {
             format!("reserve {multiprocessors} SMs of device {device} for {}", printable(name))
@@ -453,15 +470,18 @@ mod tests {
 
     #[test]
     fn groups_are_read_and_mistakes_are_named() {
-        let groups = parse_groups("a memory=4G sm-percent=30; /k8s/* memory=0=1G,1=512M;").unwrap();
+        let groups =
+            parse_groups("a memory=4G sm-percent=30 weight=3; /k8s/* memory=0=1G,1=512M;").unwrap();
         assert_eq!(groups.len(), 2);
         let all = MemoryLimit { device: None, limit_bytes: Some(4 << 30) };
         assert_eq!((groups[1].percentage, groups[1].memory.as_slice()), (Some(30.0), &[all][..]));
+        assert_eq!((groups[0].weight, groups[1].weight), (None, Some(3)));
         assert_eq!(groups[0].memory[1].limit_bytes, Some(512 << 20));
         assert_eq!(parse_groups(" "), Ok(Vec::new()));
         for (text, named) in [
             ("a memory=3X", "3X"),
             ("a sm-percent=0", "0"),
+            ("a weight=1001", "1001"),
             ("a; a", "twice"),
             ("a color=red", "color"),
             ("a memory=GPU-x=1G", "number"),

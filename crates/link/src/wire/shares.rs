@@ -11,6 +11,8 @@ pub const GROUP_BY_CGROUP_VARIABLE: &str = "OPENMPS_GROUP_BY_CGROUP";
 pub const MAX_NAME_BYTES: usize = 512;
 /// Groups with limits, at most.
 pub const MAX_GROUPS: usize = 256;
+/// The largest weight.
+pub const MOST_WEIGHT: u32 = 1000;
 /// Reservations, at most.
 pub const MAX_RESERVATIONS: usize = 64;
 
@@ -75,15 +77,25 @@ pub fn memory_limit_of(limits: &[MemoryLimit], device: u32) -> Option<Option<u64
     of_device.map(|limit| limit.limit_bytes)
 }
 
+/// What is to be another than it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NewLimits {
+    /// Per cent of the SMs, 0 < x <= 100; absent: as it is.
+    pub percentage: Option<f64>,
+    /// Absent: as it is.
+    pub memory: Option<MemoryLimit>,
+    /// A client's share of a device that others want, too, is to theirs as their weights are, 1 to [`MOST_WEIGHT`]; absent: as it is.
+    #[serde(default)]
+    pub weight: Option<u32>,
+}
+
 /// A change of running shares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitChange {
     /// Whose.
     pub target: Target,
-    /// Per cent of the SMs, 0 < x <= 100; absent: as it is.
-    pub percentage: Option<f64>,
-    /// Absent: as it is.
-    pub memory: Option<MemoryLimit>,
+    /// To what.
+    pub limits: NewLimits,
 }
 
 /// What the clients of a group may have.
@@ -95,6 +107,9 @@ pub struct GroupLimits {
     pub percentage: Option<f64>,
     /// Device memory that all of its clients have together.
     pub memory: Vec<MemoryLimit>,
+    /// The weight of each of its clients, whatever they ask for; absent: what they ask for.
+    #[serde(default)]
+    pub weight: Option<u32>,
 }
 
 /// The limits of the group of this name: its own, else those of the longest pattern that fits.
@@ -137,10 +152,8 @@ pub enum ServerChange {
     Clients {
         /// Whose.
         who: Who,
-        /// See [`LimitChange::percentage`].
-        percentage: Option<f64>,
-        /// See [`LimitChange::memory`].
-        memory: Option<MemoryLimit>,
+        /// To what.
+        limits: NewLimits,
     },
     /// The limits of all groups; those that are not named have none.
     Groups(Vec<GroupLimits>),

@@ -104,7 +104,6 @@ impl Keeper {
             contexts_ever: BTreeMap::new(),
             sessions: BTreeMap::new(),
             opening: None,
-            new_weight: None,
             wanted_percentage: None,
             live: Default::default(),
             admission,

@@ -7,8 +7,7 @@ use crate::counters::Counts;
 use crate::executor_link::ToExecutor;
 use crate::log::log_server;
 use crate::policy::domains::{Domain, SHARED};
-use crate::policy::fairness::{Claim, MOST_WEIGHT, Rank};
-use crate::policy::limits::{client_priority, connections, latency_class, weight};
+use crate::policy::limits::{client_priority, connections, latency_class};
 use crate::policy::priorities::Class;
 use crate::policy::refusals::Refusals;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
@@ -43,8 +42,6 @@ pub(crate) struct Client {
     pub(crate) sessions: BTreeMap<u32, u64>,
     /// The device whose session is being made.
     pub(crate) opening: Option<u32>,
-    /// A weight that it was given since it attached.
-    pub(crate) new_weight: Option<u32>,
     /// What the context that is being made asks for; see [`link::wire::attach::ClientRequest::OpenContext`].
     pub(crate) wanted_percentage: Option<String>,
     /// What an administrator has set since.
@@ -57,17 +54,6 @@ pub(crate) struct Client {
     pub(crate) reservation: Option<String>,
     /// Contexts that it did not get.
     pub(crate) refusals: Refusals,
-}
-
-impl Client {
-    /// Its claim on a device that others want, too.
-    pub(super) fn claim(&self) -> Claim {
-        let rank = match client_priority(&self.defaults, &self.hello.limits) {
-            0 => Rank::Normal,
-            _ => Rank::BelowNormal,
-        };
-        Claim { weight: self.new_weight.unwrap_or_else(|| weight(&self.hello.limits)), rank }
-    }
 }
 
 /// SMs that a share in per cent is of a device; `None`: all, or the driver cannot set SMs apart.
@@ -161,22 +147,6 @@ impl Keeper {
         0
     }
 
-    /// Changes a running client's weight, from its next launch on; `false` if there is no such client.
-    #[expect(dead_code, reason = "for the live limits of the control daemon")]
-    pub(super) fn weigh(&mut self, id: u64, weight: u32) -> bool {
-        let Some(client) = self.clients.get_mut(&id) else { return false };
-        let weight = weight.clamp(1, MOST_WEIGHT);
-        client.new_weight = Some(weight);
-        let Some(client) = self.clients.get(&id) else { return false };
-        for (&device, &session) in &client.sessions {
-            let place = Place { device: device as usize, domain: client.domain };
-            if let Some(executor) = self.executor(place) {
-                executor.tell(&ToExecutor::Weigh { session, weight }, &[]);
-            }
-        }
-        true
-    }
-
     /// What the daemon is told of a client.
     pub(super) fn client_snapshot(&self, id: u64, client: &Client) -> ClientSnapshot {
         let limits = &client.hello.limits;
@@ -190,7 +160,7 @@ impl Keeper {
             active_thread_percentage: self.percentage_of(client),
             priority: client_priority(&client.defaults, limits),
             domain: (client.domain != SHARED).then(|| self.domains.label(client.domain)),
-            weight: client.claim().weight,
+            weight: self.claim_of(client).weight,
             latency_class: latency_class(limits) == Class::Latency,
             wanted_connections: limits.device_max_connections.as_deref().and_then(connections),
             group: client.group.clone(),

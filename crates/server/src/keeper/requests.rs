@@ -161,6 +161,7 @@ impl Keeper {
         let limit = self.memory_limit_of(client, device as usize);
         let share = self.share_wish(client, device as usize);
         let group = self.membership(client, device as usize);
+        let claim = self.claim_of(client);
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let slot = &mut self.devices[device as usize];
         let place = Place { device: device as usize, domain: client.domain };
@@ -187,7 +188,8 @@ impl Keeper {
         client.opening = Some(device);
         client.sessions.insert(device, session);
         let grants = Grants::new(windows.device, limit);
-        let known = Session::new(id, place, counter_slot, windows, grants, share.clone());
+        let share_and_weight = (share.clone(), claim.weight);
+        let known = Session::new(id, place, counter_slot, windows, grants, share_and_weight);
         self.sessions.insert(session, known);
         self.residencies[device as usize].open(session, monotonic_ns() / 1_000_000);
         let open = OpenSession {
@@ -199,7 +201,7 @@ impl Keeper {
             memory_limit_bytes: limit,
             share,
             group,
-            claim: client.claim(),
+            claim,
             class: latency_class(&client.hello.limits),
         };
         executor.tell(&ToExecutor::OpenSession(open), &[]);

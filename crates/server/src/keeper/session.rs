@@ -24,6 +24,8 @@ pub(crate) struct Session {
     /// The SMs that it is to have, and how many it has; 0: it has not said.
     pub(crate) share: ShareWish,
     pub(crate) multiprocessors: u32,
+    /// Its weight, as its executor was told.
+    pub(crate) weight: u32,
     /// First address of a grant, or key of a piece, to its memory; what is moved out to the host is not here.
     pub(super) memory: BTreeMap<u64, CUmemGenericAllocationHandle>,
     /// What it has asked for and waits for: address or key, length, and where that is to be.
@@ -41,7 +43,7 @@ impl Session {
         counter_slot: usize,
         windows: WindowPair,
         grants: Grants,
-        share: ShareWish,
+        (share, weight): (ShareWish, u32),
     ) -> Self {
         let Place { device, domain } = place;
         Self {
@@ -53,6 +55,7 @@ impl Session {
             grants,
             share,
             multiprocessors: 0,
+            weight,
             memory: BTreeMap::new(),
             wanted: None,
             refusals_logged: 0,

@@ -10,11 +10,14 @@ use super::executors::Place;
 use crate::executor_link::{GroupMembership, GroupShare, ShareWish, ToExecutor};
 use crate::log::log_server;
 use crate::policy::domains::Domain;
-use crate::policy::limits::{active_thread_percentage, memory_limit_bytes};
+use crate::policy::fairness::{Claim, Rank};
+use crate::policy::limits::{
+    active_thread_percentage, client_priority, memory_limit_bytes, weight,
+};
 use link::wire::daemon::{SMALLEST_SHARE, ToDaemon};
 use link::wire::shares::{
-    ChangeReport, GroupLimits, MemoryLimit, Reservation, ServerChange, Who, limits_of_group,
-    memory_limit_of,
+    ChangeReport, GroupLimits, MemoryLimit, NewLimits, Reservation, ServerChange, Who,
+    limits_of_group, memory_limit_of,
 };
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -29,6 +32,7 @@ const MOST_CHANGES: usize = 64;
 pub(crate) struct LiveLimits {
     percentage: Option<f64>,
     memory: Vec<MemoryLimit>,
+    weight: Option<u32>,
 }
 
 /// Who has to say that a change is in force.
@@ -67,6 +71,17 @@ impl Keeper {
     pub(super) fn percentage_of(&self, client: &Client) -> f64 {
         let of_group = self.group_of(client).and_then(|group| group.percentage);
         client.own_percentage().min(of_group.unwrap_or(100.0))
+    }
+
+    /// A client's claim on a device that others want, too: its weight is what was set since it attached, else its group's, else what it asks for.
+    pub(super) fn claim_of(&self, client: &Client) -> Claim {
+        let rank = match client_priority(&client.defaults, &client.hello.limits) {
+            0 => Rank::Normal,
+            _ => Rank::BelowNormal,
+        };
+        let of_group = || self.group_of(client).and_then(|group| group.weight);
+        let set = client.live.weight.or_else(of_group);
+        Claim { weight: set.unwrap_or_else(|| weight(&client.hello.limits)), rank }
     }
 
     /// A client's limit of device memory, its group's left out.
@@ -119,8 +134,8 @@ impl Keeper {
             deadline: Instant::now() + CHANGE_LIMIT,
         };
         match change {
-            ServerChange::Clients { who, percentage, memory } => {
-                self.change_clients(&mut pending, who, percentage, memory);
+            ServerChange::Clients { who, limits } => {
+                self.change_clients(&mut pending, who, limits);
             }
             ServerChange::Groups(groups) => {
                 self.groups = groups;
@@ -140,8 +155,7 @@ impl Keeper {
         &mut self,
         pending: &mut PendingChange,
         who: Who,
-        percentage: Option<f64>,
-        memory: Option<MemoryLimit>,
+        NewLimits { percentage, memory, weight }: NewLimits,
     ) {
         if percentage.is_some_and(|percent| percent < 100.0) && !self.can_set_apart() {
             return pending.report.refused.push(too_old());
@@ -172,6 +186,10 @@ impl Keeper {
                     .retain(|old| limit.device.is_some() && old.device != limit.device);
                 client.live.memory.push(limit);
                 log_server!("Device memory limit of client {pid} set to {}", size_text(limit));
+            }
+            if let Some(weight) = weight {
+                client.live.weight = Some(weight);
+                log_server!("Weight of client {pid} set to {weight}");
             }
             self.put_in_force(pending, id);
         }
@@ -208,6 +226,7 @@ impl Keeper {
     /// Tells the sessions of a client what they may have now, if that is not what they have.
     fn put_in_force(&mut self, pending: &mut PendingChange, id: u64) {
         let Some(client) = self.clients.get(&id) else { return };
+        let Claim { weight, .. } = self.claim_of(client);
         for (&device, &session) in &client.sessions {
             let device = device as usize;
             let place = Place { device, domain: client.domain };
@@ -219,6 +238,10 @@ impl Keeper {
             if known.grants.limit_bytes() != limit_bytes {
                 known.grants.set_limit_bytes(limit_bytes);
                 executor.tell(&ToExecutor::MemoryLimit { session, limit_bytes }, &[]);
+            }
+            if known.weight != weight {
+                known.weight = weight;
+                executor.tell(&ToExecutor::Weigh { session, weight }, &[]);
             }
             if known.share != share {
                 known.share = share.clone();

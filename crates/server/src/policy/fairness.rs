@@ -8,6 +8,7 @@
 //!
 //! Pure: no clock, no driver. Times are nanoseconds of the device; the executor ([`crate::executor`]'s `pacing`) measures them.
 
+use link::wire::shares::MOST_WEIGHT;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -15,8 +16,6 @@ use std::collections::BTreeMap;
 pub const TURN_NS: u64 = 4_000_000;
 /// Weight of a client that says nothing.
 pub const DEFAULT_WEIGHT: u32 = 1;
-/// Largest weight.
-pub const MOST_WEIGHT: u32 = 1000;
 /// So many times less is given to a client below normal priority.
 const BELOW_NORMAL: u64 = 8;
 /// Virtual time runs in these units per nanosecond, so that large weights do not round it away.

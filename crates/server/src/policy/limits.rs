@@ -1,9 +1,10 @@
 //! The limits that a client's environment and the server's defaults set: a client can only ask for less.
 
-use super::fairness::{DEFAULT_WEIGHT, MOST_WEIGHT};
+use super::fairness::DEFAULT_WEIGHT;
 use super::priorities::Class;
 use link::wire::attach::RequestedLimits;
 use link::wire::daemon::Defaults;
+use link::wire::shares::MOST_WEIGHT;
 
 /// A client's limit of device memory on the device of this index and UUID: the smaller of the server's default and its own wish.
 /// A wish that cannot be read counts as none; the second value says so, for the log.
