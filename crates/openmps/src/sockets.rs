@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use control::directories::Directories;
 use control::frontend::Frontend;
 use link::wire::group_socket::{GroupSocket, SocketDomain};
-use link::wire::shares::{LimitChange, Target};
+use link::wire::shares::{LimitChange, NewLimits, Target};
 use link::wire::ui::UiRequest;
 use serde::Serialize;
 
@@ -60,7 +60,10 @@ impl Socket {
             return Ok(());
         }
         let target = Target::Group(group.to_owned());
-        let change = UiRequest::Limit(LimitChange { target, percentage, memory });
+        let change = UiRequest::Limit(LimitChange {
+            target,
+            limits: NewLimits { percentage, memory, weight: None },
+        });
         let report = daemon.change_shares(&change)?.map_err(anyhow::Error::msg)?;
         match report.refused.first() {
             Some(message) => bail!("{message}"),
