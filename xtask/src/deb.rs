@@ -24,7 +24,7 @@ use crate::paths::Paths;
 const NAME: &str = "openmps";
 /// Commands with a manual page of their own.
 const MANUAL_PAGES: &[&str] =
-    &["run", "env", "ps", "status", "top", "logs", "doctor", "config", "bench", "control"];
+    &["run", "env", "ps", "status", "top", "logs", "doctor", "config", "bench", "cdi", "control"];
 
 /// What is done with the package.
 #[derive(Debug, Args)]

@@ -51,6 +51,11 @@ impl Directories {
         self.pipe.join(link::wire::DAEMON_SOCKET)
     }
 
+    /// The directory of a profile's own socket, which has the name of [`Self::socket`].
+    pub fn profile(&self, name: &str) -> PathBuf {
+        self.pipe.join(link::wire::shares::PROFILES_DIRECTORY).join(name)
+    }
+
     /// Held locked by the daemon that lives in this directory.
     pub fn lock(&self) -> PathBuf {
         self.pipe.join("openmps-control.lock")

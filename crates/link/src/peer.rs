@@ -2,9 +2,9 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::wire::daemon::Peer;
+use crate::wire::daemon::{Namespaces, Peer};
 
 /// The peer's credentials as they were when it connected.
 ///
@@ -31,7 +31,29 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     }
     // SAFETY: all of it was zeroed at first, and a ucred has no invalid values.
     let libc::ucred { pid, uid, gid } = unsafe { credentials.assume_init() };
-    Ok(Peer { pid: u32::try_from(pid).unwrap_or(0), uid, gid })
+    let pid = u32::try_from(pid).unwrap_or(0);
+    Ok(Peer { pid, uid, gid, namespaces: Namespaces::Shared })
+}
+
+/// The peer's process as a descriptor, which no later process can take the place of; `None` on kernels before 6.5, or when it has been
+/// reaped.
+pub fn process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    /// `SO_PEERPIDFD` of `asm-generic/socket.h`.
+    const PEER_PIDFD: libc::c_int = 77;
+    let mut descriptor: libc::c_int = -1;
+    let mut size_bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointers are to an int and to its size, and the kernel writes no more than that size.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            PEER_PIDFD,
+            (&raw mut descriptor).cast(),
+            &raw mut size_bytes,
+        )
+    };
+    // SAFETY: the kernel has just made this descriptor for us, closed on exec.
+    (result == 0 && descriptor >= 0).then(|| unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ Environment:
   OPENMPS_MEMORY_POLICY    where programs want more memory than a GPU has: fail, queue or spill [fail]
   OPENMPS_GROUPS           limits of groups, for a daemon: 'NAME memory=4G sm-percent=30 weight=3; ...' [none]
   OPENMPS_GROUP_BY_CGROUP  1: each cgroup is a group, for a daemon [groups are what clients name]
+  OPENMPS_PROFILES         limits of profiles, for a daemon, which gives each a socket directory of its own: as OPENMPS_GROUPS [none]
   OPENMPS_GROUP            the group of a client
   OPENMPS_RESERVATION      the reservation whose multiprocessors a client uses
   OPENMPS_NATIVE_DRIVER    the driver library that does the work [NVIDIA's libcuda.so.1 of this system]
@@ -50,6 +51,7 @@ pub(crate) enum Command {
     Logs(Logs),
     Doctor(Doctor),
     Config(Config),
+    Cdi(crate::cdi::Cdi),
     Bench(crate::bench::Bench),
     Control(Control),
     Completions(Completions),

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
-use control::core::shares::{GROUPS_VARIABLE, parse_groups};
-use link::wire::shares::GROUP_BY_CGROUP_VARIABLE;
+use control::core::shares::{GROUPS_VARIABLE, parse_groups, parse_profiles};
+use link::wire::shares::{GROUP_BY_CGROUP_VARIABLE, PROFILES_VARIABLE};
 use serde::{Deserialize, Serialize};
 use server::policy::memory_settings::{self, MemorySettings};
 
@@ -42,6 +42,8 @@ struct File {
     memory: Memory,
     #[serde(default)]
     groups: Groups,
+    #[serde(default)]
+    profiles: BTreeMap<String, GroupLimits>,
 }
 
 /// What is done where clients want more memory than a device has.
@@ -141,19 +143,17 @@ struct GroupLimits {
     weight: Option<u32>,
 }
 
-impl Groups {
-    /// As the daemon's variable has them.
-    fn text(&self) -> Option<String> {
-        let entry = |(name, limits): (&String, &GroupLimits)| {
-            let share = limits.sm_percent.map(|share| format!(" sm-percent={share}"));
-            let memory = limits.memory.as_ref().map(|size| format!(" memory={size}"));
-            let weight = limits.weight.map(|weight| format!(" weight={weight}"));
-            let parts = [share, memory, weight].map(Option::unwrap_or_default).concat();
-            format!("{name}{parts}")
-        };
-        let entries: Vec<String> = self.limits.iter().map(entry).collect();
-        (!entries.is_empty()).then(|| entries.join("; "))
-    }
+/// Limits by name as the daemon's variables have them.
+fn limits_text(limits: &BTreeMap<String, GroupLimits>) -> Option<String> {
+    let entry = |(name, limits): (&String, &GroupLimits)| {
+        let share = limits.sm_percent.map(|share| format!(" sm-percent={share}"));
+        let memory = limits.memory.as_ref().map(|size| format!(" memory={size}"));
+        let weight = limits.weight.map(|weight| format!(" weight={weight}"));
+        let parts = [share, memory, weight].map(Option::unwrap_or_default).concat();
+        format!("{name}{parts}")
+    };
+    let entries: Vec<String> = limits.iter().map(entry).collect();
+    (!entries.is_empty()).then(|| entries.join("; "))
 }
 
 /// A setting: where the file has it, the variable that it becomes, and its value.
@@ -225,7 +225,8 @@ impl File {
                 GROUP_BY_CGROUP_VARIABLE,
                 text(self.groups.by_cgroup.map(|on| u8::from(on).to_string())),
             ),
-            ("groups.limits", GROUPS_VARIABLE, text(self.groups.text())),
+            ("groups.limits", GROUPS_VARIABLE, text(limits_text(&self.groups.limits))),
+            ("profiles", PROFILES_VARIABLE, text(limits_text(&self.profiles))),
             (
                 "limits.client_weight",
                 "OPENMPS_WEIGHT",
@@ -294,8 +295,11 @@ fn check(file: &File) -> anyhow::Result<()> {
     if let Some(complaint) = MemorySettings::read(0, value).1.first() {
         bail!("memory: {complaint}");
     }
-    if let Some(text) = file.groups.text() {
+    if let Some(text) = limits_text(&file.groups.limits) {
         parse_groups(&text).map_err(anyhow::Error::msg).context("groups.limits")?;
+    }
+    if let Some(text) = limits_text(&file.profiles) {
+        parse_profiles(&text).map_err(anyhow::Error::msg).context("profiles")?;
     }
     if let Some(address) = &file.daemon.metrics {
         address.parse::<control::metrics::Address>().context("daemon.metrics")?;
@@ -418,7 +422,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));
@@ -444,6 +448,8 @@ mod tests {
             ("[groups.limits.a]\nmemory = '3X'", "3X"),
             ("[groups.limits.'a b']\nmemory = '3G'", "groups.limits"),
             ("[groups.limits.a]\nweight = 0", "`0` is no weight"),
+            ("[profiles.all]\nmemory = '3G'", "all"),
+            ("[profiles.a]\nsm_percent = 0", "profile a: `0` is no percentage"),
             ("[groups.limits.a]\nsm_percent = 0", "group a: `0` is no percentage"),
         ] {
             let error = format!("{:#}", parsed(text).unwrap_err());

@@ -1,11 +1,12 @@
 //! The openmps executable.
 //!
 //! One file, several faces: as `nvidia-cuda-mps-control` it is the original's control utility ([`original`]); as `openmps`
-//! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), changes shares ([`shares`]), shows what runs ([`show`], [`top`], [`logs`]) and what is
+//! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), makes clients of containers ([`cdi`]), changes shares ([`shares`]), shows what runs ([`show`], [`top`], [`logs`]) and what is
 //! wrong ([`doctor`]), and is, behind hidden subcommands, the
 //! processes that the daemon starts ([`internal`]).
 
 mod bench;
+mod cdi;
 mod cli;
 mod config;
 mod doctor;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         cli::Command::Doctor(options) => doctor::doctor(options.format(), configuration),
         cli::Command::Config(options) => config::show(&options),
         cli::Command::ProbeDriver(options) => doctor::probe(&options.path),
+        cli::Command::Cdi(options) => cdi::cdi(&options),
         cli::Command::Bench(options) => bench::bench(options),
         cli::Command::BenchWorker(options) => bench::worker(options),
         cli::Command::Completions(options) => documents::completions(options.shell),

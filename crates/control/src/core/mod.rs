@@ -5,6 +5,7 @@
 //! user whose clients came first; others queue); wording from the original's driver 580.
 //!
 //! - [`command`]: lines of the shell as data;
+//! - [`origin`]: what `/proc` and the control groups say of a process;
 //! - [`provision`]: clients, servers, their users, shutdown;
 //! - [`shell`]: what each command prints and changes;
 //! - [`shares`]: what changes while clients run;
@@ -12,6 +13,7 @@
 
 pub mod command;
 mod limits;
+pub mod origin;
 mod provision;
 pub mod shares;
 mod shell;
@@ -24,7 +26,7 @@ use std::time::Duration;
 
 use link::wire::attach::ClientHello;
 use link::wire::daemon::{
-    DeviceSnapshot, Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon, ToServer,
+    DeviceSnapshot, Origin, Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon, ToServer,
 };
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::shares::{GroupLimits, Reservation, ServerChange};
@@ -86,6 +88,8 @@ pub enum Event {
         connection: ConnectionId,
         /// Who it is.
         peer: Peer,
+        /// Where it comes from.
+        origin: Origin,
         /// What it said.
         hello: Box<ClientHello>,
         /// How it came in, if by a group's socket.
@@ -228,6 +232,8 @@ pub enum Effect {
         hello: Box<ClientHello>,
         /// Who it is.
         peer: Peer,
+        /// Where it comes from.
+        origin: Origin,
         /// How it came in.
         admission: Option<Admission>,
     },
@@ -358,6 +364,7 @@ enum Stopping {
 struct Pending {
     connection: ConnectionId,
     peer: Peer,
+    origin: Origin,
     hello: Box<ClientHello>,
     admission: Option<Admission>,
 }
@@ -436,8 +443,8 @@ impl Core {
     /// Takes one event; the effects are to be carried out in order before the next event.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Effect> {
         match event {
-            Event::ClientArrived { connection, peer, hello, admission } => {
-                self.client_arrived(Pending { connection, peer, hello, admission });
+            Event::ClientArrived { connection, peer, origin, hello, admission } => {
+                self.client_arrived(Pending { connection, peer, origin, hello, admission });
             }
             Event::DebuggedArrived { connection, peer, debugger } => {
                 self.debugged_arrived(connection, peer, &debugger);

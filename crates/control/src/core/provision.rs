@@ -133,8 +133,9 @@ impl Core {
             match self.serving(uid) {
                 Some(server) if server.takes_clients() => {
                     let server = server.pid;
-                    let Pending { connection, peer, hello, admission } = client;
-                    let forward = Effect::Forward { connection, server, hello, peer, admission };
+                    let Pending { connection, peer, origin, hello, admission } = client;
+                    let forward =
+                        Effect::Forward { connection, server, hello, peer, origin, admission };
                     self.effects.push(forward);
                     continue;
                 }

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use link::wire::daemon::{Peer, SMALLEST_SHARE, ServerStatus};
 use link::wire::shares::{
-    ChangeReport, GroupLimits, LimitChange, MAX_GROUPS, MAX_RESERVATIONS, MOST_WEIGHT, MemoryLimit,
-    NewLimits, Reservation, ServerChange, Target, Who, check_name,
+    ChangeReport, GroupLimits, LimitChange, MAX_GROUPS, MAX_PROFILES, MAX_RESERVATIONS,
+    MOST_WEIGHT, MemoryLimit, NewLimits, Reservation, ServerChange, Target, Who, check_name,
+    check_profile_name,
 };
 use link::wire::ui::UiReply;
 
@@ -59,16 +60,13 @@ impl Core {
             ShareRequest::Reserve(_) | ShareRequest::Release(_) => "reserve",
         };
         self.log(format!("Shares: {}", described(&request)));
-        let allowed = peer.uid == 0 || peer.uid == self.config.daemon_uid;
-        let done = if allowed {
-            match request {
-                ShareRequest::Limit(change) => self.limit(change),
-                ShareRequest::Reserve(reservation) => self.reserve(reservation),
-                ShareRequest::Release(name) => self.release(&name),
-            }
-        } else {
-            Err(format!("`{name}` is for root and for user {}", self.config.daemon_uid))
-        };
+        let allowed =
+            self.check_privilege(peer).map_err(|reason| format!("`{name}` is for {reason}"));
+        let done = allowed.and_then(|()| match request {
+            ShareRequest::Limit(change) => self.limit(change),
+            ShareRequest::Reserve(reservation) => self.reserve(reservation),
+            ShareRequest::Release(name) => self.release(&name),
+        });
         match done {
             Ok((open, kind)) => {
                 let change = Change { report: ChangeReport::default(), kind };
@@ -365,6 +363,22 @@ impl Core {
         }
         complaints
     }
+}
+
+/// Reads profiles as groups are written: `NAME memory=4G sm-percent=30; ...`.
+///
+/// # Errors
+/// A message that names what is wrong.
+pub fn parse_profiles(text: &str) -> Result<Vec<GroupLimits>, String> {
+    let profiles = parse_groups(text).map_err(|error| error.replacen("group", "profile", 1))?;
+    if profiles.len() > MAX_PROFILES {
+        let count = profiles.len();
+        return Err(format!("{count} profiles are too many: give at most {MAX_PROFILES}"));
+    }
+    for profile in &profiles {
+        check_profile_name(&profile.name).map_err(|error| error.to_string())?;
+    }
+    Ok(profiles)
 }
 
 /// Limits of groups, in the daemon's environment.

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use link::wire::daemon::{DeviceSnapshot, Peer, ServerStatus};
+use link::wire::daemon::{DeviceSnapshot, Namespaces, Peer, ServerStatus};
 use link::wire::shares::ChangeReport;
 
 use super::command::{Command, ParsedLine, Pid, TableFormat, parse_line};
@@ -82,13 +82,12 @@ impl Core {
         if let Some(complaint) = &parsed.complaint {
             output.complain(complaint);
         }
-        if needs_privilege(&parsed.command) && peer.uid != 0 && peer.uid != self.config.daemon_uid {
+        if needs_privilege(&parsed.command)
+            && let Err(reason) = self.check_privilege(peer)
+        {
             let name = line.split_ascii_whitespace().next().unwrap_or_default();
             output.line(format_args!("Not enough privilege to execute {name} command"));
-            output.complain(format_args!(
-                "{name} is for root and for user {}",
-                self.config.daemon_uid
-            ));
+            output.complain(format_args!("{name} is for {reason}"));
             return self.finish(connection, output);
         }
         match parsed.command {
@@ -115,6 +114,21 @@ impl Core {
                 self.execute(now, command, &mut output);
                 self.finish(connection, output);
             }
+        }
+    }
+
+    /// Who may change what concerns others: root and the daemon's user, but not root of a container, which shares the number alone.
+    pub(super) fn check_privilege(&self, peer: Peer) -> Result<(), String> {
+        let daemon_uid = self.config.daemon_uid;
+        if peer.uid != 0 && peer.uid != daemon_uid {
+            return Err(format!("root and for user {daemon_uid}"));
+        }
+        match peer.namespaces {
+            Namespaces::Shared => Ok(()),
+            Namespaces::Own => Err(
+                "the daemon's own PID and user namespace, and this is another, as of a container: use it outside"
+                    .to_owned(),
+            ),
         }
     }
 

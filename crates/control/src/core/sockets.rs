@@ -2,7 +2,7 @@
 
 use link::wire::daemon::Peer;
 use link::wire::group_socket::{GroupSocket, MAX_GROUP_SOCKETS};
-use link::wire::shares::ChangeReport;
+use link::wire::shares::{ChangeReport, GroupLimits};
 use link::wire::ui::UiReply;
 
 use super::{ConnectionId, Core, Effect};
@@ -23,9 +23,8 @@ impl Core {
         peer: Peer,
         request: SocketRequest,
     ) {
-        let done = if peer.uid != 0 && peer.uid != self.config.daemon_uid {
-            let uid = self.config.daemon_uid;
-            Err(format!("sockets of groups are for root and for user {uid} to open and close"))
+        let done = if let Err(reason) = self.check_privilege(peer) {
+            Err(format!("opening and closing sockets of groups is for {reason}"))
         } else if self.quitting.is_some() {
             Err("the control daemon is shutting down".into())
         } else {
@@ -70,6 +69,15 @@ impl Core {
         self.effects.push(Effect::CloseSocket { directory });
         self.socket_done(connection);
         Ok(())
+    }
+
+    /// Notes the sockets that were opened before anybody could ask, with the limits of each of their groups.
+    pub fn add_profiles(&mut self, profiles: Vec<(GroupSocket, GroupLimits)>) {
+        for (socket, limits) in profiles {
+            self.groups.retain(|group| group.name != limits.name);
+            self.groups.push(limits);
+            self.sockets.push(socket);
+        }
     }
 
     pub(super) fn socket_opened(&mut self, connection: ConnectionId, socket: GroupSocket) {
@@ -120,7 +128,7 @@ mod tests {
     /// The daemon's refusal, or nothing; sockets open at once.
     fn ask(core: &mut Core, uid: u32, request: SocketRequest) -> Option<String> {
         let connection = ConnectionId(1);
-        let peer = Peer { pid: 2, uid, gid: uid };
+        let peer = Peer { pid: 2, uid, gid: uid, namespaces: Default::default() };
         let mut events = vec![Event::UiSocket { connection, peer, request }];
         let mut answer = None;
         while let Some(event) = events.pop() {
@@ -149,7 +157,7 @@ mod tests {
         };
         let close =
             |uid, core: &mut Core| ask(core, uid, SocketRequest::Close("/run/a".to_owned()));
-        assert!(open(1001, &mut core, "/run/a").unwrap().contains("for root and for user 1000"));
+        assert!(open(1001, &mut core, "/run/a").unwrap().contains("is for root and for user 1000"));
         assert_eq!(open(DAEMON_UID, &mut core, "/run/a"), None);
         assert_eq!(open(0, &mut core, "/run/a"), None, "it is open alike");
         assert_eq!(core.sockets.len(), 1);

@@ -1,7 +1,9 @@
 //! The original's transcripts, replayed; and who gets a server when.
 
 use super::*;
-use link::wire::daemon::{ClientSnapshot, ContextSnapshot, DeviceSnapshot, ServerStatus};
+use link::wire::daemon::{
+    ClientSnapshot, ContextSnapshot, DeviceSnapshot, Namespaces, Origin, ServerStatus,
+};
 
 const ROOT: u32 = 0;
 const ALICE: u32 = 1000;
@@ -58,13 +60,20 @@ impl World {
         let hello =
             ClientHello { protocol: 1, pid: 1, pid_namespace: 0, command: String::new(), limits };
         let hello = Box::new(hello);
-        let peer = Peer { pid: 100 + connection as Pid, uid, gid: uid };
+        let peer =
+            Peer { pid: 100 + connection as Pid, uid, gid: uid, namespaces: Default::default() };
         let connection = ConnectionId(connection);
-        self.event(Event::ClientArrived { connection, peer, hello, admission: None });
+        let origin = Origin::default();
+        self.event(Event::ClientArrived { connection, peer, origin, hello, admission: None });
     }
 
     fn debugged(&mut self, connection: u64) {
-        let peer = Peer { pid: 100 + connection as Pid, uid: ALICE, gid: ALICE };
+        let peer = Peer {
+            pid: 100 + connection as Pid,
+            uid: ALICE,
+            gid: ALICE,
+            namespaces: Default::default(),
+        };
         let (connection, debugger) = (ConnectionId(connection), "cuda-gdb\n".to_owned());
         self.event(Event::DebuggedArrived { connection, peer, debugger });
     }
@@ -125,7 +134,7 @@ impl World {
     /// Runs a line as `uid`, its servers answering at once; (standard output, standard error).
     fn line_as(&mut self, uid: u32, line: &str) -> (String, String) {
         self.effects.clear();
-        let peer = Peer { pid: 1, uid, gid: uid };
+        let peer = Peer { pid: 1, uid, gid: uid, namespaces: Default::default() };
         self.event(Event::UiLine { connection: UI, peer, line: line.to_owned() });
         while let Some(effect) = self.effects.pop_front() {
             match effect {
@@ -238,7 +247,7 @@ fn the_recorded_session_prints_the_same() {
 }
 
 fn quit(line: &str) -> Event {
-    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT };
+    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT, namespaces: Default::default() };
     Event::UiLine { connection: UI, peer, line: line.to_owned() }
 }
 
@@ -313,7 +322,7 @@ fn limits_of_a_server_reach_it_and_defaults_reach_the_next() {
     world.effects.clear();
     world.event(Event::UiLine {
         connection: UI,
-        peer: Peer { pid: 1, uid: ROOT, gid: ROOT },
+        peer: Peer { pid: 1, uid: ROOT, gid: ROOT, namespaces: Default::default() },
         line: "set_active_thread_percentage 975 40".into(),
     });
     let told = world.effects.iter().find_map(|effect| match effect {
@@ -412,6 +421,24 @@ fn concurrent_users_have_servers_at_the_same_time() {
 }
 
 #[test]
+fn root_of_a_container_changes_nothing() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    let root = |namespaces| Peer { pid: 7, uid: ROOT, gid: ROOT, namespaces };
+    for (namespaces, allowed) in [(Namespaces::Own, false), (Namespaces::Shared, true)] {
+        let limits = link::wire::shares::NewLimits { percentage: Some(50.0), ..Default::default() };
+        let target = link::wire::shares::Target::Group("a".into());
+        let change = link::wire::shares::LimitChange { target, limits };
+        let request = shares::ShareRequest::Limit(change);
+        world.event(Event::UiShares { connection: UI, peer: root(namespaces), request });
+        let line = "set_default_active_thread_percentage 50".to_owned();
+        world.event(Event::UiLine { connection: UI, peer: root(namespaces), line });
+        assert_eq!(world.core.groups.is_empty(), !allowed);
+        let (said, _) = world.line_as(ROOT, "get_default_active_thread_percentage");
+        assert_eq!(said, if allowed { "50.0\n" } else { "100.0\n" });
+    }
+}
+
+#[test]
 fn a_users_daemon_serves_that_user_only() {
     let mut world = World::new(Provisioning::OneUserAtATime, ALICE);
     world.client(1, BOB);
@@ -495,7 +522,7 @@ fn a_signal_quits_and_a_second_one_forces() {
 fn a_server_that_does_not_answer_holds_nobody_up_for_long() {
     let mut world = recorded_world();
     world.effects.clear();
-    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT };
+    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT, namespaces: Default::default() };
     world.event(Event::UiLine { connection: UI, peer, line: "get_client_list 975".into() });
     assert!(!world.effects.iter().any(|effect| matches!(effect, Effect::Reply { .. })));
     world.now = world.core.next_deadline().unwrap();

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal};
-use link::wire::daemon::Peer;
+use link::wire::daemon::{Origin, Peer};
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::ui::{UiReply, UiRequest};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::origin::Home;
 use crate::core::ConnectionId;
 use crate::core::shares::ShareRequest;
 use crate::core::sockets::SocketRequest;
@@ -30,6 +31,8 @@ const MAX_CONNECTIONS_OF_GROUP: usize = 64;
 const SPARE_DESCRIPTORS: u64 = 128;
 /// A peer that has no room for its answer is not waited for.
 const NO_WAIT: Duration = Duration::ZERO;
+/// `CUDA_ERROR_MPS_CONNECTION_FAILED`.
+const CONNECTION_FAILED: u32 = 805;
 /// `CUDA_ERROR_MPS_RPC_FAILURE`.
 const RPC_FAILURE: u32 = 806;
 /// `CUDA_ERROR_NOT_PERMITTED`.
@@ -52,6 +55,7 @@ enum Role {
 struct Connection {
     socket: Socket,
     peer: Peer,
+    origin: Origin,
     role: Role,
     /// The group's socket by which it came, if it was not the daemon's own.
     entrance: Option<Arc<GroupSocket>>,
@@ -61,7 +65,7 @@ struct Connection {
 #[derive(Debug)]
 pub(super) enum Act {
     /// It is a client, and came in so.
-    Client(Peer, Box<ClientHello>, Option<Admission>),
+    Client(Peer, Box<Origin>, Box<ClientHello>, Option<Admission>),
     /// It is a client under a debugger, which is named.
     Debugged(Peer, String),
     /// It is a front end.
@@ -86,6 +90,18 @@ pub(super) struct Connections {
     open: BTreeMap<ConnectionId, Connection>,
     last: u64,
     max: usize,
+    home: Home,
+}
+
+/// What was made of a new connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Added {
+    /// It may speak.
+    Yes,
+    /// There are too many, or too many of its user.
+    TooMany,
+    /// Its user is outside of this process's user namespace, like all others there: nobody can tell whose server it should have.
+    UnknownUser,
 }
 
 impl Connections {
@@ -97,7 +113,12 @@ impl Connections {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let max = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS))
             .unwrap_or(MAX_CONNECTIONS);
-        Connections { open: BTreeMap::new(), last: 0, max: max.clamp(16, MAX_CONNECTIONS) }
+        Connections {
+            open: BTreeMap::new(),
+            last: 0,
+            max: max.clamp(16, MAX_CONNECTIONS),
+            home: Home::new(),
+        }
     }
 
     /// Takes a new connection, unless its user has too many.
@@ -106,24 +127,34 @@ impl Connections {
         socket: Socket,
         entrance: Option<Arc<GroupSocket>>,
         now: Instant,
-    ) -> Result<bool, SocketError> {
+    ) -> Result<Added, SocketError> {
         let peer = socket.peer()?;
         let of_user = self.open.values().filter(|other| other.peer.uid == peer.uid).count();
         if self.open.len() >= self.max || of_user >= self.max / 2 {
-            return Ok(false);
+            return Ok(Added::TooMany);
         }
         if let Some(entrance) = &entrance {
             let same = |other: &&Connection| {
                 other.entrance.as_ref().is_some_and(|known| Arc::ptr_eq(known, entrance))
             };
             if self.open.values().filter(same).count() >= MAX_CONNECTIONS_OF_GROUP {
-                return Ok(false);
+                return Ok(Added::TooMany);
             }
         }
+        if !self.home.can_tell(peer.uid) {
+            let message = format!(
+                "user {} stands for all users outside of the daemon's user namespace: run the daemon outside of it, or the program as a user whom that maps",
+                peer.uid
+            );
+            refuse(&socket, CONNECTION_FAILED, message);
+            return Ok(Added::UnknownUser);
+        }
+        let (peer, origin) = self.home.look(&socket, peer);
         self.last += 1;
         let role = Role::New(now + HELLO_LIMIT);
-        self.open.insert(ConnectionId(self.last), Connection { socket, peer, role, entrance });
-        Ok(true)
+        let connection = Connection { socket, peer, origin, role, entrance };
+        self.open.insert(ConnectionId(self.last), connection);
+        Ok(Added::Yes)
     }
 
     /// What to poll.
@@ -206,12 +237,22 @@ impl Connection {
         match self.socket.try_receive().map(message) {
             Ok(None) => Act::Nothing,
             Ok(Some(Hello::Client(mut hello))) if hello.protocol == PROTOCOL_VERSION => {
+                let control_group = self.origin.bounding_group.as_deref();
+                let admission =
+                    self.entrance.as_ref().map(|entrance| entrance.admission(control_group));
+                let admission = match admission.transpose() {
+                    Ok(admission) => admission,
+                    Err(error) => {
+                        refuse(&self.socket, CONNECTION_FAILED, error.to_string());
+                        return Act::Closed("A client's control group cannot be a group: refused");
+                    }
+                };
                 self.role = Role::Client;
                 if let Some(entrance) = &self.entrance {
                     entrance.restrict(&mut hello.limits);
                 }
-                let admission = self.entrance.as_deref().map(GroupSocket::admission);
-                Act::Client(self.peer, Box::new(hello), admission)
+                let origin = Box::new(self.origin.clone());
+                Act::Client(self.peer, origin, Box::new(hello), admission)
             }
             // Behind it are other groups' clients, whom neither may disturb: a front end commands, and a debugger has all others leave.
             Ok(Some(Hello::Debugged { .. } | Hello::Ui { .. })) if self.entrance.is_some() => {

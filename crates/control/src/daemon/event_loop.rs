@@ -10,22 +10,24 @@ use std::time::{Duration, Instant};
 
 use link::socket::{Connection as Socket, Listener, SocketError};
 use link::wire::daemon::ToServer;
-use link::wire::group_socket::GroupSocket;
+use link::wire::group_socket::{GroupSocket, SocketDomain};
+use link::wire::shares::{GroupLimits, PROFILES_VARIABLE, profile_group};
 use link::wire::ui::UiReply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::claim::Claim;
-use super::connections::{Act, Connections};
+use super::connections::{Act, Added, Connections};
 use super::detach::{announce, enter_background};
-use super::group_sockets::GroupSockets;
+use super::group_sockets::{GroupSockets, Leaves};
 use super::notify::notify;
 use super::rate::{Allowed, RateLimit};
 use super::servers::{Heard, ServerProcess};
 use super::{Options, StartError};
 use crate::core::command::Pid;
-use crate::core::shares::GROUPS_VARIABLE;
+use crate::core::shares::{GROUPS_VARIABLE, parse_profiles};
 use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
+use crate::directories::Directories;
 use crate::log::{ControlLog, open_for_append};
 
 /// The CUDA version that clients are told, in the form that the original logs.
@@ -64,6 +66,18 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     if let Ok(text) = std::env::var(GROUPS_VARIABLE) {
         complaints.extend(core.set_groups(&text));
     }
+    let mut group_sockets = GroupSockets::default();
+    match profiles(&options.directories) {
+        Ok(profiles) => {
+            for (socket, _) in &profiles {
+                let opened =
+                    group_sockets.open(socket, options.directories.pipe(), Leaves::Directory);
+                opened.map_err(|reason| StartError::Profile { reason })?;
+            }
+            core.add_profiles(profiles);
+        }
+        Err(error) => complaints.push(format!("{PROFILES_VARIABLE} is ignored: {error}")),
+    }
     let prepared = crate::prepared::take(&options.directories, own_uid());
     for line in core.prepare(&prepared) {
         complaints.push(format!("What was set before the start is ignored: {line}"));
@@ -72,7 +86,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         core,
         log,
         connections: Connections::new(),
-        group_sockets: GroupSockets::default(),
+        group_sockets,
         servers: BTreeMap::new(),
         started: Instant::now(),
         connection_lines: RateLimit::new(CONNECTION_LINES_PER_S),
@@ -88,6 +102,25 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     // Before the connections close: a front end that waits for our end may start another daemon here.
     drop(claim);
     Ok(status)
+}
+
+/// The sockets of the environment's profiles, and their limits.
+fn profiles(directories: &Directories) -> Result<Vec<(GroupSocket, GroupLimits)>, String> {
+    let text = std::env::var(PROFILES_VARIABLE).unwrap_or_default();
+    let profiles = parse_profiles(&text)?.into_iter().map(|profile| {
+        let directory = directories.profile(&profile.name);
+        let limits = GroupLimits { name: profile_group(&profile.name, "*"), ..profile };
+        let socket = GroupSocket {
+            directory: directory.to_str().ok_or("its directory's name is no text")?.to_owned(),
+            group: limits.name.clone(),
+            devices: Vec::new(),
+            domain: SocketDomain::default(),
+            weight: limits.weight,
+        };
+        socket.check().map_err(|error| error.to_string())?;
+        Ok((socket, limits))
+    });
+    profiles.collect()
 }
 
 fn own_uid() -> u32 {
@@ -315,8 +348,11 @@ impl Daemon {
             }
         };
         match self.connections.add(socket, entrance, Instant::now()) {
-            Ok(true) => {}
-            Ok(false) => self.log_connection("Too many connections: refused one"),
+            Ok(Added::Yes) => {}
+            Ok(Added::TooMany) => self.log_connection("Too many connections: refused one"),
+            Ok(Added::UnknownUser) => self.log_connection(
+                "Refused a user whom this user namespace does not map, as it could be any",
+            ),
             Err(_) => self.log_connection("User did not send valid credentials"),
         }
         ControlFlow::Continue(())
@@ -324,10 +360,11 @@ impl Daemon {
 
     fn connection_acts(&mut self, connection: ConnectionId, events: &mut VecDeque<Event>) {
         match self.connections.act(connection) {
-            Act::Client(peer, hello, admission) => {
+            Act::Client(peer, origin, hello, admission) => {
                 // Of front ends the original says `NEW UI` alone.
                 self.log_connection("Accepting connection...");
-                let arrived = Event::ClientArrived { connection, peer, hello, admission };
+                let origin = *origin;
+                let arrived = Event::ClientArrived { connection, peer, origin, hello, admission };
                 events.push_back(arrived);
             }
             Act::Debugged(peer, debugger) => {
@@ -419,15 +456,15 @@ impl Daemon {
                 });
             }
             Effect::Send { server, message } => self.send(server, message.into(), None),
-            Effect::Forward { connection, server, hello, peer, admission } => {
+            Effect::Forward { connection, server, hello, peer, origin, admission } => {
                 if let Some(socket) = self.connections.remove(connection) {
-                    let attach = ToServer::Attach { hello, peer, admission };
+                    let attach = ToServer::Attach { hello, peer, admission, origin };
                     self.send(server, attach, Some(socket.into()));
                 }
             }
             Effect::OpenSocket { connection, socket } => {
                 let own = self.options.directories.pipe();
-                events.push_front(match self.group_sockets.open(&socket, own) {
+                events.push_front(match self.group_sockets.open(&socket, own, Leaves::Nothing) {
                     Ok(()) => Event::SocketOpened { connection, socket },
                     Err(message) => Event::SocketFailed { connection, message },
                 });

@@ -3,6 +3,7 @@
 //! - [`claim`]: the directory, its lock, socket and pid file;
 //! - [`detach`] for `-d`;
 //! - [`group_sockets`]: sockets whose clients are of one group;
+//! - [`origin`]: where a peer comes from;
 //! - [`connections`]: clients and front ends, which are hostile until proven otherwise;
 //! - [`servers`]: server processes;
 //! - [`event_loop`]: polls all of it.
@@ -13,6 +14,7 @@ mod detach;
 mod event_loop;
 mod group_sockets;
 mod notify;
+mod origin;
 mod rate;
 mod servers;
 
@@ -94,6 +96,12 @@ pub enum StartError {
         address: crate::metrics::Address,
         /// Why not.
         source: io::Error,
+    },
+    /// A profile's socket cannot be opened.
+    #[error("cannot serve a profile: {reason}")]
+    Profile {
+        /// Why not.
+        reason: String,
     },
     /// A file of the daemon's cannot be made.
     #[error("cannot make {}: {source}", path.display())]

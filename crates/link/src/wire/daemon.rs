@@ -21,6 +21,9 @@ pub enum ToServer {
         /// How it came in, if not by the daemon's own socket.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         admission: Option<Admission>,
+        /// Where it comes from, as the daemon found out.
+        #[serde(default)]
+        origin: Origin,
     },
     /// Answer with [`ToDaemon::Snapshot`] of the same id.
     Snapshot {
@@ -56,6 +59,31 @@ pub struct Peer {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Whether it lives among the daemon's neighbours.
+    #[serde(default)]
+    pub namespaces: Namespaces,
+}
+
+/// Whose PID and user namespaces a process lives in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Namespaces {
+    /// The daemon's, as far as that can be seen.
+    #[default]
+    Shared,
+    /// Others: it is in a container, and root there is not root here.
+    Own,
+}
+
+/// Where a client comes from, which it cannot choose.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Its control group; absent: the daemon cannot see it.
+    #[serde(default)]
+    pub control_group: Option<String>,
+    /// The lowest of that group and those above it which the process cannot leave: those below belong to somebody who is not root.
+    #[serde(default)]
+    pub bounding_group: Option<String>,
 }
 
 /// What new clients get unless they ask for less.

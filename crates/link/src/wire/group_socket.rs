@@ -24,7 +24,8 @@ const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1000;
 pub struct GroupSocket {
     /// Where; made if need be. What `CUDA_MPS_PIPE_DIRECTORY` is for those who use it.
     pub directory: String,
-    /// Their group, whose limits they share.
+    /// Their group, whose limits they share. One that ends in `*` stands for many, as where limits are set: the clients of each control
+    /// group are one, named by what is before the `*` and the control group.
     pub group: String,
     /// UUIDs of the devices that they may use (`GPU-...`); empty: all.
     pub devices: Vec<String>,
@@ -72,6 +73,11 @@ pub enum GroupSocketError {
     /// The weight.
     #[error("a weight of {0} is none: give 1 to 1000")]
     Weight(u32),
+    /// Not visible.
+    #[error(
+        "the daemon does not see the control group of this process: start the daemon in the host's PID namespace, with /proc mounted"
+    )]
+    Unknown,
     /// Too many devices.
     #[error("{0} devices are too many: name at most {MAX_DEVICES}")]
     Devices(usize),
@@ -101,10 +107,21 @@ impl GroupSocket {
         Ok(())
     }
 
-    /// How its clients come in.
-    pub fn admission(&self) -> Admission {
-        let Self { group, devices, domain, .. } = self.clone();
-        Admission { group, devices, domain }
+    /// How a client comes in that is in this control group, as far as anybody knows, and cannot leave it.
+    ///
+    /// # Errors
+    /// [`GroupSocketError::Unknown`] and what makes its name no group's, where groups go by control groups.
+    pub fn admission(&self, control_group: Option<&str>) -> Result<Admission, GroupSocketError> {
+        let group = match self.group.strip_suffix('*') {
+            None => self.group.clone(),
+            Some(prefix) => {
+                let group = control_group.ok_or(GroupSocketError::Unknown)?;
+                format!("{prefix}{group}")
+            }
+        };
+        // Who could make a control group of such a name would have no limits.
+        check_name(&group)?;
+        Ok(Admission { group, devices: self.devices.clone(), domain: self.domain })
     }
 
     /// What such a client asks for becomes what it may ask for: less than its group has, and nothing at the cost of other groups.
@@ -146,6 +163,17 @@ mod tests {
             let wrong = GroupSocket { weight: Some(weight), ..socket() };
             assert_eq!(wrong.check(), Err(GroupSocketError::Weight(weight)));
         }
+    }
+
+    #[test]
+    fn one_socket_can_serve_many_groups() {
+        let group =
+            |socket: &GroupSocket, of| socket.admission(of).map(|admission| admission.group);
+        assert_eq!(group(&socket(), None).unwrap(), "pod-1");
+        let each = GroupSocket { group: "quarter@*".into(), ..socket() };
+        assert_eq!(group(&each, Some("/docker/a")).unwrap(), "quarter@/docker/a");
+        assert_eq!(group(&each, None), Err(GroupSocketError::Unknown));
+        assert!(group(&each, Some("/docker/a b")).is_err());
     }
 
     #[test]

@@ -28,6 +28,16 @@ pub enum NameError {
     /// It has one that separates names.
     #[error("`{0}` is no name: spaces, semicolons and control characters are not allowed")]
     Character(String),
+    /// It cannot be a profile's.
+    #[error(
+        "`{0}` is no name of a profile: give up to {MAX_PROFILE_NAME_BYTES} letters, digits, `.`, `_` and `-`, letters or digits first and last, and not `{PROFILE_OF_ALL}`"
+    )]
+    Profile(String),
+    /// It is the daemon's to give.
+    #[error(
+        "`{0}`: names that begin with `{PROFILE_GROUP_PREFIX}` are for clients of that profile's socket"
+    )]
+    Reserved(String),
 }
 
 /// Whether this can name a group or a reservation.
@@ -121,6 +131,41 @@ pub fn limits_of_group<'a>(groups: &'a [GroupLimits], name: &str) -> Option<&'a 
     own.or_else(|| groups.iter().filter(fits).max_by_key(|group| group.name.len()))
 }
 
+/// Whether this can name a profile: it is a directory's name and a device's in a container device specification (CDI), so it has up to 63
+/// letters, digits, `.`, `_` and `-`, and begins and ends with a letter or digit.
+///
+/// # Errors
+/// [`NameError`].
+pub fn check_profile_name(name: &str) -> Result<(), NameError> {
+    check_name(name)?;
+    let inner = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let fine =
+        name.chars().all(inner) && outer(name.chars().next()) && outer(name.chars().next_back());
+    if !fine || name.len() > MAX_PROFILE_NAME_BYTES || name == PROFILE_OF_ALL {
+        return Err(NameError::Profile(name.chars().take(MAX_PROFILE_NAME_BYTES).collect()));
+    }
+    Ok(())
+}
+
+/// Profiles with their limits, in the daemon's environment, written as groups are.
+pub const PROFILES_VARIABLE: &str = "OPENMPS_PROFILES";
+/// Directory of the profiles' own directories, in the pipe directory.
+pub const PROFILES_DIRECTORY: &str = "profiles";
+/// What containers without a profile use: the daemon's own socket.
+pub const PROFILE_OF_ALL: &str = "all";
+/// Longest name of a profile.
+pub const MAX_PROFILE_NAME_BYTES: usize = 63;
+/// Profiles, at most: each is a listening socket.
+pub const MAX_PROFILES: usize = 64;
+/// Names of groups that only the daemon makes begin so.
+pub const PROFILE_GROUP_PREFIX: &str = "profile:";
+
+/// The group of the clients that came by a profile's socket from one control group; `*` for the pattern of all of them.
+pub fn profile_group(profile: &str, control_group: &str) -> String {
+    format!("{PROFILE_GROUP_PREFIX}{profile}@{control_group}")
+}
+
 /// SMs of a device that only the clients of the reservation use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
@@ -194,6 +239,20 @@ mod tests {
             assert!(check_name(name).is_err(), "{name:?}");
         }
         assert!(check_name(&"x".repeat(MAX_NAME_BYTES + 1)).is_err());
+    }
+
+    #[test]
+    fn profiles_are_directories_and_devices() {
+        for name in ["a", "quarter", "a.b_c-d", "7", &"x".repeat(MAX_PROFILE_NAME_BYTES)] {
+            assert_eq!(check_profile_name(name), Ok(()), "{name}");
+        }
+        let long = "x".repeat(MAX_PROFILE_NAME_BYTES + 1);
+        for name in ["", ".", "..", "a/b", "-a", "a-", "a b", "ä", "all", long.as_str()] {
+            assert!(check_profile_name(name).is_err(), "{name}");
+        }
+        let all = [GroupLimits { name: profile_group("half", "*"), ..Default::default() }];
+        assert!(limits_of_group(&all, &profile_group("half", "/docker/a")).is_some());
+        assert!(limits_of_group(&all, &profile_group("quarter", "/docker/a")).is_none());
     }
 
     #[test]

@@ -4,15 +4,17 @@ use super::clients::{Client, share_of};
 use super::devices::uuid_text;
 use super::{Course, Keeper};
 use crate::log::log_server;
-use crate::policy::domains::{Domain, Grouping, Key, checked_name, control_group};
+use crate::policy::domains::{Domain, Grouping, Key, checked_name};
 use crate::policy::limits::active_thread_percentage;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, DeviceInfo, HelloReply, Refusal, Welcome};
-use link::wire::daemon::Peer;
+use link::wire::daemon::{Origin, Peer};
 use link::wire::group_socket::{Admission, SocketDomain};
-use link::wire::shares::{GROUP_BY_CGROUP_VARIABLE, check_name, limits_of_group};
+use link::wire::shares::{
+    GROUP_BY_CGROUP_VARIABLE, NameError, PROFILE_GROUP_PREFIX, check_name, limits_of_group,
+};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
@@ -37,6 +39,21 @@ impl Membership {
     }
 }
 
+/// Clients that the daemon does not see, as its PID namespace is another or has no `/proc`, cannot be told apart.
+const UNKNOWN_CONTROL_GROUP: &str = "the daemon does not see its control group: start the daemon in the host's PID namespace, with /proc mounted";
+
+/// What limits go by.
+fn bounding_group(origin: &Origin) -> Result<&str, String> {
+    let group = origin.bounding_group.as_deref().ok_or(UNKNOWN_CONTROL_GROUP)?;
+    // Who could make a group of such a name would have no limits.
+    check_name(group).map_err(|error| format!("its control group: {error}"))?;
+    Ok(group)
+}
+
+fn is_reserved(group: &str) -> bool {
+    group.starts_with(PROFILE_GROUP_PREFIX)
+}
+
 /// Attached processes at a time, with or without contexts.
 const MAX_CLIENTS: usize = 1024;
 
@@ -45,6 +62,7 @@ impl Keeper {
         &mut self,
         hello: ClientHello,
         peer: Peer,
+        origin: &Origin,
         admission: Option<Admission>,
         socket: OwnedFd,
     ) {
@@ -55,14 +73,14 @@ impl Keeper {
             }
         };
         log_server!("Received new client request for {{PID: {}, Context ID: 0}}", peer.pid);
-        let named = self.named_sets(&hello, admission.as_ref(), peer.pid);
+        let named = self.named_sets(&hello, admission.as_ref(), origin);
         let refusal = self.refuses(&hello).or(named.as_ref().err().cloned());
         if let Some(refusal) = refusal {
             log_server!("Client {} is refused: {}", peer.pid, refusal.message);
             let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
             return;
         }
-        let domain = match self.domain_of(&hello, admission.as_ref(), peer) {
+        let domain = match self.domain_of(&hello, admission.as_ref(), peer, origin) {
             Ok(domain) => domain,
             Err(message) => {
                 log_server!("Client {} is refused: {message}", peer.pid);
@@ -120,26 +138,26 @@ impl Keeper {
         hello: &ClientHello,
         admission: Option<&Admission>,
         peer: Peer,
+        origin: &Origin,
     ) -> Result<Domain, String> {
-        if let Some(admission) = admission {
-            let group = match admission.domain {
-                SocketDomain::Server => None,
-                SocketDomain::User => Some(format!("user {}", peer.uid)),
-                SocketDomain::Group => Some(format!("group {}", admission.group)),
-            };
-            return Ok(self.domains.find(Key { group, named: None }));
-        }
+        let entrance = admission.and_then(|admission| match admission.domain {
+            SocketDomain::Server => None,
+            SocketDomain::User => Some(format!("user {}", peer.uid)),
+            SocketDomain::Group => Some(format!("group {}", admission.group)),
+        });
         let name = checked_name(hello.limits.isolation.as_deref())?;
         let group = match self.options.grouping {
             Grouping::Server => None,
+            // All processes that the daemon cannot see have the number 0.
+            Grouping::Process if peer.pid == 0 => Some(format!("client {}", self.clients_ever + 1)),
             Grouping::Process => Some(format!("process {}", peer.pid)),
             Grouping::ControlGroup => {
-                let path = format!("/proc/{}/cgroup", peer.pid);
-                let text = std::fs::read_to_string(&path)
-                    .map_err(|error| format!("its control group is not known: {path}: {error}"))?;
-                Some(control_group(&text).ok_or("it has no control group")?)
+                Some(origin.control_group.clone().ok_or(UNKNOWN_CONTROL_GROUP)?)
             }
         };
+        // Both hold: neither brings together what the other sets apart.
+        let apart: Vec<String> = [entrance, group].into_iter().flatten().collect();
+        let group = (!apart.is_empty()).then(|| apart.join(" in "));
         Ok(self.domains.find(Key { group, named: name.map(|name| (peer.uid, name)) }))
     }
 
@@ -173,7 +191,7 @@ impl Keeper {
         &self,
         hello: &ClientHello,
         admission: Option<&Admission>,
-        pid: u32,
+        origin: &Origin,
     ) -> Result<(Option<String>, Option<String>), Refusal> {
         if let Some(admission) = admission {
             return Ok((Some(admission.group.clone()), None));
@@ -194,13 +212,16 @@ impl Keeper {
                 "OPENMPS_RESERVATION: there is no reservation {unknown}: `openmps reserve` lists them, and makes one"
             )));
         }
+        if let Some(reserved) = limits.group.as_ref().filter(|name| is_reserved(name)) {
+            return Err(refusal(NameError::Reserved(reserved.clone()).to_string()));
+        }
         let group = match self.membership {
             Membership::ByName => limits.group.clone(),
             // A process cannot choose its cgroup: what it says itself does not count.
-            Membership::ByCgroup => std::fs::read_to_string(format!("/proc/{pid}/cgroup"))
-                .ok()
-                .and_then(|text| control_group(&text))
-                .filter(|path| path != "/" && check_name(path).is_ok()),
+            Membership::ByCgroup => {
+                let group = bounding_group(origin).map_err(refusal)?;
+                (group != "/").then(|| group.to_owned())
+            }
         };
         Ok((group, limits.reservation.clone()))
     }

@@ -127,7 +127,8 @@ impl Keeper {
 
     /// Ends a client's work: its next call returns CUDA_ERROR_MPS_CLIENT_TERMINATED. Returns what the original's shell prints.
     pub(super) fn terminate(&mut self, pid: u32) -> u32 {
-        let Some(client) = self.clients.values().find(|client| client.peer.pid == pid) else {
+        let Some(client) = self.clients.values().find(|client| pid != 0 && client.peer.pid == pid)
+        else {
             return CUresult::ERROR_INVALID_CONTEXT.0;
         };
         for (&device, &session) in &client.sessions {

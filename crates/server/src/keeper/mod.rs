@@ -347,13 +347,15 @@ impl Keeper {
 
     fn obey(&mut self, message: ToServer, descriptors: Vec<OwnedFd>) {
         match message {
-            ToServer::Attach { hello, peer, admission } => match descriptors.into_iter().next() {
-                Some(socket) => self.attach(*hello, peer, admission, socket),
-                None => log_server!(
-                    "The control daemon announced client {} without its socket",
-                    peer.pid
-                ),
-            },
+            ToServer::Attach { hello, peer, admission, origin } => {
+                match descriptors.into_iter().next() {
+                    Some(socket) => self.attach(*hello, peer, &origin, admission, socket),
+                    None => log_server!(
+                        "The control daemon announced client {} without its socket",
+                        peer.pid
+                    ),
+                }
+            }
             ToServer::Snapshot { id } => {
                 let snapshot = self.snapshot();
                 self.tell_daemon(&ToDaemon::Snapshot { id, snapshot });

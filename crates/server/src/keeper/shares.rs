@@ -165,7 +165,7 @@ impl Keeper {
             .iter()
             .filter(|(_, client)| match who {
                 Who::All => true,
-                Who::Process(pid) => client.peer.pid == pid,
+                Who::Process(pid) => pid != 0 && client.peer.pid == pid,
                 Who::User(uid) => client.peer.uid == uid,
             })
             .map(|(&id, _)| id)

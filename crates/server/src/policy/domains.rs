@@ -75,13 +75,6 @@ pub fn checked_name(wanted: Option<&str>) -> Result<Option<String>, String> {
     Ok(Some(name.to_owned()))
 }
 
-/// The control group of a process as `/proc/PID/cgroup` says it: the unified hierarchy's, else the first.
-pub fn control_group(text: &str) -> Option<String> {
-    let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
-    let unified = text.lines().find(|line| line.starts_with("0::"));
-    unified.or_else(|| text.lines().next()).and_then(path)
-}
-
 /// The domains of a server.
 #[derive(Debug, Default)]
 pub struct Domains {
@@ -144,14 +137,6 @@ mod tests {
         for wrong in ["a b", "a/b", "ä", &"x".repeat(65)] {
             assert!(checked_name(Some(wrong)).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn the_unified_hierarchy_names_the_group() {
-        let mixed = "12:cpu:/old\n0::/user.slice/job:1\n";
-        assert_eq!(control_group(mixed).as_deref(), Some("/user.slice/job:1"));
-        assert_eq!(control_group("3:memory:/docker/x\n").as_deref(), Some("/docker/x"));
-        assert_eq!(control_group(""), None);
     }
 
     #[test]

@@ -108,10 +108,15 @@ impl Server {
             command: "fake".into(),
             limits,
         };
-        let peer = Peer { pid, uid: 0, gid: 0 };
+        let peer = Peer { pid, uid: 0, gid: 0, namespaces: Default::default() };
         self.daemon
             .send(
-                &ToServer::Attach { hello: Box::new(hello), peer, admission: None },
+                &ToServer::Attach {
+                    hello: Box::new(hello),
+                    peer,
+                    admission: None,
+                    origin: Default::default(),
+                },
                 &[theirs.as_fd()],
                 SOON,
             )
