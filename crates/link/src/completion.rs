@@ -14,7 +14,7 @@ use crate::shm::{self, Access, Mapping, ShmError};
 use crate::spin::Spin;
 use crate::wire::layout::{COMPLETION_BYTES, STREAM_SLOTS};
 use core::sync::atomic::AtomicU64 as Word;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -39,15 +39,22 @@ pub struct CompletionWords {
 }
 
 impl CompletionWords {
-    /// Makes a completion file and its one writable mapping; whoever gets the descriptor can only read.
+    /// Makes a completion file. Whoever maps it to write must outlive nobody: the file is handed on to the next writer, and clients get
+    /// [`shm::read_only`] descriptors.
     ///
     /// # Errors
-    /// When the kernel refuses the file, the mapping or the seal.
-    pub fn create() -> Result<(OwnedFd, Self), ShmError> {
-        let file = shm::create("openmps-completion", COMPLETION_BYTES as u64)?;
-        let mapping = Mapping::new(file.as_fd(), COMPLETION_BYTES, Access::ReadWrite)?;
-        shm::forbid_future_writes(file.as_fd())?;
-        Ok((file, Self { mapping }))
+    /// When the kernel refuses the file.
+    pub fn create_file() -> Result<OwnedFd, ShmError> {
+        shm::create("openmps-completion", COMPLETION_BYTES as u64)
+    }
+
+    /// Maps a completion file for the device to write.
+    ///
+    /// # Errors
+    /// When the descriptor is no such file or cannot be mapped.
+    pub fn map_writable(file: BorrowedFd<'_>) -> Result<Self, ShmError> {
+        shm::check(file, COMPLETION_BYTES as u64)?;
+        Ok(Self { mapping: Mapping::new(file, COMPLETION_BYTES, Access::ReadWrite)? })
     }
 
     /// Maps a received completion file, to read.

@@ -271,6 +271,15 @@ pub enum Waited {
     Nothing,
 }
 
+/// When the producer may write where a command was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reuse {
+    /// Once it is taken.
+    Taken,
+    /// Once [`Consumer::commit`] has said so, for all before this position: until then another consumer can go on there.
+    Committed(u64),
+}
+
 /// The session thread's end.
 #[derive(Debug)]
 pub struct Consumer {
@@ -280,6 +289,8 @@ pub struct Consumer {
     tail_seen: u64,
     /// Last head that the producer was told.
     head_published: u64,
+    /// What may be overwritten: what was taken, or less.
+    reuse: Reuse,
     buffer: Box<[u64]>,
     spin: Spin,
 }
@@ -288,7 +299,33 @@ impl Consumer {
     /// The consumer of a fresh session; there must be one only.
     pub fn new(memory: Arc<SessionMemory>) -> Self {
         let buffer = vec![0; MAX_COMMAND_BYTES / 8].into_boxed_slice();
-        Self { memory, head: 0, tail_seen: 0, head_published: 0, buffer, spin: Spin::default() }
+        Self {
+            memory,
+            head: 0,
+            tail_seen: 0,
+            head_published: 0,
+            reuse: Reuse::Taken,
+            buffer,
+            spin: Spin::default(),
+        }
+    }
+
+    /// The consumer of a session that may have had others before: all commands before `committed_bytes` are done. What it takes stays in the
+    /// ring until it is [committed](Self::commit).
+    pub fn resume(memory: Arc<SessionMemory>, committed_bytes: u64) -> Self {
+        let reuse = Reuse::Committed(committed_bytes);
+        Self { head: committed_bytes, tail_seen: committed_bytes, reuse, ..Self::new(memory) }
+    }
+
+    /// All that was taken is done; returns how far that is.
+    pub fn commit(&mut self) -> u64 {
+        self.reuse = Reuse::Committed(self.head);
+        self.head
+    }
+
+    /// Bytes taken so far.
+    pub fn taken_bytes(&self) -> u64 {
+        self.head
     }
 
     /// The memory that this ring lies in.
@@ -408,12 +445,16 @@ impl Consumer {
     }
 
     fn publish_head(&mut self) {
-        if self.head_published == self.head {
+        let head = match self.reuse {
+            Reuse::Taken => self.head,
+            Reuse::Committed(done) => done,
+        };
+        if self.head_published == head {
             return;
         }
-        self.head_published = self.head;
+        self.head_published = head;
         // Release: pairs with the acquire in `Producer::has_room`.
-        self.memory.shared().head.0.store(self.head, Ordering::Release);
+        self.memory.shared().head.0.store(head, Ordering::Release);
         Doorbell::new(&self.memory.shared().producer_asleep.0).ring();
     }
 }

@@ -5,8 +5,8 @@
 //! and files are mapped inside the reservation.
 
 use crate::wire::attach::Window;
-use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -105,13 +105,18 @@ pub fn create(name: &str, size_bytes: u64) -> Result<OwnedFd, ShmError> {
     make().map_err(|source| ShmError::Create { size_bytes, source })
 }
 
-/// Seals a file so that no new writable mapping and no write is possible, by anybody; mappings that exist stay writable.
+/// Another descriptor of a file that can only read it, for a process that must not write there: neither through the descriptor nor through a
+/// mapping of it. The file is closed to other users besides; one of the same user could open it anew, as it could stop the writer itself.
 ///
 /// # Errors
-/// [`ShmError::Create`] on kernels before 5.1.
-pub fn forbid_future_writes(file: BorrowedFd<'_>) -> Result<(), ShmError> {
-    rustix::fs::fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
-        .map_err(|source| ShmError::Create { size_bytes: 0, source })
+/// [`ShmError::Create`] where `/proc` is not mounted.
+pub fn read_only(file: BorrowedFd<'_>) -> Result<OwnedFd, ShmError> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let reopen = || {
+        rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
+        rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    };
+    reopen().map_err(|source| ShmError::Create { size_bytes: 0, source })
 }
 
 /// Checks a received descriptor: a memfd, sealed against shrinking and growing, of exactly `size_bytes`.

@@ -118,8 +118,11 @@ fn files_are_mapped_inside_a_reservation_and_taken_out_again() {
 
 #[test]
 fn completion_words_are_read_only_for_whoever_gets_the_file_and_wake_a_sleeper() {
-    let (file, device) = CompletionWords::create().unwrap();
+    let writable = CompletionWords::create_file().unwrap();
+    let device = CompletionWords::map_writable(writable.as_fd()).unwrap();
+    let file = shm::read_only(writable.as_fd()).unwrap();
     assert!(shm::Mapping::new(file.as_fd(), 4096, Access::ReadWrite).is_err());
+    assert!(CompletionWords::map_writable(file.as_fd()).is_err());
     assert!(rustix::io::write(&file, b"x").is_err());
     let client = CompletionWords::map(file.as_fd()).unwrap();
     let session = SessionMemory::create_file().unwrap();

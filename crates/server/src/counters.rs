@@ -139,6 +139,21 @@ impl Counters {
         }
     }
 
+    /// Goes on from what was counted elsewhere.
+    pub(crate) fn restore(&self, counts: &Counts) {
+        let numbers = [
+            (&self.kernels, counts.kernels),
+            (&self.chained_kernels, counts.chained_kernels),
+            (&self.copied_bytes, counts.copied_bytes),
+            (&self.commands, counts.commands),
+            (&self.gpu_time_ns, counts.gpu_time_ns),
+            (&self.launch_time_ns, counts.launch_time_ns),
+        ];
+        for (word, number) in numbers.into_iter().chain(self.launches.iter().zip(counts.launches)) {
+            word.store(number, Ordering::Relaxed);
+        }
+    }
+
     fn reset(&self) {
         let words = [
             &self.kernels,

@@ -17,8 +17,16 @@ pub(crate) enum ToExecutor {
         /// How many those are.
         devices: u32,
     },
-    /// A client's first context here. Answered by `SessionOpened` or `SessionRefused`.
+    /// A client's first context here, or a session whose executor is gone. Comes with the session file, the completion file, the executor's end of the
+    /// session socket, the file of [`crate::standing`] and the journal's. Answered by `SessionOpened` or `SessionRefused`.
     OpenSession(OpenSession),
+    /// What a session has that is announced next; comes with a descriptor for each.
+    Inherit {
+        /// Which.
+        session: u64,
+        /// What they are.
+        heirlooms: Vec<Heirloom>,
+    },
     /// The client is gone. Answered by `SessionClosed`, once its work has ended.
     CloseSession {
         /// Which.
@@ -103,10 +111,38 @@ pub(crate) struct OpenSession {
     pub(crate) share: ShareWish,
     /// The group that it belongs to.
     pub(crate) group: Option<GroupMembership>,
+    /// Whether it had an executor before, which has left it work that is done and a journal.
+    pub(crate) origin: Origin,
     /// Its claim on a device that others want, too.
     pub(crate) claim: Claim,
     /// Whether its launches go before those of others.
     pub(crate) class: Class,
+}
+
+/// Where a session comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Origin {
+    /// It begins.
+    New,
+    /// Another executor served it.
+    Inherited,
+}
+
+/// What the keeper has of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Heirloom {
+    /// Device memory.
+    Grant {
+        /// First address, or key.
+        address: u64,
+        /// Length.
+        size_bytes: u64,
+    },
+    /// A file that an executor gave to keep.
+    File {
+        /// Its number.
+        number: u64,
+    },
 }
 
 /// The SMs that a session's work may run on: as many as it may have, within its group's, within its reservation's.
@@ -203,8 +239,27 @@ pub(crate) enum FromExecutor {
         /// What was wrong.
         message: String,
     },
-    /// Comes with the session file, the completion file and the client's end of the session socket.
+    /// The session serves its client.
     SessionOpened {
+        /// Which.
+        session: u64,
+    },
+    /// Comes with a file that the session's next executor needs.
+    Keep {
+        /// Which.
+        session: u64,
+        /// The file's number in the session's journal.
+        number: u64,
+    },
+    /// Files that no executor needs any more.
+    LetGo {
+        /// Which session.
+        session: u64,
+        /// Their numbers.
+        numbers: Vec<u64>,
+    },
+    /// Comes with the file in which a session's journal goes on.
+    Journal {
         /// Which.
         session: u64,
     },
@@ -304,7 +359,7 @@ pub(crate) enum FromExecutor {
         /// Which.
         session: u64,
     },
-    /// A fault has ended the context; every session's next wait says so.
+    /// A fault has ended the context. Sessions do nothing any more, and say nothing to their clients.
     ContextLost {
         /// A `CUresult`.
         code: u32,

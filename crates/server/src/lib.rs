@@ -7,9 +7,10 @@
 //!
 //! [`probe`] looks at a driver for those who ask why nothing runs.
 //!
-//! Not here yet: priorities, a standby that takes over after a fault, private executors,
-//! waits for values in memory. After a fatal fault all clients of the device keep the error, and the device gets a new executor once they
-//! have left. Unregistering pinned memory and unloading modules are done when asked for, on the client's own session thread, and may wait there
+//! An executor is disposable: what its sessions have is the keeper's, or written down where it survives (`journal`, `standing`), so that another one
+//! takes over after a fault ([`keeper`]'s `takeover`).
+//!
+//! Not here yet: private executors. Unregistering pinned memory and unloading modules are done when asked for, on the client's own session thread, and may wait there
 //! for other clients' kernels.
 
 mod counters;
@@ -17,7 +18,9 @@ mod driver;
 pub mod executor;
 mod executor_link;
 mod history;
+mod journal;
 pub mod keeper;
 mod log;
 pub mod policy;
 pub mod probe;
+mod standing;

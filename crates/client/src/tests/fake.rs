@@ -122,7 +122,8 @@ struct Executor {
 fn open_session() -> Vec<OwnedFd> {
     let session = SessionMemory::create_file().unwrap();
     let memory = Arc::new(SessionMemory::map(session.as_fd()).unwrap());
-    let (completion, words) = CompletionWords::create().unwrap();
+    let completion = CompletionWords::create_file().unwrap();
+    let words = CompletionWords::map_writable(completion.as_fd()).unwrap();
     let (socket, other) = Connection::pair().unwrap();
     let mut executor = Executor {
         memory: Arc::clone(&memory),

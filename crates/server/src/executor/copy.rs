@@ -45,6 +45,7 @@ impl State {
                 *self.side_stream.insert(stream)
             }
         };
+        self.standing.note_side_work(true);
         // SAFETY: both ranges are this client's, in memory that the driver knows.
         self.check(unsafe {
             self.driver().cuMemcpyAsync(destination, source, size_bytes as usize, stream)

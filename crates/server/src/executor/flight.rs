@@ -158,6 +158,9 @@ impl State {
     /// Before work is submitted.
     pub(super) fn note_work(&self) {
         self.shared.flights.set_busy(&self.flight);
+        if self.modules.have_variables() {
+            self.standing.note_unsaved(true);
+        }
     }
 
     /// How long the session's thread may sleep, as far as its own work matters to others.
@@ -178,6 +181,9 @@ impl State {
             // SAFETY: a live stream of this session.
             unsafe { self.driver().cuStreamQuery(stream) }.is_success()
         });
+        if copied {
+            self.standing.note_side_work(false);
+        }
         if copied && self.streams.have_ended(&self.shared.context, |slot| words.completed(slot)) {
             self.shared.flights.set_idle(&self.flight);
             self.history().settle();

@@ -40,6 +40,11 @@ impl Holding {
         self.holds.is_empty()
     }
 
+    /// How many commands are held.
+    pub(super) fn len(&self) -> usize {
+        self.holds.len()
+    }
+
     /// Whether no more commands may be taken for now.
     pub(super) fn is_full(&self) -> bool {
         self.held_bytes >= MAX_HELD_BYTES

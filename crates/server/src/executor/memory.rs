@@ -363,16 +363,22 @@ impl State {
     }
 
     pub(super) fn region_map(&mut self, wanted: RegionMap) -> Result<(), Failure> {
-        let RegionMap { address: at, size_bytes, kind, .. } = wanted;
+        let at = wanted.address;
         let received = self.memory.socket.receive::<RegionFile>(FILE_TIMEOUT);
         let received = received
             .map_err(|error| Failure::Protocol(format!("no file came for a region: {error}")))?;
-        let Some(file) = received.descriptors.first().filter(|_| received.message.address == at)
-        else {
+        let is_it = received.message.address == at;
+        let Some(file) = received.descriptors.into_iter().next().filter(|_| is_it) else {
             return Err(Failure::Protocol(format!(
                 "the file that came is not that of the region at {at:#x}"
             )));
         };
+        self.map_region(wanted, file)
+    }
+
+    /// Maps a file of the client at the same address as there.
+    pub(super) fn map_region(&mut self, wanted: RegionMap, file: OwnedFd) -> Result<(), Failure> {
+        let RegionMap { address: at, size_bytes, kind, .. } = wanted;
         let kind = match kind {
             REGION_PLAIN => RegionKind::Plain,
             REGION_PINNED => RegionKind::Pinned,
@@ -403,6 +409,7 @@ impl State {
             let _ = self.memory.addressable.insert(at, size_bytes);
         }
         self.memory.regions.insert(at, (size_bytes, kind));
+        self.keep_file(file.as_fd());
         Ok(())
     }
 

@@ -18,6 +18,7 @@ mod flight;
 mod gate;
 mod graph;
 mod holding;
+mod images;
 mod launch;
 mod link_texts;
 mod marks;
@@ -32,6 +33,8 @@ mod peer;
 mod printing;
 mod probe;
 mod query;
+mod recording;
+mod replay;
 mod resharing;
 mod session;
 mod session_partitions;
@@ -52,8 +55,9 @@ use cuda_abi::types::CUresult;
 use descriptors::Descriptors;
 use link::socket::{Connection, Received, SocketError};
 use printing::Console;
-use rustix::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
-use session::SessionHandle;
+use replay::Estate;
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use session::{SessionFiles, SessionHandle};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -144,11 +148,13 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 descriptors: Descriptors::of_process(),
                 pace: Default::default(),
                 spares: Default::default(),
+                images: Default::default(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
             let mover = Arc::new(resharing::Mover::start(&shared)?);
-            Ok(Executor { shared, monitor, mover, sessions: HashMap::new() })
+            let (sessions, estates) = (HashMap::new(), HashMap::new());
+            Ok(Executor { shared, monitor, mover, sessions, estates })
         }
         Err(message) => {
             let failed = FromExecutor::Failed { message: message.clone() };
@@ -185,13 +191,24 @@ pub(crate) struct Shared {
     pub(crate) pace: pacing::Pace,
     /// Code for whoever loads the same next.
     pub(crate) spares: spares::Spares,
+    /// Code for the next executor.
+    pub(crate) images: images::Images,
     keeper: Connection,
 }
 
 impl Shared {
     /// Tells the keeper something. When that is impossible the keeper is gone, and the main thread sees it too.
     pub(crate) fn tell(&self, message: &FromExecutor) {
-        if let Err(error) = self.keeper.send(message, &[], KEEPER_TIMEOUT) {
+        self.send(message, &[]);
+    }
+
+    /// The same, with a descriptor.
+    pub(crate) fn tell_with(&self, message: &FromExecutor, file: BorrowedFd<'_>) {
+        self.send(message, &[file]);
+    }
+
+    fn send(&self, message: &FromExecutor, files: &[BorrowedFd<'_>]) {
+        if let Err(error) = self.keeper.send(message, files, KEEPER_TIMEOUT) {
             log_server!("The keeper cannot be told {message:?}: {error}");
         }
     }
@@ -202,6 +219,8 @@ struct Executor {
     monitor: monitor::Monitor,
     mover: Arc<resharing::Mover>,
     sessions: HashMap<u64, Arc<SessionHandle>>,
+    /// What sessions have that are announced next.
+    estates: HashMap<u64, Estate>,
 }
 
 impl Executor {
@@ -227,7 +246,10 @@ impl Executor {
     fn handle(&mut self, message: ToExecutor, descriptors: Vec<OwnedFd>) {
         match message {
             ToExecutor::Start { .. } => log_server!("The keeper sent Start twice"),
-            ToExecutor::OpenSession(wanted) => self.open_session(wanted),
+            ToExecutor::OpenSession(wanted) => self.open_session(wanted, descriptors),
+            ToExecutor::Inherit { session, heirlooms } => {
+                self.estates.entry(session).or_default().add(heirlooms, descriptors);
+            }
             ToExecutor::CloseSession { session } => {
                 if let Some(handle) = self.sessions.remove(&session) {
                     handle.stop();
@@ -272,23 +294,14 @@ impl Executor {
         }
     }
 
-    fn open_session(&mut self, wanted: OpenSession) {
+    fn open_session(&mut self, wanted: OpenSession, descriptors: Vec<OwnedFd>) {
         let id = wanted.session;
-        match session::open(&self.shared, &self.monitor, &self.mover, wanted) {
-            Ok(opened) => {
-                let files = [
-                    opened.session_file.as_fd(),
-                    opened.completion_file.as_fd(),
-                    opened.socket.as_fd(),
-                ];
-                let reply = FromExecutor::SessionOpened { session: id };
-                match self.shared.keeper.send(&reply, &files, KEEPER_TIMEOUT) {
-                    Ok(()) => drop(self.sessions.insert(id, opened.handle)),
-                    Err(error) => {
-                        log_server!("Session {id} cannot be handed over: {error}");
-                        opened.handle.stop();
-                    }
-                }
+        let estate = self.estates.remove(&id).unwrap_or_default();
+        let files = SessionFiles::new(descriptors);
+        match session::open(&self.shared, &self.monitor, &self.mover, wanted, files, estate) {
+            Ok(handle) => {
+                self.sessions.insert(id, handle);
+                self.shared.tell(&FromExecutor::SessionOpened { session: id });
             }
             Err((code, message)) => {
                 // Whatever failed in a lost context failed because of that.
@@ -298,6 +311,7 @@ impl Executor {
                 };
                 let refused = FromExecutor::SessionRefused { session: id, code: code.0, message };
                 self.shared.tell(&refused);
+                self.monitor.waker().wake();
             }
         }
     }

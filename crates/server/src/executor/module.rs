@@ -5,7 +5,9 @@
 
 use super::charges::module_bytes;
 use super::failure::{Failure, below};
+use super::images::StoredImage;
 use super::printing::can_print;
+use super::recording::in_use;
 use super::spares::{MAX_SPARE_BYTES, Origin};
 use super::state::State;
 use crate::policy::code_state::may_have_variables;
@@ -18,6 +20,7 @@ use link::wire::command::{
     NamesReply, Parameter,
 };
 use link::wire::layout::CALL_REPLY_BYTES;
+use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
@@ -38,8 +41,11 @@ struct Module {
     charged_bytes: u64,
     /// Ranges of its globals that the client has asked for.
     globals: Vec<(u64, u64)>,
+    has_variables: bool,
     /// For the next to load the same; `None` if that must not get this one.
     origin: Option<Origin>,
+    /// What it was loaded from: others that load the same have the same file.
+    _image: Arc<StoredImage>,
 }
 
 /// A function that the client has asked for.
@@ -62,9 +68,16 @@ pub(crate) struct Function {
 pub(crate) struct Modules {
     modules: HashMap<u32, Module>,
     functions: Vec<Option<Function>>,
+    /// How many have variables.
+    with_variables: usize,
 }
 
 impl Modules {
+    /// Whether some code has variables, which the next executor would have as they were at first.
+    pub(crate) fn have_variables(&self) -> bool {
+        self.with_variables > 0
+    }
+
     /// The function of that number.
     pub(crate) fn function(&self, number: u32) -> Result<&Function, Failure> {
         below("function", number, MAX_FUNCTIONS)?;
@@ -95,40 +108,53 @@ impl Modules {
 
 impl State {
     pub(super) fn module_load(&mut self, wanted: ModuleLoad) -> Result<(), Failure> {
-        let ModuleLoad {
-            module,
-            optimization_level,
-            max_registers,
-            log_bytes,
-            address,
-            size_bytes,
-        } = wanted;
+        let ModuleLoad { module, address, size_bytes, .. } = wanted;
         if module >= MAX_MODULES || self.modules.modules.contains_key(&module) {
             return Err(Failure::Protocol(format!(
                 "module {module} cannot be loaded: in use, or beyond {MAX_MODULES}"
             )));
         }
-        let mut image = self.memory.read_region(address, size_bytes, MAX_IMAGE_BYTES)?;
+        let image = self.memory.read_region(address, size_bytes, MAX_IMAGE_BYTES)?;
+        self.load_image(wanted, image, None)
+    }
+
+    /// Loads an image, which lies in a file already if it was loaded before.
+    pub(super) fn load_image(
+        &mut self,
+        wanted: ModuleLoad,
+        mut image: Vec<u8>,
+        file: Option<OwnedFd>,
+    ) -> Result<(), Failure> {
+        let ModuleLoad { module, optimization_level, max_registers, log_bytes, .. } = wanted;
+        let size_bytes = image.len() as u64;
         // PTX is text that ends with NUL; anything else is not longer than it says, which the check below sees to.
         image.resize(image.len() + 64, 0);
         check_image(&image[..size_bytes as usize])?;
         let charged_bytes = module_bytes(&image[..size_bytes as usize]);
-        self.memory.charge(charged_bytes)?;
+        match self.records.replaying {
+            // It had them before.
+            true => self.handle.allowance.hold(charged_bytes),
+            false => self.memory.charge(charged_bytes)?,
+        }
+        let exact = &image[..size_bytes as usize];
+        let stored = match file {
+            Some(file) => self.shared.images.adopt(exact, file),
+            None => self.shared.images.store(exact),
+        };
+        let stored = stored.inspect_err(|_| self.memory.discharge(charged_bytes))?;
         let prints = can_print(&image[..size_bytes as usize]);
-        let origin = (log_bytes == 0
-            && size_bytes <= MAX_SPARE_BYTES
-            && !prints
-            && !may_have_variables(&image[..size_bytes as usize]))
-        .then(|| {
-            let exact = image[..size_bytes as usize].to_vec();
-            Origin::new(exact, optimization_level, max_registers)
-        });
+        let has_variables = may_have_variables(&image[..size_bytes as usize]);
+        let origin = (log_bytes == 0 && size_bytes <= MAX_SPARE_BYTES && !prints && !has_variables)
+            .then(|| {
+                let exact = image[..size_bytes as usize].to_vec();
+                Origin::new(exact, optimization_level, max_registers)
+            });
         if let Some((origin, library)) =
             origin.as_ref().and_then(|wanted| self.shared.spares.take(wanted))
         {
             let head = ModuleLoadReply { info_bytes: 0, error_bytes: 0 };
             self.reply.extend_from_slice(head.as_bytes());
-            self.add_module(module, library, prints, charged_bytes, Some(origin));
+            self.add_module(module, library, prints, charged_bytes, Some(origin), stored, false);
             return Ok(());
         }
         let room =
@@ -197,7 +223,7 @@ impl State {
         self.reply.extend_from_slice(info);
         self.reply.extend_from_slice(errors);
         loaded.inspect_err(|_| self.memory.discharge(charged_bytes))?;
-        self.add_module(module, library, prints, charged_bytes, origin);
+        self.add_module(module, library, prints, charged_bytes, origin, stored, has_variables);
         Ok(())
     }
 
@@ -208,9 +234,22 @@ impl State {
         prints: bool,
         charged_bytes: u64,
         origin: Option<Origin>,
+        image: Arc<StoredImage>,
+        has_variables: bool,
     ) {
+        let globals = Vec::new();
+        self.keep_file(image.as_fd());
+        self.modules.with_variables += usize::from(has_variables);
         let library = Arc::new(library);
-        let module = Module { library, prints, charged_bytes, globals: Vec::new(), origin };
+        let module = Module {
+            library,
+            prints,
+            charged_bytes,
+            globals,
+            has_variables,
+            origin,
+            _image: image,
+        };
         self.modules.modules.insert(number, module);
     }
 
@@ -219,6 +258,7 @@ impl State {
         below("module", number, MAX_MODULES)?;
         let module = self.modules.modules.remove(&number).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         self.memory.discharge(module.charged_bytes);
+        self.modules.with_variables -= usize::from(module.has_variables);
         self.batches.clear_chains(self.shared.context.driver());
         for function in &mut self.modules.functions {
             function.take_if(|function| function.module == number);
@@ -226,6 +266,7 @@ impl State {
         for (at, size_bytes) in module.globals {
             self.memory.addressable.remove(at, size_bytes);
         }
+        self.unloaded_in_use = in_use(&module.library);
         // What a graph names goes with the last such graph.
         let Some(library) = Arc::into_inner(module.library) else { return Ok(()) };
         let Some(library) = self.shared.spares.keep(module.origin, library) else { return Ok(()) };

@@ -175,7 +175,7 @@ impl Watch {
         look
     }
 
-    /// Tells everybody, once, that the context is gone.
+    /// Tells the keeper, once, that the context is gone.
     fn report_loss(&mut self) {
         let Some(code) = self.shared.context.lost() else { return };
         if !std::mem::replace(&mut self.reported_lost, true) {
@@ -184,12 +184,6 @@ impl Watch {
             self.for_each(|session| session.mark_ended(&self.shared.counters));
             self.shared.tell(&FromExecutor::ContextLost { code: code.0 });
         }
-        self.for_each(|session| {
-            if session.memory.error() == 0 {
-                session.memory.fail(code.0);
-                session.memory.wake_consumer();
-            }
-        });
     }
 
     fn for_each(&self, mut act: impl FnMut(&SessionHandle)) {

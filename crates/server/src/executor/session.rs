@@ -12,12 +12,16 @@ use super::monitor::{Monitor, Waker, sleep_exactly};
 use super::moving::MoveOrders;
 use super::pacing::{Pacing, is_paced};
 use super::partition::Partition;
+use super::recording::Records;
+use super::replay::{Estate, Past};
 use super::resharing::{Mail, Mailbox, Mover};
 use super::state::{Awaited, Outcome, State};
 use super::stream::Streams;
 use crate::counters::{CounterPage, monotonic_ns};
-use crate::executor_link::{FromExecutor, GrantOutcome, MoveOrder, OpenSession, ShareWish};
+use crate::executor_link::{FromExecutor, GrantOutcome, MoveOrder, OpenSession, Origin, ShareWish};
+use crate::journal::Journal;
 use crate::log::log_server;
+use crate::standing::Standing;
 use cuda_abi::types::CUresult;
 use link::call;
 use link::completion::CompletionWords;
@@ -135,12 +139,13 @@ impl SessionHandle {
     }
 }
 
-/// A new session and what its client gets.
-pub(crate) struct Opened {
-    pub(crate) handle: Arc<SessionHandle>,
-    pub(crate) session_file: OwnedFd,
-    pub(crate) completion_file: OwnedFd,
-    pub(crate) socket: OwnedFd,
+/// What comes with a session from the keeper, which has all of it, too.
+pub(crate) struct SessionFiles(Vec<OwnedFd>);
+
+impl SessionFiles {
+    pub(crate) fn new(descriptors: Vec<OwnedFd>) -> Self {
+        Self(descriptors)
+    }
 }
 
 /// Makes a session and starts its thread.
@@ -149,7 +154,9 @@ pub(crate) fn open(
     monitor: &Monitor,
     mover: &Arc<Mover>,
     wanted: OpenSession,
-) -> Result<Opened, (CUresult, String)> {
+    files: SessionFiles,
+    estate: Estate,
+) -> Result<Arc<SessionHandle>, (CUresult, String)> {
     if let Some(code) = shared.context.lost() {
         return Err((
             CUresult::ERROR_MPS_SERVER_NOT_READY,
@@ -158,11 +165,21 @@ pub(crate) fn open(
     }
     let no_memory =
         |error: &dyn std::fmt::Display| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string());
-    let session_file = SessionMemory::create_file().map_err(|error| no_memory(&error))?;
+    let Ok([session_file, completion_file, socket, standing_file, journal_file]) =
+        <[OwnedFd; 5]>::try_from(files.0)
+    else {
+        return Err(no_memory(&"the files of a session did not all come"));
+    };
     let memory =
         Arc::new(SessionMemory::map(session_file.as_fd()).map_err(|error| no_memory(&error))?);
-    let (completion_file, words) = CompletionWords::create().map_err(|error| no_memory(&error))?;
-    let (own_socket, client_socket) = Connection::pair().map_err(|error| no_memory(&error))?;
+    let words = CompletionWords::map_writable(completion_file.as_fd())
+        .map_err(|error| no_memory(&error))?;
+    let socket = Connection::from_socket(socket).map_err(|error| no_memory(&error))?;
+    let standing = Standing::map(standing_file.as_fd()).map_err(|error| no_memory(&error))?;
+    let committed = standing.committed_bytes();
+    let (journal, entries) =
+        Journal::open(journal_file.as_fd(), committed).map_err(|error| no_memory(&error))?;
+    let Estate { grants: inherited, files } = estate;
     let (sender, grants) = channel();
     let group = wanted.group.as_ref();
     let group = group.map(|group| shared.group_memory.join(&group.name, group.memory_limit_bytes));
@@ -189,9 +206,9 @@ pub(crate) fn open(
     let run = move || take.recv().map_or((), Session::run);
     thread.spawn(run).map_err(|error| no_memory(&error))?;
     let memory =
-        Memory::reserve(&shared.context, &wanted, &handle.words, own_socket, grants, allowance)?;
+        Memory::reserve(&shared.context, &wanted, &handle.words, socket, grants, allowance)?;
     handle.allowance.hold(SESSION_BYTES);
-    let streams = Streams::default();
+    let streams = Streams::new(standing.clone());
     shared.gate.join(streams.lane());
     let state = State {
         shared: Arc::clone(shared),
@@ -219,14 +236,19 @@ pub(crate) fn open(
         printing: Default::default(),
         meter: Default::default(),
         pacing: Pacing::new(wanted.claim, wanted.class, Arc::clone(&handle.new_weight)),
+        standing,
+        records: Records::new(journal, committed, files),
+        unloaded_in_use: None,
         last_function: None,
         reply: Vec::new(),
     };
-    let consumer = Consumer::new(Arc::clone(&handle.memory));
+    let consumer = Consumer::resume(Arc::clone(&handle.memory), committed);
+    let past = (wanted.origin == Origin::Inherited).then_some((entries, inherited));
     let session = Session {
         consumer,
         state,
         share: wanted.share,
+        past,
         waker: monitor.waker(),
         failures_logged: 0,
         awaited: Vec::new(),
@@ -234,7 +256,7 @@ pub(crate) fn open(
     };
     monitor.watch(Arc::clone(&handle));
     give.send(session).map_err(|error| no_memory(&error))?;
-    Ok(Opened { handle, session_file, completion_file, socket: client_socket.into() })
+    Ok(handle)
 }
 
 /// What belongs to the session thread alone.
@@ -243,6 +265,8 @@ struct Session {
     state: State,
     /// The SMs that it is to have.
     share: ShareWish,
+    /// What it had when another executor served it.
+    past: Option<Past>,
     waker: Waker,
     failures_logged: u32,
     /// Calls that wait for work.
@@ -263,11 +287,21 @@ impl Session {
             log_server!("{label} cannot have its share of the SMs: {failure:?}");
             self.state.handle.end(CUresult::ERROR_MPS_SERVER_NOT_READY.0);
         }
-        if let Err(message) = self.serve() {
-            let handle = &self.state.handle;
-            log_server!("{} broke the protocol: {message}", handle.label);
-            handle.memory.fail(CUresult::ERROR_MPS_RPC_FAILURE.0);
-            self.state.shared.tell(&FromExecutor::SessionBroken { session: handle.id, message });
+        if let Some((entries, grants)) = self.past.take()
+            && let Err(error) = self.state.replay(entries, grants)
+        {
+            self.state.give_up_replay(&error);
+        }
+        match self.serve() {
+            Ok(()) => {}
+            Err(StepError::Lost) => self.await_end(),
+            Err(error) => {
+                let (handle, message) = (&self.state.handle, error.to_string());
+                log_server!("{} broke the protocol: {message}", handle.label);
+                handle.memory.fail(CUresult::ERROR_MPS_RPC_FAILURE.0);
+                let session = handle.id;
+                self.state.shared.tell(&FromExecutor::SessionBroken { session, message });
+            }
         }
         let Self { state, consumer, waker, .. } = self;
         drop(consumer);
@@ -275,17 +309,24 @@ impl Session {
         waker.wake();
     }
 
+    /// The context is lost: nothing may change any more, until the keeper ends this process.
+    fn await_end(&self) -> ! {
+        loop {
+            self.waker.wake();
+            std::thread::park_timeout(IDLE);
+        }
+    }
+
     /// Takes commands until the session is stopped.
     ///
     /// # Errors
-    /// What the client did wrong.
-    fn serve(&mut self) -> Result<(), String> {
+    /// What the client did wrong, or that the context is lost.
+    fn serve(&mut self) -> Result<(), StepError> {
         while !self.state.handle.stopped() {
-            match self.step() {
-                Ok(Step::Done) => {}
-                Ok(Step::Nothing) => self.idle()?,
-                Ok(Step::Held) => self.wait_for_turn()?,
-                Err(error) => return Err(error.to_string()),
+            match self.step()? {
+                Step::Done => {}
+                Step::Nothing => self.idle()?,
+                Step::Held => self.wait_for_turn()?,
             }
         }
         Ok(())
@@ -293,6 +334,7 @@ impl Session {
 
     /// Does one command, if there is one and it may be done.
     fn step(&mut self) -> Result<Step, StepError> {
+        self.check_context()?;
         self.state.counters().set_queued(self.consumer.backlog_bytes());
         if self.state.handle.mailbox.has_mail() || self.state.resharing.is_active() {
             self.state.see_to_shares();
@@ -310,8 +352,11 @@ impl Session {
             self.submit_batch()?;
             return Ok(Step::Held);
         }
+        let taken = self.consumer.taken_bytes();
         let Some(command) = self.consumer.take()? else { return self.submit_batch() };
         let header = command.header;
+        self.state.standing.begin(header.opcode);
+        self.state.begin_record(taken + u64::from(header.size_bytes));
         if std::mem::take(&mut self.is_idle) {
             self.state.counters().set_idle_since(None);
         }
@@ -320,6 +365,7 @@ impl Session {
         {
             self.state.counters().count_command();
             self.finish(header, Err(failure))?;
+            self.commit();
             return Ok(Step::Done);
         }
         if self.state.admit_to_batch(&command) == Admission::Waits {
@@ -337,12 +383,24 @@ impl Session {
             let result = self.state.obey(&Command { header, body: &body });
             self.state.counters().count_command();
             self.finish(header, result)?;
+            self.commit();
             return Ok(Step::Done);
         }
         let result = self.state.obey(&command);
         self.state.counters().count_command();
         self.finish(header, result)?;
+        self.commit();
         Ok(Step::Done)
+    }
+
+    /// All that was taken is done, or noted where it survives this process.
+    fn commit(&mut self) {
+        self.state.standing.note_held(self.state.holding.len());
+        self.state.standing.commit(self.consumer.commit());
+    }
+
+    fn check_context(&self) -> Result<(), StepError> {
+        self.state.context().lost().map_or(Ok(()), |_| Err(StepError::Lost))
     }
 
     /// Submits the launches that wait for others; says whether there were any.
@@ -352,6 +410,7 @@ impl Session {
         }
         let refused = self.state.submit_batch();
         self.tell_refused(refused)?;
+        self.commit();
         Ok(Step::Done)
     }
 
@@ -372,6 +431,7 @@ impl Session {
                 None => self.state.execute(&Command { header, body: &body }),
             };
             self.finish(header, result)?;
+            self.state.standing.note_held(self.state.holding.len());
         }
         Ok(Step::Done)
     }
@@ -382,6 +442,8 @@ impl Session {
         header: Header,
         result: Result<Outcome, Failure>,
     ) -> Result<(), StepError> {
+        // What the next executor does again is not answered here.
+        self.check_context()?;
         let slot = header.call_slot;
         let status = match result {
             Ok(Outcome::Done) => CUresult::SUCCESS,
@@ -402,8 +464,7 @@ impl Session {
         } else if !status.is_success() {
             let alone = fails_alone(header.opcode)
                 && !self.state.handle.stopped()
-                && self.state.handle.ended().is_none()
-                && self.state.context().lost().is_none();
+                && self.state.handle.ended().is_none();
             if memory.error() == 0 && self.failures_logged < MOST_LOGGED_FAILURES {
                 self.failures_logged += 1;
                 let last = self.failures_logged == MOST_LOGGED_FAILURES;
@@ -421,14 +482,11 @@ impl Session {
                 self.state.counters().set_error(status.0);
             }
         }
-        if !status.is_success() && self.state.context().lost().is_some() {
-            self.waker.wake();
-        }
         Ok(())
     }
 
     /// The next launch must wait: sees to those who wait for earlier ones, then sleeps.
-    fn wait_for_turn(&mut self) -> Result<(), String> {
+    fn wait_for_turn(&mut self) -> Result<(), StepError> {
         if std::mem::take(&mut self.is_idle) {
             self.state.counters().set_idle_since(None);
         }
@@ -440,7 +498,7 @@ impl Session {
         Ok(())
     }
 
-    fn see_to_waiters(&mut self) -> Result<(), String> {
+    fn see_to_waiters(&mut self) -> Result<(), StepError> {
         self.answer_awaited()?;
         if self.state.collect_output().is_err() {
             // The context is lost, which the monitor tells everybody.
@@ -450,7 +508,7 @@ impl Session {
     }
 
     /// Nothing to take: sees to those who wait, then sleeps.
-    fn idle(&mut self) -> Result<(), String> {
+    fn idle(&mut self) -> Result<(), StepError> {
         self.see_to_waiters()?;
         if !std::mem::replace(&mut self.is_idle, true) {
             self.state.counters().set_idle_since(Some(monotonic_ns()));
@@ -488,7 +546,7 @@ impl Session {
         Ok(())
     }
 
-    fn answer_awaited(&mut self) -> Result<(), String> {
+    fn answer_awaited(&mut self) -> Result<(), StepError> {
         let (state, mut wrong) = (&self.state, Ok(()));
         self.awaited.retain(|&(slot, awaited)| {
             let result = match state.awaited_stream(awaited) {
@@ -500,8 +558,14 @@ impl Session {
                 return true;
             }
             let _ = state.context().check(result);
+            if state.context().lost().is_some() {
+                return true;
+            }
+            if awaited == Awaited::SideStream {
+                state.standing.note_side_work(false);
+            }
             if let Err(error) = call::answer(&state.handle.memory, slot, result.0, &[]) {
-                wrong = Err(error.to_string());
+                wrong = Err(error.into());
             }
             false
         });
@@ -537,6 +601,8 @@ enum Step {
 /// What ends a session.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
+    #[error("the device's context is lost")]
+    Lost,
     #[error(transparent)]
     Ring(#[from] RingError),
     #[error(transparent)]

@@ -15,6 +15,7 @@ use super::moving::Moved;
 use super::pacing::Pacing;
 use super::peer::Peers;
 use super::printing::Printing;
+use super::recording::{InUse, Records};
 use super::resharing::{Mover, Resharing};
 use super::session::SessionHandle;
 use super::session_partitions::SessionPartitions;
@@ -24,6 +25,7 @@ use super::virtual_memory::VirtualMemory;
 use crate::counters::Counters;
 use crate::driver::Driver;
 use crate::history::{History, is_worth_noting};
+use crate::standing::Standing;
 use cuda_abi::types::*;
 use link::ring::Command;
 use link::wire::command::{self as wire, LEGACY_STREAM, Opcode};
@@ -80,6 +82,12 @@ pub(crate) struct State {
     pub(super) printing: Printing,
     pub(super) meter: Meter,
     pub(super) pacing: Pacing,
+    /// How far it is, for the keeper and the next executor.
+    pub(super) standing: Standing,
+    /// What it consists of, for the next executor.
+    pub(super) records: Records,
+    /// The code of the module that was just unloaded, if graphs name it.
+    pub(super) unloaded_in_use: InUse,
     /// The function launched last, for the log.
     pub(super) last_function: Option<u32>,
     /// The answer being made.
@@ -167,6 +175,12 @@ impl State {
         if is_worth_noting(opcode) {
             self.history().call(opcode);
         }
+        let outcome = self.perform(opcode, command)?;
+        self.record(opcode, command.body)?;
+        Ok(outcome)
+    }
+
+    fn perform(&mut self, opcode: Opcode, command: &Command<'_>) -> Result<Outcome, Failure> {
         if takes_memory_away(opcode) {
             self.end_probing();
         }

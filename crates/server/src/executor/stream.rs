@@ -13,6 +13,7 @@ use super::failure::{Failure, below};
 use super::gate::{Lane, Track};
 use super::partition::Partition;
 use crate::policy::holds::Ordered;
+use crate::standing::Standing;
 use cuda_abi::types::*;
 use link::wire::command::{DEFAULT_STREAM, LEGACY_STREAM, StreamCreate};
 use link::wire::layout::STREAM_SLOTS;
@@ -65,8 +66,10 @@ struct Domain {
 }
 
 /// The streams of one session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Streams {
+    /// Where it is noted what they have in flight.
+    standing: Standing,
     slots: Vec<Option<Stream>>,
     /// By the slots of default streams.
     domains: HashMap<u32, Domain>,
@@ -77,6 +80,12 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
+    /// None.
+    pub(crate) fn new(standing: Standing) -> Self {
+        let (slots, domains) = (Vec::new(), HashMap::new());
+        Self { standing, slots, domains, join_event: None, lane: Arc::default() }
+    }
+
     /// Opens a slot.
     pub(crate) fn create(
         &mut self,
@@ -171,8 +180,10 @@ impl Streams {
     pub(crate) fn for_work(&mut self, context: &Context, slot: u32) -> Result<CUstream, Failure> {
         let stream = self.open_slot(slot)?;
         stream.unsignalled = true;
-        let handle = stream.handle;
-        match stream.kind {
+        let (handle, last_signal) = (stream.handle, stream.last_signal);
+        let kind = stream.kind;
+        self.standing.note_stream(slot, true, last_signal);
+        match kind {
             Kind::NonBlocking => Ok(handle),
             Kind::Default => {
                 self.join_into_default(context, slot, handle)?;
@@ -237,6 +248,7 @@ impl Streams {
         stream.unsignalled = false;
         stream.last_signal = value;
         let (handle, kind) = (stream.handle, stream.kind);
+        self.standing.note_stream(slot, false, value);
         if kind == Kind::Default {
             self.join_into_default(context, slot, handle)?;
         }
@@ -281,6 +293,7 @@ impl Streams {
                     return false;
                 }
                 stream.unsignalled = false;
+                self.standing.note_stream(slot as u32, false, stream.last_signal);
             } else if completed(slot as u32) < stream.last_signal {
                 return false;
             }

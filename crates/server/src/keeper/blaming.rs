@@ -60,8 +60,7 @@ impl Keeper {
         let mut clients = Vec::new();
         let mut situations = Vec::new();
         for session in self.sessions.values().filter(|session| session.place() == place) {
-            let Some(executor) = self.executor(place) else { continue };
-            let calls = executor.counters.history(session.counter_slot).read(now_ns);
+            let calls = session.counters.history(session.counter_slot).read(now_ns);
             let (device, host) = (session.windows.device, session.windows.host);
             situations.push(Situation {
                 in_flight: calls.iter().filter(|call| call.in_flight).count(),

@@ -105,8 +105,9 @@ impl Keeper {
         }
         for (device, session) in client.sessions {
             let place = Place { device: device as usize, domain: client.domain };
-            if let Some(executor) = self.executor(place) {
-                executor.tell(&ToExecutor::CloseSession { session }, &[]);
+            match self.executor(place).filter(|_| self.is_served(session)) {
+                Some(executor) => executor.tell(&ToExecutor::CloseSession { session }, &[]),
+                None => self.forget_session(session),
             }
         }
         self.held.retain(|&(held, _)| held != id);
@@ -171,10 +172,7 @@ impl Keeper {
         };
         let sessions = client.sessions.values();
         for (id, session) in sessions.filter_map(|id| self.sessions.get(id).map(|s| (*id, s))) {
-            let executor = self.executor(session.place());
-            let counts = executor
-                .map(|executor| executor.counters.read(session.counter_slot))
-                .unwrap_or_default();
+            let counts = session.counts();
             snapshot.granted_bytes += session.grants.granted_bytes();
             snapshot.kernels += counts.kernels;
             snapshot.copied_bytes += counts.copied_bytes;

@@ -1,6 +1,7 @@
 //! The devices of a server, as the native driver describes them without a context.
 
-use super::executors::{Executor, Stage};
+use super::executors::Executor;
+use super::standby::Standby;
 use crate::counters::Counts;
 use crate::driver::{Driver, DriverError};
 use crate::log::log_server;
@@ -21,6 +22,8 @@ pub(crate) struct Device {
     pub(crate) granularity_bytes: u64,
     /// By who shares them.
     pub(crate) executors: BTreeMap<Domain, Executor>,
+    /// In reserve.
+    pub(crate) standby: Standby,
     /// What sessions did that have ended.
     pub(crate) departed: Counts,
     /// Executors that ended by themselves.
@@ -58,11 +61,6 @@ impl Device {
     pub(crate) fn attribute(&self, wanted: CUdevice_attribute) -> i32 {
         let found = self.info.attributes.iter().find(|(number, _)| *number == wanted.0 as i32);
         found.map_or(0, |&(_, value)| value)
-    }
-
-    /// Whether any of its contexts was lost.
-    pub(crate) fn has_lost(&self) -> bool {
-        self.executors.values().any(|executor| executor.stage == Stage::Lost)
     }
 
     /// Who may have contexts on it, as the driver says now.
@@ -209,6 +207,7 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         ordinal,
         granularity_bytes: granularity as u64,
         executors: BTreeMap::new(),
+        standby: Standby::default(),
         departed: Counts::default(),
         deaths: 0,
         faults: 0,

@@ -1,13 +1,14 @@
 //! The executor processes: started, heard, stopped, started again. There is one for each device and trust domain
 //! ([`crate::policy::domains`]) that has clients; those for clients that nothing sets apart are there from the start.
 
-use super::blaming::Incident;
 use super::devices::{ComputeMode, Device};
+use super::session::Service;
 use super::{Keeper, Options, PEER_TIMEOUT};
 use crate::counters::{CounterPage, SLOTS};
 use crate::executor_link::{FromExecutor, ToExecutor};
 use crate::log::log_server;
 use crate::policy::domains::{Domain, SHARED};
+use crate::policy::recovery::Cause;
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, Received, SocketError};
 use link::wire::attach::Refusal;
@@ -19,8 +20,6 @@ use std::time::{Duration, Instant};
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// An executor without its keeper ends by itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
-/// An executor that ends so often by itself is not started again.
-const MAX_DEATHS: u32 = 16;
 
 /// A device, and who shares the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,15 +35,13 @@ pub(crate) enum Stage {
     /// It makes its context.
     Starting,
     Ready,
-    /// Its context was lost to a fault; another executor takes its place once the last client has left.
-    Lost,
 }
 
 /// An executor in its place.
 pub(crate) struct Executor {
     pub(crate) process: ExecutorProcess,
     pub(crate) stage: Stage,
-    started: Instant,
+    pub(super) started: Instant,
 }
 
 /// A running executor.
@@ -56,7 +53,12 @@ pub(crate) struct ExecutorProcess {
 }
 
 impl ExecutorProcess {
-    fn start(options: &Options, device: u32, index: u32, devices: u32) -> Result<Self, String> {
+    pub(super) fn start(
+        options: &Options,
+        device: u32,
+        index: u32,
+        devices: u32,
+    ) -> Result<Self, String> {
         let fail = |error: &dyn std::fmt::Display| {
             format!("cannot start an executor for device {device}: {error}")
         };
@@ -105,6 +107,14 @@ impl ExecutorProcess {
     /// Gives a counter slot back.
     pub(crate) fn free_slot(&mut self, slot: usize) {
         self.free_slots.push(slot);
+    }
+
+    /// Kills it and waits until it has ended. Says how it did, and what it had sent is still to be read.
+    pub(super) fn end_now(self) -> (String, Connection) {
+        let Self { mut child, connection, .. } = self;
+        let _ = child.kill();
+        let status = child.wait();
+        (status.map_or_else(|error| error.to_string(), |status| status.to_string()), connection)
     }
 
     /// Closes its socket, waits for its end a while, then kills it. Says how it ended.
@@ -170,12 +180,10 @@ impl Keeper {
         Some(&executor.process)
     }
 
-    /// Whether the context of a place was lost.
-    pub(super) fn is_lost(&self, place: Place) -> bool {
-        let executors = self.devices.get(place.device).map(|device| &device.executors);
-        executors
-            .and_then(|executors| executors.get(&place.domain))
-            .is_some_and(|executor| executor.stage == Stage::Lost)
+    /// Whether an executor has a session.
+    pub(super) fn is_served(&self, session: u64) -> bool {
+        let service = self.sessions.get(&session).map(|session| session.service);
+        matches!(service, Some(Service::Opening | Service::Serving))
     }
 
     /// Whether anybody has a session there, or waits for one; those included that only wait for their work to end.
@@ -291,6 +299,7 @@ impl Keeper {
             ComputeMode::Default => CUresult::ERROR_MPS_SERVER_NOT_READY,
             _ => CUresult::ERROR_DEVICE_UNAVAILABLE,
         };
+        self.give_up_recovery(place, &message);
         self.refuse_held(place, &Refusal { code: code.0, message });
     }
 
@@ -317,10 +326,16 @@ impl Keeper {
                 if let Some(executor) = device.executors.get_mut(&place.domain) {
                     executor.stage = Stage::Ready;
                 }
-                self.answer_held(place);
+                match self.is_recovering(place) {
+                    true => self.take_over(place),
+                    false => self.answer_held(place),
+                }
             }
             FromExecutor::Failed { message } => self.could_not_start(place, message),
-            FromExecutor::SessionOpened { session } => self.session_opened(session, &descriptors),
+            FromExecutor::SessionOpened { session } => self.session_opened(session),
+            FromExecutor::Keep { session, number } => self.keep_file(session, number, descriptors),
+            FromExecutor::LetGo { session, numbers } => self.let_go_files(session, &numbers),
+            FromExecutor::Journal { session } => self.follow_journal(session, descriptors),
             FromExecutor::SessionRefused { session, code, message } => {
                 self.session_refused(session, code, message)
             }
@@ -350,7 +365,6 @@ impl Keeper {
             }
             FromExecutor::SessionClosed { session } => {
                 self.forget_session(session);
-                self.renew_if_lost(place);
                 self.leave_domain(place.domain);
             }
             FromExecutor::ContextLost { code } => self.context_lost(place, code),
@@ -358,86 +372,7 @@ impl Keeper {
     }
 
     fn context_lost(&mut self, place: Place, code: u32) {
-        let (name, device) = (CUresult(code), place.device);
-        let what = name.to_string();
-        let incident = Incident { code, what, address: None, target: None };
-        let culprit = self.report_fault(place, incident);
-        self.log_fault(place, culprit);
-        log_server!(
-            "Device {device} has lost its context to {name}; its clients keep this error until they end"
-        );
-        self.note_lost(place);
-        self.devices[device].faults += 1;
-        self.tell_status();
-        self.renew_if_lost(place);
-    }
-
-    /// From now on its clients are told of the fault, and new ones wait for another executor.
-    pub(super) fn note_lost(&mut self, place: Place) {
-        if let Some(executor) = self.devices[place.device].executors.get_mut(&place.domain) {
-            executor.stage = Stage::Lost;
-        }
-    }
-
-    /// Says who is concerned by a fatal fault, in the lines of the original's driver 580. It names a culprit that it does not know; here
-    /// one is named that is known.
-    fn log_fault(&self, place: Place, culprit: Option<u32>) {
-        let Place { device, domain } = place;
-        let mut concerned: Vec<(u32, u32)> = self
-            .clients
-            .values()
-            .filter(|client| client.domain == domain)
-            .flat_map(|client| client.contexts.iter().map(|context| (client.peer.pid, *context)))
-            .filter(|(_, context)| context.device as usize == device)
-            .map(|(pid, context)| (pid, context.context_id))
-            .collect();
-        // Who has just closed its context, or left, may be the one: its session is still there, which began with its first context.
-        for session in self.sessions.values().filter(|session| session.place() == place) {
-            let here = self.clients.get(&session.client).map(|client| client.peer.pid);
-            let left = || self.departed.iter().rev().find(|left| left.client_id == session.client);
-            if let Some(pid) = here.or_else(|| left().map(|left| left.pid))
-                && concerned.iter().all(|(other, _)| *other != pid)
-            {
-                concerned.push((pid, 1));
-            }
-        }
-        let mut pids: Vec<u32> = concerned.iter().map(|(pid, _)| *pid).collect();
-        pids.dedup();
-        let known = concerned.iter().find(|(pid, _)| Some(*pid) == culprit);
-        if let Some((pid, context)) = known {
-            log_server!("Client {{PID: {pid}, Context: {context}}} encountered a fatal GPU error.");
-        }
-        log_server!("Server is handling a fatal GPU error.");
-        for (pid, context) in &concerned {
-            log_server!(
-                "Client {{PID: {pid}, Context ID: {context}}} on device {device} to be torn down"
-            );
-        }
-        for pid in &pids {
-            log_server!("All clients belonging to error trigging process {pid} will be torn down");
-            for (_, context) in concerned.iter().filter(|(other, _)| other == pid) {
-                log_server!(
-                    "Client {{PID: {pid}, Context ID: {context}}} on the error-trigging process {pid} to be torn down"
-                );
-            }
-        }
-        log_server!("The following devices will be reset:");
-        log_server!("{device}");
-        log_server!("The following client process have a sticky error set:");
-        pids.iter().for_each(|pid| log_server!("{pid}"));
-    }
-
-    /// Gives a place whose context is lost a new executor, once nobody has a session in the old one.
-    pub(super) fn renew_if_lost(&mut self, place: Place) {
-        if !self.is_lost(place) || self.sessions.values().any(|session| session.place() == place) {
-            return;
-        }
-        let device = &mut self.devices[place.device];
-        if let Some(executor) = device.executors.remove(&place.domain) {
-            log_server!("Destroy server context on device {} ({})", place.device, device.info.name);
-            executor.process.stop();
-        }
-        self.restart_executor(place);
+        self.fail_over(place, Cause::Fault(CUresult(code)));
     }
 
     /// The sessions that an executor serves.
@@ -446,56 +381,14 @@ impl Keeper {
         there.map(|(&id, _)| id).collect()
     }
 
-    /// The executor is gone: its clients' sessions with it. Their sockets are closed, so that their next call says so.
     fn executor_died(&mut self, place: Place) {
-        let device = place.device;
-        let Some(executor) = self.devices[device].executors.get(&place.domain) else { return };
-        if executor.stage == Stage::Starting {
-            return self.could_not_start(place, "it ended; its own words are above".into());
-        }
-        let pid = executor.process.pid();
-        log_server!("Executor {pid} of device {device} is gone; its clients are disconnected");
-        let sessions = self.sessions_at(place);
-        for id in sessions {
-            if let Some(client) = self.sessions.get(&id).map(|session| session.client) {
-                self.disconnect(client, "the executor that served it is gone");
+        let stage = self.devices[place.device].executors.get(&place.domain).map(|it| it.stage);
+        match stage {
+            Some(Stage::Starting) => {
+                self.could_not_start(place, "it ended; its own words are above".into());
             }
-            // While the executor's counters are still here.
-            self.forget_session(id);
+            Some(Stage::Ready) => self.fail_over(place, Cause::Died),
+            None => {}
         }
-        self.devices[device].deaths += 1;
-        if let Some(executor) = self.devices[device].executors.remove(&place.domain) {
-            let status = executor.process.stop();
-            log_server!("Executor {pid} of device {device} ended unexpectedly ({status})");
-        }
-        if self.devices[device].deaths > MAX_DEATHS {
-            log_server!("Executors of device {device} end too often; the server gives up");
-            self.course = super::Course::Ending;
-            return;
-        }
-        self.restart_executor(place);
-    }
-
-    fn restart_executor(&mut self, place: Place) {
-        self.devices[place.device].restarts += 1;
-        if place.domain != SHARED {
-            // Started when a client of the domain wants it.
-            self.tell_status();
-            self.answer_held(place);
-            return self.leave_domain(place.domain);
-        }
-        let count = self.devices.len() as u32;
-        let options = self.options.clone();
-        let slot = &mut self.devices[place.device];
-        let started = slot
-            .start_executor(&options, place, "", count)
-            .and_then(|()| slot.await_executor(place));
-        if let Err(message) = started {
-            log_server!("{message}; the server gives up");
-            self.course = super::Course::Ending;
-        }
-        self.tell_reservations(place, 0);
-        self.tell_status();
-        self.answer_held(place);
     }
 }

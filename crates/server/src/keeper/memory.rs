@@ -218,11 +218,10 @@ impl Keeper {
 
     /// Does what the policy says about those that wait.
     fn find_room(&mut self, device: usize) {
-        let (sessions, executors) = (&self.sessions, &self.devices[device].executors);
+        let sessions = &self.sessions;
         let idle_since_ms = |id: u64| {
             let session = sessions.get(&id)?;
-            let counters = &executors.get(&session.domain)?.process.counters;
-            counters.slot(session.counter_slot).idle_since_ns().map(|ns| ns / 1_000_000)
+            session.counters.slot(session.counter_slot).idle_since_ns().map(|ns| ns / 1_000_000)
         };
         for action in self.residencies[device].step(now_ms(), idle_since_ms) {
             let (session, order) = match action {

@@ -16,6 +16,8 @@ mod requests;
 mod session;
 mod shares;
 mod snapshot;
+mod standby;
+mod takeover;
 
 pub use options::Options;
 
@@ -38,7 +40,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, FromRawFd, OwnedFd};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use session::Session;
-use std::collections::{BTreeMap, VecDeque};
+use standby::Reserve;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -185,6 +188,11 @@ pub(crate) struct Keeper {
     reservations: Vec<Reservation>,
     changes: Vec<shares::PendingChange>,
     course: Course,
+    /// Whose sessions wait for their next executor.
+    recovering: BTreeSet<Place>,
+    /// What the daemon was told.
+    status: ServerStatus,
+    reserve: Reserve,
 }
 
 /// Who has something to say.
@@ -192,6 +200,8 @@ pub(crate) struct Keeper {
 enum Source {
     Daemon,
     Executor(Place),
+    /// The standby of this device.
+    Standby(usize),
     Client(u64),
     ClientProcess(u64),
 }
@@ -232,6 +242,9 @@ impl Keeper {
             reservations: Vec::new(),
             changes: Vec::new(),
             course: Course::Serving,
+            recovering: BTreeSet::new(),
+            status: ServerStatus::Active,
+            reserve: Reserve::from_environment(),
         }
     }
 
@@ -243,11 +256,13 @@ impl Keeper {
                 match source {
                     Source::Daemon => self.hear_daemon(),
                     Source::Executor(place) => self.hear_executor(place),
+                    Source::Standby(device) => self.hear_standby(device),
                     Source::Client(client) => self.hear_client(client),
                     Source::ClientProcess(client) => self.client_left(client),
                 }
             }
             self.check_starting();
+            self.see_to_standbys();
             self.see_to_waiting();
             self.finish_changes();
         }
@@ -313,6 +328,11 @@ impl Keeper {
         }
         for (place, executor) in self.places() {
             add(Source::Executor(place), executor.process.connection().as_fd());
+        }
+        for (number, device) in self.devices.iter().enumerate() {
+            if let Some(executor) = &device.standby.executor {
+                add(Source::Standby(number), executor.process.connection().as_fd());
+            }
         }
         for (&id, client) in &self.clients {
             add(Source::Client(id), client.connection.as_fd());
@@ -387,18 +407,22 @@ impl Keeper {
     }
 
     fn tell_status(&mut self) {
-        let fault = self.devices.iter().any(Device::has_lost);
-        self.tell_daemon(&ToDaemon::Status(if fault {
-            ServerStatus::Fault
-        } else {
-            ServerStatus::Active
-        }));
+        let status = match self.recovering.is_empty() {
+            true => ServerStatus::Active,
+            false => ServerStatus::Fault,
+        };
+        if std::mem::replace(&mut self.status, status) != status {
+            self.tell_daemon(&ToDaemon::Status(status));
+        }
     }
 
     fn end(mut self) -> ExitCode {
         // Clients see their sockets close.
         self.clients.clear();
         for (index, device) in self.devices.iter_mut().enumerate() {
+            if let Some(standby) = device.standby.executor.take() {
+                standby.process.stop();
+            }
             for executor in std::mem::take(&mut device.executors).into_values() {
                 log_server!("Destroy server context on device {index} ({})", device.info.name);
                 executor.process.stop();

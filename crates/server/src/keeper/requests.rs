@@ -5,9 +5,9 @@ use super::attach::admits;
 use super::clients::{Client, share_of};
 use super::devices::uuid_text;
 use super::executors::{Place, Stage};
-use super::session::Session;
+use super::session::{Service, Session, SessionFiles};
 use crate::counters::monotonic_ns;
-use crate::executor_link::{OpenSession, ToExecutor};
+use crate::executor_link::{OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
 use crate::policy::grants::Grants;
 use crate::policy::limits::{context_percentage, latency_class, memory_limit_bytes};
@@ -15,7 +15,7 @@ use cuda_abi::types::CUresult;
 use link::socket::{Received, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, Refusal};
 use link::wire::daemon::ContextSnapshot;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 impl Keeper {
@@ -46,7 +46,7 @@ impl Keeper {
             return self.disconnect(id, "it asks for a context while another is being made");
         }
         let place = Place { device: device as usize, domain: client.domain };
-        if self.is_coming_back(place) && !client.sessions.contains_key(&device) {
+        if self.is_recovering(place) && !client.sessions.contains_key(&device) {
             return self.hold(id, place);
         }
         let client_pid = client.peer.pid;
@@ -81,14 +81,6 @@ impl Keeper {
                 }
             },
         }
-    }
-
-    /// Whether the context of a place was lost and only waits for the sessions of clients that have ended.
-    fn is_coming_back(&self, place: Place) -> bool {
-        let held_back = |session: &Session| {
-            session.place() == place && self.clients.contains_key(&session.client)
-        };
-        self.is_lost(place) && !self.sessions.values().any(held_back)
     }
 
     /// Answers this client when its place has an executor; see [`Self::answer_held`].
@@ -133,12 +125,6 @@ impl Keeper {
             let message = format!("its group may not use device {device}");
             return refusal(CUresult::ERROR_NOT_PERMITTED, message);
         }
-        let place = Place { device: device as usize, domain: client.domain };
-        if self.is_lost(place) && !client.sessions.contains_key(&device) {
-            let message =
-                "the device has failed; it comes back when its present clients have ended".into();
-            return refusal(CUresult::ERROR_MPS_SERVER_NOT_READY, message);
-        }
         let on_device = |client: &Client| {
             let opening = usize::from(client.opening == Some(device));
             client.contexts.iter().filter(|context| context.device == device).count() + opening
@@ -169,6 +155,8 @@ impl Keeper {
             return Err(none("the device has no executor"));
         };
         let executor = &mut executor.process;
+        let files = SessionFiles::create().map_err(|error| none(&error.to_string()))?;
+        let counters = executor.counters.clone();
         let counter_slot = executor
             .take_slot()
             .ok_or_else(|| none("too many sessions of ended clients still run"))?;
@@ -188,9 +176,9 @@ impl Keeper {
         client.opening = Some(device);
         client.sessions.insert(device, session);
         let grants = Grants::new(windows.device, limit);
-        let share_and_weight = (share.clone(), claim.weight);
-        let known = Session::new(id, place, counter_slot, windows, grants, share_and_weight);
-        self.sessions.insert(session, known);
+        let (named, counters) = ((id, label.clone()), (counters, counter_slot));
+        let shares = (share.clone(), claim.weight);
+        let known = Session::new(named, place, files, counters, windows, grants, shares);
         self.residencies[device as usize].open(session, monotonic_ns() / 1_000_000);
         let open = OpenSession {
             session,
@@ -201,17 +189,26 @@ impl Keeper {
             memory_limit_bytes: limit,
             share,
             group,
+            origin: Origin::New,
             claim,
             class: latency_class(&client.hello.limits),
         };
-        executor.tell(&ToExecutor::OpenSession(open), &[]);
+        executor.tell(&ToExecutor::OpenSession(open), &known.files.for_executor());
+        self.sessions.insert(session, known);
         Ok(())
     }
 
-    /// The executor has made a session; its client gets the descriptors.
-    pub(super) fn session_opened(&mut self, session: u64, descriptors: &[OwnedFd]) {
-        let Some(found) = self.sessions.get(&session) else { return };
+    /// The executor has made a session; its client gets the descriptors, if it has not got them before.
+    pub(super) fn session_opened(&mut self, session: u64) {
+        let Some(found) = self.sessions.get_mut(&session) else { return };
         let (client, device) = (found.client, found.device as u32);
+        if std::mem::replace(&mut found.service, Service::Serving) != Service::Opening {
+            return;
+        }
+        let descriptors = match found.files.for_client() {
+            Ok(descriptors) => descriptors,
+            Err(error) => return self.disconnect(client, &error.to_string()),
+        };
         if !self.clients.contains_key(&client) {
             // It left meanwhile; its session has been told to close.
             return;
@@ -223,19 +220,16 @@ impl Keeper {
     /// The executor could not make a session.
     pub(super) fn session_refused(&mut self, session: u64, code: u32, message: String) {
         let Some(found) = self.sessions.get(&session) else { return };
-        let (client, device, place) = (found.client, found.device as u32, found.place());
+        let (client, device) = (found.client, found.device as u32);
         log_server!("A session could not be opened: {message}");
+        if code == CUresult::ERROR_MPS_SERVER_NOT_READY.0 && self.is_served(session) {
+            // The executor knew of the lost context before its word of it came here; the next one will make it.
+            return;
+        }
         self.forget_session(session);
         if let Some(client) = self.clients.get_mut(&client) {
             client.opening = None;
             client.sessions.remove(&device);
-        }
-        if code == CUresult::ERROR_MPS_SERVER_NOT_READY.0 {
-            // The executor knew of the lost context before its word of it came here.
-            self.note_lost(place);
-            self.tell_status();
-            self.open_context(client, device);
-            return self.renew_if_lost(place);
         }
         self.reply(client, &ClientReply::Refused(Refusal { code, message }), &[]);
     }

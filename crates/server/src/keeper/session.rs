@@ -4,20 +4,129 @@ use super::Keeper;
 use super::devices::allocation_properties;
 use super::executors::Place;
 use super::peers::Lending;
-use crate::executor_link::{Placement, ShareWish};
+use crate::counters::{CounterPage, Counts};
+use crate::executor_link::{Origin, Placement, ShareWish};
+use crate::history::History;
+use crate::journal;
 use crate::log::log_server;
 use crate::policy::domains::Domain;
 use crate::policy::grants::Grants;
 use crate::policy::windows::WindowPair;
+use crate::standing::Standing;
 use cuda_abi::types::*;
-use rustix::fd::{FromRawFd, OwnedFd};
+use link::completion::CompletionWords;
+use link::session_memory::SessionMemory;
+use link::shm::{self, ShmError};
+use link::socket::{Connection, SocketError};
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::collections::BTreeMap;
+
+/// Who serves a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// An executor is making it; its client waits.
+    Opening,
+    /// An executor.
+    Serving,
+    /// The next executor will; [`Origin::New`]: its client still waits for it to begin.
+    Waiting(Origin),
+    /// Nobody: it has failed, and its client has been told.
+    Ended,
+}
+
+/// The files that make a session; they outlive the executors that serve it.
+pub(crate) struct SessionFiles {
+    memory: OwnedFd,
+    completion: OwnedFd,
+    executor_socket: OwnedFd,
+    /// Until the client has it.
+    client_socket: Option<OwnedFd>,
+    standing: OwnedFd,
+    pub(super) journal: OwnedFd,
+}
+
+/// Why a session's files could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FilesError {
+    #[error(transparent)]
+    Memory(#[from] ShmError),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    #[error("a descriptor cannot be copied: {0}")]
+    Copy(#[from] std::io::Error),
+    #[error("the client has its end of the session's socket already")]
+    Taken,
+}
+
+impl SessionFiles {
+    pub(super) fn create() -> Result<(Self, Standing), FilesError> {
+        let (executor_socket, client_socket) = Connection::pair()?;
+        let files = Self {
+            memory: SessionMemory::create_file()?,
+            completion: CompletionWords::create_file()?,
+            executor_socket: executor_socket.into(),
+            client_socket: Some(client_socket.into()),
+            standing: Standing::create_file()?,
+            journal: journal::create_file()?,
+        };
+        let standing = Standing::map(files.standing.as_fd())?;
+        Ok((files, standing))
+    }
+
+    /// What an executor gets, in this order.
+    pub(super) fn for_executor(&self) -> [BorrowedFd<'_>; 5] {
+        let Self { memory, completion, executor_socket, standing, journal, .. } = self;
+        [memory, completion, executor_socket, standing, journal].map(|file| file.as_fd())
+    }
+
+    /// What its client gets, in this order: it may read the completions only.
+    pub(super) fn for_client(&mut self) -> Result<[OwnedFd; 3], FilesError> {
+        let completion = shm::read_only(self.completion.as_fd())?;
+        let socket = self.client_socket.take().ok_or(FilesError::Taken)?;
+        Ok([self.memory.try_clone()?, completion, socket])
+    }
+
+    /// The session's error, 0 while there is none.
+    pub(super) fn error(&self) -> u32 {
+        SessionMemory::map(self.memory.as_fd()).map_or(0, |memory| memory.error())
+    }
+
+    /// Tells the client that the session has failed.
+    pub(super) fn fail(&self, code: CUresult) {
+        match SessionMemory::map(self.memory.as_fd()) {
+            Ok(memory) => memory.fail(code.0),
+            Err(error) => log_server!("A client cannot be told of {code}: {error}"),
+        }
+    }
+
+    /// Marks which of the session's last calls have ended, as far as the device has said.
+    pub(super) fn mark_ended(&self, history: &History) {
+        if let Ok(words) = CompletionWords::map(self.completion.as_fd()) {
+            history.mark_ended(|slot| words.completed(slot));
+        }
+    }
+
+    /// Whether work of the session is not known to have ended; when that cannot be found out, some is.
+    pub(super) fn in_flight(&self, standing: &Standing) -> bool {
+        CompletionWords::map(self.completion.as_fd())
+            .map_or(true, |words| standing.in_flight(|slot| words.completed(slot)))
+    }
+}
 
 /// One client on one device, until all its work there has ended.
 pub(crate) struct Session {
     pub(crate) client: u64,
     pub(crate) device: usize,
     pub(crate) domain: Domain,
+    /// `{PID: x, Context ID: y}`, for the log.
+    pub(crate) label: String,
+    pub(crate) service: Service,
+    pub(super) files: SessionFiles,
+    pub(super) standing: Standing,
+    /// Files that its executor gave to keep, by their numbers in its journal.
+    pub(super) kept: BTreeMap<u64, OwnedFd>,
+    /// The page of the executor that serves it, or did last, and its slot there.
+    pub(super) counters: CounterPage,
     pub(crate) counter_slot: usize,
     pub(crate) windows: WindowPair,
     pub(crate) grants: Grants,
@@ -38,9 +147,10 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn new(
-        client: u64,
+        (client, label): (u64, String),
         place: Place,
-        counter_slot: usize,
+        (files, standing): (SessionFiles, Standing),
+        (counters, counter_slot): (CounterPage, usize),
         windows: WindowPair,
         grants: Grants,
         (share, weight): (ShareWish, u32),
@@ -50,6 +160,12 @@ impl Session {
             client,
             device,
             domain,
+            label,
+            service: Service::Opening,
+            files,
+            standing,
+            kept: BTreeMap::new(),
+            counters,
             counter_slot,
             windows,
             grants,
@@ -61,6 +177,11 @@ impl Session {
             refusals_logged: 0,
             lending: Lending::default(),
         }
+    }
+
+    /// What it has done so far.
+    pub(crate) fn counts(&self) -> Counts {
+        self.counters.read(self.counter_slot)
     }
 
     /// Where its executor is.
@@ -82,15 +203,40 @@ impl Keeper {
         }
         self.windows.give_back(session.windows);
         let device = &mut self.devices[session.device];
-        if let Some(executor) = device.executors.get_mut(&session.domain) {
-            let executor = &mut executor.process;
-            let counts = executor.counters.read(session.counter_slot);
-            device.departed.add(&counts);
-            executor.free_slot(session.counter_slot);
-            self.add_final_counts(session.client, session.device, counts);
+        let counts = session.counters.read(session.counter_slot);
+        device.departed.add(&counts);
+        if let Some(executor) = device.executors.get_mut(&session.domain)
+            && matches!(session.service, Service::Opening | Service::Serving)
+        {
+            executor.process.free_slot(session.counter_slot);
         }
+        self.add_final_counts(session.client, session.device, counts);
         self.residencies[session.device].close(id);
         self.serve_waiting(session.device);
+    }
+}
+
+impl Keeper {
+    /// Keeps a file of a session for its next executor.
+    pub(super) fn keep_file(&mut self, id: u64, number: u64, descriptors: Vec<OwnedFd>) {
+        let file = descriptors.into_iter().next();
+        if let Some((session, file)) = self.sessions.get_mut(&id).zip(file) {
+            session.kept.insert(number, file);
+        }
+    }
+
+    pub(super) fn let_go_files(&mut self, id: u64, numbers: &[u64]) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            numbers.iter().for_each(|number| drop(session.kept.remove(number)));
+        }
+    }
+
+    /// A session's journal goes on in another file.
+    pub(super) fn follow_journal(&mut self, id: u64, descriptors: Vec<OwnedFd>) {
+        let file = descriptors.into_iter().next();
+        if let Some((session, file)) = self.sessions.get_mut(&id).zip(file) {
+            session.files.journal = file;
+        }
     }
 }
 

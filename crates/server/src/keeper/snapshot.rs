@@ -16,11 +16,10 @@ impl Keeper {
         let mut departed: Vec<_> = self.departed.iter().cloned().collect();
         // What still runs for those that have just left counts already.
         for session in self.sessions.values() {
-            let Some(executor) = self.executor(session.place()) else { continue };
             if let Some(departed) =
                 departed.iter_mut().find(|departed| departed.client_id == session.client)
             {
-                let counts = executor.counters.read(session.counter_slot);
+                let counts = session.counts();
                 departed.kernels += counts.kernels;
                 departed.copied_bytes += counts.copied_bytes;
                 departed.commands += counts.commands;
@@ -41,8 +40,7 @@ impl Keeper {
         let sessions = || self.sessions.values().filter(move |session| session.device == index);
         let (mut all, mut queued_bytes) = (device.departed, 0);
         for session in sessions() {
-            let Some(executor) = self.executor(session.place()) else { continue };
-            let counts = executor.counters.read(session.counter_slot);
+            let counts = session.counts();
             all.add(&counts);
             queued_bytes += counts.queued_bytes;
         }

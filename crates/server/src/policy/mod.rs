@@ -15,6 +15,7 @@ pub mod priorities;
 pub mod questions;
 pub mod quiet;
 pub mod ranges;
+pub mod recovery;
 pub mod refusals;
 pub mod reservations;
 pub mod residency;

@@ -10,6 +10,7 @@ mod ring_fuzz;
 mod server_log;
 mod settings;
 mod spilling;
+mod takeover;
 mod waits;
 
 use std::path::PathBuf;
@@ -59,8 +60,15 @@ fn run(filters: &[String]) -> ExitCode {
 }
 
 fn tests() -> impl Iterator<Item = &'static Test> {
-    let all =
-        [promises::ALL, settings::ALL, graphs::ALL, waits::ALL, spilling::ALL, ring_fuzz::ALL];
+    let all = [
+        promises::ALL,
+        settings::ALL,
+        graphs::ALL,
+        waits::ALL,
+        takeover::ALL,
+        spilling::ALL,
+        ring_fuzz::ALL,
+    ];
     all.into_iter().flatten()
 }
 

@@ -6,7 +6,7 @@ use link::completion::CompletionError;
 use link::wire::array::ArrayCreate;
 use link::wire::attach::RequestedLimits;
 use link::wire::command::{self as wire, Opcode};
-use link::wire::daemon::{ServerStatus, ShutdownMode, ToDaemon, ToServer};
+use link::wire::daemon::{ShutdownMode, ToDaemon, ToServer};
 use link::wire::virtual_memory as vmm;
 use std::process::Command;
 use zerocopy::IntoBytes;
@@ -48,11 +48,6 @@ pub(crate) const ALL: &[super::Test] = &[
     ("nothing_leaks_over_many_clients", nothing_leaks_over_many_clients),
     ("made_up_partitions_are_refused", made_up_partitions_are_refused),
     ("a_terminated_client_is_told", a_terminated_client_is_told),
-    ("a_fault_is_told_and_the_server_recovers", a_fault_is_told_and_the_server_recovers),
-    (
-        "a_dead_executor_ends_its_clients_and_is_replaced",
-        a_dead_executor_ends_its_clients_and_is_replaced,
-    ),
     ("a_draining_server_takes_no_one_and_ends", a_draining_server_takes_no_one_and_ends),
 ];
 
@@ -612,39 +607,6 @@ fn a_terminated_client_is_told() {
     assert_eq!(client.memory.error(), CUresult::ERROR_MPS_CLIENT_TERMINATED.0);
     let (status, _) = client.try_call(Opcode::Ping, &[]);
     assert_eq!(status, CUresult::ERROR_MPS_CLIENT_TERMINATED.0);
-}
-
-fn a_fault_is_told_and_the_server_recovers() {
-    let mut server = Server::start();
-    let mut idle = server.client();
-    let mut culprit = server.client();
-    culprit.function(0, PTX, POKE, "poke");
-    culprit.launch(POKE, 0, 1, 1, 0x10u64.as_bytes());
-    let ended = culprit.finish(0);
-    assert_eq!(ended, Err(CompletionError::SessionFailed(CUresult::ERROR_ILLEGAL_ADDRESS.0)));
-    let (status, _) = idle.try_call(Opcode::Grow, &[wire::Grow { size_bytes: 1 }.as_bytes()]);
-    assert_ne!(status, 0);
-    assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Fault)));
-    drop((idle, culprit));
-    assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Active)));
-    compute(&mut server.client(), 1000);
-}
-
-fn a_dead_executor_ends_its_clients_and_is_replaced() {
-    let mut server = Server::start();
-    let mut client = server.client();
-    compute(&mut client, 1000);
-    let executor = server.snapshot().devices[0].executor_pid;
-    let pid = rustix::process::Pid::from_raw(executor as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    while !client.connection.is_closed() {
-        std::thread::yield_now();
-    }
-    let snapshot = server.snapshot();
-    assert!(snapshot.clients.is_empty());
-    assert_ne!(snapshot.devices[0].executor_pid, executor);
-    assert_eq!(snapshot.departed[0].kernels, 1);
-    compute(&mut server.client(), 1000);
 }
 
 fn a_draining_server_takes_no_one_and_ends() {

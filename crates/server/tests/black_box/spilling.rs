@@ -338,9 +338,14 @@ fn a_dead_executor_takes_it_along() {
     assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
     server.await_snapshot("another executor", |snapshot| {
         let device = &snapshot.devices[0];
-        device.restarts == 1 && device.granted_bytes == 0 && device.spilled_bytes == 0
+        device.restarts == 1 && device.executor_pid != 0
     });
+    // Those who had memory there, or work, are told; what they had goes back when they leave.
     drop((one, two));
+    server.await_snapshot("nothing is left", |snapshot| {
+        let device = &snapshot.devices[0];
+        device.granted_bytes == 0 && device.spilled_bytes == 0
+    });
     Tenant::new(server.client(), &[200 * MIB], 3).work();
 }
 

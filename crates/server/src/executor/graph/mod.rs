@@ -111,14 +111,21 @@ impl State {
     }
 
     pub(super) fn graph_create(&mut self, wanted: GraphCreate) -> Result<(), Failure> {
-        let GraphCreate { graph: number, flags, address, size_bytes, home, bodies } = wanted;
+        let GraphCreate { graph: number, address, size_bytes, .. } = wanted;
         if number >= MAX_GRAPHS || self.graphs.graphs.contains_key(&number) {
             return Err(Failure::Protocol(format!(
                 "graph {number} cannot be made: in use, or beyond {MAX_GRAPHS}"
             )));
         }
         let bytes = self.memory.read_region(address, size_bytes, MAX_DESCRIPTION_BYTES)?;
-        let sections = Description::parse_all(&bytes, bodies.saturating_add(1))?;
+        self.make_graph(wanted, &bytes)?;
+        self.keep_bytes(&bytes)
+    }
+
+    /// Makes an executable graph of its descriptions.
+    pub(super) fn make_graph(&mut self, wanted: GraphCreate, bytes: &[u8]) -> Result<(), Failure> {
+        let GraphCreate { graph: number, flags, home, bodies, .. } = wanted;
+        let sections = Description::parse_all(bytes, bodies.saturating_add(1))?;
         let nodes: usize = sections.iter().map(|section| section.nodes.len()).sum();
         if self.graphs.nodes + nodes > MAX_SESSION_NODES {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));

@@ -1,0 +1,323 @@
+//! Which commands make what lives, and which end it: what a session's [`Journal`] says.
+//!
+//! Only commands that make or end objects are written down, so work costs nothing here. [`super::replay`] does the same commands again.
+
+use super::failure::Failure;
+use super::images;
+use super::state::State;
+use crate::executor_link::FromExecutor;
+use crate::journal::{Journal, Key};
+use crate::log::log_server;
+use cuda_abi::types::{CUlibrary, CUresult};
+use link::wire::command::Opcode;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Weak};
+
+/// What a session has written down.
+pub(crate) struct Records {
+    journal: Journal,
+    /// Where the ring is after the command in hand.
+    pub(super) position: u64,
+    next_file: u64,
+    /// The file that the command in hand has made, 0: none.
+    new_file: u64,
+    /// What the client has ended and graphs still name.
+    graves: Vec<(u64, Weak<CUlibrary>)>,
+    /// Whether commands are being done again.
+    pub(super) replaying: bool,
+    /// Files that came with the session.
+    pub(super) files: HashMap<u64, OwnedFd>,
+}
+
+impl Records {
+    pub(super) fn new(journal: Journal, position: u64, files: HashMap<u64, OwnedFd>) -> Self {
+        let next_file = files.keys().max().map_or(1, |last| last + 1);
+        let (new_file, graves, replaying) = (0, Vec::new(), false);
+        Self { journal, position, next_file, new_file, graves, replaying, files }
+    }
+
+    /// An entry that was there from the start is done again.
+    pub(super) fn adopt(&mut self, opcode: Opcode, body: &[u8], place: u64) {
+        self.journal.adopt(key(opcode, body), place);
+    }
+}
+
+/// What a command does to the journal.
+enum Effect {
+    /// It makes something: what is written down of it.
+    Makes(Keeps),
+    /// It ends what was made by these opcodes under its first number.
+    Ends(&'static [Opcode]),
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keeps {
+    Command,
+    CommandAndAnswer,
+    Answer,
+}
+
+fn effect(opcode: Opcode) -> Effect {
+    match opcode {
+        Opcode::StreamCreate
+        | Opcode::EventCreate
+        | Opcode::RegionMap
+        | Opcode::ModuleLoad
+        | Opcode::FunctionGet
+        | Opcode::FunctionSetAttribute
+        | Opcode::LimitSet
+        | Opcode::GraphCreate
+        | Opcode::GraphSet
+        | Opcode::GraphEnable
+        | Opcode::GraphCondition
+        | Opcode::PartitionCreate
+        | Opcode::PartitionTake
+        | Opcode::MemoryMap
+        | Opcode::MemorySetAccess
+        | Opcode::MemoryImport
+        | Opcode::PeerShow
+        | Opcode::PeerMap
+        | Opcode::ShareMemory
+        | Opcode::ShareEvent
+        | Opcode::OpenMemory
+        | Opcode::OpenEvent
+        | Opcode::ArrayCreate
+        | Opcode::ArrayLevel
+        | Opcode::TextureCreate => Effect::Makes(Keeps::Command),
+        Opcode::Grow => Effect::Makes(Keeps::Answer),
+        Opcode::GlobalGet
+        | Opcode::AddressReserve
+        | Opcode::MemoryCreate
+        | Opcode::ResourceGet
+        | Opcode::ResourceSplit
+        | Opcode::ResourceDescribe => Effect::Makes(Keeps::CommandAndAnswer),
+        Opcode::StreamDestroy => Effect::Ends(&[Opcode::StreamCreate]),
+        Opcode::EventDestroy => {
+            Effect::Ends(&[Opcode::EventCreate, Opcode::ShareEvent, Opcode::OpenEvent])
+        }
+        Opcode::Release => Effect::Ends(&[Opcode::Grow, Opcode::PeerShow]),
+        Opcode::RegionUnmap => Effect::Ends(&[Opcode::RegionMap]),
+        Opcode::ModuleUnload => Effect::Ends(&[Opcode::ModuleLoad]),
+        Opcode::GraphDestroy => Effect::Ends(&[Opcode::GraphCreate]),
+        Opcode::GraphHomeDestroy => Effect::Ends(&[Opcode::GraphCondition]),
+        Opcode::PartitionDrop => Effect::Ends(&[Opcode::PartitionCreate, Opcode::PartitionTake]),
+        Opcode::AddressFree => Effect::Ends(&[Opcode::AddressReserve]),
+        Opcode::MemoryRelease => Effect::Ends(&[Opcode::MemoryCreate, Opcode::MemoryImport]),
+        Opcode::UnshareMemory => Effect::Ends(&[Opcode::ShareMemory]),
+        Opcode::CloseMemory => Effect::Ends(&[Opcode::OpenMemory]),
+        Opcode::PeerUnmap => Effect::Ends(&[Opcode::PeerMap]),
+        Opcode::ArrayDestroy => Effect::Ends(&[Opcode::ArrayCreate]),
+        Opcode::TextureDestroy => Effect::Ends(&[Opcode::TextureCreate]),
+        _ => Effect::None,
+    }
+}
+
+fn word(body: &[u8], place: usize) -> u64 {
+    body.get(place * 4..place * 4 + 4)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u32::from_le_bytes)
+        .into()
+}
+
+fn long(body: &[u8], place: usize) -> u64 {
+    body.get(place * 8..place * 8 + 8)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What a command's entry is found by.
+fn key(opcode: Opcode, body: &[u8]) -> Key {
+    let number = match opcode {
+        Opcode::Grow
+        | Opcode::RegionMap
+        | Opcode::AddressReserve
+        | Opcode::MemoryMap
+        | Opcode::MemorySetAccess
+        | Opcode::ShareMemory
+        | Opcode::PeerShow => long(body, 0),
+        Opcode::FunctionGet => word(body, 1),
+        Opcode::FunctionSetAttribute | Opcode::GraphSet | Opcode::GraphEnable => {
+            word(body, 0) << 32 | word(body, 1)
+        }
+        Opcode::GlobalGet => word(body, 0) << 32 | hash(body) >> 32,
+        Opcode::PeerMap => long(body, 2),
+        Opcode::MemoryCreate => word(body, 2),
+        Opcode::OpenEvent => word(body, 4),
+        Opcode::ArrayCreate => word(body, 10),
+        Opcode::ArrayLevel => word(body, 2),
+        Opcode::ResourceGet
+        | Opcode::ResourceSplit
+        | Opcode::ResourceDescribe
+        | Opcode::OpenMemory
+        | Opcode::TextureCreate => hash(body),
+        _ => word(body, 0),
+    };
+    (opcode as u16, number)
+}
+
+impl State {
+    /// After a command was done: writes down what it has made or ended. Commands that are done again are there already.
+    pub(super) fn record(&mut self, opcode: Opcode, body: &[u8]) -> Result<(), Failure> {
+        if self.records.replaying {
+            return Ok(());
+        }
+        match effect(opcode) {
+            Effect::None => Ok(()),
+            Effect::Makes(keeps) => {
+                let file = std::mem::take(&mut self.records.new_file);
+                let with_answer;
+                let entry = match keeps {
+                    Keeps::Command => body,
+                    Keeps::Answer => {
+                        with_answer = self.reply.clone();
+                        &with_answer
+                    }
+                    Keeps::CommandAndAnswer => {
+                        with_answer = [body, &self.reply].concat();
+                        &with_answer
+                    }
+                };
+                self.note_entry(key(opcode, entry), file, entry)
+            }
+            Effect::Ends(makers) => self.note_end(opcode, makers, body),
+        }
+    }
+
+    fn note_entry(&mut self, key: Key, file: u64, body: &[u8]) -> Result<(), Failure> {
+        let position = self.records.position;
+        let moved = self.records.journal.add(key, position, file, body);
+        self.follow_journal(moved.map_err(|error| error.to_string()))
+    }
+
+    /// Tells the keeper where the journal goes on, if it does so elsewhere.
+    fn follow_journal(&mut self, moved: Result<Option<OwnedFd>, String>) -> Result<(), Failure> {
+        match moved {
+            Ok(None) => Ok(()),
+            Ok(Some(file)) => {
+                let session = self.handle.id;
+                self.shared.tell_with(&FromExecutor::Journal { session }, file.as_fd());
+                Ok(())
+            }
+            Err(error) => {
+                log_server!("{}: its journal has no room: {error}", self.handle.label);
+                Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY))
+            }
+        }
+    }
+
+    fn note_end(&mut self, opcode: Opcode, makers: &[Opcode], body: &[u8]) -> Result<(), Failure> {
+        let position = self.records.position;
+        let first = match opcode {
+            Opcode::Release
+            | Opcode::RegionUnmap
+            | Opcode::AddressFree
+            | Opcode::UnshareMemory
+            | Opcode::PeerUnmap => long(body, 0),
+            Opcode::CloseMemory => hash(body),
+            Opcode::TextureDestroy => {
+                // Its handle, which only the answer to its making had: any of them may be meant, so all stay.
+                return Ok(());
+            }
+            _ => word(body, 0),
+        };
+        let journal = &self.records.journal;
+        let mut keys: Vec<Key> = makers.iter().map(|maker| (*maker as u16, first)).collect();
+        match opcode {
+            Opcode::ModuleUnload => keys.extend(of_module(journal, first)),
+            Opcode::GraphDestroy => keys.extend(journal.keys(|(opcode, number), _| {
+                (opcode == Opcode::GraphSet as u16 || opcode == Opcode::GraphEnable as u16)
+                    && number >> 32 == first
+            })),
+            _ => {}
+        }
+        if opcode == Opcode::ModuleUnload
+            && let Some(library) = self.unloaded_in_use.take()
+        {
+            let buried = self.records.journal.bury(&keys, opcode as u16, position, body);
+            let moved = buried.map(|(grave, moved)| {
+                self.records.graves.push((grave, library));
+                moved
+            });
+            return self.follow_journal(moved.map_err(|error| error.to_string()));
+        }
+        let journal = &mut self.records.journal;
+        let mut files: Vec<u64> =
+            keys.into_iter().filter_map(|key| journal.end(key, position)).collect();
+        if opcode == Opcode::GraphDestroy {
+            let graves = &mut self.records.graves;
+            let empty = graves.extract_if(.., |(_, library)| library.strong_count() == 0);
+            for (grave, _) in empty {
+                files.extend(journal.exhume(grave, position));
+            }
+        }
+        files.retain(|file| *file != 0);
+        self.let_go_files(files);
+        Ok(())
+    }
+
+    fn let_go_files(&self, numbers: Vec<u64>) {
+        if !numbers.is_empty() {
+            self.shared.tell(&FromExecutor::LetGo { session: self.handle.id, numbers });
+        }
+    }
+
+    /// Gives the keeper a file for the next executor; it belongs to what the command in hand makes.
+    pub(super) fn keep_file(&mut self, file: BorrowedFd<'_>) {
+        if self.records.replaying {
+            return;
+        }
+        let number = self.records.next_file;
+        self.records.next_file += 1;
+        self.records.new_file = number;
+        let session = self.handle.id;
+        self.shared.tell_with(&FromExecutor::Keep { session, number }, file);
+    }
+
+    /// As [`Self::keep_file`], for bytes.
+    pub(super) fn keep_bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if self.records.replaying {
+            return Ok(());
+        }
+        let file = images::write(bytes).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        self.keep_file(file.as_fd());
+        Ok(())
+    }
+
+    /// Before a command: nothing of it is kept yet. What a command that failed had kept goes.
+    pub(super) fn begin_record(&mut self, position: u64) {
+        self.records.position = position;
+        match std::mem::take(&mut self.records.new_file) {
+            0 => {}
+            abandoned => self.let_go_files(vec![abandoned]),
+        }
+    }
+}
+
+/// A module's functions, their attributes, its variables.
+fn of_module(journal: &Journal, module: u64) -> Vec<Key> {
+    let functions = journal
+        .keys(|(opcode, _), body| opcode == Opcode::FunctionGet as u16 && word(body, 0) == module);
+    let is_of_them = |number: u64| functions.iter().any(|(_, function)| *function == number);
+    let others = journal.keys(|(opcode, number), _| {
+        (opcode == Opcode::GlobalGet as u16 && number >> 32 == module)
+            || (opcode == Opcode::FunctionSetAttribute as u16 && is_of_them(number >> 32))
+    });
+    functions.iter().copied().chain(others).collect()
+}
+
+/// Code that was unloaded while graphs name it.
+pub(super) type InUse = Option<Weak<CUlibrary>>;
+
+/// Whether anybody but the module has its code.
+pub(super) fn in_use(library: &Arc<CUlibrary>) -> InUse {
+    (Arc::strong_count(library) > 1).then(|| Arc::downgrade(library))
+}

@@ -1,0 +1,345 @@
+//! An executor is disposable: when it is gone, by a fault, by itself or by the keeper's hand, another one takes over its sessions.
+//!
+//! The old process is ended and waited for, so that nothing writes into what its sessions have; what it had still to say is heard. Then
+//! [`crate::policy::recovery`] says who goes on. Those get what the keeper has of them, and their journals, in the next executor: the [standby](super::standby)
+//! if it is ready, else one that is started. Clients notice a pause; those who are told keep their error until they end or begin anew.
+
+use super::Keeper;
+use super::blaming::Incident;
+use super::executors::Place;
+use super::session::{Service, export_memory};
+use crate::executor_link::{FromExecutor, Heirloom, OpenSession, Origin, ToExecutor};
+use crate::log::log_server;
+use crate::policy::limits::latency_class;
+use crate::policy::recovery::{Cause, Fate, LOST_WORK, Stand, judge};
+use cuda_abi::types::CUresult;
+use link::socket::{MAX_DESCRIPTORS, Received};
+use link::wire::attach::Refusal;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+impl Keeper {
+    /// Whether the sessions of a place wait for its next executor.
+    pub(super) fn is_recovering(&self, place: Place) -> bool {
+        self.recovering.contains(&place)
+    }
+
+    /// The executor of a place is of no more use: ends it, says who goes on, and sees to the next one.
+    pub(super) fn fail_over(&mut self, place: Place, cause: Cause) {
+        let device = &mut self.devices[place.device];
+        let Some(executor) = device.executors.remove(&place.domain) else { return };
+        self.recovering.insert(place);
+        self.tell_status();
+        let pid = executor.process.pid();
+        let (status, connection) = executor.process.end_now();
+        match cause {
+            Cause::Fault(_) => self.devices[place.device].faults += 1,
+            Cause::Died => {
+                self.devices[place.device].deaths += 1;
+                log_server!(
+                    "Executor {pid} of device {} ended unexpectedly ({status})",
+                    place.device
+                );
+            }
+            Cause::Killed { .. } => {}
+        }
+        // Whatever it sent before it ended counts; whoever asks something of it is not answered.
+        while let Ok(Some(Received { message, descriptors })) = connection.try_receive() {
+            self.hear_last_words(message, descriptors);
+        }
+        drop(connection);
+        let culprit = self.accuse_for(place, cause);
+        let concerned = self.settle(place, cause);
+        self.log_fault(place, cause, &concerned, culprit);
+        log_server!(
+            "Destroy server context on device {} ({})",
+            place.device,
+            self.devices[place.device].info.name
+        );
+        self.find_successor(place);
+    }
+
+    fn hear_last_words(&mut self, message: FromExecutor, descriptors: Vec<OwnedFd>) {
+        match message {
+            FromExecutor::SessionOpened { session } => self.session_opened(session),
+            FromExecutor::Keep { session, number } => self.keep_file(session, number, descriptors),
+            FromExecutor::LetGo { session, numbers } => self.let_go_files(session, &numbers),
+            FromExecutor::Journal { session } => self.follow_journal(session, descriptors),
+            FromExecutor::Released { session, address } => self.release(session, address),
+            FromExecutor::PeerReleased { session, device, key } => {
+                self.give_back_lent(session, device, key);
+            }
+            FromExecutor::MovedOut { session, done, stayed, fixed } => {
+                self.moved_out(session, &done, &stayed, &fixed);
+            }
+            FromExecutor::SessionClosed { session } => self.forget_session(session),
+            FromExecutor::SessionBroken { session, message } => {
+                if let Some(client) = self.sessions.get(&session).map(|session| session.client) {
+                    self.disconnect(client, &message);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Has it found out who did it. Returns the process of a culprit.
+    fn accuse_for(&mut self, place: Place, cause: Cause) -> Option<u32> {
+        let sessions = self.sessions.iter().filter(|(_, session)| session.place() == place);
+        let (mut in_call, mut target) = (Vec::new(), None);
+        for (&id, session) in sessions {
+            session.files.mark_ended(session.counters.history(session.counter_slot));
+            if session.standing.in_hand().is_some_and(is_dangerous) {
+                in_call.push(session.client);
+            }
+            if cause == (Cause::Killed { session: id }) {
+                target = Some(session.client);
+            }
+        }
+        let (code, what) = match cause {
+            Cause::Fault(code) => (code, code.to_string()),
+            Cause::Died => {
+                target = Some(in_call)
+                    .filter(|them| them.len() == 1)
+                    .and_then(|them| them.first().copied());
+                (LOST_WORK, "the executor ended unexpectedly".to_owned())
+            }
+            Cause::Killed { .. } => {
+                let code = CUresult::ERROR_MPS_CLIENT_TERMINATED;
+                (code, "work that did not end was killed".to_owned())
+            }
+        };
+        self.report_fault(place, Incident { code: code.0, what, address: None, target })
+    }
+
+    /// Says what becomes of each session of a place, and does it. Returns the processes of those that are concerned.
+    fn settle(&mut self, place: Place, cause: Cause) -> Vec<u32> {
+        let there = self.sessions_at(place);
+        let stand = |id: &u64| {
+            let session = self.sessions.get(id)?;
+            let served = session.service == Service::Serving && session.files.error() == 0;
+            served.then(|| Stand {
+                session: *id,
+                in_flight: session.files.in_flight(&session.standing),
+                in_call: session.standing.in_hand().is_some_and(is_dangerous),
+                unsaved: session.standing.has_unsaved()
+                    || self.residencies[session.device].moved_out_bytes(*id) > 0,
+            })
+        };
+        let stands: Vec<Stand> = there.iter().filter_map(stand).collect();
+        let fates = judge(cause, &stands);
+        let mut concerned = Vec::new();
+        for (stand, fate) in stands.iter().zip(fates) {
+            let Some(session) = self.sessions.get(&stand.session) else { continue };
+            let Fate::Ends { code, .. } = fate else { continue };
+            let here = self.clients.get(&session.client).map(|client| client.peer.pid);
+            let left = || self.departed.iter().rev().find(|left| left.client_id == session.client);
+            concerned.extend(here.or_else(|| left().map(|left| left.pid)));
+            self.condemn(stand.session, code);
+        }
+        for id in there {
+            self.forget_changes_of(id);
+            self.residencies[place.device].give_up(id);
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
+            if let Some((address, ..)) = session.wanted.take() {
+                session.grants.release(address);
+            }
+            if !self.clients.contains_key(&session.client) {
+                self.forget_session(id);
+                continue;
+            }
+            session.service = match session.service {
+                Service::Opening => Service::Waiting(Origin::New),
+                Service::Serving if session.files.error() == 0 => {
+                    Service::Waiting(Origin::Inherited)
+                }
+                Service::Serving => Service::Ended,
+                other => other,
+            };
+        }
+        concerned
+    }
+
+    /// A session does nothing any more, and its calls return `code`.
+    fn condemn(&mut self, id: u64, code: CUresult) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.service = Service::Ended;
+        session.counters.slot(session.counter_slot).set_error(code.0);
+        session.files.fail(code);
+    }
+
+    /// Sees to an executor for a place that has none, if anybody wants it.
+    fn find_successor(&mut self, place: Place) {
+        self.devices[place.device].restarts += 1;
+        let is_wanted = place.domain == crate::policy::domains::SHARED
+            || self.sessions_at(place).iter().any(|id| self.waits(*id))
+            || self.held.iter().any(|&(_, held)| held == place);
+        if !is_wanted {
+            self.recovering.remove(&place);
+            self.tell_status();
+            return self.leave_domain(place.domain);
+        }
+        if let Some(standby) = self.take_standby(place) {
+            let device = &self.devices[place.device];
+            log_server!(
+                "Creating server context on device {} ({})",
+                place.device,
+                device.info.name
+            );
+            self.devices[place.device].executors.insert(place.domain, standby);
+            return self.take_over(place);
+        }
+        if let Err(Refusal { message, .. }) = self.ensure_executor(place) {
+            self.give_up_recovery(place, &message);
+        }
+    }
+
+    fn waits(&self, id: u64) -> bool {
+        let service = self.sessions.get(&id).map(|session| session.service);
+        matches!(service, Some(Service::Waiting(_)))
+    }
+
+    /// The next executor of a place is ready: gives it the sessions that wait for it.
+    pub(super) fn take_over(&mut self, place: Place) {
+        if !self.recovering.remove(&place) {
+            return;
+        }
+        let waiting: Vec<u64> =
+            self.sessions_at(place).into_iter().filter(|id| self.waits(*id)).collect();
+        let count = waiting.len();
+        for id in waiting {
+            self.hand_over(place, id);
+        }
+        let pid = self.executor(place).map_or(0, |executor| executor.pid());
+        log_server!("Executor {pid} serves device {} with {count} sessions", place.device);
+        self.tell_reservations(place, 0);
+        self.tell_status();
+        self.answer_held(place);
+    }
+
+    /// No executor can be had: whoever waits for one is told.
+    pub(super) fn give_up_recovery(&mut self, place: Place, message: &str) {
+        if !self.recovering.remove(&place) {
+            return;
+        }
+        log_server!("Nobody takes over the sessions of device {}: {message}", place.device);
+        let waiting: Vec<u64> =
+            self.sessions_at(place).into_iter().filter(|id| self.waits(*id)).collect();
+        for id in waiting {
+            let opened = self.sessions.get(&id).map(|session| session.service);
+            match opened {
+                Some(Service::Waiting(Origin::New)) => {
+                    let code = CUresult::ERROR_MPS_SERVER_NOT_READY.0;
+                    self.session_refused(id, code, message.to_owned());
+                }
+                _ => self.condemn(id, CUresult::ERROR_MPS_SERVER_NOT_READY),
+            }
+        }
+        self.tell_status();
+    }
+
+    /// Gives one session to the executor of its place.
+    fn hand_over(&mut self, place: Place, id: u64) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(client) = self.clients.get(&session.client) else { return };
+        let limit = self.memory_limit_of(client, place.device);
+        let group = self.membership(client, place.device);
+        let (claim, class) = (self.claim_of(client), latency_class(&client.hello.limits));
+        let Service::Waiting(origin) = session.service else { return };
+        let mut heirlooms: Vec<(Heirloom, OwnedFd)> = Vec::new();
+        for (&address, &memory) in &session.memory {
+            let Some(size_bytes) = session.grants.length(address) else { continue };
+            match export_memory(self.driver, memory) {
+                Ok(file) => heirlooms.push((Heirloom::Grant { address, size_bytes }, file)),
+                Err(code) => {
+                    log_server!("Memory of session {id} cannot be handed over: {code}");
+                    return self.condemn(id, CUresult::ERROR_LAUNCH_FAILED);
+                }
+            }
+        }
+        for (&number, file) in &session.kept {
+            if let Ok(file) = file.try_clone() {
+                heirlooms.push((Heirloom::File { number }, file));
+            }
+        }
+        let device = &mut self.devices[place.device];
+        let Some(executor) = device.executors.get_mut(&place.domain) else { return };
+        let executor = &mut executor.process;
+        let Some(slot) = executor.take_slot() else {
+            return self.condemn(id, CUresult::ERROR_OUT_OF_MEMORY);
+        };
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let counts = session.counts();
+        (session.counters, session.counter_slot) = (executor.counters.clone(), slot);
+        session.counters.slot(slot).restore(&counts);
+        session.standing.forget_work();
+        session.service = match origin {
+            Origin::New => Service::Opening,
+            Origin::Inherited => Service::Serving,
+        };
+        for chunk in heirlooms.chunks(MAX_DESCRIPTORS) {
+            let files: Vec<BorrowedFd<'_>> = chunk.iter().map(|(_, file)| file.as_fd()).collect();
+            let heirlooms = chunk.iter().map(|(heirloom, _)| *heirloom).collect();
+            executor.tell(&ToExecutor::Inherit { session: id, heirlooms }, &files);
+        }
+        let open = OpenSession {
+            session: id,
+            label: session.label.clone(),
+            counter_slot: slot,
+            device_window: session.windows.device,
+            host_window: session.windows.host,
+            memory_limit_bytes: limit,
+            share: session.share.clone(),
+            group,
+            origin,
+            claim,
+            class,
+        };
+        executor.tell(&ToExecutor::OpenSession(open), &session.files.for_executor());
+    }
+
+    /// Says who is concerned, in the lines of the original's driver 580. It names a culprit that it does not know; here one is named that is known.
+    fn log_fault(&self, place: Place, cause: Cause, concerned: &[u32], culprit: Option<u32>) {
+        let Cause::Fault(code) = cause else { return };
+        let device = place.device;
+        let contexts_of = |pid: u32| {
+            let owner = self.clients.values().find(|client| client.peer.pid == pid);
+            let contexts = owner.map(|client| client.contexts.as_slice()).unwrap_or_default();
+            let there = contexts.iter().filter(|context| context.device as usize == device);
+            let numbers: Vec<u32> = there.map(|context| context.context_id).collect();
+            // Who has just closed its context, or left: its session began with its first context.
+            if numbers.is_empty() { vec![1] } else { numbers }
+        };
+        if let Some(pid) = culprit {
+            let context = contexts_of(pid)[0];
+            log_server!("Client {{PID: {pid}, Context: {context}}} encountered a fatal GPU error.");
+        }
+        log_server!("Server is handling a fatal GPU error.");
+        log_server!("Device {device} has lost its context to {code}");
+        for &pid in concerned {
+            for context in contexts_of(pid) {
+                log_server!(
+                    "Client {{PID: {pid}, Context ID: {context}}} on device {device} to be torn down"
+                );
+            }
+        }
+        for &pid in concerned {
+            log_server!("All clients belonging to error trigging process {pid} will be torn down");
+            for context in contexts_of(pid) {
+                log_server!(
+                    "Client {{PID: {pid}, Context ID: {context}}} on the error-trigging process {pid} to be torn down"
+                );
+            }
+        }
+        log_server!("The following devices will be reset:");
+        log_server!("{device}");
+        log_server!("The following client process have a sticky error set:");
+        concerned.iter().for_each(|pid| log_server!("{pid}"));
+    }
+}
+
+/// Whether a command reaches into the driver with what a client made up.
+fn is_dangerous(opcode: u16) -> bool {
+    use link::wire::command::Opcode;
+    [Opcode::ModuleLoad, Opcode::FunctionGet, Opcode::GraphCreate, Opcode::TextureCreate]
+        .map(|opcode| opcode as u16)
+        .contains(&opcode)
+}

@@ -1,0 +1,136 @@
+//! What becomes of the sessions of an executor that is gone, and who is to blame; plain, without I/O.
+//!
+//! A session that has nothing in flight goes on in the next executor. One whose work was in flight has lost it, and is told. A fault says not which
+//! kernel made it, so the culprit is the only session in flight, or the one that was in a call when the executor died; where there are several, they are
+//! suspects, and all get the fault's own error.
+
+use cuda_abi::types::CUresult;
+
+/// What ended an executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A fault on the device, with the driver's error.
+    Fault(CUresult),
+    /// The process ended by itself.
+    Died,
+    /// The keeper ended it, to be rid of this session's work.
+    Killed {
+        /// Whose.
+        session: u64,
+    },
+}
+
+/// How a session stood when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// Which.
+    pub session: u64,
+    /// Work was submitted that is not known to have ended.
+    pub in_flight: bool,
+    /// The executor was doing a command of it that is answered: only such commands reach into a driver far enough to end the process.
+    pub in_call: bool,
+    /// It had something in the executor's own memory, or in variables of its code, that nobody has saved.
+    pub unsaved: bool,
+}
+
+/// How sure it is who did it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Blame {
+    /// Nobody else can have.
+    Culprit,
+    /// One of several.
+    Suspect,
+    /// It was there, and lost something.
+    None,
+}
+
+/// What becomes of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on in the next executor.
+    GoesOn,
+    /// It is told, and can only end, or begin anew.
+    Ends {
+        /// What its calls return.
+        code: CUresult,
+        /// Its part in it.
+        blame: Blame,
+    },
+}
+
+/// What those get whose work was lost by another's fault, or by nobody's.
+pub const LOST_WORK: CUresult = CUresult::ERROR_LAUNCH_FAILED;
+
+/// Says what becomes of each session, in their order.
+pub fn judge(cause: Cause, stands: &[Stand]) -> Vec<Fate> {
+    let in_flight = stands.iter().filter(|stand| stand.in_flight).count();
+    let in_call = stands.iter().filter(|stand| stand.in_call).count();
+    let lost = |stand: &Stand| match stand.in_flight || stand.unsaved {
+        true => Fate::Ends { code: LOST_WORK, blame: Blame::None },
+        false => Fate::GoesOn,
+    };
+    let accuse = |suspects: usize, code| {
+        let blame = if suspects == 1 { Blame::Culprit } else { Blame::Suspect };
+        Fate::Ends { code, blame }
+    };
+    let fate = |stand: &Stand| match cause {
+        Cause::Fault(code) if stand.in_flight => accuse(in_flight, code),
+        Cause::Died if stand.in_call => accuse(in_call, LOST_WORK),
+        Cause::Killed { session } if stand.session == session => {
+            Fate::Ends { code: CUresult::ERROR_MPS_CLIENT_TERMINATED, blame: Blame::Culprit }
+        }
+        _ => lost(stand),
+    };
+    stands.iter().map(fate).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Stand = Stand { session: 1, in_flight: false, in_call: false, unsaved: false };
+    const BUSY: Stand = Stand { session: 2, in_flight: true, in_call: false, unsaved: false };
+    const FAULT: CUresult = CUresult::ERROR_ILLEGAL_ADDRESS;
+
+    fn ends(code: CUresult, blame: Blame) -> Fate {
+        Fate::Ends { code, blame }
+    }
+
+    #[test]
+    fn the_only_one_in_flight_is_the_culprit_and_the_idle_go_on() {
+        let fates = judge(Cause::Fault(FAULT), &[IDLE, BUSY]);
+        assert_eq!(fates, [Fate::GoesOn, ends(FAULT, Blame::Culprit)]);
+        assert_eq!(judge(Cause::Fault(FAULT), &[IDLE]), [Fate::GoesOn], "who did it has left");
+    }
+
+    #[test]
+    fn several_in_flight_are_suspects() {
+        let other = Stand { session: 3, ..BUSY };
+        let fates = judge(Cause::Fault(FAULT), &[BUSY, IDLE, other]);
+        let suspect = ends(FAULT, Blame::Suspect);
+        assert_eq!(fates, [suspect, Fate::GoesOn, suspect]);
+    }
+
+    #[test]
+    fn a_process_that_dies_in_a_call_blames_its_caller() {
+        let caller = Stand { in_call: true, ..IDLE };
+        let fates = judge(Cause::Died, &[caller, BUSY, Stand { session: 4, ..IDLE }]);
+        let lost = ends(LOST_WORK, Blame::None);
+        assert_eq!(fates, [ends(LOST_WORK, Blame::Culprit), lost, Fate::GoesOn]);
+        assert_eq!(judge(Cause::Died, &[IDLE]), [Fate::GoesOn], "somebody killed it");
+    }
+
+    #[test]
+    fn who_is_killed_is_told_so_and_others_lose_what_was_in_flight() {
+        let victim = Stand { session: 9, ..BUSY };
+        let fates = judge(Cause::Killed { session: 9 }, &[victim, IDLE, BUSY]);
+        let terminated = ends(CUresult::ERROR_MPS_CLIENT_TERMINATED, Blame::Culprit);
+        assert_eq!(fates, [terminated, Fate::GoesOn, ends(LOST_WORK, Blame::None)]);
+    }
+
+    #[test]
+    fn what_only_a_dead_process_had_is_lost() {
+        let unsaved = Stand { unsaved: true, ..IDLE };
+        assert_eq!(judge(Cause::Fault(FAULT), &[unsaved]), [ends(LOST_WORK, Blame::None)]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Where a session stands: how far its commands are done, what of its work has not ended.
+//!
+//! Written by the session's thread in the executor, in memory that survives it; read by the keeper and by the next executor once no process
+//! writes any more. So all accesses are relaxed, except that the store of [`Standing::commit`] comes after what it says is done: a process that is killed
+//! leaves its stores in the order in which it made them. The client does not see this file.
+
+use link::shm::{self, Access, Mapping, ShmError};
+use link::wire::layout::STREAM_SLOTS;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Words {
+    committed_bytes: AtomicU64,
+    /// Commands that wait in the executor's memory for values.
+    held: AtomicU32,
+    /// Opcode of the command that is being done, 0: none.
+    in_hand: AtomicU32,
+    /// Copies apart from all streams have not ended.
+    side_work: AtomicU32,
+    /// Variables of its code may have changed since they were saved.
+    unsaved: AtomicU32,
+    streams: AtomicU32,
+    /// By slot: the last signal, doubled, and one more if work was submitted since.
+    work: [AtomicU64; STREAM_SLOTS],
+}
+
+/// One session's words.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing(Arc<Mapping>);
+
+impl Standing {
+    /// A file of zeros.
+    pub(crate) fn create_file() -> Result<OwnedFd, ShmError> {
+        shm::create("openmps-standing", size_of::<Words>() as u64)
+    }
+
+    /// The words in a file.
+    pub(crate) fn map(file: BorrowedFd<'_>) -> Result<Self, ShmError> {
+        shm::check(file, size_of::<Words>() as u64)?;
+        Ok(Self(Arc::new(Mapping::new(file, size_of::<Words>(), Access::ReadWrite)?)))
+    }
+
+    fn words(&self) -> &Words {
+        // SAFETY: the mapping is as long as this, page-aligned, and holds atomics only.
+        unsafe { &*self.0.base().cast() }
+    }
+
+    /// All commands before this position are done.
+    pub(crate) fn commit(&self, taken_bytes: u64) {
+        let words = self.words();
+        // Release: after the stores that say what the command did; partner of the acquire in `committed_bytes`.
+        words.committed_bytes.store(taken_bytes, Ordering::Release);
+        words.in_hand.store(0, Ordering::Relaxed);
+    }
+
+    /// See [`Self::commit`].
+    pub(crate) fn committed_bytes(&self) -> u64 {
+        // Acquire: partner of the release in `commit`.
+        self.words().committed_bytes.load(Ordering::Acquire)
+    }
+
+    /// A command is taken in hand.
+    pub(crate) fn begin(&self, opcode: u16) {
+        self.words().in_hand.store(opcode.into(), Ordering::Relaxed);
+    }
+
+    /// Opcode of the command that was being done.
+    pub(crate) fn in_hand(&self) -> Option<u16> {
+        Some(self.words().in_hand.load(Ordering::Relaxed) as u16).filter(|opcode| *opcode != 0)
+    }
+
+    /// What a stream has submitted: whether anything after its last signal, and the value of that.
+    pub(crate) fn note_stream(&self, slot: u32, unsignalled: bool, last_signal: u64) {
+        let words = self.words();
+        if let Some(word) = words.work.get(slot as usize) {
+            word.store(last_signal << 1 | u64::from(unsignalled), Ordering::Relaxed);
+            words.streams.fetch_max(slot + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies apart from all streams are submitted, or have ended.
+    pub(crate) fn note_side_work(&self, is_any: bool) {
+        self.words().side_work.store(is_any.into(), Ordering::Relaxed);
+    }
+
+    /// Work may change variables of the session's code, or they are saved.
+    pub(crate) fn note_unsaved(&self, is_any: bool) {
+        self.words().unsaved.store(is_any.into(), Ordering::Relaxed);
+    }
+
+    /// Whether variables are lost with the executor.
+    pub(crate) fn has_unsaved(&self) -> bool {
+        self.words().unsaved.load(Ordering::Relaxed) != 0
+    }
+
+    /// So many commands wait for values.
+    pub(crate) fn note_held(&self, commands: usize) {
+        self.words().held.store(commands.min(u32::MAX as usize) as u32, Ordering::Relaxed);
+    }
+
+    /// Whether any of the session's work is not known to have ended. `completed` gives a stream's completion word.
+    pub(crate) fn in_flight(&self, completed: impl Fn(u32) -> u64) -> bool {
+        let words = self.words();
+        let streams = words.streams.load(Ordering::Relaxed).min(STREAM_SLOTS as u32);
+        let has_work = |slot: u32| {
+            let word = words.work[slot as usize].load(Ordering::Relaxed);
+            word & 1 != 0 || completed(slot) < word >> 1
+        };
+        words.side_work.load(Ordering::Relaxed) != 0
+            || words.held.load(Ordering::Relaxed) != 0
+            || (0..streams).any(has_work)
+    }
+
+    /// The next executor has nothing of the work.
+    pub(crate) fn forget_work(&self) {
+        let words = self.words();
+        let streams = words.streams.swap(0, Ordering::Relaxed).min(STREAM_SLOTS as u32);
+        (0..streams as usize).for_each(|slot| words.work[slot].store(0, Ordering::Relaxed));
+        self.note_side_work(false);
+        self.note_held(0);
+        words.in_hand.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+
+    fn standing() -> Standing {
+        Standing::map(Standing::create_file().unwrap().as_fd()).unwrap()
+    }
+
+    #[test]
+    fn work_is_in_flight_until_its_signal_is_reached() {
+        let standing = standing();
+        assert!(!standing.in_flight(|_| 0));
+        standing.note_stream(3, true, 0);
+        assert!(standing.in_flight(|_| 100), "no signal was asked for");
+        standing.note_stream(3, false, 7);
+        assert!(standing.in_flight(|slot| if slot == 3 { 6 } else { 100 }));
+        assert!(!standing.in_flight(|_| 7));
+        standing.note_side_work(true);
+        assert!(standing.in_flight(|_| 7));
+        standing.forget_work();
+        assert!(!standing.in_flight(|_| 0));
+    }
+
+    #[test]
+    fn a_command_is_in_hand_until_it_is_committed() {
+        let standing = standing();
+        standing.begin(20);
+        assert_eq!((standing.in_hand(), standing.committed_bytes()), (Some(20), 0));
+        standing.commit(64);
+        assert_eq!((standing.in_hand(), standing.committed_bytes()), (None, 64));
+    }
+}

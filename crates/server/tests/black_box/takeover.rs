@@ -1,0 +1,165 @@
+//! What becomes of clients when the executor that served them is gone.
+
+use crate::fake_client::{Client, Server};
+use crate::promises::{POKE, PTX, parameters};
+use cuda_abi::types::CUresult;
+use link::completion::CompletionError;
+use link::wire::command::{self as wire, Opcode};
+use link::wire::daemon::{ServerStatus, ToDaemon};
+use zerocopy::IntoBytes;
+
+pub(crate) const ALL: &[super::Test] = &[
+    ("a_fault_costs_the_one_who_made_it", a_fault_costs_the_one_who_made_it),
+    ("a_killed_executor_costs_who_had_work", a_killed_executor_costs_who_had_work),
+    ("faults_in_a_row_are_survived", faults_in_a_row_are_survived),
+    ("what_has_ended_is_not_made_again", what_has_ended_is_not_made_again),
+];
+
+const COUNT: u32 = 1000;
+
+/// Code without variables of its own.
+fn code() -> String {
+    PTX.replace(".visible .global .align 4 .u32 counter = 5;", "")
+}
+const ADD_ONE: u32 = 0;
+
+/// A client with memory, code, a stream and an event, whose numbers grow by one at a time.
+struct Counting {
+    client: Client,
+    device: u64,
+    host: u64,
+    stream: u32,
+    rounds: u32,
+}
+
+impl Counting {
+    fn start(mut client: Client) -> Self {
+        let bytes = u64::from(COUNT) * 4;
+        let host = client.pinned(bytes.next_multiple_of(4096));
+        let device = client.grow(bytes).address;
+        client.function(0, &code(), ADD_ONE, "add_one");
+        let stream = wire::StreamCreate { stream: 1, flags: 1, ..Default::default() };
+        client.post(Opcode::StreamCreate, &[stream.as_bytes()]);
+        client.post(Opcode::EventCreate, &[wire::EventCreate { event: 7, flags: 2 }.as_bytes()]);
+        client.host_bytes(host, bytes as usize).fill(0);
+        client.copy(1, device, host, bytes);
+        client.finish(1).unwrap();
+        Self { client, device, host, stream: 1, rounds: 0 }
+    }
+
+    /// Adds one to what lies on the device, and looks at all of it.
+    fn go_on(&mut self) {
+        let bytes = u64::from(COUNT) * 4;
+        let Self { client, device, host, stream, .. } = self;
+        client.launch(ADD_ONE, *stream, COUNT.div_ceil(128), 128, &parameters(*device, COUNT));
+        client.copy(*stream, *host, *device, bytes);
+        client.finish(*stream).unwrap();
+        self.rounds += 1;
+        let (words, _) = client.host_bytes(*host, bytes as usize).as_chunks::<4>();
+        assert!(words.iter().all(|word| u32::from_ne_bytes(*word) == self.rounds));
+    }
+}
+
+fn culprit(server: &mut Server) -> Client {
+    let mut culprit = server.client();
+    culprit.function(0, &code(), POKE, "poke");
+    culprit
+}
+
+fn fault(culprit: &mut Client) {
+    culprit.launch(POKE, 0, 1, 1, 0x10u64.as_bytes());
+    let ended = culprit.finish(0);
+    assert_eq!(ended, Err(CompletionError::SessionFailed(CUresult::ERROR_ILLEGAL_ADDRESS.0)));
+}
+
+fn hear_recovery(server: &mut Server) {
+    assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Fault)));
+    assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Active)));
+}
+
+fn a_fault_costs_the_one_who_made_it() {
+    let mut server = Server::start();
+    let mut idle = Counting::start(server.client());
+    idle.go_on();
+    let mut bad = culprit(&mut server);
+    fault(&mut bad);
+    idle.go_on();
+    hear_recovery(&mut server);
+    // Its memory is still there, more is to be had, and it is counted on.
+    idle.client.grow(1 << 20);
+    idle.go_on();
+    let snapshot = server.snapshot();
+    let device = &snapshot.devices[0];
+    let kernels: Vec<u64> = snapshot.clients.iter().map(|client| client.kernels).collect();
+    assert_eq!(kernels[0], 3);
+    assert!(device.kernels_ever >= 3);
+    drop((idle, bad));
+    server.await_snapshot("the end of both", |snapshot| {
+        snapshot.clients.is_empty() && snapshot.devices[0].granted_bytes == 0
+    });
+    crate::promises::compute(&mut server.client(), 1000);
+}
+
+fn a_killed_executor_costs_who_had_work() {
+    let mut server = Server::start();
+    let mut idle = Counting::start(server.client());
+    let mut busy = Counting::start(server.client());
+    // Nobody has asked whether this has ended, and nobody will know.
+    let parameters = parameters(busy.device, COUNT);
+    for _ in 0..100 {
+        busy.client.launch(ADD_ONE, 1, COUNT.div_ceil(128), 128, &parameters);
+    }
+    let executor = server.snapshot().devices[0].executor_pid;
+    let pid = rustix::process::Pid::from_raw(executor as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    hear_recovery(&mut server);
+    idle.go_on();
+    assert_ne!(server.snapshot().devices[0].executor_pid, executor);
+    // Killed before, while or after its work was done: then it goes on as well.
+    match busy.client.finish(1) {
+        Err(CompletionError::SessionFailed(code)) => {
+            assert_eq!(code, CUresult::ERROR_LAUNCH_FAILED.0);
+        }
+        other => assert_eq!(other, Ok(())),
+    }
+}
+
+fn faults_in_a_row_are_survived() {
+    let mut server = Server::start();
+    let mut idle: Vec<Counting> = (0..3).map(|_| Counting::start(server.client())).collect();
+    for _ in 0..5 {
+        let mut bad = culprit(&mut server);
+        fault(&mut bad);
+        hear_recovery(&mut server);
+        idle.iter_mut().for_each(Counting::go_on);
+    }
+    let log = crate::server_log::text();
+    let own = std::process::id();
+    let line = format!("Client {{PID: {own}, Context: 1}} encountered a fatal GPU error.");
+    assert_eq!(log.matches(&line).count(), 5, "{log}");
+    assert!(log.contains("poke"), "{log}");
+}
+
+fn what_has_ended_is_not_made_again() {
+    let mut server = Server::start();
+    let mut idle = Counting::start(server.client());
+    let client = &mut idle.client;
+    for round in 0..2000_u32 {
+        let event = 100 + round % 3;
+        client.post(Opcode::EventCreate, &[wire::EventCreate { event, flags: 2 }.as_bytes()]);
+        let destroy = wire::EventDestroy { event, reserved: 0 };
+        client.post(Opcode::EventDestroy, &[destroy.as_bytes()]);
+    }
+    let grant = client.grow(1 << 20);
+    let release = wire::Release { address: grant.address, size_bytes: grant.size_bytes };
+    assert_eq!(client.try_call(Opcode::Release, &[release.as_bytes()]).0, 0);
+    let granted = server.snapshot().devices[0].granted_bytes;
+    fault(&mut culprit(&mut server));
+    hear_recovery(&mut server);
+    idle.go_on();
+    assert_eq!(server.snapshot().devices[0].granted_bytes, granted);
+    // The numbers are free again, as they were.
+    let create = wire::EventCreate { event: 100, flags: 2 };
+    idle.client.post(Opcode::EventCreate, &[create.as_bytes()]);
+    idle.go_on();
+}
