@@ -9,6 +9,7 @@ use super::memory::FILE_TIMEOUT;
 use super::state::State;
 use crate::executor_link::Placement;
 use crate::log::log_server;
+use crate::policy::reservations::UNIT_BYTES;
 use cuda_abi::types::*;
 use link::wire::attach::Window;
 use link::wire::virtual_memory::{
@@ -101,18 +102,26 @@ impl State {
         let AddressReserve { size_bytes, alignment_bytes } = wanted;
         let (mut passed_over, mut fillers) = (Vec::new(), Vec::new());
         let reserved = loop {
-            let Some(window) = self.reservations().take(size_bytes, alignment_bytes) else {
+            // A driver prefers a gap of just that length that it has to the address that it is asked for: a longer range finds fewer such gaps.
+            let longer_bytes = passed_over.len() as u64 * UNIT_BYTES;
+            let Some(window) = size_bytes
+                .checked_add(longer_bytes)
+                .and_then(|size_bytes| self.reservations().take(size_bytes, alignment_bytes))
+            else {
                 break Err(CUresult::ERROR_OUT_OF_MEMORY);
             };
             match self.reserve_at(window) {
                 Ok(None) => break Ok(window),
                 Ok(Some(elsewhere)) => {
-                    // Both are kept for the moment: the driver prefers a gap of that size that it has, so the gap is filled.
+                    // Kept for the moment, so that the gap is filled.
                     fillers.push((elsewhere, window.size_bytes as usize));
                     passed_over.push(window);
                     if passed_over.len() == PLACES_TRIED {
                         log_server!(
-                            "The driver reserves {elsewhere:#x}, and not where it is asked"
+                            "The driver reserves {:#x} bytes at {elsewhere:#x}, and not at {:#x}, where it is asked; nor did it {} times before",
+                            window.size_bytes,
+                            window.base,
+                            PLACES_TRIED - 1
                         );
                         break Err(CUresult::ERROR_OUT_OF_MEMORY);
                     }

@@ -12,7 +12,7 @@ const AREA_BASE: u64 = 0x5700_0000_0000;
 const AREA_END: u64 = 0x6000_0000_0000;
 /// A driver was observed to ignore the wanted address of anything smaller, and where it has a gap of just that size, of that, too (an executor fills
 /// such gaps before it asks again).
-const UNIT_BYTES: u64 = 32 << 20;
+pub const UNIT_BYTES: u64 = 32 << 20;
 /// Unmapped space after each reservation.
 const GAP_BYTES: u64 = UNIT_BYTES;
 
