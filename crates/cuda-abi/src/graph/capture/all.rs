@@ -9,7 +9,7 @@ use crate::graph::shape::EdgeData;
 use crate::types::{
     CUgraphNode, CUresult, CUstreamCaptureMode as Mode, CUstreamCaptureStatus as Status,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -182,7 +182,11 @@ impl<G: CapturedGraph> Captures<G> {
             origin: stream.id,
             graph,
             made_for,
-            inner: Mutex::new(Inner { status: Status::ACTIVE, streams: HashMap::new() }),
+            inner: Mutex::new(Inner {
+                status: Status::ACTIVE,
+                streams: HashMap::new(),
+                unjoined: BTreeSet::new(),
+            }),
         });
         capture.join(stream, tips);
         let mut active = self.lock();
@@ -300,9 +304,11 @@ impl<G: CapturedGraph> Captures<G> {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let mut inner = capture.lock();
+        let inner = &mut *inner;
         let member = inner.streams.get_mut(&stream.id).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
         if change == Change::Set {
-            member.tips.clear();
+            let forgotten = member.tips.drain(..);
+            forgotten.for_each(|(tip, _)| _ = inner.unjoined.remove(&tip));
         }
         member.depend(tips);
         Ok(())

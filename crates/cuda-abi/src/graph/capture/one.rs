@@ -6,7 +6,7 @@ use crate::types::{
     CUgraphEdgeData, CUgraphNode, CUresult, CUstreamCaptureMode as Mode,
     CUstreamCaptureStatus as Status,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
@@ -29,6 +29,9 @@ pub struct Capture<G> {
 pub(super) struct Inner {
     pub(super) status: Status,
     pub(super) streams: HashMap<u64, Member>,
+    /// Captured work that no captured work depends on, and that no stream was made to forget (`cuStreamUpdateCaptureDependencies`): the origin must
+    /// depend on it in the end. Nodes that the program added by hand are never among it; the work of destroyed streams is.
+    pub(super) unjoined: BTreeSet<usize>,
 }
 
 /// A stream that takes part.
@@ -88,8 +91,7 @@ impl<G: CapturedGraph> Capture<G> {
         }
         let own = inner.streams.get(&self.origin).map(Member::nodes).unwrap_or_default();
         let joined = self.graph.ancestors(&own);
-        let is_joined = |member: &Member| member.nodes().iter().all(|node| joined.contains(node));
-        match inner.streams.values().all(is_joined) {
+        match inner.unjoined.is_subset(&joined) {
             true => Ok(()),
             false => Err(CUresult::ERROR_STREAM_CAPTURE_UNJOINED),
         }
@@ -112,10 +114,15 @@ impl<G: CapturedGraph> Capture<G> {
     /// Why the graph refuses it: the capture is invalidated then. CUDA_ERROR_ILLEGAL_STATE if the stream takes no part any more.
     pub fn add(&self, stream: Stream, work: G::Work) -> Answer<usize> {
         let mut inner = self.lock();
+        let inner = &mut *inner;
         let member = inner.streams.get_mut(&stream.id).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
         let added = self.graph.add_captured(work, &member.tips);
         match added {
-            Ok(node) => member.tips = vec![(node, EdgeData::default())],
+            Ok(node) => {
+                let before = std::mem::replace(&mut member.tips, vec![(node, EdgeData::default())]);
+                before.iter().for_each(|(tip, _)| _ = inner.unjoined.remove(tip));
+                inner.unjoined.insert(node);
+            }
             Err(_) => inner.status = Status::INVALIDATED,
         }
         added

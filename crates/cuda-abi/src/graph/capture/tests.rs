@@ -154,3 +154,87 @@ fn the_legacy_stream_cannot_be_used_beside_a_captured_blocking_one() {
 }
 
 use crate::types::CUstreamCaptureMode;
+
+/// As NVIDIA's driver 580 was observed: what counts is captured work, not what streams depend on.
+#[test]
+fn work_is_unjoined_that_no_stream_was_made_to_forget() {
+    struct Fork(Captures<Letters>);
+    impl Fork {
+        fn work(&self, id: u64) {
+            add(&self.0, id, 'w').unwrap();
+        }
+        fn fork(&self, from: u64, to: u64) {
+            assert_eq!(self.0.wait(stream(to), record(&self.0, from)), Ok(Wait::Nothing));
+        }
+        fn tips(&self, id: u64) -> Tips {
+            let capture = self.0.find(stream(id)).unwrap();
+            capture.lock().streams[&id].tips.clone()
+        }
+        fn by_hand(&self, after: &[(usize, EdgeData)]) -> Tips {
+            let graph = &self.0.find(stream(1)).unwrap().graph;
+            vec![(graph.add_captured('h', after).unwrap(), EdgeData::default())]
+        }
+        fn update(&self, id: u64, change: Change, tips: Tips) {
+            self.0.update(stream(id), change, tips).unwrap();
+        }
+    }
+    type Steps = fn(&Fork);
+    let cases: [(&str, Steps, bool); 14] = [
+        ("work", |c| c.work(2), false),
+        ("Set to a node by hand", |c| c.update(2, Change::Set, c.by_hand(&[])), true),
+        ("Add a node by hand", |c| c.update(2, Change::Add, c.by_hand(&[])), true),
+        ("work, Set to nothing", |c| (c.work(2), c.update(2, Change::Set, vec![])).1, true),
+        (
+            "Set to a node by hand, work",
+            |c| (c.update(2, Change::Set, c.by_hand(&[])), c.work(2)).1,
+            false,
+        ),
+        (
+            "work, Add a node by hand",
+            |c| (c.work(2), c.update(2, Change::Add, c.by_hand(&[]))).1,
+            false,
+        ),
+        (
+            "work, Set to a node by hand after it",
+            |c| (c.work(2), c.update(2, Change::Set, c.by_hand(&c.tips(2)))).1,
+            true,
+        ),
+        (
+            "work, joined, Set to a node by hand after it",
+            |c| (c.work(2), c.fork(2, 1), c.update(2, Change::Set, c.by_hand(&c.tips(2)))).2,
+            true,
+        ),
+        ("work, Set to the same", |c| (c.work(2), c.update(2, Change::Set, c.tips(2))).1, true),
+        (
+            "work, another stream Set to it, this one Set to nothing",
+            |c| {
+                c.work(2);
+                c.fork(1, 3);
+                c.update(3, Change::Set, c.tips(2));
+                c.update(2, Change::Set, vec![]);
+            },
+            true,
+        ),
+        ("work, destroyed", |c| (c.work(2), assert!(c.0.abandon(stream(2)).is_none())).1, false),
+        (
+            "work, forked, Set to nothing",
+            |c| (c.work(2), c.fork(2, 3), c.update(2, Change::Set, vec![])).2,
+            true,
+        ),
+        ("work, the origin Adds it", |c| (c.work(2), c.update(1, Change::Add, c.tips(2))).1, true),
+        (
+            "the origin's work, Set to a node by hand",
+            |c| (c.work(1), c.update(1, Change::Set, c.by_hand(&[]))).1,
+            true,
+        ),
+    ];
+    for (what, steps, joined) in cases {
+        let fork = Fork(Captures::default());
+        begin(&fork.0, 1, Mode::RELAXED).unwrap();
+        fork.work(1);
+        fork.fork(1, 2);
+        steps(&fork);
+        let expected = if joined { None } else { Some(CUresult::ERROR_STREAM_CAPTURE_UNJOINED) };
+        assert_eq!(end(&fork.0, 1).err(), expected, "{what}");
+    }
+}
