@@ -5,6 +5,7 @@
 //! What it does is a [`workload`]: kernels, a mix of work and other loops, what it takes to post work, [`calls`] that need not leave the process, or copies and loads. [`runner`] starts the workers of a run together, runs the peers in turn and interleaved, and hands medians to [`report`].
 
 pub mod calls;
+pub mod chaos;
 pub mod driver;
 mod loops;
 mod memory;

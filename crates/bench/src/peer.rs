@@ -128,6 +128,11 @@ impl Running {
         Ok(running)
     }
 
+    /// Its directory, which all its processes have in their environment.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// A command whose environment leads to this peer, and the driver library that its program opens.
     pub fn client(&self, program: &Path) -> (Command, OsString) {
         let mut command = Command::new(program);

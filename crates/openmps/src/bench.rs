@@ -9,8 +9,9 @@ use bench::report::Report;
 use bench::runner::{self, Plan};
 use bench::worker::{self, Task};
 use bench::workload::Workload;
-use clap::Args;
+use clap::{Args, Subcommand};
 
+use crate::chaos::{self, Chaos};
 use crate::installation::{self, DriverWish};
 
 /// Measure small kernels and driver calls beside the other ways to share a device.
@@ -20,7 +21,10 @@ use crate::installation::{self, DriverWish};
 /// over the first peer's. The others show nanoseconds, and each peer's over the first's: `post` of calls that hand work over, `calls` of those that need no device,
 /// `memory` of copies, allocations and module loads, `start` from a process's `cuInit` to the end of its first kernel, the server being up.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Bench {
+    #[command(subcommand)]
+    command: Option<BenchCommand>,
     /// What the clients do.
     #[arg(long, value_delimiter = ',', default_value = "lat,empty", value_parser = workload, value_name = "tiny,empty,lat,infer,fill,work,mixed,load,reload,starts,post,calls,memory,start")]
     workload: Vec<Workload>,
@@ -53,6 +57,12 @@ pub(crate) struct Bench {
     json: Option<PathBuf>,
 }
 
+/// What is done instead of measuring.
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    Chaos(Chaos),
+}
+
 /// One client of a bench; started by it.
 #[derive(Debug, Args)]
 pub(crate) struct BenchWorker {
@@ -72,6 +82,9 @@ pub(crate) struct BenchWorker {
 /// # Errors
 /// A peer that cannot be started, a worker that fails, a report that cannot be written.
 pub(crate) fn bench(options: Bench) -> anyhow::Result<ExitCode> {
+    if let Some(BenchCommand::Chaos(options)) = options.command {
+        return chaos::chaos(options);
+    }
     let libraries = installation::library_directory()?;
     let wish = match (options.softcuda, options.native_driver) {
         (true, _) => DriverWish::Software,

@@ -59,6 +59,8 @@ pub(crate) enum Command {
     #[command(hide = true)]
     BenchWorker(crate::bench::BenchWorker),
     #[command(hide = true)]
+    ChaosWorker(crate::chaos::ChaosWorker),
+    #[command(hide = true)]
     ProbeDriver(ProbeDriver),
     #[command(hide = true)]
     Server(Server),

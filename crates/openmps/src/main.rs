@@ -7,6 +7,7 @@
 
 mod bench;
 mod cdi;
+mod chaos;
 mod cli;
 mod config;
 mod doctor;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         cli::Command::Cdi(options) => cdi::cdi(&options),
         cli::Command::Bench(options) => bench::bench(options),
         cli::Command::BenchWorker(options) => bench::worker(options),
+        cli::Command::ChaosWorker(options) => chaos::worker(options),
         cli::Command::Completions(options) => documents::completions(options.shell),
         cli::Command::Man(options) => documents::manual_page(options.command.as_deref()),
         cli::Command::Control(_) => unreachable_control(),

@@ -1,0 +1,88 @@
+//! A page that all processes of a run share: when the latest fault was, and how far each good client is.
+
+use rustix::fd::AsFd;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Good clients of a run at most.
+pub const MOST_GOOD: usize = 120;
+const BYTES: usize = 4096;
+
+/// The mapped page. Everything in it is a count or a time: all accesses are relaxed, and order nothing.
+#[derive(Debug)]
+pub struct Board {
+    base: *mut AtomicU64,
+}
+
+// SAFETY: atomics in a mapping that lives as long as this.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+/// Which count of a good client.
+#[derive(Clone, Copy, Debug)]
+pub enum Count {
+    /// When it was last heard of.
+    ProgressNs,
+    /// Kernels that ended.
+    Kernels,
+    /// Words of results that were compared.
+    Words,
+    /// Those of them that were wrong.
+    Wrong,
+}
+
+impl Board {
+    /// Maps the board in `file`, which is made if need be.
+    pub fn open(file: &Path) -> io::Result<Self> {
+        let file: File =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(file)?;
+        file.set_len(BYTES as u64)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping of a file that is as long.
+        let base =
+            unsafe { mmap(ptr::null_mut(), BYTES, access, MapFlags::SHARED, file.as_fd(), 0)? };
+        Ok(Self { base: base.cast() })
+    }
+
+    /// Says that a fault is about to happen, now.
+    pub fn announce_fault(&self) {
+        self.word(1).store(now_ns(), Ordering::Relaxed);
+        self.word(0).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of the latest fault, and when it was announced.
+    pub fn fault(&self) -> (u64, u64) {
+        (self.word(0).load(Ordering::Relaxed), self.word(1).load(Ordering::Relaxed))
+    }
+
+    /// A count of a good client.
+    pub fn count(&self, client: usize, count: Count) -> &AtomicU64 {
+        self.word(8 + client.min(MOST_GOOD - 1) * 4 + count as usize)
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: inside the page, aligned; other processes write whole words.
+        unsafe { &*self.base.add(index) }
+    }
+}
+
+const _: () = assert!((8 + MOST_GOOD * 4) * 8 <= BYTES);
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `open`; nothing refers to it any more.
+        let _ = unsafe { munmap(self.base.cast(), BYTES) };
+    }
+}
+
+/// CLOCK_MONOTONIC, which all processes of a machine share.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,44 @@
+//! Chaos: well-behaved clients that check every word of their results, beside others that make every kind of fault.
+//!
+//! [`good`] and [`bad`] are the clients, processes of their own; [`board`] is the page that they share; [`harness`] starts them under a
+//! [`Peer`](crate::peer::Peer) and hears them; [`tally`] counts what came of it; [`belongings`] looks for what is left over.
+
+pub mod bad;
+mod belongings;
+pub mod board;
+pub mod good;
+pub mod harness;
+mod kernels;
+pub mod kind;
+pub mod tally;
+
+use serde::{Deserialize, Serialize};
+
+/// What a good client is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// It has work in flight, nearly always.
+    #[default]
+    Busy,
+    /// It has none.
+    Idle,
+}
+
+impl Phase {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Idle => "idle",
+        }
+    }
+
+    /// The phase of a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Busy, Self::Idle].into_iter().find(|phase| phase.name() == name)
+    }
+}
+
+/// A good client made of PyTorch, as a program for `python3`.
+pub const TORCH: &str = include_str!("torch_client.py");

@@ -1,0 +1,91 @@
+"""A well-behaved PyTorch client of `openmps bench chaos`: busy half of the time, idle for the rest, every word compared. Arguments: board, index."""
+
+import mmap
+import os
+import random
+import struct
+import sys
+import threading
+import time
+
+import torch
+
+WORDS = 1 << 16
+board_file = os.open(sys.argv[1], os.O_RDWR)
+board = mmap.mmap(board_file, 4096)
+slot = 64 + int(sys.argv[2]) * 32
+ends = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ends.set()), daemon=True).start()
+phase = "busy"
+survived = [struct.unpack_from("QQ", board)[0], struct.unpack_from("QQ", board)[1], 0, "busy"]
+
+
+def add(place, value):
+    at = slot + 8 * place
+    struct.pack_into("Q", board, at, struct.unpack_from("Q", board, at)[0] + value)
+
+
+def say(line):
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def notice():
+    global survived
+    struct.pack_into("Q", board, slot, time.monotonic_ns())
+    number, at = struct.unpack_from("QQ", board)
+    if number != survived[0]:
+        tell()
+        survived = [number, at, 0, phase]
+
+
+def tell():
+    if survived[0]:
+        say(f"p {survived[0]} {survived[2]} {survived[3]}")
+
+
+def round_trip():
+    global values
+    began = time.monotonic_ns()
+    for _ in range(20):
+        values = (values * 3 + index) & 0xFFFFFF
+    got = values.cpu()
+    ended = time.monotonic_ns()
+    notice()
+    survived[2] = max(survived[2], ended - max(began, survived[1]))
+    global expected
+    for _ in range(20):
+        expected = (expected * 3 + host_index) & 0xFFFFFF
+    wrong = int((got != expected).sum())
+    add(1, 60)
+    add(2, WORDS)
+    add(3, wrong)
+    if wrong:
+        expected = got.clone()
+
+
+try:
+    host_index = torch.arange(WORDS, dtype=torch.int64)
+    expected = host_index.clone()
+    index = host_index.cuda()
+    values = index.clone()
+    round_trip()
+    say("ready")
+    while True:
+        phase = "busy"
+        until = time.monotonic() + random.uniform(0.15, 0.3)
+        while time.monotonic() < until:
+            round_trip()
+        phase = "idle"
+        until = time.monotonic() + random.uniform(0.15, 0.3)
+        while time.monotonic() < until:
+            time.sleep(0.01)
+            notice()
+            torch.cuda.synchronize()
+        if ends.is_set():
+            tell()
+            break
+except Exception as error:
+    say(f"e 1 {phase} {type(error).__name__}")
+    sys.stderr.write(f"{error}\n")
+    os._exit(3)
