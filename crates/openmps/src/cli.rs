@@ -28,7 +28,8 @@ Environment:
 
 Exit status:
   0 all went well; 1 it failed, or doctor found a problem; 2 the arguments are wrong;
-  run: the program's own, 126 if it could not be run, 127 if it was not found";
+  run: the program's own, 126 if it could not be run, 127 if it was not found;
+  pbs prologue: 1 aborts the job, 2 queues it again";
 
 /// Share a GPU between CUDA programs.
 #[derive(Debug, Parser)]
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     Config(Config),
     Cdi(crate::cdi::Cdi),
     Bench(crate::bench::Bench),
+    Slurm(crate::slurm::Slurm),
+    Pbs(crate::pbs::Pbs),
     Control(Control),
     Completions(Completions),
     Man(Man),

@@ -67,7 +67,7 @@ pub(crate) fn print_exports(options: &Env) -> anyhow::Result<ExitCode> {
 }
 
 /// A word that the shell reads back as it is.
-fn quote(shell: Shell, value: &OsStr) -> String {
+pub(crate) fn quote(shell: Shell, value: &OsStr) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:+=@,".contains(byte);
     let text = value.to_string_lossy();
     if !value.is_empty() && value.as_bytes().iter().all(plain) {

@@ -2,9 +2,10 @@
 //!
 //! One file, several faces: as `nvidia-cuda-mps-control` it is the original's control utility ([`original`]); as `openmps`
 //! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), makes clients of containers ([`cdi`]), changes shares ([`shares`]), shows what runs ([`show`], [`top`], [`logs`]) and what is
-//! wrong ([`doctor`]), and is, behind hidden subcommands, the
+//! wrong ([`doctor`]), does a node's part for batch systems ([`slurm`], [`pbs`], [`batch`]), and is, behind hidden subcommands, the
 //! processes that the daemon starts ([`internal`]).
 
+mod batch;
 mod bench;
 mod cdi;
 mod chaos;
@@ -17,9 +18,11 @@ mod installation;
 mod internal;
 mod logs;
 mod original;
+mod pbs;
 mod run;
 mod shares;
 mod show;
+mod slurm;
 mod sockets;
 mod top;
 
@@ -35,6 +38,11 @@ const FAILURE: u8 = 1;
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
+    let rest: Vec<OsString> = arguments.collect();
+    // Before anything can be wrong: whatever fails a job's prolog takes the node out of service.
+    if slurm::is_no_business(&rest) || pbs::is_no_business(&rest) {
+        return ExitCode::SUCCESS;
+    }
     // Comes back only without a file, with one that adds nothing, or with a wrong one.
     let configuration = config::apply();
     let looks_at_it = ["doctor", "config", "server", "executor"];
@@ -45,10 +53,9 @@ fn main() -> ExitCode {
         return ExitCode::from(FAILURE);
     }
     if Path::new(&name).file_name().is_some_and(|name| name == original::NAME) {
-        return original::main(arguments.collect(), original::ExitStatus::AsTheOriginal);
+        return original::main(rest, original::ExitStatus::AsTheOriginal);
     }
     // `control` has options that no library parses (`-multiuser-server`), so it is looked for first.
-    let rest: Vec<OsString> = arguments.collect();
     if let Some((command, rest)) = rest.split_first()
         && command == "control"
     {
@@ -73,6 +80,8 @@ fn main() -> ExitCode {
         cli::Command::ChaosWorker(options) => chaos::worker(options),
         cli::Command::Completions(options) => documents::completions(options.shell),
         cli::Command::Man(options) => documents::manual_page(options.command.as_deref()),
+        cli::Command::Slurm(options) => slurm::slurm(options),
+        cli::Command::Pbs(options) => pbs::pbs(options),
         cli::Command::Control(_) => unreachable_control(),
         cli::Command::Server(server) => internal::server(server),
         cli::Command::Executor(executor) => internal::executor(executor),

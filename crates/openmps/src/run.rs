@@ -178,7 +178,7 @@ fn ensure_daemon(
         name: original::NAME.to_owned(),
         arguments: vec!["-d".into()],
         environment,
-        without: LIMITS_OF_ONE_PROGRAM.to_vec(),
+        without: LIMITS_OF_ONE_PROGRAM.map(OsString::from).into(),
     };
     match start_in_background(&start) {
         Ok(warnings) => {

@@ -31,6 +31,8 @@ pub struct DeviceFacts {
     pub compute_mode: i32,
     /// Whether host and device share one range of addresses.
     pub unified_addressing: bool,
+    /// All of its memory.
+    pub memory_bytes: u64,
 }
 
 /// Loads the driver at `path` and asks it.
@@ -49,6 +51,7 @@ pub fn probe(path: &Path) -> Result<DriverFacts, String> {
             compute_capability,
             compute_mode: device.attribute(CUdevice_attribute::COMPUTE_MODE),
             unified_addressing,
+            memory_bytes: device.info.total_memory_bytes,
         }
     });
     Ok(DriverFacts { version, devices: devices.collect() })

@@ -28,7 +28,7 @@ pub struct BackgroundStart {
     /// Added to its environment.
     pub environment: Vec<(String, OsString)>,
     /// Taken out of its environment.
-    pub without: Vec<&'static str>,
+    pub without: Vec<OsString>,
 }
 
 /// Starts a daemon in the background and returns once it is ready, with its warnings.

@@ -153,6 +153,7 @@ mod tests {
             compute_capability,
             compute_mode,
             unified_addressing,
+            memory_bytes: 1 << 30,
         };
         for (device, beside_volta, verdict) in [
             (device((9, 0), 0, true), true, Verdict::Ok),

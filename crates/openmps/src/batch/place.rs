@@ -1,0 +1,263 @@
+//! Files of the node: what jobs there are, and a directory for the daemon of each set of GPUs.
+//!
+//! ```text
+//! DIRECTORY/jobs/slurm-1234/job    a Job, as JSON; read by the job's tasks
+//! DIRECTORY/jobs/slurm-1234/pipe   CUDA_MPS_PIPE_DIRECTORY of the job, with its group's socket; for its user alone
+//! DIRECTORY/gpu-0/pipe             that of the daemon of GPU 0, for root alone; gone with the last job
+//! DIRECTORY/gpus                   what the driver said of the devices
+//! LOGS/gpu-0                       CUDA_MPS_LOG_DIRECTORY of the daemon; stays
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use control::directories::Directories;
+
+use super::gpus::Gpus;
+use super::{BatchError, Job, file};
+
+/// How long one prolog or epilog waits for another of the same GPU.
+const LOCK_LIMIT: Duration = Duration::from_secs(90);
+const LOCK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// The node's directories.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    root: PathBuf,
+    logs: PathBuf,
+}
+
+/// A set of GPUs that nobody else gives or takes jobs meanwhile.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    /// Where its daemon is.
+    pub(crate) directories: Directories,
+    directory: PathBuf,
+    _lock: File,
+}
+
+impl Place {
+    /// The node's files under `root`, the daemons' logs under `logs`.
+    pub(crate) fn new(root: &Path, logs: &Path) -> Self {
+        Place { root: root.to_owned(), logs: logs.to_owned() }
+    }
+
+    /// Where the driver's word of the devices is kept.
+    pub(crate) fn devices(&self) -> PathBuf {
+        self.root.join("gpus")
+    }
+
+    /// Where the daemon of these GPUs is.
+    pub(crate) fn directories(&self, gpus: &Gpus) -> Directories {
+        let (pipe, log) = (self.directory(gpus).join("pipe"), self.logs.join(gpus.key()));
+        Directories::from_variables(|name| match name {
+            "CUDA_MPS_PIPE_DIRECTORY" => Some(pipe.clone().into()),
+            _ => Some(log.clone().into()),
+        })
+    }
+
+    fn directory(&self, gpus: &Gpus) -> PathBuf {
+        self.root.join(gpus.key())
+    }
+
+    /// Whether there is a daemon's directory.
+    pub(crate) fn is_in_use(&self, gpus: &Gpus) -> bool {
+        self.directory(gpus).exists()
+    }
+
+    /// Locks these GPUs, making what directories are missing.
+    pub(crate) fn lock(&self, gpus: &Gpus) -> Result<Locked, BatchError> {
+        let directory = self.directory(gpus);
+        let directories = self.directories(gpus);
+        let deadline = Instant::now() + LOCK_LIMIT;
+        loop {
+            make(&self.root, FOR_ALL)?;
+            make(&self.root.join("jobs"), FOR_ALL)?;
+            make(&directory, FOR_OWNER)?;
+            match try_lock(&directory).map_err(file("lock", &directory))? {
+                Some(lock) => {
+                    make(directories.pipe(), FOR_OWNER)?;
+                    make(directories.log(), FOR_ALL)?;
+                    return Ok(Locked { directories, directory, _lock: lock });
+                }
+                None if Instant::now() >= deadline => {
+                    return Err(BatchError::Busy {
+                        path: directory,
+                        seconds: LOCK_LIMIT.as_secs(),
+                    });
+                }
+                None => thread::sleep(LOCK_INTERVAL),
+            }
+        }
+    }
+
+    /// The directory of a job, whose name is the batch system's and part of a path.
+    fn of_job(&self, name: &str) -> Result<PathBuf, BatchError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.[]".contains(c);
+        let is_name = (1..=200).contains(&name.len()) && name.chars().all(plain);
+        if !is_name || name.starts_with('.') {
+            return Err(BatchError::Name(name.to_owned()));
+        }
+        Ok(self.root.join("jobs").join(name))
+    }
+
+    /// `CUDA_MPS_PIPE_DIRECTORY` of a job.
+    pub(crate) fn pipe_of(&self, job: &Job) -> Result<PathBuf, BatchError> {
+        Ok(self.of_job(&job.name)?.join("pipe"))
+    }
+
+    /// Makes a job's directory and writes what is known of it.
+    pub(crate) fn write(&self, job: &Job) -> Result<(), BatchError> {
+        let directory = self.of_job(&job.name)?;
+        make(&directory, FOR_ALL)?;
+        let pipe = self.pipe_of(job)?;
+        make(&pipe, FOR_OWNER)?;
+        chown(&pipe, Some(job.uid), None).map_err(file("give to the job's user", &pipe))?;
+        let (path, fresh) = (directory.join("job"), directory.join("job.new"));
+        let text = serde_json::to_vec(job).map_err(io::Error::other);
+        let text = text.map_err(file("write", &path))?;
+        // Its tasks see all of it or nothing.
+        fs::write(&fresh, text).map_err(file("write", &fresh))?;
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o644))
+            .and_then(|()| fs::rename(&fresh, &path))
+            .map_err(file("write", &path))
+    }
+
+    /// What is known of a job; nothing, if it was not admitted.
+    pub(crate) fn job(&self, name: &str) -> Result<Option<Job>, BatchError> {
+        let path = self.of_job(name)?.join("job");
+        match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(io::Error::other)
+                .map_err(file("understand", &path)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(file("read", &path)(error)),
+        }
+    }
+
+    /// Forgets a job.
+    pub(crate) fn remove(&self, name: &str) -> Result<(), BatchError> {
+        let path = self.of_job(name)?;
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(file("remove", &path)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// All jobs that share exactly these GPUs.
+    pub(crate) fn jobs_on(&self, gpus: &Gpus) -> Result<Vec<Job>, BatchError> {
+        let directory = self.root.join("jobs");
+        let mut jobs = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(file("read", &directory))? {
+            let name = entry.map_err(file("read", &directory))?.file_name();
+            // Those of other GPUs come and go meanwhile.
+            let Some(name) = name.to_str() else { continue };
+            jobs.extend(self.job(name)?.filter(|job| job.gpus == *gpus));
+        }
+        Ok(jobs)
+    }
+}
+
+impl Locked {
+    /// Removes the directory of a daemon that has ended.
+    pub(crate) fn remove(self) -> Result<(), BatchError> {
+        fs::remove_dir_all(&self.directory).map_err(file("remove", &self.directory))
+    }
+}
+
+/// Entered by all users, changed by its owner.
+const FOR_ALL: u32 = 0o755;
+/// Entered by its owner.
+const FOR_OWNER: u32 = 0o700;
+
+/// Makes a directory with this mode, whatever the mask of the batch system's daemon.
+fn make(path: &Path, mode: u32) -> Result<(), BatchError> {
+    fs::create_dir_all(path).map_err(file("create", path))?;
+    match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
+        // Removed meanwhile by an epilog, which holds the lock: made again before it is locked.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other.map_err(file("set the mode of", path)),
+    }
+}
+
+/// Locks a directory; none while another has it, or has just removed it.
+fn try_lock(directory: &Path) -> io::Result<Option<File>> {
+    let lock = match File::open(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => return Ok(None),
+        Err(fs::TryLockError::Error(error)) => return Err(error),
+    }
+    let is_same = |there: &fs::Metadata| -> io::Result<bool> {
+        let ours = lock.metadata()?;
+        Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+    };
+    match fs::metadata(directory) {
+        Ok(there) if is_same(&there)? => Ok(Some(lock)),
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str, gpus: &str) -> Job {
+        Job {
+            name: name.into(),
+            uid: rustix::process::geteuid().as_raw(),
+            gpus: gpus.parse().unwrap(),
+            percentage: Some(25.0),
+            memory_bytes: Some(1 << 30),
+            shards_per_gpu: None,
+            refusal: None,
+        }
+    }
+
+    #[test]
+    fn jobs_are_kept_by_their_gpus() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::new(directory.path(), &directory.path().join("log"));
+        let gpus: Gpus = "1".parse().unwrap();
+        let locked = place.lock(&gpus).unwrap();
+        assert!(locked.directories.pipe().is_dir() && locked.directories.log().is_dir());
+        for one in [job("slurm-1", "1"), job("slurm-2", "1"), job("slurm-3", "0")] {
+            place.write(&one).unwrap();
+        }
+        assert_eq!(place.job("slurm-2").unwrap(), Some(job("slurm-2", "1")));
+        assert_eq!(place.jobs_on(&gpus).unwrap().len(), 2);
+        place.remove("slurm-2").unwrap();
+        place.remove("slurm-2").unwrap();
+        assert_eq!(place.jobs_on(&gpus).unwrap(), [job("slurm-1", "1")]);
+        locked.remove().unwrap();
+        assert!(!place.is_in_use(&gpus));
+        for name in ["", "../x", ".hidden", "a b"] {
+            assert!(place.job(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one_even_if_its_directory_was_made_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::new(directory.path(), directory.path());
+        let gpus: Gpus = "0".parse().unwrap();
+        let locked = place.lock(&gpus).unwrap();
+        let path = directory.path().join("gpu-0");
+        assert!(try_lock(&path).unwrap().is_none());
+        // One that waits with the old directory open does not get it.
+        let waiting = std::thread::spawn(move || place.lock(&gpus).map(|_| ()));
+        locked.remove().unwrap();
+        waiting.join().unwrap().unwrap();
+        assert!(try_lock(&path).unwrap().is_some());
+    }
+}
