@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 pub struct Installation {
     dist: PathBuf,
     programs: PathBuf,
+    debian: PathBuf,
     sources: PathBuf,
 }
 
@@ -27,6 +28,7 @@ impl Installation {
         let found = Self {
             dist: target.join("dist"),
             programs: target.join("programs"),
+            debian: target.join("debian"),
             sources: root.join("programs"),
         };
         if !found.openmps().exists() || !found.programs.exists() {
@@ -73,6 +75,11 @@ impl Installation {
             bail!("{} is missing: run `cargo test -p openmps-tests`", puppet.display());
         }
         Ok(puppet)
+    }
+
+    /// Debian's packages of this name, unpacked as under `/`; they may be missing.
+    pub fn debian(&self, name: &str) -> PathBuf {
+        self.debian.join(name).join("root")
     }
 
     /// The directory of the programs' sources.

@@ -12,6 +12,7 @@ pub mod process;
 pub mod puppet;
 pub mod recording;
 pub mod sandbox;
+pub mod slurm;
 pub mod stepping;
 pub mod wait;
 

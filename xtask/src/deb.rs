@@ -4,6 +4,7 @@
 //! /usr/bin/openmps
 //! /usr/lib/openmps/libcuda.so.1, libcuda.so, libsoftcuda.so      off the default library path
 //! /usr/lib/openmps/bin/nvidia-cuda-mps-control -> openmps         off the default path: NVIDIA's own may be installed
+//! /usr/lib/openmps/slurm/{prolog,epilog,task_prolog}, spank_openmps.so; /usr/lib/openmps/pbs/{prologue,epilogue}
 //! /usr/lib/systemd/system/openmps.service
 //! /usr/share/{doc,man,bash-completion,zsh,fish}
 //! ```
@@ -23,8 +24,14 @@ use crate::paths::Paths;
 
 const NAME: &str = "openmps";
 /// Commands with a manual page of their own.
-const MANUAL_PAGES: &[&str] =
-    &["run", "env", "ps", "status", "top", "logs", "doctor", "config", "bench", "cdi", "control"];
+const MANUAL_PAGES: &[&str] = &[
+    "run", "env", "ps", "status", "top", "logs", "doctor", "config", "bench", "cdi", "slurm",
+    "pbs", "control",
+];
+
+/// What batch systems call on a node.
+const HOOKS: &[&str] =
+    &["slurm/prolog", "slurm/epilog", "slurm/task_prolog", "pbs/prologue", "pbs/epilogue"];
 
 /// What is done with the package.
 #[derive(Debug, Args)]
@@ -68,18 +75,24 @@ pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
     let executable = dist.root.join("bin/openmps");
     install(&executable, &root.join("usr/bin/openmps"), 0o755)?;
     let libraries = root.join("usr/lib/openmps");
-    for library in ["libcuda.so.1", "libsoftcuda.so"] {
+    for library in ["libcuda.so.1", "libsoftcuda.so", "spank_openmps.so"] {
         install(&dist.client_directory().join(library), &libraries.join(library), 0o644)?;
     }
-    for binary in
-        ["usr/bin/openmps", "usr/lib/openmps/libcuda.so.1", "usr/lib/openmps/libsoftcuda.so"]
-    {
+    for binary in [
+        "usr/bin/openmps",
+        "usr/lib/openmps/libcuda.so.1",
+        "usr/lib/openmps/libsoftcuda.so",
+        "usr/lib/openmps/spank_openmps.so",
+    ] {
         run_quietly(Command::new("strip").arg("--strip-debug").arg(root.join(binary)))?;
     }
     symlink("libcuda.so.1", libraries.join("libcuda.so"))?;
     fs::create_dir_all(libraries.join("bin"))?;
     symlink("../../../bin/openmps", libraries.join("bin/nvidia-cuda-mps-control"))?;
     let packaging = paths.root.join("packaging");
+    for hook in HOOKS {
+        install(&packaging.join(hook), &libraries.join(hook), 0o755)?;
+    }
     install(
         &packaging.join("systemd/openmps.service"),
         &root.join("usr/lib/systemd/system/openmps.service"),

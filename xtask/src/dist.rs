@@ -6,6 +6,7 @@
 //! lib/openmps/libcuda.so.1           the client library, as CUDA programs ask for it
 //! lib/openmps/libcuda.so          -> libcuda.so.1
 //! lib/openmps/libsoftcuda.so         the software GPU's driver
+//! lib/openmps/spank_openmps.so       the plugin for Slurm
 //! lib/softcuda/libcuda.so.1       -> ../openmps/libsoftcuda.so, to run programs on it without OpenMPS
 //! ```
 
@@ -52,6 +53,7 @@ pub(crate) fn build(paths: &Paths) -> Result<Dist> {
         "--package=openmps",
         "--package=client",
         "--package=softcuda",
+        "--package=spank-openmps",
     ]))?;
     let dist = Dist::at(paths);
     let built = paths.target.join("release");
@@ -67,6 +69,7 @@ pub(crate) fn build(paths: &Paths) -> Result<Dist> {
     install(&built.join("libcuda.so"), &lib.join("libcuda.so.1"))?;
     link(Path::new("libcuda.so.1"), &lib.join("libcuda.so"))?;
     install(&built.join("libsoftcuda.so"), &lib.join("libsoftcuda.so"))?;
+    install(&built.join("libspank_openmps.so"), &lib.join("spank_openmps.so"))?;
     link(Path::new("../openmps/libsoftcuda.so"), &softcuda.join("libcuda.so.1"))?;
     Ok(dist)
 }

@@ -8,6 +8,7 @@ mod compat;
 mod coverage;
 mod deb;
 mod deb_chroot;
+mod debian;
 mod demo;
 mod dist;
 mod fuzz;
@@ -15,6 +16,7 @@ mod paths;
 mod programs;
 mod proofs;
 mod ptx;
+mod slurm;
 mod suites;
 mod test;
 mod toolchain;
@@ -44,6 +46,8 @@ enum Task {
     Deb(deb::Deb),
     /// Install the CUDA compiler and libraries that the tests need into target/cuda-toolchain
     Toolchain,
+    /// Unpack Slurm for its test bed (tests/testbeds/slurm) into target/debian/slurm
+    Slurm,
     /// Compile the kernels of the demo into the PTX that is checked in beside them
     Ptx,
     /// Run CuPy's and numba-cuda's own tests, natively and under OpenMPS
@@ -85,6 +89,10 @@ fn main() -> Result<()> {
             let toolchain = toolchain::ensure(&paths)?;
             println!("CUDA tool chain ready: {}", toolchain.nvcc().display());
         }
+        Task::Slurm => match slurm::ensure(&paths)? {
+            debian::Unpacked::At(root) => println!("Slurm is in {}", root.display()),
+            debian::Unpacked::Skipped(why) => println!("no Slurm: {why}"),
+        },
         Task::Ptx => println!("compiled {} files", ptx::regenerate(&paths)?),
         Task::Programs => {
             let dist = dist::build(&paths)?;

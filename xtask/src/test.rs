@@ -15,11 +15,13 @@ use crate::command;
 use crate::compat;
 use crate::deb;
 use crate::deb_chroot;
+use crate::debian::Unpacked;
 use crate::dist::{self, Dist};
 use crate::paths::Paths;
 use crate::programs;
 use crate::proofs;
 use crate::ptx;
+use crate::slurm;
 use crate::suites::{self, Suites, Tier};
 
 /// What to test.
@@ -87,6 +89,9 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
             announce("product and CUDA programs");
             let dist = dist::build(paths)?;
             programs::build(paths, &dist)?;
+            if let Unpacked::Skipped(why) = slurm::ensure(paths)? {
+                println!("no test bed of Slurm: {why}");
+            }
         }
         announce(step.name);
         let count = run_step(paths, &step)?;

@@ -29,7 +29,10 @@ pub(crate) fn admit(place: &Place, rules: Rules, mut job: Job) -> Result<(), Bat
     // A daemon that is new because the last one died knows none of the jobs.
     let told = match found {
         Found::Running => vec![job],
-        Found::Started => place.jobs_on(&gpus)?,
+        Found::Started => {
+            let jobs = place.jobs_on(&gpus)?;
+            jobs.into_iter().filter(|job| job.refusal.is_none()).collect()
+        }
     };
     told.iter().try_for_each(|job| daemon::admit(&locked.directories, job, &place.pipe_of(job)?))
 }

@@ -23,14 +23,11 @@ pub(crate) fn dismiss(place: &Place, name: &str, gpus: &Gpus) -> Result<Vec<Stri
     let shared = job.as_ref().map_or(gpus, |job| &job.gpus);
     if job.is_some() || place.is_in_use(shared) {
         let locked = place.lock(shared)?;
-        let others = || -> Result<Vec<Job>, BatchError> {
-            Ok(place.jobs_on(shared)?.into_iter().filter(|job| job.name != name).collect())
-        };
-        let is_last = others()?.is_empty();
+        let is_last = place.jobs_on(shared)?.iter().all(|job| job.name == name);
         if let Some(job) = &job {
             // Where there is no daemon there is nothing to close; the next prolog starts one.
             let closed = daemon::dismiss(&locked.directories, job, &place.pipe_of(job)?);
-            for error in closed.err().filter(|_| !is_last) {
+            if let Some(error) = closed.err().filter(|_| !is_last) {
                 eprintln!("openmps: {error}");
             }
             wrong.extend(end_clients(&locked, job, is_last)?);

@@ -1,0 +1,105 @@
+//! Debian packages that tests need, fetched and unpacked into the build directory: nothing is installed, and no root is needed.
+//!
+//! apt says which packages of the system's own release are missing for what is asked for, and fetches them; their maintainers' scripts are not run, so
+//! whatever uses the files must be told where they are. A system without apt is told so, and is no failure: see [`Unpacked`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{run_quietly, succeeds};
+use crate::paths::Paths;
+
+/// Where the packages are.
+pub(crate) enum Unpacked {
+    /// Unpacked under this directory as they would be under `/`.
+    At(PathBuf),
+    /// This system has no such packages, and why.
+    Skipped(String),
+}
+
+/// Unpacks packages, and those that they depend on and that the system does not have, under `target/debian/NAME`; quick when they are there.
+///
+/// # Errors
+/// When apt cannot fetch them, which needs the network once.
+pub(crate) fn ensure(paths: &Paths, name: &str, packages: &[&str]) -> Result<Unpacked> {
+    if !succeeds(Command::new("apt-get").arg("--version"))
+        || !succeeds(Command::new("dpkg-deb").arg("--version"))
+    {
+        return Ok(Unpacked::Skipped("this is no system with apt".to_owned()));
+    }
+    let folder = paths.target.join("debian").join(name);
+    let (root, stamp) = (folder.join("root"), folder.join("packages.txt"));
+    let wanted = packages.join("\n");
+    if fs::read_to_string(&stamp).is_ok_and(|there| there == wanted) {
+        return Ok(Unpacked::At(root));
+    }
+    println!("unpacking Debian packages into {}: {}", root.display(), packages.join(" "));
+    if folder.exists() {
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    let downloads = folder.join("downloads");
+    for directory in [&root, &downloads] {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    let apt = Apt::with_lists(&folder)?;
+    let missing = apt.missing(packages)?;
+    run_quietly(apt.command().arg("download").args(&missing).current_dir(&downloads))
+        .context("apt could not fetch the packages, which needs the network")?;
+    for package in fs::read_dir(&downloads)? {
+        run_quietly(Command::new("dpkg-deb").arg("-x").arg(package?.path()).arg(&root))?;
+    }
+    fs::remove_dir_all(&downloads)?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
+    Ok(Unpacked::At(root))
+}
+
+/// apt with lists of packages: the system's, or fresh ones of our own where an image comes without.
+struct Apt {
+    lists: Option<PathBuf>,
+}
+
+impl Apt {
+    fn with_lists(folder: &Path) -> Result<Self> {
+        let system = Apt { lists: None };
+        if system.missing(&["debootstrap"]).is_ok() {
+            return Ok(system);
+        }
+        let own = folder.join("apt");
+        fs::create_dir_all(own.join("lists/partial"))?;
+        let apt = Apt { lists: Some(own) };
+        run_quietly(apt.command().arg("update")).context("apt has no lists of packages")?;
+        Ok(apt)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("apt-get");
+        // Neither root nor the locks of the system's database are needed.
+        command.args(["-qq", "-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=root"]);
+        if let Some(own) = &self.lists {
+            command.arg("-o").arg(format!("Dir::State::Lists={}", own.join("lists").display()));
+            command.arg("-o").arg(format!("Dir::Cache={}", own.display()));
+        }
+        command
+    }
+
+    /// Of these packages and their dependencies, those that are not installed.
+    fn missing(&self, packages: &[&str]) -> Result<Vec<String>> {
+        let mut command = self.command();
+        command.args(["--print-uris", "--no-install-recommends", "--reinstall", "install"]);
+        let said = run_quietly(command.args(packages))?;
+        // 'http://host/path' name_version_architecture.deb size hash
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        let files = said.lines().filter_map(|line| line.split_whitespace().nth(1));
+        let names: Vec<String> =
+            files.filter_map(|file| Some(file.split_once('_')?.0.to_owned())).collect();
+        if names.is_empty() {
+            bail!("apt says of {} that there is nothing to fetch: {said}", packages.join(" "));
+        }
+        Ok(names)
+    }
+}
