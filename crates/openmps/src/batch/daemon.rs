@@ -13,7 +13,7 @@ use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
 use link::wire::daemon::ClientSnapshot;
 use link::wire::group_socket::{GroupSocket, SocketDomain};
-use link::wire::shares::{LimitChange, MemoryLimit, Target};
+use link::wire::shares::{LimitChange, MemoryLimit, NewLimits, Target};
 use link::wire::ui::UiRequest;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -132,8 +132,11 @@ fn limit(
 ) -> Result<(), BatchError> {
     let change = LimitChange {
         target: Target::Group(name.to_owned()),
-        percentage: Some(percentage.unwrap_or(100.0)),
-        memory: Some(MemoryLimit { device: None, limit_bytes: memory_bytes }),
+        limits: NewLimits {
+            percentage: Some(percentage.unwrap_or(100.0)),
+            memory: Some(MemoryLimit { device: None, limit_bytes: memory_bytes }),
+            weight: None,
+        },
     };
     ask(directories, &UiRequest::Limit(change))
         .map_err(|why| BatchError::Daemon(format!("the limits of {name} cannot be set: {why}")))
