@@ -2,15 +2,20 @@
 
 use crate::callbacks::Callbacks;
 use crate::device_heap::DeviceHeap;
-use crate::host_heap::HostHeap;
+use crate::expected_wait::CopyRate;
+use crate::host_heap::{HostHeap, Region};
 use crate::late::Late;
 use crate::numbers::Numbers;
 use crate::session::{Result, Session};
 use crate::slots::Mark;
 use crate::spare_events::SpareEvents;
-use crate::staging::{self, Piece, Staging};
+use crate::staging::{Piece, Staging};
 use link::shm::Reservation;
 use link::wire::command::REGION_PLAIN;
+use std::sync::{Mutex, TryLockError};
+
+/// What is kept for lending: longer images have a region of their own.
+const LENT_BYTES: u64 = 4 << 20;
 
 /// See the module's description. Lives, once opened, as long as the process.
 pub(crate) struct Backend {
@@ -18,6 +23,7 @@ pub(crate) struct Backend {
     pub(crate) device_heap: DeviceHeap,
     pub(crate) host_heap: HostHeap,
     pub(crate) staging: Staging,
+    pub(crate) copy_rate: CopyRate,
     pub(crate) events: Numbers,
     pub(crate) spare_events: SpareEvents,
     pub(crate) late: Late,
@@ -28,6 +34,8 @@ pub(crate) struct Backend {
     pub(crate) arrays: Numbers,
     pub(crate) partitions: Numbers,
     pub(crate) callbacks: Callbacks,
+    /// For [`Self::lend`]; its pages are there as far as they were needed.
+    pub(crate) lent: Mutex<Option<Region>>,
     /// Keeps host memory away from the addresses of device memory.
     pub(crate) _device_window: Option<Reservation>,
 }
@@ -45,23 +53,42 @@ impl Backend {
 
     /// Frees a staging piece when work is done.
     pub(crate) fn unstage(&self, piece: Piece, context: u32, mark: Mark) {
+        if piece.is_long() {
+            // A session that has failed says so at its next call.
+            let _ = self.session.request(context, mark);
+        }
         self.staging.free_after(piece, context, mark);
     }
 
-    /// Lends `bytes` to the executor for the time of one call: copied to the staging ring, or to a region of their own.
+    /// Lends `bytes` to the executor for the time of one call: copied to a region that is kept for that, or to one of their own. The driver knows of
+    /// neither: registering memory holds up all clients' work.
     pub(crate) fn lend<T>(
         &self,
         context: u32,
         bytes: &[u8],
         body: impl FnOnce(u64) -> Result<T>,
     ) -> Result<T> {
-        if staging::fits(bytes.len()) {
-            let piece = self.stage(context, bytes.len() as u64)?;
-            // SAFETY: the piece is as long as `bytes`, mapped, and ours until it is freed.
-            unsafe { copy_in(bytes, piece.address) };
-            let result = body(piece.address);
-            self.staging.free(piece);
-            return result;
+        if bytes.len() as u64 <= LENT_BYTES {
+            let kept = match self.lent.try_lock() {
+                Ok(kept) => Some(kept),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                // Another thread's call may take long.
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if let Some(mut kept) = kept {
+                let address = match &*kept {
+                    Some(region) => region.address,
+                    None => {
+                        let (session, heap) = (&self.session, &self.host_heap);
+                        let made =
+                            heap.create_region(session, context, LENT_BYTES, REGION_PLAIN)?;
+                        kept.insert(made).address
+                    }
+                };
+                // SAFETY: the region is as long as `bytes` at least, mapped, and ours until `kept` is dropped.
+                unsafe { copy_in(bytes, address) };
+                return body(address);
+            }
         }
         let region = self.host_heap.create_region(
             &self.session,

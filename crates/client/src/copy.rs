@@ -167,7 +167,8 @@ pub(crate) unsafe fn copy(
             let mark = post(target, destination, source, extent)?;
             let is_awaited = to.is_host() || from.is_host() || !foreign.is_empty();
             if timing == Timing::Synchronous && is_awaited {
-                target.wait(mark)?;
+                let rows = extent.height.saturating_mul(extent.depth);
+                target.wait_for_copy(mark, extent.width_bytes.saturating_mul(rows))?;
             }
             Ok(())
         }

@@ -6,6 +6,7 @@ use crate::callbacks::Callbacks;
 use crate::client::Client;
 use crate::context::{Context, Lifetime};
 use crate::device_heap::DeviceHeap;
+use crate::expected_wait::CopyRate;
 use crate::handles::Table;
 use crate::host_heap::HostHeap;
 use crate::late::Late;
@@ -199,6 +200,7 @@ fn make_backend(
         device_heap: DeviceHeap::default(),
         host_heap: HostHeap::new(opened.host_window)?,
         staging: Staging::default(),
+        copy_rate: CopyRate::default(),
         events: Numbers::below(MAX_EVENTS),
         spare_events: SpareEvents::default(),
         late: Late::default(),
@@ -209,6 +211,7 @@ fn make_backend(
         arrays: Numbers::below(MAX_ARRAYS),
         partitions: Numbers::below(MAX_PARTITIONS),
         callbacks: Callbacks::default(),
+        lent: Mutex::default(),
         _device_window: device_window,
     })
 }

@@ -68,6 +68,10 @@ impl HostHeap {
         let address =
             self.lock().regions.allocate(size_bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let made = self.map(address, size_bytes).and_then(|file| {
+            if kind == REGION_PINNED {
+                // Else its pages would be made while the driver registers them, which holds up all clients' work.
+                self.window.populate(address, size_bytes);
+            }
             let region = RegionMap { address, size_bytes, kind, reserved: 0 };
             session.map_region(context, file.as_fd(), region)?;
             Ok(Region { address, size_bytes, file })

@@ -27,6 +27,7 @@ mod device;
 mod device_heap;
 mod entry;
 mod events;
+mod expected_wait;
 mod export;
 mod gates;
 mod graph;
@@ -66,6 +67,7 @@ mod tests;
 mod thread;
 mod thread_end;
 mod tools;
+mod trays;
 mod virtual_memory;
 mod visible;
 

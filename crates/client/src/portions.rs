@@ -1,6 +1,6 @@
 //! Long copies of pageable memory, done by several threads: one thread's copying is slower than the device's.
 //!
-//! Observed on an H200's host: one thread copies 7 to 10 GB/s, the device takes 55. The portions of a copy are disjoint and all on the same stream, so
+//! Observed on an H200's host: one thread copies 7 to 10 GB/s, four 23, six 32, eight 36; the device takes 55. The portions of a copy are disjoint and all on the same stream, so
 //! that it does not matter which is posted first; the caller goes on when all are done, or posted.
 
 use crate::copy::{End, Extent};
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 /// What one thread copies at least: so much takes longer than to start a thread.
 const PORTION_BYTES: u64 = 4 << 20;
-const MOST_THREADS: u64 = 4;
+const MOST_THREADS: u64 = 6;
 
 /// Threads that copy on a machine of so many cores.
 fn threads_of(cores: usize) -> u64 {
@@ -124,6 +124,6 @@ mod tests {
     fn short_copies_are_one_portion() {
         let short = portions(End::linear(0), End::linear(0), Extent::linear(PORTION_BYTES), 4);
         assert_eq!(short.len(), 1);
-        assert_eq!([1, 2, 4, 6, 16].map(threads_of), [2, 2, 2, 3, 4]);
+        assert_eq!([1, 2, 4, 6, 16].map(threads_of), [2, 2, 2, 3, 6]);
     }
 }

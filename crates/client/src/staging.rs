@@ -1,18 +1,22 @@
-//! The staging ring: pinned memory through which pageable data reaches the device.
+//! Staging: pinned memory through which pageable data reaches the device.
 //!
-//! A piece is taken at the ring's end and is free again when its owner says so, or when the copy that reads it is done. Pieces are
+//! Long pieces are [`Trays`]. Short ones come from a ring: a piece is taken at the ring's end and is free again when its owner says so, or when the copy that reads it is done. Pieces are
 //! freed in the order in which they were taken; who finds no room waits for the oldest.
 
 use crate::host_heap::{HostHeap, Region};
 use crate::session::{Result, Session};
 use crate::slots::Mark;
+use crate::trays::Trays;
 use link::wire::command::REGION_PINNED;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-const RING_BYTES: u64 = 8 << 20;
-/// Longest piece: so many can be in flight at once that copying and the device overlap.
+/// Short: it is made, and registered with the driver, which holds up others' work, for the first short copy.
+const RING_BYTES: u64 = 2 << 20;
+/// Pieces from this length on are trays.
+const TRAY_BYTES: u64 = 256 << 10;
+/// Longest piece.
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 const ALIGN_BYTES: u64 = 64;
 const OWNER_TIMEOUT: Duration = Duration::from_millis(100);
@@ -22,6 +26,7 @@ const OWNER_TIMEOUT: Duration = Duration::from_millis(100);
 pub(crate) struct Staging {
     ring: Mutex<Ring>,
     freed: Condvar,
+    trays: Trays,
 }
 
 #[derive(Default)]
@@ -48,11 +53,30 @@ enum State {
     Free,
 }
 
-/// A piece of the ring, the owner's alone until it is freed.
+/// A piece, the owner's alone until it is freed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     pub(crate) address: u64,
-    serial: u64,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// By serial number.
+    Ring(u64),
+    /// By number.
+    Tray(usize),
+}
+
+impl Piece {
+    /// Whether so few fit that who waits for one waits for the device.
+    pub(crate) fn is_long(&self) -> bool {
+        matches!(self.place, Place::Tray(_))
+    }
+
+    fn tray((number, address): (usize, u64)) -> Self {
+        Self { address, place: Place::Tray(number) }
+    }
 }
 
 impl Staging {
@@ -68,6 +92,9 @@ impl Staging {
         context: u32,
         size_bytes: u64,
     ) -> Result<Piece> {
+        if size_bytes >= TRAY_BYTES {
+            return self.trays.take(session, heap, context).map(Piece::tray);
+        }
         let mut ring = self.made(session, heap, context)?;
         loop {
             if let Some(piece) = ring.take(session, size_bytes) {
@@ -85,6 +112,10 @@ impl Staging {
         context: u32,
         size_bytes: u64,
     ) -> Result<Option<Piece>> {
+        if size_bytes >= TRAY_BYTES {
+            let tray = self.trays.try_take(session, heap, context)?;
+            return Ok(tray.map(Piece::tray));
+        }
         Ok(self.made(session, heap, context)?.take(session, size_bytes))
     }
 
@@ -121,12 +152,10 @@ impl Staging {
         }
     }
 
-    fn set(&self, piece: Piece, state: State) {
+    fn set(&self, serial: u64, state: State) {
         let mut ring = self.lock();
-        let index = piece
-            .serial
-            .checked_sub(ring.first_serial)
-            .and_then(|index| usize::try_from(index).ok());
+        let index =
+            serial.checked_sub(ring.first_serial).and_then(|index| usize::try_from(index).ok());
         if let Some(entry) = index.and_then(|index| ring.pieces.get_mut(index)) {
             entry.state = state;
         }
@@ -134,27 +163,35 @@ impl Staging {
         self.freed.notify_all();
     }
 
-    /// Frees a piece when the device has done the work up to `mark`.
+    /// Frees a piece when the device has done the work up to `mark`. The caller asks for the signal of a long one: else whoever wants room asks for one
+    /// later, behind all that was posted meanwhile, and the device idles.
     pub(crate) fn free_after(&self, piece: Piece, context: u32, mark: Mark) {
-        self.set(piece, State::Until(context, mark));
+        match piece.place {
+            Place::Ring(serial) => self.set(serial, State::Until(context, mark)),
+            Place::Tray(number) => self.trays.free_after(number, context, mark),
+        }
     }
 
     /// Frees a piece now.
     pub(crate) fn free(&self, piece: Piece) {
-        self.set(piece, State::Free);
+        match piece.place {
+            Place::Ring(serial) => self.set(serial, State::Free),
+            Place::Tray(number) => self.trays.free(number),
+        }
     }
 }
 
 impl Ring {
     fn take(&mut self, session: &Session, size_bytes: u64) -> Option<Piece> {
-        debug_assert!(size_bytes <= PIECE_BYTES);
+        debug_assert!(size_bytes < TRAY_BYTES);
         let size_bytes = size_bytes.max(1).next_multiple_of(ALIGN_BYTES);
         self.drop_free(session);
         let start = self.place(size_bytes)?;
         let address = self.region.as_ref()?.address + start % RING_BYTES;
         self.end = start + size_bytes;
         self.pieces.push_back(Entry { start, state: State::Owned });
-        Some(Piece { address, serial: self.first_serial + self.pieces.len() as u64 - 1 })
+        let serial = self.first_serial + self.pieces.len() as u64 - 1;
+        Some(Piece { address, place: Place::Ring(serial) })
     }
 
     fn drop_free(&mut self, session: &Session) {
@@ -178,11 +215,6 @@ impl Ring {
     }
 }
 
-/// Whether a whole image fits into one piece.
-pub(crate) fn fits(size_bytes: usize) -> bool {
-    size_bytes as u64 <= PIECE_BYTES
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,7 +225,7 @@ mod tests {
         let mut live: VecDeque<(u64, u64)> = VecDeque::new();
         let mut placed = 0;
         for step in 0..10_000_u64 {
-            let size_bytes = (step * 7919 % PIECE_BYTES).max(1).next_multiple_of(ALIGN_BYTES);
+            let size_bytes = (step * 7919 % TRAY_BYTES).max(1).next_multiple_of(ALIGN_BYTES);
             match ring.place(size_bytes) {
                 Some(start) => {
                     let (low, high) = (start % RING_BYTES, start % RING_BYTES + size_bytes);

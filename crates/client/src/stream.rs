@@ -14,6 +14,7 @@ use cuda_abi::types::{CUdevice, CUresult, CUstream};
 use link::wire::command::{Opcode, StreamWriteValue};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 use zerocopy::{Immutable, IntoBytes};
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -307,6 +308,16 @@ impl Target {
     /// Waits for one piece of work.
     pub(crate) fn wait(&self, mark: Mark) -> Result {
         self.backend.session.wait(self.id, mark)
+    }
+
+    /// Waits for a copy of so many bytes between the host's and the device's memory.
+    pub(crate) fn wait_for_copy(&self, mark: Mark, size_bytes: u64) -> Result {
+        let rate = &self.backend.copy_rate;
+        let Some(expected) = rate.expected(size_bytes) else { return self.wait(mark) };
+        let began = Instant::now();
+        self.backend.session.wait_expecting(self.id, mark, expected)?;
+        rate.learn(size_bytes, began.elapsed());
+        Ok(())
     }
 
     /// Waits for all work of the stream so far.

@@ -259,6 +259,15 @@ impl Reservation {
         .map_err(|source| ShmError::Map { address: at, size_bytes, source })
     }
 
+    /// Has the pages of mapped files made now, rather than when each is first touched; a kernel that cannot (before 5.14) makes them then.
+    pub fn populate(&self, at: u64, size_bytes: u64) {
+        if self.check_range(at, size_bytes).is_ok() {
+            let advice = rustix::mm::Advice::LinuxPopulateWrite;
+            // SAFETY: inside the reservation, which is this object's own; no byte changes.
+            let _ = unsafe { rustix::mm::madvise(address(at), size_bytes as usize, advice) };
+        }
+    }
+
     /// Takes files out of a range again; it stays reserved. The caller knows that nobody uses it.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ Environment:
   OPENMPS_CONTEXTS_PER_DEVICE  contexts of clients that a device serves at a time, 1 to 1000 [48]
   OPENMPS_ISOLATION        whose programs share an executor: those of a user, of a cgroup, or none (process) [user]
   OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
+  OPENMPS_PREWARM          users whose servers start with the daemon: ids with commas between them, or self [none]
   OPENMPS_MEMORY_POLICY    where programs want more memory than a GPU has: fail, queue or spill [fail]
   OPENMPS_GROUPS           limits of groups, for a daemon: 'NAME memory=4G sm-percent=30 weight=3; ...' [none]
   OPENMPS_GROUP_BY_CGROUP  1: each cgroup is a group, for a daemon [groups are what clients name]

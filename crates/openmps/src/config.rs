@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
+use control::core::PREWARM_VARIABLE;
 use control::core::shares::{GROUPS_VARIABLE, parse_groups, parse_profiles};
 use link::wire::shares::{GROUP_BY_CGROUP_VARIABLE, PROFILES_VARIABLE};
 use serde::{Deserialize, Serialize};
@@ -105,6 +106,7 @@ struct Driver {
 struct Daemon {
     provisioning: Option<Provisioning>,
     metrics: Option<String>,
+    prewarm: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -199,6 +201,7 @@ impl File {
             ),
             ("daemon.provisioning", "OPENMPS_PROVISIONING", provisioning.map(OsString::from)),
             ("daemon.metrics", "OPENMPS_METRICS", text(self.daemon.metrics.clone())),
+            ("daemon.prewarm", PREWARM_VARIABLE, text(self.daemon.prewarm.clone())),
             ("isolation.by", "OPENMPS_ISOLATION", isolation.map(OsString::from)),
             (
                 "limits.active_thread_percentage",
@@ -422,7 +425,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));

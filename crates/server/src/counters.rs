@@ -30,6 +30,7 @@ pub(crate) struct Counters {
     launches: [AtomicU64; LAUNCH_CLASSES],
     /// 0: it has commands to take.
     idle_since_ns: AtomicU64,
+    kept_bytes: AtomicU64,
 }
 
 /// Nanoseconds of the clock that all processes of a machine share.
@@ -112,6 +113,16 @@ impl Counters {
         Some(self.idle_since_ns.load(Ordering::Relaxed)).filter(|since| *since > 0)
     }
 
+    /// So much of what the session was granted its client has given up.
+    pub(crate) fn set_kept(&self, size_bytes: u64) {
+        self.kept_bytes.store(size_bytes, Ordering::Relaxed);
+    }
+
+    /// See [`Self::set_kept`].
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.load(Ordering::Relaxed)
+    }
+
     /// The session has failed with this `CUresult`.
     pub(crate) fn set_error(&self, code: u32) {
         self.error.store(code.into(), Ordering::Relaxed);
@@ -165,6 +176,7 @@ impl Counters {
             &self.error,
             &self.launch_time_ns,
             &self.idle_since_ns,
+            &self.kept_bytes,
         ];
         for word in words.into_iter().chain(&self.launches) {
             word.store(0, Ordering::Relaxed);

@@ -46,6 +46,8 @@ pub(crate) enum ToExecutor {
         /// See [`crate::policy::fairness::Claim`].
         weight: u32,
     },
+    /// Whether sessions may keep grants that their clients have given up. `Forbidden` is answered by `NothingKept`.
+    SetKeeping(Keeping),
     /// Memory is to be moved out to the host, where nothing of the session is in flight.
     Move {
         /// Which session.
@@ -183,6 +185,14 @@ pub(crate) enum Placement {
     Piece,
 }
 
+/// Whether memory that clients have given up stays with their sessions for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Keeping {
+    Allowed,
+    /// Memory is short.
+    Forbidden,
+}
+
 /// What a session is to move out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum MoveOrder {
@@ -309,6 +319,8 @@ pub(crate) enum FromExecutor {
         /// First address of the grant, or the piece's key.
         address: u64,
     },
+    /// Answer to `SetKeeping(Forbidden)`, after a `Released` for all that was kept.
+    NothingKept,
     /// A session wants memory of its client's on another device; answered by `Granted`.
     Peer {
         /// Which.

@@ -34,6 +34,7 @@ use link::wire::ui::UiReply;
 
 use command::Pid;
 pub use limits::Limits;
+pub use provision::PREWARM_VARIABLE;
 use shell::Ask;
 
 /// Names a connection of the daemon; never reused.

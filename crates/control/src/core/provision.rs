@@ -17,6 +17,9 @@ const LONGEST_DEBUGGER_NAME: usize = 64;
 /// What a stop by signal gives clients to finish; service managers kill after a time of their own.
 const SIGNAL_QUIT_LIMIT: Now = Now::from_secs(10);
 
+/// Users whose servers start with the daemon: ids with commas between them, or `self` for the daemon's own.
+pub const PREWARM_VARIABLE: &str = "OPENMPS_PREWARM";
+
 impl Core {
     /// Whose server serves this user.
     fn server_uid(&self, uid: u32) -> u32 {
@@ -323,6 +326,22 @@ impl Core {
             self.wanted.push_back(uid);
         }
         Ok(())
+    }
+
+    /// Has servers started before any client comes, so that the first one does not wait for a driver and a context: of the users that [`PREWARM_VARIABLE`]
+    /// lists. They start with the first event. Returns what was wrong with the list.
+    pub fn prewarm(&mut self, users: &str) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for user in users.split(',').map(str::trim).filter(|user| !user.is_empty()) {
+            let uid = match user {
+                "self" => Ok(self.config.daemon_uid),
+                number => number.parse().map_err(|_| "it must be user ids, or self".to_owned()),
+            };
+            if let Err(why) = uid.and_then(|uid| self.start_server(uid)) {
+                complaints.push(format!("{PREWARM_VARIABLE} names {user}: {why}"));
+            }
+        }
+        complaints
     }
 
     pub(super) fn stop_signal(&mut self, now: Now) {

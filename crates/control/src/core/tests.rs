@@ -317,6 +317,18 @@ fn without_servers_lists_are_empty() {
 }
 
 #[test]
+fn servers_of_listed_users_start_with_the_daemon() {
+    let mut world = World::new(Provisioning::Concurrent, ROOT);
+    assert_eq!(world.core.prewarm(" self, 1001,"), [""; 0]);
+    world.event(Event::Tick);
+    world.replay("--- get_server_list\n975\n976\n");
+    let complaints = world.core.prewarm("alice");
+    assert!(complaints[0].contains("names alice"), "{complaints:?}");
+    let mut world = World::new(Provisioning::Concurrent, ALICE);
+    assert!(world.core.prewarm("0")[0].contains("Insufficient privileges"));
+}
+
+#[test]
 fn limits_of_a_server_reach_it_and_defaults_reach_the_next() {
     let mut world = recorded_world();
     world.effects.clear();

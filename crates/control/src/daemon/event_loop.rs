@@ -24,6 +24,7 @@ use super::notify::notify;
 use super::rate::{Allowed, RateLimit};
 use super::servers::{Heard, ServerProcess};
 use super::{Options, StartError};
+use crate::core::PREWARM_VARIABLE;
 use crate::core::command::Pid;
 use crate::core::shares::{GROUPS_VARIABLE, parse_profiles};
 use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
@@ -77,6 +78,9 @@ pub fn run(options: Options) -> Result<u8, StartError> {
             core.add_profiles(profiles);
         }
         Err(error) => complaints.push(format!("{PROFILES_VARIABLE} is ignored: {error}")),
+    }
+    if let Ok(users) = std::env::var(PREWARM_VARIABLE) {
+        complaints.extend(core.prewarm(&users));
     }
     let prepared = crate::prepared::take(&options.directories, own_uid());
     for line in core.prepare(&prepared) {
@@ -219,6 +223,10 @@ impl Daemon {
     }
 
     fn run(&mut self, claim: &Claim, signals: &Signals) -> u8 {
+        // What was set before the start may have effects already.
+        if let Some(status) = self.process(VecDeque::from([Event::Tick])) {
+            return status;
+        }
         loop {
             let ready = match self.wait(claim.listener(), signals) {
                 Ok(ready) => ready,

@@ -58,6 +58,11 @@ impl Allowance {
         self.own.set_limit(limit_bytes);
     }
 
+    /// Whether a group's limit holds as well.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.group.is_some()
+    }
+
     /// Counts more, if both limits allow it; says whether they do.
     pub(crate) fn take(&self, size_bytes: u64) -> bool {
         if !self.own.take(size_bytes) {

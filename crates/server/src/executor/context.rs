@@ -75,6 +75,14 @@ impl Context {
         if asked.is_success() { count.max(0) as u32 } else { 0 }
     }
 
+    /// Memory of the device; 0 where the driver does not say.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let mut size_bytes = 0;
+        // SAFETY: the result is written.
+        let asked = unsafe { self.driver.cuDeviceTotalMem_v2(&mut size_bytes, self.device) };
+        if asked.is_success() { size_bytes as u64 } else { 0 }
+    }
+
     /// The context itself.
     pub(crate) fn handle(&self) -> CUcontext {
         self.handle

@@ -29,6 +29,8 @@ use zerocopy::IntoBytes;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`.
 const REGISTER_FLAGS: u32 = 1 | 2;
+/// Pinned regions from this length on are mapped page by page before they are registered; that of shorter ones takes no time.
+const POPULATED_BYTES: u64 = 8 << 20;
 /// The client sends a region's file before the command.
 pub(super) const FILE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -258,16 +260,31 @@ impl State {
     }
 
     pub(super) fn grow(&mut self, wanted: Grow) -> Result<(), Failure> {
-        let (at, size_bytes, file) = self.ask_keeper(wanted.size_bytes, Placement::Window)?;
-        if let Err(code) = self.map_grant(&file, at, size_bytes) {
-            self.return_to_keeper(at, size_bytes);
-            return Err(code.into());
-        }
+        let (at, size_bytes) = match self.take_kept(wanted.size_bytes)? {
+            Some(kept) => kept,
+            None => self.grow_anew(wanted.size_bytes)?,
+        };
         self.memory.grants.insert(at, size_bytes);
         // The keeper gives no overlapping grants.
         let _ = self.memory.addressable.insert(at, size_bytes);
         self.reply.extend_from_slice(GrowReply { address: at, size_bytes }.as_bytes());
         Ok(())
+    }
+
+    /// A new grant, mapped: its address and length.
+    fn grow_anew(&mut self, size_bytes: u64) -> Result<(u64, u64), Failure> {
+        let mut asked = self.ask_keeper(size_bytes, Placement::Window);
+        if matches!(asked, Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY)))
+            && self.return_all_kept()
+        {
+            asked = self.ask_keeper(size_bytes, Placement::Window);
+        }
+        let (at, size_bytes, file) = asked?;
+        if let Err(code) = self.map_grant(&file, at, size_bytes) {
+            self.return_to_keeper(at, size_bytes);
+            return Err(code.into());
+        }
+        Ok((at, size_bytes))
     }
 
     /// Takes memory over that a descriptor stands for.
@@ -339,6 +356,13 @@ impl State {
             self.memory.addressable.remove(at, size_bytes);
             return Ok(());
         }
+        let is_plain = !self.moved.has(at) && !self.peers.shown.contains(&at);
+        if is_plain && self.keep(at, size_bytes) {
+            self.memory.grants.remove(&at);
+            self.memory.addressable.remove(at, size_bytes);
+            self.memory.discharge(size_bytes);
+            return Ok(());
+        }
         if !self.moved.forget(at) {
             // SAFETY: mapped by this session; its client has waited for its work.
             self.check(unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) })?;
@@ -355,7 +379,8 @@ impl State {
         // SAFETY: both are written.
         self.check(unsafe { self.driver().cuMemGetInfo_v2(&mut free, &mut total) })?;
         let left = self.memory.allowance.left_bytes();
-        let free_bytes = left.map_or(free as u64, |left| left.min(free as u64));
+        let free = (free as u64).saturating_add(self.shared.kept.bytes());
+        let free_bytes = left.map_or(free, |left| left.min(free));
         self.reply.extend_from_slice(
             MemoryInfoReply { free_bytes, total_bytes: total as u64 }.as_bytes(),
         );
@@ -393,6 +418,10 @@ impl State {
             )));
         }
         let mapped = self.memory.host.map(file.as_fd(), at, size_bytes, Access::ReadWrite);
+        if kind == RegionKind::Pinned && size_bytes >= POPULATED_BYTES {
+            // Not while the driver holds up others' work.
+            self.memory.host.populate(at, size_bytes);
+        }
         let registered = mapped.map_err(wrong).and_then(|()| match kind {
             RegionKind::Plain => Ok(()),
             // SAFETY: mapped just now, until it is unregistered.

@@ -19,6 +19,7 @@ mod gate;
 mod graph;
 mod holding;
 mod images;
+mod kept;
 mod launch;
 mod link_texts;
 mod marks;
@@ -63,7 +64,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest that one message to the keeper may wait for room.
 pub(crate) const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -133,6 +134,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             keeper.send(&ready, &[], KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
             let reservations = Mutex::new(Reservations::new(index, devices));
             let multiprocessors = context.multiprocessors();
+            let device_bytes = context.memory_bytes();
             let shared = Arc::new(Shared {
                 context,
                 multiprocessors,
@@ -149,6 +151,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 pace: Default::default(),
                 spares: Default::default(),
                 images: Default::default(),
+                kept: kept::KeptTotal::new(device_bytes),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -193,6 +196,8 @@ pub(crate) struct Shared {
     pub(crate) spares: spares::Spares,
     /// Code for the next executor.
     pub(crate) images: images::Images,
+    /// What sessions keep of what their clients have given up.
+    pub(crate) kept: kept::KeptTotal,
     keeper: Connection,
 }
 
@@ -225,8 +230,13 @@ struct Executor {
 
 impl Executor {
     fn serve(mut self) -> ExitCode {
+        let mut swept = Instant::now();
         loop {
-            match self.shared.keeper.receive::<ToExecutor>(Duration::from_secs(60)) {
+            if swept.elapsed() >= kept::SWEEP_INTERVAL {
+                swept = Instant::now();
+                self.shared.sweep_old(self.sessions.values());
+            }
+            match self.shared.keeper.receive::<ToExecutor>(kept::SWEEP_INTERVAL) {
                 Ok(Received { message, descriptors }) => self.handle(message, descriptors),
                 Err(SocketError::TimedOut(_)) => {}
                 Err(SocketError::Closed) => {
@@ -280,6 +290,9 @@ impl Executor {
             }
             ToExecutor::GroupMemoryLimit { group, limit_bytes } => {
                 self.shared.group_memory.set_limit(&group, limit_bytes);
+            }
+            ToExecutor::SetKeeping(keeping) => {
+                self.shared.obey_keeping(keeping, self.sessions.values());
             }
             ToExecutor::Weigh { session, weight } => {
                 if let Some(handle) = self.sessions.get(&session) {

@@ -115,6 +115,11 @@ impl Moved {
         !self.copies.is_empty()
     }
 
+    /// Whether what was at an address is moved out.
+    pub(super) fn has(&self, at: u64) -> bool {
+        self.copies.contains_key(&at)
+    }
+
     /// Drops what was at an address; says whether it was moved out.
     pub(super) fn forget(&mut self, at: u64) -> bool {
         self.copies.remove(&at).is_some()

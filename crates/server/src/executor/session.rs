@@ -6,6 +6,7 @@ use super::batch::{Admission, Refused};
 use super::charges::SESSION_BYTES;
 use super::failure::Failure;
 use super::holding::Deferred;
+use super::kept::Kept;
 use super::memory::Memory;
 use super::module::Modules;
 use super::monitor::{Monitor, Waker, sleep_exactly};
@@ -56,7 +57,7 @@ pub(crate) struct SessionHandle {
     pub(crate) id: u64,
     pub(crate) label: String,
     /// Its place in the counters' page.
-    counter_slot: usize,
+    pub(super) counter_slot: usize,
     pub(crate) memory: Arc<SessionMemory>,
     pub(crate) words: CompletionWords,
     /// The device memory that it may hold.
@@ -73,6 +74,7 @@ pub(crate) struct SessionHandle {
     new_weight: Arc<AtomicU32>,
     grants: Sender<DeliveredGrant>,
     pub(super) moves: MoveOrders,
+    pub(super) kept: Kept,
 }
 
 impl SessionHandle {
@@ -199,6 +201,7 @@ pub(crate) fn open(
         new_weight: Default::default(),
         grants: sender,
         moves: MoveOrders::default(),
+        kept: Kept::default(),
     });
     // Before anything is taken from the driver, which the thread gives back at its end.
     let (give, take) = sync_channel::<Session>(1);

@@ -48,6 +48,7 @@ impl State {
             self.clear_arrays();
             self.clear_virtual_memory();
             self.clear_moved();
+            self.return_all_kept();
             self.clear_peers();
             self.clear_memory();
             self.streams.clear(&self.shared.context);

@@ -173,13 +173,14 @@ impl Keeper {
         let sessions = client.sessions.values();
         for (id, session) in sessions.filter_map(|id| self.sessions.get(id).map(|s| (*id, s))) {
             let counts = session.counts();
-            snapshot.granted_bytes += session.grants.granted_bytes();
+            let granted_bytes = self.held_bytes(session);
+            snapshot.granted_bytes += granted_bytes;
             snapshot.kernels += counts.kernels;
             snapshot.copied_bytes += counts.copied_bytes;
             snapshot.commands += counts.commands;
             snapshot.devices.push(ClientDeviceSnapshot {
                 device: session.device as u32,
-                granted_bytes: session.grants.granted_bytes(),
+                granted_bytes,
                 spilled_bytes: self.residencies[session.device].moved_out_bytes(id),
                 memory_limit_bytes: session.grants.limit_bytes(),
                 kernels: counts.kernels,

@@ -1,6 +1,7 @@
 //! The devices of a server, as the native driver describes them without a context.
 
 use super::executors::Executor;
+use super::keeping::DeviceKeeping;
 use super::standby::Standby;
 use crate::counters::Counts;
 use crate::driver::{Driver, DriverError};
@@ -24,6 +25,8 @@ pub(crate) struct Device {
     pub(crate) executors: BTreeMap<Domain, Executor>,
     /// In reserve.
     pub(crate) standby: Standby,
+    /// Whether its executors keep what clients have given up.
+    pub(super) keeping: DeviceKeeping,
     /// What sessions did that have ended.
     pub(crate) departed: Counts,
     /// Executors that ended by themselves.
@@ -208,6 +211,7 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         granularity_bytes: granularity as u64,
         executors: BTreeMap::new(),
         standby: Standby::default(),
+        keeping: DeviceKeeping::default(),
         departed: Counts::default(),
         deaths: 0,
         faults: 0,

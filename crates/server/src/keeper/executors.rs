@@ -326,11 +326,13 @@ impl Keeper {
                 if let Some(executor) = device.executors.get_mut(&place.domain) {
                     executor.stage = Stage::Ready;
                 }
+                self.tell_keeping(place);
                 match self.is_recovering(place) {
                     true => self.take_over(place),
                     false => self.answer_held(place),
                 }
             }
+            FromExecutor::NothingKept => self.nothing_kept(place),
             FromExecutor::Failed { message } => self.could_not_start(place, message),
             FromExecutor::SessionOpened { session } => self.session_opened(session),
             FromExecutor::Keep { session, number } => self.keep_file(session, number, descriptors),

@@ -12,7 +12,7 @@ use rustix::fd::AsFd;
 /// Refusals of one session that the log tells of: a client that asks again and again must not fill the disk.
 const MOST_LOGGED_REFUSALS: u32 = 8;
 
-fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     monotonic_ns() / 1_000_000
 }
 
@@ -42,7 +42,7 @@ impl Keeper {
     }
 
     /// Gives a session what it wants, if the device has it.
-    fn try_grant(&mut self, id: u64) -> Result<(), CUresult> {
+    pub(super) fn try_grant(&mut self, id: u64) -> Result<(), CUresult> {
         if self.sessions.get(&id).is_none_or(|session| session.wanted.is_none()) {
             return Ok(());
         }
@@ -89,6 +89,9 @@ impl Keeper {
 
     fn wait_for_memory(&mut self, id: u64, wish: Wish) {
         let Some(device) = self.sessions.get(&id).map(|session| session.device) else { return };
+        if self.reclaim_kept(device, id, wish) {
+            return self.answer(id, GrantOutcome::Waits);
+        }
         match self.residencies[device].wait(id, wish, now_ms()) {
             Ok(()) => {
                 self.answer(id, GrantOutcome::Waits);
@@ -122,12 +125,22 @@ impl Keeper {
     /// A session wants all back that it has moved out.
     pub(super) fn bring_back(&mut self, id: u64) {
         let Some(device) = self.sessions.get(&id).map(|session| session.device) else { return };
-        match self.try_return(id) {
+        let tried = self.try_return(id);
+        self.see_to_outcome(device, id, Wish::Return, tried);
+    }
+
+    /// What follows from a try to fulfil a wish.
+    pub(super) fn see_to_outcome(
+        &mut self,
+        device: usize,
+        id: u64,
+        wish: Wish,
+        tried: Result<(), CUresult>,
+    ) {
+        match tried {
             Ok(()) => {}
-            Err(CUresult::ERROR_OUT_OF_MEMORY) => {
-                // Whoever waits longer comes first: what fits now is taken all the same.
-                self.wait_for_memory(id, Wish::Return);
-            }
+            // Whoever waits longer comes first: what fits now is taken all the same.
+            Err(CUresult::ERROR_OUT_OF_MEMORY) => self.wait_for_memory(id, wish),
             Err(code) => {
                 self.residencies[device].give_up(id);
                 self.refuse(id, code);
@@ -136,7 +149,7 @@ impl Keeper {
     }
 
     /// Makes memory for what a session has moved out, as far as the device has it.
-    fn try_return(&mut self, id: u64) -> Result<(), CUresult> {
+    pub(super) fn try_return(&mut self, id: u64) -> Result<(), CUresult> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let device = &self.devices[session.device];
         let residency = &mut self.residencies[session.device];
@@ -242,7 +255,7 @@ impl Keeper {
 
     /// Whether anybody waits for memory.
     pub(super) fn is_memory_waited_for(&self) -> bool {
-        self.residencies.iter().any(|residency| residency.is_waited_for())
+        self.residencies.iter().any(|residency| residency.is_waited_for()) || self.is_reclaiming()
     }
 
     /// From time to time: looks after those that wait for memory.
@@ -251,6 +264,7 @@ impl Keeper {
             if self.residencies[device].is_waited_for() {
                 self.serve_waiting(device);
             }
+            self.see_to_keeping(device);
         }
     }
 }

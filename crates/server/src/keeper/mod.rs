@@ -9,6 +9,7 @@ mod blaming;
 mod clients;
 pub(crate) mod devices;
 mod executors;
+mod keeping;
 mod memory;
 pub mod options;
 mod peers;

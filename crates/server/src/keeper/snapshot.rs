@@ -58,7 +58,7 @@ impl Keeper {
             executor_pid: pid(&SHARED),
             domains: domains.collect(),
             compute_mode: device.attribute(CUdevice_attribute::COMPUTE_MODE).max(0) as u32,
-            granted_bytes: sessions().map(|session| session.grants.granted_bytes()).sum(),
+            granted_bytes: sessions().map(|session| self.held_bytes(session)).sum(),
             spilled_bytes: self.residencies[index].spilled_bytes(),
             kernels_ever: all.kernels,
             chained_kernels_ever: all.chained_kernels,
@@ -109,7 +109,7 @@ impl Keeper {
                 }
             });
             group.clients += 1;
-            group.granted_bytes += session.grants.granted_bytes();
+            group.granted_bytes += self.held_bytes(session);
         }
         groups.into_values().collect()
     }

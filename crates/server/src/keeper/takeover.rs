@@ -202,6 +202,7 @@ impl Keeper {
         if !self.recovering.remove(&place) {
             return;
         }
+        self.tell_keeping(place);
         let waiting: Vec<u64> =
             self.sessions_at(place).into_iter().filter(|id| self.waits(*id)).collect();
         let count = waiting.len();

@@ -5,6 +5,7 @@
 
 mod fake_client;
 mod graphs;
+mod keeping;
 mod promises;
 mod ring_fuzz;
 mod server_log;
@@ -67,6 +68,7 @@ fn tests() -> impl Iterator<Item = &'static Test> {
         waits::ALL,
         takeover::ALL,
         spilling::ALL,
+        keeping::ALL,
         ring_fuzz::ALL,
     ];
     all.into_iter().flatten()

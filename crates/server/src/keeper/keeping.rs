@@ -1,0 +1,130 @@
+//! Memory that sessions keep though their clients have given it up ([`crate::executor`]'s `kept.rs`): who needs memory gets it first.
+//!
+//! When a device has no more, its executors are told to give back what they keep, and to keep nothing; who wanted memory waits until all have answered,
+//! and is served then, or treated as if nothing had ever been kept. They may keep again when memory has not been short for a while.
+
+use super::Keeper;
+use super::executors::{Place, Stage};
+use super::memory::now_ms;
+use super::session::Session;
+use crate::executor_link::{Keeping, ToExecutor};
+use crate::policy::domains::Domain;
+use crate::policy::residency::Wish;
+use std::collections::BTreeSet;
+
+/// Executors that have not answered for so long are not waited for.
+const ANSWER_MS: u64 = 2000;
+/// So long after memory was short nothing is kept.
+const SHORT_MS: u64 = 1000;
+
+/// Whether a device's executors keep what clients have given up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum DeviceKeeping {
+    #[default]
+    Allowed,
+    /// They were told to give it back.
+    Ending {
+        since_ms: u64,
+        asked: BTreeSet<Domain>,
+        /// Who is to be served afterwards.
+        wishes: Vec<(u64, Wish)>,
+    },
+    Forbidden {
+        since_ms: u64,
+    },
+}
+
+impl Keeper {
+    /// What a session's client holds.
+    pub(super) fn held_bytes(&self, session: &Session) -> u64 {
+        let kept = session.counters.slot(session.counter_slot).kept_bytes();
+        session.grants.granted_bytes().saturating_sub(kept)
+    }
+
+    /// Memory is short: has kept memory given back, if there may be some. Says whether `wish` is tried again when that is done.
+    pub(super) fn reclaim_kept(&mut self, device: usize, id: u64, wish: Wish) -> bool {
+        match &mut self.devices[device].keeping {
+            DeviceKeeping::Forbidden { since_ms } => {
+                *since_ms = now_ms();
+                false
+            }
+            DeviceKeeping::Ending { wishes, .. } => {
+                wishes.push((id, wish));
+                true
+            }
+            DeviceKeeping::Allowed => {
+                let asked = self.tell_all_keeping(device, Keeping::Forbidden);
+                let wishes = vec![(id, wish)];
+                self.devices[device].keeping =
+                    DeviceKeeping::Ending { since_ms: now_ms(), asked, wishes };
+                true
+            }
+        }
+    }
+
+    fn tell_all_keeping(&self, device: usize, keeping: Keeping) -> BTreeSet<Domain> {
+        let executors = self.devices[device].executors.iter();
+        let ready = executors.filter(|(_, executor)| executor.stage == Stage::Ready);
+        ready
+            .map(|(domain, executor)| {
+                executor.process.tell(&ToExecutor::SetKeeping(keeping), &[]);
+                *domain
+            })
+            .collect()
+    }
+
+    /// A new executor is told how it is.
+    pub(super) fn tell_keeping(&mut self, place: Place) {
+        if self.devices[place.device].keeping != DeviceKeeping::Allowed
+            && let Some(executor) = self.executor(place)
+        {
+            executor.tell(&ToExecutor::SetKeeping(Keeping::Forbidden), &[]);
+        }
+    }
+
+    /// An executor has given all back that it kept.
+    pub(super) fn nothing_kept(&mut self, place: Place) {
+        if let DeviceKeeping::Ending { asked, .. } = &mut self.devices[place.device].keeping {
+            asked.remove(&place.domain);
+        }
+        self.see_to_keeping(place.device);
+    }
+
+    /// Whether somebody waits for kept memory.
+    pub(super) fn is_reclaiming(&self) -> bool {
+        let is_ending = |keeping: &DeviceKeeping| matches!(keeping, DeviceKeeping::Ending { .. });
+        self.devices.iter().any(|device| is_ending(&device.keeping))
+    }
+
+    /// Goes on when all have answered, or need not any more.
+    pub(super) fn see_to_keeping(&mut self, device: usize) {
+        let now_ms = now_ms();
+        let slot = &mut self.devices[device];
+        match &mut slot.keeping {
+            DeviceKeeping::Allowed => {}
+            DeviceKeeping::Ending { since_ms, asked, wishes } => {
+                asked.retain(|domain| slot.executors.contains_key(domain));
+                if !asked.is_empty() && now_ms.saturating_sub(*since_ms) < ANSWER_MS {
+                    return;
+                }
+                let wishes = std::mem::take(wishes);
+                slot.keeping = DeviceKeeping::Forbidden { since_ms: now_ms };
+                for (id, wish) in wishes {
+                    let tried = match wish {
+                        Wish::New { .. } => self.try_grant(id),
+                        Wish::Return => self.try_return(id),
+                    };
+                    self.see_to_outcome(device, id, wish, tried);
+                }
+            }
+            DeviceKeeping::Forbidden { since_ms } => {
+                if now_ms.saturating_sub(*since_ms) >= SHORT_MS
+                    && !self.residencies[device].is_waited_for()
+                {
+                    slot.keeping = DeviceKeeping::Allowed;
+                    self.tell_all_keeping(device, Keeping::Allowed);
+                }
+            }
+        }
+    }
+}
