@@ -14,6 +14,7 @@ pub mod recording;
 pub mod sandbox;
 pub mod slurm;
 pub mod stepping;
+pub mod trace;
 pub mod wait;
 
 pub use daemon::Daemon;

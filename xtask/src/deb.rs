@@ -25,8 +25,8 @@ use crate::paths::Paths;
 const NAME: &str = "openmps";
 /// Commands with a manual page of their own.
 const MANUAL_PAGES: &[&str] = &[
-    "run", "env", "ps", "status", "top", "logs", "doctor", "config", "bench", "cdi", "slurm",
-    "pbs", "control",
+    "run", "env", "ps", "status", "top", "trace", "logs", "doctor", "config", "bench", "cdi",
+    "slurm", "pbs", "control",
 ];
 
 /// What batch systems call on a node.

@@ -245,6 +245,8 @@ impl Builder<'_> {
         compiler
             .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"])
             .arg(self.toolchain.include())
+            .arg("-isystem")
+            .arg(self.toolchain.nvtx_include())
             .arg(source)
             .arg("-o")
             .arg(&program)

@@ -24,7 +24,7 @@ struct Wheels {
     what: &'static str,
 }
 
-const WHEELS: [Wheels; 3] = [
+const WHEELS: [Wheels; 4] = [
     Wheels {
         directory: "packages",
         stamp: "installed.txt",
@@ -42,6 +42,12 @@ const WHEELS: [Wheels; 3] = [
         stamp: "installed-nvrtc-12.txt",
         requirements: include_str!("../nvrtc-12-requirements.txt"),
         what: "the run-time compiler 12.9 (90 MB)",
+    },
+    Wheels {
+        directory: "nvtx",
+        stamp: "installed-nvtx.txt",
+        requirements: include_str!("../nvtx-requirements.txt"),
+        what: "the headers of NVTX (100 KB)",
     },
 ];
 
@@ -93,6 +99,11 @@ impl Toolchain {
     /// Directory of `cuda.h` and `nvrtc.h`.
     pub(crate) fn include(&self) -> PathBuf {
         self.cuda13().join("include")
+    }
+
+    /// Directory of `nvtx3/nvToolsExt.h`.
+    pub(crate) fn nvtx_include(&self) -> PathBuf {
+        self.root.join("nvtx/nvidia/cu13/include")
     }
 
     /// Directory of [`Nvrtc::library`].

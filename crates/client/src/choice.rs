@@ -8,6 +8,7 @@ use crate::attach::{self, AttachError, Attachment};
 use crate::client::{self, Client};
 use crate::exports;
 use crate::native;
+use crate::recorder;
 use crate::tools::{self, Tool};
 use crate::{error, info};
 use cuda_abi::table::DriverTable;
@@ -137,7 +138,7 @@ fn attached(attachment: Attachment) -> Choice {
     );
     match client::start(attachment) {
         Ok(client) => {
-            exports::attach();
+            recorder::begin_attached();
             Choice::Attached(client)
         }
         Err(code) => Choice::None(code),
@@ -148,6 +149,7 @@ fn native_driver() -> Choice {
     match native::load() {
         Ok(table) => {
             exports::pass_through(&table);
+            recorder::note_native();
             Choice::Native(Box::new(table))
         }
         Err(reason) => {

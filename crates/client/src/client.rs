@@ -25,6 +25,7 @@ use crate::visible::{Identity, Order, visible};
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest};
+use rustix::event::PollFlags;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
@@ -168,7 +169,13 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
     }));
     // SAFETY: a box that is never freed and, from here on, only read.
     let client: &'static Client = unsafe { &*leaked };
-    let watched = health.watch(&*client.lock_control(), || client.wake_waiters());
+    let flags = PollFlags::RDHUP | PollFlags::IN;
+    let watched = health.watch_and_hear(
+        &*client.lock_control(),
+        flags,
+        || client.hear_server(),
+        || client.wake_waiters(),
+    );
     watched.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     // Release: with the Acquire in `started`.
     CLIENT.store(leaked, Ordering::Release);
@@ -270,7 +277,10 @@ impl Client {
     }
 
     /// Asks the server on the control socket.
-    pub(crate) fn request(&self, request: &ClientRequest) -> Result<(ClientReply, Vec<OwnedFd>)> {
+    pub(crate) fn request(
+        &'static self,
+        request: &ClientRequest,
+    ) -> Result<(ClientReply, Vec<OwnedFd>)> {
         if self.health.is_lost() {
             return Err(CUresult::ERROR_MPS_RPC_FAILURE);
         }
@@ -280,7 +290,18 @@ impl Client {
             CUresult::ERROR_MPS_RPC_FAILURE
         };
         control.send(request, &[], SEND_TIMEOUT).map_err(failed)?;
-        let received = control.receive::<ClientReply>(REPLY_TIMEOUT).map_err(failed)?;
+        let mut tracer = None;
+        let received = loop {
+            let received = control.receive::<ClientReply>(REPLY_TIMEOUT).map_err(failed)?;
+            match received.message {
+                ClientReply::Trace => tracer = received.descriptors.into_iter().next(),
+                _ => break received,
+            }
+        };
+        drop(control);
+        if let Some(tracer) = tracer {
+            self.be_traced(tracer);
+        }
         match received.message {
             ClientReply::Refused(refusal) => {
                 crate::error!(
@@ -291,6 +312,28 @@ impl Client {
                 Err(CUresult(refusal.code))
             }
             reply => Ok((reply, received.descriptors)),
+        }
+    }
+
+    /// Takes what the server sends unasked.
+    fn hear_server(&'static self) {
+        // Who waits for an answer has the lock, and takes it.
+        let received = self.lock_control().try_receive::<ClientReply>();
+        if let Ok(Some(received)) = received
+            && let (ClientReply::Trace, Some(tracer)) =
+                (received.message, received.descriptors.into_iter().next())
+        {
+            self.be_traced(tracer);
+        }
+    }
+
+    /// A tracer was passed on. Not on this thread, which may be one that a session waits for.
+    fn be_traced(&'static self, tracer: OwnedFd) {
+        let Ok(connection) = Connection::from_socket(tracer) else { return };
+        let begun =
+            crate::thread::spawn("openmps-trace", move || crate::recorder::begin(connection, self));
+        if let Err(error) = begun {
+            crate::warn!("this process cannot be traced: {error}");
         }
     }
 

@@ -145,11 +145,13 @@ impl Device {
         let backend: &'static Backend = Box::leak(Box::new(backend));
         let watched = client.health.watch(backend.session.executor(), || client.wake_waiters());
         watched.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        Ok(Opened::new(self.backend.get_or_init(|| backend), &opened))
+        let backend = *self.backend.get_or_init(|| backend);
+        crate::recorder::begin_session(self);
+        Ok(Opened::new(backend, &opened))
     }
 
     /// Tells the server that a context has ended.
-    pub(crate) fn close_context(&self, client: &Client) {
+    pub(crate) fn close_context(&self, client: &'static Client) {
         // The server also notices by itself when the process ends.
         let _ = client.request(&ClientRequest::CloseContext { device: self.index });
     }

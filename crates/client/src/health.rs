@@ -33,22 +33,34 @@ impl Health {
         socket: &impl AsFd,
         then: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<()> {
+        self.watch_and_hear(socket, PollFlags::RDHUP, || {}, then)
+    }
+
+    /// As [`Self::watch`]; `hear` runs whenever there is something else of `flags`.
+    pub(crate) fn watch_and_hear(
+        &self,
+        socket: &impl AsFd,
+        flags: PollFlags,
+        hear: impl FnMut() + Send + 'static,
+        then: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
         let socket = socket.as_fd().try_clone_to_owned()?;
         let health = self.clone();
         crate::thread::spawn("openmps-health", move || {
-            wait_for_close(&socket);
+            wait_for_close(&socket, flags, hear);
             health.raise();
             then();
         })
     }
 }
 
-fn wait_for_close(socket: &OwnedFd) {
+fn wait_for_close(socket: &OwnedFd, flags: PollFlags, mut hear: impl FnMut()) {
     loop {
-        let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
+        let mut polled = [PollFd::new(socket, flags)];
         match rustix::event::poll(&mut polled, Some(&SLEEP)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) if polled[0].revents().is_empty() => {}
+            Ok(_) if polled[0].revents() == PollFlags::IN => hear(),
             Ok(_) | Err(_) => return,
         }
     }

@@ -54,6 +54,7 @@ mod pages;
 mod peer;
 mod pool;
 mod portions;
+mod recorder;
 mod remembered;
 mod session;
 mod share;

@@ -8,6 +8,7 @@ use crate::gates::{Gates, Ordered};
 use crate::health::Health;
 use crate::mirrors::Mirrors;
 use crate::output::Output;
+use crate::recorder;
 use crate::slots::{Mark, Slots};
 use cuda_abi::types::CUresult;
 use link::call::{CallError, CallSlots};
@@ -22,10 +23,11 @@ use link::wire::command::{
     DEFAULT_STREAM, EventRecord, NO_CALL, Opcode, RegionMap, RegionUnmap, Signal, StreamCreate,
     StreamDestroy, StreamWriteValue,
 };
+use link::wire::trace::{TraceControl, TraceFile};
 use link::wire::virtual_memory::{MemoryFile, MemoryNumber};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -64,6 +66,8 @@ pub(crate) struct Session {
     wait_count: AtomicUsize,
     /// Keeps a region's descriptor and its command together.
     mapping: Mutex<()>,
+    /// The device's ordinal and 1, for traces.
+    traced_as: AtomicU32,
 }
 
 struct Posting {
@@ -108,6 +112,7 @@ impl Session {
             posting: Mutex::new(Posting { producer, slots: Slots::new() }),
             gates: Gates::default(),
             mapping: Mutex::new(()),
+            traced_as: AtomicU32::new(0),
         })
     }
 
@@ -168,7 +173,13 @@ impl Session {
                     self.check().err().unwrap_or(CUresult::ERROR_MPS_RPC_FAILURE)
                 }
             },
-        )
+        )?;
+        if recorder::is_on() {
+            // Relaxed: a name.
+            let device = self.traced_as.load(Ordering::Relaxed);
+            recorder::posted(device, posting.producer.posted_bytes());
+        }
+        Ok(())
     }
 
     /// Streams held by host functions.
@@ -500,6 +511,25 @@ impl Session {
         let received = self.executor.receive::<MemoryFile>(SEND_TIMEOUT);
         let mut received = received.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)?;
         received.descriptors.pop().ok_or(CUresult::ERROR_MPS_RPC_FAILURE)
+    }
+
+    /// Has the executor tell of this session's work in a ring. `traced_as` is what calls that post commands here are known by.
+    pub(crate) fn start_trace(&self, ring: BorrowedFd<'_>, traced_as: u32) -> Result {
+        let _together = self.mapping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.check()?;
+        // Relaxed: a name.
+        self.traced_as.store(traced_as, Ordering::Relaxed);
+        self.executor
+            .send(&TraceFile { trace: () }, &[ring], SEND_TIMEOUT)
+            .map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)?;
+        let body = TraceControl::default();
+        self.call(0, Opcode::TraceStart, &[body.as_bytes()]).map(drop)
+    }
+
+    /// Ends that; the ring is closed when all that was submitted before has been told.
+    pub(crate) fn stop_trace(&self) {
+        // A session that is lost tells nothing more anyway.
+        let _ = self.call(0, Opcode::TraceStop, &[TraceControl::default().as_bytes()]);
     }
 
     /// Takes a region out of the executor; its work is done.

@@ -48,6 +48,7 @@ fn serve(daemon: &Connection) {
             Err(_) => return,
         };
         match received.message {
+            ToServer::Trace { .. } => {}
             ToServer::Attach { hello, peer, .. } => {
                 let socket = received.descriptors.into_iter().next().unwrap();
                 let connection = Connection::from_socket(socket).unwrap();

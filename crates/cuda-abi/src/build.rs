@@ -42,7 +42,8 @@
 //! Every client function loads a pointer from its slot and jumps. Slots hold, one after another:
 //! 1. until the choice is made, an entry that returns `CUDA_ERROR_NOT_INITIALIZED` as an
 //!    uninitialised driver does, except for [`ALWAYS`], which call `crate::entry`;
-//! 2. after `attach()`, the `crate::entry` functions, or the absent ones;
+//! 2. after `attach()`, the `crate::entry` functions, or the absent ones; after `attach_recorded()`, the same, each
+//!    within `crate::recorder::call(index, ..)`;
 //! 3. after `pass_through(&table)` instead, the native driver's own functions, so that a call costs
 //!    one indirect jump more than without the client.
 //!
@@ -148,7 +149,17 @@ const CLIENT_TAIL: &str = "
     /// Sends all calls to `crate::entry`.
     pub(crate) fn attach() {
         const TABLE: &[*const c_void] = &ATTACHED;
-        for (slot, entry) in SLOTS.iter().zip(TABLE) {
+        fill(TABLE);
+    }
+
+    /// As `attach`, and each call is recorded.
+    pub(crate) fn attach_recorded() {
+        const TABLE: &[*const c_void] = &RECORDED;
+        fill(TABLE);
+    }
+
+    fn fill(table: &[*const c_void]) {
+        for (slot, entry) in SLOTS.iter().zip(table) {
             // Release, with the Acquire in each exported function: who jumps to an entry sees what
             // was made ready for it.
             slot.store(entry.cast_mut(), Ordering::Release);
@@ -225,6 +236,10 @@ fn client(out: &mut String, classes: &Classes) -> Result<(), BuildError> {
     inner_module(out, "attached", |function, index| {
         answered(classes.route(function), function, index, "crate::entry")
     });
+    inner_module(out, "recorded", |function, index| {
+        let (symbol, arguments) = (function.symbol, arguments(function));
+        format!("crate::recorder::call({index}, || unsafe {{ attached::{symbol}({arguments}) }})")
+    });
     inner_module(out, "absent", |function, index| {
         implementation(Route::Absent, function, index, "crate::entry")
     });
@@ -240,6 +255,7 @@ fn client(out: &mut String, classes: &Classes) -> Result<(), BuildError> {
     out.push_str("    ];\n");
     addresses(out, "INITIAL", "initial::");
     addresses(out, "ATTACHED", "attached::");
+    addresses(out, "RECORDED", "recorded::");
     addresses(out, "ABSENT", "absent::");
     out.push_str(CLIENT_TAIL);
     Ok(())

@@ -9,6 +9,8 @@
 //! ([`call::CallSlots`]) and for streams ([`completion::wait`]); an executor takes commands ([`ring::Consumer`]) and answers
 //! ([`call::answer`]). Who waits spins ([`spin`]), then sleeps ([`doorbell`], [`futex`]), never without a bound.
 //!
+//! A traced client, and its executor, write to rings of another kind ([`trace`]).
+//!
 //! Everything that arrives from a client is hostile: it is copied out of shared memory, checked, then used.
 
 pub mod atomic;
@@ -22,4 +24,5 @@ pub mod session_memory;
 pub mod shm;
 pub mod socket;
 pub mod spin;
+pub mod trace;
 pub mod wire;

@@ -29,7 +29,7 @@ Environment:
 
 Exit status:
   0 all went well; 1 it failed, or doctor found a problem; 2 the arguments are wrong;
-  run: the program's own, 126 if it could not be run, 127 if it was not found;
+  run, trace: the program's own, 126 if it could not be run, 127 if it was not found;
   pbs prologue: 1 aborts the job, 2 queues it again";
 
 /// Share a GPU between CUDA programs.
@@ -47,6 +47,7 @@ pub(crate) enum Command {
     Ps(View),
     Status(StatusView),
     Top(Top),
+    Trace(Trace),
     Limit(Limit),
     Reserve(Reserve),
     Socket(Socket),
@@ -76,7 +77,7 @@ pub(crate) enum Command {
 ///
 /// The program takes this process's place: its signals and its exit status are its own. 126 means that it could not be
 /// run, 127 that it was not found.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Run {
     /// Let the software GPU do the work.
     #[arg(long, conflicts_with = "native_driver")]
@@ -124,6 +125,36 @@ pub(crate) struct Run {
     /// The program and its arguments.
     #[arg(
         required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Record what a program's driver calls, kernels and copies take, for Perfetto (ui.perfetto.dev) or chrome://tracing.
+///
+/// The exit status is the program's own. Its NVTX ranges are in the trace, and so are all processes that it starts.
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// The file to write, compressed if it ends in .gz [openmps-trace.json, or openmps-trace-PID.json].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Trace a client that runs, until Ctrl-C; NVTX ranges are not in it. For the client's own user, and for root.
+    #[arg(long, value_name = "PID", conflicts_with = "command")]
+    pub(crate) client: Option<u32>,
+    /// So long.
+    #[arg(long, value_name = "N", requires = "client")]
+    pub(crate) seconds: Option<u32>,
+    /// Let the software GPU do the work.
+    #[arg(long, conflicts_with_all = ["native_driver", "client"])]
+    pub(crate) softcuda: bool,
+    /// Let this driver library do the work, instead of NVIDIA's libcuda.so.1 of this system.
+    #[arg(long, value_name = "PATH", conflicts_with = "client")]
+    pub(crate) native_driver: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(
+        required_unless_present = "client",
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "COMMAND"

@@ -1,7 +1,7 @@
 //! The openmps executable.
 //!
 //! One file, several faces: as `nvidia-cuda-mps-control` it is the original's control utility ([`original`]); as `openmps`
-//! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), makes clients of containers ([`cdi`]), changes shares ([`shares`]), shows what runs ([`show`], [`top`], [`logs`]) and what is
+//! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), makes clients of containers ([`cdi`]), changes shares ([`shares`]), records what clients do ([`trace`]), shows what runs ([`show`], [`top`], [`logs`]) and what is
 //! wrong ([`doctor`]), does a node's part for batch systems ([`slurm`], [`pbs`], [`batch`]), and is, behind hidden subcommands, the
 //! processes that the daemon starts ([`internal`]).
 
@@ -25,6 +25,7 @@ mod show;
 mod slurm;
 mod sockets;
 mod top;
+mod trace;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         cli::Command::Ps(view) => show::ps(view.format()),
         cli::Command::Status(view) => show::status(view.format()),
         cli::Command::Top(options) => top::top(&options),
+        cli::Command::Trace(options) => trace::trace(options),
         cli::Command::Limit(options) => shares::limit(&options),
         cli::Command::Reserve(options) => shares::reserve(&options),
         cli::Command::Socket(options) => sockets::socket(&options),

@@ -1,9 +1,9 @@
 //! `openmps run`: a program as a client, with all that it needs started before.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
@@ -31,6 +31,33 @@ const NOT_FOUND: u8 = 127;
 /// # Errors
 /// No libraries, no driver, no daemon.
 pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
+    let prepared = prepare(&options)?;
+    let Some((program, arguments)) = options.command.split_first() else {
+        bail!("no program was named")
+    };
+    let error = Command::new(program).args(arguments).envs(prepared.all).exec();
+    Ok(cannot_run(program, &error))
+}
+
+/// Says why a program does not run; what a shell would exit with.
+pub(crate) fn cannot_run(program: &OsStr, error: &io::Error) -> ExitCode {
+    eprintln!("openmps: cannot run {}: {error}", program.to_string_lossy());
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_EXECUTE })
+}
+
+/// What a program needs that is to be a client.
+pub(crate) struct Prepared {
+    /// The directory of our libraries.
+    pub(crate) library: PathBuf,
+    /// Variables of its environment.
+    pub(crate) all: Vec<(&'static str, OsString)>,
+}
+
+/// Starts the daemon if there is none.
+///
+/// # Errors
+/// No libraries, no driver, no daemon.
+pub(crate) fn prepare(options: &Run) -> anyhow::Result<Prepared> {
     let libraries = library_directory()?;
     let wish = match (options.softcuda, &options.native_driver) {
         (true, _) => DriverWish::Software,
@@ -46,22 +73,10 @@ pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
     }
     let directories = Directories::from_environment();
     ensure_daemon(&directories, &libraries, &driver, options.memory_policy)?;
-    set_group_limits(&options, &directories)?;
-    let limits = limits(&options);
-    let Some((program, arguments)) = options.command.split_first() else {
-        bail!("no program was named")
-    };
-    let error = Command::new(program)
-        .args(arguments)
-        .envs(client_variables(&libraries, &driver, &directories)?)
-        .envs(limits)
-        .exec();
-    eprintln!("openmps: cannot run {}: {error}", program.to_string_lossy());
-    Ok(ExitCode::from(if error.kind() == io::ErrorKind::NotFound {
-        NOT_FOUND
-    } else {
-        CANNOT_EXECUTE
-    }))
+    set_group_limits(options, &directories)?;
+    let mut all = client_variables(&libraries, &driver, &directories)?;
+    all.extend(limits(options).into_iter().map(|(name, value)| (name, value.into())));
+    Ok(Prepared { library: libraries, all })
 }
 
 /// Sets the limits of the program's group; looks whether its reservation is there.

@@ -105,6 +105,15 @@ pub enum Event {
         /// The debugger, as the program names it.
         debugger: String,
     },
+    /// Somebody wants to trace a client.
+    TracerArrived {
+        /// Their connection.
+        connection: ConnectionId,
+        /// Who they are.
+        peer: Peer,
+        /// The client's process.
+        pid: Pid,
+    },
     /// A front end sent a line.
     UiLine {
         /// Its connection.
@@ -222,6 +231,17 @@ pub enum Effect {
         server: Pid,
         /// What.
         message: Message,
+    },
+    /// Hand a tracer's socket to the servers, of which one has the client, and forget it.
+    HandTracer {
+        /// The tracer.
+        connection: ConnectionId,
+        /// To whom.
+        servers: Vec<Pid>,
+        /// The client's process.
+        pid: Pid,
+        /// Who the tracer is.
+        peer: Peer,
     },
     /// Hand a client's socket to a server and forget it.
     Forward {
@@ -449,6 +469,9 @@ impl Core {
             }
             Event::DebuggedArrived { connection, peer, debugger } => {
                 self.debugged_arrived(connection, peer, &debugger);
+            }
+            Event::TracerArrived { connection, peer, pid } => {
+                self.tracer_arrived(connection, peer, pid);
             }
             Event::UiLine { connection, peer, line } => self.ui_line(now, connection, peer, &line),
             Event::UiShares { connection, peer, request } => {

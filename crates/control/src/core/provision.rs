@@ -8,6 +8,8 @@ use super::{
     Provisioning, Quitting, SERVER_START_LIMIT, Server, ServerExit, Stopping,
 };
 
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+const INVALID_CONTEXT: u32 = 201;
 /// `CUDA_ERROR_MPS_CONNECTION_FAILED`.
 const CONNECTION_FAILED: u32 = 805;
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
@@ -97,6 +99,17 @@ impl Core {
             "NEW CLIENT {pid} from user {uid}: it runs under {debugger}, without a server, once all clients have left"
         ));
         self.debugged.push(Debugged { connection, peer });
+    }
+
+    /// Hands a tracer on; whether it may trace the client is decided where the client is known.
+    pub(super) fn tracer_arrived(&mut self, connection: ConnectionId, peer: Peer, pid: Pid) {
+        let is_up = |server: &&Server| server.status != ServerStatus::Initializing;
+        let servers: Vec<Pid> = self.servers.iter().filter(is_up).map(|s| s.pid).collect();
+        if servers.is_empty() {
+            let message = format!("there is no client {pid}: no server runs");
+            return self.refuse(connection, INVALID_CONTEXT, message);
+        }
+        self.effects.push(Effect::HandTracer { connection, servers, pid, peer });
     }
 
     /// Lets programs under debuggers go when no server has the devices.

@@ -78,6 +78,18 @@ impl World {
         self.event(Event::DebuggedArrived { connection, peer, debugger });
     }
 
+    /// The servers to which a tracer's connection went.
+    fn tracer(&mut self, connection: u64) -> Option<Vec<Pid>> {
+        let peer = Peer { pid: 7, uid: ALICE, gid: ALICE };
+        self.event(Event::TracerArrived { connection: ConnectionId(connection), peer, pid: 9 });
+        let servers = self.effects.iter().find_map(|effect| match effect {
+            Effect::HandTracer { servers, pid: 9, .. } => Some(servers.clone()),
+            _ => None,
+        });
+        self.effects.clear();
+        servers
+    }
+
     /// Connections that may run natively since the last call.
     fn released(&mut self) -> Vec<u64> {
         let released = |effect: &Effect| match effect {
@@ -609,4 +621,13 @@ fn a_debugged_program_that_gives_up_drives_nobody_away() {
     assert_eq!(world.told_to_stop(975), None);
     world.exited(975, 0);
     assert_eq!(world.released(), Vec::<u64>::new());
+}
+
+#[test]
+fn a_tracer_goes_to_all_servers_that_are_up() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    assert_eq!(world.tracer(1), None, "nobody can have the client");
+    world.client(2, ALICE);
+    world.ready(975);
+    assert_eq!(world.tracer(3), Some(vec![975]));
 }

@@ -68,6 +68,8 @@ pub(super) enum Act {
     Client(Peer, Box<Origin>, Box<ClientHello>, Option<Admission>),
     /// It is a client under a debugger, which is named.
     Debugged(Peer, String),
+    /// It wants to trace the client of this process.
+    Trace(Peer, u32),
     /// It is a front end.
     Ui,
     /// It is a front end and sent a line.
@@ -264,6 +266,10 @@ impl Connection {
                 self.role = Role::Client;
                 Act::Debugged(self.peer, debugger)
             }
+            Ok(Some(Hello::Trace { protocol: PROTOCOL_VERSION, pid })) => {
+                self.role = Role::Client;
+                Act::Trace(self.peer, pid)
+            }
             Ok(Some(Hello::Ui { protocol: PROTOCOL_VERSION })) => {
                 self.role = Role::Ui;
                 Act::Ui
@@ -271,6 +277,7 @@ impl Connection {
             Ok(Some(
                 Hello::Client(ClientHello { protocol, .. })
                 | Hello::Debugged { protocol, .. }
+                | Hello::Trace { protocol, .. }
                 | Hello::Ui { protocol },
             )) => {
                 let message = format!(

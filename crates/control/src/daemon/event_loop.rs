@@ -379,6 +379,10 @@ impl Daemon {
                 self.log_connection("Accepting connection...");
                 events.push_back(Event::DebuggedArrived { connection, peer, debugger });
             }
+            Act::Trace(peer, pid) => {
+                self.log_connection("Accepting connection...");
+                events.push_back(Event::TracerArrived { connection, peer, pid });
+            }
             Act::Ui => self.log_connection("NEW UI"),
             Act::UiLine(peer, line) => events.push_back(Event::UiLine { connection, peer, line }),
             Act::UiShares(peer, request) => {
@@ -478,6 +482,16 @@ impl Daemon {
                 });
             }
             Effect::CloseSocket { directory } => self.group_sockets.close(&directory),
+            Effect::HandTracer { connection, servers, pid, peer } => {
+                let socket = self.connections.remove(connection);
+                for (server, socket) in servers.into_iter().zip(std::iter::repeat(&socket)) {
+                    let Some(socket) = socket else { break };
+                    // Without a descriptor the server closes nothing, and the tracer sees its own closed.
+                    if let Ok(copy) = socket.as_fd().try_clone_to_owned() {
+                        self.send(server, ToServer::Trace { pid, peer }, Some(copy));
+                    }
+                }
+            }
             Effect::Refuse { connection, code, message } => {
                 self.connections.refuse(connection, code, message)
             }

@@ -21,6 +21,13 @@ pub enum Hello {
         /// The debugger, for the log.
         debugger: String,
     },
+    /// Who wants to trace a running client: the connection is handed on to the server and then to the client; see [`super::trace`].
+    Trace {
+        /// The sender's [`super::PROTOCOL_VERSION`].
+        protocol: u32,
+        /// The client's process id, as `openmps ps` shows it.
+        pid: u32,
+    },
     /// A front end: see [`super::ui`].
     Ui {
         /// The sender's [`super::PROTOCOL_VERSION`].
@@ -193,6 +200,8 @@ pub enum ClientReply {
     ContextOpened(ContextOpened),
     /// Answer to [`ClientRequest::CloseContext`].
     ContextClosed,
+    /// No answer: somebody wants to trace the client; with the connection to them. See [`super::trace`].
+    Trace,
     /// Not done.
     Refused(Refusal),
 }

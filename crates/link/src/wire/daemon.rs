@@ -37,6 +37,13 @@ pub enum ToServer {
         /// The client's process id in the daemon's namespace.
         pid: u32,
     },
+    /// Somebody wants to trace a client; the connection to them comes with the packet and is closed if there is no such client, or they may not.
+    Trace {
+        /// The client's process id in the daemon's namespace.
+        pid: u32,
+        /// Who wants it, by the kernel's word.
+        peer: Peer,
+    },
     /// Change running shares. Answered by [`ToDaemon::Changed`].
     Change {
         /// Chosen by the daemon.

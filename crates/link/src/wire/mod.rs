@@ -13,6 +13,7 @@ pub mod peer;
 pub mod query;
 pub mod shares;
 pub mod sharing;
+pub mod trace;
 pub mod ui;
 pub mod virtual_memory;
 

@@ -44,6 +44,7 @@ mod spares;
 mod state;
 mod stream;
 mod teardown;
+mod tracing;
 mod virtual_memory;
 
 use crate::counters::CounterPage;

@@ -260,6 +260,7 @@ impl State {
         self.memory.discharge(module.charged_bytes);
         self.modules.with_variables -= usize::from(module.has_variables);
         self.batches.clear_chains(self.shared.context.driver());
+        self.forget_traced_functions();
         for function in &mut self.modules.functions {
             function.take_if(|function| function.module == number);
         }

@@ -238,6 +238,7 @@ pub(crate) fn open(
         side_stream: None,
         printing: Default::default(),
         meter: Default::default(),
+        tracing: None,
         pacing: Pacing::new(wanted.claim, wanted.class, Arc::clone(&handle.new_weight)),
         standing,
         records: Records::new(journal, committed, files),
@@ -357,6 +358,9 @@ impl Session {
         }
         let taken = self.consumer.taken_bytes();
         let Some(command) = self.consumer.take()? else { return self.submit_batch() };
+        if self.state.is_traced() {
+            self.state.note_position(taken + u64::from(command.header.size_bytes));
+        }
         let header = command.header;
         self.state.standing.begin(header.opcode);
         self.state.begin_record(taken + u64::from(header.size_bytes));
@@ -529,6 +533,7 @@ impl Session {
             }
         }
         let waits = ordered
+            || self.state.trace_idle()
             || !self.awaited.is_empty()
             || self.state.printing.is_active()
             || self.state.resharing.is_active()

@@ -21,6 +21,7 @@ use super::session::SessionHandle;
 use super::session_partitions::SessionPartitions;
 use super::sharing::Sharing;
 use super::stream::Streams;
+use super::tracing::Tracing;
 use super::virtual_memory::VirtualMemory;
 use crate::counters::Counters;
 use crate::driver::Driver;
@@ -81,6 +82,7 @@ pub(crate) struct State {
     pub(super) side_stream: Option<CUstream>,
     pub(super) printing: Printing,
     pub(super) meter: Meter,
+    pub(super) tracing: Option<Box<Tracing>>,
     pub(super) pacing: Pacing,
     /// How far it is, for the keeper and the next executor.
     pub(super) standing: Standing,
@@ -167,6 +169,13 @@ impl State {
 
     /// Does one command; its answer, if any, is in `self.reply`.
     pub(super) fn execute(&mut self, command: &Command<'_>) -> Result<Outcome, Failure> {
+        match self.is_traced() {
+            true => self.execute_traced(command),
+            false => self.execute_now(command),
+        }
+    }
+
+    pub(super) fn execute_now(&mut self, command: &Command<'_>) -> Result<Outcome, Failure> {
         self.reply.clear();
         let number = command.header.opcode;
         let Some(opcode) = Opcode::from_number(number) else {
@@ -278,6 +287,11 @@ impl State {
             Opcode::PeerShow => self.peer_show(parse(command)?.0),
             Opcode::PeerMap => self.peer_map(parse(command)?.0),
             Opcode::PeerUnmap => self.peer_unmap(parse(command)?.0),
+            Opcode::TraceStart => self.trace_start(),
+            Opcode::TraceStop => {
+                self.end_tracing();
+                Ok(())
+            }
             Opcode::CopyNow => return self.copy_now(parse(command)?.0),
             Opcode::ArrayCreate => self.array_create(parse(command)?.0),
             Opcode::ArrayDestroy => self.array_destroy(parse(command)?.0),

@@ -21,6 +21,7 @@ impl State {
         self.wait_for_work();
         let driver = self.driver();
         if self.context().lost().is_none() {
+            self.end_tracing();
             self.end_printing(driver);
             self.end_metering();
             self.end_pacing();

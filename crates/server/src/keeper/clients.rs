@@ -12,14 +12,15 @@ use crate::policy::priorities::Class;
 use crate::policy::refusals::Refusals;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
-use link::wire::attach::{ClientHello, DeviceInfo};
+use link::wire::attach::{ClientHello, ClientReply, DeviceInfo};
 use link::wire::daemon::{
     ClientDeviceSnapshot, ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Defaults, Peer,
     multiprocessors_of_share,
 };
 use link::wire::group_socket::Admission;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Version of the driver from which streams of green contexts can be made.
 pub(super) const GREEN_CONTEXTS_SINCE: i32 = 12050;
@@ -147,6 +148,21 @@ impl Keeper {
         }
         log_server!("Client termination succeeded.");
         0
+    }
+
+    /// Hands a tracer's connection on to the client; without it, it closes.
+    pub(super) fn trace(&mut self, pid: u32, wanted_by: Peer, descriptors: &[OwnedFd]) {
+        let client = self.clients.values().find(|client| client.peer.pid == pid);
+        let (Some(client), Some(tracer)) = (client, descriptors.first()) else { return };
+        let (by_pid, by_uid) = (wanted_by.pid, wanted_by.uid);
+        if by_uid != 0 && by_uid != client.peer.uid {
+            return log_server!("User {by_uid} may not trace client process {pid}");
+        }
+        log_server!("Client process {pid} is traced by process {by_pid}");
+        let sent = client.connection.send(&ClientReply::Trace, &[tracer.as_fd()], Duration::ZERO);
+        if let Err(error) = sent {
+            log_server!("Client process {pid} cannot be told of its tracer: {error}");
+        }
     }
 
     /// What the daemon is told of a client.

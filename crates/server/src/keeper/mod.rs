@@ -385,6 +385,7 @@ impl Keeper {
                 let code = self.terminate(pid);
                 self.tell_daemon(&ToDaemon::Terminated { id, code });
             }
+            ToServer::Trace { pid, peer } => self.trace(pid, peer, &descriptors),
             ToServer::Change { id, change } => self.change(id, change),
             ToServer::SetDefaults(defaults) => self.set_defaults(defaults),
             ToServer::Shutdown(mode) => {

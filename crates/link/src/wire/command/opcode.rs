@@ -175,6 +175,10 @@ opcodes! {
     PeerMap = 150,
     /// Called; the client has waited for its own work first.
     PeerUnmap = 151,
+    /// Called: from here on the device's work is told in the ring whose file waits in the session socket; see [`super::super::trace`].
+    TraceStart = 160,
+    /// Called: no longer; the ring is closed when all of it has been told.
+    TraceStop = 161,
 }
 
 #[cfg(test)]
