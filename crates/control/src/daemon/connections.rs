@@ -256,9 +256,11 @@ impl Connection {
                 let origin = Box::new(self.origin.clone());
                 Act::Client(self.peer, origin, Box::new(hello), admission)
             }
-            // Behind it are other groups' clients, whom neither may disturb: a front end commands, and a debugger has all others leave.
-            Ok(Some(Hello::Debugged { .. } | Hello::Ui { .. })) if self.entrance.is_some() => {
-                let message = "this socket is for the clients of one group: commands and debuggers need the daemon's own";
+            // Behind it are other groups' clients, whom neither may disturb: a front end commands, and a debugger has all others leave; a tracer looks into them.
+            Ok(Some(Hello::Debugged { .. } | Hello::Ui { .. } | Hello::Trace { .. }))
+                if self.entrance.is_some() =>
+            {
+                let message = "this socket is for the clients of one group: commands, debuggers and traces need the daemon's own";
                 refuse(&self.socket, NOT_PERMITTED, message.into());
                 Act::Closed("A front end or a debugger came by a group's socket: refused")
             }
