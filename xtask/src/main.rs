@@ -12,6 +12,7 @@ mod debian;
 mod demo;
 mod dist;
 mod fuzz;
+mod openmpi;
 mod paths;
 mod programs;
 mod proofs;

@@ -2,7 +2,7 @@
 //!
 //! Every file of `programs/cuda` is compiled once and linked five ways, with the static and the shared runtime library of
 //! CUDA 13.0 and 12.9 and the shared one of 11.8; `programs/runtimes` is one program with three of them; every file of `programs/kernels` is linked once; `programs/driver_api` and `programs/process` hold C programs,
-//! `programs/cudarc` a Rust one. A line `// nvcc-flags: ...` in a source adds compiler flags,
+//! `programs/cudarc` a Rust one, `programs/mpi` what is linked with Open MPI. A line `// nvcc-flags: ...` in a source adds compiler flags,
 //! a line `// nvcc-arch: compute_90` names another virtual architecture than the oldest. Nothing is compiled again unless
 //! its inputs changed.
 
@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::command;
 use crate::dist::Dist;
+use crate::openmpi;
 use crate::paths::Paths;
 use crate::toolchain::{self, Cudart, Nvrtc, Toolchain};
 
@@ -90,6 +91,7 @@ pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
     let nvrtc = paths.root.join("programs/driver_api/nvrtc.c");
     builder.driver_api(&nvrtc, "nvrtc-12.9", Nvrtc::V12_9, dist)?;
     builder.several_runtimes()?;
+    builder.mpi()?;
     builder.cudarc()?;
     Ok(out)
 }
@@ -226,6 +228,49 @@ impl Builder<'_> {
                 .arg("-ldl"),
         )?;
         write_stamp(&stamp, &inputs)
+    }
+
+    /// Programs of several processes; none where there is no Open MPI.
+    fn mpi(&self) -> Result<()> {
+        let Some(openmpi) = openmpi::ensure(self.paths)? else { return Ok(()) };
+        for source in files_in(&self.paths.root.join("programs/mpi"), "cu")? {
+            let name = stem(&source)?;
+            let inputs = format!("{}\n{}", openmpi.library().display(), read(&source)?);
+            let stamp = self.out.join("stamps").join(format!("mpi-{name}.cu"));
+            if fs::read_to_string(&stamp).is_ok_and(|built| built == inputs) {
+                continue;
+            }
+            let object = self.out.join("objects").join(format!("mpi-{name}.o"));
+            create_parent(&object)?;
+            command::run_quietly(
+                Command::new(self.toolchain.nvcc())
+                    .args(NVCC_FLAGS)
+                    .arg(format!("-gencode=arch={OLDEST_ARCHITECTURE},code={OLDEST_ARCHITECTURE}"))
+                    .arg("-I")
+                    .arg(openmpi.include())
+                    .arg(&source)
+                    .arg("-o")
+                    .arg(&object),
+            )?;
+            let program = self.out.join("mpi").join(&name);
+            create_parent(&program)?;
+            let cudart = &LINKAGES[0];
+            let libraries = self.toolchain.cudart_directory(cudart.cudart);
+            let needed =
+                openmpi.library_directories().map(|d| format!("-Wl,-rpath-link,{}", d.display()));
+            command::run_quietly(
+                Command::new("g++")
+                    .arg(&object)
+                    .arg("-o")
+                    .arg(&program)
+                    .arg(libraries.join(cudart.library))
+                    .arg(openmpi.library())
+                    .args(needed)
+                    .args(["-ldl", "-lpthread", "-lrt"]),
+            )?;
+            write_stamp(&stamp, &inputs)?;
+        }
+        Ok(())
     }
 
     fn driver_api(&self, source: &Path, kind: &str, nvrtc: Nvrtc, dist: &Dist) -> Result<()> {
