@@ -241,7 +241,7 @@ impl State {
             Some((before, event)) if before == slot => event,
             _ => {
                 let stream = self.stream_for_work(slot).ok()?;
-                self.record(stream)?
+                self.record_time(stream)?
             }
         };
         let tracing = self.tracing.as_mut()?;
@@ -257,7 +257,7 @@ impl State {
             tracing.give_back(span.start);
             return None;
         }
-        let end = self.streams.handle(span.slot).and_then(|stream| self.record(stream));
+        let end = self.streams.handle(span.slot).and_then(|stream| self.record_time(stream));
         let tracing = self.tracing.as_mut()?;
         let Some(end) = end else {
             // The context is lost.
@@ -270,7 +270,7 @@ impl State {
         Some((slot, end))
     }
 
-    fn record(&mut self, stream: CUstream) -> Option<Arc<CUevent>> {
+    fn record_time(&mut self, stream: CUstream) -> Option<Arc<CUevent>> {
         let free = self.tracing.as_mut()?.free.pop();
         let event = match free {
             Some(event) => event,
