@@ -80,7 +80,7 @@ impl World {
 
     /// The servers to which a tracer's connection went.
     fn tracer(&mut self, connection: u64) -> Option<Vec<Pid>> {
-        let peer = Peer { pid: 7, uid: ALICE, gid: ALICE };
+        let peer = Peer { pid: 7, uid: ALICE, gid: ALICE, namespaces: Default::default() };
         self.event(Event::TracerArrived { connection: ConnectionId(connection), peer, pid: 9 });
         let servers = self.effects.iter().find_map(|effect| match effect {
             Effect::HandTracer { servers, pid: 9, .. } => Some(servers.clone()),
