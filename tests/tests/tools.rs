@@ -127,3 +127,19 @@ fn a_program_with_an_injected_library_runs_natively_beside_clients() -> Result<(
     client.must("work 2")?;
     client.dismiss()
 }
+
+#[test]
+fn a_program_is_native_when_that_is_asked_for() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut client = daemon.puppet()?;
+    client.must("open")?;
+    let sandbox = daemon.sandbox();
+    let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+    command.args(["run", "--native", "--"]);
+    command.arg(sandbox.installation.program("process", "endings")).arg("return");
+    let finished = process::run(&mut command, LIMIT)?;
+    let pid = worker(finished.success()?)?;
+    ensure!(!was_attached(&daemon, pid)?, "it was attached");
+    client.must("work 2")?;
+    client.dismiss()
+}

@@ -46,6 +46,13 @@ const SUITE: Group = Group {
     linkages: &[Linkage { kind: "kernels", cudart: Cudart::V13_0, library: "libcudart_static.a" }],
 };
 
+/// The programs of docs/recipes.md.
+const RECIPES: Group = Group {
+    directory: "programs/recipes",
+    flags: &[],
+    linkages: &[Linkage { kind: "recipes", cudart: Cudart::V13_0, library: "libcudart_static.a" }],
+};
+
 /// How a program is linked with the CUDA runtime.
 struct Linkage {
     kind: &'static str,
@@ -75,7 +82,7 @@ pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
 
     builder.cudart_11()?;
     let mut sources = Vec::new();
-    for group in [&PROGRAMS, &SUITE] {
+    for group in [&PROGRAMS, &SUITE, &RECIPES] {
         let files = files_in(&paths.root.join(group.directory), "cu")?;
         if files.is_empty() {
             bail!("{} holds no CUDA program", group.directory);

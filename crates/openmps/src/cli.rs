@@ -122,6 +122,10 @@ pub(crate) struct Run {
     /// Let its launches go before all that other clients have queued.
     #[arg(long)]
     pub(crate) latency: bool,
+    /// Without a server: on the native driver, as tools that look into a program want it (debuggers, checkers, profilers). Nothing is started,
+    /// and no limit holds.
+    #[arg(long, conflicts_with_all = ["memory", "sm", "isolate", "memory_policy", "priority", "group", "reservation", "weight", "latency"])]
+    pub(crate) native: bool,
     /// The program and its arguments.
     #[arg(
         required = true,

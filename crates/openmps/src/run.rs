@@ -21,6 +21,8 @@ use crate::installation::{
 };
 use crate::original;
 
+/// A pipe directory that there cannot be: our library, and NVIDIA's, find no daemon.
+const NOWHERE: &str = "/proc/openmps-native";
 /// As shells do: found, but not executable.
 const CANNOT_EXECUTE: u8 = 126;
 /// As shells do.
@@ -72,6 +74,12 @@ pub(crate) fn prepare(options: &Run) -> anyhow::Result<Prepared> {
         );
     }
     let directories = Directories::from_environment();
+    if options.native {
+        let mut all = client_variables(&libraries, &driver, &directories)?;
+        all.extend([("CUDA_MPS_PIPE_DIRECTORY", NOWHERE.into())]);
+        all.extend(options.gpu.clone().map(|gpu| ("CUDA_VISIBLE_DEVICES", gpu.into())));
+        return Ok(Prepared { library: libraries, all });
+    }
     ensure_daemon(&directories, &libraries, &driver, options.memory_policy)?;
     set_group_limits(options, &directories)?;
     let mut all = client_variables(&libraries, &driver, &directories)?;
