@@ -89,7 +89,7 @@ impl CompletionWords {
     }
 }
 
-/// Waits until `stream` has reached `value`: spins, then sleeps. Without `timeout`, until it is reached or the session has failed.
+/// Waits until `stream` has reached `value`: spins, then sleeps, and spins again where waits have a usual length that is nearly over. Without `timeout`, until it is reached or the session has failed.
 ///
 /// # Errors
 /// [`CompletionError`]; a failed session wins over a value that has been reached, as CUDA's waits return a sticky error.
@@ -103,17 +103,20 @@ pub fn wait(
     peer_alive: &mut dyn FnMut() -> bool,
 ) -> Result<(), CompletionError> {
     let failed = || memory.shared().session_error.0.load(Ordering::Acquire);
-    if spin.until(|| words.completed(stream) >= value || failed() != 0) {
+    let is_over = || words.completed(stream) >= value || failed() != 0;
+    let began = Instant::now();
+    if spin.until(is_over) {
         return outcome(failed());
     }
-    let began = Instant::now();
     let deadline = timeout.map(|timeout| began + timeout);
     let _sleeper = Sleeper::register(memory);
     loop {
         // Acquire: pairs with the release in `wake_sleepers`; read before the words, so that a change after this look moves it.
         let epoch = memory.shared().wake_epoch.0.load(Ordering::Acquire);
-        if words.completed(stream) >= value || failed() != 0 {
-            spin.came_after(began.elapsed());
+        if is_over() {
+            let waited = began.elapsed();
+            spin.came_after(waited);
+            spin.took(waited);
             return outcome(failed());
         }
         let left = deadline.map_or(LIVENESS_INTERVAL, |deadline| {
@@ -121,6 +124,18 @@ pub fn wait(
         });
         if left.is_zero() {
             return Err(CompletionError::TimedOut);
+        }
+        if let Some(nap) = spin.nap(began.elapsed())
+            && nap < left
+        {
+            let woke =
+                futex::wait(&memory.shared().wake_epoch.0, epoch, nap.min(LIVENESS_INTERVAL));
+            if is_over() && woke == futex::Woke::TimedOut {
+                spin.overslept();
+                return outcome(failed());
+            }
+            let _ = spin.after_nap(is_over);
+            continue;
         }
         let woke = futex::wait(&memory.shared().wake_epoch.0, epoch, left.min(LIVENESS_INTERVAL));
         if woke == futex::Woke::TimedOut && words.completed(stream) < value && !peer_alive() {

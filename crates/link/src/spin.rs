@@ -2,10 +2,17 @@
 //!
 //! Spinning saves the two to fifty microseconds of a futex round trip when the answer is near, and takes a core from whoever
 //! computes it when it is not. So the time allowed depends on how many cores there are, grows when spinning met its
-//! event, and shrinks when it did not. The bounds are measured choices, not promises.
+//! event, and shrinks when it did not. A spin of more than some microseconds gives the core to others in between, which costs nothing where nobody
+//! wants it: clients and the threads that serve them may be more than there are cores. Where one of the others keeps it, the spin ends. The bounds are
+//! measured choices, not promises.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+/// From then on a spin lets others have the core in between.
+const POLITE_AFTER: Duration = Duration::from_micros(5);
+/// Whoever got it and kept it for so long computes: it is better to sleep, since the end of a sleep interrupts it.
+const TAKEN: Duration = Duration::from_micros(50);
 
 /// Longest time that one wait may spin on this machine.
 pub fn longest() -> Duration {
@@ -25,12 +32,18 @@ fn longest_us(cores: usize) -> u64 {
     }
 }
 
-/// One waiter's memory of whether spinning paid.
+/// A sleep that is to end at a certain time ends so much earlier: systems end them late.
+const LATE: Duration = Duration::from_micros(70);
+
+/// One waiter's memory of whether spinning paid, and of how long its waits are that are too long for it.
 #[derive(Clone, Debug)]
 pub struct Spin {
     limit: Duration,
     least: Duration,
     most: Duration,
+    /// What long waits took on average, and by how much they differ from that.
+    usual: Duration,
+    differ: Duration,
 }
 
 impl Default for Spin {
@@ -42,7 +55,8 @@ impl Default for Spin {
 impl Spin {
     /// Spins never longer than `most`, and after many failures a sixteenth of it.
     pub fn with_longest(most: Duration) -> Self {
-        Self { limit: most, least: most / 16, most }
+        let (usual, differ) = (Duration::ZERO, Duration::MAX);
+        Self { limit: most, least: most / 16, most, usual, differ }
     }
 
     /// Never spins.
@@ -56,6 +70,36 @@ impl Spin {
         if waited <= self.most {
             self.limit = (self.limit * 4).min(self.most);
         }
+    }
+
+    /// A wait that was too long for spinning took so long.
+    pub fn took(&mut self, waited: Duration) {
+        let off = waited.abs_diff(self.usual);
+        self.differ = match self.differ {
+            Duration::MAX => off,
+            before => (before * 3 + off) / 4,
+        };
+        self.usual = (self.usual * 3 + waited) / 4;
+    }
+
+    /// How long to sleep, after `waited`, until spinning is likely to meet the event: where waits longer than any spin take much the same time. The last part
+    /// of such a wait is better spent awake, since nobody wakes a sleeper as fast.
+    pub fn nap(&self, waited: Duration) -> Option<Duration> {
+        let early = self.differ.saturating_mul(2).saturating_add(LATE);
+        if early > self.most || self.usual <= self.most {
+            return None;
+        }
+        self.usual.checked_sub(early)?.checked_sub(waited).filter(|nap| *nap > LATE)
+    }
+
+    /// A nap lasted to its end, and what it was to precede had come: nobody knows how long ago, so what waits take is to be learned again.
+    pub fn overslept(&mut self) {
+        (self.usual, self.differ) = (Duration::ZERO, Duration::MAX);
+    }
+
+    /// After a nap: spins as long as may be; says whether it was `ready`. What it teaches is in [`Self::took`].
+    pub fn after_nap(&self, ready: impl FnMut() -> bool) -> bool {
+        Self::with_longest(self.most).until(ready)
     }
 
     /// Spins until `ready` or until this waiter's present limit; says whether it was `ready`.
@@ -75,11 +119,19 @@ impl Spin {
                     return true;
                 }
             }
-            if started.elapsed() >= self.limit {
-                self.limit = (self.limit / 2).max(self.least);
-                return ready();
+            let before = started.elapsed();
+            if before >= self.limit {
+                break;
+            }
+            if before >= POLITE_AFTER {
+                std::thread::yield_now();
+                if started.elapsed() - before >= TAKEN {
+                    break;
+                }
             }
         }
+        self.limit = (self.limit / 2).max(self.least);
+        ready()
     }
 }
 
@@ -113,6 +165,31 @@ mod tests {
             spin.came_after(2 * most);
         }
         assert_eq!(spin.limit, Duration::from_micros(1));
+    }
+
+    #[test]
+    fn waits_of_one_length_are_slept_through_until_shortly_before_their_end() {
+        let mut spin = Spin::with_longest(Duration::from_micros(200));
+        let usual = Duration::from_micros(1000);
+        assert_eq!(spin.nap(Duration::ZERO), None);
+        for _ in 0..40 {
+            spin.took(usual);
+        }
+        let nap = spin.nap(Duration::from_micros(200)).unwrap();
+        assert!(nap > usual / 2 && nap + Duration::from_micros(200) + LATE <= usual, "{nap:?}");
+        assert_eq!(spin.nap(usual), None, "it is late already");
+        spin.overslept();
+        assert_eq!(spin.nap(Duration::ZERO), None, "it may have ended long before");
+        for _ in 0..40 {
+            spin.took(Duration::from_micros(190));
+        }
+        assert_eq!(spin.nap(Duration::ZERO), None, "a spin is long enough");
+        for _ in 0..40 {
+            spin.took(usual * 3);
+            spin.took(usual);
+        }
+        assert_eq!(spin.nap(Duration::ZERO), None, "nobody knows when it ends");
+        assert_eq!(Spin::never().nap(Duration::ZERO), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod allowance;
 mod array;
 mod backlog;
 mod batch;
+mod chain;
 mod charges;
 mod context;
 mod copy;
@@ -28,6 +29,7 @@ mod meter;
 mod module;
 mod monitor;
 mod moving;
+mod nearness;
 mod pacing;
 mod partition;
 mod peer;
@@ -46,6 +48,7 @@ mod stream;
 mod teardown;
 mod tracing;
 mod virtual_memory;
+mod word_writer;
 
 use crate::counters::CounterPage;
 use crate::driver::Driver;
@@ -136,6 +139,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             let reservations = Mutex::new(Reservations::new(index, devices));
             let multiprocessors = context.multiprocessors();
             let device_bytes = context.memory_bytes();
+            let word_writer = word_writer::WordWriter::load(&context);
             let shared = Arc::new(Shared {
                 context,
                 multiprocessors,
@@ -147,6 +151,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 partitions: Default::default(),
                 flights: Default::default(),
                 batching: batch::Batching::from_environment(),
+                word_writer,
                 gate: Default::default(),
                 descriptors: Descriptors::of_process(),
                 pace: Default::default(),
@@ -187,6 +192,8 @@ pub(crate) struct Shared {
     pub(crate) flights: flight::Flights,
     /// Whether launches are submitted together.
     pub(crate) batching: batch::Batching,
+    /// Ends chains whose client waits.
+    pub(crate) word_writer: Option<word_writer::WordWriter>,
     /// Through which work goes to the device.
     pub(crate) gate: gate::Gate,
     /// Open files of clients' memory.

@@ -11,6 +11,7 @@
 use super::launch::shape_of;
 use super::marks::{Marks, Work};
 use super::state::State;
+use crate::counters::monotonic_ns;
 use crate::log::log_server;
 use crate::policy::fairness::{Claim, Fairness, Turns, Verdict};
 use crate::policy::priorities::{Class, stream_priority};
@@ -31,6 +32,8 @@ const MARKS: u64 = 4;
 const LASTS_NS: u64 = 20_000;
 /// From this cost on a client that waits for each kernel still keeps the device busy more than its own program.
 const CONTENDS_NS: u64 = 50_000;
+/// The device is calm when for so long nobody has launched a kernel that lasts.
+const CALM_AFTER: Duration = Duration::from_millis(10);
 /// After so many launches that do not last a client contends no more.
 const MOST_SHORT: u32 = 64;
 /// What a kernel is taken to cost of which nothing is known.
@@ -53,6 +56,8 @@ pub(crate) struct Pace {
     passed: Condvar,
     /// Counts marks that were reached, of all sessions.
     progress: AtomicU64,
+    /// Until then kernels that last may fill the device, by [`monotonic_ns`].
+    busy_until_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +70,19 @@ struct Shared {
 impl Pace {
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether no client has lately launched a kernel that lasts: what is launched now finds room at once.
+    pub(super) fn is_calm(&self) -> bool {
+        // Relaxed: the number is all that there is, and may be late.
+        self.busy_until_ns.load(Ordering::Relaxed) < monotonic_ns()
+    }
+
+    /// A kernel that lasts was launched, with so much in flight.
+    fn note_lasting(&self, in_flight_ns: u64) {
+        let until_ns = monotonic_ns() + 2 * in_flight_ns + CALM_AFTER.as_nanos() as u64;
+        // Relaxed: as above.
+        self.busy_until_ns.fetch_max(until_ns, Ordering::Relaxed);
     }
 
     fn change(&self, act: impl FnOnce(&mut Fairness) -> Turns) {
@@ -328,6 +346,9 @@ impl State {
         }
         let in_flight = self.pacing.marks.in_flight();
         let each_ns = cost_ns / u64::from(launches.max(1));
+        if each_ns >= LASTS_NS {
+            self.shared.pace.note_lasting(in_flight.cost_ns);
+        }
         let lasts = each_ns >= CONTENDS_NS || in_flight.cost_ns >= IN_COMPANY.cost_ns;
         let short = &mut self.pacing.short_launches;
         *short = if lasts { 0 } else { short.saturating_add(launches) };

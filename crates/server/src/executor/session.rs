@@ -11,6 +11,7 @@ use super::memory::Memory;
 use super::module::Modules;
 use super::monitor::{Monitor, Waker, sleep_exactly};
 use super::moving::MoveOrders;
+use super::nearness::{Nearness, signal_of};
 use super::pacing::{Pacing, is_paced};
 use super::partition::Partition;
 use super::recording::Records;
@@ -29,7 +30,7 @@ use link::completion::CompletionWords;
 use link::ring::{Command, Consumer, RingError, Waited};
 use link::session_memory::SessionMemory;
 use link::socket::Connection;
-use link::wire::command::{Header, NO_CALL, Opcode};
+use link::wire::command::{Header, NO_CALL, Opcode, Signal};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel, sync_channel};
@@ -257,6 +258,7 @@ pub(crate) fn open(
         failures_logged: 0,
         awaited: Vec::new(),
         is_idle: false,
+        nearness: Nearness::default(),
     };
     monitor.watch(Arc::clone(&handle));
     give.send(session).map_err(|error| no_memory(&error))?;
@@ -277,6 +279,7 @@ struct Session {
     awaited: Vec<(u16, Awaited)>,
     /// The counters say since when it has taken no command.
     is_idle: bool,
+    nearness: Nearness,
 }
 
 impl Session {
@@ -377,9 +380,19 @@ impl Session {
         }
         if self.state.admit_to_batch(&command) == Admission::Waits {
             self.state.counters().count_command();
-            if self.state.batch_is_full() || !self.consumer.has_posted() {
+            if self.state.batch_is_full()
+                || !(self.consumer.has_posted() || self.signal_is_near()?)
+            {
                 self.submit_batch()?;
             }
+            return Ok(Step::Done);
+        }
+        if let Some(Signal { stream, value, .. }) = signal_of(&command)
+            && self.state.submit_with_signal(stream, value)
+        {
+            self.state.counters().count_command();
+            self.finish(header, Ok(Outcome::Done))?;
+            self.commit();
             return Ok(Step::Done);
         }
         let refused = self.state.submit_batch();
@@ -408,6 +421,17 @@ impl Session {
 
     fn check_context(&self) -> Result<(), StepError> {
         self.state.context().lost().map_or(Ok(()), |_| Err(StepError::Lost))
+    }
+
+    /// Nothing is behind a launch in the ring: says whether the signal by which its client waits comes at once, if it did the last times.
+    fn signal_is_near(&mut self) -> Result<bool, RingError> {
+        if !self.nearness.is_worth_a_look() || !self.state.may_take_signals() {
+            return Ok(false);
+        }
+        Nearness::look(|| self.consumer.has_posted());
+        let is_near = self.consumer.next_opcode()? == Some(Opcode::Signal as u16);
+        self.nearness.learn(is_near);
+        Ok(is_near)
     }
 
     /// Submits the launches that wait for others; says whether there were any.

@@ -1,0 +1,73 @@
+//! Whether a client waits for a launch as soon as it has posted it: then the signal by which it waits can go to the device with the launch.
+//!
+//! The signal of a client that waits comes some hundred nanoseconds behind the launch, when the session's thread has taken the launch already. To look for it
+//! that long is worth it, if it comes; where it did not come the last times, only one launch in more and more is looked behind.
+
+use link::ring::Command;
+use link::wire::command::{NO_CALL, Opcode, Signal};
+
+/// Looks for a signal behind a launch: half a microsecond, in which a client that waits has posted it.
+const LOOKS: u32 = 12;
+/// After so many looks in vain, one launch in 256 is worth one.
+const MOST_MISSES: u32 = 8;
+
+/// What one session's launches have taught.
+#[derive(Debug, Default)]
+pub(super) struct Nearness {
+    /// Looks in vain, one after the other.
+    misses: u32,
+    /// Launches without a look until the next one.
+    skipped: u32,
+}
+
+impl Nearness {
+    /// Looks for something posted, for as long as a signal may take.
+    pub(super) fn look(is_posted: impl Fn() -> bool) {
+        let mut looks = 0;
+        while !is_posted() && looks < LOOKS {
+            std::hint::spin_loop();
+            looks += 1;
+        }
+    }
+
+    /// Whether to look behind the next launch.
+    pub(super) fn is_worth_a_look(&mut self) -> bool {
+        let is_due = self.skipped == 0;
+        self.skipped = self.skipped.saturating_sub(1);
+        is_due
+    }
+
+    /// After a look: was there a signal?
+    pub(super) fn learn(&mut self, is_near: bool) {
+        self.misses = if is_near { 0 } else { (self.misses + 1).min(MOST_MISSES) };
+        self.skipped = (1 << self.misses) - 1;
+    }
+}
+
+/// A posted signal.
+pub(super) fn signal_of(command: &Command<'_>) -> Option<Signal> {
+    let is_posted =
+        command.header.opcode == Opcode::Signal as u16 && command.header.call_slot == NO_CALL;
+    if is_posted { command.parse::<Signal>().map(|(signal, _)| signal) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_in_vain_become_rare_and_a_signal_brings_them_back() {
+        let mut nearness = Nearness::default();
+        let mut looks = 0;
+        for _ in 0..10_000 {
+            if nearness.is_worth_a_look() {
+                looks += 1;
+                nearness.learn(false);
+            }
+        }
+        assert!(looks < 60, "{looks}");
+        while !nearness.is_worth_a_look() {}
+        nearness.learn(true);
+        assert!(nearness.is_worth_a_look());
+    }
+}
