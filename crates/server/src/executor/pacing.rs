@@ -300,7 +300,8 @@ impl State {
         if !in_company && cost_ns < LASTS_NS && self.pacing.marks.is_empty() {
             return None;
         }
-        if in_company && self.pacing.class == Class::Throughput {
+        // Alone, too: who has submitted more than company allows contends with it when others come, and launches nothing for a while.
+        if self.pacing.class == Class::Throughput {
             let fills = shape.map_or(1000, |shape| self.footprint(&shape));
             let before = self.pacing.footprint;
             self.pacing.footprint = fills.max((before * 15 + fills) / 16);

@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 
 /// What a turn lasts at least, if there is work for it. Long against the gap between two turns, short against a second.
 pub const TURN_NS: u64 = 4_000_000;
+/// The whole device, as a footprint.
+const ALL: u32 = 1000;
 /// Weight of a client that says nothing.
 pub const DEFAULT_WEIGHT: u32 = 1;
 /// So many times less is given to a client below normal priority.
@@ -105,20 +107,20 @@ pub struct Fairness {
 }
 
 impl Fairness {
-    /// A client begins to contend, or says that it still does. `footprint` is the part of the device that its kernels fill, of 1,000.
+    /// A client begins to contend, or says that it still does. `footprint` is the part of the device that its kernels fill, of 1,000; 0: not known, as if all.
     pub fn contend(&mut self, client: u64, claim: Claim, footprint: u32) {
         let earliest = self.now.saturating_sub(u128::from(TURN_NS * claim.price()));
         let contender = self.clients.entry(client).or_insert(Contender {
             claim,
             contends: true,
             had: 0,
-            footprint,
+            footprint: ALL,
             waits: false,
             in_flight: false,
         });
         contender.claim = claim;
         contender.contends = true;
-        contender.footprint = footprint.min(1000);
+        contender.footprint = if footprint == 0 { ALL } else { footprint.min(ALL) };
         contender.had = contender.had.max(earliest);
     }
 
@@ -149,7 +151,7 @@ impl Fairness {
     /// Whether the contenders do not fit on the device together.
     pub fn is_contest(&self) -> bool {
         self.contenders().nth(1).is_some()
-            && self.contenders().map(|(_, contender)| contender.footprint).sum::<u32>() > 1000
+            && self.contenders().map(|(_, contender)| contender.footprint).sum::<u32>() > ALL
     }
 
     /// Whether it is this client's turn, so that no other contender has work on the device.
@@ -304,6 +306,17 @@ mod tests {
         assert_shares(&share(&clients, 1_000_000_000), &clients);
         let clients = [greedy(100 * US), greedy(5_000 * US), greedy(20 * US), greedy(1_000 * US)];
         assert_shares(&share(&clients, 1_000_000_000), &clients);
+    }
+
+    #[test]
+    fn a_client_whose_kernels_are_not_known_yet_is_held_for_one_that_fills_the_device() {
+        let mut fairness = Fairness::default();
+        fairness.contend(1, Claim::default(), 0);
+        assert!(!fairness.is_contest(), "alone");
+        fairness.contend(2, Claim::default(), 10);
+        assert!(fairness.is_contest());
+        fairness.contend(1, Claim::default(), 10);
+        assert!(!fairness.is_contest(), "both fit");
     }
 
     #[test]
