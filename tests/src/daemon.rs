@@ -57,7 +57,15 @@ impl Daemon {
     /// # Errors
     /// When it does not answer.
     pub fn start_again(&mut self) -> Result<()> {
-        self.child = spawn(&self.sandbox, &[])?;
+        self.start_again_with(&[])
+    }
+
+    /// The same, with more environment variables.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn start_again_with(&mut self, environment: &[(&str, &str)]) -> Result<()> {
+        self.child = spawn(&self.sandbox, environment)?;
         self.wait_for_answer()
     }
 

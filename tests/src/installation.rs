@@ -62,19 +62,27 @@ impl Installation {
         self.programs.join(kind).join(name)
     }
 
-    /// The program behind [`crate::Puppet`], which cargo puts beside the tests' own executables.
+    /// The program behind [`crate::Puppet`].
     ///
     /// # Errors
     /// When it is not there.
     pub fn puppet(&self) -> Result<PathBuf> {
+        self.own_program("puppet")
+    }
+
+    /// A program of the tests' own package, which cargo puts beside the tests' executables.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn own_program(&self, name: &str) -> Result<PathBuf> {
         let test = env::current_exe().context("this test has no path")?;
         let directory =
             test.parent().and_then(Path::parent).context("this test has no directory")?;
-        let puppet = directory.join("puppet");
-        if !puppet.exists() {
-            bail!("{} is missing: run `cargo test -p openmps-tests`", puppet.display());
+        let program = directory.join(name);
+        if !program.exists() {
+            bail!("{} is missing: run `cargo test -p openmps-tests`", program.display());
         }
-        Ok(puppet)
+        Ok(program)
     }
 
     /// Debian's packages of this name, unpacked as under `/`; they may be missing.

@@ -5,6 +5,7 @@
 
 mod command;
 mod compat;
+mod container_tools;
 mod coverage;
 mod deb;
 mod deb_chroot;
@@ -97,6 +98,7 @@ fn main() -> Result<()> {
         Task::Ptx => println!("compiled {} files", ptx::regenerate(&paths)?),
         Task::Programs => {
             let dist = dist::build(&paths)?;
+            container_tools::ensure(&paths);
             let programs = programs::build(&paths, &dist)?;
             println!("built {}", programs.display());
         }

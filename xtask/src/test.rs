@@ -13,6 +13,7 @@ use cuda_abi::record::VARIABLE;
 
 use crate::command;
 use crate::compat;
+use crate::container_tools;
 use crate::deb;
 use crate::deb_chroot;
 use crate::debian::Unpacked;
@@ -92,6 +93,7 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
             if let Unpacked::Skipped(why) = slurm::ensure(paths)? {
                 println!("no test bed of Slurm: {why}");
             }
+            container_tools::ensure(paths);
         }
         announce(step.name);
         let count = run_step(paths, &step)?;
