@@ -165,6 +165,7 @@ fn hello() -> ClientHello {
             client_priority: variable("CUDA_MPS_CLIENT_PRIORITY"),
             weight: variable("OPENMPS_WEIGHT"),
             latency: variable("OPENMPS_LATENCY"),
+            guard: variable("OPENMPS_GUARD"),
             visible_devices: variable("CUDA_VISIBLE_DEVICES"),
             device_max_connections: variable("CUDA_DEVICE_MAX_CONNECTIONS"),
             per_context_partitioning: partitioning().map(str::to_owned),

@@ -12,7 +12,7 @@ use crate::recorder;
 use crate::slots::{Mark, Slots};
 use cuda_abi::types::CUresult;
 use link::call::{CallError, CallSlots};
-use link::completion::{self, CompletionError, CompletionWords};
+use link::completion::{self, CompletionError, CompletionWords, GUARD_ERROR};
 use link::ring::{PostError, Producer};
 use link::session_memory::SessionMemory;
 use link::shm::ShmError;
@@ -135,6 +135,8 @@ impl Session {
     pub(crate) fn check(&self) -> Result {
         match self.memory.error() {
             0 if self.health.is_lost() => Err(CUresult::ERROR_MPS_RPC_FAILURE),
+            // The executor has not seen it yet.
+            0 if self.words.is_guard_broken() => Err(CUresult(GUARD_ERROR)),
             0 => Ok(()),
             error => Err(CUresult(error)),
         }
@@ -325,6 +327,8 @@ impl Session {
             self.request(context, mark)?;
             self.await_word(mark, None)?;
         }
+        // Whatever was wrong was wrong before what has been waited for ended.
+        self.check()?;
         self.mirrors.pull(self, context)?;
         self.output.deliver(self, context)
     }

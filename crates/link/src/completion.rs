@@ -12,7 +12,9 @@ use crate::ring::LIVENESS_INTERVAL;
 use crate::session_memory::SessionMemory;
 use crate::shm::{self, Access, Mapping, ShmError};
 use crate::spin::Spin;
-use crate::wire::layout::{COMPLETION_BYTES, STREAM_SLOTS};
+use crate::wire::layout::{
+    COMPLETION_BYTES, GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS, STREAM_SLOTS,
+};
 use core::sync::atomic::AtomicU64 as Word;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -79,6 +81,29 @@ impl CompletionWords {
         })
     }
 
+    /// Whether a guarded kernel was about to touch what it must not: then nothing that the session has waited for counts.
+    pub fn is_guard_broken(&self) -> bool {
+        // Acquire: as in `completed`.
+        self.guard_word(0).load(core::sync::atomic::Ordering::Acquire) != 0
+    }
+
+    /// What a guarded kernel has recorded, if it has begun to.
+    pub fn guard_record(&self) -> Option<[u32; GUARD_RECORD_WORDS]> {
+        self.is_guard_broken().then(|| {
+            core::array::from_fn(|at| {
+                // Acquire: the first word is read first, and says whether the others are there.
+                self.guard_word(at).load(core::sync::atomic::Ordering::Acquire)
+            })
+        })
+    }
+
+    fn guard_word(&self, at: usize) -> &core::sync::atomic::AtomicU32 {
+        let first = self.mapping.base().wrapping_add(GUARD_RECORD_OFFSET);
+        let word = first.cast::<core::sync::atomic::AtomicU32>().cast_const();
+        // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
+        unsafe { &*word.add(at.min(GUARD_RECORD_WORDS - 1)) }
+    }
+
     fn word(&self, stream: u32) -> Option<&Word> {
         let index = stream as usize;
         if index >= STREAM_SLOTS {
@@ -88,6 +113,9 @@ impl CompletionWords {
         Some(unsafe { &*self.mapping.base().cast::<Word>().cast_const().add(index) })
     }
 }
+
+/// `CUDA_ERROR_ILLEGAL_ADDRESS`, which a session has failed with once [`CompletionWords::is_guard_broken`].
+pub const GUARD_ERROR: u32 = 700;
 
 /// Waits until `stream` has reached `value`: spins, then sleeps, and spins again where waits have a usual length that is nearly over. Without `timeout`, until it is reached or the session has failed.
 ///
@@ -102,7 +130,10 @@ pub fn wait(
     spin: &mut Spin,
     peer_alive: &mut dyn FnMut() -> bool,
 ) -> Result<(), CompletionError> {
-    let failed = || memory.shared().session_error.0.load(Ordering::Acquire);
+    let failed = || match memory.shared().session_error.0.load(Ordering::Acquire) {
+        0 if words.is_guard_broken() => GUARD_ERROR,
+        error => error,
+    };
     let is_over = || words.completed(stream) >= value || failed() != 0;
     let began = Instant::now();
     if spin.until(is_over) {

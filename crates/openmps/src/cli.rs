@@ -124,8 +124,11 @@ pub(crate) struct Run {
     pub(crate) latency: bool,
     /// Without a server: on the native driver, as tools that look into a program want it (debuggers, checkers, profilers). Nothing is started,
     /// and no limit holds.
-    #[arg(long, conflicts_with_all = ["memory", "sm", "isolate", "memory_policy", "priority", "group", "reservation", "weight", "latency"])]
+    #[arg(long, conflicts_with_all = ["memory", "sm", "isolate", "memory_policy", "priority", "group", "reservation", "weight", "latency", "guard"])]
     pub(crate) native: bool,
+    /// Check its kernels' accesses to memory: one beyond its own ends it alone; `strict` refuses code that cannot be checked.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = ["1", "strict"], value_name = "strict")]
+    pub(crate) guard: Option<String>,
     /// The program and its arguments.
     #[arg(
         required = true,

@@ -125,6 +125,15 @@ struct Limits {
     client_priority: Option<u8>,
     contexts_per_device: Option<usize>,
     client_weight: Option<u32>,
+    client_guard: Option<Guard>,
+}
+
+/// Whether programs' accesses to memory are checked.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Guard {
+    On,
+    Strict,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -234,6 +243,14 @@ impl File {
                 "limits.client_weight",
                 "OPENMPS_WEIGHT",
                 text(limits.client_weight.map(|weight| weight.to_string())),
+            ),
+            (
+                "limits.client_guard",
+                "OPENMPS_GUARD",
+                limits.client_guard.map(|guard| match guard {
+                    Guard::On => OsString::from("1"),
+                    Guard::Strict => OsString::from("strict"),
+                }),
             ),
         ]
         .into_iter()
@@ -425,7 +442,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));

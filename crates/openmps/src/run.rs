@@ -140,6 +140,7 @@ fn limits(options: &Run) -> Vec<(&'static str, String)> {
         ("OPENMPS_RESERVATION", options.reservation.clone()),
         ("OPENMPS_WEIGHT", options.weight.map(|weight| weight.to_string())),
         ("OPENMPS_LATENCY", options.latency.then(|| "1".to_owned())),
+        ("OPENMPS_GUARD", options.guard.clone()),
     ];
     variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

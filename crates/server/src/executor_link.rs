@@ -1,6 +1,7 @@
 //! What keeper and executor say to each other, over the socket that the executor inherits.
 
 use crate::policy::fairness::Claim;
+use crate::policy::limits::GuardMode;
 use crate::policy::priorities::Class;
 use link::wire::attach::Window;
 use serde::{Deserialize, Serialize};
@@ -119,6 +120,8 @@ pub(crate) struct OpenSession {
     pub(crate) claim: Claim,
     /// Whether its launches go before those of others.
     pub(crate) class: Class,
+    /// Whether its kernels' accesses are checked.
+    pub(crate) guard: GuardMode,
 }
 
 /// Where a session comes from.
@@ -344,6 +347,15 @@ pub(crate) enum FromExecutor {
         /// Which.
         session: u64,
         /// What it did.
+        message: String,
+    },
+    /// A guarded session was about to touch what it must not, and has ended with CUDA_ERROR_ILLEGAL_ADDRESS; the context lives.
+    Guarded {
+        /// Which.
+        session: u64,
+        /// What was to be touched.
+        address: u64,
+        /// By which kernel and thread, and what lies there.
         message: String,
     },
     /// A session's work runs on so many SMs now, and what was submitted before has ended.

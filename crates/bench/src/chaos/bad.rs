@@ -2,7 +2,7 @@
 //! what the driver said in the end.
 
 use super::board::Board;
-use super::kernels::{Kernels, THREADS};
+use super::kernels::{self, Faults, THREADS};
 use super::kind::Kind;
 use crate::driver::{Driver, DriverError, check};
 use crate::worker::WorkerError;
@@ -52,13 +52,13 @@ fn tell(line: &str) -> std::io::Result<()> {
 
 fn fault(task: &BadTask, board: &Board) -> Result<(), DriverError> {
     let driver = Driver::open(&task.driver)?;
-    let kernels = Kernels::load(&driver)?;
+    let (faults, step) = (Faults::load(&driver)?, kernels::step(&driver)?);
     let mut memory: CUdeviceptr = 0;
     check!(driver.table, cuMemAlloc_v2(&mut memory, WORDS as usize * 4))?;
     check!(driver.table, cuMemsetD32_v2(memory, 0, WORDS as usize))?;
     driver.wait()?;
     let launch = |name: &CStr, blocks: u32, threads: u32, mut value: u64| {
-        let function = kernels.function(&driver, name)?;
+        let function = faults.function(&driver, name)?;
         let mut parameters = [(&raw mut value).cast::<c_void>()];
         driver.launch_function(function, blocks, threads, &mut parameters)
     };
@@ -66,7 +66,7 @@ fn fault(task: &BadTask, board: &Board) -> Result<(), DriverError> {
         let (mut address, mut count) = (memory, WORDS);
         let mut parameters = [(&raw mut address).cast(), (&raw mut count).cast::<c_void>()];
         (0..launches).try_for_each(|_| {
-            driver.launch_function(kernels.step, WORDS / THREADS, THREADS, &mut parameters)
+            driver.launch_function(step, WORDS / THREADS, THREADS, &mut parameters)
         })
     };
     // Whatever the kernel is that begins here, its code is there already.

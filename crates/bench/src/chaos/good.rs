@@ -7,7 +7,7 @@
 
 use super::Phase;
 use super::board::{Board, Count, now_ns};
-use super::kernels::{Kernels, THREADS};
+use super::kernels::{self, THREADS};
 use crate::driver::{Driver, DriverError, check};
 use crate::worker::WorkerError;
 use cuda_abi::types::*;
@@ -80,7 +80,7 @@ struct Survived {
 
 struct Client<'a> {
     driver: Driver,
-    kernels: Kernels,
+    step: CUfunction,
     board: &'a Board,
     index: usize,
     memory: CUdeviceptr,
@@ -94,7 +94,7 @@ struct Client<'a> {
 impl<'a> Client<'a> {
     fn open(task: &GoodTask, board: &'a Board) -> Result<Self, DriverError> {
         let driver = Driver::open(&task.driver)?;
-        let kernels = Kernels::load(&driver)?;
+        let step = kernels::step(&driver)?;
         let mut memory = 0;
         check!(driver.table, cuMemAlloc_v2(&mut memory, WORDS as usize * 4))?;
         let seed = (task.index as u32).wrapping_mul(0x9e37_79b9);
@@ -112,7 +112,7 @@ impl<'a> Client<'a> {
         let survived = Survived { number, time_ns, ..Survived::default() };
         let mut client = Self {
             driver,
-            kernels,
+            step,
             board,
             index: task.index,
             memory,
@@ -202,8 +202,7 @@ impl<'a> Client<'a> {
     fn launch(&self) -> Result<(), DriverError> {
         let (mut memory, mut count) = (self.memory, WORDS);
         let mut parameters = [(&raw mut memory).cast(), (&raw mut count).cast()];
-        let step = self.kernels.step;
-        self.driver.launch_function(step, WORDS / THREADS, THREADS, &mut parameters)
+        self.driver.launch_function(self.step, WORDS / THREADS, THREADS, &mut parameters)
     }
 
     /// One launch, as an executable graph; a peer may have none.

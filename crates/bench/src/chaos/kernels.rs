@@ -1,4 +1,4 @@
-//! The kernels of good and bad clients, as PTX.
+//! The kernels of good and bad clients, as PTX. The good ones' have no variables: those are lost with a context.
 
 use crate::driver::{Driver, DriverError, check};
 use cuda_abi::types::{CUfunction, CUmodule};
@@ -7,28 +7,44 @@ use std::ffi::CStr;
 /// Threads of a block.
 pub(super) const THREADS: u32 = 128;
 
-const TEXT: &str = concat!(include_str!("kernels.ptx"), "\0");
+const STEP: &str = concat!(include_str!("step.ptx"), "\0");
+const FAULTS: &str = concat!(include_str!("faults.ptx"), "\0");
 
-/// The module.
+/// A module with kernels that fault.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernels {
-    module: CUmodule,
-    /// `values[i] = values[i] * 3 + i`.
-    pub(super) step: CUfunction,
+pub(super) struct Faults(CUmodule);
+
+impl Faults {
+    pub(super) fn load(driver: &Driver) -> Result<Self, DriverError> {
+        load(driver, FAULTS).map(Self)
+    }
+
+    pub(super) fn function(
+        &self,
+        driver: &Driver,
+        name: &CStr,
+    ) -> Result<CUfunction, DriverError> {
+        function(driver, self.0, name)
+    }
 }
 
-impl Kernels {
-    pub(super) fn load(driver: &Driver) -> Result<Self, DriverError> {
-        let mut module = CUmodule::default();
-        check!(driver.table, cuModuleLoadData(&mut module, TEXT.as_ptr().cast()))?;
-        let mut kernels = Self { module, step: CUfunction::default() };
-        kernels.step = kernels.function(driver, c"step")?;
-        Ok(kernels)
-    }
+/// The kernel `values[i] = values[i] * 3 + i`.
+pub(super) fn step(driver: &Driver) -> Result<CUfunction, DriverError> {
+    function(driver, load(driver, STEP)?, c"step")
+}
 
-    pub(super) fn function(&self, driver: &Driver, name: &CStr) -> Result<CUfunction, DriverError> {
-        let mut function = CUfunction::default();
-        check!(driver.table, cuModuleGetFunction(&mut function, self.module, name.as_ptr()))?;
-        Ok(function)
-    }
+fn load(driver: &Driver, text: &str) -> Result<CUmodule, DriverError> {
+    let mut module = CUmodule::default();
+    check!(driver.table, cuModuleLoadData(&mut module, text.as_ptr().cast()))?;
+    Ok(module)
+}
+
+fn function(
+    driver: &Driver,
+    module: CUmodule,
+    name: &CStr,
+) -> Result<CUfunction, DriverError> {
+    let mut function = CUfunction::default();
+    check!(driver.table, cuModuleGetFunction(&mut function, module, name.as_ptr()))?;
+    Ok(function)
 }

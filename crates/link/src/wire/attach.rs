@@ -65,6 +65,9 @@ pub struct RequestedLimits {
     /// `OPENMPS_LATENCY`: 1 for the latency class.
     #[serde(default)]
     pub latency: Option<String>,
+    /// `OPENMPS_GUARD`: 1 to have accesses of kernels checked, `strict` to have no other kernels.
+    #[serde(default)]
+    pub guard: Option<String>,
     /// `CUDA_VISIBLE_DEVICES`; the client applies it itself to the server's list.
     pub visible_devices: Option<String>,
     /// `CUDA_DEVICE_MAX_CONNECTIONS`.

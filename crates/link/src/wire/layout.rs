@@ -20,8 +20,12 @@ pub const RING_OFFSET: usize = 4096;
 pub const CALLS_OFFSET: usize = RING_OFFSET + RING_BYTES;
 /// Length of the session file.
 pub const SESSION_BYTES: usize = CALLS_OFFSET + CALL_SLOTS * size_of::<CallSlot>();
+/// Byte offset in the completion file of what a guarded kernel has recorded.
+pub const GUARD_RECORD_OFFSET: usize = STREAM_SLOTS * 8;
+/// Room for it, in words of 32 bits.
+pub const GUARD_RECORD_WORDS: usize = 14;
 /// Length of the completion file.
-pub const COMPLETION_BYTES: usize = STREAM_SLOTS * 8;
+pub const COMPLETION_BYTES: usize = GUARD_RECORD_OFFSET + 4096;
 
 /// First page of the session file. Every word says who writes it.
 #[repr(C, align(64))]

@@ -307,6 +307,7 @@ impl State {
             return None;
         }
         let count = launches.len() as u32;
+        self.refresh_guard().ok()?;
         let stream = self.stream_for_work(slot).ok()?;
         let session = &self.handle;
         let given_up = || session.stopped();

@@ -33,18 +33,7 @@ impl State {
         self.check_range(destination, size_bytes)?;
         self.check_range(source, size_bytes)?;
         self.note_work();
-        let stream = match self.side_stream {
-            Some(stream) => stream,
-            None => {
-                let mut stream = CUstream::NULL;
-                const NON_BLOCKING: u32 = 1;
-                // SAFETY: the result is written.
-                self.check(unsafe {
-                    self.driver().cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, 0)
-                })?;
-                *self.side_stream.insert(stream)
-            }
-        };
+        let stream = self.side_stream()?;
         self.standing.note_side_work(true);
         // SAFETY: both ranges are this client's, in memory that the driver knows.
         self.check(unsafe {
@@ -52,6 +41,20 @@ impl State {
         })?;
         self.counters().count_copy(size_bytes);
         Ok(Outcome::Await(Awaited::SideStream))
+    }
+
+    /// The stream for what waits for none of the client's.
+    pub(super) fn side_stream(&mut self) -> Result<CUstream, Failure> {
+        if let Some(stream) = self.side_stream {
+            return Ok(stream);
+        }
+        let mut stream = CUstream::NULL;
+        const NON_BLOCKING: u32 = 1;
+        // SAFETY: the result is written.
+        self.check(unsafe {
+            self.driver().cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, 0)
+        })?;
+        Ok(*self.side_stream.insert(stream))
     }
 
     pub(super) fn copy_3d(&mut self, wanted: Copy3d) -> Result<(), Failure> {

@@ -28,6 +28,7 @@ impl State {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         }
         let (mut attributes, parameters) = split(wanted, rest)?;
+        self.refresh_guard()?;
         self.map_priorities(&mut attributes);
         let stream = self.stream_for_work(wanted.stream)?;
         let session = &self.handle;

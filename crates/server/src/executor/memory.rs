@@ -16,7 +16,7 @@ use link::wire::command::{
     Grow, GrowReply, MAX_REGIONS, MemoryInfoReply, REGION_PINNED, REGION_PLAIN, RegionMap,
     RegionUnmap, Release, StreamWriteValue,
 };
-use link::wire::layout::COMPLETION_BYTES;
+use link::wire::layout::{COMPLETION_BYTES, GUARD_RECORD_OFFSET};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -126,6 +126,11 @@ impl Memory {
     /// Where the device finds a stream's completion word. The slot has been checked.
     pub(crate) fn completion_address(&self, slot: u32) -> CUdeviceptr {
         self.completion_device_base + u64::from(slot) * 8
+    }
+
+    /// Where the device records what guarded code was about to touch.
+    pub(crate) fn guard_record_address(&self) -> CUdeviceptr {
+        self.completion_device_base + GUARD_RECORD_OFFSET as u64
     }
 
     /// Copies bytes out of a region, `limit_bytes` at most; the client may be writing there.

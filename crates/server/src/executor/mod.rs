@@ -18,6 +18,7 @@ mod failure;
 mod flight;
 mod gate;
 mod graph;
+mod guard;
 mod holding;
 mod images;
 mod kept;

@@ -144,11 +144,15 @@ impl State {
         let stored = stored.inspect_err(|_| self.memory.discharge(charged_bytes))?;
         let prints = can_print(&image[..size_bytes as usize]);
         let has_variables = may_have_variables(&image[..size_bytes as usize]);
-        let origin = (log_bytes == 0 && size_bytes <= MAX_SPARE_BYTES && !prints && !has_variables)
-            .then(|| {
-                let exact = image[..size_bytes as usize].to_vec();
-                Origin::new(exact, optimization_level, max_registers)
-            });
+        let may_be_spare = self.guard.is_off()
+            && log_bytes == 0
+            && size_bytes <= MAX_SPARE_BYTES
+            && !prints
+            && !has_variables;
+        let origin = may_be_spare.then(|| {
+            let exact = image[..size_bytes as usize].to_vec();
+            Origin::new(exact, optimization_level, max_registers)
+        });
         if let Some((origin, library)) =
             origin.as_ref().and_then(|wanted| self.shared.spares.take(wanted))
         {
@@ -182,7 +186,14 @@ impl State {
             );
         }
         let mut library = CUlibrary::NULL;
-        let linked = self.link(&image[..size_bytes as usize], &mut options);
+        let guarded = self.guarded(&image[..size_bytes as usize]);
+        let guarded = guarded.inspect_err(|_| self.memory.discharge(charged_bytes))?;
+        if let Some(guarded) = &guarded {
+            image = guarded.text.clone().into_bytes();
+            image.resize(image.len() + 64, 0);
+        }
+        let code_bytes = image.len() - 64;
+        let linked = self.link(&image[..code_bytes], &mut options);
         let loaded = linked.and_then(|linked| {
             let code = linked.as_deref().unwrap_or(&image);
             // SAFETY: the image is private, checked and padded; the logs outlive the call; `library` is written.
@@ -223,6 +234,9 @@ impl State {
         self.reply.extend_from_slice(info);
         self.reply.extend_from_slice(errors);
         loaded.inspect_err(|_| self.memory.discharge(charged_bytes))?;
+        if let Some(guarded) = guarded {
+            self.guard_module(module, library, guarded)?;
+        }
         self.add_module(module, library, prints, charged_bytes, origin, stored, has_variables);
         Ok(())
     }
@@ -261,6 +275,7 @@ impl State {
         self.modules.with_variables -= usize::from(module.has_variables);
         self.batches.clear_chains(self.shared.context.driver());
         self.forget_traced_functions();
+        self.guard.forget(number);
         for function in &mut self.modules.functions {
             function.take_if(|function| function.module == number);
         }

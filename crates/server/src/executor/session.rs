@@ -5,6 +5,7 @@ use super::allowance::Allowance;
 use super::batch::{Admission, Refused};
 use super::charges::SESSION_BYTES;
 use super::failure::Failure;
+use super::guard::Guard;
 use super::holding::Deferred;
 use super::kept::Kept;
 use super::memory::Memory;
@@ -240,6 +241,7 @@ pub(crate) fn open(
         printing: Default::default(),
         meter: Default::default(),
         tracing: None,
+        guard: Guard::new(wanted.guard),
         pacing: Pacing::new(wanted.claim, wanted.class, Arc::clone(&handle.new_weight)),
         standing,
         records: Records::new(journal, committed, files),
@@ -310,6 +312,7 @@ impl Session {
                 self.state.shared.tell(&FromExecutor::SessionBroken { session, message });
             }
         }
+        self.state.look_at_guard();
         let Self { state, consumer, waker, .. } = self;
         drop(consumer);
         state.tear_down();
@@ -342,6 +345,7 @@ impl Session {
     /// Does one command, if there is one and it may be done.
     fn step(&mut self) -> Result<Step, StepError> {
         self.check_context()?;
+        self.state.look_at_guard();
         self.state.counters().set_queued(self.consumer.backlog_bytes());
         if self.state.handle.mailbox.has_mail() || self.state.resharing.is_active() {
             self.state.see_to_shares();

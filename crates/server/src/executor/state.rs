@@ -7,6 +7,7 @@ use super::context::Context;
 use super::failure::Failure;
 use super::flight::Flight;
 use super::graph::Graphs;
+use super::guard::Guard;
 use super::holding::Holding;
 use super::memory::Memory;
 use super::meter::Meter;
@@ -84,6 +85,7 @@ pub(crate) struct State {
     pub(super) meter: Meter,
     pub(super) tracing: Option<Box<Tracing>>,
     pub(super) pacing: Pacing,
+    pub(super) guard: Guard,
     /// How far it is, for the keeper and the next executor.
     pub(super) standing: Standing,
     /// What it consists of, for the next executor.

@@ -6,6 +6,7 @@ use crate::counters::monotonic_ns;
 use crate::history::Noted;
 use crate::log::log_server;
 use crate::policy::blame::{Situation, blame};
+use cuda_abi::types::CUresult;
 use link::wire::fault::{ACCUSED_KEPT, Accused, Blame, CALLS_KEPT, FAULTS_KEPT, FaultReport};
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -93,6 +94,14 @@ impl Keeper {
             kept.accused.truncate(ACCUSED_KEPT);
         }
         culprit
+    }
+
+    /// A guarded session has ended; nobody else is concerned.
+    pub(super) fn guarded(&mut self, session: u64, address: u64, what: String) {
+        let Some(session) = self.sessions.get(&session) else { return };
+        let (place, target) = (session.place(), Some(session.client));
+        let code = CUresult::ERROR_ILLEGAL_ADDRESS.0;
+        self.report_fault(place, Incident { code, what, address: Some(address), target });
     }
 
     fn accuse(&self, client_id: u64, calls: Vec<Noted>) -> Accused {

@@ -359,6 +359,9 @@ impl Keeper {
                     self.disconnect(client, &message);
                 }
             }
+            FromExecutor::Guarded { session, address, message } => {
+                self.guarded(session, address, message);
+            }
             FromExecutor::Reshared { session, change, multiprocessors, refused } => {
                 self.reshared(session, change, multiprocessors, refused);
             }

@@ -10,7 +10,7 @@ use crate::counters::monotonic_ns;
 use crate::executor_link::{OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
 use crate::policy::grants::Grants;
-use crate::policy::limits::{context_percentage, latency_class, memory_limit_bytes};
+use crate::policy::limits::{context_percentage, guard_mode, latency_class, memory_limit_bytes};
 use cuda_abi::types::CUresult;
 use link::socket::{Received, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, Refusal};
@@ -192,6 +192,7 @@ impl Keeper {
             origin: Origin::New,
             claim,
             class: latency_class(&client.hello.limits),
+            guard: guard_mode(&client.hello.limits),
         };
         executor.tell(&ToExecutor::OpenSession(open), &known.files.for_executor());
         self.sessions.insert(session, known);

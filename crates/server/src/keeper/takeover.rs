@@ -10,7 +10,7 @@ use super::executors::Place;
 use super::session::{Service, export_memory};
 use crate::executor_link::{FromExecutor, Heirloom, OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
-use crate::policy::limits::latency_class;
+use crate::policy::limits::{guard_mode, latency_class};
 use crate::policy::recovery::{Cause, Fate, LOST_WORK, Stand, judge};
 use cuda_abi::types::CUresult;
 use link::socket::{MAX_DESCRIPTORS, Received};
@@ -244,6 +244,7 @@ impl Keeper {
         let limit = self.memory_limit_of(client, place.device);
         let group = self.membership(client, place.device);
         let (claim, class) = (self.claim_of(client), latency_class(&client.hello.limits));
+        let guard = guard_mode(&client.hello.limits);
         let Service::Waiting(origin) = session.service else { return };
         let mut heirlooms: Vec<(Heirloom, OwnedFd)> = Vec::new();
         for (&address, &memory) in &session.memory {
@@ -284,6 +285,7 @@ impl Keeper {
         let open = OpenSession {
             session: id,
             label: session.label.clone(),
+            guard,
             counter_slot: slot,
             device_window: session.windows.device,
             host_window: session.windows.host,

@@ -43,6 +43,27 @@ pub fn weight(requested: &RequestedLimits) -> u32 {
     wish.filter(|weight| (1..=MOST_WEIGHT).contains(weight)).unwrap_or(DEFAULT_WEIGHT)
 }
 
+/// Whether a client's kernels are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum GuardMode {
+    /// Not.
+    #[default]
+    Off,
+    /// Those that can be; others run as they are.
+    On,
+    /// Those that cannot be are refused.
+    Strict,
+}
+
+/// What `OPENMPS_GUARD` asks for.
+pub fn guard_mode(requested: &RequestedLimits) -> GuardMode {
+    match requested.guard.as_deref().map(str::trim) {
+        Some("1") => GuardMode::On,
+        Some("strict") => GuardMode::Strict,
+        _ => GuardMode::Off,
+    }
+}
+
 /// Whether a client asks for the latency class.
 pub fn latency_class(requested: &RequestedLimits) -> Class {
     match requested.latency.as_deref().map(str::trim) {
@@ -199,6 +220,11 @@ mod tests {
         assert_eq!(latency_class(&asks("", "1")), Class::Latency);
         assert_eq!(latency_class(&asks("", "0")), Class::Throughput);
         assert_eq!(latency_class(&RequestedLimits::default()), Class::Throughput);
+        let guarded = |text: &str| {
+            guard_mode(&RequestedLimits { guard: Some(text.into()), ..Default::default() })
+        };
+        let modes = ["1", "strict", "0", "yes"].map(guarded);
+        assert_eq!(modes, [GuardMode::On, GuardMode::Strict, GuardMode::Off, GuardMode::Off]);
     }
 
     #[test]

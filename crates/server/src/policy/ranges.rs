@@ -8,6 +8,7 @@ pub struct Ranges {
     /// First address to first address after.
     ends: BTreeMap<u64, u64>,
     removals: u64,
+    insertions: u64,
 }
 
 impl Ranges {
@@ -21,6 +22,7 @@ impl Ranges {
             return false;
         }
         self.ends.insert(address, end);
+        self.insertions += 1;
         true
     }
 
@@ -37,6 +39,11 @@ impl Ranges {
     /// How many ranges were removed so far: while this stays, so does what the set contains.
     pub fn removals(&self) -> u64 {
         self.removals
+    }
+
+    /// How many ranges were inserted or removed so far.
+    pub fn changes(&self) -> u64 {
+        self.insertions + self.removals
     }
 
     /// Whether all of `[address, address + size_bytes)` is in ranges of this set, which may adjoin each other.

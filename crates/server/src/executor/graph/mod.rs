@@ -263,6 +263,7 @@ impl State {
         }
         let (executable, load) = (graph.executable, graph.load());
         self.check_ranges_again(wanted.graph)?;
+        self.refresh_guard()?;
         let stream = self.stream_for_work(wanted.stream)?;
         let session = &self.handle;
         let given_up = || session.stopped();
