@@ -19,11 +19,7 @@ impl Faults {
         load(driver, FAULTS).map(Self)
     }
 
-    pub(super) fn function(
-        &self,
-        driver: &Driver,
-        name: &CStr,
-    ) -> Result<CUfunction, DriverError> {
+    pub(super) fn function(&self, driver: &Driver, name: &CStr) -> Result<CUfunction, DriverError> {
         function(driver, self.0, name)
     }
 }
@@ -39,11 +35,7 @@ fn load(driver: &Driver, text: &str) -> Result<CUmodule, DriverError> {
     Ok(module)
 }
 
-fn function(
-    driver: &Driver,
-    module: CUmodule,
-    name: &CStr,
-) -> Result<CUfunction, DriverError> {
+fn function(driver: &Driver, module: CUmodule, name: &CStr) -> Result<CUfunction, DriverError> {
     let mut function = CUfunction::default();
     check!(driver.table, cuModuleGetFunction(&mut function, module, name.as_ptr()))?;
     Ok(function)
