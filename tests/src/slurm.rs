@@ -94,6 +94,9 @@ impl Bed {
         }
         let directory = tempfile::Builder::new().prefix("openmps-slurm-").tempdir()?;
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
+        let log = directory.path().join("log");
+        fs::create_dir(&log)?;
+        fs::set_permissions(&log, Permissions::from_mode(0o1777))?;
         let bed = Self { directory, users: users()? };
         bed.install(&installation)?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("testbeds/slurm/up.sh");

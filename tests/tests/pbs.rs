@@ -7,8 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::process::{self, Finished};
-use openmps_tests::wait::{self, PATIENCE};
+use openmps_tests::wait::PATIENCE;
 use openmps_tests::{Puppet, Runtime, Sandbox};
+use rustix::process::{Pid, Signal, kill_process};
 
 const JOB: &str = "12.head";
 
@@ -86,6 +87,18 @@ impl Node {
         command
     }
 
+    /// Processes in whose environment the node's directory is: its daemons, their servers and clients.
+    fn processes(&self) -> Vec<Pid> {
+        let mark = self.directory().into_os_string().into_encoded_bytes();
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let process = |entry: fs::DirEntry| {
+            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+            let environment = fs::read(entry.path().join("environ")).ok()?;
+            environment.windows(mark.len()).any(|part| part == mark).then_some(pid)
+        };
+        entries.filter_map(process).collect()
+    }
+
     /// Jobs and daemons that the node has.
     fn left(&self) -> Vec<String> {
         let names = |directory: PathBuf| {
@@ -94,6 +107,14 @@ impl Node {
         };
         let of_gpus = names(self.directory()).filter(|name| name.starts_with("gpu-"));
         of_gpus.chain(names(self.directory().join("jobs"))).collect()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for pid in self.processes() {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 }
 
@@ -145,8 +166,9 @@ fn a_job_that_asks_for_mps_gets_it_and_nothing_stays() -> Result<()> {
         node.epilogue(&exclusive, account)?.success().with_context(|| node.calls())?;
     }
     ensure!(zombie.ask("work 1").is_err(), "it was killed");
+    drop(zombie);
     ensure!(node.left().is_empty(), "{:?}", node.left());
-    wait::until("no process is left", PATIENCE, || node.sandbox.processes().is_empty())?;
+    ensure!(node.processes().is_empty(), "{:?}", node.processes());
     let (before, after) =
         ("nvidia-smi -i 0 -c EXCLUSIVE_PROCESS\n", "nvidia-smi -i 0 -c DEFAULT\n");
     let calls = [before, before, after, after].concat();

@@ -3,7 +3,8 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use openmps_tests::slurm::{Bed, User, as_root};
+use openmps_tests::slurm::{Bed, JOBS_LIMIT, User, as_root};
+use openmps_tests::wait;
 
 /// SMs of the software GPU.
 const ALL: u32 = 84;
@@ -130,9 +131,9 @@ fn twenty_jobs_of_two_users_get_their_shares_and_leave_nothing() -> Result<()> {
                     if share == ALL {
                         all_bytes = report.free_bytes;
                     }
-                    let most = all_bytes / 100 * percent;
-                    let has = most / 2..=most;
-                    ensure!(has.contains(&report.free_bytes), "{gres}: {report:?}, at most {most}");
+                    // What a context takes counts, too.
+                    let has = all_bytes * percent / 150..=all_bytes * percent / 95;
+                    ensure!(has.contains(&report.free_bytes), "{gres}: {report:?}, not {has:?}");
                 }
                 End::Status(status) => ensure!(ended.status == status, "{gres}: {ended:?}"),
                 End::Killed => ensure!(ended.state == "CANCELLED", "{gres}: {ended:?}"),
@@ -144,25 +145,20 @@ fn twenty_jobs_of_two_users_get_their_shares_and_leave_nothing() -> Result<()> {
     })
 }
 
-/// A hundred short jobs, eight at a time, beside two that keep the daemons of both GPUs.
+/// A hundred short jobs, eight at a time, beside one that keeps the daemon.
 #[test]
 fn a_job_array_costs_a_prolog_each_and_no_daemon() -> Result<()> {
     as_root("a_job_array_costs_a_prolog_each_and_no_daemon", || {
         let Some(bed) = Bed::start()? else { return Ok(()) };
         let [one, other] = &bed.users;
-        // More than half of a GPU each, so each on one of its own.
-        let keepers = [one, other].map(|user| -> Result<String> {
-            let job = bed.submit(user, &["--nodelist=node0", "--gres=mps:60"], STAYS)?;
-            bed.wait_for_output(&job, "ok")?;
-            Ok(job)
-        });
-        let keepers = keepers.into_iter().collect::<Result<Vec<_>>>()?;
-        ensure!(bed.daemons_started("node0") == 2);
+        let keeper = bed.submit(other, &["--nodelist=node0", "--gres=mps:20"], STAYS)?;
+        bed.wait_for_output(&keeper, "ok")?;
+        ensure!(bed.daemons_started("node0") == 1);
         let array = ["--nodelist=node0", "--gres=mps:10", "--array=1-100"];
         let script = "[ \"$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\" = 10 ] && [ -S \"$CUDA_MPS_PIPE_DIRECTORY/openmps-control\" ]";
         let job = bed.submit(one, &array, script)?;
-        let of_array = |said: String| said.lines().any(|line| line.trim().starts_with(&job));
-        openmps_tests::wait::until("the array has ended", openmps_tests::slurm::JOBS_LIMIT, || {
+        let of_array = |said: String| said.lines().any(|line| line.trim() == job);
+        wait::until("the array has ended", JOBS_LIMIT, || {
             bed.slurm(None, &["squeue", "-h", "-o", "%F"]).is_ok_and(|said| !of_array(said))
         })
         .with_context(|| bed.logs())?;
@@ -171,10 +167,10 @@ fn a_job_array_costs_a_prolog_each_and_no_daemon() -> Result<()> {
         ensure!(completed == 100, "{completed} completed: {said}");
         // What a prolog costs is what it starts: itself, once for each job, no daemon, no call of the controller.
         let prologs = bed.hooks("prolog");
-        ensure!(prologs.len() == 102, "{}", prologs.len());
-        ensure!(bed.daemons_started("node0") == 2 && bed.hooks("scontrol").is_empty());
+        ensure!(prologs.len() == 101, "{}", prologs.len());
+        ensure!(bed.daemons_started("node0") == 1 && bed.hooks("scontrol").is_empty());
         let mut times_ms: Vec<u64> = Vec::new();
-        for words in &prologs[2..] {
+        for words in &prologs[1..] {
             let time_ns: u64 = words.get(3).context("no time")?.parse()?;
             times_ms.push(time_ns / 1_000_000);
         }
@@ -186,9 +182,7 @@ fn a_job_array_costs_a_prolog_each_and_no_daemon() -> Result<()> {
             at(95),
             at(100)
         );
-        for keeper in keepers {
-            bed.slurm(None, &["scancel", &keeper])?;
-        }
+        bed.slurm(None, &["scancel", &keeper])?;
         bed.wait_for_jobs()?;
         bed.nothing_is_left()
     })
@@ -221,20 +215,25 @@ fn what_stays_is_ended_and_what_is_broken_drains_the_node() -> Result<()> {
         let reason = bed.drained("node1")?;
         ensure!(reason.contains("OpenMPS epilog: GPU check failed"), "{reason}");
 
-        // The prolog of a share finds it, too; its job waits for a node that works.
+        // Without a driver the prolog of a share fails; Slurm holds its job.
+        fs::remove_file(&driver)?;
         let shared = bed.submit(user, &["--gres=mps:25", "--nodelist=node0"], SHARED)?;
-        openmps_tests::wait::until("the node is drained", openmps_tests::slurm::JOBS_LIMIT, || {
-            bed.drained("node0").is_ok_and(|reason| reason.contains("OpenMPS prolog"))
+        wait::until("the job is held, since its prolog failed", JOBS_LIMIT, || {
+            let reason = bed.slurm(None, &["squeue", "-h", "-j", &shared, "-o", "%r"]);
+            reason.is_ok_and(|reason| reason.contains("held"))
         })
         .with_context(|| bed.logs())?;
+        let reason = bed.drained("node0")?;
+        ensure!(reason.contains("OpenMPS prolog"), "{reason}");
         fs::rename(&away, &driver)?;
         for node in ["node0", "node1"] {
             bed.resume(node)?;
         }
-        // Slurm holds it, since its prolog failed.
-        bed.slurm(None, &["scontrol", "release", &shared])?;
+        // Slurm would wait two minutes before it tries again.
+        bed.slurm(None, &["scancel", &shared])?;
+        let again = bed.submit(user, &["--gres=mps:25", "--nodelist=node0"], SHARED)?;
         bed.wait_for_jobs()?;
-        let ended = bed.ended(&shared)?;
+        let ended = bed.ended(&again)?;
         ensure!(Report::parse(&ended.output)?.share() == Some(20), "{ended:?}");
         bed.nothing_is_left()
     })
