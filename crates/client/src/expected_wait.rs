@@ -37,29 +37,45 @@ impl CopyRate {
         (size_bytes >= LEAST_BYTES).then(|| Duration::from_micros(size_bytes / rate))
     }
 
-    /// What one has taken, other work of its stream included: nearer to the faster ones, which had nothing to wait for.
-    pub(crate) fn learn(&self, size_bytes: u64, took: Duration) {
+    /// What one has taken, other work of its stream included: nearer to the faster ones, which had nothing to wait for. Who slept too long does not know
+    /// how long it took, and expects less the next time: else a rate that was once too low would stay so.
+    pub(crate) fn learn(&self, size_bytes: u64, took: Duration, woke: Woke) {
         let seen = size_bytes / u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
         let known = self.bytes_per_us.load(Ordering::Relaxed);
+        if woke == Woke::Late {
+            let next = known.max(seen).saturating_add(known / 4);
+            return self.bytes_per_us.store(next, Ordering::Relaxed);
+        }
         let weight = if seen > known { 2 } else { 8 };
         let next = (known * (weight - 1) + seen) / weight;
         self.bytes_per_us.store(next, Ordering::Relaxed);
     }
 }
 
+/// How a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woke {
+    /// It was ready by then.
+    Late,
+    /// It was not, or nobody slept.
+    InTime,
+}
+
 /// Returns when `ready`, or when it has taken a good part longer than expected; tells `nearly` that it should soon be ready.
-pub(crate) fn until(ready: impl Fn() -> bool, expected: Duration, nearly: impl FnOnce()) {
+pub(crate) fn until(ready: impl Fn() -> bool, expected: Duration, nearly: impl FnOnce()) -> Woke {
     let began = Instant::now();
     let wake_after = (expected - expected / 16).saturating_sub(OVERSLEPT);
+    let mut woke = Woke::InTime;
     loop {
         if ready() {
-            return;
+            return woke;
         }
         let left = wake_after.saturating_sub(began.elapsed());
         if left.is_zero() {
             break;
         }
         std::thread::sleep(left.min(LONGEST_SLEEP));
+        woke = Woke::Late;
     }
     nearly();
     // Machines with few cores spin for little.
@@ -70,6 +86,7 @@ pub(crate) fn until(ready: impl Fn() -> bool, expected: Duration, nearly: impl F
             core::hint::spin_loop();
         }
     }
+    Woke::InTime
 }
 
 #[cfg(test)]
@@ -81,20 +98,36 @@ mod tests {
         let rate = CopyRate::default();
         assert_eq!(rate.expected(1 << 20), None);
         for _ in 0..64 {
-            rate.learn(50_000_000, Duration::from_millis(1));
+            rate.learn(50_000_000, Duration::from_millis(1), Woke::InTime);
         }
         let expected = rate.expected(50_000_000).unwrap();
         assert!(expected.abs_diff(Duration::from_millis(1)) < Duration::from_micros(2));
-        rate.learn(50_000_000, Duration::from_secs(1));
+        rate.learn(50_000_000, Duration::from_secs(1), Woke::InTime);
         assert!(rate.expected(50_000_000).unwrap() < Duration::from_micros(1200));
-        rate.learn(50_000_000, Duration::ZERO);
+        rate.learn(50_000_000, Duration::ZERO, Woke::InTime);
         assert!(rate.expected(u64::MAX).is_some());
+    }
+
+    #[test]
+    fn who_sleeps_too_long_sleeps_less_and_less() {
+        let rate = CopyRate::default();
+        for _ in 0..64 {
+            rate.learn(50_000_000, Duration::from_millis(10), Woke::InTime);
+        }
+        // It takes a millisecond now, but nobody looks before nine have passed.
+        for _ in 0..16 {
+            let expected = rate.expected(50_000_000).unwrap();
+            if expected > Duration::from_millis(1) {
+                rate.learn(50_000_000, expected, Woke::Late);
+            }
+        }
+        assert!(rate.expected(50_000_000).unwrap() <= Duration::from_millis(1));
     }
 
     #[test]
     fn what_is_ready_is_not_waited_for_and_what_never_is_ends() {
         let looks = std::cell::Cell::new(0);
-        until(
+        let woke = until(
             || {
                 looks.set(looks.get() + 1);
                 true
@@ -102,9 +135,9 @@ mod tests {
             Duration::from_secs(3600),
             || panic!("it was ready"),
         );
-        assert_eq!(looks.get(), 1);
+        assert_eq!((looks.get(), woke), (1, Woke::InTime));
         let told = std::cell::Cell::new(0);
-        until(|| false, Duration::from_micros(100), || told.set(told.get() + 1));
+        let _ = until(|| false, Duration::from_micros(100), || told.set(told.get() + 1));
         assert_eq!(told.get(), 1);
     }
 }

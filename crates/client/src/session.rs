@@ -3,7 +3,7 @@
 //! Commands of all threads go into one ring, in one order, under a short lock. *Posted* ones return at once; *called* ones wait for
 //! their answer in a call slot. Waits are bounded by looks at the server's health, so its death is an error from the next call and never a hang.
 
-use crate::expected_wait;
+use crate::expected_wait::{self, Woke};
 use crate::gates::{Gates, Ordered};
 use crate::health::Health;
 use crate::mirrors::Mirrors;
@@ -334,13 +334,18 @@ impl Session {
     }
 
     /// The same for work that should take so long: sleeps for most of that and spins for the rest, so that the end is not noticed late.
-    pub(crate) fn wait_expecting(&self, context: u32, mark: Mark, expected: Duration) -> Result {
+    pub(crate) fn wait_expecting(
+        &self,
+        context: u32,
+        mark: Mark,
+        expected: Duration,
+    ) -> Result<Woke> {
         self.check()?;
         self.request(context, mark)?;
         let is_over = || self.is_complete(mark) || !self.is_alive();
         // Who copies once copies again: the executor is awake by then.
-        expected_wait::until(is_over, expected, || self.memory.wake_consumer());
-        self.wait(context, mark)
+        let woke = expected_wait::until(is_over, expected, || self.memory.wake_consumer());
+        self.wait(context, mark).map(|()| woke)
     }
 
     /// Waits until a mark's work is done, and does nothing else that belongs to waiting.

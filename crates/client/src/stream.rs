@@ -315,8 +315,8 @@ impl Target {
         let rate = &self.backend.copy_rate;
         let Some(expected) = rate.expected(size_bytes) else { return self.wait(mark) };
         let began = Instant::now();
-        self.backend.session.wait_expecting(self.id, mark, expected)?;
-        rate.learn(size_bytes, began.elapsed());
+        let woke = self.backend.session.wait_expecting(self.id, mark, expected)?;
+        rate.learn(size_bytes, began.elapsed(), woke);
         Ok(())
     }
 
