@@ -55,6 +55,7 @@ pub(crate) enum Command {
     Doctor(Doctor),
     Config(Config),
     Cdi(crate::cdi::Cdi),
+    Kubernetes(Kubernetes),
     Bench(crate::bench::Bench),
     Slurm(crate::slurm::Slurm),
     Pbs(crate::pbs::Pbs),
@@ -498,6 +499,51 @@ impl Config {
     pub(crate) fn format(&self) -> Format {
         format_of(self.json)
     }
+}
+
+/// OpenMPS on a node of Kubernetes.
+#[derive(Debug, Args)]
+pub(crate) struct Kubernetes {
+    #[command(subcommand)]
+    pub(crate) command: KubernetesCommand,
+}
+
+/// What a node runs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KubernetesCommand {
+    DevicePlugin(DevicePlugin),
+}
+
+/// Offer shares of this node's GPUs to the kubelet, until it is told to stop.
+///
+/// Each container gets a socket of its own with the limits that its pod asked for; the daemon of this node keeps it to them. See docs/kubernetes.md.
+#[derive(Debug, Args)]
+pub(crate) struct DevicePlugin {
+    /// What is offered (TOML); without it, hundredths of GPUs as openmps.dev/sm-percent.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The kubelet's directory of device plugins.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/kubelet/device-plugins")]
+    pub(crate) plugin_directory: PathBuf,
+    /// The kubelet's socket that says which container has what.
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        default_value = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )]
+    pub(crate) pod_resources: PathBuf,
+    /// Where containers' sockets are: the same path on the host, for the daemon and here.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/run/openmps/pods")]
+    pub(crate) sockets: PathBuf,
+    /// Where it keeps its records; on a disk, as containers outlive a reboot for the kubelet.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/openmps/kubernetes")]
+    pub(crate) state: PathBuf,
+    /// Milliseconds between two looks at the daemon.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    pub(crate) daemon_interval_ms: u64,
+    /// Milliseconds between two looks at the kubelet's list.
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
+    pub(crate) list_interval_ms: u64,
 }
 
 /// The control utility, as nvidia-cuda-mps-control but with honest exit codes (see its --help).

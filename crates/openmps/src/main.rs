@@ -16,6 +16,7 @@ mod documents;
 mod environment;
 mod installation;
 mod internal;
+mod kubernetes_plugin;
 mod logs;
 mod original;
 mod pbs;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         cli::Command::Socket(options) => sockets::socket(&options),
         cli::Command::Logs(options) => logs::logs(&options),
         cli::Command::Doctor(options) => doctor::doctor(options.format(), configuration),
+        cli::Command::Kubernetes(options) => kubernetes_plugin::kubernetes(options),
         cli::Command::Config(options) => config::show(&options),
         cli::Command::ProbeDriver(options) => doctor::probe(&options.path),
         cli::Command::Cdi(options) => cdi::cdi(&options),

@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::claim::Claim;
 use super::connections::{Act, Added, Connections};
 use super::detach::{announce, enter_background};
-use super::group_sockets::{GroupSockets, Leaves};
+use super::group_sockets::GroupSockets;
 use super::notify::notify;
 use super::rate::{Allowed, RateLimit};
 use super::servers::{Heard, ServerProcess};
@@ -71,8 +71,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     match profiles(&options.directories) {
         Ok(profiles) => {
             for (socket, _) in &profiles {
-                let opened =
-                    group_sockets.open(socket, options.directories.pipe(), Leaves::Directory);
+                let opened = group_sockets.open(socket, options.directories.pipe());
                 opened.map_err(|reason| StartError::Profile { reason })?;
             }
             core.add_profiles(profiles);
@@ -476,7 +475,7 @@ impl Daemon {
             }
             Effect::OpenSocket { connection, socket } => {
                 let own = self.options.directories.pipe();
-                events.push_front(match self.group_sockets.open(&socket, own, Leaves::Nothing) {
+                events.push_front(match self.group_sockets.open(&socket, own) {
                     Ok(()) => Event::SocketOpened { connection, socket },
                     Err(message) => Event::SocketFailed { connection, message },
                 });

@@ -17,19 +17,9 @@ use link::wire::group_socket::GroupSocket;
 /// Whoever listens there answers a connection at once.
 const LOOK_LIMIT: Duration = Duration::from_millis(100);
 
-/// What stays of a socket that is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leaves {
-    /// Nothing, if nothing else is in its directory.
-    Nothing,
-    /// Its directory: who has that mounted finds the next daemon's socket in it.
-    Directory,
-}
-
-/// One socket. Its file goes when this is dropped.
+/// One socket. Its file goes when this is dropped; its directory stays, so that who has that mounted finds the next daemon's socket in it.
 #[derive(Debug)]
 struct Open {
-    leaves: Leaves,
     listener: Listener,
     socket: Arc<GroupSocket>,
     path: PathBuf,
@@ -47,12 +37,7 @@ impl GroupSockets {
     ///
     /// # Errors
     /// A message that says why not.
-    pub(super) fn open(
-        &mut self,
-        socket: &GroupSocket,
-        own: &Path,
-        leaves: Leaves,
-    ) -> Result<(), String> {
+    pub(super) fn open(&mut self, socket: &GroupSocket, own: &Path) -> Result<(), String> {
         let directory = Path::new(&socket.directory);
         let failed = |error: io::Error| format!("cannot open {}: {error}", directory.display());
         let is_own = |directory: &Path| {
@@ -72,7 +57,7 @@ impl GroupSockets {
             SocketError::Kernel(errno) => failed(errno.into()),
             other => failed(io::Error::other(other)),
         })?;
-        let open = Open { leaves, listener, socket: Arc::new(socket.clone()), path };
+        let open = Open { listener, socket: Arc::new(socket.clone()), path };
         // The directory is the permission: whoever it was given to may connect, as any user.
         fs::set_permissions(&open.path, Permissions::from_mode(0o666)).map_err(failed)?;
         self.last += 1;
@@ -80,9 +65,10 @@ impl GroupSockets {
         Ok(())
     }
 
-    /// Closes the socket of a directory.
+    /// Closes the socket of a directory for good: that goes, too, if nothing else is in it.
     pub(super) fn close(&mut self, directory: &str) {
         self.open.retain(|_, open| open.socket.directory != directory);
+        let _ = fs::remove_dir(directory);
     }
 
     /// What to poll.
@@ -99,10 +85,6 @@ impl GroupSockets {
 impl Drop for Open {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        if let (Leaves::Nothing, Some(directory)) = (self.leaves, self.path.parent()) {
-            // Kept if something else is in it.
-            let _ = fs::remove_dir(directory);
-        }
     }
 }
 

@@ -230,6 +230,9 @@ pub struct DeviceSnapshot {
     /// Fatal faults of its context since the server started.
     #[serde(default)]
     pub faults: u64,
+    /// Whether an executor of it has failed, and another one is taking its place.
+    #[serde(default)]
+    pub failed: bool,
     /// Executors started after the first.
     #[serde(default)]
     pub restarts: u64,

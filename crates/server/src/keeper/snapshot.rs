@@ -65,6 +65,7 @@ impl Keeper {
             total_memory_bytes: device.info.total_memory_bytes,
             multiprocessors: device.multiprocessors(),
             faults: device.faults,
+            failed: self.recovering.iter().any(|place| place.device == index),
             restarts: device.restarts,
             refused_contexts: device.refused_contexts,
             copied_bytes_ever: all.copied_bytes,
