@@ -16,8 +16,9 @@ use std::sync::{Mutex, TryLockError};
 
 /// What is kept for lending: longer images have a region of their own.
 const LENT_BYTES: u64 = 4 << 20;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// See the module's description. Lives, once opened, as long as the process.
+/// See the module's description. Lives, once opened, as long as the process; after a fault a device gets another one.
 pub(crate) struct Backend {
     pub(crate) session: Session,
     pub(crate) device_heap: DeviceHeap,
@@ -38,6 +39,22 @@ pub(crate) struct Backend {
     pub(crate) lent: Mutex<Option<Region>>,
     /// Keeps host memory away from the addresses of device memory.
     pub(crate) _device_window: Option<Reservation>,
+}
+
+/// The backend in use, if there is one: set when the first context is opened, and again when the session has failed and the program begins anew.
+#[derive(Debug, Default)]
+pub(crate) struct Current(AtomicPtr<Backend>);
+
+impl Current {
+    pub(crate) fn get(&self) -> Option<&'static Backend> {
+        // SAFETY: null, or a reference that `set` was given; Acquire: with the Release there.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    pub(crate) fn set(&self, backend: &'static Backend) {
+        // Release: with the Acquire in `get`.
+        self.0.store(core::ptr::from_ref(backend).cast_mut(), Ordering::Release);
+    }
 }
 
 impl Backend {

@@ -3,7 +3,7 @@
 //! A context is a handle and a state in this process. The executor is asked when it comes to life (the first retain, or its creation), which is where CUDA
 //! reports that no more clients are taken. The primary context keeps its handle when it ends and lives again.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Current};
 use crate::client::Client;
 use crate::current;
 use crate::device::Opened;
@@ -14,7 +14,7 @@ use crate::share::{Share, Wish};
 use cuda_abi::types::{CUcontext, CUresult};
 use link::wire::command::LEGACY_STREAM;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How a context ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) struct Context {
     pub(crate) api_version: u32,
     /// The executor's number for it; 0 while it is not alive.
     wire_id: AtomicU32,
-    backend: OnceLock<&'static Backend>,
+    backend: Current,
     /// The primary context that a green one is part of.
     owner: Option<Arc<Context>>,
     /// The SMs that it runs on, where those are not all of its client's.
@@ -64,7 +64,7 @@ impl Context {
             id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
             api_version: 3020,
             wire_id: AtomicU32::new(0),
-            backend: OnceLock::new(),
+            backend: Current::default(),
             owner: None,
             share: Mutex::new(None),
             default_stream: AtomicU32::new(LEGACY_STREAM),
@@ -175,7 +175,7 @@ impl Context {
     }
 
     fn enliven(&self, backend: &'static Backend, id: u32) {
-        self.backend.get_or_init(|| backend);
+        self.backend.set(backend);
         self.limits.forget();
         // Release: with the Acquire in `wire_id`.
         self.wire_id.store(id, Ordering::Release);

@@ -1,7 +1,7 @@
 //! A visible device: what the server said of it, its primary context, and its backend once a context has been opened.
 
 use crate::attributes::Attributes;
-use crate::backend::Backend;
+use crate::backend::{Backend, Current};
 use crate::callbacks::Callbacks;
 use crate::client::Client;
 use crate::context::{Context, Lifetime};
@@ -25,7 +25,7 @@ use link::wire::graph::MAX_GRAPHS;
 use link::wire::partition::MAX_PARTITIONS;
 use link::wire::virtual_memory::MAX_MEMORIES;
 use rustix::fd::OwnedFd;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// See the module's description.
 pub(crate) struct Device {
@@ -39,7 +39,7 @@ pub(crate) struct Device {
     pub(crate) default_pool: Arc<Pool>,
     /// `cuDeviceGetMemPool`.
     pub(crate) pool: Mutex<Arc<Pool>>,
-    backend: OnceLock<&'static Backend>,
+    backend: Current,
     opening: Mutex<()>,
 }
 
@@ -88,7 +88,7 @@ impl Device {
             primary,
             pool: Mutex::new(Arc::clone(&default_pool)),
             default_pool,
-            backend: OnceLock::new(),
+            backend: Current::default(),
             opening: Mutex::new(()),
         })
     }
@@ -111,7 +111,7 @@ impl Device {
 
     /// The backend, if any context has been opened.
     pub(crate) fn opened(&self) -> Option<&'static Backend> {
-        self.backend.get().copied()
+        self.backend.get()
     }
 
     /// The backend, for what belongs to the device and to no context: opened if none has been.
@@ -135,7 +135,8 @@ impl Device {
         let ClientReply::ContextOpened(opened) = reply else {
             return Err(CUresult::ERROR_MPS_RPC_FAILURE);
         };
-        if let Some(backend) = self.opened() {
+        // Descriptors come with a session: with the first context, and with the first after the session has failed.
+        if let Some(backend) = self.opened().filter(|_| files.is_empty()) {
             return Ok(Opened::new(backend, &opened));
         }
         let backend = make_backend(client, &opened, files).map_err(|error| {
@@ -145,7 +146,7 @@ impl Device {
         let backend: &'static Backend = Box::leak(Box::new(backend));
         let watched = client.health.watch(backend.session.executor(), || client.wake_waiters());
         watched.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        let backend = *self.backend.get_or_init(|| backend);
+        self.backend.set(backend);
         crate::recorder::begin_session(self);
         Ok(Opened::new(backend, &opened))
     }

@@ -40,6 +40,10 @@ pub(crate) enum ToExecutor {
         /// A `CUresult`.
         code: u32,
     },
+    /// No session takes commands any more: the keeper is about to end the process, and waits for what is on the device.
+    Quiesce,
+    /// They do again.
+    Resume,
     /// From now on the session's share of a contested device goes by this weight.
     Weigh {
         /// Which.

@@ -68,6 +68,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -159,6 +160,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 spares: Default::default(),
                 images: Default::default(),
                 kept: kept::KeptTotal::new(device_bytes),
+                quiescing: AtomicBool::new(false),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -203,6 +205,8 @@ pub(crate) struct Shared {
     pub(crate) pace: pacing::Pace,
     /// Code for whoever loads the same next.
     pub(crate) spares: spares::Spares,
+    /// Whether sessions take no commands, because the keeper is about to end the process.
+    pub(crate) quiescing: AtomicBool,
     /// Code for the next executor.
     pub(crate) images: images::Images,
     /// What sessions keep of what their clients have given up.
@@ -266,6 +270,9 @@ impl Executor {
         match message {
             ToExecutor::Start { .. } => log_server!("The keeper sent Start twice"),
             ToExecutor::OpenSession(wanted) => self.open_session(wanted, descriptors),
+            // Relaxed, here and where it is read: nothing is published by it.
+            ToExecutor::Quiesce => self.shared.quiescing.store(true, Ordering::Relaxed),
+            ToExecutor::Resume => self.shared.quiescing.store(false, Ordering::Relaxed),
             ToExecutor::Inherit { session, heirlooms } => {
                 self.estates.entry(session).or_default().add(heirlooms, descriptors);
             }

@@ -337,6 +337,11 @@ impl Session {
                 Step::Done => {}
                 Step::Nothing => self.idle()?,
                 Step::Held => self.wait_for_turn()?,
+                Step::Paused => {
+                    self.see_to_waiters()?;
+                    std::thread::sleep(PAUSE_POLL);
+                    self.state.look_whether_idle();
+                }
             }
         }
         Ok(())
@@ -346,6 +351,9 @@ impl Session {
     fn step(&mut self) -> Result<Step, StepError> {
         self.check_context()?;
         self.state.look_at_guard();
+        if self.state.shared.quiescing.load(Ordering::Relaxed) {
+            return Ok(Step::Paused);
+        }
         self.state.counters().set_queued(self.consumer.backlog_bytes());
         if self.state.handle.mailbox.has_mail() || self.state.resharing.is_active() {
             self.state.see_to_shares();
@@ -632,6 +640,8 @@ enum Step {
     Nothing,
     /// It is a launch that must wait for its turn.
     Held,
+    /// Nobody takes any.
+    Paused,
 }
 
 /// What ends a session.

@@ -128,6 +128,7 @@ impl Keeper {
             group,
             reservation,
             refusals: Default::default(),
+            retired: Vec::new(),
         };
         self.clients.insert(id, client);
     }

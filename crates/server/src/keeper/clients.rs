@@ -10,6 +10,7 @@ use crate::policy::domains::{Domain, SHARED};
 use crate::policy::limits::{client_priority, connections, latency_class};
 use crate::policy::priorities::Class;
 use crate::policy::refusals::Refusals;
+use crate::policy::windows::WindowPair;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
 use link::wire::attach::{ClientHello, ClientReply, DeviceInfo};
@@ -55,6 +56,8 @@ pub(crate) struct Client {
     pub(crate) reservation: Option<String>,
     /// Contexts that it did not get.
     pub(crate) refusals: Refusals,
+    /// Windows and sockets of sessions that have failed: its process still has them.
+    pub(crate) retired: Vec<(WindowPair, OwnedFd)>,
 }
 
 /// SMs that a share in per cent is of a device; `None`: all, or the driver cannot set SMs apart.
@@ -107,9 +110,15 @@ impl Keeper {
         for (device, session) in client.sessions {
             let place = Place { device: device as usize, domain: client.domain };
             match self.executor(place).filter(|_| self.is_served(session)) {
-                Some(executor) => executor.tell(&ToExecutor::CloseSession { session }, &[]),
+                Some(executor) => {
+                    executor.tell(&ToExecutor::CloseSession { session }, &[]);
+                    self.doom(session);
+                }
                 None => self.forget_session(session),
             }
+        }
+        for (windows, _) in client.retired {
+            self.windows.give_back(windows);
         }
         self.held.retain(|&(held, _)| held != id);
         self.leave_domain(client.domain);
@@ -146,6 +155,8 @@ impl Keeper {
                 executor.tell(&ToExecutor::EndSession { session, code }, &[]);
             }
         }
+        let sessions: Vec<u64> = client.sessions.values().copied().collect();
+        sessions.into_iter().for_each(|session| self.doom(session));
         log_server!("Client termination succeeded.");
         0
     }

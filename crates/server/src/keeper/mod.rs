@@ -10,6 +10,7 @@ mod clients;
 pub(crate) mod devices;
 mod executors;
 mod keeping;
+mod killing;
 mod memory;
 pub mod options;
 mod peers;
@@ -46,6 +47,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
+use takeover::Arrivals;
 
 /// Longest wait for a daemon or an executor to take a packet.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,7 +55,7 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 const BINARY_VERSION: u32 = 13000;
 /// Longest sleep of the loop.
 const LOOP_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// The same while somebody waits for device memory.
+/// The same while somebody waits for device memory, or for work that must end.
 const WAITING_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// Runs a server from its command line, program and subcommand left out; see [`Options`].
@@ -191,9 +193,14 @@ pub(crate) struct Keeper {
     course: Course,
     /// Whose sessions wait for their next executor.
     recovering: BTreeSet<Place>,
+    /// Executors that are about to be replaced.
+    killings: BTreeMap<Place, killing::Killing>,
+    /// How long work may go on whose client is gone.
+    patience: Duration,
     /// What the daemon was told.
     status: ServerStatus,
     reserve: Reserve,
+    arrivals: Arrivals,
 }
 
 /// Who has something to say.
@@ -244,8 +251,11 @@ impl Keeper {
             changes: Vec::new(),
             course: Course::Serving,
             recovering: BTreeSet::new(),
+            killings: BTreeMap::new(),
+            patience: killing::patience(),
             status: ServerStatus::Active,
             reserve: Reserve::from_environment(),
+            arrivals: Arrivals::from_environment(),
         }
     }
 
@@ -263,6 +273,7 @@ impl Keeper {
                 }
             }
             self.check_starting();
+            self.see_to_doomed();
             self.see_to_standbys();
             self.see_to_waiting();
             self.finish_changes();
@@ -342,7 +353,8 @@ impl Keeper {
             }
         }
         // An interrupted or failed wait is an empty one: the loop comes back.
-        let timeout = if self.is_memory_waited_for() { WAITING_TIMEOUT } else { LOOP_TIMEOUT };
+        let looks = self.is_memory_waited_for() || self.is_anybody_doomed();
+        let timeout = if looks { WAITING_TIMEOUT } else { LOOP_TIMEOUT };
         let _ = rustix::event::poll(&mut polled, Some(&timeout));
         let ready = polled.iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>();
         sources

@@ -6,6 +6,7 @@ use super::clients::{Client, share_of};
 use super::devices::uuid_text;
 use super::executors::{Place, Stage};
 use super::session::{Service, Session, SessionFiles};
+use super::takeover::Arrivals;
 use crate::counters::monotonic_ns;
 use crate::executor_link::{OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
@@ -47,7 +48,18 @@ impl Keeper {
         }
         let place = Place { device: device as usize, domain: client.domain };
         if self.is_recovering(place) && !client.sessions.contains_key(&device) {
+            if self.arrivals == Arrivals::Refused {
+                let code = CUresult::ERROR_MPS_SERVER_NOT_READY.0;
+                let message = format!("device {device} is recovering from a fault");
+                return self.reply(id, &ClientReply::Refused(Refusal { code, message }), &[]);
+            }
             return self.hold(id, place);
+        }
+        if let Some(&failed) = client.sessions.get(&device)
+            && self.may_begin_anew(failed)
+        {
+            self.retire_session(failed);
+            return self.open_context(id, device);
         }
         let client_pid = client.peer.pid;
         match self.may_open(client, device) {
@@ -81,6 +93,14 @@ impl Keeper {
                 }
             },
         }
+    }
+
+    /// Whether a session has failed, by a fault, and its client may have another one.
+    fn may_begin_anew(&self, session: u64) -> bool {
+        self.sessions.get(&session).is_some_and(|session| {
+            session.service == Service::Ended
+                && session.files.error() != CUresult::ERROR_MPS_CLIENT_TERMINATED.0
+        })
     }
 
     /// Answers this client when its place has an executor; see [`Self::answer_held`].

@@ -20,6 +20,7 @@ use link::shm::{self, ShmError};
 use link::socket::{Connection, SocketError};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// Who serves a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +87,11 @@ impl SessionFiles {
         Ok([self.memory.try_clone()?, completion, socket])
     }
 
+    /// What must stay open as long as the client lives, which takes its end for the server's.
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.executor_socket
+    }
+
     /// The session's error, 0 while there is none.
     pub(super) fn error(&self) -> u32 {
         SessionMemory::map(self.memory.as_fd()).map_or(0, |memory| memory.error())
@@ -121,6 +127,8 @@ pub(crate) struct Session {
     /// `{PID: x, Context ID: y}`, for the log.
     pub(crate) label: String,
     pub(crate) service: Service,
+    /// Since when its work must end: its client has left, or was terminated.
+    pub(super) doomed_since: Option<Instant>,
     pub(super) files: SessionFiles,
     pub(super) standing: Standing,
     /// Files that its executor gave to keep, by their numbers in its journal.
@@ -162,6 +170,7 @@ impl Session {
             domain,
             label,
             service: Service::Opening,
+            doomed_since: None,
             files,
             standing,
             kept: BTreeMap::new(),
@@ -190,18 +199,41 @@ impl Session {
     }
 }
 
+/// What is left of a session that has ended.
+struct Ended {
+    client: u64,
+    device: u32,
+    windows: WindowPair,
+    files: SessionFiles,
+}
+
 impl Keeper {
     /// Gives back all that a session had; its executor has nothing of it any more.
     pub(super) fn forget_session(&mut self, id: u64) {
-        let Some(session) = self.sessions.remove(&id) else { return };
+        if let Some(session) = self.end_session(id) {
+            self.windows.give_back(session.windows);
+        }
+    }
+
+    /// A client begins anew on a device where its session has failed: gives back what that had, except what its process still has of it.
+    pub(super) fn retire_session(&mut self, id: u64) {
+        let Some(Ended { client, device, windows, files }) = self.end_session(id) else { return };
+        let Some(client) = self.clients.get_mut(&client) else {
+            return self.windows.give_back(windows);
+        };
+        client.sessions.remove(&device);
+        client.retired.push((windows, files.into_socket()));
+    }
+
+    fn end_session(&mut self, id: u64) -> Option<Ended> {
+        let session = self.sessions.remove(&id)?;
         self.forget_changes_of(id);
         for (owner, key) in session.lending.borrowed() {
             self.take_back(owner, key);
         }
-        for memory in session.memory.into_values() {
+        for &memory in session.memory.values() {
             release_memory(self.driver, memory);
         }
-        self.windows.give_back(session.windows);
         let device = &mut self.devices[session.device];
         let counts = session.counters.read(session.counter_slot);
         device.departed.add(&counts);
@@ -213,6 +245,8 @@ impl Keeper {
         self.add_final_counts(session.client, session.device, counts);
         self.residencies[session.device].close(id);
         self.serve_waiting(session.device);
+        let Session { client, device, windows, files, .. } = session;
+        Some(Ended { client, device: device as u32, windows, files })
     }
 }
 

@@ -17,6 +17,25 @@ use link::socket::{MAX_DESCRIPTORS, Received};
 use link::wire::attach::Refusal;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// `refuse`: programs that come during a recovery are told CUDA_ERROR_MPS_SERVER_NOT_READY, as by the original; else they wait.
+const ARRIVALS_VARIABLE: &str = "OPENMPS_DURING_FAULT";
+
+/// What becomes of programs that come during a recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrivals {
+    Wait,
+    Refused,
+}
+
+impl Arrivals {
+    pub(super) fn from_environment() -> Self {
+        match std::env::var(ARRIVALS_VARIABLE).as_deref() {
+            Ok("refuse") => Self::Refused,
+            _ => Self::Wait,
+        }
+    }
+}
+
 impl Keeper {
     /// Whether the sessions of a place wait for its next executor.
     pub(super) fn is_recovering(&self, place: Place) -> bool {
@@ -28,6 +47,7 @@ impl Keeper {
         let device = &mut self.devices[place.device];
         let Some(executor) = device.executors.remove(&place.domain) else { return };
         self.recovering.insert(place);
+        self.killings.remove(&place);
         self.tell_status();
         let pid = executor.process.pid();
         let (status, connection) = executor.process.end_now();

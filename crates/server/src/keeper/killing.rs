@@ -1,0 +1,105 @@
+//! Work that does not end: of a client that has left, whatever ended it, or was terminated.
+//!
+//! A kernel on a device cannot be stopped but by ending the context that it runs in. So the session gets a while to end by itself; then all others of the executor stop
+//! submitting, what they have on the device gets as long to end, and the executor is replaced ([`super::takeover`]).
+
+use super::Keeper;
+use super::executors::Place;
+use super::session::Service;
+use crate::executor_link::ToExecutor;
+use crate::log::log_server;
+use crate::policy::recovery::Cause;
+use std::time::{Duration, Instant};
+
+/// Sets how long work may go on whose client is gone, and then how long that of others may, in milliseconds.
+const PATIENCE_VARIABLE: &str = "OPENMPS_KILL_PATIENCE_MS";
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// An executor that is about to be replaced because of one session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Killing {
+    session: u64,
+    since: Instant,
+}
+
+/// How long work may go on.
+pub(super) fn patience() -> Duration {
+    let set = std::env::var(PATIENCE_VARIABLE).ok();
+    let set = set.filter(|text| !text.is_empty());
+    let Some(text) = set else { return DEFAULT_PATIENCE };
+    text.trim().parse().map_or_else(
+        |_| {
+            log_server!("{PATIENCE_VARIABLE} is {text:?}, no number of milliseconds; ignored");
+            DEFAULT_PATIENCE
+        },
+        Duration::from_millis,
+    )
+}
+
+impl Keeper {
+    /// From now on a session's work has only so long.
+    pub(super) fn doom(&mut self, id: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.doomed_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Whether anybody's work is being waited for.
+    pub(super) fn is_anybody_doomed(&self) -> bool {
+        !self.killings.is_empty()
+            || self.sessions.values().any(|session| session.doomed_since.is_some())
+    }
+
+    /// From time to time: ends what does not end.
+    pub(super) fn see_to_doomed(&mut self) {
+        let (patience, mut late) = (self.patience, Vec::new());
+        for (&id, session) in &mut self.sessions {
+            let Some(since) = session.doomed_since else { continue };
+            if session.service != Service::Serving || !session.files.in_flight(&session.standing) {
+                // Of a client that is still there: it has been told, and nothing of it runs any more.
+                session.doomed_since = None;
+            } else if since.elapsed() >= patience {
+                late.push((session.place(), id));
+            }
+        }
+        for (place, session) in late {
+            if self.killings.contains_key(&place) {
+                continue;
+            }
+            let label = self.sessions.get(&session).map_or("", |session| &session.label);
+            log_server!(
+                "{label} has work on the device that does not end: its executor is replaced"
+            );
+            self.killings.insert(place, Killing { session, since: Instant::now() });
+            if let Some(executor) = self.executor(place) {
+                executor.tell(&ToExecutor::Quiesce, &[]);
+            }
+        }
+        let killings = std::mem::take(&mut self.killings);
+        for (place, killing) in killings {
+            if !self.sessions.contains_key(&killing.session) && self.executor(place).is_some() {
+                // It has ended after all; the others may go on.
+                if let Some(executor) = self.executor(place) {
+                    executor.tell(&ToExecutor::Resume, &[]);
+                }
+                continue;
+            }
+            if killing.since.elapsed() < patience && self.are_others_busy(place, killing.session) {
+                self.killings.insert(place, killing);
+                continue;
+            }
+            self.fail_over(place, Cause::Killed { session: killing.session });
+        }
+    }
+
+    /// Whether anybody has work there who is not doomed.
+    fn are_others_busy(&self, place: Place, doomed: u64) -> bool {
+        self.sessions.iter().any(|(&id, session)| {
+            id != doomed
+                && session.place() == place
+                && session.doomed_since.is_none()
+                && session.service == Service::Serving
+                && session.files.in_flight(&session.standing)
+        })
+    }
+}

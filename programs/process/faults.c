@@ -1,0 +1,359 @@
+/* A client that is told by lines on its standard input what to do, and answers each with a line:
+ *   make           makes one of everything that must outlive another client's fault: `ok`
+ *   check          works with all of it and compares every word with the CPU's: `ok`, or what is wrong
+ *   variable       the same with a variable of its code, which it counts up: `ok`
+ *   fault KIND     runs a kernel that faults: address, misaligned, trap, assert, stack, shared; `error N`
+ *   spin           starts a kernel that never ends: `ok`
+ *   sync           waits for everything: `ok` or `error N`
+ *   reset          resets its primary context, makes everything anew and checks it: `ok`
+ */
+#include "process.h"
+
+static const char kernels_ptx[] =
+    ".version 6.4\n"
+    ".target sm_50\n"
+    ".address_size 64\n"
+    ".extern .func __assertfail(.param .b64 message, .param .b64 file, .param .b32 line, .param .b64 function, .param .b64 size);\n"
+    ".visible .entry step(.param .u64 values)\n"
+    "{\n"
+    "    .reg .b32 %r<8>;\n"
+    "    .reg .b64 %rd<4>;\n"
+    "    ld.param.u64 %rd0, [values];\n"
+    "    mov.u32 %r0, %ctaid.x;\n"
+    "    mov.u32 %r1, %ntid.x;\n"
+    "    mov.u32 %r2, %tid.x;\n"
+    "    mad.lo.u32 %r3, %r0, %r1, %r2;\n"
+    "    mul.wide.u32 %rd1, %r3, 4;\n"
+    "    add.u64 %rd2, %rd0, %rd1;\n"
+    "    ld.global.u32 %r4, [%rd2];\n"
+    "    mad.lo.u32 %r5, %r4, 3, %r3;\n"
+    "    st.global.u32 [%rd2], %r5;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry write(.param .u64 address)\n"
+    "{\n"
+    "    .reg .b64 %rd<2>;\n"
+    "    ld.param.u64 %rd0, [address];\n"
+    "    st.global.u32 [%rd0], 1;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry trap_(.param .u64 address)\n"
+    "{\n"
+    "    trap;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry shared_(.param .u64 offset)\n"
+    "{\n"
+    "    .reg .b64 %rd<2>;\n"
+    "    ld.param.u64 %rd0, [offset];\n"
+    "    st.shared.u32 [%rd0], 1;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry assert_(.param .u64 text)\n"
+    "{\n"
+    "    .reg .b64 %rd<2>;\n"
+    "    ld.param.u64 %rd0, [text];\n"
+    "    {\n"
+    "    .param .b64 message;\n"
+    "    .param .b64 file;\n"
+    "    .param .b32 line;\n"
+    "    .param .b64 function;\n"
+    "    .param .b64 size;\n"
+    "    st.param.b64 [message], %rd0;\n"
+    "    st.param.b64 [file], %rd0;\n"
+    "    st.param.b32 [line], 7;\n"
+    "    st.param.b64 [function], %rd0;\n"
+    "    st.param.b64 [size], 1;\n"
+    "    call.uni __assertfail, (message, file, line, function, size);\n"
+    "    }\n"
+    "    ret;\n"
+    "}\n"
+    ".func (.param .b32 sum) deep(.param .b32 count)\n"
+    "{\n"
+    "    .local .align 16 .b8 frame[1024];\n"
+    "    .reg .b32 %r<4>;\n"
+    "    .reg .b64 %rd<2>;\n"
+    "    ld.param.u32 %r0, [count];\n"
+    "    mov.u64 %rd0, frame;\n"
+    "    st.local.u32 [%rd0], %r0;\n"
+    "    add.u32 %r1, %r0, 1;\n"
+    "    {\n"
+    "    .param .b32 into;\n"
+    "    .param .b32 from;\n"
+    "    st.param.b32 [from], %r1;\n"
+    "    call (into), deep, (from);\n"
+    "    ld.param.b32 %r2, [into];\n"
+    "    }\n"
+    "    ld.local.u32 %r0, [%rd0];\n"
+    "    add.u32 %r2, %r2, %r0;\n"
+    "    st.param.b32 [sum], %r2;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry stack_(.param .u64 into)\n"
+    "{\n"
+    "    .reg .b32 %r<2>;\n"
+    "    .reg .b64 %rd<2>;\n"
+    "    ld.param.u64 %rd0, [into];\n"
+    "    {\n"
+    "    .param .b32 into_;\n"
+    "    .param .b32 from;\n"
+    "    st.param.b32 [from], 1;\n"
+    "    call (into_), deep, (from);\n"
+    "    ld.param.b32 %r0, [into_];\n"
+    "    }\n"
+    "    st.global.u32 [%rd0], %r0;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry spin(.param .u64 flag)\n"
+    "{\n"
+    "    .reg .pred %p;\n"
+    "    .reg .b32 %r<2>;\n"
+    "    .reg .b64 %rd<2>;\n"
+    "    ld.param.u64 %rd0, [flag];\n"
+    "AGAIN:\n"
+    "    ld.volatile.global.u32 %r0, [%rd0];\n"
+    "    setp.ne.u32 %p, %r0, 12345;\n"
+    "    @%p bra AGAIN;\n"
+    "    ret;\n"
+    "}\n";
+
+static const char variable_ptx[] = ".version 6.4\n"
+                                   ".target sm_50\n"
+                                   ".address_size 64\n"
+                                   ".visible .global .align 4 .u32 counter = 100;\n"
+                                   ".visible .entry count(.param .u64 into)\n"
+                                   "{\n"
+                                   "    .reg .b32 %r<2>;\n"
+                                   "    .reg .b64 %rd<2>;\n"
+                                   "    ld.param.u64 %rd0, [into];\n"
+                                   "    ld.global.u32 %r0, [counter];\n"
+                                   "    add.u32 %r0, %r0, 1;\n"
+                                   "    st.global.u32 [counter], %r0;\n"
+                                   "    st.global.u32 [%rd0], %r0;\n"
+                                   "    ret;\n"
+                                   "}\n";
+
+enum { ROWS = 4, WIDTH = 96 };
+
+/* Device memory whose words the CPU knows. */
+struct Known {
+    CUdeviceptr device;
+    uint32_t words[ELEMENTS];
+};
+
+static struct Known plain, pooled, pinned, managed, of_graph;
+static CUdevice device;
+static CUcontext context;
+static CUmodule module;
+static CUfunction step;
+static CUstream streams[2];
+static CUevent recorded;
+static CUgraphExec executable;
+static CUdeviceptr pitched;
+static size_t pitch_bytes;
+static CUmodule with_variable;
+static CUfunction count_up;
+static uint32_t counted;
+
+static void open_context(void) {
+    CALL(cuDevicePrimaryCtxRetain, &context, device);
+    CALL(cuCtxSetCurrent, context);
+    CALL(cuModuleLoadData, &module, kernels_ptx);
+    CALL(cuModuleGetFunction, &step, module, "step");
+}
+
+static void fill(struct Known *known, uint32_t seed) {
+    for (uint32_t i = 0; i < ELEMENTS; ++i) {
+        known->words[i] = (i + seed) * 2654435761u;
+    }
+    CALL(cuMemcpyHtoD, known->device, known->words, sizeof known->words);
+}
+
+static void foresee(struct Known *known) {
+    for (uint32_t i = 0; i < ELEMENTS; ++i) {
+        known->words[i] = known->words[i] * 3 + i;
+    }
+}
+
+static void launch_step(struct Known *known, CUstream stream) {
+    void *parameters[] = {&known->device};
+    CALL(cuLaunchKernel, step, ELEMENTS / BLOCK_THREADS, 1, 1, BLOCK_THREADS, 1, 1, 0, stream, parameters, NULL);
+}
+
+static int is_right(const struct Known *known) {
+    static uint32_t words[ELEMENTS];
+    CALL(cuMemcpyDtoH, words, known->device, sizeof words);
+    return memcmp(words, known->words, sizeof words) == 0;
+}
+
+static void make(void) {
+    void *host;
+    int least, greatest;
+    CUgraph graph;
+    CALL(cuMemAlloc, &plain.device, sizeof plain.words);
+    CALL(cuMemAlloc, &of_graph.device, sizeof plain.words);
+    CALL(cuMemHostAlloc, &host, sizeof plain.words, CU_MEMHOSTALLOC_DEVICEMAP);
+    pinned.device = (CUdeviceptr)(uintptr_t)host;
+    CALL(cuMemAllocManaged, &managed.device, sizeof plain.words, CU_MEM_ATTACH_GLOBAL);
+    CALL(cuMemAllocPitch, &pitched, &pitch_bytes, WIDTH, ROWS, 4);
+    CALL(cuCtxGetStreamPriorityRange, &least, &greatest);
+    CALL(cuStreamCreate, &streams[0], CU_STREAM_NON_BLOCKING);
+    CALL(cuStreamCreateWithPriority, &streams[1], CU_STREAM_DEFAULT, greatest);
+    CALL(cuMemAllocAsync, &pooled.device, sizeof plain.words, streams[0]);
+    CALL(cuStreamSynchronize, streams[0]);
+    struct Known *all[] = {&plain, &pooled, &pinned, &managed, &of_graph};
+    for (uint32_t i = 0; i < 5; ++i) {
+        fill(all[i], i * 77);
+    }
+    CALL(cuMemsetD2D8, pitched, pitch_bytes, 0x5a, WIDTH, ROWS);
+    CALL(cuEventCreate, &recorded, CU_EVENT_DISABLE_TIMING);
+    CALL(cuFuncSetAttribute, step, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 4096);
+    CALL(cuStreamBeginCapture, streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    launch_step(&of_graph, streams[0]);
+    launch_step(&of_graph, streams[0]);
+    CALL(cuStreamEndCapture, streams[0], &graph);
+    CALL(cuGraphInstantiate, &executable, graph, 0);
+    CALL(cuGraphDestroy, graph);
+    CALL(cuEventRecord, recorded, streams[1]);
+    CALL(cuCtxSynchronize);
+}
+
+static const char *check(void) {
+    int shared_bytes;
+    uint8_t rows[ROWS][WIDTH];
+    if (FUNCTION(cuEventQuery, "")(recorded) != CUDA_SUCCESS) {
+        return "the event is not reached any more";
+    }
+    CALL(cuFuncGetAttribute, &shared_bytes, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, step);
+    launch_step(&plain, streams[0]);
+    CALL(cuEventRecord, recorded, streams[0]);
+    CALL(cuStreamWaitEvent, streams[1], recorded, 0);
+    launch_step(&plain, streams[1]);
+    launch_step(&pooled, streams[1]);
+    launch_step(&pinned, NULL);
+    launch_step(&managed, NULL);
+    CALL(cuGraphLaunch, executable, streams[0]);
+    CALL(cuCtxSynchronize);
+    foresee(&plain);
+    foresee(&plain);
+    foresee(&pooled);
+    foresee(&pinned);
+    foresee(&managed);
+    foresee(&of_graph);
+    foresee(&of_graph);
+    CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = pitched,
+                          .srcPitch = pitch_bytes,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST,
+                          .dstHost = rows,
+                          .dstPitch = WIDTH,
+                          .WidthInBytes = WIDTH,
+                          .Height = ROWS};
+    CALL(cuMemcpy2D, &copy);
+    for (int i = 0; i < ROWS * WIDTH; ++i) {
+        if (((uint8_t *)rows)[i] != 0x5a) {
+            return "pitched memory";
+        }
+    }
+    if (shared_bytes != 4096) {
+        return "the function's attribute";
+    }
+    if (memcmp((void *)(uintptr_t)pinned.device, pinned.words, sizeof pinned.words) != 0) {
+        return "pinned memory, as the host sees it";
+    }
+    return !is_right(&plain)      ? "plain memory"
+           : !is_right(&pooled)   ? "memory of a pool"
+           : !is_right(&pinned)   ? "pinned memory"
+           : !is_right(&managed)  ? "managed memory"
+           : !is_right(&of_graph) ? "a graph's memory"
+                                  : "ok";
+}
+
+/* Counts a variable of its code up, and compares. */
+static const char *variable(void) {
+    static CUdeviceptr into;
+    uint32_t seen = 0;
+    if (!with_variable) {
+        CALL(cuModuleLoadData, &with_variable, variable_ptx);
+        CALL(cuModuleGetFunction, &count_up, with_variable, "count");
+        CALL(cuMemAlloc, &into, sizeof seen);
+        counted = 100;
+    }
+    void *parameters[] = {&into};
+    CALL(cuLaunchKernel, count_up, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
+    CALL(cuMemcpyDtoH, &seen, into, sizeof seen);
+    return seen == ++counted ? "ok" : "the variable has another value";
+}
+
+static CUresult run_kernel(const char *name, uint64_t word) {
+    CUfunction function;
+    void *parameters[] = {&word};
+    CALL(cuModuleGetFunction, &function, module, name);
+    return FUNCTION(cuLaunchKernel, "")(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
+}
+
+static CUresult fault(const char *kind) {
+    CUdeviceptr memory;
+    CALL(cuMemAlloc, &memory, 4096);
+    CALL(cuMemsetD8, memory, 'x', 16);
+    CALL(cuMemsetD8, memory + 16, 0, 16);
+    CUresult launched = CUDA_ERROR_INVALID_VALUE;
+    if (strcmp(kind, "address") == 0) {
+        launched = run_kernel("write", 0x10);
+    } else if (strcmp(kind, "misaligned") == 0) {
+        launched = run_kernel("write", memory + 1);
+    } else if (strcmp(kind, "trap") == 0) {
+        launched = run_kernel("trap_", 0);
+    } else if (strcmp(kind, "assert") == 0) {
+        launched = run_kernel("assert_", memory);
+    } else if (strcmp(kind, "stack") == 0) {
+        launched = run_kernel("stack_", memory);
+    } else if (strcmp(kind, "shared") == 0) {
+        launched = run_kernel("shared_", 1 << 22);
+    }
+    return launched != CUDA_SUCCESS ? launched : FUNCTION(cuCtxSynchronize, "")();
+}
+
+static void answer(const char *text) {
+    puts(text);
+    fflush(stdout);
+}
+
+static void answer_result(CUresult result) {
+    char text[32];
+    snprintf(text, sizeof text, "error %d", (int)result);
+    answer(result == CUDA_SUCCESS ? "ok" : text);
+}
+
+int main(void) {
+    char line[64];
+    CALL(cuInit, 0);
+    CALL(cuDeviceGet, &device, 0);
+    open_context();
+    while (fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\n")] = 0;
+        if (strcmp(line, "make") == 0) {
+            make();
+            answer("ok");
+        } else if (strcmp(line, "check") == 0) {
+            answer(check());
+        } else if (strcmp(line, "variable") == 0) {
+            answer(variable());
+        } else if (strncmp(line, "fault ", 6) == 0) {
+            answer_result(fault(line + 6));
+        } else if (strcmp(line, "spin") == 0) {
+            answer_result(run_kernel("spin", plain.device));
+        } else if (strcmp(line, "sync") == 0) {
+            answer_result(FUNCTION(cuCtxSynchronize, "")());
+        } else if (strcmp(line, "reset") == 0) {
+            CALL(cuDevicePrimaryCtxReset, device);
+            with_variable = NULL;
+            open_context();
+            make();
+            answer(check());
+        } else {
+            answer("no such order");
+        }
+    }
+    return 0;
+}
