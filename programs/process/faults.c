@@ -5,6 +5,7 @@
  *   fault KIND     runs a kernel that faults: address, misaligned, trap, assert, stack, shared; `error N`
  *   spin           starts a kernel that never ends: `ok`
  *   sync           waits for everything: `ok` or `error N`
+ *   large A B M S  A allocations of B bytes, M modules with a kernel each, S streams, beside what it has: `ok`
  *   reset          resets its primary context, makes everything anew and checks it: `ok`
  */
 #include "process.h"
@@ -285,6 +286,30 @@ static const char *variable(void) {
     return seen == ++counted ? "ok" : "the variable has another value";
 }
 
+/* A large session. Its last allocation and its last module's kernel are those that `check` uses. */
+static void make_large(unsigned allocations, size_t bytes, unsigned modules, unsigned many_streams) {
+    CUdeviceptr memory = 0;
+    for (unsigned i = 0; i < allocations; ++i) {
+        CALL(cuMemAlloc, &memory, bytes);
+    }
+    for (unsigned i = 0; i < modules; ++i) {
+        char text[sizeof step_ptx + 64];
+        snprintf(text, sizeof text, "%s// module %u\n", step_ptx, i);
+        CALL(cuModuleLoadData, &module, text);
+        CALL(cuModuleGetFunction, &step, module, "step");
+    }
+    CALL(cuFuncSetAttribute, step, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 4096);
+    for (unsigned i = 0; i < many_streams; ++i) {
+        CUstream stream;
+        CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    }
+    if (memory && bytes >= sizeof plain.words) {
+        plain.device = memory + bytes - sizeof plain.words;
+        fill(&plain, 5);
+    }
+    CALL(cuCtxSynchronize);
+}
+
 static CUresult run_kernel(const char *name, uint64_t word) {
     CUfunction function;
     void *parameters[] = {&word};
@@ -339,6 +364,12 @@ int main(void) {
             answer(check());
         } else if (strcmp(line, "variable") == 0) {
             answer(variable());
+        } else if (strncmp(line, "large ", 6) == 0) {
+            unsigned allocations, modules, many_streams;
+            size_t bytes;
+            REQUIRE(sscanf(line, "large %u %zu %u %u", &allocations, &bytes, &modules, &many_streams) == 4);
+            make_large(allocations, bytes, modules, many_streams);
+            answer("ok");
         } else if (strncmp(line, "fault ", 6) == 0) {
             answer_result(fault(line + 6));
         } else if (strcmp(line, "spin") == 0) {

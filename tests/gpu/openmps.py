@@ -25,10 +25,27 @@ class OpenMps:
         return subprocess.Popen([self.executable, "run", "--", *command], env=environment, text=True,
                                 stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def clients(self):
-        """All clients that servers know, those that have left included, by process id."""
+    def status(self):
+        """What `openmps status` says."""
         status = subprocess.run([self.executable, "status", "--json"], env=self.environment, text=True,
                                 capture_output=True, check=True).stdout
+        return json.loads(status)
+
+    def numbers(self, name):
+        """All that is called `name` in what `openmps status` says."""
+        found = []
+
+        def look(value):
+            if isinstance(value, dict):
+                found.extend(inner for key, inner in value.items() if key == name)
+            for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
+                look(inner)
+
+        look(self.status())
+        return found
+
+    def clients(self):
+        """All clients that servers know, those that have left included, by process id."""
         found = {}
 
         def look(value):
@@ -41,7 +58,7 @@ class OpenMps:
                 for inner in value:
                     look(inner)
 
-        look(json.loads(status))
+        look(self.status())
         return found
 
     def command(self, *arguments):

@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use link::wire::fault::{Blame, CallRecord};
-use openmps_tests::process;
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Runtime, Sandbox};
+use openmps_tests::{Puppet, process};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A program that ends with an illegal address in a kernel.
 const FAULTY: &str = "errors";
@@ -65,4 +66,131 @@ fn a_fault_is_told_with_its_client_kernel_and_launch() -> Result<()> {
     let line = format!("culprit {} had in flight: Launch poke grid (1,1,1)", culprit.pid());
     ensure!(daemon.sandbox().logs().contains(&line), "{}", daemon.sandbox().logs());
     Ok(())
+}
+
+/// What each kind of fault gives the one who made it: CUDA's own error, by the software GPU.
+const KINDS: [(&str, u32); 6] = [
+    ("address", 700),
+    ("misaligned", 716),
+    ("trap", 719),
+    ("assert", 710),
+    ("stack", 700),
+    ("shared", 700),
+];
+
+/// A client that does what it is told: `programs/process/faults.c`.
+fn client(daemon: &Daemon) -> Result<Puppet> {
+    let sandbox = daemon.sandbox();
+    let program = sandbox.installation.program("process", "faults");
+    let mut client = Puppet::spawn(&mut sandbox.command(program, Runtime::OpenMps))?;
+    client.must("make")?;
+    client.must("check")?;
+    Ok(client)
+}
+
+/// The processes that a server counts kernels for right now.
+fn is_attached(daemon: &Daemon, puppet: &Puppet) -> Result<bool> {
+    let clients = daemon.snapshot()?.clients;
+    Ok(clients.iter().any(|client| client.pid == puppet.pid() && client.kernels > 0))
+}
+
+#[test]
+fn everything_that_an_idle_client_has_outlives_faults_of_every_kind() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut idle = [client(&daemon)?, client(&daemon)?];
+    for idle in &idle {
+        ensure!(is_attached(&daemon, idle)?, "client {} is not attached", idle.pid());
+    }
+    for (kind, error) in KINDS {
+        let mut culprit = client(&daemon)?;
+        culprit.expect(&format!("fault {kind}"), &format!("error {error}"))?;
+        for idle in &mut idle {
+            idle.must("check").with_context(|| format!("after {kind}"))?;
+        }
+        // It keeps its error, and begins anew when it resets its context.
+        culprit.expect("sync", &format!("error {error}"))?;
+        culprit.must("reset")?;
+        culprit.must("check")?;
+        culprit.dismiss()?;
+    }
+    let snapshot = daemon.snapshot()?;
+    ensure!(snapshot.devices[0].faults == KINDS.len() as u64);
+    for idle in &idle {
+        ensure!(is_attached(&daemon, idle)?, "client {} is not attached", idle.pid());
+    }
+    idle.into_iter().try_for_each(Puppet::dismiss)?;
+    wait::until("all memory goes back", PATIENCE, || {
+        daemon.snapshot().is_ok_and(|snapshot| snapshot.devices[0].granted_bytes == 0)
+    })
+}
+
+#[test]
+fn a_variable_of_an_idle_client_keeps_its_value() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut idle = client(&daemon)?;
+    idle.must("variable")?;
+    for _ in 0..3 {
+        idle.must("variable")?;
+        wait::until("the variable is saved", PATIENCE, || {
+            let snapshot = daemon.snapshot();
+            snapshot.is_ok_and(|it| it.clients.iter().all(|one| !one.devices[0].unsaved))
+        })?;
+        client(&daemon)?.expect("fault trap", "error 719")?;
+        idle.must("variable")?;
+    }
+    idle.dismiss()
+}
+
+#[test]
+fn an_endless_kernel_is_killed_with_its_client_and_others_go_on() -> Result<()> {
+    let patience = [("OPENMPS_KILL_PATIENCE_MS", "300")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &patience)?;
+    let mut idle = client(&daemon)?;
+    let restarts = |daemon: &Daemon| -> Result<u64> { Ok(daemon.snapshot()?.devices[0].restarts) };
+    // One that dies, as a lost container does.
+    let mut endless = client(&daemon)?;
+    endless.must("spin")?;
+    endless.kill()?;
+    wait::until("the executor is replaced", PATIENCE, || restarts(&daemon).is_ok_and(|n| n == 1))?;
+    idle.must("check")?;
+    // One that an administrator terminates.
+    let mut endless = client(&daemon)?;
+    endless.must("spin")?;
+    let server = daemon.server()?.pid;
+    let printed = daemon.shell(&format!("terminate_client {server} {}", endless.pid()))?;
+    ensure!(printed.trim() == "0", "{printed}");
+    endless.expect("sync", "error 810")?;
+    wait::until("the executor is replaced", PATIENCE, || restarts(&daemon).is_ok_and(|n| n == 2))?;
+    idle.must("check")?;
+    // It keeps that error, whatever becomes of the executor.
+    endless.expect("sync", "error 810")?;
+    let mut next = client(&daemon)?;
+    next.must("check")?;
+    next.dismiss()?;
+    idle.must("check")?;
+    idle.dismiss()
+}
+
+#[test]
+fn who_had_work_in_flight_is_told() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let (mut idle, mut busy) = (client(&daemon)?, client(&daemon)?);
+    busy.must("spin")?;
+    client(&daemon)?.expect("fault address", "error 700")?;
+    // It may have been either, and both are told the same.
+    busy.expect("sync", "error 700")?;
+    idle.must("check")?;
+    let faults = daemon.snapshot()?.faults;
+    let fault = faults.last().context("no fault")?;
+    ensure!(fault.blame == Blame::Suspects && fault.accused.len() == 2, "{fault}");
+    busy.must("reset")?;
+    busy.must("check")?;
+    // An executor that is killed costs the same.
+    busy.must("spin")?;
+    let executor = daemon.snapshot()?.devices[0].executor_pid;
+    let executor = Pid::from_raw(executor as i32).context("no executor")?;
+    kill_process(executor, Signal::KILL)?;
+    busy.expect("sync", "error 719")?;
+    idle.must("check")?;
+    idle.dismiss()
 }

@@ -16,8 +16,8 @@ const SMALLEST_BYTES: u64 = 32 << 10;
 /// Where entries begin; the word at the start says where they end.
 const FIRST: u64 = 64;
 const ALIGN: u64 = 8;
-/// Longest body; a command is not longer.
-const MAX_BODY_BYTES: u32 = 1 << 20;
+/// Longest body; commands are shorter, values of variables may be as long.
+const MAX_BODY_BYTES: u32 = 8 << 20;
 
 /// Starts an entry; its body follows, padded to a multiple of 8.
 #[repr(C)]
@@ -180,13 +180,17 @@ impl Journal {
         file: u64,
         body: &[u8],
     ) -> Result<Option<OwnedFd>, ShmError> {
-        self.end(key, made_at);
         let length = room(body.len());
         let moved = match self.end + length > self.mapping.size_bytes() as u64 {
             true => Some(self.move_on(length, made_at)?),
             false => None,
         };
+        let before = self.places.get(&key).copied();
         self.append(key, made_at, file, body);
+        // After the new one is there: of two that count, the later one is done later.
+        if let Some(before) = before {
+            self.end_at(before, made_at);
+        }
         Ok(moved)
     }
 

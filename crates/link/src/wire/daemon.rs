@@ -393,6 +393,9 @@ pub struct ClientDeviceSnapshot {
     /// SMs that its work runs on; 0 from a server that does not say.
     #[serde(default)]
     pub multiprocessors: u32,
+    /// Whether a fault of another client would cost it something that nobody has saved, though nothing of it runs.
+    #[serde(default)]
+    pub unsaved: bool,
 }
 
 /// One context of a client.

@@ -10,6 +10,7 @@
 use super::chain::{Chain, Ending, StreamChains};
 use super::failure::Failure;
 use super::meter::Submitted;
+use super::module::Touch;
 use super::pacing::Piece;
 use super::state::State;
 use super::stream::is_same;
@@ -309,6 +310,9 @@ impl State {
         let count = launches.len() as u32;
         self.refresh_guard().ok()?;
         let stream = self.stream_for_work(slot).ok()?;
+        for (launch, _) in launches {
+            self.touch_variables(Touch::Function(launch.function));
+        }
         let session = &self.handle;
         let given_up = || session.stopped();
         self.streams.admit_launches(&self.shared.context, slot, count, given_up).ok()?;

@@ -1,6 +1,7 @@
 //! Copies and fills, checked against what the client may address.
 
 use super::failure::Failure;
+use super::module::Touch;
 use super::state::{Awaited, Outcome, State};
 use cuda_abi::types::*;
 use link::wire::command::{Copy, Copy3d, CopyNow, Fill};
@@ -18,6 +19,7 @@ impl State {
         }
         self.check_range(destination, size_bytes)?;
         self.check_range(source, size_bytes)?;
+        self.touch_variables(Touch::Known);
         let _pass = self.enter(slot);
         // SAFETY: both ranges are this client's, in memory that the driver knows.
         self.check(unsafe {
@@ -33,6 +35,7 @@ impl State {
         self.check_range(destination, size_bytes)?;
         self.check_range(source, size_bytes)?;
         self.note_work();
+        self.touch_variables(Touch::Known);
         let stream = self.side_stream()?;
         self.standing.note_side_work(true);
         // SAFETY: both ranges are this client's, in memory that the driver knows.
@@ -74,6 +77,7 @@ impl State {
             extent(wanted.destination_pitch_bytes, wanted.destination_slice_bytes)?,
         )?;
         self.check_range(source, extent(wanted.source_pitch_bytes, wanted.source_slice_bytes)?)?;
+        self.touch_variables(Touch::Known);
         let _pass = self.enter(wanted.stream);
         for slice in 0..depth {
             let copy = CUDA_MEMCPY2D {
@@ -115,6 +119,7 @@ impl State {
         let row_bytes = width.checked_mul(element_bytes.into()).ok_or(TOO_LARGE)?;
         let extent = extent_bytes(row_bytes, height, 1, pitch_bytes, 0).ok_or(TOO_LARGE)?;
         self.check_range(destination, extent)?;
+        self.touch_variables(Touch::Known);
         let _pass = self.enter(slot);
         let driver = self.driver();
         let (n, pitch, rows) = (width as usize, pitch_bytes as usize, height as usize);

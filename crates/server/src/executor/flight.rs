@@ -158,14 +158,12 @@ impl State {
     /// Before work is submitted.
     pub(super) fn note_work(&self) {
         self.shared.flights.set_busy(&self.flight);
-        if self.modules.have_variables() {
-            self.standing.note_unsaved(true);
-        }
     }
 
     /// How long the session's thread may sleep, as far as its own work matters to others.
     pub(super) fn sleep_limit(&self, longest: Duration) -> Duration {
-        match self.flight.is_busy() && self.shared.flights.is_watched() {
+        let is_wanted = self.shared.flights.is_watched() || self.modules.have_variables();
+        match self.flight.is_busy() && is_wanted {
             true => longest.min(LOOK),
             false => longest,
         }
@@ -188,6 +186,7 @@ impl State {
             self.shared.flights.set_idle(&self.flight);
             self.history().settle();
             self.pace_settled();
+            self.save_variables();
         }
     }
 }

@@ -18,12 +18,15 @@ impl AsFd for StoredImage {
     }
 }
 
+/// Hashes and length.
+type Content = ([u64; 2], usize);
+
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
     /// Two hashes that nobody can foresee stand for the content.
     hashes: [RandomState; 2],
-    known: Mutex<HashMap<([u64; 2], usize), Weak<StoredImage>>>,
+    known: Mutex<HashMap<Content, Weak<StoredImage>>>,
 }
 
 impl Images {

@@ -2,6 +2,7 @@
 
 use super::failure::Failure;
 use super::meter::Submitted;
+use super::module::Touch;
 use super::pacing::{Piece, Shape};
 use super::state::State;
 use crate::history::NotedLaunch;
@@ -31,6 +32,7 @@ impl State {
         self.refresh_guard()?;
         self.map_priorities(&mut attributes);
         let stream = self.stream_for_work(wanted.stream)?;
+        self.touch_variables(Touch::Function(wanted.function));
         let session = &self.handle;
         let given_up = || session.stopped();
         self.streams.admit_launches(&self.shared.context, wanted.stream, 1, given_up)?;

@@ -48,6 +48,7 @@ mod state;
 mod stream;
 mod teardown;
 mod tracing;
+mod variables;
 mod virtual_memory;
 mod word_writer;
 

@@ -10,6 +10,7 @@ use super::printing::can_print;
 use super::recording::in_use;
 use super::spares::{MAX_SPARE_BYTES, Origin};
 use super::state::State;
+use super::variables::{Values, Variables};
 use crate::policy::code_state::may_have_variables;
 use cuda_abi::image::Image;
 use cuda_abi::types::*;
@@ -41,11 +42,24 @@ struct Module {
     charged_bytes: u64,
     /// Ranges of its globals that the client has asked for.
     globals: Vec<(u64, u64)>,
-    has_variables: bool,
+    values: Values,
     /// For the next to load the same; `None` if that must not get this one.
     origin: Option<Origin>,
     /// What it was loaded from: others that load the same have the same file.
-    _image: Arc<StoredImage>,
+    image: Arc<StoredImage>,
+}
+
+impl Module {
+    fn new(
+        library: CUlibrary,
+        origin: Option<Origin>,
+        image: Arc<StoredImage>,
+        variables: Variables,
+        (prints, charged_bytes): (bool, u64),
+    ) -> Self {
+        let (library, values) = (Arc::new(library), Values::new(variables));
+        Self { library, prints, charged_bytes, globals: Vec::new(), values, origin, image }
+    }
 }
 
 /// A function that the client has asked for.
@@ -73,9 +87,20 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Whether some code has variables, which the next executor would have as they were at first.
-    pub(crate) fn have_variables(&self) -> bool {
+    /// Whether some code has variables.
+    pub(super) fn have_variables(&self) -> bool {
         self.with_variables > 0
+    }
+
+    /// A module's variables.
+    pub(super) fn values(&mut self, number: u32) -> Option<&mut Values> {
+        Some(&mut self.modules.get_mut(&number)?.values)
+    }
+
+    /// Modules whose variables may have changed.
+    pub(super) fn changed(&self) -> Vec<u32> {
+        let changed = self.modules.iter().filter(|(_, module)| module.values.changed);
+        changed.map(|(&number, _)| number).collect()
     }
 
     /// The function of that number.
@@ -106,7 +131,48 @@ impl Modules {
     }
 }
 
+/// What work may change variables.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Touch {
+    /// A kernel: those of its own module.
+    Function(u32),
+    /// A copy: those whose addresses the client has.
+    Known,
+    /// A graph: all.
+    All,
+}
+
 impl State {
+    /// Before work that may change variables.
+    pub(super) fn touch_variables(&mut self, touch: Touch) {
+        if !self.modules.have_variables() {
+            return;
+        }
+        let of = match touch {
+            Touch::Function(number) => self.modules.function(number).ok().map(|it| it.module),
+            Touch::Known | Touch::All => None,
+        };
+        let mut is_any = false;
+        let mut mark = |module: &mut Module| {
+            let are_any = module.values.are_any();
+            module.values.changed |= are_any;
+            is_any |= are_any;
+        };
+        let modules = &mut self.modules.modules;
+        match (touch, of) {
+            (Touch::Function(_), of) => {
+                of.and_then(|of| modules.get_mut(&of)).into_iter().for_each(mark)
+            }
+            (Touch::Known, _) => {
+                modules.values_mut().filter(|module| !module.globals.is_empty()).for_each(mark);
+            }
+            (Touch::All, _) => modules.values_mut().for_each(&mut mark),
+        }
+        if is_any {
+            self.standing.note_unsaved(true);
+        }
+    }
+
     pub(super) fn module_load(&mut self, wanted: ModuleLoad) -> Result<(), Failure> {
         let ModuleLoad { module, address, size_bytes, .. } = wanted;
         if module >= MAX_MODULES || self.modules.modules.contains_key(&module) {
@@ -158,7 +224,9 @@ impl State {
         {
             let head = ModuleLoadReply { info_bytes: 0, error_bytes: 0 };
             self.reply.extend_from_slice(head.as_bytes());
-            self.add_module(module, library, prints, charged_bytes, Some(origin), stored, false);
+            let (origin, variables) = (Some(origin), Variables::None);
+            let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
+            self.add_module(module, made);
             return Ok(());
         }
         let room =
@@ -237,33 +305,18 @@ impl State {
         if let Some(guarded) = guarded {
             self.guard_module(module, library, guarded)?;
         }
-        self.add_module(module, library, prints, charged_bytes, origin, stored, has_variables);
+        let variables = match has_variables {
+            true => self.find_variables(library, &image[..size_bytes as usize]),
+            false => Variables::None,
+        };
+        let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
+        self.add_module(module, made);
         Ok(())
     }
 
-    fn add_module(
-        &mut self,
-        number: u32,
-        library: CUlibrary,
-        prints: bool,
-        charged_bytes: u64,
-        origin: Option<Origin>,
-        image: Arc<StoredImage>,
-        has_variables: bool,
-    ) {
-        let globals = Vec::new();
-        self.keep_file(image.as_fd());
-        self.modules.with_variables += usize::from(has_variables);
-        let library = Arc::new(library);
-        let module = Module {
-            library,
-            prints,
-            charged_bytes,
-            globals,
-            has_variables,
-            origin,
-            _image: image,
-        };
+    fn add_module(&mut self, number: u32, module: Module) {
+        self.keep_file(module.image.as_fd());
+        self.modules.with_variables += usize::from(module.values.are_any());
         self.modules.modules.insert(number, module);
     }
 
@@ -272,7 +325,7 @@ impl State {
         below("module", number, MAX_MODULES)?;
         let module = self.modules.modules.remove(&number).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         self.memory.discharge(module.charged_bytes);
-        self.modules.with_variables -= usize::from(module.has_variables);
+        self.modules.with_variables -= usize::from(module.values.are_any());
         self.batches.clear_chains(self.shared.context.driver());
         self.forget_traced_functions();
         self.guard.forget(number);

@@ -5,6 +5,7 @@
 use super::failure::Failure;
 use super::images;
 use super::state::State;
+use super::variables::VALUES;
 use crate::executor_link::FromExecutor;
 use crate::journal::{Journal, Key};
 use crate::log::log_server;
@@ -36,6 +37,11 @@ impl Records {
         let next_file = files.keys().max().map_or(1, |last| last + 1);
         let (new_file, graves, replaying) = (0, Vec::new(), false);
         Self { journal, position, next_file, new_file, graves, replaying, files }
+    }
+
+    /// Values that were there from the start are written back.
+    pub(super) fn adopt_values(&mut self, body: &[u8], place: u64) {
+        self.journal.adopt((VALUES, word(body, 0)), place);
     }
 
     /// An entry that was there from the start is done again.
@@ -198,6 +204,11 @@ impl State {
         self.follow_journal(moved.map_err(|error| error.to_string()))
     }
 
+    /// Writes down what a module's variables are now, after all commands so far.
+    pub(super) fn note_values(&mut self, module: u32, body: &[u8]) -> Result<(), Failure> {
+        self.note_entry((VALUES, module.into()), 0, body)
+    }
+
     /// Tells the keeper where the journal goes on, if it does so elsewhere.
     fn follow_journal(&mut self, moved: Result<Option<OwnedFd>, String>) -> Result<(), Failure> {
         match moved {
@@ -310,6 +321,7 @@ fn of_module(journal: &Journal, module: u64) -> Vec<Key> {
     let others = journal.keys(|(opcode, number), _| {
         (opcode == Opcode::GlobalGet as u16 && number >> 32 == module)
             || (opcode == Opcode::FunctionSetAttribute as u16 && is_of_them(number >> 32))
+            || (opcode == VALUES && number == module)
     });
     functions.iter().copied().chain(others).collect()
 }

@@ -7,6 +7,7 @@
 use super::failure::Failure;
 use super::images;
 use super::state::State;
+use super::variables::VALUES;
 use crate::executor_link::{FromExecutor, Heirloom};
 use crate::journal::Entry;
 use crate::log::log_server;
@@ -69,6 +70,15 @@ impl State {
         self.records.replaying = true;
         let mut result = Ok(());
         for (place, entry) in entries {
+            if entry.opcode == VALUES {
+                let restored = self.restore_variables(&entry.body);
+                result = restored.map_err(|_| ReplayError::Different("a variable"));
+                if result.is_err() {
+                    break;
+                }
+                self.records.adopt_values(&entry.body, place);
+                continue;
+            }
             let Some(opcode) = Opcode::from_number(entry.opcode) else {
                 result = Err(ReplayError::Unknown(entry.opcode));
                 break;

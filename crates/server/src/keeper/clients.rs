@@ -218,6 +218,7 @@ impl Keeper {
                 launch_time_ns: counts.launch_time_ns,
                 error: counts.error,
                 multiprocessors: session.multiprocessors,
+                unsaved: session.standing.has_unsaved(),
             });
         }
         snapshot

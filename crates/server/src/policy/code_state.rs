@@ -1,6 +1,7 @@
 //! Whether code has variables of its own: then it is like new for its next user only when it is loaded anew.
 
 use cuda_abi::image::Image;
+use cuda_abi::image::elf::Elf;
 
 /// Whether an image may have variables: global, constant or managed ones, or references to textures. What cannot be told has some.
 pub(crate) fn may_have_variables(image: &[u8]) -> bool {
@@ -54,9 +55,132 @@ fn length_to(text: &[u8], end: &[u8]) -> usize {
     text.windows(end.len()).position(|window| window == end).map_or(text.len(), |at| at + end.len())
 }
 
+/// The names of an image's variables; `None` if they cannot be told, or are of a kind that cannot be copied.
+pub(crate) fn variable_names(image: &[u8]) -> Option<Vec<Vec<u8>>> {
+    match Image::parse(image).ok()? {
+        Image::Elf(elf) => names_in_elf(&elf),
+        Image::Ptx(text) => names_in_text(text),
+        _ => None,
+    }
+}
+
+/// Declarations begin with these; what is external is declared by another image.
+fn names_in_text(text: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (mut depth, mut rest, mut names, mut is_external) = (0_i32, text, Vec::new(), false);
+    while let Some(&first) = rest.first() {
+        let skipped = match first {
+            b'/' if rest.starts_with(b"//") => length_to(rest, b"\n"),
+            b'/' if rest.starts_with(b"/*") => length_to(rest, b"*/"),
+            b'"' => 1 + length_to(&rest[1..], b"\""),
+            b'{' | b'(' => {
+                depth += 1;
+                1
+            }
+            b'}' | b')' => {
+                depth -= 1;
+                1
+            }
+            b';' => {
+                is_external = false;
+                1
+            }
+            b'.' => {
+                let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+                let length = 1 + rest[1..].iter().take_while(|byte| is_part(byte)).count();
+                let word = &rest[..length];
+                is_external |= word == b".extern";
+                if depth <= 0 && DECLARING.contains(&word) {
+                    if word != b".global" && word != b".const" {
+                        return None;
+                    }
+                    let declared = &rest[..length_to(rest, b";")];
+                    let name = name_declared(declared)?;
+                    if !is_external && !is_constant(&name) {
+                        names.push(name);
+                    }
+                    // Initial values may contain anything.
+                    declared.len() - 1
+                } else {
+                    length
+                }
+            }
+            _ => 1,
+        };
+        rest = rest.get(skipped.max(1)..).unwrap_or_default();
+    }
+    Some(names)
+}
+
+/// The name in a declaration up to its semicolon; `None` for what cannot be copied.
+fn name_declared(declaration: &[u8]) -> Option<Vec<u8>> {
+    let head = declaration.split(|byte| matches!(byte, b'=' | b';')).next()?;
+    let contains = |what: &[u8]| head.windows(what.len()).any(|window| window == what);
+    if contains(b".managed") || contains(b",") {
+        return None;
+    }
+    let head = head.split(|byte| *byte == b'[').next()?;
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'%');
+    let name = head.split(|byte| !is_part(byte)).rfind(|word| !word.is_empty())?;
+    Some(name.to_vec())
+}
+
+/// Objects in sections of variables.
+fn names_in_elf(elf: &Elf<'_>) -> Option<Vec<Vec<u8>>> {
+    const OBJECT: u8 = 1;
+    const SYMBOL_BYTES: usize = 24;
+    const SYMBOLS: u32 = 2;
+    let sections: Vec<_> = elf.sections().collect::<Result<_, _>>().ok()?;
+    let is_of_variables = |index: usize| {
+        sections.get(index).is_some_and(|section| {
+            section.name.starts_with(b".nv.global") || section.name.starts_with(b".nv.constant3")
+        })
+    };
+    let symbols = sections.iter().find(|section| section.kind == SYMBOLS)?;
+    let strings = sections.iter().find(|section| section.name == b".strtab")?;
+    let mut names = Vec::new();
+    for symbol in symbols.contents.chunks_exact(SYMBOL_BYTES) {
+        let name = u32::from_le_bytes(symbol[..4].try_into().ok()?) as usize;
+        let section = u16::from_le_bytes(symbol[6..8].try_into().ok()?);
+        if symbol[4] & 0xf != OBJECT || !is_of_variables(section.into()) {
+            continue;
+        }
+        let name = strings.contents.get(name..)?;
+        let name = name.split(|byte| *byte == 0).next()?;
+        if !is_constant(name) {
+            names.push(name.to_vec());
+        }
+    }
+    Some(names)
+}
+
+/// What compilers put beside the program's own variables, and nobody writes to: tables, texts, empty objects of header libraries.
+fn is_constant(name: &[u8]) -> bool {
+    let contains = |what: &[u8]| name.windows(what.len()).any(|window| window == what);
+    name.starts_with(b"$str")
+        || name.starts_with(b"__unnamed")
+        || name.starts_with(b"__cudart_i2opi")
+        || contains(b"_INTERNAL_")
+            && (contains(b"thrust") || contains(b"cuda3std") || contains(b"cub"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::may_have_variables;
+    use super::{may_have_variables, variable_names};
+
+    #[test]
+    fn names_of_variables_are_those_declared() {
+        let names = |body: &str| {
+            let names = variable_names(format!("{HEAD}{body}").as_bytes())?;
+            Some(names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect::<Vec<_>>())
+        };
+        let body = ".visible .global .align 4 .u32 x = 5;\n.const .align 4 .f32 t[4] = {0f00000000, 0f3F800000, 0f00000000, 0f00000000};\n\
+                    .extern .global .u32 elsewhere;\n.global .align 1 .b8 $text[3] = {104, 105, 0};\n\
+                    .visible .entry k()\n{\n .shared .u32 s;\n ret;\n}\n.weak .global .u64 last[];\n";
+        assert_eq!(names(body).unwrap(), ["x", "t", "$text", "last"]);
+        assert_eq!(names(".visible .entry k()\n{\n ret;\n}\n").unwrap(), [""; 0]);
+        assert_eq!(names(".global .texref t;"), None);
+        assert_eq!(names(".global .attribute(.managed) .u32 m;"), None);
+    }
 
     const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
 

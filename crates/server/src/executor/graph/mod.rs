@@ -14,6 +14,7 @@ mod remaking;
 
 use super::failure::{Failure, below};
 use super::meter::Submitted;
+use super::module::Touch;
 use super::pacing::Piece;
 use super::state::State;
 use crate::history::NotedLaunch;
@@ -265,6 +266,7 @@ impl State {
         self.check_ranges_again(wanted.graph)?;
         self.refresh_guard()?;
         let stream = self.stream_for_work(wanted.stream)?;
+        self.touch_variables(Touch::All);
         let session = &self.handle;
         let given_up = || session.stopped();
         let weight = load.kernels.max(1);
