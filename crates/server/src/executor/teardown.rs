@@ -19,6 +19,8 @@ impl State {
             self.name_suspect(code);
         }
         self.wait_for_work();
+        // What is left to do takes nobody's patience.
+        self.standing.forget_work();
         let driver = self.driver();
         if self.context().lost().is_none() {
             self.end_tracing();

@@ -77,7 +77,8 @@ impl Keeper {
         }
         let killings = std::mem::take(&mut self.killings);
         for (place, killing) in killings {
-            if !self.sessions.contains_key(&killing.session) && self.executor(place).is_some() {
+            let session = self.sessions.get(&killing.session);
+            if session.is_none_or(|session| session.doomed_since.is_none()) {
                 // It has ended after all; the others may go on.
                 if let Some(executor) = self.executor(place) {
                     executor.tell(&ToExecutor::Resume, &[]);
