@@ -90,7 +90,7 @@ pub(super) fn asks_for_gpus(variable: impl Fn(&str) -> Option<String>) -> bool {
     ]
     .into_iter()
     .any(is_set)
-        || ["gpu", "mps", "shard"].iter().any(|resource| has_resource(resource))
+        || ["gpu", "mps", "shard"].iter().any(has_resource)
 }
 
 impl Request {
