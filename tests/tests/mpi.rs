@@ -2,7 +2,7 @@
 //!
 //! `programs/mpi/jacobi.cu` shares a plate among its ranks, which exchange their edges after every step. Where there is no Open MPI, as on a system without apt, the tests say so.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn mpirun(sandbox: &Sandbox) -> Option<PathBuf> {
     is_there.then_some(mpirun)
 }
 
-fn run(sandbox: &Sandbox, mpirun: &PathBuf, runtime: Runtime, ranks: usize) -> Result<Run> {
+fn run(sandbox: &Sandbox, mpirun: &Path, runtime: Runtime, ranks: usize) -> Result<Run> {
     let mut command: Command = sandbox.command(mpirun, runtime);
     // Sockets of its own lie there, whose paths must be short.
     command.env("TMPDIR", "/tmp").args(["-n", &ranks.to_string()]);
