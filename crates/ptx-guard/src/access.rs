@@ -201,8 +201,7 @@ mod tests {
 
     fn verdict(statement: &str) -> Verdict<'_> {
         let instruction = Instruction::parse(statement).unwrap();
-        let verdict = instruction.verdict(|name| name.starts_with("%p"));
-        verdict
+        instruction.verdict(|name| name.starts_with("%p"))
     }
 
     fn checked<'a>(statement: &'a str) -> (&'a str, Size<'a>) {
