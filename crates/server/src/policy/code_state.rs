@@ -115,7 +115,8 @@ fn names_in_text(text: &[u8]) -> Option<Vec<Vec<u8>>> {
 fn name_declared(declaration: &[u8]) -> Option<Vec<u8>> {
     let head = declaration.split(|byte| matches!(byte, b'=' | b';')).next()?;
     let contains = |what: &[u8]| head.windows(what.len()).any(|window| window == what);
-    if contains(b".managed") || contains(b",") {
+    let references: [&[u8]; 3] = [b".texref", b".surfref", b".samplerref"];
+    if contains(b".managed") || contains(b",") || references.into_iter().any(contains) {
         return None;
     }
     let head = head.split(|byte| *byte == b'[').next()?;
