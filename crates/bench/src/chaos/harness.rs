@@ -19,6 +19,8 @@ use thiserror::Error;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What is given back late is no leak.
 const SETTLING: Duration = Duration::from_secs(30);
+/// What does not change for so long is taken to stay.
+const STEADY: Duration = Duration::from_secs(4);
 /// Between two signs of life.
 const TELLING: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(100);
@@ -125,7 +127,7 @@ pub fn run(
         };
         return Err(ChaosError::NotReady { index, said });
     }
-    let before = crew.belongings();
+    let before = crew.steady_belongings(&events, tally)?;
     let (stop, turn) = (AtomicBool::new(false), AtomicU64::new(tally.fault_count()));
     let started = Instant::now();
     std::thread::scope(|threads| {
@@ -445,6 +447,24 @@ impl Crew<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What is held once that stays as it is: a peer may still be making ready what it will need, such as an executor that stands by.
+    fn steady_belongings(
+        &mut self,
+        events: &Receiver<Event>,
+        tally: &mut Tally,
+    ) -> Result<Belongings, ChaosError> {
+        let (began, mut since) = (Instant::now(), Instant::now());
+        let mut last = self.belongings();
+        while since.elapsed() < STEADY && began.elapsed() < SETTLING {
+            self.hear(events, tally)?;
+            let now = self.belongings();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        Ok(last)
     }
 
     fn belongings(&self) -> Belongings {
