@@ -37,6 +37,15 @@ pub(crate) struct Daemon {
     domain: SocketDomain,
 }
 
+/// What becomes of sockets that no allocation has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strangers {
+    /// Nothing: whose they are is not known yet.
+    Keep,
+    /// They are closed.
+    Close,
+}
+
 /// One look.
 #[derive(Debug)]
 pub(crate) struct Look {
@@ -104,8 +113,13 @@ impl Daemon {
         closed
     }
 
-    /// Makes what is missing after a restart of the daemon, and removes what no allocation has.
-    pub(crate) fn restore(&self, look: &Look, allocations: &[Allocation]) -> Vec<DaemonError> {
+    /// Makes what is missing after a restart of the daemon, and removes what no allocation has, if that is to be.
+    pub(crate) fn restore(
+        &self,
+        look: &Look,
+        allocations: &[Allocation],
+        strangers: Strangers,
+    ) -> Vec<DaemonError> {
         let missing: Vec<&Allocation> = allocations
             .iter()
             .filter(|known| !known.id.is_empty())
@@ -115,6 +129,7 @@ impl Daemon {
         let all_known = allocations.iter().all(|known| !known.id.is_empty());
         let of_nobody = look.state.sockets.iter().filter(|open| {
             all_known
+                && strangers == Strangers::Close
                 && Path::new(&open.directory).parent() == Some(self.sockets.as_path())
                 && !allocations.iter().any(|known| group(&known.id) == open.group)
         });

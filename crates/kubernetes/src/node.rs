@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use crate::config::{Config, Library};
-use crate::daemon::{Daemon, DaemonError};
+use crate::daemon::{Daemon, DaemonError, Strangers};
 use crate::ledger::{Allocation, Device, Ledger, Now, Owner, Refusal};
 use crate::log;
 use crate::records::{Records, RecordsError};
@@ -56,6 +56,8 @@ struct Books {
     records: Records,
     /// What was last said of the daemon, so that each change is one line.
     said: String,
+    /// The kubelet has said who has what: before, records that were lost are not known to be.
+    is_listed: bool,
 }
 
 impl Node {
@@ -71,7 +73,7 @@ impl Node {
             .map(|resource| (resource.name.clone(), watch::Sender::new(Vec::new())))
             .collect();
         let ledger = Ledger::new(resources, config.rules, recorded);
-        let books = Mutex::new(Books { ledger, records, said: String::new() });
+        let books = Mutex::new(Books { ledger, records, said: String::new(), is_listed: false });
         Node { config, daemon, books, devices }
     }
 
@@ -139,7 +141,11 @@ impl Node {
             }
             Ok(look) => {
                 let mut said = format!("the OpenMPS daemon serves {} GPUs", look.gpus.len());
-                for error in self.daemon.restore(&look, books.ledger.allocations()) {
+                let strangers = match books.is_listed {
+                    true => Strangers::Close,
+                    false => Strangers::Keep,
+                };
+                for error in self.daemon.restore(&look, books.ledger.allocations(), strangers) {
                     said = error.to_string();
                 }
                 (books.ledger.set_gpus(look.gpus), said)
@@ -163,6 +169,7 @@ impl Node {
     /// Takes the kubelet's list of who has what; see [`Ledger::reconcile`].
     pub(crate) fn reconcile(&self, listed: &[Owner], known_before: &BTreeSet<String>) {
         let mut books = self.books();
+        books.is_listed = true;
         let before = books.ledger.allocations().to_vec();
         let ended = books.ledger.reconcile(listed, known_before, now());
         if books.ledger.allocations() == before {
