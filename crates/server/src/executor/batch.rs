@@ -323,6 +323,8 @@ impl State {
         if let Some(value) = signal {
             self.streams.for_signal(&self.shared.context, slot, value).ok()?;
             self.handle.note_streams(self.streams.slots());
+            // All of it, and before it can have ended: what has ended is not to be done again, and what is not reached is known to be in flight.
+            self.standing.commit(self.records.position);
         }
         let paced = self.pace_chain(slot, stream, launches);
         let measured = self.measure_launches(stream, Submitted::Chain(launches));

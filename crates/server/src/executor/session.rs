@@ -340,7 +340,9 @@ impl Session {
                 Step::Paused => {
                     self.see_to_waiters()?;
                     std::thread::sleep(PAUSE_POLL);
-                    self.state.look_whether_idle();
+                    if self.awaited.is_empty() {
+                        self.state.look_whether_idle();
+                    }
                 }
             }
         }
@@ -408,6 +410,12 @@ impl Session {
             return Ok(Step::Done);
         }
         let refused = self.state.submit_batch();
+        if self.state.context().lost().is_some() {
+            return Err(StepError::Lost);
+        }
+        // Before the command that may signal their end: launches that have ended are not to be done again.
+        self.state.standing.commit(taken);
+        self.state.standing.begin(header.opcode);
         if !refused.is_empty() {
             // Before the command: it may be the signal by which the client finds out.
             let body: Box<[u8]> = command.body.into();
@@ -584,14 +592,14 @@ impl Session {
             }
             handle.stopped() || handle.mailbox.has_mail() || (!ordered && handle.moves.is_any())
         });
-        if waited == Waited::Nothing {
+        if waited == Waited::Nothing && self.awaited.is_empty() {
             self.state.look_whether_idle();
         }
         Ok(())
     }
 
     fn answer_awaited(&mut self) -> Result<(), StepError> {
-        let (state, mut wrong) = (&self.state, Ok(()));
+        let (state, mut wrong, mut has_copied) = (&self.state, Ok(()), false);
         self.awaited.retain(|&(slot, awaited)| {
             let result = match state.awaited_stream(awaited) {
                 // SAFETY: a live stream of this session: one that took the place of another waits for it.
@@ -605,14 +613,16 @@ impl Session {
             if state.context().lost().is_some() {
                 return true;
             }
-            if awaited == Awaited::SideStream {
-                state.standing.note_side_work(false);
-            }
             if let Err(error) = call::answer(&state.handle.memory, slot, result.0, &[]) {
                 wrong = Err(error.into());
             }
+            has_copied |= awaited == Awaited::SideStream;
             false
         });
+        // After the answers: whoever waits when this process ends must be told.
+        if has_copied && self.awaited.is_empty() {
+            self.state.standing.note_side_work(false);
+        }
         wrong
     }
 }
