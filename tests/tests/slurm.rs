@@ -223,6 +223,10 @@ fn what_stays_is_ended_and_what_is_broken_drains_the_node() -> Result<()> {
             reason.is_ok_and(|reason| reason.contains("held"))
         })
         .with_context(|| bed.logs())?;
+        // Its epilog fails, too, and leaves the reason that the prolog gave.
+        wait::until("the held job's epilog has run", JOBS_LIMIT, || {
+            bed.hooks("epilog").iter().any(|words| words.get(1) == Some(&shared))
+        })?;
         let reason = bed.drained("node0")?;
         ensure!(reason.contains("OpenMPS prolog"), "{reason}");
         fs::rename(&away, &driver)?;

@@ -70,12 +70,17 @@ impl Controller {
         Ok(shards(&said, self.node.as_deref().unwrap_or_default()))
     }
 
-    /// Takes the node out of service.
+    /// Takes the node out of service. One that is out of service keeps its reason, as Slurm itself does: the first is the cause (an epilog
+    /// also follows a prolog that failed), or an administrator's.
     pub(super) fn drain(&self, reason: &str) -> Drained {
         let Some(node) = &self.node else {
             eprintln!("openmps: the node is not drained: SLURMD_NODENAME is not set");
             return Drained::No;
         };
+        if self.is_drained(node) {
+            eprintln!("openmps: {node} is drained already, and keeps its reason");
+            return Drained::Yes;
+        }
         let mut command = Command::new(&self.scontrol);
         command
             .args(["update", &format!("NodeName={node}"), "State=DRAIN"])
@@ -91,6 +96,22 @@ impl Controller {
             }
         }
     }
+
+    /// Whether the controller says so; without an answer, no.
+    fn is_drained(&self, node: &str) -> bool {
+        let mut command = Command::new(&self.scontrol);
+        command.args(["--oneliner", "show", "node", node]);
+        let said = bounded::run(&mut command, LIMIT)
+            .map_err(|error| error.to_string())
+            .and_then(bounded::Ended::success);
+        said.is_ok_and(|said| has_drain(&said))
+    }
+}
+
+/// Reads `scontrol show node`: `State=IDLE+DRAIN`, `State=MIXED+DRAIN+CLOUD`.
+fn has_drain(said: &str) -> bool {
+    let state = said.split_whitespace().find_map(|word| word.strip_prefix("State="));
+    state.is_some_and(|state| state.split('+').any(|part| part == "DRAIN"))
 }
 
 fn one_line(reason: &str) -> String {
@@ -127,6 +148,16 @@ mod tests {
     const DETAILS: &str = "JobId=6 JobName=sh NodeList=node[1-3] NumNodes=3 TRES=cpu=3 JOB_GRES=shard:7 \
         Nodes=node1 CPU_IDs=0 Mem=0 GRES=shard:3(IDX:0) Nodes=node[2-3] CPU_IDs=0 Mem=0 GRES=shard:soft:2(2/4) \
         MinCPUsNode=1 TresPerNode=gres:shard:3";
+
+    #[test]
+    fn a_drained_node_is_known_by_its_state() {
+        assert!(has_drain(
+            "NodeName=node0 Arch=x86_64 State=IDLE+DRAIN ThreadsPerCore=1 Reason=DRAIN"
+        ));
+        assert!(has_drain("NodeName=node0 State=MIXED+CLOUD+DRAIN+NOT_RESPONDING"));
+        assert!(!has_drain("NodeName=node0 State=IDLE ThreadsPerCore=1 Reason=State=DRAIN"));
+        assert!(!has_drain("slurm_load_node error: Unable to contact slurm controller"));
+    }
 
     #[test]
     fn shards_are_read_of_this_node() {
