@@ -7,7 +7,7 @@
 
 use super::Shared;
 use super::failure::Failure;
-use super::session::SessionHandle;
+use super::session_handle::SessionHandle;
 use super::state::State;
 use crate::executor_link::{FromExecutor, Keeping};
 use std::collections::VecDeque;

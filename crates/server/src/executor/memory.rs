@@ -3,7 +3,7 @@
 use super::allowance::Allowance;
 use super::context::Context;
 use super::failure::Failure;
-use super::session::DeliveredGrant;
+use super::session_handle::DeliveredGrant;
 use super::state::State;
 use crate::executor_link::{FromExecutor, OpenSession, Placement};
 use crate::policy::ranges::Ranges;

@@ -41,6 +41,8 @@ mod recording;
 mod replay;
 mod resharing;
 mod session;
+mod session_handle;
+mod session_opening;
 mod session_partitions;
 mod sharing;
 mod spares;
@@ -64,7 +66,8 @@ use link::socket::{Connection, Received, SocketError};
 use printing::Console;
 use replay::Estate;
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use session::{SessionFiles, SessionHandle};
+use session_handle::SessionHandle;
+use session_opening::SessionFiles;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -328,7 +331,8 @@ impl Executor {
         let id = wanted.session;
         let estate = self.estates.remove(&id).unwrap_or_default();
         let files = SessionFiles::new(descriptors);
-        match session::open(&self.shared, &self.monitor, &self.mover, wanted, files, estate) {
+        match session_opening::open(&self.shared, &self.monitor, &self.mover, wanted, files, estate)
+        {
             Ok(handle) => {
                 self.sessions.insert(id, handle);
                 self.shared.tell(&FromExecutor::SessionOpened { session: id });

@@ -4,7 +4,7 @@
 //! driver at longer ones whether the context still lives. While no client sleeps it sleeps itself; session threads wake it.
 
 use super::Shared;
-use super::session::SessionHandle;
+use super::session_handle::SessionHandle;
 use crate::executor_link::FromExecutor;
 use crate::log::log_server;
 use cuda_abi::types::{CUresult, CUstream};

@@ -5,7 +5,7 @@
 //! graphs and events know addresses only, which stay. What others may use, by an IPC handle, stays where it is.
 
 use super::failure::Failure;
-use super::session::DeliveredGrant;
+use super::session_handle::DeliveredGrant;
 use super::state::State;
 use crate::executor_link::{FromExecutor, GrantOutcome, MoveOrder, Placement};
 use crate::log::log_server;

@@ -5,7 +5,7 @@
 //! reaches another is the driver's word. What is still mapped here counts for the client, even when the other session has given it up.
 
 use super::failure::Failure;
-use super::session::DeliveredGrant;
+use super::session_handle::DeliveredGrant;
 use super::state::State;
 use crate::executor_link::{FromExecutor, GrantOutcome, PeerMemory};
 use cuda_abi::types::*;

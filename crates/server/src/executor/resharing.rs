@@ -8,7 +8,7 @@
 use super::Shared;
 use super::failure::Failure;
 use super::partition::{Partition, Placed, Reserved};
-use super::session::SessionHandle;
+use super::session_handle::SessionHandle;
 use super::session_partitions::Target;
 use super::state::State;
 use crate::executor_link::{FromExecutor, ShareWish};

@@ -1,41 +1,25 @@
-//! A session: the shared memory, the thread, and what other threads may ask of it.
+//! A session's thread: takes commands off the client's ring, has them done, and says how they ended.
+//!
+//! How a session begins is [`super::session_opening`], what other threads may ask of it [`super::session_handle`], what it has
+//! [`super::state`].
 
-use super::Shared;
-use super::allowance::Allowance;
 use super::batch::{Admission, Refused};
-use super::charges::SESSION_BYTES;
 use super::failure::Failure;
-use super::guard::Guard;
 use super::holding::Deferred;
-use super::kept::Kept;
-use super::memory::Memory;
-use super::module::Modules;
-use super::monitor::{Monitor, Waker, sleep_exactly};
-use super::moving::MoveOrders;
+use super::monitor::{Waker, sleep_exactly};
 use super::nearness::{Nearness, signal_of};
-use super::pacing::{Pacing, is_paced};
-use super::partition::Partition;
-use super::recording::Records;
-use super::replay::{Estate, Past};
-use super::resharing::{Mail, Mailbox, Mover};
+use super::pacing::is_paced;
+use super::replay::Past;
 use super::state::{Awaited, Outcome, State};
-use super::stream::Streams;
-use crate::counters::{CounterPage, monotonic_ns};
-use crate::executor_link::{FromExecutor, GrantOutcome, MoveOrder, OpenSession, Origin, ShareWish};
-use crate::journal::Journal;
+use crate::counters::monotonic_ns;
+use crate::executor_link::{FromExecutor, ShareWish};
 use crate::log::log_server;
-use crate::standing::Standing;
 use cuda_abi::types::CUresult;
 use link::call;
-use link::completion::CompletionWords;
 use link::ring::{Command, Consumer, RingError, Waited};
-use link::session_memory::SessionMemory;
-use link::socket::Connection;
 use link::wire::command::{Header, NO_CALL, Opcode, Signal};
-use rustix::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{Sender, channel, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Longest sleep of an idle session thread.
@@ -44,231 +28,11 @@ const IDLE: Duration = Duration::from_secs(1);
 const SYNCHRONIZE_POLL: Duration = Duration::from_micros(50);
 /// Between two looks at whether a pausing session's work has ended.
 const PAUSE_POLL: Duration = Duration::from_micros(200);
-
-/// Memory that the keeper sent.
-pub(crate) struct DeliveredGrant {
-    pub(crate) outcome: GrantOutcome,
-    pub(crate) memory: Option<OwnedFd>,
-}
-
 /// Failed commands of one session that the log tells of: a client that goes on and on must not fill the disk.
 const MOST_LOGGED_FAILURES: u32 = 32;
 
-/// What other threads know of a session.
-pub(crate) struct SessionHandle {
-    pub(crate) id: u64,
-    pub(crate) label: String,
-    /// Its place in the counters' page.
-    pub(super) counter_slot: usize,
-    pub(crate) memory: Arc<SessionMemory>,
-    pub(crate) words: CompletionWords,
-    /// The device memory that it may hold.
-    pub(crate) allowance: Arc<Allowance>,
-    /// What other threads have for the session's.
-    pub(super) mailbox: Mailbox,
-    /// Where its work runs; `None`: on the whole device.
-    pub(super) share: Mutex<Option<Arc<Partition>>>,
-    stop: AtomicBool,
-    /// The `CUresult` that answers everything, 0 while the session serves.
-    ended: AtomicU32,
-    streams: AtomicU32,
-    /// A weight that the client is to have from now on, 0: none that it has not.
-    new_weight: Arc<AtomicU32>,
-    grants: Sender<DeliveredGrant>,
-    pub(super) moves: MoveOrders,
-    pub(super) kept: Kept,
-}
-
-impl SessionHandle {
-    /// Ends the session thread, after the command in its hands.
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
-        self.memory.wake_consumer();
-    }
-
-    /// From now on every command gets `code` for an answer and nothing is done.
-    pub(crate) fn end(&self, code: u32) {
-        self.ended.store(code, Ordering::SeqCst);
-        self.memory.fail(code);
-    }
-
-    /// From now on the client's share of a device that others want goes by this weight.
-    pub(crate) fn weigh(&self, weight: u32) {
-        // Relaxed: the number is all that there is.
-        self.new_weight.store(weight, Ordering::Relaxed);
-    }
-
-    pub(super) fn ended(&self) -> Option<CUresult> {
-        match self.ended.load(Ordering::SeqCst) {
-            0 => None,
-            code => Some(CUresult(code)),
-        }
-    }
-
-    pub(super) fn stopped(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
-    }
-
-    /// Hands the keeper's answer to the session thread; one that nobody waits for is dropped, descriptor and all.
-    pub(crate) fn deliver_grant(&self, outcome: GrantOutcome, memory: Option<OwnedFd>) {
-        let _ = self.grants.send(DeliveredGrant { outcome, memory });
-    }
-
-    /// Tells the session thread what to move out, when it comes to it.
-    pub(crate) fn order_move(&self, order: MoveOrder) {
-        self.moves.give(order);
-        self.memory.wake_consumer();
-    }
-
-    /// Puts something into the session's mailbox.
-    pub(super) fn deliver(&self, mail: Mail) {
-        self.mailbox.put(mail);
-        self.memory.wake_consumer();
-    }
-
-    /// Marks which of its last calls have ended, as far as the device has said.
-    pub(super) fn mark_ended(&self, counters: &CounterPage) {
-        counters.history(self.counter_slot).mark_ended(|slot| self.words.completed(slot));
-    }
-
-    /// Says how many stream slots are in use, for the monitor.
-    pub(crate) fn note_streams(&self, slots: usize) {
-        self.streams.fetch_max(slots as u32, Ordering::Relaxed);
-    }
-
-    /// A number that changes when any completion word does: the words only grow.
-    pub(crate) fn progress(&self) -> u64 {
-        let slots = self.streams.load(Ordering::Relaxed);
-        (0..slots).fold(0, |sum: u64, slot| sum.wrapping_add(self.words.completed(slot)))
-    }
-}
-
-/// What comes with a session from the keeper, which has all of it, too.
-pub(crate) struct SessionFiles(Vec<OwnedFd>);
-
-impl SessionFiles {
-    pub(crate) fn new(descriptors: Vec<OwnedFd>) -> Self {
-        Self(descriptors)
-    }
-}
-
-/// Makes a session and starts its thread.
-pub(crate) fn open(
-    shared: &Arc<Shared>,
-    monitor: &Monitor,
-    mover: &Arc<Mover>,
-    wanted: OpenSession,
-    files: SessionFiles,
-    estate: Estate,
-) -> Result<Arc<SessionHandle>, (CUresult, String)> {
-    if let Some(code) = shared.context.lost() {
-        return Err((
-            CUresult::ERROR_MPS_SERVER_NOT_READY,
-            format!("the device's context was lost to {code}"),
-        ));
-    }
-    let no_memory =
-        |error: &dyn std::fmt::Display| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string());
-    let Ok([session_file, completion_file, socket, standing_file, journal_file]) =
-        <[OwnedFd; 5]>::try_from(files.0)
-    else {
-        return Err(no_memory(&"the files of a session did not all come"));
-    };
-    let memory =
-        Arc::new(SessionMemory::map(session_file.as_fd()).map_err(|error| no_memory(&error))?);
-    let words = CompletionWords::map_writable(completion_file.as_fd())
-        .map_err(|error| no_memory(&error))?;
-    let socket = Connection::from_socket(socket).map_err(|error| no_memory(&error))?;
-    let standing = Standing::map(standing_file.as_fd()).map_err(|error| no_memory(&error))?;
-    let committed = standing.committed_bytes();
-    let (journal, entries) =
-        Journal::open(journal_file.as_fd(), committed).map_err(|error| no_memory(&error))?;
-    let Estate { grants: inherited, files } = estate;
-    let (sender, grants) = channel();
-    let group = wanted.group.as_ref();
-    let group = group.map(|group| shared.group_memory.join(&group.name, group.memory_limit_bytes));
-    let allowance = Arc::new(Allowance::new(wanted.memory_limit_bytes, group));
-    let handle = Arc::new(SessionHandle {
-        id: wanted.session,
-        label: wanted.label.clone(),
-        counter_slot: wanted.counter_slot,
-        memory: Arc::clone(&memory),
-        words,
-        allowance: Arc::clone(&allowance),
-        mailbox: Mailbox::default(),
-        share: Mutex::default(),
-        stop: AtomicBool::new(false),
-        ended: AtomicU32::new(0),
-        streams: AtomicU32::new(0),
-        new_weight: Default::default(),
-        grants: sender,
-        moves: MoveOrders::default(),
-        kept: Kept::default(),
-    });
-    // Before anything is taken from the driver, which the thread gives back at its end.
-    let (give, take) = sync_channel::<Session>(1);
-    let thread = std::thread::Builder::new().name(format!("session {}", wanted.session));
-    let run = move || take.recv().map_or((), Session::run);
-    thread.spawn(run).map_err(|error| no_memory(&error))?;
-    let memory =
-        Memory::reserve(&shared.context, &wanted, &handle.words, socket, grants, allowance)?;
-    handle.allowance.hold(SESSION_BYTES);
-    let streams = Streams::new(standing.clone());
-    shared.gate.join(streams.lane());
-    let state = State {
-        shared: Arc::clone(shared),
-        handle: Arc::clone(&handle),
-        flight: shared.flights.open(Arc::clone(&handle.memory), wanted.class),
-        counter_slot: wanted.counter_slot,
-        streams,
-        events: Default::default(),
-        graphs: Default::default(),
-        batches: Default::default(),
-        memory,
-        modules: Modules::default(),
-        virtual_memory: Default::default(),
-        arrays: Default::default(),
-        sharing: Default::default(),
-        peers: Default::default(),
-        partitions: Default::default(),
-        resharing: Default::default(),
-        mover: Arc::clone(mover),
-        holding: Default::default(),
-        moved: Default::default(),
-        default_stack_bytes: shared.context.default_stack_bytes(),
-        local_bytes: 0,
-        side_stream: None,
-        printing: Default::default(),
-        meter: Default::default(),
-        tracing: None,
-        guard: Guard::new(wanted.guard),
-        pacing: Pacing::new(wanted.claim, wanted.class, Arc::clone(&handle.new_weight)),
-        standing,
-        records: Records::new(journal, committed, files),
-        unloaded_in_use: None,
-        last_function: None,
-        reply: Vec::new(),
-    };
-    let consumer = Consumer::resume(Arc::clone(&handle.memory), committed);
-    let past = (wanted.origin == Origin::Inherited).then_some((entries, inherited));
-    let session = Session {
-        consumer,
-        state,
-        share: wanted.share,
-        past,
-        waker: monitor.waker(),
-        failures_logged: 0,
-        awaited: Vec::new(),
-        is_idle: false,
-        nearness: Nearness::default(),
-    };
-    monitor.watch(Arc::clone(&handle));
-    give.send(session).map_err(|error| no_memory(&error))?;
-    Ok(handle)
-}
-
 /// What belongs to the session thread alone.
-struct Session {
+pub(super) struct Session {
     consumer: Consumer,
     state: State,
     /// The SMs that it is to have.
@@ -285,7 +49,29 @@ struct Session {
 }
 
 impl Session {
-    fn run(mut self) {
+    /// A session that goes on behind what the consumer has committed; its thread is to call [`Session::run`].
+    pub(super) fn new(
+        consumer: Consumer,
+        state: State,
+        share: ShareWish,
+        past: Option<Past>,
+        waker: Waker,
+    ) -> Self {
+        Self {
+            consumer,
+            state,
+            share,
+            past,
+            waker,
+            failures_logged: 0,
+            awaited: Vec::new(),
+            is_idle: false,
+            nearness: Nearness::default(),
+        }
+    }
+
+    /// The thread: serves until the session is stopped, then takes down what it has.
+    pub(super) fn run(mut self) {
         sleep_exactly();
         if let Err(code) = self.state.shared.context.make_current() {
             log_server!("{} has no context: {code}", self.state.handle.label);

@@ -18,7 +18,7 @@ use super::peer::Peers;
 use super::printing::Printing;
 use super::recording::{InUse, Records};
 use super::resharing::{Mover, Resharing};
-use super::session::SessionHandle;
+use super::session_handle::SessionHandle;
 use super::session_partitions::SessionPartitions;
 use super::sharing::Sharing;
 use super::stream::Streams;

@@ -1,0 +1,141 @@
+//! What other threads know of a session, and what they may ask of it.
+//!
+//! The main thread, the monitor and the mover hold a [`SessionHandle`]; all else of a session belongs to its own thread ([`super::session`]),
+//! which looks here between two commands. Whatever is left here wakes that thread.
+
+use super::allowance::Allowance;
+use super::kept::Kept;
+use super::moving::MoveOrders;
+use super::partition::Partition;
+use super::resharing::{Mail, Mailbox};
+use crate::counters::CounterPage;
+use crate::executor_link::{GrantOutcome, MoveOrder, OpenSession};
+use cuda_abi::types::CUresult;
+use link::completion::CompletionWords;
+use link::session_memory::SessionMemory;
+use rustix::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+
+/// Memory that the keeper sent.
+pub(crate) struct DeliveredGrant {
+    pub(crate) outcome: GrantOutcome,
+    pub(crate) memory: Option<OwnedFd>,
+}
+
+/// What other threads know of a session.
+pub(crate) struct SessionHandle {
+    pub(crate) id: u64,
+    pub(crate) label: String,
+    /// Its place in the counters' page.
+    pub(super) counter_slot: usize,
+    pub(crate) memory: Arc<SessionMemory>,
+    pub(crate) words: CompletionWords,
+    /// The device memory that it may hold.
+    pub(crate) allowance: Arc<Allowance>,
+    /// What other threads have for the session's.
+    pub(super) mailbox: Mailbox,
+    /// Where its work runs; `None`: on the whole device.
+    pub(super) share: Mutex<Option<Arc<Partition>>>,
+    stop: AtomicBool,
+    /// The `CUresult` that answers everything, 0 while the session serves.
+    ended: AtomicU32,
+    streams: AtomicU32,
+    /// A weight that the client is to have from now on, 0: none that it has not.
+    pub(super) new_weight: Arc<AtomicU32>,
+    grants: Sender<DeliveredGrant>,
+    pub(super) moves: MoveOrders,
+    pub(super) kept: Kept,
+}
+
+impl SessionHandle {
+    /// A session that serves, and whose thread takes the keeper's answers from the other end of `grants`.
+    pub(super) fn new(
+        wanted: &OpenSession,
+        memory: Arc<SessionMemory>,
+        words: CompletionWords,
+        allowance: Arc<Allowance>,
+        grants: Sender<DeliveredGrant>,
+    ) -> Self {
+        Self {
+            id: wanted.session,
+            label: wanted.label.clone(),
+            counter_slot: wanted.counter_slot,
+            memory,
+            words,
+            allowance,
+            mailbox: Mailbox::default(),
+            share: Mutex::default(),
+            stop: AtomicBool::new(false),
+            ended: AtomicU32::new(0),
+            streams: AtomicU32::new(0),
+            new_weight: Default::default(),
+            grants,
+            moves: MoveOrders::default(),
+            kept: Kept::default(),
+        }
+    }
+
+    /// Ends the session thread, after the command in its hands.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.memory.wake_consumer();
+    }
+
+    /// From now on every command gets `code` for an answer and nothing is done.
+    pub(crate) fn end(&self, code: u32) {
+        self.ended.store(code, Ordering::SeqCst);
+        self.memory.fail(code);
+    }
+
+    /// From now on the client's share of a device that others want goes by this weight.
+    pub(crate) fn weigh(&self, weight: u32) {
+        // Relaxed: the number is all that there is.
+        self.new_weight.store(weight, Ordering::Relaxed);
+    }
+
+    pub(super) fn ended(&self) -> Option<CUresult> {
+        match self.ended.load(Ordering::SeqCst) {
+            0 => None,
+            code => Some(CUresult(code)),
+        }
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Hands the keeper's answer to the session thread; one that nobody waits for is dropped, descriptor and all.
+    pub(crate) fn deliver_grant(&self, outcome: GrantOutcome, memory: Option<OwnedFd>) {
+        let _ = self.grants.send(DeliveredGrant { outcome, memory });
+    }
+
+    /// Tells the session thread what to move out, when it comes to it.
+    pub(crate) fn order_move(&self, order: MoveOrder) {
+        self.moves.give(order);
+        self.memory.wake_consumer();
+    }
+
+    /// Puts something into the session's mailbox.
+    pub(super) fn deliver(&self, mail: Mail) {
+        self.mailbox.put(mail);
+        self.memory.wake_consumer();
+    }
+
+    /// Marks which of its last calls have ended, as far as the device has said.
+    pub(super) fn mark_ended(&self, counters: &CounterPage) {
+        counters.history(self.counter_slot).mark_ended(|slot| self.words.completed(slot));
+    }
+
+    /// Says how many stream slots are in use, for the monitor.
+    pub(crate) fn note_streams(&self, slots: usize) {
+        self.streams.fetch_max(slots as u32, Ordering::Relaxed);
+    }
+
+    /// A number that changes when any completion word does: the words only grow.
+    pub(crate) fn progress(&self) -> u64 {
+        let slots = self.streams.load(Ordering::Relaxed);
+        (0..slots).fold(0, |sum: u64, slot| sum.wrapping_add(self.words.completed(slot)))
+    }
+}

@@ -1,0 +1,135 @@
+//! How a session begins: its files are mapped, its addresses reserved, and its thread started ([`super::session`]).
+//!
+//! A new session and one that another executor served before come the same way ([`Origin`]); the latter brings its journal's entries along,
+//! which its thread does again first ([`super::replay`]).
+
+use super::Shared;
+use super::allowance::Allowance;
+use super::charges::SESSION_BYTES;
+use super::guard::Guard;
+use super::memory::Memory;
+use super::module::Modules;
+use super::monitor::Monitor;
+use super::pacing::Pacing;
+use super::recording::Records;
+use super::replay::Estate;
+use super::resharing::Mover;
+use super::session::Session;
+use super::session_handle::SessionHandle;
+use super::state::State;
+use super::stream::Streams;
+use crate::executor_link::{OpenSession, Origin};
+use crate::journal::Journal;
+use crate::standing::Standing;
+use cuda_abi::types::CUresult;
+use link::completion::CompletionWords;
+use link::ring::Consumer;
+use link::session_memory::SessionMemory;
+use link::socket::Connection;
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{channel, sync_channel};
+
+/// What comes with a session from the keeper, which has all of it, too.
+pub(crate) struct SessionFiles(Vec<OwnedFd>);
+
+impl SessionFiles {
+    pub(crate) fn new(descriptors: Vec<OwnedFd>) -> Self {
+        Self(descriptors)
+    }
+}
+
+/// Makes a session and starts its thread.
+pub(crate) fn open(
+    shared: &Arc<Shared>,
+    monitor: &Monitor,
+    mover: &Arc<Mover>,
+    wanted: OpenSession,
+    files: SessionFiles,
+    estate: Estate,
+) -> Result<Arc<SessionHandle>, (CUresult, String)> {
+    if let Some(code) = shared.context.lost() {
+        return Err((
+            CUresult::ERROR_MPS_SERVER_NOT_READY,
+            format!("the device's context was lost to {code}"),
+        ));
+    }
+    let no_memory =
+        |error: &dyn std::fmt::Display| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string());
+    let Ok([session_file, completion_file, socket, standing_file, journal_file]) =
+        <[OwnedFd; 5]>::try_from(files.0)
+    else {
+        return Err(no_memory(&"the files of a session did not all come"));
+    };
+    let memory =
+        Arc::new(SessionMemory::map(session_file.as_fd()).map_err(|error| no_memory(&error))?);
+    let words = CompletionWords::map_writable(completion_file.as_fd())
+        .map_err(|error| no_memory(&error))?;
+    let socket = Connection::from_socket(socket).map_err(|error| no_memory(&error))?;
+    let standing = Standing::map(standing_file.as_fd()).map_err(|error| no_memory(&error))?;
+    let committed = standing.committed_bytes();
+    let (journal, entries) =
+        Journal::open(journal_file.as_fd(), committed).map_err(|error| no_memory(&error))?;
+    let Estate { grants: inherited, files } = estate;
+    let (sender, grants) = channel();
+    let group = wanted.group.as_ref();
+    let group = group.map(|group| shared.group_memory.join(&group.name, group.memory_limit_bytes));
+    let allowance = Arc::new(Allowance::new(wanted.memory_limit_bytes, group));
+    let handle = Arc::new(SessionHandle::new(
+        &wanted,
+        Arc::clone(&memory),
+        words,
+        Arc::clone(&allowance),
+        sender,
+    ));
+    // Before anything is taken from the driver, which the thread gives back at its end.
+    let (give, take) = sync_channel::<Session>(1);
+    let thread = std::thread::Builder::new().name(format!("session {}", wanted.session));
+    let run = move || take.recv().map_or((), Session::run);
+    thread.spawn(run).map_err(|error| no_memory(&error))?;
+    let memory =
+        Memory::reserve(&shared.context, &wanted, &handle.words, socket, grants, allowance)?;
+    handle.allowance.hold(SESSION_BYTES);
+    let streams = Streams::new(standing.clone());
+    shared.gate.join(streams.lane());
+    let state = State {
+        shared: Arc::clone(shared),
+        handle: Arc::clone(&handle),
+        flight: shared.flights.open(Arc::clone(&handle.memory), wanted.class),
+        counter_slot: wanted.counter_slot,
+        streams,
+        events: Default::default(),
+        graphs: Default::default(),
+        batches: Default::default(),
+        memory,
+        modules: Modules::default(),
+        virtual_memory: Default::default(),
+        arrays: Default::default(),
+        sharing: Default::default(),
+        peers: Default::default(),
+        partitions: Default::default(),
+        resharing: Default::default(),
+        mover: Arc::clone(mover),
+        holding: Default::default(),
+        moved: Default::default(),
+        default_stack_bytes: shared.context.default_stack_bytes(),
+        local_bytes: 0,
+        side_stream: None,
+        printing: Default::default(),
+        meter: Default::default(),
+        tracing: None,
+        guard: Guard::new(wanted.guard),
+        pacing: Pacing::new(wanted.claim, wanted.class, Arc::clone(&handle.new_weight)),
+        standing,
+        records: Records::new(journal, committed, files),
+        unloaded_in_use: None,
+        last_function: None,
+        reply: Vec::new(),
+    };
+    let consumer = Consumer::resume(Arc::clone(&handle.memory), committed);
+    let past = (wanted.origin == Origin::Inherited).then_some((entries, inherited));
+    let session = Session::new(consumer, state, wanted.share, past, monitor.waker());
+    monitor.watch(Arc::clone(&handle));
+    give.send(session).map_err(|error| no_memory(&error))?;
+    Ok(handle)
+}
