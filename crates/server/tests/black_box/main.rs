@@ -6,6 +6,7 @@
 mod fake_client;
 mod graphs;
 mod keeping;
+mod memory;
 mod promises;
 mod ring_fuzz;
 mod server_log;
@@ -69,6 +70,7 @@ fn tests() -> impl Iterator<Item = &'static Test> {
         takeover::ALL,
         spilling::ALL,
         keeping::ALL,
+        memory::ALL,
         ring_fuzz::ALL,
     ];
     all.into_iter().flatten()

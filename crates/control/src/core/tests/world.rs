@@ -1,0 +1,222 @@
+//! A core with a hand-driven world around it: servers that start at once, clients that come, and a shell.
+
+use super::super::*;
+use link::wire::daemon::{ClientSnapshot, ContextSnapshot, DeviceSnapshot, Origin};
+
+pub(super) const ROOT: u32 = 0;
+pub(super) const ALICE: u32 = 1000;
+pub(super) const BOB: u32 = 1001;
+pub(super) const UI: ConnectionId = ConnectionId(9999);
+
+/// A core with a hand-driven world around it.
+pub(super) struct World {
+    pub(super) core: Core,
+    pub(super) now: Now,
+    pub(super) log: Vec<String>,
+    /// All effects but log lines, not yet looked at.
+    pub(super) effects: VecDeque<Effect>,
+    pub(super) snapshot: ServerSnapshot,
+    next_pid: Pid,
+}
+
+impl World {
+    pub(super) fn new(provisioning: Provisioning, daemon_uid: u32) -> Self {
+        let config = Config {
+            daemon_pid: 969,
+            daemon_uid,
+            daemon_gid: daemon_uid,
+            provisioning,
+            ready_devices: Vec::new(),
+        };
+        World {
+            core: Core::new(config, Limits::default()),
+            now: Now::ZERO,
+            log: Vec::new(),
+            effects: VecDeque::new(),
+            snapshot: ServerSnapshot::default(),
+            next_pid: 975,
+        }
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        for effect in self.core.handle(self.now, event) {
+            match effect {
+                Effect::Log { line, .. } => self.log.push(line),
+                // Servers start at once.
+                Effect::Spawn { uid, .. } => {
+                    let pid = self.next_pid;
+                    self.next_pid += 1;
+                    self.event(Event::ServerSpawned { pid, uid });
+                }
+                effect => self.effects.push_back(effect),
+            }
+        }
+    }
+
+    pub(super) fn client(&mut self, connection: u64, uid: u32) {
+        let limits = Default::default();
+        let hello =
+            ClientHello { protocol: 1, pid: 1, pid_namespace: 0, command: String::new(), limits };
+        let hello = Box::new(hello);
+        let peer =
+            Peer { pid: 100 + connection as Pid, uid, gid: uid, namespaces: Default::default() };
+        let connection = ConnectionId(connection);
+        let origin = Origin::default();
+        self.event(Event::ClientArrived { connection, peer, origin, hello, admission: None });
+    }
+
+    pub(super) fn debugged(&mut self, connection: u64) {
+        let peer = Peer {
+            pid: 100 + connection as Pid,
+            uid: ALICE,
+            gid: ALICE,
+            namespaces: Default::default(),
+        };
+        let (connection, debugger) = (ConnectionId(connection), "cuda-gdb\n".to_owned());
+        self.event(Event::DebuggedArrived { connection, peer, debugger });
+    }
+
+    /// The servers to which a tracer's connection went.
+    pub(super) fn tracer(&mut self, connection: u64) -> Option<Vec<Pid>> {
+        let peer = Peer { pid: 7, uid: ALICE, gid: ALICE, namespaces: Default::default() };
+        self.event(Event::TracerArrived { connection: ConnectionId(connection), peer, pid: 9 });
+        let servers = self.effects.iter().find_map(|effect| match effect {
+            Effect::HandTracer { servers, pid: 9, .. } => Some(servers.clone()),
+            _ => None,
+        });
+        self.effects.clear();
+        servers
+    }
+
+    /// Connections that may run natively since the last call.
+    pub(super) fn released(&mut self) -> Vec<u64> {
+        let released = |effect: &Effect| match effect {
+            Effect::Release { connection } => Some(connection.0),
+            _ => None,
+        };
+        let found = self.effects.iter().filter_map(released).collect();
+        self.effects.retain(|effect| released(effect).is_none());
+        found
+    }
+
+    pub(super) fn ready(&mut self, server: Pid) {
+        self.event(Event::ServerSaid { server, message: ToDaemon::Ready });
+    }
+
+    pub(super) fn exited(&mut self, server: Pid, status: i32) {
+        self.event(Event::ServerExited { server, exit: ServerExit::Status(status) });
+    }
+
+    /// (connection, server) of the clients that were handed on since the last call.
+    pub(super) fn forwarded(&mut self) -> Vec<(u64, Pid)> {
+        let taken = std::mem::take(&mut self.effects);
+        let forward = |effect| match effect {
+            Effect::Forward { connection, server, .. } => Some((connection.0, server)),
+            _ => None,
+        };
+        taken.into_iter().filter_map(forward).collect()
+    }
+
+    pub(super) fn told_to_stop(&self, server: Pid) -> Option<ShutdownMode> {
+        self.effects.iter().rev().find_map(|effect| match effect {
+            Effect::Send { server: to, message: Message::Shutdown(mode) } if *to == server => {
+                Some(*mode)
+            }
+            _ => None,
+        })
+    }
+
+    pub(super) fn refusals(&self) -> Vec<(u64, u32)> {
+        let refusal = |effect: &Effect| match effect {
+            Effect::Refuse { connection, code, .. } => Some((connection.0, *code)),
+            _ => None,
+        };
+        self.effects.iter().filter_map(refusal).collect()
+    }
+
+    pub(super) fn exit_status(&self) -> Option<u8> {
+        self.effects.iter().find_map(|effect| match effect {
+            Effect::Exit { status } => Some(*status),
+            _ => None,
+        })
+    }
+
+    /// Runs a line as `uid`, its servers answering at once; (standard output, standard error).
+    pub(super) fn line_as(&mut self, uid: u32, line: &str) -> (String, String) {
+        self.effects.clear();
+        let peer = Peer { pid: 1, uid, gid: uid, namespaces: Default::default() };
+        self.event(Event::UiLine { connection: UI, peer, line: line.to_owned() });
+        while let Some(effect) = self.effects.pop_front() {
+            match effect {
+                Effect::Send { server, message: Message::Snapshot(id) } => {
+                    let snapshot = self.snapshot.clone();
+                    self.event(Event::ServerSaid {
+                        server,
+                        message: ToDaemon::Snapshot { id, snapshot },
+                    });
+                }
+                Effect::Send { server, message: Message::Terminate { id, client } } => {
+                    let known = self.snapshot.clients.iter().any(|known| known.pid == client);
+                    let code = if known { 0 } else { 201 };
+                    self.event(Event::ServerSaid {
+                        server,
+                        message: ToDaemon::Terminated { id, code },
+                    });
+                }
+                Effect::Reply { output, error, exit_status, .. } => {
+                    assert_eq!(exit_status, 0, "{line}");
+                    return (output, error);
+                }
+                _ => {}
+            }
+        }
+        panic!("no reply to {line}");
+    }
+
+    pub(super) fn line(&mut self, line: &str) -> (String, String) {
+        self.line_as(ROOT, line)
+    }
+
+    /// Replays a transcript: `--- command`, then what it prints.
+    pub(super) fn replay(&mut self, transcript: &str) {
+        for part in transcript.split("--- ").skip(1) {
+            let (command, expected) = part.split_once('\n').unwrap();
+            assert_eq!(self.line(command).0, expected, "{command}");
+        }
+    }
+}
+
+/// The state of the recording: server 975 of root, two clients on one H200.
+pub(super) fn recorded_world() -> World {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    let client = |pid, serial| ClientSnapshot {
+        pid,
+        pid_namespace: 4026531836,
+        command: "/tmp/feas".into(),
+        contexts: vec![ContextSnapshot {
+            device: 0,
+            context_id: 1,
+            serial,
+            active_thread_percentage: 100.0,
+        }],
+        ..Default::default()
+    };
+    world.snapshot = ServerSnapshot {
+        devices: vec![DeviceSnapshot {
+            uuid: "GPU-d123c540-3d02-b0d8-c638-e90011910307".into(),
+            name: "NVIDIA H200".into(),
+            pci_bus_id: "0000:00:06.0".into(),
+            ..Default::default()
+        }],
+        clients: vec![client(1622, 122), client(1623, 121)],
+        ..Default::default()
+    };
+    world.client(1, ROOT);
+    world.ready(975);
+    world
+}
+
+pub(super) fn quit(line: &str) -> Event {
+    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT, namespaces: Default::default() };
+    Event::UiLine { connection: UI, peer, line: line.to_owned() }
+}
