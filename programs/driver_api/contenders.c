@@ -2,7 +2,8 @@
  *
  *   contenders busy ITERATIONS BLOCKS SHARED_BYTES STREAMS DEPTH for MS     kernels back to back for MS of the device's time
  *   contenders busy ITERATIONS BLOCKS SHARED_BYTES STREAMS DEPTH until PATH the same until a file of that name is there
- *   contenders ask  ITERATIONS BLOCKS SHARED_BYTES REQUESTS                 a kernel and a wait for it, again and again
+ *   contenders ask  ITERATIONS BLOCKS SHARED_BYTES REQUESTS [after PATH]    a kernel and a wait for it, again and again; the first ones when
+ *                                                                           a file of that name is there
  *
  * A kernel counts ITERATIONS in each of BLOCKS blocks of one warp, SHARED_BYTES of which fill an SM; DEPTH of them are queued at most. Each prints a line:
  * the nanoseconds at which its first block began and its last one ended; `ask` puts the end of a kernel before them that it had just waited for. Without
@@ -16,6 +17,7 @@
 #define MOST_STREAMS 8
 #define MOST_DEPTH 1024
 #define LOOK_EVERY 20
+#define LOOK_US 1000
 
 /* work(log, iterations): log[0] = the least time at which a thread began, log[1] = the greatest at which one ended. What the loop computes decides whether
  * something harmless is done, as an assembler would leave out a loop whose result nobody needs. */
@@ -119,8 +121,15 @@ static void busy(unsigned streams, unsigned depth, uint64_t duration_ns, const c
     free(all);
 }
 
-static void ask(unsigned requests) {
-    REQUIRE(requests <= MOST_KERNELS / 2);
+static void ask(unsigned requests, const char *path) {
+    REQUIRE(requests < MOST_KERNELS / 2);
+    if (path) {
+        /* Whatever comes with a first launch has come. */
+        launch(2 * requests, 0, NULL);
+        CALL(cuCtxSynchronize);
+        while (access(path, F_OK) != 0)
+            usleep(LOOK_US);
+    }
     for (unsigned request = 0; request < requests; ++request) {
         uint64_t both[4];
         launch(2 * request, 0, NULL);
@@ -161,7 +170,9 @@ int main(int count, char **arguments) {
     else if (count == 9 && !strcmp(arguments[1], "busy") && !strcmp(arguments[7], "until"))
         busy(number[3], number[4], 0, arguments[8]);
     else if (count == 6 && !strcmp(arguments[1], "ask"))
-        ask(number[3]);
+        ask(number[3], NULL);
+    else if (count == 8 && !strcmp(arguments[1], "ask") && !strcmp(arguments[6], "after"))
+        ask(number[3], arguments[7]);
     else {
         fprintf(stderr, "see the head of programs/driver_api/contenders.c\n");
         return 2;

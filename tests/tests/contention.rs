@@ -1,7 +1,7 @@
 //! Clients that want the same device: they get equal time, or time by their weights, and one of the latency class does not wait behind the others.
 //!
 //! By the software GPU's virtual clock, on which an SM does one instruction per cycle: what a kernel takes by itself is known to the cycle, and the
-//! host's load changes nothing. The device has one SM, which two blocks of a kernel fill.
+//! host's load changes nothing. The device has one SM, which two blocks of a kernel fill, where nothing else is said.
 
 use std::path::Path;
 use std::time::Duration;
@@ -59,12 +59,12 @@ impl Client {
 }
 
 fn daemon() -> Result<Daemon> {
-    let machine = [
-        ("OPENMPS_SOFT_CLOCK", "virtual"),
-        ("OPENMPS_SOFT_SMS", "1"),
-        ("OPENMPS_SOFT_WORKERS", "1"),
-    ];
-    Daemon::start_with(Sandbox::new()?, &machine)
+    daemon_with(&[("OPENMPS_SOFT_SMS", "1"), ("OPENMPS_SOFT_WORKERS", "1")])
+}
+
+fn daemon_with(machine: &[(&str, &str)]) -> Result<Daemon> {
+    let clock = ("OPENMPS_SOFT_CLOCK", "virtual");
+    Daemon::start_with(Sandbox::new()?, &[&[clock], machine].concat())
 }
 
 /// The kernels that a client said it ran; its server must have counted as many.
@@ -203,7 +203,9 @@ fn a_client_of_the_latency_class_does_not_wait_behind_the_others() -> Result<()>
         let snapshot = daemon.snapshot().unwrap_or_default();
         snapshot.clients.iter().filter(|client| client.kernels > 8).count() == others.len()
     })?;
-    let requests = ask(&daemon, REQUEST_US, REQUESTS)?;
+    let requests = Requests { kernel_us: REQUEST_US, blocks: BLOCKS, count: REQUESTS };
+    let asks = requests.start(&daemon, &[])?;
+    let requests = requests.finish(&daemon, asks)?;
     std::fs::write(Path::new(end[1]), "")?;
     let ran: Vec<Vec<Ran>> =
         started.into_iter().map(|running| kernels(&daemon, running)).collect::<Result<_>>()?;
@@ -229,22 +231,84 @@ fn a_client_of_the_latency_class_does_not_wait_behind_the_others() -> Result<()>
     Ok(())
 }
 
-/// Requests of a client of the latency class: the device's time before each launch, and when its kernel ran.
-fn ask(daemon: &Daemon, kernel_us: u64, requests: usize) -> Result<Vec<(u64, Ran)>> {
+#[test]
+fn the_latency_class_does_not_wait_at_all_where_sms_are_kept_for_it() -> Result<()> {
+    const ALL: u32 = 12;
+    const KEPT: u32 = 4;
+    const REQUESTS: usize = 10;
+    const REQUEST_US: u64 = 100;
+    let daemon = daemon_with(&[
+        ("OPENMPS_SOFT_SMS", "12"),
+        ("OPENMPS_SOFT_WORKERS", "2"),
+        ("OPENMPS_LATENCY_SMS", "4"),
+    ])?;
     let sandbox = daemon.sandbox();
+    // They fill what is kept, and wait for their time.
+    let go = sandbox.log_directory().join("go");
+    let go = go.to_str().context("a path of other bytes")?;
+    let requests = Requests { kernel_us: REQUEST_US, blocks: KEPT * BLOCKS, count: REQUESTS };
+    let asks = requests.start(&daemon, &["after", go])?;
+    let kept = || {
+        let snapshot = daemon.snapshot().unwrap_or_default();
+        let reservations = snapshot.devices.iter().flat_map(|device| &device.reservations);
+        let is_there = snapshot.clients.iter().any(|client| client.kernels > 0);
+        is_there && reservations.map(|one| one.multiprocessors).sum::<u32>() == KEPT
+    };
+    openmps_tests::wait::until("SMs are kept for the latency class", LIMIT, kept)?;
+    // No block of theirs ends before the test does.
     let program = sandbox.installation.program("driver-api", "contenders");
     let mut command = sandbox.command(program, Runtime::OpenMps);
-    let iterations = Client { kernel_us, ..CLIENT }.iterations();
-    let numbers = [iterations, BLOCKS.into(), SHARED_BYTES.into(), requests as u64];
-    command.arg("ask").args(numbers.map(|number| number.to_string())).env("OPENMPS_LATENCY", "1");
-    let finished = Running::start(&mut command)?.finish(LIMIT)?;
-    let printed = finished.success().with_context(|| sandbox.last_log_lines())?;
-    let parsed = |line: &str| -> Option<(u64, Ran)> {
-        let mut numbers = line.split(' ').map_while(|number| number.parse().ok());
-        Some((numbers.next()?, Ran { from: numbers.next()?, to: numbers.next()? }))
-    };
-    let asked: Vec<_> = printed.lines().filter_map(parsed).collect();
-    ensure!(asked.len() == requests, "{requests} requests, {} lines", asked.len());
-    ensure!(daemon.departed(finished.pid)?.latency_class, "it was not of the latency class");
-    Ok(asked)
+    let forever = [u32::MAX, (ALL - KEPT) * BLOCKS * 2, SHARED_BYTES, 1, 1];
+    command.arg("busy").args(forever.map(|number| number.to_string())).args(["for", "1"]);
+    let other = Running::start(&mut command)?;
+    openmps_tests::wait::until("the other's kernel is there", LIMIT, || {
+        let snapshot = daemon.snapshot().unwrap_or_default();
+        let found = snapshot.clients.iter().find(|client| client.pid == other.pid());
+        found.is_some_and(|client| {
+            client.kernels == 1 && client.devices.iter().all(|on| on.multiprocessors == ALL - KEPT)
+        })
+    })?;
+    std::fs::write(go, "")?;
+    let took = requests.finish(&daemon, asks)?;
+    for (_, request) in took {
+        let took_ns = request.to - request.from;
+        let alone_ns = REQUEST_US * 1000;
+        ensure!(took_ns < alone_ns * 5 / 4, "a kernel of {alone_ns} ns took {took_ns} ns");
+    }
+    Ok(())
+}
+
+/// What a client of the latency class asks for.
+#[derive(Clone, Copy, Debug)]
+struct Requests {
+    kernel_us: u64,
+    blocks: u32,
+    count: usize,
+}
+
+impl Requests {
+    fn start(self, daemon: &Daemon, rest: &[&str]) -> Result<Running> {
+        let sandbox = daemon.sandbox();
+        let program = sandbox.installation.program("driver-api", "contenders");
+        let mut command = sandbox.command(program, Runtime::OpenMps);
+        // Of as many SMs as `BLOCKS` of its blocks fill each.
+        let iterations = Client { kernel_us: self.kernel_us, ..CLIENT }.iterations();
+        let numbers = [iterations, self.blocks.into(), SHARED_BYTES.into(), self.count as u64];
+        command.arg("ask").args(numbers.map(|number| number.to_string())).args(rest);
+        Running::start(command.env("OPENMPS_LATENCY", "1"))
+    }
+
+    /// The device's time before each launch, and when its kernel ran.
+    fn finish(self, daemon: &Daemon, running: Running) -> Result<Vec<(u64, Ran)>> {
+        let finished = running.finish(LIMIT)?;
+        let printed = finished.success().with_context(|| daemon.sandbox().last_log_lines())?;
+        let parsed = |line: &str| -> Option<(u64, Ran)> {
+            let mut numbers = line.split(' ').map_while(|number| number.parse().ok());
+            Some((numbers.next()?, Ran { from: numbers.next()?, to: numbers.next()? }))
+        };
+        let asked: Vec<_> = printed.lines().filter_map(parsed).collect();
+        ensure!(asked.len() == self.count, "{} requests, {} lines", self.count, asked.len());
+        ensure!(daemon.departed(finished.pid)?.latency_class, "it was not of the latency class");
+        Ok(asked)
+    }
 }

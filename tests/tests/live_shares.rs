@@ -335,6 +335,36 @@ fn reserved_sms_are_used_by_nobody_else() -> Result<()> {
 }
 
 #[test]
+fn sms_are_kept_for_the_latency_class_while_it_is_there() -> Result<()> {
+    const KEPT: usize = 16;
+    let daemon = Daemon::start_with(Sandbox::new()?, &[("OPENMPS_LATENCY_SMS", "16")])?;
+    let mut other = Client::start(&daemon, &[], &["affinity", "80"])?;
+    other.seen()?.must_be(ALL)?;
+    must(&daemon, &["reserve", "night", "--sms", "8"])?;
+    let mut request = Client::start(&daemon, &[("OPENMPS_LATENCY", "1")], &[])?;
+    request.seen()?.must_be(ALL - 8)?;
+    openmps_tests::wait::until("the other leaves SMs free", PATIENCE, || {
+        daemon.snapshot().is_ok_and(|snapshot| {
+            let pid = other.0.pid();
+            let found = snapshot.clients.iter().find(|client| client.pid == pid);
+            found.is_some_and(|one| one.devices[0].multiprocessors as usize == ALL - 8 - KEPT)
+        })
+    })?;
+    let seen = other.seen()?;
+    seen.must_be(ALL - 8 - KEPT)?;
+    ensure!(seen.affinity == Some((ALL - 8 - KEPT, ALL - 8 - KEPT)), "{seen:?}");
+    ensure!(request.seen()?.on.is_superset(&seen.on), "the class has the others' SMs, too");
+    let too_many = openmps(&daemon, &["reserve", "day", "--sms", "56"])?;
+    ensure!(too_many.stderr.contains("at most 52"), "{}", too_many.stderr);
+    request.0.dismiss()?;
+    openmps_tests::wait::until("the SMs are everybody's again", PATIENCE, || {
+        other.seen().is_ok_and(|seen| seen.told == ALL - 8)
+    })?;
+    other.seen()?.must_be(ALL - 8)?;
+    other.0.dismiss()
+}
+
+#[test]
 fn reservations_wait_for_the_server_and_outlive_it() -> Result<()> {
     let mut daemon = Daemon::start(Sandbox::new()?)?;
     must(&daemon, &["reserve", "night", "--sms", "20"])?;

@@ -16,6 +16,7 @@ Environment:
   OPENMPS_CONFIG           the configuration file [/etc/openmps/config.toml, if it is there]
   OPENMPS_METRICS          where the daemon serves Prometheus metrics: ADDRESS:PORT or unix:/PATH [nowhere]
   OPENMPS_CONTEXTS_PER_DEVICE  contexts of clients that a device serves at a time, 1 to 1000 [48]
+  OPENMPS_LATENCY_SMS      multiprocessors that others leave free while a client of the latency class is there [0]
   OPENMPS_ISOLATION        whose programs share an executor: those of a user, of a cgroup, or none (process) [user]
   OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
   OPENMPS_PREWARM          users whose servers start with the daemon: ids with commas between them, or self [none]

@@ -124,6 +124,7 @@ struct Limits {
     device_memory: Option<String>,
     client_priority: Option<u8>,
     contexts_per_device: Option<usize>,
+    latency_sms: Option<u32>,
     client_weight: Option<u32>,
     client_guard: Option<Guard>,
 }
@@ -231,6 +232,11 @@ impl File {
                 "limits.contexts_per_device",
                 "OPENMPS_CONTEXTS_PER_DEVICE",
                 text(limits.contexts_per_device.map(|number| number.to_string())),
+            ),
+            (
+                "limits.latency_sms",
+                "OPENMPS_LATENCY_SMS",
+                text(limits.latency_sms.map(|number| number.to_string())),
             ),
             (
                 "groups.by_cgroup",
@@ -442,7 +448,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));
@@ -460,6 +466,7 @@ mod tests {
             ("[limits]\nclient_priority = 2", "client_priority"),
             ("[limits]\ncontexts_per_device = 0", "contexts_per_device"),
             ("[limits]\nclient_weight = 0", "client_weight"),
+            ("[limits]\nlatency_sms = -1", "latency_sms"),
             ("[daemon]\nmetrics = '9400'", "daemon.metrics"),
             ("[daemon]\nprovisioning = 'all'", "all"),
             ("[memory]\npolicy = 'swap'", "swap"),

@@ -5,7 +5,9 @@ use super::devices::uuid_text;
 use super::{Course, Keeper};
 use crate::log::log_server;
 use crate::policy::domains::{Domain, Grouping, Key, checked_name};
-use crate::policy::limits::active_thread_percentage;
+use crate::policy::limits::{active_thread_percentage, latency_class};
+use crate::policy::partitions::HEADROOM;
+use crate::policy::priorities::Class;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
 use link::wire::PROTOCOL_VERSION;
@@ -173,9 +175,11 @@ impl Keeper {
         let percentage =
             active_thread_percentage(&self.defaults, &hello.limits).min(of_group.unwrap_or(100.0));
         let count = CUdevice_attribute::MULTIPROCESSOR_COUNT.0 as i32;
+        let is_latency = latency_class(&hello.limits) == Class::Latency;
+        let headroom = is_latency.then_some(HEADROOM);
         let mut devices: Vec<_> = self.devices.iter().map(|device| device.info.clone()).collect();
         for (index, device) in devices.iter_mut().enumerate() {
-            let available = self.available_to(index, reservation);
+            let available = self.available_to(index, reservation.or(headroom));
             let share = share_of(device, self.driver_version, percentage);
             let share = share.unwrap_or(available).min(available);
             for (attribute, value) in &mut device.attributes {

@@ -1,6 +1,7 @@
 //! The devices of a server, as the native driver describes them without a context.
 
 use super::executors::Executor;
+use super::headroom::Headroom;
 use super::keeping::DeviceKeeping;
 use super::standby::Standby;
 use crate::counters::Counts;
@@ -39,6 +40,8 @@ pub(crate) struct Device {
     pub(crate) refused_contexts: u64,
     /// SMs that its executors have reserved, by name.
     pub(crate) reservations: Vec<(String, u32)>,
+    /// SMs that are kept for the latency class.
+    pub(crate) headroom: Headroom,
 }
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`.
@@ -218,6 +221,7 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         restarts: 0,
         refused_contexts: 0,
         reservations: Vec::new(),
+        headroom: Headroom::None,
     })
 }
 

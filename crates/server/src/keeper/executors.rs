@@ -208,7 +208,7 @@ impl Keeper {
             log_server!("{message}");
             Refusal { code: CUresult::ERROR_MPS_SERVER_NOT_READY.0, message }
         })?;
-        self.tell_reservations(place, 0);
+        self.tell_first_reservations(place);
         Ok(Stage::Starting)
     }
 

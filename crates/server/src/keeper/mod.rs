@@ -9,6 +9,7 @@ mod blaming;
 mod clients;
 pub(crate) mod devices;
 mod executors;
+mod headroom;
 mod keeping;
 mod killing;
 mod memory;
@@ -276,6 +277,7 @@ impl Keeper {
             self.see_to_doomed();
             self.see_to_standbys();
             self.see_to_waiting();
+            self.see_to_headroom();
             self.finish_changes();
         }
         self.end()

@@ -14,6 +14,9 @@ const DEFAULT_NATIVE_DRIVER: &str = "libcuda.so.1";
 /// Sets how many contexts a device serves at a time.
 pub const CONTEXTS_VARIABLE: &str = "OPENMPS_CONTEXTS_PER_DEVICE";
 
+/// Sets how many SMs are kept for the latency class.
+pub const LATENCY_SMS_VARIABLE: &str = "OPENMPS_LATENCY_SMS";
+
 /// Sets who shares an executor.
 pub const ISOLATION_VARIABLE: &str = "OPENMPS_ISOLATION";
 
@@ -28,6 +31,8 @@ pub struct Options {
     pub executor_program: PathBuf,
     /// Contexts that a device serves at a time.
     pub contexts_per_device: usize,
+    /// SMs of each device that are kept for the latency class while a client of it is there; 0: none.
+    pub latency_multiprocessors: u32,
     /// Who shares an executor.
     pub grouping: Grouping,
 }
@@ -58,6 +63,7 @@ pub fn keeper_options(arguments: impl IntoIterator<Item = OsString>) -> Result<O
         native_driver: given.native_driver(),
         executor_program,
         contexts_per_device: contexts_per_device(std::env::var(CONTEXTS_VARIABLE).ok())?,
+        latency_multiprocessors: latency_multiprocessors(std::env::var(LATENCY_SMS_VARIABLE).ok())?,
         grouping: grouping(std::env::var(ISOLATION_VARIABLE).ok())?,
     })
 }
@@ -70,6 +76,12 @@ fn contexts_per_device(set: Option<String>) -> Result<usize, String> {
     number.filter(|number| (1..=MOST_CONTEXTS_PER_DEVICE).contains(number)).ok_or_else(|| {
         format!("{CONTEXTS_VARIABLE} is {text:?}: it must be 1 to {MOST_CONTEXTS_PER_DEVICE}")
     })
+}
+
+fn latency_multiprocessors(set: Option<String>) -> Result<u32, String> {
+    let Some(text) = set.filter(|text| !text.trim().is_empty()) else { return Ok(0) };
+    let number = text.trim().parse().ok();
+    number.ok_or_else(|| format!("{LATENCY_SMS_VARIABLE} is {text:?}: it must be a number of SMs"))
 }
 
 fn grouping(set: Option<String>) -> Result<Grouping, String> {
@@ -152,6 +164,16 @@ mod tests {
     }
 
     #[test]
+    fn no_sms_are_kept_unless_that_is_set() {
+        let set = |text: &str| latency_multiprocessors(Some(text.into()));
+        assert_eq!(latency_multiprocessors(None), Ok(0));
+        assert_eq!([set(""), set("0"), set(" 8 ")], [Ok(0), Ok(0), Ok(8)]);
+        for wrong in ["-1", "some", "99999999999"] {
+            assert!(set(wrong).unwrap_err().contains(wrong));
+        }
+    }
+
+    #[test]
     fn arguments_are_read_and_complaints_name_them() {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         let options =
@@ -162,6 +184,7 @@ mod tests {
             native_driver: "/x".into(),
             executor_program: "/y".into(),
             contexts_per_device: 48,
+            latency_multiprocessors: 0,
             grouping: Grouping::Server,
         };
         assert_eq!(options, expected);

@@ -12,6 +12,7 @@ use crate::executor_link::{OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
 use crate::policy::grants::Grants;
 use crate::policy::limits::{context_percentage, guard_mode, latency_class, memory_limit_bytes};
+use crate::policy::priorities::Class;
 use cuda_abi::types::CUresult;
 use link::socket::{Received, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, Refusal};
@@ -163,6 +164,10 @@ impl Keeper {
             code: CUresult::ERROR_OUT_OF_MEMORY.0,
             message: message.into(),
         };
+        let Some(client) = self.clients.get(&id) else { return Ok(()) };
+        if latency_class(&client.hello.limits) == Class::Latency {
+            self.hold_headroom(device as usize);
+        }
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         let limit = self.memory_limit_of(client, device as usize);
         let share = self.share_wish(client, device as usize);

@@ -14,6 +14,7 @@ use crate::policy::fairness::{Claim, Rank};
 use crate::policy::limits::{
     active_thread_percentage, client_priority, memory_limit_bytes, weight,
 };
+use crate::policy::partitions::HEADROOM;
 use link::wire::daemon::{SMALLEST_SHARE, ToDaemon};
 use link::wire::shares::{
     ChangeReport, GroupLimits, MemoryLimit, NewLimits, Reservation, ServerChange, Who,
@@ -101,12 +102,10 @@ impl Keeper {
             let multiprocessors = share(group.percentage?)?;
             Some(GroupShare { name: client.group.clone()?, multiprocessors })
         });
-        let reservation = client.reservation.clone();
-        let has_it = |name: &String| slot.reservations.iter().any(|(known, _)| known == name);
         ShareWish {
             multiprocessors: share(client.own_percentage()),
             group,
-            reservation: reservation.filter(has_it),
+            reservation: self.reservation_of(client, device).map(str::to_owned),
         }
     }
 
@@ -121,8 +120,14 @@ impl Keeper {
     pub(super) fn available_to(&self, device: usize, reservation: Option<&str>) -> u32 {
         let slot = &self.devices[device];
         let own = slot.reservations.iter().find(|(name, _)| Some(name.as_str()) == reservation);
-        let reserved: u32 = slot.reservations.iter().map(|(_, count)| count).sum();
-        own.map_or(slot.multiprocessors().saturating_sub(reserved), |(_, count)| *count)
+        match own {
+            Some((name, count)) if name != HEADROOM => *count,
+            headroom => {
+                let reserved: u32 = slot.reservations.iter().map(|(_, count)| count).sum();
+                let open = slot.multiprocessors().saturating_sub(reserved);
+                open + headroom.map_or(0, |(_, count)| *count)
+            }
+        }
     }
 
     /// Makes a change that the daemon asks for.
@@ -273,7 +278,7 @@ impl Keeper {
             }
             let domains: Vec<Domain> = self.devices[device].executors.keys().copied().collect();
             for place in domains.into_iter().map(|domain| Place { device, domain }) {
-                self.tell(place, pending.id);
+                self.tell_reservations(place, pending.id);
                 pending.open.insert(Awaited::Executor(place));
             }
         }
@@ -289,7 +294,8 @@ impl Keeper {
         };
         let all = slot.multiprocessors();
         let others = kept.iter().filter(|other| other.device == *device);
-        let reserved: u32 = others.map(|other| other.multiprocessors).sum();
+        let headroom = slot.headroom.multiprocessors().unwrap_or(0);
+        let reserved = headroom + others.map(|other| other.multiprocessors).sum::<u32>();
         let most = all.saturating_sub(reserved).saturating_sub(SMALLEST_SHARE);
         if *multiprocessors > most {
             return Err(format!(
@@ -300,15 +306,20 @@ impl Keeper {
     }
 
     /// Tells an executor that has just been started which SMs are reserved.
-    pub(super) fn tell_reservations(&self, place: Place, change: u64) {
-        if !self.reservations.is_empty() {
-            self.tell(place, change);
+    pub(super) fn tell_first_reservations(&self, place: Place) {
+        let has_headroom = self.devices[place.device].headroom.multiprocessors().is_some();
+        if !self.reservations.is_empty() || has_headroom {
+            self.tell_reservations(place, 0);
         }
     }
 
-    fn tell(&self, place: Place, change: u64) {
+    /// Tells an executor which SMs are reserved.
+    pub(super) fn tell_reservations(&self, place: Place, change: u64) {
         let here = self.reservations.iter().filter(|one| one.device as usize == place.device);
-        let reservations = here.map(|one| (one.name.clone(), one.multiprocessors)).collect();
+        let named = here.map(|one| (one.name.clone(), one.multiprocessors));
+        let headroom = self.devices[place.device].headroom.multiprocessors();
+        let headroom = headroom.map(|count| (HEADROOM.to_owned(), count));
+        let reservations = named.chain(headroom).collect();
         if let Some(executor) = self.executor(place) {
             executor.tell(&ToExecutor::Reserve { change, reservations }, &[]);
         }
@@ -438,7 +449,7 @@ impl Keeper {
         self.tell_daemon(&ToDaemon::Changed { id, report });
     }
 
-    fn can_set_apart(&self) -> bool {
+    pub(super) fn can_set_apart(&self) -> bool {
         self.driver_version >= GREEN_CONTEXTS_SINCE
     }
 }

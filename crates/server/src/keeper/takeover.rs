@@ -231,7 +231,7 @@ impl Keeper {
         }
         let pid = self.executor(place).map_or(0, |executor| executor.pid());
         log_server!("Executor {pid} serves device {} with {count} sessions", place.device);
-        self.tell_reservations(place, 0);
+        self.tell_first_reservations(place);
         self.tell_status();
         self.answer_held(place);
     }

@@ -4,6 +4,9 @@
 //! blocks find SMs that belong together, and goes where the fewest shares are already. Reserved units are taken from the end of the device,
 //! and belong to no share but those of their reservation.
 
+/// Name of the reservation for the latency class, whose clients may use what nobody has reserved, too. No name that is chosen has a space.
+pub const HEADROOM: &str = "latency class";
+
 /// Numbers of units, ascending.
 pub type Units = Vec<usize>;
 
@@ -64,8 +67,13 @@ impl Layout {
     pub fn allowed(&self, reservation: Option<&str>) -> Units {
         let own = self.reserved.iter().find(|(name, _)| Some(name.as_str()) == reservation);
         match own {
-            Some((_, units)) => units.clone(),
-            None => self.free(),
+            Some((name, units)) if name != HEADROOM => units.clone(),
+            headroom => {
+                let mut units = self.free();
+                units.extend(headroom.iter().flat_map(|(_, units)| units));
+                units.sort_unstable();
+                units
+            }
         }
     }
 
@@ -209,6 +217,19 @@ mod tests {
         assert!(layout.reserve(&[named("b", 6)]).is_empty());
         assert_eq!(layout.allowed(Some("b")), [7, 8, 9]);
         assert!(layout.reserve(&[]).is_empty() && layout.allowed(None).len() == 10);
+    }
+
+    #[test]
+    fn the_latency_class_has_the_headroom_and_what_is_free() {
+        let mut layout = Layout::new(vec![2; 10]);
+        let named = |name: &str, count| (name.to_owned(), count);
+        assert_eq!(layout.allowed(Some(HEADROOM)), layout.all());
+        assert!(layout.reserve(&[named("a", 4), named(HEADROOM, 4)]).is_empty());
+        assert_eq!(layout.allowed(None), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(layout.allowed(Some(HEADROOM)), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert!(layout.reserve(&[named(HEADROOM, 4)]).is_empty());
+        assert_eq!(layout.allowed(Some(HEADROOM)), layout.all());
+        assert_eq!(layout.allowed(None), [0, 1, 2, 3, 4, 5, 8, 9]);
     }
 
     proptest! {
