@@ -16,6 +16,7 @@ pub mod sandbox;
 pub mod slurm;
 pub mod stepping;
 pub mod trace;
+pub mod tracer;
 pub mod wait;
 
 pub use daemon::Daemon;

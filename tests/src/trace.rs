@@ -4,6 +4,7 @@
 //! ends that match; slices of one track that lie within each other or apart; arrows that have both ends, each inside a slice of its track.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -48,7 +49,16 @@ fn id(event: &Value) -> Result<(String, String)> {
 type Slice = (i64, i64);
 
 impl Trace {
-    /// Reads and checks a file's text.
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read(path).with_context(|| format!("{}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{}", path.display()))
+    }
+
+    /// Checks a file's text.
     ///
     /// # Errors
     /// What is wrong with it.

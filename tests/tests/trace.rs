@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use openmps_tests::process::{self, Running};
+use anyhow::{Result, ensure};
+use openmps_tests::process;
 use openmps_tests::trace::Trace;
-use openmps_tests::wait::{self, PATIENCE};
+use openmps_tests::tracer::Tracer;
+use openmps_tests::wait;
 use openmps_tests::{Daemon, Runtime, Sandbox};
-use rustix::process::{Pid, Signal, kill_process};
 
 /// A hundred thousand launches on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -30,11 +30,6 @@ fn traced(sandbox: &Sandbox) -> PathBuf {
     sandbox.installation.program("process", "traced")
 }
 
-fn read(path: &Path) -> Result<Trace> {
-    let text = std::fs::read(path).with_context(|| format!("{}", path.display()))?;
-    Trace::parse(&text).with_context(|| format!("{}", path.display()))
-}
-
 #[test]
 fn a_hundred_thousand_launches_are_all_there() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;
@@ -44,7 +39,7 @@ fn a_hundred_thousand_launches_are_all_there() -> Result<()> {
     command.arg("--").arg(traced(sandbox)).arg(MANY.to_string());
     let finished = process::run(&mut command, LIMIT)?;
     finished.success()?;
-    let trace = read(&file)?;
+    let trace = Trace::read(&file)?;
     ensure!(trace.other["lost_records"] == "0", "{}", trace.other);
     let kernels = trace.of("X", "kernel");
     ensure!(kernels.len() as u64 == MANY, "{} kernels", kernels.len());
@@ -60,13 +55,46 @@ fn a_hundred_thousand_launches_are_all_there() -> Result<()> {
 }
 
 #[test]
+fn traced_launches_go_together_as_others_do() -> Result<()> {
+    // Time is the work that is done: what a launch costs decides whether it may wait for others, whatever else the machine does.
+    let clock = [("OPENMPS_SOFT_CLOCK", "virtual")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &clock)?;
+    let sandbox = daemon.sandbox();
+    let file = output(sandbox, "together.json");
+    const LAUNCHES: usize = 4000;
+    let again = || -> Result<bool> {
+        let mut command = tracer(sandbox, &file);
+        command.arg("--").arg(traced(sandbox)).arg(LAUNCHES.to_string());
+        process::run(&mut command, LIMIT)?.success()?;
+        let trace = Trace::read(&file)?;
+        let kernels = trace.of("X", "kernel");
+        ensure!(kernels.len() == LAUNCHES, "{} kernels", kernels.len());
+        // An event costs the device as much as a small kernel does: most kernels have none of their own.
+        let alone = |kernel: &&&serde_json::Value| kernel["args"]["timed_together"].is_null();
+        let alone = kernels.iter().filter(alone).count();
+        let chained = daemon.snapshot()?.devices.first().map_or(0, |one| one.chained_kernels_ever);
+        println!("{alone} of {LAUNCHES} were timed alone, {chained} went together so far");
+        Ok(chained > 0 && alone < LAUNCHES / 4)
+    };
+    // They do where the client is ahead of the server.
+    let mut outcome = Ok(());
+    wait::until("traced launches that go together", LIMIT, || {
+        again().unwrap_or_else(|error| {
+            outcome = Err(error);
+            true
+        })
+    })?;
+    outcome
+}
+
+#[test]
 fn ranges_marks_and_threads_are_in_it() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;
     let sandbox = daemon.sandbox();
     let file = output(sandbox, "ranges.json");
     let mut command = tracer(sandbox, &file);
     process::run(command.arg("--").arg(traced(sandbox)).arg("20"), LIMIT)?.success()?;
-    let trace = read(&file)?;
+    let trace = Trace::read(&file)?;
     let slice = |name: &str| -> Result<(f64, f64, i64)> {
         let found = trace.named(name);
         ensure!(found.len() == 1, "{} slices {name:?}", found.len());
@@ -102,22 +130,9 @@ fn a_running_client_is_traced_for_a_while_and_goes_on() -> Result<()> {
     puppet.must("work 3")?;
     for turn in 0..2 {
         let file = output(sandbox, &format!("turn-{turn}.json"));
-        let mut command = tracer(sandbox, &file);
-        let running = Running::start(command.args(["--client", &puppet.pid().to_string()]))?;
-        // The executor has the ring, so what comes now is in it.
-        let executor = daemon.snapshot()?.devices.first().context("no device")?.executor_pid;
-        wait::until("the client is traced", PATIENCE, || {
-            std::fs::read_to_string(format!("/proc/{executor}/maps"))
-                .is_ok_and(|maps| maps.contains("openmps-trace"))
-        })?;
+        let tracer = Tracer::start(&daemon, &puppet, &file)?;
         puppet.must("work 2")?;
-        let tracer = i32::try_from(running.pid()).ok().and_then(Pid::from_raw);
-        kill_process(tracer.context("a process id")?, Signal::INT)?;
-        let finished = running.finish(LIMIT)?;
-        finished.success()?;
-        ensure!(!finished.stderr.contains("not complete"), "{}", finished.stderr);
-        let trace = read(&file)?;
-        ensure!(trace.other["lost_records"] == "0", "{}", trace.other);
+        let trace = tracer.end()?;
         let kernels = trace.of("X", "kernel").len();
         ensure!(kernels == 2, "{kernels} kernels");
         puppet.must("work 2")?;
@@ -134,7 +149,7 @@ fn children_and_forks_are_traced_under_their_own_numbers() -> Result<()> {
     let mut command = tracer(sandbox, &file);
     command.args(["--", "sh", "-c"]).arg(format!("{0} 4 & {0} 6; wait", program.display()));
     process::run(&mut command, LIMIT)?.success()?;
-    let trace = read(&file)?;
+    let trace = Trace::read(&file)?;
     let mut pids: Vec<_> =
         trace.of("X", "kernel").iter().filter_map(|kernel| kernel["pid"].as_i64()).collect();
     ensure!(pids.len() == 10, "{} kernels", pids.len());
@@ -153,7 +168,7 @@ fn a_killed_client_leaves_a_trace_that_is_whole() -> Result<()> {
     command.arg("--").arg(sandbox.installation.program("process", "endings")).arg("kill");
     let finished = process::run(&mut command, LIMIT)?;
     ensure!(finished.status.code() == Some(128 + 9), "{:?}", finished.status);
-    let trace = read(&file)?;
+    let trace = Trace::read(&file)?;
     ensure!(!trace.of("X", "kernel").is_empty(), "no kernels");
     Ok(())
 }
@@ -169,7 +184,7 @@ fn what_runs_natively_is_said_to_have_no_trace() -> Result<()> {
     let finished = process::run(&mut command, LIMIT)?;
     finished.success()?;
     ensure!(finished.stderr.contains("of which there is nothing to trace"), "{}", finished.stderr);
-    ensure!(read(&file)?.of("X", "driver").is_empty());
+    ensure!(Trace::read(&file)?.of("X", "driver").is_empty());
     let mut command = tracer(sandbox, &file);
     let finished = process::run(command.args(["--", "true"]), LIMIT)?;
     finished.success()?;

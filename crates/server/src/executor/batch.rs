@@ -109,7 +109,6 @@ impl State {
     pub(super) fn admit_to_batch(&mut self, command: &Command<'_>) -> Admission {
         let Command { header, body } = *command;
         if self.shared.batching == Batching::Off
-            || self.is_traced()
             || header.opcode != Opcode::Launch as u16
             || header.call_slot != NO_CALL
             || !self.holding.is_empty()
@@ -124,6 +123,7 @@ impl State {
             && batches.waiting.len() < MOST_WAITING
             && !batches.declined.contains(&launch.function)
             && self.may_be_batched(Piece::Function(launch.function))
+            && self.trace_admits(launch.function) == Admission::Waits
             && self.modules.function(launch.function).is_ok_and(|function| {
                 !function.prints && self.shared.gate.has_room_for(function.frame_bytes)
             });
@@ -135,6 +135,7 @@ impl State {
         batches.bytes.extend_from_slice(body);
         batches.waiting.push(Waiting { header, start, end: batches.bytes.len() });
         batches.stream = launch.stream;
+        self.trace_waits();
         Admission::Waits
     }
 
@@ -164,6 +165,7 @@ impl State {
                 }
                 1
             });
+            self.trace_waited(done);
             rest = &rest[done..];
         }
         self.batches.waiting = waiting;
@@ -179,7 +181,10 @@ impl State {
         }
         let (launch, parameters) = Launch::read_from_prefix(body)
             .map_err(|_| Failure::Protocol("a launch is too short".into()))?;
-        self.launch(launch, parameters)
+        let traced = self.trace_batch_begins(launch.stream, &[(launch, parameters)]);
+        self.launch(launch, parameters)?;
+        self.trace_batch_began(traced, &[(launch, parameters)]);
+        Ok(())
     }
 
     /// Submits as many of the first launches as the longest chain has that they fill; says how many. `None`: the first one is to be launched
@@ -236,6 +241,7 @@ impl State {
         self.batches.waiting = waiting;
         self.batches.bytes = bytes;
         if submitted {
+            self.trace_waited(self.batches.waiting.len());
             self.batches.waiting.clear();
             self.batches.bytes.clear();
         }
@@ -326,6 +332,7 @@ impl State {
             // All of it, and before it can have ended: what has ended is not to be done again, and what is not reached is known to be in flight.
             self.standing.commit(self.records.position);
         }
+        let traced = self.trace_batch_begins(slot, launches);
         let paced = self.pace_chain(slot, stream, launches);
         let measured = self.measure_launches(stream, Submitted::Chain(launches));
         let pass = self.enter(slot);
@@ -339,6 +346,7 @@ impl State {
         self.launch_measured(measured, stream);
         self.paced(paced);
         self.check(result).ok()?;
+        self.trace_batch_began(traced, launches);
         self.last_function = launches.last().map(|(launch, _)| launch.function);
         match count {
             1 => self.counters().count_kernels(1),

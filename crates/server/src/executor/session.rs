@@ -11,6 +11,7 @@ use super::nearness::{Nearness, signal_of};
 use super::pacing::is_paced;
 use super::replay::Past;
 use super::state::{Awaited, Outcome, State};
+use super::tracing::Idleness;
 use crate::counters::monotonic_ns;
 use crate::executor_link::{FromExecutor, ShareWish};
 use crate::log::log_server;
@@ -347,7 +348,11 @@ impl Session {
     /// Nothing to take: sees to those who wait, then sleeps.
     fn idle(&mut self) -> Result<(), StepError> {
         self.see_to_waiters()?;
-        if !std::mem::replace(&mut self.is_idle, true) {
+        let idleness = match std::mem::replace(&mut self.is_idle, true) {
+            true => Idleness::Lasts,
+            false => Idleness::Begins,
+        };
+        if idleness == Idleness::Begins {
             self.state.counters().set_idle_since(Some(monotonic_ns()));
         }
         let handle = Arc::clone(&self.state.handle);
@@ -363,7 +368,7 @@ impl Session {
             }
         }
         let waits = ordered
-            || self.state.trace_idle()
+            || self.state.trace_idle(idleness)
             || !self.awaited.is_empty()
             || self.state.printing.is_active()
             || self.state.resharing.is_active()
