@@ -8,10 +8,10 @@
 //! launch kernels; so lone launches take that way where few clients have work.
 
 use super::chain::{Chain, Ending, StreamChains};
+use super::costs::Piece;
 use super::failure::Failure;
 use super::meter::Submitted;
 use super::module::Touch;
-use super::pacing::Piece;
 use super::state::State;
 use super::stream::is_same;
 use crate::driver::Driver;

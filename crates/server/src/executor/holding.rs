@@ -133,19 +133,26 @@ impl State {
         Ok(Value { address: wanted.address, width, test, operand: wanted.value })
     }
 
-    /// A held command whose turn has come.
-    pub(super) fn next_held(&mut self) -> Option<Deferred> {
+    /// The stream and the opcode of a held command whose turn has come.
+    pub(super) fn ready_held(&mut self) -> Option<(u32, u16)> {
         self.holding.probe.end(&self.shared.context);
-        let Holding { mut holds, held_bytes, mut probe } = std::mem::take(&mut self.holding);
-        let next = holds.next(|value| self.is_met(value, &mut probe));
-        if next.is_none() {
+        let mut probe = std::mem::take(&mut self.holding.probe);
+        let ready = self.holding.holds.ready(|value| self.is_met(value, &mut probe));
+        let ready = ready.map(|(slot, held)| (slot, held.header.opcode));
+        if ready.is_none() {
             let may_read = |(at, width): Place| self.check_range(at, width.bytes()).is_ok();
             // What fails here shows in the session's next call.
             let _ = probe.begin(&self.shared.context, may_read);
         }
-        let released_bytes = next.as_ref().map_or(0, |next| next.body.len());
-        self.holding = Holding { holds, held_bytes: held_bytes - released_bytes, probe };
-        next
+        self.holding.probe = probe;
+        ready
+    }
+
+    /// Takes that command.
+    pub(super) fn take_held(&mut self, slot: u32) -> Option<Deferred> {
+        let held = self.holding.holds.take(slot)?;
+        self.holding.held_bytes -= held.body.len();
+        Some(held)
     }
 
     fn is_met(&self, value: &Value, probe: &mut Probe) -> bool {

@@ -1,9 +1,10 @@
 //! Kernel launches, occupancy and the context's limits.
 
+use super::costs::Piece;
 use super::failure::Failure;
 use super::meter::Submitted;
 use super::module::Touch;
-use super::pacing::{Piece, Shape};
+use super::pacing::Shape;
 use super::state::State;
 use crate::history::NotedLaunch;
 use crate::log::log_server;

@@ -145,6 +145,14 @@ impl Marks {
         look
     }
 
+    /// What is in flight may never end: it counts no more. Its marks stay, since what comes after them on their streams waits for it.
+    pub(super) fn give_up(&mut self) {
+        self.in_flight = Work::default();
+        self.loose.clear();
+        self.marks.iter_mut().for_each(|mark| mark.work = Work::default());
+        self.free.extend(self.begin.take());
+    }
+
     /// All work is known to have ended.
     pub(super) fn forget(&mut self) {
         self.in_flight = Work::default();

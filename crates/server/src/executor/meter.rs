@@ -6,7 +6,7 @@
 //! A chain of launches says of each of its kernels what a launch by itself cannot where kernels are short: between the events of a lone one lies the
 //! time that the driver takes to submit it as well.
 
-use super::pacing::Piece;
+use super::costs::Piece;
 use super::state::State;
 use super::stream::new_event;
 use cuda_abi::types::*;

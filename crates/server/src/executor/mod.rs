@@ -12,6 +12,7 @@ mod chain;
 mod charges;
 mod context;
 mod copy;
+mod costs;
 mod descriptors;
 mod event;
 mod failure;
@@ -31,6 +32,7 @@ mod module;
 mod monitor;
 mod moving;
 mod nearness;
+mod pace;
 mod pacing;
 mod partition;
 mod peer;
@@ -206,7 +208,7 @@ pub(crate) struct Shared {
     /// Open files of clients' memory.
     pub(crate) descriptors: Arc<Descriptors>,
     /// Whose turn it is.
-    pub(crate) pace: pacing::Pace,
+    pub(crate) pace: pace::Pace,
     /// Code for whoever loads the same next.
     pub(crate) spares: spares::Spares,
     /// Whether sessions take no commands, because the keeper is about to end the process.

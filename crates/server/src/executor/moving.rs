@@ -230,8 +230,11 @@ impl State {
         if does_without_memory(opcode) {
             return Ok(());
         }
+        self.step_away();
         self.ask(&FromExecutor::Return { session: self.handle.id });
-        if self.await_memory(Awaited::Return)?.is_some() {
+        let returned = self.await_memory(Awaited::Return);
+        self.come_back();
+        if returned?.is_some() {
             // Nothing else was asked for.
             return Err(Failure::Cuda(CUresult::ERROR_MPS_RPC_FAILURE));
         }
@@ -277,6 +280,8 @@ impl State {
         if !is_vain && !self.is_quiet() {
             return false;
         }
+        // That may take long, and nothing of it is on the device.
+        self.stop_contending();
         let (mut done, mut stayed, mut fixed) = (Vec::new(), Vec::new(), Vec::new());
         for (at, size_bytes) in self.handle.moves.take() {
             match self.move_one(at, size_bytes) {

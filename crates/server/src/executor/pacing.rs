@@ -5,21 +5,23 @@
 //! say that work has ended. While a client of the latency class is busy the others' credit is the kernel that runs. Alone, only kernels
 //! that last are bounded at all, to what keeps the device busy until the next look, so that who comes later does not wait for seconds.
 //!
-//! Who keeps the device busy for long in company contends for turns: [`crate::policy::fairness`] decides. Its thread waits with a bound,
-//! is woken when a turn passes, and looks at its own marks meanwhile; no other command of its client waits, except behind a launch in the ring.
+//! Who keeps the device busy for long in company contends for turns: [`crate::policy::fairness`] decides, by way of [`super::pace`]. Its thread waits
+//! with a bound, is woken when a turn passes, and looks at its own marks meanwhile; no other command of its client waits, except behind a launch in the ring.
+//!
+//! What is held may be what a kernel waits for. So work that should have ended long ago ([`PATIENCE`]) counts no more against its session's credit, and a
+//! session whose turn is over gets a launch through; and where nothing of anybody ends the turn is given up.
 
+use super::costs::{Costs, Piece};
 use super::launch::shape_of;
 use super::marks::{Marks, Work};
 use super::state::State;
-use crate::counters::monotonic_ns;
 use crate::log::log_server;
-use crate::policy::fairness::{Claim, Fairness, Turns, Verdict};
+use crate::policy::fairness::{Claim, Turns, Verdict};
 use crate::policy::priorities::{Class, stream_priority};
 use cuda_abi::types::*;
 use link::wire::command::{Launch, Opcode};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Work inside the driver of a session alone, of one in company, and beside a busy client of the latency class.
@@ -32,8 +34,6 @@ const MARKS: u64 = 4;
 const LASTS_NS: u64 = 20_000;
 /// From this cost on a client that waits for each kernel still keeps the device busy more than its own program.
 const CONTENDS_NS: u64 = 50_000;
-/// The device is calm when for so long nobody has launched a kernel that lasts.
-const CALM_AFTER: Duration = Duration::from_millis(10);
 /// After so many launches that do not last a client contends no more.
 const MOST_SHORT: u32 = 64;
 /// What a kernel is taken to cost of which nothing is known.
@@ -48,59 +48,8 @@ const LOOK_LONGEST: Duration = Duration::from_micros(500);
 const TURN_SLEEP: Duration = Duration::from_millis(1);
 /// After so long without any progress the turn is not waited for: a kernel may be waiting for what is held.
 const STALL: Duration = Duration::from_secs(5);
-
-/// What sessions share for this.
-#[derive(Debug, Default)]
-pub(crate) struct Pace {
-    turns: Mutex<Shared>,
-    passed: Condvar,
-    /// Counts marks that were reached, of all sessions.
-    progress: AtomicU64,
-    /// Until then kernels that last may fill the device, by [`monotonic_ns`].
-    busy_until_ns: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    fairness: Fairness,
-    /// How often a turn has passed.
-    passes: u64,
-}
-
-impl Pace {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether no client has lately launched a kernel that lasts: what is launched now finds room at once.
-    pub(super) fn is_calm(&self) -> bool {
-        // Relaxed: the number is all that there is, and may be late.
-        self.busy_until_ns.load(Ordering::Relaxed) < monotonic_ns()
-    }
-
-    /// A kernel that lasts was launched, with so much in flight.
-    fn note_lasting(&self, in_flight_ns: u64) {
-        let until_ns = monotonic_ns() + 2 * in_flight_ns + CALM_AFTER.as_nanos() as u64;
-        // Relaxed: as above.
-        self.busy_until_ns.fetch_max(until_ns, Ordering::Relaxed);
-    }
-
-    fn change(&self, act: impl FnOnce(&mut Fairness) -> Turns) {
-        let mut shared = self.lock();
-        if act(&mut shared.fairness) == Turns::Passed {
-            shared.passes += 1;
-            drop(shared);
-            self.passed.notify_all();
-        }
-    }
-}
-
-/// What is launched, for what is known of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
-    Function(u32),
-    Graph(u32),
-}
+/// Work is overdue so long after twice the time that it should take; where that lets a launch through and still nothing ends, after four times that.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How a kernel fills the device.
 #[derive(Clone, Copy, Debug)]
@@ -117,44 +66,6 @@ pub(super) struct Paced {
     slot: u32,
     cost_ns: u64,
     launches: u32,
-}
-
-/// What launches cost, as samples said. Of a piece that was never sampled the session's average is taken, once there is one.
-#[derive(Debug, Default)]
-struct Costs {
-    /// Nanoseconds by function, 0: unknown.
-    functions: Vec<u32>,
-    graphs: HashMap<u32, u32>,
-}
-
-impl Costs {
-    fn of(&self, piece: Piece) -> Option<u64> {
-        let known = match piece {
-            Piece::Function(number) => self.functions.get(number as usize).copied(),
-            Piece::Graph(number) => self.graphs.get(&number).copied(),
-        };
-        known.filter(|&cost| cost > 0).map(u64::from)
-    }
-
-    /// In company a sample contains what others did meanwhile: it can only say that a piece costs less than was thought.
-    fn learn(&mut self, piece: Piece, sample: Duration, alone: bool) {
-        let sample = u32::try_from(sample.as_nanos()).unwrap_or(u32::MAX).max(1);
-        let known = match piece {
-            Piece::Function(number) => {
-                let place = number as usize;
-                if self.functions.len() <= place {
-                    self.functions.resize(place + 1, 0);
-                }
-                &mut self.functions[place]
-            }
-            Piece::Graph(number) => self.graphs.entry(number).or_default(),
-        };
-        *known = match *known {
-            0 => sample,
-            before if sample < before || !alone => sample.min(before),
-            before => before + (sample - before) / 4,
-        };
-    }
 }
 
 /// One session's part.
@@ -176,11 +87,16 @@ pub(crate) struct Pacing {
     has_turn: bool,
     /// How long it has slept since a mark was reached.
     waited: Duration,
+    /// Launches that it got through since then although it was to wait.
+    exceptions: u32,
+    /// Others were told that it is away.
+    is_away: bool,
     /// Since when a contender has had nothing to submit.
     quiet: Option<Instant>,
-    /// What was seen of [`Shared::passes`] when a turn was asked for last.
+    /// When a turn was asked for last: how many had passed, and how many had been given up.
     passes: u64,
-    /// What was seen of [`Pace::progress`], and when it changed.
+    stalls: u64,
+    /// What was seen of [`super::pace::Pace::progress`], and when it changed.
     progress: (u64, Option<Instant>),
     /// Another thread's wish for another weight, 0: none.
     pub(super) new_weight: std::sync::Arc<AtomicU32>,
@@ -200,8 +116,11 @@ impl Pacing {
             short_launches: 0,
             has_turn: false,
             waited: Duration::ZERO,
+            exceptions: 0,
+            is_away: false,
             quiet: None,
             passes: 0,
+            stalls: 0,
             progress: (0, None),
             new_weight,
         }
@@ -214,6 +133,16 @@ impl Pacing {
         let sleep = (due / LOOKS).max(overdue / LOOKS).clamp(LOOK_SHORTEST, LOOK_LONGEST);
         self.waited += sleep;
         sleep
+    }
+
+    /// Whether it has waited for its own work far longer than that should take; then it waits four times as long for the next such answer.
+    fn is_overdue(&mut self) -> bool {
+        let in_flight = self.marks.in_flight();
+        let due = 2 * Duration::from_nanos(in_flight.cost_ns) + PATIENCE;
+        let is_overdue = in_flight.launches > 0
+            && self.waited >= due.saturating_mul(4_u32.pow(self.exceptions.min(8)));
+        self.exceptions += u32::from(is_overdue);
+        is_overdue
     }
 
     /// Whether anything was sampled of a piece.
@@ -254,7 +183,10 @@ impl State {
                 if self.pacing.class == Class::Throughput && self.in_company() {
                     self.contend();
                 }
-                return self.has_stalled();
+                if !self.pacing.is_overdue() {
+                    return false;
+                }
+                self.pacing.marks.give_up();
             }
         }
         self.pacing.quiet = None;
@@ -270,7 +202,7 @@ impl State {
         }
         // It may be this session's own work that the next turn waits for.
         self.look_at_marks(0);
-        self.ask_for_turn() == Verdict::Go || self.has_stalled()
+        self.ask_for_turn() == Verdict::Go || self.pacing.is_overdue() || self.has_stalled()
     }
 
     /// After [`Self::may_submit`] said no: sleeps until it may say yes.
@@ -280,10 +212,22 @@ impl State {
             0 => TURN_SLEEP,
             _ => self.pacing.next_look(),
         };
-        let shared = self.shared.pace.lock();
-        if shared.passes == self.pacing.passes {
-            let waited = self.shared.pace.passed.wait_timeout(shared, sleep);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        self.shared.pace.wait(self.pacing.passes, sleep);
+    }
+
+    /// Before a command that may take long: what others wait for is marked, and they are told not to wait for this session meanwhile.
+    pub(super) fn step_away(&mut self) {
+        if !self.pacing.contends || std::mem::replace(&mut self.pacing.is_away, true) {
+            return;
+        }
+        self.look_at_marks(0);
+        self.shared.pace.is_away(self.handle.id);
+    }
+
+    /// After it.
+    pub(super) fn come_back(&mut self) {
+        if std::mem::take(&mut self.pacing.is_away) {
+            self.shared.pace.is_back(self.handle.id);
         }
     }
 
@@ -464,8 +408,8 @@ impl State {
             return;
         }
         self.pacing.waited = Duration::ZERO;
-        // Relaxed: a sign of life; no data travels with it.
-        self.shared.pace.progress.fetch_add(1, Ordering::Relaxed);
+        self.pacing.exceptions = 0;
+        self.shared.pace.note_progress();
         self.read_samples();
         if self.pacing.contends {
             let (client, ended) = (self.handle.id, self.pacing.marks.is_empty());
@@ -481,13 +425,18 @@ impl State {
         if let weight @ 1.. = self.pacing.new_weight.swap(0, Ordering::Relaxed) {
             self.pacing.claim.weight = weight;
         }
-        let (client, claim) = (self.handle.id, self.pacing.claim);
-        let mut shared = self.shared.pace.lock();
-        shared.fairness.contend(client, claim, self.pacing.footprint);
-        if !std::mem::replace(&mut self.pacing.contends, true) {
-            // What made it a contender is in flight.
-            shared.fairness.submitted(client);
-        }
+        let Pacing { claim, footprint, .. } = self.pacing;
+        let begins = !std::mem::replace(&mut self.pacing.contends, true);
+        // What made it a contender is in flight, if it has not ended already.
+        let is_at_work = begins && !self.pacing.marks.is_empty();
+        let client = self.handle.id;
+        self.shared.pace.change(|fairness| {
+            fairness.contend(client, claim, footprint);
+            if is_at_work {
+                fairness.submitted(client);
+            }
+            Turns::Unchanged
+        });
     }
 
     /// Leaves the contest until a launch that lasts: nothing is to be submitted, or not for a while.
@@ -501,16 +450,19 @@ impl State {
     }
 
     fn ask_for_turn(&mut self) -> Verdict {
-        let mut shared = self.shared.pace.lock();
-        let verdict = shared.fairness.ask(self.handle.id);
-        self.pacing.passes = shared.passes;
-        self.pacing.has_turn = shared.fairness.has_turn(self.handle.id);
-        verdict
+        let answer = self.shared.pace.ask(self.handle.id, self.pacing.marks.is_empty());
+        self.pacing.passes = answer.passes;
+        self.pacing.has_turn = answer.has_turn;
+        if std::mem::replace(&mut self.pacing.stalls, answer.stalls) != answer.stalls {
+            // Others have waited in vain, perhaps for what this session has on the device.
+            self.pacing.marks.give_up();
+        }
+        answer.verdict
     }
 
     /// Whether nothing of anybody has ended for so long that waiting may be the reason; then the launch goes, and the turn is lost.
     fn has_stalled(&mut self) -> bool {
-        let now = self.shared.pace.progress.load(Ordering::Relaxed);
+        let now = self.shared.pace.progress();
         let (seen, since) = &mut self.pacing.progress;
         if std::mem::replace(seen, now) != now {
             *since = None;
@@ -519,7 +471,7 @@ impl State {
             return false;
         }
         log_server!("{} waits for kernels that do not end, and goes on", self.handle.label);
-        self.shared.pace.change(Fairness::give_up_on_turn);
+        self.shared.pace.give_up_on_turn();
         true
     }
 

@@ -213,7 +213,14 @@ impl Session {
             self.commit();
             return Ok(Step::Done);
         }
+        let is_quick = is_stream_work(header.opcode);
+        if !is_quick {
+            self.state.step_away();
+        }
         let result = self.state.obey(&command);
+        if !is_quick {
+            self.state.come_back();
+        }
         self.state.counters().count_command();
         self.finish(header, result)?;
         self.commit();
@@ -258,12 +265,13 @@ impl Session {
 
     /// Does the commands that waited for values and need not any longer.
     fn release_held(&mut self) -> Result<Step, StepError> {
-        while !self.state.holding.is_empty() {
-            // Not known before it is taken: any of them may be a launch.
-            if self.state.is_bounded() && !self.state.may_submit() {
+        while !self.state.holding.is_empty()
+            && let Some((slot, opcode)) = self.state.ready_held()
+        {
+            if is_paced(opcode) && self.state.is_bounded() && !self.state.may_submit() {
                 return Ok(Step::Held);
             }
-            let Some(Deferred { header, body }) = self.state.next_held() else { break };
+            let Some(Deferred { header, body }) = self.state.take_held(slot) else { break };
             let result = match self.state.ended() {
                 Some(code) => Err(Failure::Cuda(code)),
                 None => self.state.execute(&Command { header, body: &body }),
@@ -430,6 +438,31 @@ fn fails_alone(opcode: u16) -> bool {
     ]
     .map(|alone| alone as u16)
     .contains(&opcode)
+}
+
+/// Whether a command only adds something to a stream, or looks at what is there: others may take long.
+fn is_stream_work(opcode: u16) -> bool {
+    Opcode::from_number(opcode).is_some_and(|opcode| {
+        matches!(
+            opcode,
+            Opcode::Launch
+                | Opcode::GraphLaunch
+                | Opcode::Copy
+                | Opcode::Copy3d
+                | Opcode::ArrayCopy
+                | Opcode::Fill
+                | Opcode::Signal
+                | Opcode::EventCreate
+                | Opcode::EventRecord
+                | Opcode::EventElapsed
+                | Opcode::EventDestroy
+                | Opcode::StreamWaitEvent
+                | Opcode::StreamWriteValue
+                | Opcode::StreamWaitValue
+                | Opcode::StreamSynchronize
+                | Opcode::StreamDestroy
+        )
+    })
 }
 
 /// What came of looking for a command.

@@ -130,9 +130,7 @@ impl Fairness {
         contender.contends = false;
         contender.waits = false;
         contender.in_flight = false;
-        if self.turn.is_some_and(|turn| turn.client == client) {
-            self.turn = None;
-        }
+        self.turn.take_if(|turn| turn.client == client);
         self.pass_on()
     }
 
@@ -154,9 +152,9 @@ impl Fairness {
             && self.contenders().map(|(_, contender)| contender.footprint).sum::<u32>() > ALL
     }
 
-    /// Whether it is this client's turn, so that no other contender has work on the device.
-    pub fn has_turn(&self, client: u64) -> bool {
-        self.turn.is_some_and(|turn| turn.client == client)
+    /// Whose turn it is, so that no other contender has work on the device.
+    pub fn holder(&self) -> Option<u64> {
+        self.turn.map(|turn| turn.client)
     }
 
     /// A contender has submitted work without asking, before it contended.
@@ -207,6 +205,15 @@ impl Fairness {
         self.pass_on()
     }
 
+    /// A client's thread has something else to do for a while, and submits nothing: nobody waits for it until it asks again.
+    pub fn step_aside(&mut self, client: u64) -> Turns {
+        let Some(contender) = self.clients.get_mut(&client) else { return Turns::Unchanged };
+        contender.waits = false;
+        contender.in_flight = false;
+        self.turn.take_if(|turn| turn.client == client);
+        self.pass_on()
+    }
+
     /// The turn has stood still for too long: work that does not end, or that waits for another client's. It is left out until it ends.
     pub fn give_up_on_turn(&mut self) -> Turns {
         for contender in self.clients.values_mut() {
@@ -227,19 +234,28 @@ impl Fairness {
 
     /// Gives the next turn, if the present one is over and all work of contenders has ended.
     fn pass_on(&mut self) -> Turns {
-        if self.turn.is_some_and(|turn| !self.is_over(turn))
-            || self.contenders().any(|(_, contender)| contender.in_flight)
-        {
+        if self.turn.is_some_and(|turn| !self.is_over(turn)) {
             return Turns::Unchanged;
         }
-        let waiting = self.contenders().filter(|(_, contender)| contender.waits);
-        let next = waiting.min_by_key(|(client, contender)| (contender.had, *client));
-        let Some((client, had)) = next.map(|(client, contender)| (client, contender.had)) else {
-            return Turns::Unchanged;
-        };
+        let Some((client, had)) = self.next() else { return Turns::Unchanged };
         self.now = self.now.max(had);
         self.turn = Some(Turn { client, used_ns: 0 });
         Turns::Passed
+    }
+
+    /// Who is to have the next turn, if it may begin, and what that client has had.
+    fn next(&self) -> Option<(u64, u128)> {
+        let mut at_work = self.contenders().filter(|(_, contender)| contender.in_flight);
+        let next = match (at_work.next(), at_work.next()) {
+            (None, _) => {
+                let waiting = self.contenders().filter(|(_, contender)| contender.waits);
+                waiting.min_by_key(|(client, contender)| (contender.had, *client))
+            }
+            // It submitted before this was a contest, and what runs may be waiting for what it asks for.
+            (Some(only), None) if self.turn.is_none() && only.1.waits => Some(only),
+            _ => None,
+        };
+        next.map(|(client, contender)| (client, contender.had))
     }
 }
 
@@ -381,6 +397,39 @@ mod tests {
         assert_eq!(policy.ask(1), Verdict::Go);
         policy.contend(0, Claim::default(), 1000);
         assert_eq!(policy.ask(0), Verdict::Wait);
+    }
+
+    #[test]
+    fn nobody_waits_for_who_has_something_else_to_do() {
+        let mut policy = Fairness::default();
+        policy.contend(0, Claim::default(), 1000);
+        policy.contend(1, Claim::default(), 1000);
+        assert_eq!(policy.ask(0), Verdict::Go);
+        assert_eq!(policy.ask(1), Verdict::Wait);
+        assert_eq!(policy.step_aside(0), Turns::Passed);
+        assert_eq!((policy.ask(1), policy.holder()), (Verdict::Go, Some(1)));
+        assert_eq!(policy.ask(0), Verdict::Wait, "its turn is over, and it is back");
+        policy.charge(1, TURN_NS);
+        assert_eq!(policy.settle(1), Turns::Passed);
+        assert_eq!(policy.ask(0), Verdict::Go);
+    }
+
+    #[test]
+    fn who_alone_is_at_work_when_a_contest_begins_gets_the_first_turn() {
+        let mut policy = Fairness::default();
+        policy.contend(0, Claim::default(), 1000);
+        policy.submitted(0);
+        policy.contend(1, Claim::default(), 1000);
+        assert_eq!(policy.ask(1), Verdict::Wait);
+        assert_eq!(policy.ask(0), Verdict::Go, "what runs may be waiting for it");
+        let mut policy = Fairness::default();
+        for client in 0..3 {
+            policy.contend(client, Claim::default(), 1000);
+        }
+        policy.submitted(0);
+        policy.submitted(1);
+        assert_eq!((policy.ask(0), policy.ask(2)), (Verdict::Wait, Verdict::Wait));
+        assert_eq!(policy.settle(1), Turns::Passed);
     }
 
     proptest! {

@@ -235,20 +235,25 @@ impl<C> Holds<C> {
         false
     }
 
-    /// Takes a command that need not wait any longer; `is_met` looks at a value.
-    pub fn next(&mut self, mut is_met: impl FnMut(&Value) -> bool) -> Option<C> {
+    /// The stream of a command that need not wait any longer, and the command; `is_met` looks at a value.
+    pub fn ready(&self, mut is_met: impl FnMut(&Value) -> bool) -> Option<(u32, &C)> {
         let passed = |slot: u32, ticket: u64| {
             let front = self.queues.get(&slot).and_then(|queue| queue.held.front());
             front.is_none_or(|held| held.ticket > ticket)
         };
-        let (&slot, _) = self.queues.iter().find(|(_, queue)| {
-            queue.held.front().is_some_and(|held| {
-                held.conditions.iter().all(|condition| match condition {
-                    Condition::Value(value) => is_met(value),
-                    Condition::Behind { slot, ticket } => passed(*slot, *ticket),
-                })
+        let mut fronts =
+            self.queues.iter().filter_map(|(&slot, queue)| Some((slot, queue.held.front()?)));
+        let (slot, held) = fronts.find(|(_, held)| {
+            held.conditions.iter().all(|condition| match condition {
+                Condition::Value(value) => is_met(value),
+                Condition::Behind { slot, ticket } => passed(*slot, *ticket),
             })
         })?;
+        Some((slot, &held.command))
+    }
+
+    /// Takes a stream's first command, which is [ready](Self::ready).
+    pub fn take(&mut self, slot: u32) -> Option<C> {
         let queue = self.queues.get_mut(&slot)?;
         let held = queue.held.pop_front()?;
         self.conditions -= held.conditions.len();
@@ -271,6 +276,13 @@ mod tests {
 
     const VALUE: Value =
         Value { address: 0x1000, width: Width::Bits32, test: Test::Equal, operand: 1 };
+
+    impl<C> Holds<C> {
+        fn next(&mut self, is_met: impl FnMut(&Value) -> bool) -> Option<C> {
+            let (slot, _) = self.ready(is_met)?;
+            self.take(slot)
+        }
+    }
 
     fn arrival(slot: u32, kind: Kind) -> Arrival<'static> {
         Arrival { slot, ordered: Ordered::With(LEGACY), kind, awaits: &[], records: &[] }

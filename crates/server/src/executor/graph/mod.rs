@@ -12,10 +12,10 @@ mod conditional;
 mod node;
 mod remaking;
 
+use super::costs::Piece;
 use super::failure::{Failure, below};
 use super::meter::Submitted;
 use super::module::Touch;
-use super::pacing::Piece;
 use super::state::State;
 use crate::history::NotedLaunch;
 use conditional::Homes;
