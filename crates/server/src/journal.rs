@@ -16,6 +16,8 @@ const SMALLEST_BYTES: u64 = 32 << 10;
 /// Where entries begin; the word at the start says where they end.
 const FIRST: u64 = 64;
 const ALIGN: u64 = 8;
+/// A position that no ring reaches.
+const NEVER: u64 = u64::MAX;
 /// Longest body; commands are shorter, values of variables may be as long.
 const MAX_BODY_BYTES: u32 = 8 << 20;
 
@@ -156,7 +158,7 @@ impl Journal {
                 live_bytes += length;
             } else {
                 // Also for whoever comes next.
-                head.made_at.store(0, Ordering::Relaxed);
+                head.made_at.store(NEVER, Ordering::Relaxed);
                 head.ended_at.store(1, Ordering::Relaxed);
             }
             end = place + length;
@@ -358,6 +360,14 @@ mod tests {
         assert_eq!(written.read(16), [(1, b"stays".to_vec())]);
         // Nor later, whatever is committed then.
         assert_eq!(written.read(1000), [(1, b"stays".to_vec())]);
+    }
+
+    #[test]
+    fn what_two_executors_did_not_commit_did_not_happen_either() {
+        let mut written = Written::new();
+        written.add((1, 1), 16, b"was being made");
+        assert_eq!(written.read(0), []);
+        assert_eq!(written.read(0), [], "the second ended in its first command, too");
     }
 
     #[test]
