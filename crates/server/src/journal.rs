@@ -53,8 +53,6 @@ pub(crate) type Key = (u16, u64);
 pub(crate) struct Journal {
     mapping: Mapping,
     end: u64,
-    /// Bytes of entries that have not ended.
-    live_bytes: u64,
     places: HashMap<Key, u64>,
     /// Ended entries that others still need: see [`Self::bury`].
     buried: Vec<(u64, Vec<u64>)>,
@@ -146,7 +144,7 @@ impl Journal {
         committed_bytes: u64,
     ) -> Result<(Self, Vec<(u64, Entry)>), ShmError> {
         let mapping = map(file)?;
-        let (mut entries, mut end, mut live_bytes) = (Vec::new(), FIRST, 0);
+        let (mut entries, mut end) = (Vec::new(), FIRST);
         for place in places(&mapping) {
             let Some(head) = head(&mapping, place) else { break };
             let length = room(head.body_bytes.load(Ordering::Relaxed) as usize);
@@ -155,7 +153,6 @@ impl Journal {
             if counts(made_at, ended_at, committed_bytes) {
                 head.ended_at.store(0, Ordering::Relaxed);
                 entries.push((place, entry(&mapping, place, head)));
-                live_bytes += length;
             } else {
                 // Also for whoever comes next.
                 head.made_at.store(NEVER, Ordering::Relaxed);
@@ -165,7 +162,7 @@ impl Journal {
         }
         end_word(&mapping).store(end, Ordering::Release);
         let (places, buried) = (HashMap::new(), Vec::new());
-        let journal = Self { mapping, end, live_bytes, places, buried, next_grave: 1 };
+        let journal = Self { mapping, end, places, buried, next_grave: 1 };
         Ok((journal, entries))
     }
 
@@ -210,9 +207,7 @@ impl Journal {
             let to = self.mapping.base().add((place + HEAD_BYTES) as usize);
             std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len());
         }
-        let length = room(body.len());
-        self.end += length;
-        self.live_bytes += length;
+        self.end += room(body.len());
         // Release: the entry is there before it counts; partner of the acquire in `places`.
         end_word(&self.mapping).store(self.end, Ordering::Release);
         self.places.insert(key, place);
@@ -227,7 +222,6 @@ impl Journal {
     fn end_at(&mut self, place: u64, ended_at: u64) -> Option<u64> {
         let head = head(&self.mapping, place)?;
         head.ended_at.store(ended_at.max(1), Ordering::Relaxed);
-        self.live_bytes -= room(head.body_bytes.load(Ordering::Relaxed) as usize);
         Some(head.file.load(Ordering::Relaxed))
     }
 
