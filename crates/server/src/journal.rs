@@ -247,15 +247,25 @@ impl Journal {
         ended_at: u64,
         tombstone: &[u8],
     ) -> Result<(u64, Option<OwnedFd>), ShmError> {
-        let grave = self.next_grave;
-        self.next_grave += 1;
-        let key = (opcode, grave << 32);
+        let key = (opcode, self.next_grave << 32);
         let moved = self.add(key, ended_at, 0, tombstone)?;
         // After the journal may have gone on elsewhere.
+        let tombstone = self.places.remove(&key);
+        Ok((self.lay(keys, tombstone), moved))
+    }
+
+    /// What [`Self::bury`] buried, of which an executor before had written the tombstone at this place, has been made and ended again.
+    pub(crate) fn adopt_buried(&mut self, keys: &[Key], tombstone: u64) -> u64 {
+        self.lay(keys, Some(tombstone))
+    }
+
+    fn lay(&mut self, keys: &[Key], tombstone: Option<u64>) -> u64 {
+        let grave = self.next_grave;
+        self.next_grave += 1;
         let mut places: Vec<u64> = keys.iter().filter_map(|key| self.places.remove(key)).collect();
-        places.extend(self.places.remove(&key));
+        places.extend(tombstone);
         self.buried.push((grave, places));
-        Ok((grave, moved))
+        grave
     }
 
     /// Ends what was buried. Returns the files of it.
@@ -393,5 +403,27 @@ mod tests {
         assert_eq!(written.journal.exhume(grave, 80), [0, 0]);
         let bodies: Vec<_> = written.read(80).into_iter().map(|(_, body)| body).collect();
         assert_eq!(bodies, [&b"graph"[..], b"another"]);
+    }
+
+    #[test]
+    fn what_is_buried_stays_so_for_the_next_executor() {
+        let mut written = Written::new();
+        written.add((1, 5), 16, b"module");
+        written.add((2, 6), 32, b"graph");
+        written.journal.bury(&[(1, 5)], 3, 48, b"unload").unwrap();
+        let (mut journal, entries) = Journal::open(written.file.as_fd(), 48).unwrap();
+        let [module, graph, unload] = [0, 1, 2].map(|at: usize| entries[at].0);
+        journal.adopt((1, 5), module);
+        journal.adopt((2, 6), graph);
+        let grave = journal.adopt_buried(&[(1, 5)], unload);
+        written.journal = journal;
+        // Its number is free: this is not in the place of what the graph needs.
+        written.add((1, 5), 64, b"another");
+        let bodies = |written: &Written| -> Vec<Vec<u8>> {
+            written.read(100).into_iter().map(|(_, body)| body).collect()
+        };
+        assert_eq!(bodies(&written), [&b"module"[..], b"graph", b"unload", b"another"]);
+        assert_eq!(written.journal.exhume(grave, 80), [0, 0]);
+        assert_eq!(bodies(&written), [&b"graph"[..], b"another"]);
     }
 }

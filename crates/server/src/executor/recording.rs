@@ -48,6 +48,12 @@ impl Records {
     pub(super) fn adopt(&mut self, opcode: Opcode, body: &[u8], place: u64) {
         self.journal.adopt(key(opcode, body), place);
     }
+
+    /// The same for code that is unloaded again; who still has it is `library`.
+    pub(super) fn adopt_unload(&mut self, body: &[u8], place: u64, library: InUse) {
+        let grave = self.journal.adopt_buried(&module_keys(&self.journal, word(body, 0)), place);
+        self.graves.push((grave, library.unwrap_or_default()));
+    }
 }
 
 /// What a command does to the journal.
@@ -243,7 +249,7 @@ impl State {
         let journal = &self.records.journal;
         let mut keys: Vec<Key> = makers.iter().map(|maker| (*maker as u16, first)).collect();
         match opcode {
-            Opcode::ModuleUnload => keys.extend(of_module(journal, first)),
+            Opcode::ModuleUnload => keys = module_keys(journal, first),
             Opcode::GraphDestroy => keys.extend(journal.keys(|(opcode, number), _| {
                 (opcode == Opcode::GraphSet as u16 || opcode == Opcode::GraphEnable as u16)
                     && number >> 32 == first
@@ -313,8 +319,8 @@ impl State {
     }
 }
 
-/// A module's functions, their attributes, its variables.
-fn of_module(journal: &Journal, module: u64) -> Vec<Key> {
+/// A module, its functions, their attributes, its variables.
+fn module_keys(journal: &Journal, module: u64) -> Vec<Key> {
     let functions = journal
         .keys(|(opcode, _), body| opcode == Opcode::FunctionGet as u16 && word(body, 0) == module);
     let is_of_them = |number: u64| functions.iter().any(|(_, function)| *function == number);
@@ -323,7 +329,8 @@ fn of_module(journal: &Journal, module: u64) -> Vec<Key> {
             || (opcode == Opcode::FunctionSetAttribute as u16 && is_of_them(number >> 32))
             || (opcode == VALUES && number == module)
     });
-    functions.iter().copied().chain(others).collect()
+    let load = (Opcode::ModuleLoad as u16, module);
+    functions.iter().copied().chain(others).chain([load]).collect()
 }
 
 /// Code that was unloaded while graphs name it.

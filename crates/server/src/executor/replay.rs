@@ -87,7 +87,13 @@ impl State {
             if result.is_err() {
                 break;
             }
-            self.records.adopt(opcode, &entry.body, place);
+            match opcode {
+                Opcode::ModuleUnload => {
+                    let library = self.unloaded_in_use.take();
+                    self.records.adopt_unload(&entry.body, place, library);
+                }
+                _ => self.records.adopt(opcode, &entry.body, place),
+            }
         }
         self.records.replaying = false;
         self.reply.clear();
