@@ -10,11 +10,13 @@ use crate::executor_link::FromExecutor;
 use crate::journal::{Journal, Key};
 use crate::log::log_server;
 use cuda_abi::types::{CUlibrary, CUresult};
+use link::wire::array::TextureHandle;
 use link::wire::command::Opcode;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Weak};
+use zerocopy::FromBytes;
 
 /// What a session has written down.
 pub(crate) struct Records {
@@ -97,12 +99,12 @@ fn effect(opcode: Opcode) -> Effect {
         | Opcode::OpenMemory
         | Opcode::OpenEvent
         | Opcode::ArrayCreate
-        | Opcode::ArrayLevel
-        | Opcode::TextureCreate => Effect::Makes(Keeps::Command),
+        | Opcode::ArrayLevel => Effect::Makes(Keeps::Command),
         Opcode::Grow => Effect::Makes(Keeps::Answer),
         Opcode::GlobalGet
         | Opcode::AddressReserve
         | Opcode::MemoryCreate
+        | Opcode::TextureCreate
         | Opcode::ResourceGet
         | Opcode::ResourceSplit
         | Opcode::ResourceDescribe => Effect::Makes(Keeps::CommandAndAnswer),
@@ -146,6 +148,13 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
+/// The last of a command, or its answer: what a texture or surface object is known by.
+fn texture_key(body: &[u8]) -> u64 {
+    let at = body.len().saturating_sub(size_of::<TextureHandle>());
+    TextureHandle::read_from_bytes(&body[at..])
+        .map_or(0, |texture| texture.handle ^ u64::from(texture.object) << 63)
+}
+
 /// What a command's entry is found by.
 fn key(opcode: Opcode, body: &[u8]) -> Key {
     let number = match opcode {
@@ -169,8 +178,8 @@ fn key(opcode: Opcode, body: &[u8]) -> Key {
         Opcode::ResourceGet
         | Opcode::ResourceSplit
         | Opcode::ResourceDescribe
-        | Opcode::OpenMemory
-        | Opcode::TextureCreate => hash(body),
+        | Opcode::OpenMemory => hash(body),
+        Opcode::TextureCreate => texture_key(body),
         _ => word(body, 0),
     };
     (opcode as u16, number)
@@ -239,17 +248,19 @@ impl State {
             | Opcode::AddressFree
             | Opcode::UnshareMemory
             | Opcode::PeerUnmap => long(body, 0),
+            // Opened more often than closed, it stays.
+            Opcode::CloseMemory if self.sharing.has_opened(body) => return Ok(()),
             Opcode::CloseMemory => hash(body),
-            Opcode::TextureDestroy => {
-                // Its handle, which only the answer to its making had: any of them may be meant, so all stay.
-                return Ok(());
-            }
+            Opcode::TextureDestroy => texture_key(body),
             _ => word(body, 0),
         };
         let journal = &self.records.journal;
         let mut keys: Vec<Key> = makers.iter().map(|maker| (*maker as u16, first)).collect();
         match opcode {
             Opcode::ModuleUnload => keys = module_keys(journal, first),
+            Opcode::ArrayDestroy => keys.extend(journal.keys(|(opcode, _), body| {
+                opcode == Opcode::ArrayLevel as u16 && word(body, 0) == first
+            })),
             Opcode::GraphDestroy => keys.extend(journal.keys(|(opcode, number), _| {
                 (opcode == Opcode::GraphSet as u16 || opcode == Opcode::GraphEnable as u16)
                     && number >> 32 == first

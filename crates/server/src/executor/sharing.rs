@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 /// Between two looks at whether others still use a dead client's memory.
@@ -41,6 +41,14 @@ pub(crate) struct Sharing {
     /// How often memory was opened, and where it is.
     opened: HashMap<Token, (u32, Memory)>,
     events: HashMap<u32, Arc<SharedEvent>>,
+}
+
+impl Sharing {
+    /// Whether memory of the token that is in these bytes is open.
+    pub(super) fn has_opened(&self, token: &[u8]) -> bool {
+        WireToken::read_from_prefix(token)
+            .is_ok_and(|(token, _)| self.opened.contains_key(&token.words))
+    }
 }
 
 fn random_token() -> Result<Token, Failure> {

@@ -2,8 +2,11 @@
 
 use crate::fake_client::{Client, Server};
 use crate::promises::{POKE, PTX, parameters};
-use cuda_abi::types::CUresult;
+use cuda_abi::types::{CUarray_format, CUresourcetype, CUresult};
 use link::completion::CompletionError;
+use link::wire::array::{
+    ArrayCreate, ArrayLevel, ArrayNumber, SURFACE, TEXTURE, TextureCreate, TextureHandle,
+};
 use link::wire::command::{self as wire, Opcode};
 use link::wire::daemon::{ServerStatus, ToDaemon};
 use zerocopy::IntoBytes;
@@ -140,6 +143,31 @@ fn faults_in_a_row_are_survived() {
     assert!(log.contains("poke"), "{log}");
 }
 
+/// An executor's own: a session that has any cannot go on in the next one.
+fn textures_come_and_go(client: &mut Client) {
+    let format = CUarray_format::UNSIGNED_INT32.0;
+    let array = ArrayCreate {
+        array: 1,
+        width: 64,
+        height: 64,
+        format,
+        channels: 1,
+        levels: 2,
+        ..Default::default()
+    };
+    assert_eq!(client.try_call(Opcode::ArrayCreate, &[array.as_bytes()]).0, 0);
+    let level = ArrayLevel { mipmapped: 1, level: 1, array: 2, reserved: 0 };
+    assert_eq!(client.try_call(Opcode::ArrayLevel, &[level.as_bytes()]).0, 0);
+    for object in [TEXTURE, SURFACE] {
+        let (resource, array) = (CUresourcetype::ARRAY.0, 2);
+        let create = TextureCreate { object, resource, array, ..Default::default() };
+        let texture: TextureHandle = client.call(Opcode::TextureCreate, &create, &[]);
+        assert_eq!(client.try_call(Opcode::TextureDestroy, &[texture.as_bytes()]).0, 0);
+    }
+    let destroy = ArrayNumber { array: 1, reserved: 0 };
+    assert_eq!(client.try_call(Opcode::ArrayDestroy, &[destroy.as_bytes()]).0, 0);
+}
+
 fn what_has_ended_is_not_made_again() {
     let mut server = Server::start();
     let mut idle = Counting::start(server.client());
@@ -153,6 +181,7 @@ fn what_has_ended_is_not_made_again() {
     let grant = client.grow(1 << 20);
     let release = wire::Release { address: grant.address, size_bytes: grant.size_bytes };
     assert_eq!(client.try_call(Opcode::Release, &[release.as_bytes()]).0, 0);
+    textures_come_and_go(client);
     let granted = server.snapshot().devices[0].granted_bytes;
     fault(&mut culprit(&mut server));
     hear_recovery(&mut server);
