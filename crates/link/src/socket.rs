@@ -6,7 +6,8 @@
 use crate::wire::MAX_PACKET_BYTES;
 use crate::wire::daemon::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -301,6 +302,19 @@ impl Listener {
         Ok(Self { socket })
     }
 
+    /// Listens at a new file of this mode, whatever the mask says.
+    ///
+    /// The directory may be another user's, who can put something else in the file's place: what is changed is the socket that was made, or nothing. By its path, a link to
+    /// any file would do for having root change that file's mode.
+    ///
+    /// # Errors
+    /// The kernel's; `NOTSOCK` if something else is there by then.
+    pub fn bind_with_mode(path: &Path, mode: Mode) -> Result<Self, SocketError> {
+        let listener = Self::bind(path)?;
+        set_mode(path, mode)?;
+        Ok(listener)
+    }
+
     /// The next connection, if one waits.
     ///
     /// # Errors
@@ -315,7 +329,48 @@ impl Listener {
     }
 }
 
+/// Changes the mode of a socket that this user has made, and of nothing else that may be in its place by now.
+fn set_mode(path: &Path, mode: Mode) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = rustix::fs::open(path, flags, Mode::empty())?;
+    let found = rustix::fs::fstat(&made)?;
+    let is_ours = FileType::from_raw_mode(found.st_mode) == FileType::Socket
+        && found.st_uid == rustix::process::geteuid().as_raw()
+        && found.st_nlink == 1;
+    if !is_ours {
+        return Err(Errno::NOTSOCK);
+    }
+    // What a descriptor without access names can be changed through its link alone.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", made.as_raw_fd()), mode)
+}
+
 fn new_socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_mode_is_given_to_a_socket_and_not_through_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| std::fs::symlink_metadata(path).unwrap().permissions().mode();
+        let (socket, secret) = (directory.path().join("socket"), directory.path().join("secret"));
+        let _listener = Listener::bind_with_mode(&socket, Mode::from_raw_mode(0o666)).unwrap();
+        assert_eq!(mode(&socket) & 0o777, 0o666, "whatever the mask is");
+        std::fs::write(&secret, "").unwrap();
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let (link, hard) = (directory.path().join("link"), directory.path().join("hard"));
+        symlink(&secret, &link).unwrap();
+        std::fs::hard_link(&socket, &hard).unwrap();
+        for in_its_place in [&link, &secret, &hard] {
+            let all = Mode::from_raw_mode(0o777);
+            assert_eq!(set_mode(in_its_place, all), Err(Errno::NOTSOCK), "{in_its_place:?}");
+        }
+        assert_eq!(mode(&secret) & 0o777, 0o600);
+        assert_eq!(mode(&socket) & 0o777, 0o666);
+    }
 }

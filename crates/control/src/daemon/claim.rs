@@ -3,14 +3,14 @@
 //! What says that a daemon lives is a lock that the kernel drops with its process. Socket and pid file of one that died
 //! are replaced.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use link::socket::{Listener, SocketError};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
 
 use super::StartError;
@@ -39,6 +39,7 @@ impl Claim {
             .mode(0o755)
             .create(pipe)
             .map_err(|source| StartError::PipeDirectory { path: pipe.to_owned(), source })?;
+        refuse_foreign(pipe, rustix::process::geteuid().as_raw())?;
         // Before anything is made: its pid file has the name of ours.
         refuse_native_daemon(directories)?;
         let lock = take_lock(directories)?;
@@ -48,10 +49,11 @@ impl Claim {
         write_pid_file(&pid_file).map_err(in_file(&pid_file))?;
         let socket = directories.socket();
         remove_stale(&socket).map_err(in_file(&socket))?;
-        let listener = Listener::bind(&socket).map_err(into_io).map_err(in_file(&socket))?;
         // Root serves everybody; a user's daemon only that user, so others are kept out by the file system already.
         let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
-        fs::set_permissions(&socket, Permissions::from_mode(mode)).map_err(in_file(&socket))?;
+        let listener = Listener::bind_with_mode(&socket, Mode::from_raw_mode(mode))
+            .map_err(into_io)
+            .map_err(in_file(&socket))?;
         Ok(Claim { listener, _files: files })
     }
 
@@ -119,6 +121,15 @@ fn take_lock(directories: &Directories) -> Result<File, StartError> {
     }
 }
 
+/// The default directory lies in /tmp, where anybody may have made it before root does.
+fn refuse_foreign(pipe: &Path, euid: u32) -> Result<(), StartError> {
+    let uid = fs::metadata(pipe).map_err(in_file(pipe))?.uid();
+    match euid == 0 && uid != 0 {
+        true => Err(StartError::ForeignDirectory { path: pipe.to_owned(), uid }),
+        false => Ok(()),
+    }
+}
+
 /// NVIDIA's programs would meet its daemon, ours would meet us: nobody could tell which is in use.
 fn refuse_native_daemon(directories: &Directories) -> Result<(), StartError> {
     match UnixStream::connect(directories.native_socket()) {
@@ -142,5 +153,25 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_serves_from_no_directory_of_another_user() {
+        let directory = tempfile::tempdir().unwrap();
+        let me = rustix::process::geteuid();
+        let other = 12345;
+        if me.is_root() {
+            std::os::unix::fs::chown(directory.path(), Some(other), None).unwrap();
+        }
+        let owner = if me.is_root() { other } else { me.as_raw() };
+        let refused = refuse_foreign(directory.path(), 0).unwrap_err().to_string();
+        assert!(refused.contains(&format!("belongs to user {owner}")), "{refused}");
+        // A user's daemon serves that user alone, who knows whose directory it is.
+        refuse_foreign(directory.path(), owner).unwrap();
     }
 }

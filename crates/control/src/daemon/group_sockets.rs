@@ -3,9 +3,9 @@
 //! A directory is given to a container, so nothing in it is believed: what is in the way of a socket and is none, or is in use, stays, and the request fails.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use link::socket::{Connection, Listener, SocketError};
 use link::wire::DAEMON_SOCKET;
 use link::wire::group_socket::GroupSocket;
+use rustix::fs::Mode;
 
 /// Whoever listens there answers a connection at once.
 const LOOK_LIMIT: Duration = Duration::from_millis(100);
@@ -53,13 +54,13 @@ impl GroupSockets {
         DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(failed)?;
         let path = directory.join(DAEMON_SOCKET);
         make_way(&path)?;
-        let listener = Listener::bind(&path).map_err(|error| match error {
+        // The directory is the permission: whoever it was given to may connect, as any user.
+        let mode = Mode::from_raw_mode(0o666);
+        let listener = Listener::bind_with_mode(&path, mode).map_err(|error| match error {
             SocketError::Kernel(errno) => failed(errno.into()),
             other => failed(io::Error::other(other)),
         })?;
         let open = Open { listener, socket: Arc::new(socket.clone()), path };
-        // The directory is the permission: whoever it was given to may connect, as any user.
-        fs::set_permissions(&open.path, Permissions::from_mode(0o666)).map_err(failed)?;
         self.last += 1;
         self.open.insert(self.last, open);
         Ok(())

@@ -80,6 +80,17 @@ pub enum StartError {
         /// Its process, if the pid file says.
         pid: Option<u32>,
     },
+    /// The pipe directory is not root's, who is to serve everybody from it.
+    #[error(
+        "CUDA_MPS_PIPE_DIRECTORY={} belongs to user {uid}, who could take this daemon's place: remove it, or set the variable to a directory of root's",
+        path.display()
+    )]
+    ForeignDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
     /// NVIDIA's own daemon lives in the pipe directory.
     #[error(
         "NVIDIA's MPS control daemon is running in {}: stop it with quit, or set CUDA_MPS_PIPE_DIRECTORY to another directory",
