@@ -34,7 +34,10 @@ pub(crate) fn admit(place: &Place, rules: Rules, mut job: Job) -> Result<(), Bat
             jobs.into_iter().filter(|job| job.refusal.is_none()).collect()
         }
     };
-    told.iter().try_for_each(|job| daemon::admit(&locked.directories, job, &place.pipe_of(job)?))
+    told.iter().try_for_each(|job| {
+        daemon::admit(&locked.directories, job, &place.make_pipe(job)?)?;
+        place.open_pipe(job)
+    })
 }
 
 /// So many per cent of a device's memory, in whole mebibytes.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIRECTORY/jobs/slurm-1234/job    a Job, as JSON; read by the job's tasks
-//! DIRECTORY/jobs/slurm-1234/pipe   CUDA_MPS_PIPE_DIRECTORY of the job, with its group's socket; for its user alone
+//! DIRECTORY/jobs/slurm-1234/pipe   CUDA_MPS_PIPE_DIRECTORY of the job: root's, with its group's socket, which is its user's alone
 //! DIRECTORY/gpu-0/pipe             that of the daemon of GPU 0, for root alone; gone with the last job
 //! DIRECTORY/gpus                   what the driver said of the devices
 //! LOGS/gpu-0                       CUDA_MPS_LOG_DIRECTORY of the daemon; stays
@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use control::directories::Directories;
+use link::wire::DAEMON_SOCKET;
 
 use super::gpus::Gpus;
 use super::{BatchError, Job, file};
@@ -114,9 +115,6 @@ impl Place {
     pub(crate) fn write(&self, job: &Job) -> Result<(), BatchError> {
         let directory = self.of_job(&job.name)?;
         make(&directory, FOR_ALL)?;
-        let pipe = self.pipe_of(job)?;
-        make(&pipe, FOR_OWNER)?;
-        chown(&pipe, Some(job.uid), None).map_err(file("give to the job's user", &pipe))?;
         let (path, fresh) = (directory.join("job"), directory.join("job.new"));
         let text = serde_json::to_vec(job).map_err(io::Error::other);
         let text = text.map_err(file("write", &path))?;
@@ -125,6 +123,24 @@ impl Place {
         fs::set_permissions(&fresh, fs::Permissions::from_mode(0o644))
             .and_then(|()| fs::rename(&fresh, &path))
             .map_err(file("write", &path))
+    }
+
+    /// Makes the directory of a job's socket, which nobody may enter yet.
+    pub(crate) fn make_pipe(&self, job: &Job) -> Result<PathBuf, BatchError> {
+        let pipe = self.pipe_of(job)?;
+        make(&pipe, FOR_OWNER)?;
+        Ok(pipe)
+    }
+
+    /// Lets a job's user, and nobody else, use the socket that the daemon has made there. The directory stays root's: in one of the user's own, what root does to the socket
+    /// by its path could be done to any file of the system.
+    pub(crate) fn open_pipe(&self, job: &Job) -> Result<(), BatchError> {
+        let pipe = self.pipe_of(job)?;
+        let socket = pipe.join(DAEMON_SOCKET);
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))
+            .and_then(|()| chown(&socket, Some(job.uid), None))
+            .map_err(file("give to the job's user", &socket))?;
+        make(&pipe, FOR_PASSING)
     }
 
     /// What is known of a job; nothing, if it was not admitted.
@@ -172,6 +188,8 @@ impl Locked {
 
 /// Entered by all users, changed by its owner.
 const FOR_ALL: u32 = 0o755;
+/// Entered by all users who know what is in it, changed by its owner.
+const FOR_PASSING: u32 = 0o711;
 /// Entered by its owner.
 const FOR_OWNER: u32 = 0o700;
 
@@ -244,6 +262,28 @@ mod tests {
         for name in ["", "../x", ".hidden", "a b"] {
             assert!(place.job(name).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_jobs_socket_is_its_users_and_the_directory_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::new(directory.path(), directory.path());
+        let job = job("slurm-1", "0");
+        let _locked = place.lock(&job.gpus).unwrap();
+        place.write(&job).unwrap();
+        let pipe = place.make_pipe(&job).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&pipe), 0o700);
+        assert!(place.open_pipe(&job).is_err(), "there is no socket");
+        let socket = pipe.join(DAEMON_SOCKET);
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        place.open_pipe(&job).unwrap();
+        assert_eq!((mode(&pipe), mode(&socket)), (0o711, 0o600));
+        let owner = fs::metadata(&pipe).unwrap().uid();
+        assert_eq!(owner, rustix::process::geteuid().as_raw());
+        // Once more, as by a prolog that is called twice.
+        place.make_pipe(&job).unwrap();
+        assert_eq!(mode(&pipe), 0o700);
     }
 
     #[test]
