@@ -1,6 +1,6 @@
 //! Which accesses to global memory an instruction makes.
 
-use crate::scan::is_name;
+use crate::scan::{is_name, split_at_commas};
 
 /// An instruction, taken apart.
 #[derive(Debug)]
@@ -61,7 +61,11 @@ impl<'a> Instruction<'a> {
         }
         let end = rest.find(|c: char| c.is_ascii_whitespace()).unwrap_or(rest.len());
         let (opcode, operands) = rest.split_at(end);
-        Some(Self { predicate, parts: opcode.split('.').collect(), operands: split(operands) })
+        Some(Self {
+            predicate,
+            parts: opcode.split('.').collect(),
+            operands: split_at_commas(operands),
+        })
     }
 
     fn has(&self, part: &str) -> bool {
@@ -172,27 +176,6 @@ impl<'a> Instruction<'a> {
             None => Verdict::Unknown,
         }
     }
-}
-
-/// Operands: what commas outside of brackets and braces separate.
-fn split(text: &str) -> Vec<&str> {
-    let (mut operands, mut depth, mut start) = (Vec::new(), 0i32, 0);
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'[' | b'{' | b'(' => depth += 1,
-            b']' | b'}' | b')' => depth -= 1,
-            b',' if depth == 0 => {
-                operands.push(text[start..at].trim());
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    let last = text[start..].trim();
-    if !last.is_empty() {
-        operands.push(last);
-    }
-    operands
 }
 
 #[cfg(test)]

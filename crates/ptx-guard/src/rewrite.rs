@@ -3,7 +3,7 @@
 use crate::GuardError;
 use crate::access::{Access, Instruction, Verdict};
 use crate::emit::{Dialect, Names};
-use crate::scan::{Piece, Scanner, is_function, is_name};
+use crate::scan::{Piece, Scanner, is_function, is_name, split_at_commas};
 use std::collections::HashSet;
 
 /// A guarded module.
@@ -149,7 +149,7 @@ impl Module {
         if !is_variable {
             return Ok(());
         }
-        for declared in split_declarators(rest) {
+        for declared in split_at_commas(rest) {
             let name_bytes = declared.bytes().take_while(|byte| is_name(*byte)).count();
             let (name, behind) = declared.split_at(name_bytes);
             if name.is_empty() {
@@ -180,32 +180,13 @@ fn elements(declarator: &str) -> Option<u64> {
             _ if inside.is_empty() => {
                 // As many as there are initial values.
                 let values = initial.trim().strip_prefix('{')?.strip_suffix('}')?;
-                split_declarators(values).len() as u64
+                split_at_commas(values).len() as u64
             }
             Some(digits) => u64::from_str_radix(digits, 16).ok()?,
             None => inside.parse().ok()?,
         })?;
     }
     Some(count)
-}
-
-/// What commas outside of brackets and braces separate.
-fn split_declarators(text: &str) -> Vec<&str> {
-    let (mut parts, mut depth, mut start) = (Vec::new(), 0i32, 0);
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'[' | b'{' | b'(' => depth += 1,
-            b']' | b'}' | b')' => depth -= 1,
-            b',' if depth == 0 => {
-                parts.push(text[start..at].trim());
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(text[start..].trim());
-    parts.retain(|part| !part.is_empty());
-    parts
 }
 
 fn without_comments(text: &str) -> String {
