@@ -161,9 +161,10 @@ impl Module {
             }
             let element_bytes =
                 element_bytes.ok_or_else(|| malformed("a variable has no known type"))?;
-            let elements =
-                elements(behind).ok_or_else(|| malformed("a variable's length is not known"))?;
-            self.own.push((name.to_owned(), element_bytes * vector * elements));
+            let size_bytes = elements(behind)
+                .and_then(|elements| elements.checked_mul(element_bytes * vector))
+                .ok_or_else(|| malformed("a variable's length is not known"))?;
+            self.own.push((name.to_owned(), size_bytes));
         }
         Ok(())
     }
@@ -442,6 +443,7 @@ mod tests {
             ".func f()\n{\n ret;\n",
             "{",
             ".global .u32",
+            ".global .b64 x[0x2000000000000001];",
             "/* ",
             ".func f() { ld.global.zz %r, [%rd]; }",
         ] {

@@ -5,6 +5,8 @@
 //! ranges. Ranges are (first address, length). A range that is written while kernels run is empty until its length is there: a loader that
 //! keeps each range in its place may write the table at any time.
 
+use std::collections::HashSet;
+
 /// Ranges that a table has room for.
 pub const MOST_RANGES: usize = 126;
 /// Words of a table.
@@ -43,13 +45,23 @@ pub fn merge(ranges: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
             _ => merged.push((at, size_bytes)),
         }
     }
-    while merged.len() > MOST_RANGES {
-        let gap = |at: &usize| merged[at + 1].0 - merged[*at].0 - merged[*at].1;
-        let Some(nearest) = (0..merged.len() - 1).min_by_key(gap) else { break };
-        let (at, size_bytes) = merged.remove(nearest + 1);
-        merged[nearest].1 = at + size_bytes - merged[nearest].0;
+    let surplus = merged.len().saturating_sub(MOST_RANGES);
+    if surplus == 0 {
+        return merged;
     }
-    merged
+    let gap = |at: &usize| merged[*at].0 - merged[at - 1].0 - merged[at - 1].1;
+    let mut nearest: Vec<usize> = (1..merged.len()).collect();
+    nearest.sort_by_key(gap);
+    nearest.truncate(surplus);
+    let closed: HashSet<usize> = nearest.into_iter().collect();
+    let mut fewer: Vec<(u64, u64)> = Vec::new();
+    for (index, (at, size_bytes)) in merged.into_iter().enumerate() {
+        match fewer.last_mut() {
+            Some((first, length)) if closed.contains(&index) => *length = at + size_bytes - *first,
+            _ => fewer.push((at, size_bytes)),
+        }
+    }
+    fewer
 }
 
 /// An access that was not done.
@@ -96,6 +108,11 @@ mod tests {
         assert_eq!(merged.len(), MOST_RANGES);
         let within = |at: u64| merged.iter().any(|(from, size)| (*from..from + size).contains(&at));
         assert!(many.into_iter().all(|(at, size)| within(at) && within(at + size - 1)));
+        // Of a hundred thousand, too, and those far from others stay by themselves.
+        let far = (0..100u64).map(|at| (1 << 40 | at << 20, 4096));
+        let merged = merge((0..100_000u64).map(|at| (at * 8192, 4096)).chain(far.clone()));
+        assert_eq!(merged.len(), MOST_RANGES);
+        assert!(far.into_iter().all(|range| merged.contains(&range)));
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl State {
             "guard: {} bytes at {:#x}, {}, in {place}; block ({bx},{by},{bz}) thread ({tx},{ty},{tz})",
             record.size_bytes,
             record.address,
-            self.nearest(record.address)
+            nearest(self.memory.addressable.iter(), record.address)
         );
         log_server!("{}: {message}", self.handle.label);
         let code = CUresult::ERROR_ILLEGAL_ADDRESS.0;
@@ -205,29 +205,44 @@ impl State {
         let address = record.address;
         self.shared.tell(&FromExecutor::Guarded { session, address, message });
     }
+}
 
-    /// The allocation that lies next to an address, in words.
-    fn nearest(&self, address: u64) -> String {
-        let distance = |(at, size): &(u64, u64)| match address {
-            below if below < *at => at - below,
-            _ => address.saturating_sub(at + size - 1),
-        };
-        match self.memory.addressable.iter().min_by_key(distance) {
-            None => "beside no allocation at all".to_owned(),
-            Some((at, size)) if address < at => {
-                format!("{} bytes before the allocation of {size} bytes at {at:#x}", at - address)
-            }
-            Some((at, size)) => format!(
+/// Where an address lies, of those allocations the nearest, in words.
+fn nearest(allocations: impl Iterator<Item = (u64, u64)>, address: u64) -> String {
+    let distance = |(at, size): &(u64, u64)| match address {
+        below if below < *at => at - below,
+        _ => address.saturating_sub(at + size - 1),
+    };
+    match allocations.min_by_key(distance) {
+        None => "beside no allocation at all".to_owned(),
+        Some((at, size)) if address < at => {
+            format!("{} bytes before the allocation of {size} bytes at {at:#x}", at - address)
+        }
+        Some((at, size)) => match (at + size).checked_sub(address).filter(|inside| *inside > 0) {
+            Some(inside) => format!(
+                "of which {inside} are the last of the allocation of {size} bytes at {at:#x}"
+            ),
+            None => format!(
                 "{} bytes after the end of the allocation of {size} bytes at {at:#x}",
                 address - (at + size)
             ),
-        }
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::place;
+    use super::{nearest, place};
+
+    #[test]
+    fn an_address_is_before_behind_or_across_the_end_of_an_allocation() {
+        let at = |address| nearest([(0x100, 0x10), (0x200, 0x10)].into_iter(), address);
+        assert_eq!(at(0xfe), "2 bytes before the allocation of 16 bytes at 0x100");
+        assert_eq!(at(0x214), "4 bytes after the end of the allocation of 16 bytes at 0x200");
+        assert_eq!(at(0x210), "0 bytes after the end of the allocation of 16 bytes at 0x200");
+        assert_eq!(at(0x20c), "of which 4 are the last of the allocation of 16 bytes at 0x200");
+        assert_eq!(nearest(std::iter::empty(), 1), "beside no allocation at all");
+    }
 
     #[test]
     fn what_stays_keeps_its_place() {
