@@ -19,6 +19,7 @@ pub mod completion;
 pub mod doorbell;
 pub mod futex;
 pub mod peer;
+mod printable;
 pub mod ring;
 pub mod session_memory;
 pub mod shm;
@@ -26,3 +27,5 @@ pub mod socket;
 pub mod spin;
 pub mod trace;
 pub mod wire;
+
+pub use printable::{printable, printable_prefix};

@@ -118,7 +118,7 @@ fn print(lines: impl Iterator<Item = Line>, format: Format) -> anyhow::Result<()
     let mut out = io::stdout().lock();
     for Line { text, source, .. } in lines {
         // Logs hold words of clients: nothing of them may reach the terminal's controls.
-        let plain: String = text.chars().filter(|c| !c.is_control()).collect();
+        let plain = link::printable(&text);
         let shown = match format {
             Format::Table => plain,
             Format::Json => json_line(Entry::of(&plain, source))?,

@@ -72,7 +72,7 @@ pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
                     client.kernels.to_string(),
                     bytes(client.copied_bytes),
                     bytes(client.granted_bytes),
-                    client.command.chars().filter(|c| !c.is_control()).collect(),
+                    link::printable(&client.command),
                 ]);
             }
             table.print();

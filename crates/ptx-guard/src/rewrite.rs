@@ -322,10 +322,17 @@ impl<'a> Writer<'a> {
         self.sites.push(Site {
             function: function.to_owned(),
             line,
-            instruction: statement.split_ascii_whitespace().collect::<Vec<_>>().join(" "),
+            instruction: brief(statement),
         });
         Ok(())
     }
+}
+
+/// An instruction in one line, for people; what is longer than any compiler writes is cut off.
+fn brief(statement: &str) -> String {
+    const MOST_CHARACTERS: usize = 200;
+    let words = statement.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+    words.chars().take(MOST_CHARACTERS).collect()
 }
 
 /// `%rd1+8`, `%rd1+-8`, `%rd1-8`, `variable`, `0x10`.

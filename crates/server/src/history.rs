@@ -4,6 +4,7 @@
 //! A ring of [`CALLS`] entries costs a launch some twenty stores to memory that is in the cache.
 
 use crate::counters::monotonic_ns;
+use link::printable;
 use link::wire::command::Opcode;
 use link::wire::fault::{CallRecord, LaunchRecord};
 use std::array;
@@ -179,7 +180,8 @@ impl Entry {
             self.name.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
         name.truncate(name_bytes as usize);
         LaunchRecord {
-            kernel: String::from_utf8_lossy(&name).into_owned(),
+            // A name of a client's image, which may hold anything.
+            kernel: printable(&String::from_utf8_lossy(&name)),
             grid: [gx, gy, gz],
             block: [bx, by, bz],
             shared_bytes,
@@ -240,6 +242,13 @@ mod tests {
         assert!(!read[0].in_flight && read[1].in_flight);
         let line = "Launch poke grid (1,2,3) block (4,5,6) shared 7 B stream 9";
         assert_eq!(read[1].record.to_string(), line);
+    }
+
+    #[test]
+    fn a_kernels_name_forges_no_lines() {
+        let history = History::default();
+        history.launch(Opcode::Launch, 0, &launch("k\n[2026-11-20 forged]\u{1b}[2J"));
+        assert_eq!(flying(&history), ["k[2026-11-20 forged][2J"]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Lines of the server's log, in the original's form, on standard error, which the daemon points at `server.log`.
 
+use link::printable;
 use std::fmt::Arguments;
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -19,6 +20,8 @@ pub(crate) fn write(part: Part, message: Arguments<'_>) {
         Part::Other => "Other",
         Part::Server => "Server",
     };
+    // Clients' words are in it: they stay on this line.
+    let message = printable(&message.to_string());
     let line = format!("[{} {part} {:>5}] {message}\n", timestamp(), std::process::id());
     // One write per line: several processes share the file.
     let _ = std::io::stderr().write_all(line.as_bytes());

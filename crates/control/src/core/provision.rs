@@ -1,5 +1,6 @@
 //! Which server serves whom: starting, queueing, forwarding, stopping.
 
+use link::printable_prefix;
 use link::wire::daemon::{Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon};
 
 use super::command::{Pid, ShutdownKind};
@@ -93,8 +94,7 @@ impl Core {
             return;
         }
         // The name is the client's own word.
-        let debugger: String =
-            debugger.chars().filter(|c| !c.is_control()).take(LONGEST_DEBUGGER_NAME).collect();
+        let debugger = printable_prefix(debugger, LONGEST_DEBUGGER_NAME);
         self.log(format!(
             "NEW CLIENT {pid} from user {uid}: it runs under {debugger}, without a server, once all clients have left"
         ));

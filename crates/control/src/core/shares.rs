@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use link::printable_prefix;
 use link::wire::daemon::{Peer, SMALLEST_SHARE, ServerStatus};
 use link::wire::shares::{
     ChangeReport, GroupLimits, LimitChange, MAX_GROUPS, MAX_PROFILES, MAX_RESERVATIONS,
@@ -453,7 +454,7 @@ fn described(request: &ShareRequest) -> String {
             let NewLimits { percentage, memory, weight } = limits;
             let whose = match target {
                 Target::Client(pid) => format!("client {pid}"),
-                Target::Group(name) => format!("group {}", printable(name)),
+                Target::Group(name) => format!("group {}", printable_prefix(name, 128)),
                 Target::Server(pid) => format!("server {pid}"),
                 Target::User(uid) => format!("user {uid}"),
             };
@@ -467,15 +468,13 @@ fn described(request: &ShareRequest) -> String {
             format!("{whose}:{parts}")
         }
         ShareRequest::Reserve(Reservation { name, device, multiprocessors }) => {
-            format!("reserve {multiprocessors} SMs of device {device} for {}", printable(name))
+            format!(
+                "reserve {multiprocessors} SMs of device {device} for {}",
+                printable_prefix(name, 128)
+            )
         }
-        ShareRequest::Release(name) => format!("release {}", printable(name)),
+        ShareRequest::Release(name) => format!("release {}", printable_prefix(name, 128)),
     }
-}
-
-/// A name as it can stand in a log.
-fn printable(name: &str) -> String {
-    name.chars().filter(|c| !c.is_control()).take(128).collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use link::wire::daemon::{DeviceSnapshot, Namespaces, Peer, ServerStatus};
 use link::wire::shares::ChangeReport;
+use link::{printable, printable_prefix};
 
 use super::command::{Command, ParsedLine, Pid, TableFormat, parse_line};
 use super::shares::Change;
@@ -75,8 +76,7 @@ fn needs_privilege(command: &Command) -> bool {
 
 impl Core {
     pub(super) fn ui_line(&mut self, now: Now, connection: ConnectionId, peer: Peer, line: &str) {
-        let printable: String = line.chars().take(1024).filter(|c| !c.is_control()).collect();
-        self.log(format!("Cmd:{printable}"));
+        self.log(format!("Cmd:{}", printable_prefix(line, 1024)));
         let parsed = parse_line(line);
         let mut output = Output::default();
         if let Some(complaint) = &parsed.complaint {
@@ -498,7 +498,7 @@ fn print_ps(server: &Server, output: &mut Output) {
         for context in &client.contexts {
             let device = server.snapshot.devices.get(context.device as usize);
             let uuid = device.map_or("", |device| device.uuid.as_str());
-            let command: String = client.command.chars().filter(|c| !c.is_control()).collect();
+            let command = printable(&client.command);
             print_ps_row(
                 output,
                 [

@@ -1,5 +1,6 @@
 //! Sockets of groups: who may have them opened, and which are open. What they are: [`link::wire::group_socket`].
 
+use link::printable_prefix;
 use link::wire::daemon::Peer;
 use link::wire::group_socket::{GroupSocket, MAX_GROUP_SOCKETS};
 use link::wire::shares::{ChangeReport, GroupLimits};
@@ -61,7 +62,7 @@ impl Core {
 
     fn close_socket(&mut self, connection: ConnectionId, directory: String) -> Result<(), String> {
         let Some(place) = self.sockets.iter().position(|open| open.directory == directory) else {
-            let shown: String = directory.chars().filter(|c| !c.is_control()).take(128).collect();
+            let shown = printable_prefix(&directory, 128);
             return Err(format!("no socket of a group is open in {shown}"));
         };
         let closed = self.sockets.remove(place);

@@ -14,6 +14,7 @@ use std::fmt;
 
 use gpus::Gpus;
 
+use link::printable;
 use link::wire::daemon::{
     ClientDeviceSnapshot, ClientSnapshot, DeviceSnapshot, LAUNCH_BOUNDS_US, ServerStatus,
     multiprocessors_of_share,
@@ -277,15 +278,14 @@ fn encode_faults(
             for accused in &fault.accused {
                 let launch = accused.in_flight.iter().find_map(|call| call.launch.as_ref());
                 let mut labels = device.map_or_else(|| server_labels(server), |view| view.labels());
-                let plain = |text: &str| text.chars().filter(|c| !c.is_control()).collect();
                 labels.extend([
                     ("fault", fault.number.to_string()),
                     ("error", fault.what.clone()),
                     ("role", role.to_owned()),
                     ("pid", accused.pid.to_string()),
                     ("client_user", accused.uid.to_string()),
-                    ("command", plain(&accused.command)),
-                    ("kernel", launch.map(|launch| plain(&launch.kernel)).unwrap_or_default()),
+                    ("command", printable(&accused.command)),
+                    ("kernel", launch.map(|launch| printable(&launch.kernel)).unwrap_or_default()),
                 ]);
                 let seconds = fault.unix_time_ms as f64 / 1e3;
                 family.encode_family(&labels)?.encode_gauge(&seconds)?;
@@ -387,11 +387,10 @@ impl<'a> DeviceView<'a> {
 impl ClientView<'_> {
     fn labels(&self) -> Labels {
         let mut labels = self.device.labels();
-        let command: String = self.client.command.chars().filter(|c| !c.is_control()).collect();
         labels.extend([
             ("pid", self.client.pid.to_string()),
             ("client_user", self.client.uid.to_string()),
-            ("command", command),
+            ("command", printable(&self.client.command)),
         ]);
         labels
     }

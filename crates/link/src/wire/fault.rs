@@ -1,5 +1,6 @@
 //! What a server knows of a fault: whose it was, or may have been, and what ran. Made by the server, shown by the daemon and its front ends.
 
+use crate::printable;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -122,7 +123,7 @@ impl fmt::Display for FaultReport {
         })?;
         for (index, accused) in self.accused.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
-            let command: String = accused.command.chars().filter(|c| !c.is_control()).collect();
+            let command = printable(&accused.command);
             write!(formatter, "{comma} {} ({command}, user {})", accused.pid, accused.uid)?;
             match accused.in_flight.as_slice() {
                 [] => {}

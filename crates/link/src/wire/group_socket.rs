@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::attach::RequestedLimits;
 use super::shares::{NameError, check_name};
+use crate::printable_prefix;
 
 /// Sockets of groups of one daemon, at most.
 pub const MAX_GROUP_SOCKETS: usize = 1024;
@@ -94,7 +95,7 @@ impl GroupSocket {
             || self.directory.len() > MAX_DIRECTORY_BYTES
             || self.directory.chars().any(char::is_control)
         {
-            let shown = self.directory.chars().filter(|c| !c.is_control()).take(128).collect();
+            let shown = printable_prefix(&self.directory, 128);
             return Err(GroupSocketError::Directory(shown));
         }
         check_name(&self.group)?;

@@ -320,7 +320,7 @@ fn last_failure(directories: &Directories) -> Option<Finding> {
         .take(100)
         .find(|line| line.contains(MARK) || line.contains("Server has started"))?;
     let (_, why) = last.split_once(MARK)?;
-    let why: String = why.chars().filter(|c| !c.is_control()).collect();
+    let why = link::printable(why);
     Some(Finding::problem(
         "server",
         format!("the last one did not start: {why}"),

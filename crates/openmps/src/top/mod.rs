@@ -189,7 +189,7 @@ impl Watch {
         let complaint = answer.error.lines().next().unwrap_or_default();
         Ok(match complaint {
             "" => format!("client {pid} was terminated"),
-            complaint => complaint.chars().filter(|c| !c.is_control()).collect(),
+            complaint => link::printable(complaint),
         })
     }
 }

@@ -184,7 +184,7 @@ fn row(
         queued_bytes: share.queued_bytes,
         launch_us: launch_times(share, old),
         error: share.error,
-        command: client.command.chars().filter(|c| !c.is_control()).collect(),
+        command: link::printable(&client.command),
     }
 }
 

@@ -122,7 +122,6 @@ impl Keeper {
 fn log_accused(blame: Blame, accused: &Accused) {
     let role = if blame == Blame::Culprit { "culprit" } else { "suspect" };
     let Accused { pid, uid, command, .. } = accused;
-    let command: String = command.chars().filter(|c| !c.is_control()).collect();
     log_server!("OpenMPS: {role}: client process {pid} ({command}) of user {uid}");
     for call in &accused.in_flight {
         log_server!("OpenMPS: {role} {pid} had in flight: {call}");
