@@ -11,7 +11,7 @@ use cuda_abi::types::CUresult;
 use link::shm::Reservation;
 use link::wire::attach::Window;
 use link::wire::command::Opcode;
-use link::wire::peer::{PeerMap, PeerUnmap};
+use link::wire::peer::{PeerMap, PeerShow, PeerUnmap};
 use link::wire::virtual_memory::{
     ACCESS_NONE, ACCESS_READ_WRITE, AddressFree, AddressReply, AddressReserve, MemoryCreate,
     MemoryCreateReply, MemoryMap, MemoryNumber, MemorySetAccess, MemoryUnmap, SHARING_DESCRIPTOR,
@@ -436,6 +436,7 @@ fn set_peer_access(
         return Err(CUresult::ERROR_INVALID_DEVICE);
     }
     let (owner, range_bytes) = (client.device(range.device)?.index, range.size_bytes);
+    let of = client.device(range.device)?.opened().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
     for at in found {
         let Some(mapped) = range.mapped.get_mut(&at) else { continue };
         match access {
@@ -452,10 +453,13 @@ fn set_peer_access(
                     // Imported memory is the driver's; only its own device's executor has it.
                     return Err(CUresult::ERROR_NOT_SUPPORTED);
                 }
+                let key = mapped.physical.key;
+                let show = PeerShow { address: key };
+                of.session.call(0, Opcode::PeerShow, &[show.as_bytes()])?;
                 let body = PeerMap {
                     device: owner,
                     reserved: 0,
-                    key: mapped.physical.key,
+                    key,
                     address: at,
                     size_bytes: mapped.size_bytes,
                     offset_bytes: mapped.offset_bytes,

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 wire_struct! {
     /// See [`super::command::Opcode::PeerShow`].
     struct PeerShow {
-        /// First address of the grant.
+        /// First address of the grant, or key of the memory that has no address of its own.
         address: u64,
     }
     /// See [`super::command::Opcode::PeerMap`]. Memory of the device window is named by its grant and lies where that lies; memory without an address of its

@@ -31,6 +31,7 @@ mod meter;
 mod module;
 mod monitor;
 mod moving;
+mod moving_pieces;
 mod nearness;
 mod pace;
 mod pacing;

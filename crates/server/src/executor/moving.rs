@@ -2,7 +2,8 @@
 //!
 //! What is moved, and when it is worth it, the keeper decides (`policy/residency.rs`). Here it is seen to that nobody notices: memory goes
 //! only while the session has nothing in flight, and comes back before a command is done that could touch it. The client's numbers, streams,
-//! graphs and events know addresses only, which stay. What others may use, by an IPC handle, stays where it is.
+//! graphs and events know addresses only, which stay. What others may use, by an IPC handle, stays where it is. Memory without an address of its
+//! own goes with its mappings ([`super::moving_pieces`]).
 
 use super::failure::Failure;
 use super::session_handle::DeliveredGrant;
@@ -87,7 +88,7 @@ impl MoveOrders {
 
 /// The bytes of one grant. Not initialised until a copy has been.
 #[derive(Debug)]
-struct HostCopy(Vec<u8>);
+pub(super) struct HostCopy(Vec<u8>);
 
 impl HostCopy {
     fn new(size_bytes: u64) -> Option<Self> {
@@ -104,7 +105,7 @@ impl HostCopy {
 /// What of a session is in host memory.
 #[derive(Debug, Default)]
 pub(crate) struct Moved {
-    /// By the first address of the grant.
+    /// By the first address of the grant, or the key of the piece.
     copies: BTreeMap<u64, HostCopy>,
     stream: Option<CUstream>,
 }
@@ -115,12 +116,12 @@ impl Moved {
         !self.copies.is_empty()
     }
 
-    /// Whether what was at an address is moved out.
+    /// Whether what was at an address, or under a key, is moved out.
     pub(super) fn has(&self, at: u64) -> bool {
         self.copies.contains_key(&at)
     }
 
-    /// Drops what was at an address; says whether it was moved out.
+    /// Drops what was at an address, or under a key; says whether it was moved out.
     pub(super) fn forget(&mut self, at: u64) -> bool {
         self.copies.remove(&at).is_some()
     }
@@ -136,7 +137,7 @@ enum Awaited {
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+pub(super) enum Direction {
     Out,
     Back,
 }
@@ -254,16 +255,18 @@ impl State {
     }
 
     fn put_back(&mut self, at: u64, size_bytes: u64, file: &OwnedFd) -> Result<(), Failure> {
-        let known = self.memory.grants.get(&at) == Some(&size_bytes);
-        let Some(mut copy) = self.moved.copies.remove(&at).filter(|_| known) else {
+        let Some(mut copy) = self.moved.copies.remove(&at) else {
             return Err(Failure::Cuda(CUresult::ERROR_MPS_RPC_FAILURE));
         };
-        let back = self.map_grant(file, at, size_bytes).and_then(|()| {
-            self.transfer(&mut copy, at, size_bytes, Direction::Back).inspect_err(|_| {
-                // SAFETY: mapped just now, and nothing of the session is in flight.
-                let _ = unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) };
-            })
-        });
+        let back = match self.memory.grants.get(&at) == Some(&size_bytes) {
+            true => self.map_grant(file, at, size_bytes).and_then(|()| {
+                self.transfer(&mut copy, at, size_bytes, Direction::Back).inspect_err(|_| {
+                    // SAFETY: mapped just now, and nothing of the session is in flight.
+                    let _ = unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) };
+                })
+            }),
+            false => self.put_piece_back(at, size_bytes, file, &mut copy),
+        };
         back.map_err(|code| {
             self.moved.copies.insert(at, copy);
             let session = self.handle.id;
@@ -296,23 +299,26 @@ impl State {
     }
 
     fn move_one(&mut self, at: u64, size_bytes: u64) -> Fate {
-        let is_known = self.memory.grants.get(&at) == Some(&size_bytes);
+        let is_grant = self.memory.grants.get(&at) == Some(&size_bytes);
+        let is_known = is_grant || self.virtual_memory.piece_of(at).is_some();
         if !is_known || self.gives_up().is_some() || self.moved.copies.contains_key(&at) {
             return Fate::Stayed;
         }
-        if self.is_open_to_others(at, size_bytes) || self.peers.shown.contains(&at) {
+        if self.is_open_to_others(at, size_bytes)
+            || self.virtual_memory.is_shareable(at)
+            || self.peers.shown.contains(&at)
+        {
             return Fate::Fixed;
         }
         let Some(mut copy) = HostCopy::new(size_bytes) else {
             log_server!("The host has no {size_bytes} bytes for idle device memory");
             return Fate::Stayed;
         };
-        let copied = self.transfer(&mut copy, at, size_bytes, Direction::Out);
-        let context = self.context();
-        // SAFETY: mapped by this session, which has nothing in flight and takes no command.
-        let unmap =
-            || context.check(unsafe { context.driver().cuMemUnmap(at, size_bytes as usize) });
-        match copied.and_then(|()| unmap()) {
+        let moved = match is_grant {
+            true => self.take_grant_out(at, size_bytes, &mut copy),
+            false => self.take_piece_out(at, size_bytes, &mut copy),
+        };
+        match moved {
             Ok(()) => {
                 self.moved.copies.insert(at, copy);
                 Fate::Done
@@ -322,6 +328,17 @@ impl State {
                 Fate::Stayed
             }
         }
+    }
+
+    fn take_grant_out(
+        &mut self,
+        at: u64,
+        size_bytes: u64,
+        copy: &mut HostCopy,
+    ) -> Result<(), CUresult> {
+        self.transfer(copy, at, size_bytes, Direction::Out)?;
+        // SAFETY: mapped by this session, which has nothing in flight and takes no command.
+        self.context().check(unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) })
     }
 
     /// Whether the device does nothing for this session, and nothing waits here to be done.
@@ -337,8 +354,8 @@ impl State {
             && self.streams.handles().chain(self.side_stream).all(is_done)
     }
 
-    /// Copies a whole grant, and waits for it.
-    fn transfer(
+    /// Copies a whole grant or piece that is mapped at `at`, and waits for it.
+    pub(super) fn transfer(
         &mut self,
         copy: &mut HostCopy,
         at: u64,
@@ -354,7 +371,7 @@ impl State {
             }
             let (length, from) = (COPY_BYTES.min(size_bytes - offset), at + offset as u64);
             let host = copy.at(offset);
-            // SAFETY: the grant is mapped and that long, as is the host's copy, which lives until the wait below.
+            // SAFETY: the memory is mapped and that long, as is the host's copy, which lives until the wait below.
             unsafe {
                 let submitted = match direction {
                     Direction::Out => driver.cuMemcpyDtoHAsync_v2(host, from, length, stream),
@@ -412,6 +429,10 @@ fn does_without_memory(opcode: u16) -> bool {
             | Opcode::EventQuery
             | Opcode::Grow
             | Opcode::Release
+            | Opcode::AddressReserve
+            | Opcode::AddressFree
+            | Opcode::MemoryRelease
+            | Opcode::MemoryUnmap
             | Opcode::MemoryInfo
             | Opcode::RegionMap
             | Opcode::RegionUnmap

@@ -40,7 +40,7 @@ pub(crate) struct Peers {
     /// Reserved with the driver: first address to length, and how much is mapped there.
     ranges: BTreeMap<u64, (u64, usize)>,
     mappings: BTreeMap<u64, Mapping>,
-    /// Grants of this session that the client's other sessions may have: they are not moved out to the host.
+    /// Grants and pieces of this session that the client's other sessions may have: they are not moved out to the host.
     pub(super) shown: BTreeSet<u64>,
 }
 
@@ -72,9 +72,10 @@ fn range_of(wanted: &PeerMap, memory: &PeerMemory) -> Option<Window> {
 }
 
 impl State {
-    /// From now on a grant stays where it is, as another executor is to map it.
+    /// From now on a grant, or a piece, stays where it is, as another executor is to map it.
     pub(super) fn peer_show(&mut self, wanted: PeerShow) -> Result<(), Failure> {
-        if !self.memory.is_granted(wanted.address, 1) {
+        let is_grant = self.memory.grants.contains_key(&wanted.address);
+        if !is_grant && self.virtual_memory.piece_of(wanted.address).is_none() {
             return Err(INVALID);
         }
         self.peers.shown.insert(wanted.address);

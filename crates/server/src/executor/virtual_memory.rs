@@ -19,7 +19,7 @@ use link::wire::virtual_memory::{
 };
 use rustix::fd::AsFd;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
 /// Mappings, and reservations, that a session may have at a time.
@@ -41,20 +41,47 @@ enum Origin {
 }
 
 #[derive(Debug)]
-struct Piece {
-    handle: CUmemGenericAllocationHandle,
+pub(super) struct Piece {
+    /// `None` while it is moved out to the host. Locked by the session's thread alone.
+    handle: Mutex<Option<CUmemGenericAllocationHandle>>,
     /// `u64::MAX` for imported memory: the driver knows.
-    size_bytes: u64,
+    pub(super) size_bytes: u64,
     origin: Origin,
     /// For exports.
     file: Option<Kept>,
 }
 
-#[derive(Debug)]
-struct Mapping {
-    size_bytes: u64,
+impl Piece {
+    fn new(
+        handle: CUmemGenericAllocationHandle,
+        size_bytes: u64,
+        origin: Origin,
+        file: Option<Kept>,
+    ) -> Self {
+        Self { handle: Mutex::new(Some(handle)), size_bytes, origin, file }
+    }
+
+    pub(super) fn handle(&self) -> Option<CUmemGenericAllocationHandle> {
+        *self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_handle(&self, handle: Option<CUmemGenericAllocationHandle>) {
+        *self.handle.lock().unwrap_or_else(PoisonError::into_inner) = handle;
+    }
+
+    fn is_own(&self, wanted: u64) -> bool {
+        matches!(self.origin, Origin::Own { key } if key == wanted)
+    }
+}
+
+/// Where a piece is mapped, or a part of it.
+#[derive(Clone, Debug)]
+pub(super) struct Mapping {
+    pub(super) size_bytes: u64,
+    /// From which byte of the piece on.
+    pub(super) offset_bytes: u64,
     piece: Arc<Piece>,
-    is_accessible: bool,
+    pub(super) is_accessible: bool,
 }
 
 /// See the module's description.
@@ -69,6 +96,23 @@ pub(crate) struct VirtualMemory {
 }
 
 impl VirtualMemory {
+    /// The keeper's piece of this key, which numbers or mappings hold.
+    pub(super) fn piece_of(&self, key: u64) -> Option<&Arc<Piece>> {
+        let mapped = self.mappings.values().map(|mapping| &mapping.piece);
+        self.pieces.values().chain(mapped).find(|piece| piece.is_own(key))
+    }
+
+    /// Whether other processes may have a piece.
+    pub(super) fn is_shareable(&self, key: u64) -> bool {
+        self.piece_of(key).is_some_and(|piece| piece.file.is_some())
+    }
+
+    /// Where a piece is mapped, by first address.
+    pub(super) fn mappings_of_piece(&self, key: u64) -> Vec<(u64, Mapping)> {
+        let of_it = self.mappings.iter().filter(|(_, mapping)| mapping.piece.is_own(key));
+        of_it.map(|(&at, mapping)| (at, mapping.clone())).collect()
+    }
+
     fn is_reserved(&self, at: u64, size_bytes: u64) -> bool {
         let found = self.reservations.range(..=at).next_back();
         found.is_some_and(|(&base, &(length, _))| {
@@ -225,7 +269,7 @@ impl State {
         };
         let keep = |file| self.shared.descriptors.keep(file);
         let file = (wanted.sharing == SHARING_DESCRIPTOR).then_some(file).map(keep);
-        let piece = Piece { handle, size_bytes, origin: Origin::Own { key }, file };
+        let piece = Piece::new(handle, size_bytes, Origin::Own { key }, file);
         self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
         self.reply.extend_from_slice(MemoryCreateReply { key }.as_bytes());
         Ok(())
@@ -240,11 +284,15 @@ impl State {
 
     /// Gives memory up when nothing else holds it.
     fn let_go(&mut self, piece: Arc<Piece>) {
-        let Some(Piece { handle, size_bytes, origin, .. }) = Arc::into_inner(piece) else { return };
-        // SAFETY: a live handle that is used no more.
-        let _ = self.context().check(unsafe { self.driver().cuMemRelease(handle) });
-        if let Origin::Own { key } = origin {
-            self.return_to_keeper(key, size_bytes);
+        let Some(piece) = Arc::into_inner(piece) else { return };
+        if let Some(handle) = piece.handle() {
+            // SAFETY: a live handle that is used no more.
+            let _ = self.context().check(unsafe { self.driver().cuMemRelease(handle) });
+        }
+        if let Origin::Own { key } = piece.origin {
+            self.moved.forget(key);
+            self.peers.shown.remove(&key);
+            self.return_to_keeper(key, piece.size_bytes);
         }
     }
 
@@ -264,9 +312,10 @@ impl State {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
         let (length, offset) = (size_bytes as usize, offset_bytes as usize);
+        let handle = piece.handle().ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
         // SAFETY: the range lies in a reservation of this session and is free; the handle is live.
-        self.check(unsafe { self.driver().cuMemMap(address, length, offset, piece.handle, 0) })?;
-        let mapping = Mapping { size_bytes, piece, is_accessible: false };
+        self.check(unsafe { self.driver().cuMemMap(address, length, offset, handle, 0) })?;
+        let mapping = Mapping { size_bytes, offset_bytes, piece, is_accessible: false };
         self.virtual_memory.mappings.insert(address, mapping);
         Ok(())
     }
@@ -282,8 +331,10 @@ impl State {
 
     fn unmap(&mut self, at: u64) -> Result<(), Failure> {
         let Some(mapping) = self.virtual_memory.mappings.get(&at) else { return Ok(()) };
-        // SAFETY: mapped by this session; its client has waited for its work.
-        self.check(unsafe { self.driver().cuMemUnmap(at, mapping.size_bytes as usize) })?;
+        if mapping.piece.handle().is_some() {
+            // SAFETY: mapped by this session; its client has waited for its work.
+            self.check(unsafe { self.driver().cuMemUnmap(at, mapping.size_bytes as usize) })?;
+        }
         if let Some(mapping) = self.virtual_memory.mappings.remove(&at) {
             self.memory.addressable.remove(at, mapping.size_bytes);
             self.let_go(mapping.piece);
@@ -299,13 +350,8 @@ impl State {
             other => return Err(Failure::Protocol(format!("access {other} does not exist"))),
         };
         let found = self.virtual_memory.mappings_of(address, size_bytes).ok_or(INVALID)?;
-        let location =
-            CUmemLocation { type_: CUmemLocationType::DEVICE, id: self.context().device() };
-        let descriptor = CUmemAccessDesc { location, flags };
         // SAFETY: whole mappings of this session.
-        self.check(unsafe {
-            self.driver().cuMemSetAccess(address, size_bytes as usize, &descriptor, 1)
-        })?;
+        unsafe { self.allow(address, size_bytes, flags) }?;
         for at in found {
             let Some(mapping) = self.virtual_memory.mappings.get_mut(&at) else { continue };
             let accessible = access == ACCESS_READ_WRITE;
@@ -318,6 +364,25 @@ impl State {
             mapping.is_accessible = accessible;
         }
         Ok(())
+    }
+
+    /// Says who may use mapped memory: this device, or nobody.
+    ///
+    /// # Safety
+    /// The range is that of whole mappings which this session has made.
+    pub(super) unsafe fn allow(
+        &self,
+        address: u64,
+        size_bytes: u64,
+        flags: CUmemAccess_flags,
+    ) -> Result<(), CUresult> {
+        let location =
+            CUmemLocation { type_: CUmemLocationType::DEVICE, id: self.context().device() };
+        let descriptor = CUmemAccessDesc { location, flags };
+        // SAFETY: as the caller says.
+        self.context().check(unsafe {
+            self.driver().cuMemSetAccess(address, size_bytes as usize, &descriptor, 1)
+        })
     }
 
     pub(super) fn memory_export(&mut self, wanted: MemoryNumber) -> Result<(), Failure> {
@@ -340,7 +405,7 @@ impl State {
         self.check_descriptors()?;
         let handle = self.import_memory(file.as_fd())?;
         let file = Some(self.shared.descriptors.keep(file));
-        let piece = Piece { handle, size_bytes: u64::MAX, origin: Origin::Imported, file };
+        let piece = Piece::new(handle, u64::MAX, Origin::Imported, file);
         self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
         Ok(())
     }
@@ -378,8 +443,8 @@ mod tests {
         memory.reservations.insert(0x1000, (0x8000, window));
         for (at, size_bytes) in [(0x1000, 0x1000), (0x2000, 0x2000), (0x6000, 0x1000)] {
             let origin = Origin::Imported;
-            let piece = Piece { handle: 1, size_bytes, origin, file: None };
-            let mapping = Mapping { size_bytes, piece: Arc::new(piece), is_accessible: false };
+            let piece = Arc::new(Piece::new(1, size_bytes, origin, None));
+            let mapping = Mapping { size_bytes, offset_bytes: 0, piece, is_accessible: false };
             memory.mappings.insert(at, mapping);
         }
         memory

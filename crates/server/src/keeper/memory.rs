@@ -31,7 +31,7 @@ impl Keeper {
         let Ok((address, size_bytes)) = planned else {
             return self.refuse(id, CUresult::ERROR_OUT_OF_MEMORY);
         };
-        session.wanted = Some((address, size_bytes, placement));
+        session.wanted = Some((address, size_bytes));
         match self.try_grant(id) {
             Ok(()) => {}
             Err(CUresult::ERROR_OUT_OF_MEMORY) => {
@@ -49,17 +49,12 @@ impl Keeper {
         // Else it could have more, all in all, than the device.
         self.try_return(id)?;
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        let Some((address, size_bytes, placement)) = session.wanted else { return Ok(()) };
+        let Some((address, size_bytes)) = session.wanted else { return Ok(()) };
         let device = &self.devices[session.device];
         let (memory, file) = make_memory(self.driver, device.handle, size_bytes)?;
         session.memory.insert(address, memory);
         session.wanted = None;
-        let residency = &mut self.residencies[session.device];
-        residency.add(id, address, size_bytes);
-        if placement == Placement::Piece {
-            // Where a piece is mapped, and who else has it, only its client knows.
-            residency.fix(id, address);
-        }
+        self.residencies[session.device].add(id, address, size_bytes);
         if let Some(executor) = device.executors.get(&session.domain) {
             let grant = GrantOutcome::Memory { address, size_bytes };
             executor.process.tell(&ToExecutor::Granted { session: id, grant }, &[file.as_fd()]);
@@ -104,7 +99,7 @@ impl Keeper {
     fn refuse_for(&mut self, id: u64, refusal: Refusal) {
         let label = self.session_label(id);
         if let Some(session) = self.sessions.get_mut(&id)
-            && let Some((_, size_bytes, _)) = session.wanted
+            && let Some((_, size_bytes)) = session.wanted
             && refusal != Refusal::Policy
             && session.refusals_logged < MOST_LOGGED_REFUSALS
         {

@@ -5,7 +5,7 @@ use super::devices::allocation_properties;
 use super::executors::Place;
 use super::peers::Lending;
 use crate::counters::{CounterPage, Counts};
-use crate::executor_link::{Origin, Placement, ShareWish};
+use crate::executor_link::{Origin, ShareWish};
 use crate::history::History;
 use crate::journal;
 use crate::log::log_server;
@@ -146,7 +146,7 @@ pub(crate) struct Session {
     /// First address of a grant, or key of a piece, to its memory; what is moved out to the host is not here.
     pub(super) memory: BTreeMap<u64, CUmemGenericAllocationHandle>,
     /// What it has asked for and waits for: address or key, length, and where that is to be.
-    pub(super) wanted: Option<(u64, u64, Placement)>,
+    pub(super) wanted: Option<(u64, u64)>,
     /// Refusals that the log tells of.
     pub(super) refusals_logged: u32,
     /// What the client's other sessions have of it, and what it has of theirs.

@@ -8,12 +8,14 @@ use link::wire::command::{self as wire, Opcode};
 use link::wire::daemon::ServerSnapshot;
 use link::wire::graph::{DescriptionWriter, GraphCreate, GraphLaunch};
 use link::wire::sharing::{ShareMemory, Token};
+use link::wire::virtual_memory as vmm;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) const ALL: &[super::Test] = &[
     ("clients_that_do_not_fit_take_turns_and_lose_nothing", take_turns_and_lose_nothing),
+    ("memory_without_addresses_is_moved_and_comes_back", memory_without_addresses_is_moved),
     ("clients_that_are_never_idle_take_turns_too", never_idle_take_turns_too),
     ("what_is_shared_or_beyond_the_hosts_limit_stays", what_is_shared_or_beyond_the_limit_stays),
     ("without_a_policy_an_allocation_fails_at_once", without_a_policy_it_fails_at_once),
@@ -200,6 +202,79 @@ fn take_turns_and_lose_nothing() {
     two.work();
     drop(two);
     drop(one);
+    server.await_snapshot("nothing is left", |snapshot| {
+        let device = &snapshot.devices[0];
+        device.granted_bytes == 0 && device.spilled_bytes == 0
+    });
+}
+
+/// Memory of `cuMemCreate`: mapped as a whole, in two halves the wrong way round, nowhere, read-only, and shareable.
+fn memory_without_addresses_is_moved() {
+    const PIECE: u64 = 40 * MIB;
+    const HALF: u64 = PIECE / 2;
+    let mut small = Small::start(DEVICE_MIB, &[("OPENMPS_MEMORY_POLICY", "spill")]);
+    let server = &mut small.server;
+    let mut one = Tenant::new(server.client(), &[], 1);
+    let reserve = vmm::AddressReserve { size_bytes: 4 * PIECE, alignment_bytes: 0 };
+    let range: vmm::AddressReply = one.client.call(Opcode::AddressReserve, &reserve, &[]);
+    let base = range.address;
+    for (memory, sharing) in [(1, 0), (2, 0), (3, 0), (4, vmm::SHARING_DESCRIPTOR)] {
+        let create = vmm::MemoryCreate { size_bytes: PIECE, memory, sharing };
+        assert_eq!(one.client.try_call(Opcode::MemoryCreate, &[create.as_bytes()]).0, 0);
+    }
+    let map =
+        |client: &mut Client, memory: u32, address: u64, size_bytes: u64, offset_bytes: u64| {
+            let map = vmm::MemoryMap { address, size_bytes, offset_bytes, memory, reserved: 0 };
+            assert_eq!(client.try_call(Opcode::MemoryMap, &[map.as_bytes()]).0, 0, "{map:x?}");
+        };
+    let allow = |client: &mut Client, address: u64, size_bytes: u64, access: u32| {
+        let access = vmm::MemorySetAccess { address, size_bytes, access, reserved: 0 };
+        assert_eq!(client.try_call(Opcode::MemorySetAccess, &[access.as_bytes()]).0, 0);
+    };
+    map(&mut one.client, 1, base, PIECE, 0);
+    map(&mut one.client, 2, base + PIECE, HALF, HALF);
+    map(&mut one.client, 2, base + PIECE + HALF, HALF, 0);
+    map(&mut one.client, 3, base + 2 * PIECE, PIECE, 0);
+    map(&mut one.client, 4, base + 3 * PIECE, PIECE, 0);
+    allow(&mut one.client, base, 4 * PIECE, vmm::ACCESS_READ_WRITE);
+    let whole = |index: u64| wire::GrowReply { address: base + index * PIECE, size_bytes: PIECE };
+    one.grants = (0..4).map(whole).collect();
+    one.fill();
+    // A number alone holds this one, and nobody may use that one.
+    let unmap = vmm::MemoryUnmap { address: base + 2 * PIECE, size_bytes: PIECE };
+    assert_eq!(one.client.try_call(Opcode::MemoryUnmap, &[unmap.as_bytes()]).0, 0);
+    allow(&mut one.client, base, PIECE, vmm::ACCESS_NONE);
+
+    let mut two = Tenant::new(server.client(), &[SHARE_BYTES], 500_000);
+    let snapshot = server.snapshot();
+    assert!(spilled_bytes(&snapshot, 0) >= 2 * PIECE, "{snapshot:?}");
+    assert!(spilled_bytes(&snapshot, 0) <= 3 * PIECE, "what can be shared stays");
+    assert_eq!(snapshot.clients[0].granted_bytes, 4 * PIECE, "it counts for its client");
+    // Back, with what was said of its mappings; then all of it is looked at.
+    allow(&mut one.client, base, PIECE, vmm::ACCESS_READ_WRITE);
+    map(&mut one.client, 3, base + 2 * PIECE, PIECE, 0);
+    allow(&mut one.client, base + 2 * PIECE, PIECE, vmm::ACCESS_READ_WRITE);
+    one.look();
+    for _ in 0..2 {
+        two.work();
+        assert!(spilled_bytes(&server.snapshot(), 0) > 0);
+        one.work();
+        assert!(spilled_bytes(&server.snapshot(), 1) > 0);
+    }
+    // What is in host memory can be given up there.
+    two.work();
+    assert!(spilled_bytes(&server.snapshot(), 0) > 0);
+    for memory in 1..=4 {
+        let number = vmm::MemoryNumber { memory, reserved: 0 };
+        assert_eq!(one.client.try_call(Opcode::MemoryRelease, &[number.as_bytes()]).0, 0);
+    }
+    let unmap = vmm::MemoryUnmap { address: base, size_bytes: 4 * PIECE };
+    assert_eq!(one.client.try_call(Opcode::MemoryUnmap, &[unmap.as_bytes()]).0, 0);
+    server.await_snapshot("what was given up is gone", |snapshot| {
+        snapshot.clients[0].granted_bytes == 0 && spilled_bytes(snapshot, 0) == 0
+    });
+    two.look();
+    drop((one, two));
     server.await_snapshot("nothing is left", |snapshot| {
         let device = &snapshot.devices[0];
         device.granted_bytes == 0 && device.spilled_bytes == 0
