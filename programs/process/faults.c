@@ -3,6 +3,12 @@
  *   check          works with all of it and compares every word with the CPU's: `ok`, or what is wrong
  *   variable       the same with a variable of its code, which it counts up: `ok`
  *   fault KIND     runs a kernel that faults: address, misaligned, trap, assert, stack, shared; `error N`
+ *   ready          makes what the next ones need: `ok`
+ *   begin          starts work that ends when it is told to, and waits until its kernel runs: `ok`
+ *   started again  waits until its kernel has started once more: `ok`
+ *   end            lets it end, compares its results: `runs N ticks M`, how often the kernel and the one before it have run, or `error N`
+ *   ambush         starts a kernel that traps when it is told to: `ok`
+ *   spring         tells it to: `error N`
  *   spin           starts a kernel that never ends: `ok`
  *   sync           waits for everything: `ok` or `error N`
  *   large A B M S  A allocations of B bytes, M modules with a kernel each, S streams, beside what it has: `ok`
@@ -115,6 +121,60 @@ static const char kernels_ptx[] =
     "    ld.volatile.global.u32 %r0, [%rd0];\n"
     "    setp.ne.u32 %p, %r0, 12345;\n"
     "    @%p bra AGAIN;\n"
+    "    ret;\n"
+    "}\n"
+    /* Words of `state`: 0 lets `gated` go on and `ambush` trap, 1 counts starts of `gated`, 2 those of `tick`. */
+    ".visible .entry tick(.param .u64 state)\n"
+    "{\n"
+    "    .reg .b32 %r<2>;\n"
+    "    .reg .b64 %rd<2>;\n"
+    "    ld.param.u64 %rd0, [state];\n"
+    "    ld.volatile.global.u32 %r0, [%rd0+8];\n"
+    "    add.u32 %r0, %r0, 1;\n"
+    "    st.volatile.global.u32 [%rd0+8], %r0;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry gated(.param .u64 state, .param .u64 values)\n"
+    "{\n"
+    "    .reg .pred %p;\n"
+    "    .reg .b32 %r<2>;\n"
+    "    .reg .b64 %rd<2>;\n"
+    "    ld.param.u64 %rd0, [state];\n"
+    "    ld.param.u64 %rd1, [values];\n"
+    "    ld.volatile.global.u32 %r0, [%rd0+4];\n"
+    "    add.u32 %r0, %r0, 1;\n"
+    "    st.volatile.global.u32 [%rd0+4], %r0;\n"
+    "WAIT:\n"
+    "    ld.volatile.global.u32 %r0, [%rd0];\n"
+    "    setp.ne.u32 %p, %r0, 12345;\n"
+    "    @%p bra WAIT;\n"
+    "    ld.global.u32 %r0, [%rd1];\n"
+    "    mad.lo.u32 %r0, %r0, 3, 7;\n"
+    "    st.global.u32 [%rd1+4], %r0;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry after(.param .u64 state, .param .u64 values)\n"
+    "{\n"
+    "    .reg .b32 %r<2>;\n"
+    "    .reg .b64 %rd<2>;\n"
+    "    ld.param.u64 %rd1, [values];\n"
+    "    ld.global.u32 %r0, [%rd1+4];\n"
+    "    mad.lo.u32 %r0, %r0, 5, 1;\n"
+    "    st.global.u32 [%rd1+8], %r0;\n"
+    "    ret;\n"
+    "}\n"
+    ".visible .entry ambush(.param .u64 state)\n"
+    "{\n"
+    "    .reg .pred %p;\n"
+    "    .reg .b32 %r<2>;\n"
+    "    .reg .b64 %rd<2>;\n"
+    "    ld.param.u64 %rd0, [state];\n"
+    "    st.volatile.global.u32 [%rd0+4], 1;\n"
+    "LURK:\n"
+    "    ld.volatile.global.u32 %r0, [%rd0];\n"
+    "    setp.ne.u32 %p, %r0, 12345;\n"
+    "    @%p bra LURK;\n"
+    "    trap;\n"
     "    ret;\n"
     "}\n";
 
@@ -339,6 +399,54 @@ static CUresult fault(const char *kind) {
     return launched != CUDA_SUCCESS ? launched : FUNCTION(cuCtxSynchronize, "")();
 }
 
+/* What host and kernels share, and the memory that kernels work on: words 0, 1, 2 are the value, and what `gated` and `after` make of it. */
+static volatile uint32_t *state;
+static CUdeviceptr worked_on;
+static uint32_t *came_back;
+
+/* Loaded before they are needed: code is loaded when no kernel runs. */
+static CUfunction tick, gated, after, ambush;
+static CUevent behind;
+
+static CUresult launch_on(CUstream stream, CUfunction function) {
+    CUdeviceptr shared = (CUdeviceptr)(uintptr_t)state;
+    void *parameters[] = {&shared, &worked_on};
+    return FUNCTION(cuLaunchKernel, "")(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+static void wait_for_start(void) {
+    while (state[1] == 0) {
+        usleep(1000);
+    }
+}
+
+static void ready(void) {
+    void *host;
+    CALL(cuMemHostAlloc, &host, 8192, CU_MEMHOSTALLOC_DEVICEMAP);
+    memset(host, 0, 8192);
+    state = host;
+    came_back = (uint32_t *)host + 1024;
+    CALL(cuModuleGetFunction, &tick, module, "tick");
+    CALL(cuModuleGetFunction, &gated, module, "gated");
+    CALL(cuModuleGetFunction, &after, module, "after");
+    CALL(cuModuleGetFunction, &ambush, module, "ambush");
+    CALL(cuEventCreate, &behind, CU_EVENT_DISABLE_TIMING);
+    CALL(cuMemAlloc, &worked_on, 4096);
+}
+
+/* On one stream a fill, kernels and an event; on another, behind that event, a copy. */
+static void begin(void) {
+    CALL(cuMemsetD32Async, worked_on, 1000, 1, streams[0]);
+    launch_on(streams[0], tick);
+    launch_on(streams[0], gated);
+    launch_on(streams[0], after);
+    CALL(cuMemsetD32Async, worked_on + 12, 77, 1, streams[0]);
+    CALL(cuEventRecord, behind, streams[0]);
+    CALL(cuStreamWaitEvent, streams[1], behind, 0);
+    CALL(cuMemcpyAsync, (CUdeviceptr)(uintptr_t)came_back, worked_on, 16, streams[1]);
+    wait_for_start();
+}
+
 static void answer(const char *text) {
     puts(text);
     fflush(stdout);
@@ -372,6 +480,38 @@ int main(void) {
             answer("ok");
         } else if (strncmp(line, "fault ", 6) == 0) {
             answer_result(fault(line + 6));
+        } else if (strcmp(line, "ready") == 0) {
+            ready();
+            answer("ok");
+        } else if (strcmp(line, "begin") == 0) {
+            begin();
+            answer("ok");
+        } else if (strcmp(line, "started again") == 0) {
+            static uint32_t seen = 1;
+            while (state[1] == seen) {
+                usleep(1000);
+            }
+            seen = state[1];
+            answer("ok");
+        } else if (strcmp(line, "end") == 0) {
+            state[0] = 12345;
+            CUresult result = FUNCTION(cuCtxSynchronize, "")();
+            if (result != CUDA_SUCCESS) {
+                answer_result(result);
+            } else if (came_back[0] != 1000 || came_back[1] != 3007 || came_back[2] != 15036 || came_back[3] != 77) {
+                answer("wrong results");
+            } else {
+                char text[64];
+                snprintf(text, sizeof text, "runs %u ticks %u", state[1], state[2]);
+                answer(text);
+            }
+        } else if (strcmp(line, "ambush") == 0) {
+            CUresult launched = launch_on(streams[0], ambush);
+            wait_for_start();
+            answer_result(launched);
+        } else if (strcmp(line, "spring") == 0) {
+            state[0] = 12345;
+            answer_result(FUNCTION(cuCtxSynchronize, "")());
         } else if (strcmp(line, "spin") == 0) {
             answer_result(run_kernel("spin", plain.device));
         } else if (strcmp(line, "sync") == 0) {

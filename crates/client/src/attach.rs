@@ -166,6 +166,7 @@ fn hello() -> ClientHello {
             weight: variable("OPENMPS_WEIGHT"),
             latency: variable("OPENMPS_LATENCY"),
             guard: variable("OPENMPS_GUARD"),
+            repeatable: variable("OPENMPS_REPEATABLE").filter(|names| !names.is_empty()),
             visible_devices: variable("CUDA_VISIBLE_DEVICES"),
             device_max_connections: variable("CUDA_DEVICE_MAX_CONNECTIONS"),
             per_context_partitioning: partitioning().map(str::to_owned),

@@ -3,6 +3,7 @@
 use crate::policy::fairness::Claim;
 use crate::policy::limits::GuardMode;
 use crate::policy::priorities::Class;
+use crate::policy::repeatable::Repeatable;
 use link::wire::attach::Window;
 use serde::{Deserialize, Serialize};
 
@@ -126,6 +127,8 @@ pub(crate) struct OpenSession {
     pub(crate) class: Class,
     /// Whether its kernels' accesses are checked.
     pub(crate) guard: GuardMode,
+    /// Kernels that may be run again. If there are any, the file of [`crate::redo`] comes with the others, last.
+    pub(crate) repeatable: Repeatable,
 }
 
 /// Where a session comes from.

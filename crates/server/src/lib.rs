@@ -23,4 +23,5 @@ pub mod keeper;
 mod log;
 pub mod policy;
 pub mod probe;
+mod redo;
 mod standing;

@@ -101,6 +101,12 @@ impl Standing {
         self.words().held.store(commands.min(u32::MAX as usize) as u32, Ordering::Relaxed);
     }
 
+    /// Whether there is work that belongs to no stream, or is not submitted yet.
+    pub(crate) fn has_work_apart(&self) -> bool {
+        let words = self.words();
+        words.side_work.load(Ordering::Relaxed) != 0 || words.held.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether any of the session's work is not known to have ended. `completed` gives a stream's completion word.
     pub(crate) fn in_flight(&self, completed: impl Fn(u32) -> u64) -> bool {
         let words = self.words();
@@ -109,9 +115,7 @@ impl Standing {
             let word = words.work[slot as usize].load(Ordering::Relaxed);
             word & 1 != 0 || completed(slot) < word >> 1
         };
-        words.side_work.load(Ordering::Relaxed) != 0
-            || words.held.load(Ordering::Relaxed) != 0
-            || (0..streams).any(has_work)
+        self.has_work_apart() || (0..streams).any(has_work)
     }
 
     /// The next executor has nothing of the work.

@@ -68,6 +68,9 @@ pub struct RequestedLimits {
     /// `OPENMPS_GUARD`: 1 to have accesses of kernels checked, `strict` to have no other kernels.
     #[serde(default)]
     pub guard: Option<String>,
+    /// `OPENMPS_REPEATABLE`: kernels that may be run again after another client's fault, as names with `*` and `?`, commas between them.
+    #[serde(default)]
+    pub repeatable: Option<String>,
     /// `CUDA_VISIBLE_DEVICES`; the client applies it itself to the server's list.
     pub visible_devices: Option<String>,
     /// `CUDA_DEVICE_MAX_CONNECTIONS`.

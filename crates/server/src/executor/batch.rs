@@ -109,6 +109,7 @@ impl State {
     pub(super) fn admit_to_batch(&mut self, command: &Command<'_>) -> Admission {
         let Command { header, body } = *command;
         if self.shared.batching == Batching::Off
+            || self.repeating.is_on()
             || header.opcode != Opcode::Launch as u16
             || header.call_slot != NO_CALL
             || !self.holding.is_empty()

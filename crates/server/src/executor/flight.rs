@@ -187,6 +187,7 @@ impl State {
             self.history().settle();
             self.pace_settled();
             self.save_variables();
+            self.repeating.settle(self.records.position + 1);
         }
     }
 }

@@ -239,6 +239,15 @@ impl State {
         self.memory.clear(&self.shared.context);
     }
 
+    /// Takes the progress words out of the driver; nobody writes them any more.
+    pub(super) fn clear_repeating(&mut self) {
+        let driver = self.driver();
+        self.quietly_each(self.repeating.take_registered(), |at| {
+            // SAFETY: registered when the session was opened.
+            let _ = unsafe { driver.cuMemHostUnregister(address(at)) };
+        });
+    }
+
     /// Asks the keeper for memory: its address or key, its length and its descriptor. It counts until [`Self::return_to_keeper`].
     pub(super) fn ask_keeper(
         &mut self,

@@ -41,6 +41,7 @@ mod printing;
 mod probe;
 mod query;
 mod recording;
+mod repeating;
 mod replay;
 mod resharing;
 mod session;
@@ -75,7 +76,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -168,6 +169,8 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 images: Default::default(),
                 kept: kept::KeptTotal::new(device_bytes),
                 quiescing: AtomicBool::new(false),
+                trials: Default::default(),
+                trial_turn: Default::default(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -214,6 +217,9 @@ pub(crate) struct Shared {
     pub(crate) spares: spares::Spares,
     /// Whether sessions take no commands, because the keeper is about to end the process.
     pub(crate) quiescing: AtomicBool,
+    /// Sessions whose work is still to be done again ([`repeating`]), and whose turn it is.
+    pub(crate) trials: AtomicUsize,
+    pub(crate) trial_turn: Mutex<()>,
     /// Code for the next executor.
     pub(crate) images: images::Images,
     /// What sessions keep of what their clients have given up.

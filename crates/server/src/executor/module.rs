@@ -74,6 +74,8 @@ pub(crate) struct Function {
     pub(super) name: Arc<str>,
     /// Its module uses device `printf`.
     pub(super) prints: bool,
+    /// Its client has said that it may be run again.
+    pub(super) repeatable: bool,
     module: u32,
 }
 
@@ -390,7 +392,8 @@ impl State {
         if self.modules.functions.len() <= index {
             self.modules.functions.resize(index + 1, None);
         }
-        let name = name.to_string_lossy().into();
+        let name: Arc<str> = name.to_string_lossy().into();
+        let repeatable = self.repeating.has(&name);
         let known = Function {
             handle,
             kernel,
@@ -398,6 +401,7 @@ impl State {
             frame_bytes: frame_bytes(&attributes),
             name,
             prints,
+            repeatable,
             module,
         };
         self.modules.functions[index] = Some(known);

@@ -97,6 +97,8 @@ impl State {
         }
         self.records.replaying = false;
         self.reply.clear();
+        // Else the next executor may need all of it.
+        result?;
         // Granted by a command that was not answered, and will be done again.
         for address in grants.into_keys() {
             self.shared.tell(&FromExecutor::Released { session: self.handle.id, address });
@@ -106,7 +108,7 @@ impl State {
             let session = self.handle.id;
             self.shared.tell(&FromExecutor::LetGo { session, numbers: unneeded });
         }
-        result
+        Ok(())
     }
 
     fn redo(

@@ -86,9 +86,13 @@ impl Session {
         if let Some((entries, grants)) = self.past.take()
             && let Err(error) = self.state.replay(entries, grants)
         {
+            if self.state.context().lost().is_some() {
+                // It is the next executor's to make.
+                self.await_end();
+            }
             self.state.give_up_replay(&error);
         }
-        match self.serve() {
+        match self.repeat().and_then(|()| self.serve()) {
             Ok(()) => {}
             Err(StepError::Lost) => self.await_end(),
             Err(error) => {
@@ -112,6 +116,14 @@ impl Session {
             self.waker.wake();
             std::thread::park_timeout(IDLE);
         }
+    }
+
+    /// Does again what had not ended when another executor did.
+    fn repeat(&mut self) -> Result<(), StepError> {
+        for (header, result) in self.state.repeat() {
+            self.finish(header, result)?;
+        }
+        self.check_context()
     }
 
     /// Takes commands until the session is stopped.
@@ -140,7 +152,7 @@ impl Session {
     fn step(&mut self) -> Result<Step, StepError> {
         self.check_context()?;
         self.state.look_at_guard();
-        if self.state.shared.quiescing.load(Ordering::Relaxed) {
+        if self.state.shared.quiescing.load(Ordering::Relaxed) || self.state.shared.has_trials() {
             return Ok(Step::Paused);
         }
         self.state.counters().set_queued(self.consumer.backlog_bytes());

@@ -12,6 +12,7 @@ use super::module::Modules;
 use super::monitor::Monitor;
 use super::pacing::Pacing;
 use super::recording::Records;
+use super::repeating::Repeating;
 use super::replay::Estate;
 use super::resharing::Mover;
 use super::session::Session;
@@ -56,8 +57,10 @@ pub(crate) fn open(
     }
     let no_memory =
         |error: &dyn std::fmt::Display| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string());
+    let mut files = files.0;
+    let redo_file = (!wanted.repeatable.is_empty()).then(|| files.pop()).flatten();
     let Ok([session_file, completion_file, socket, standing_file, journal_file]) =
-        <[OwnedFd; 5]>::try_from(files.0)
+        <[OwnedFd; 5]>::try_from(files)
     else {
         return Err(no_memory(&"the files of a session did not all come"));
     };
@@ -89,6 +92,7 @@ pub(crate) fn open(
     thread.spawn(run).map_err(|error| no_memory(&error))?;
     let memory =
         Memory::reserve(&shared.context, &wanted, &handle.words, socket, grants, allowance)?;
+    let repeating = Repeating::open(shared, wanted.repeatable, redo_file)?;
     handle.allowance.hold(SESSION_BYTES);
     let streams = Streams::new(standing.clone());
     shared.gate.join(streams.lane());
@@ -120,6 +124,7 @@ pub(crate) fn open(
         tracing: None,
         guard: Guard::new(wanted.guard),
         pacing: Pacing::new(wanted.claim, wanted.class, Arc::clone(&handle.new_weight)),
+        repeating,
         standing,
         records: Records::new(journal, committed, files),
         unloaded_in_use: None,

@@ -17,6 +17,7 @@ use super::pacing::Pacing;
 use super::peer::Peers;
 use super::printing::Printing;
 use super::recording::{InUse, Records};
+use super::repeating::Repeating;
 use super::resharing::{Mover, Resharing};
 use super::session_handle::SessionHandle;
 use super::session_partitions::SessionPartitions;
@@ -86,6 +87,7 @@ pub(crate) struct State {
     pub(super) tracing: Option<Box<Tracing>>,
     pub(super) pacing: Pacing,
     pub(super) guard: Guard,
+    pub(super) repeating: Repeating,
     /// How far it is, for the keeper and the next executor.
     pub(super) standing: Standing,
     /// What it consists of, for the next executor.
@@ -123,6 +125,7 @@ impl State {
     pub(super) fn stream_for_work(&mut self, slot: u32) -> Result<CUstream, Failure> {
         self.note_work();
         self.open_legacy(slot)?;
+        self.repeating.note_other(slot, self.records.position);
         self.streams.for_work(&self.shared.context, slot)
     }
 
@@ -186,12 +189,16 @@ impl State {
         if is_worth_noting(opcode) {
             self.history().call(opcode);
         }
-        let outcome = self.perform(opcode, command)?;
+        let outcome = self.perform_noted(opcode, command)?;
         self.record(opcode, command.body)?;
         Ok(outcome)
     }
 
-    fn perform(&mut self, opcode: Opcode, command: &Command<'_>) -> Result<Outcome, Failure> {
+    pub(super) fn perform(
+        &mut self,
+        opcode: Opcode,
+        command: &Command<'_>,
+    ) -> Result<Outcome, Failure> {
         if takes_memory_away(opcode) {
             self.end_probing();
         }

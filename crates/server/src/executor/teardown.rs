@@ -53,6 +53,7 @@ impl State {
             self.clear_moved();
             self.return_all_kept();
             self.clear_peers();
+            self.clear_repeating();
             self.clear_memory();
             self.streams.clear(&self.shared.context);
             self.partitions = Default::default();

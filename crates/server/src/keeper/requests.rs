@@ -13,6 +13,7 @@ use crate::log::log_server;
 use crate::policy::grants::Grants;
 use crate::policy::limits::{context_percentage, guard_mode, latency_class, memory_limit_bytes};
 use crate::policy::priorities::Class;
+use crate::policy::repeatable::Repeatable;
 use cuda_abi::types::CUresult;
 use link::socket::{Received, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, Refusal};
@@ -180,7 +181,8 @@ impl Keeper {
             return Err(none("the device has no executor"));
         };
         let executor = &mut executor.process;
-        let files = SessionFiles::create().map_err(|error| none(&error.to_string()))?;
+        let repeatable = Repeatable::of(&client.hello.limits);
+        let files = SessionFiles::create(&repeatable).map_err(|error| none(&error.to_string()))?;
         let counters = executor.counters.clone();
         let counter_slot = executor
             .take_slot()
@@ -218,6 +220,7 @@ impl Keeper {
             claim,
             class: latency_class(&client.hello.limits),
             guard: guard_mode(&client.hello.limits),
+            repeatable,
         };
         executor.tell(&ToExecutor::OpenSession(open), &known.files.for_executor());
         self.sessions.insert(session, known);

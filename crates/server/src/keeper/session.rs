@@ -11,7 +11,9 @@ use crate::journal;
 use crate::log::log_server;
 use crate::policy::domains::Domain;
 use crate::policy::grants::Grants;
+use crate::policy::repeatable::Repeatable;
 use crate::policy::windows::WindowPair;
+use crate::redo::{Redo, Verdict};
 use crate::standing::Standing;
 use cuda_abi::types::*;
 use link::completion::CompletionWords;
@@ -44,6 +46,8 @@ pub(crate) struct SessionFiles {
     client_socket: Option<OwnedFd>,
     standing: OwnedFd,
     pub(super) journal: OwnedFd,
+    /// Of sessions that have declared kernels repeatable.
+    redo: Option<OwnedFd>,
 }
 
 /// Why a session's files could not be made.
@@ -60,7 +64,7 @@ pub(crate) enum FilesError {
 }
 
 impl SessionFiles {
-    pub(super) fn create() -> Result<(Self, Standing), FilesError> {
+    pub(super) fn create(repeatable: &Repeatable) -> Result<(Self, Standing), FilesError> {
         let (executor_socket, client_socket) = Connection::pair()?;
         let files = Self {
             memory: SessionMemory::create_file()?,
@@ -69,15 +73,38 @@ impl SessionFiles {
             client_socket: Some(client_socket.into()),
             standing: Standing::create_file()?,
             journal: journal::create_file()?,
+            redo: (!repeatable.is_empty()).then(Redo::create_file).transpose()?,
         };
         let standing = Standing::map(files.standing.as_fd())?;
         Ok((files, standing))
     }
 
     /// What an executor gets, in this order.
-    pub(super) fn for_executor(&self) -> [BorrowedFd<'_>; 5] {
-        let Self { memory, completion, executor_socket, standing, journal, .. } = self;
-        [memory, completion, executor_socket, standing, journal].map(|file| file.as_fd())
+    pub(super) fn for_executor(&self) -> Vec<BorrowedFd<'_>> {
+        let Self { memory, completion, executor_socket, standing, journal, redo, .. } = self;
+        let files = [memory, completion, executor_socket, standing, journal];
+        files.into_iter().chain(redo).map(AsFd::as_fd).collect()
+    }
+
+    /// Whether all that the session has in flight can be done again. Nobody submits anything more.
+    pub(super) fn is_repeatable(&self, standing: &Standing) -> bool {
+        let redo = self.redo.as_ref().and_then(|file| Redo::map(file.as_fd()).ok());
+        !standing.has_work_apart()
+            && redo.is_some_and(|redo| {
+                redo.verdict(standing.committed_bytes()) == Verdict::CanBeRepeated
+            })
+    }
+
+    /// Counts an attempt to do it again; says the how manieth it is.
+    pub(super) fn attempt(&self) -> u32 {
+        let redo = self.redo.as_ref().and_then(|file| Redo::map(file.as_fd()).ok());
+        redo.map_or(u32::MAX, |redo| redo.attempt())
+    }
+
+    /// Whether the next executor has anything of it to do again.
+    pub(super) fn has_unfinished(&self) -> bool {
+        let redo = self.redo.as_ref().and_then(|file| Redo::map(file.as_fd()).ok());
+        redo.is_some_and(|redo| !redo.unfinished().is_empty())
     }
 
     /// What its client gets, in this order: it may read the completions only.

@@ -11,7 +11,8 @@ use super::session::{Service, export_memory};
 use crate::executor_link::{FromExecutor, Heirloom, OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
 use crate::policy::limits::{guard_mode, latency_class};
-use crate::policy::recovery::{Cause, Fate, LOST_WORK, Stand, judge};
+use crate::policy::recovery::{Cause, Fate, LOST_WORK, MOST_ATTEMPTS, Stand, judge};
+use crate::policy::repeatable::Repeatable;
 use cuda_abi::types::CUresult;
 use link::socket::{MAX_DESCRIPTORS, Received};
 use link::wire::attach::Refusal;
@@ -142,6 +143,7 @@ impl Keeper {
                 in_call: session.standing.in_hand().is_some_and(is_dangerous),
                 unsaved: session.standing.has_unsaved()
                     || self.residencies[session.device].moved_out_bytes(*id) > 0,
+                repeatable: session.files.is_repeatable(&session.standing),
             })
         };
         let stands: Vec<Stand> = there.iter().filter_map(stand).collect();
@@ -149,7 +151,15 @@ impl Keeper {
         let mut concerned = Vec::new();
         for (stand, fate) in stands.iter().zip(fates) {
             let Some(session) = self.sessions.get(&stand.session) else { continue };
-            let Fate::Ends { code, .. } = fate else { continue };
+            let code = match fate {
+                Fate::GoesOn => continue,
+                Fate::Ends { code, .. } => code,
+                Fate::Repeats { .. } if session.files.attempt() <= MOST_ATTEMPTS => {
+                    log_server!("{}: its kernels in flight are repeatable", session.label);
+                    continue;
+                }
+                Fate::Repeats { code } => code,
+            };
             let here = self.clients.get(&session.client).map(|client| client.peer.pid);
             let left = || self.departed.iter().rev().find(|left| left.client_id == session.client);
             concerned.extend(here.or_else(|| left().map(|left| left.pid)));
@@ -223,8 +233,12 @@ impl Keeper {
             return;
         }
         self.tell_keeping(place);
-        let waiting: Vec<u64> =
+        let mut waiting: Vec<u64> =
             self.sessions_at(place).into_iter().filter(|id| self.waits(*id)).collect();
+        // Nobody else submits anything until what is to be done again is done, so they come first.
+        let has_unfinished =
+            |id: &u64| self.sessions.get(id).is_some_and(|it| it.files.has_unfinished());
+        waiting.sort_by_cached_key(|id| !has_unfinished(id));
         let count = waiting.len();
         for id in waiting {
             self.hand_over(place, id);
@@ -265,6 +279,7 @@ impl Keeper {
         let group = self.membership(client, place.device);
         let (claim, class) = (self.claim_of(client), latency_class(&client.hello.limits));
         let guard = guard_mode(&client.hello.limits);
+        let repeatable = Repeatable::of(&client.hello.limits);
         let Service::Waiting(origin) = session.service else { return };
         let mut heirlooms: Vec<(Heirloom, OwnedFd)> = Vec::new();
         for (&address, &memory) in &session.memory {
@@ -306,6 +321,7 @@ impl Keeper {
             session: id,
             label: session.label.clone(),
             guard,
+            repeatable,
             counter_slot: slot,
             device_window: session.windows.device,
             host_window: session.windows.host,

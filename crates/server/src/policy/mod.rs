@@ -17,6 +17,7 @@ pub mod quiet;
 pub mod ranges;
 pub mod recovery;
 pub mod refusals;
+pub mod repeatable;
 pub mod reservations;
 pub mod residency;
 pub mod windows;

@@ -2,7 +2,8 @@
 //!
 //! A session that has nothing in flight goes on in the next executor. One whose work was in flight has lost it, and is told. A fault says not which
 //! kernel made it, so the culprit is the only session in flight, or the one that was in a call when the executor died; where there are several, they are
-//! suspects, and all get the fault's own error.
+//! suspects, and all get the fault's own error; except those whose kernels are declared repeatable, which are run again, each client's by itself, so that a
+//! second fault has one culprit.
 
 use cuda_abi::types::CUresult;
 
@@ -31,6 +32,8 @@ pub struct Stand {
     pub in_call: bool,
     /// It had something in the executor's own memory, or in variables of its code, that nobody has saved.
     pub unsaved: bool,
+    /// Its client has declared repeatable all that it has in flight.
+    pub repeatable: bool,
 }
 
 /// How sure it is who did it.
@@ -49,6 +52,11 @@ pub enum Blame {
 pub enum Fate {
     /// It goes on in the next executor.
     GoesOn,
+    /// It goes on, and what it had in flight is done again, unless that has been tried [`MOST_ATTEMPTS`] times.
+    Repeats {
+        /// What its calls return else.
+        code: CUresult,
+    },
     /// It is told, and can only end, or begin anew.
     Ends {
         /// What its calls return.
@@ -61,11 +69,16 @@ pub enum Fate {
 /// What those get whose work was lost by another's fault, or by nobody's.
 pub const LOST_WORK: CUresult = CUresult::ERROR_LAUNCH_FAILED;
 
+/// So often is work done again that does not end for the faults that come meanwhile.
+pub const MOST_ATTEMPTS: u32 = 5;
+
 /// Says what becomes of each session, in their order.
 pub fn judge(cause: Cause, stands: &[Stand]) -> Vec<Fate> {
     let in_flight = stands.iter().filter(|stand| stand.in_flight).count();
     let in_call = stands.iter().filter(|stand| stand.in_call).count();
+    let can_repeat = |stand: &Stand| stand.in_flight && stand.repeatable && !stand.unsaved;
     let lost = |stand: &Stand| match stand.in_flight || stand.unsaved {
+        true if can_repeat(stand) => Fate::Repeats { code: LOST_WORK },
         true => Fate::Ends { code: LOST_WORK, blame: Blame::None },
         false => Fate::GoesOn,
     };
@@ -74,6 +87,8 @@ pub fn judge(cause: Cause, stands: &[Stand]) -> Vec<Fate> {
         Fate::Ends { code, blame }
     };
     let fate = |stand: &Stand| match cause {
+        // Alone it is the culprit, and would do it again.
+        Cause::Fault(code) if in_flight > 1 && can_repeat(stand) => Fate::Repeats { code },
         Cause::Fault(code) if stand.in_flight => accuse(in_flight, code),
         Cause::Died if stand.in_call => accuse(in_call, LOST_WORK),
         Cause::Killed { session } if stand.session == session => {
@@ -88,8 +103,9 @@ pub fn judge(cause: Cause, stands: &[Stand]) -> Vec<Fate> {
 mod tests {
     use super::*;
 
-    const IDLE: Stand = Stand { session: 1, in_flight: false, in_call: false, unsaved: false };
-    const BUSY: Stand = Stand { session: 2, in_flight: true, in_call: false, unsaved: false };
+    const IDLE: Stand =
+        Stand { session: 1, in_flight: false, in_call: false, unsaved: false, repeatable: false };
+    const BUSY: Stand = Stand { session: 2, in_flight: true, ..IDLE };
     const FAULT: CUresult = CUresult::ERROR_ILLEGAL_ADDRESS;
 
     fn ends(code: CUresult, blame: Blame) -> Fate {
@@ -126,6 +142,19 @@ mod tests {
         let fates = judge(Cause::Killed { session: 9 }, &[victim, IDLE, BUSY]);
         let terminated = ends(CUresult::ERROR_MPS_CLIENT_TERMINATED, Blame::Culprit);
         assert_eq!(fates, [terminated, Fate::GoesOn, ends(LOST_WORK, Blame::None)]);
+    }
+
+    #[test]
+    fn what_is_repeatable_is_done_again_unless_nobody_else_can_have_faulted() {
+        let declared = Stand { session: 5, repeatable: true, ..BUSY };
+        let suspect = ends(FAULT, Blame::Suspect);
+        let again = Fate::Repeats { code: FAULT };
+        assert_eq!(judge(Cause::Fault(FAULT), &[BUSY, declared]), [suspect, again]);
+        assert_eq!(judge(Cause::Fault(FAULT), &[declared]), [ends(FAULT, Blame::Culprit)]);
+        assert_eq!(judge(Cause::Died, &[declared]), [Fate::Repeats { code: LOST_WORK }]);
+        let unsaved = Stand { unsaved: true, ..declared };
+        assert_eq!(judge(Cause::Fault(FAULT), &[BUSY, unsaved]), [suspect, suspect]);
+        assert_eq!(judge(Cause::Died, &[Stand { in_flight: false, ..declared }]), [Fate::GoesOn]);
     }
 
     #[test]
