@@ -2,11 +2,11 @@
 // of them, the less work each has for the device, which is what a Multi-Process Service is for.
 //
 // Each rank keeps one row of each neighbour beside its own (the halo) and exchanges them after every step: through pinned host memory, or straight between device
-// buffers where MPI says that it can (MPIX_Query_cuda_support; `--staged` declines). While the edges travel, the rows between them are computed.
+// buffers where MPI says that it can (MPIX_Query_cuda_support; `--staged` declines, `--device` does not ask: an MPI that leaves that to UCX does not know). While the edges travel, the rows between them are computed.
 //
 // Every cell is computed by the same formula from the same numbers whoever owns it, so the result is the same to the bit for any number of ranks.
 //
-// usage: jacobi [--staged] [CELLS_PER_SIDE [STEPS]]
+// usage: jacobi [--staged | --device] [CELLS_PER_SIDE [STEPS]]
 #include <mpi.h>
 #if __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
@@ -85,6 +85,9 @@ int main(int argc, char **argv) {
     int argument = 1;
     if (argument < argc && std::strcmp(argv[argument], "--staged") == 0) {
         staged = true;
+        ++argument;
+    } else if (argument < argc && std::strcmp(argv[argument], "--device") == 0) {
+        staged = false;
         ++argument;
     }
     const int side = argument < argc ? std::atoi(argv[argument]) : 256;

@@ -3,13 +3,16 @@
 
 Build first (`cargo xtask build` and `cargo xtask programs`), then, on a machine with a GPU:
 
-    python3 tests/gpu/mpi.py [--target target] [--side 2048] [--steps 1000]
+    python3 tests/gpu/mpi.py [--target target] [--side 512 2048] [--steps 2000]
 
-The program is programs/mpi/jacobi.cu under Debian's Open MPI as `cargo xtask programs` unpacks it into target/openmpi. All runs of one size must find the same; every run under
-OpenMPS must have been one of its clients. Prints microseconds per step, medians; exits with 1 when a result is another.
+The program is programs/mpi/jacobi.cu: halos staged through pinned memory by Debian's Open MPI (target/openmpi), and between device buffers by the CUDA-aware one
+(target/openmpi-cuda), as `cargo xtask programs` puts them there. Kinds take turns within a round, so that all see the same machine. All runs of one size must find the same; every run
+under OpenMPS must have been of its clients. Prints microseconds per step, medians of the rounds, the least and the greatest beside them, and how much faster than one rank
+without MPS; exits with 1 when a result is another or a run fails.
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
 import re
@@ -25,20 +28,48 @@ HERE = pathlib.Path(__file__).resolve().parent
 LIMIT_S = 120
 
 
-class Nvidia:
+class Nothing:
+    """No daemon."""
+
+    front = []
+
+    def __init__(self, directory):
+        self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nobody"))
+
+    def check(self, pids):
+        return True
+
+    def close(self):
+        pass
+
+
+class Nvidia(Nothing):
     """NVIDIA's daemon, in directories of its own."""
 
     def __init__(self, directory):
-        self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nvidia"), CUDA_MPS_LOG_DIRECTORY=str(directory / "nvidia-log"))
-        for name in ["nvidia", "nvidia-log"]:
-            (directory / name).mkdir()
-
-    def __enter__(self):
+        names = {"CUDA_MPS_PIPE_DIRECTORY": directory / "nvidia", "CUDA_MPS_LOG_DIRECTORY": directory / "nvidia-log"}
+        for path in names.values():
+            path.mkdir()
+        self.environment = dict(os.environ, **{name: str(path) for name, path in names.items()})
         subprocess.run(["nvidia-cuda-mps-control", "-d"], env=self.environment, check=True)
-        return self
 
-    def __exit__(self, *_):
+    def close(self):
         subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", env=self.environment, text=True, capture_output=True, check=False)
+
+
+class Ours(Nothing):
+    """Our daemon, in directories of its own."""
+
+    def __init__(self, dist, directory):
+        self.daemon = OpenMps(dist, directory)
+        self.environment = self.daemon.environment
+        self.front = [self.daemon.executable, "run", "--"]
+
+    def check(self, pids):
+        return set(pids) <= set(self.daemon.clients())
+
+    def close(self):
+        self.daemon.quit()
 
 
 def main():
@@ -49,57 +80,59 @@ def main():
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    mpirun, program = options.target / "openmpi/mpirun", options.target / "programs/mpi/jacobi"
+    program = options.target / "programs/mpi/jacobi"
+    halos = {"staged": options.target / "openmpi/mpirun", "device": options.target / "openmpi-cuda/mpirun"}
     failures, found = 0, {}
 
-    def run(front, environment, ranks, side):
-        """Microseconds per step, and the ranks' process ids."""
-        nonlocal failures
-        command = [*front, mpirun, "-n", str(ranks), program, str(side), str(options.steps)]
-        done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=LIMIT_S, check=False)
-        line = re.search(r"jacobi: ok .* checksum=(\w+) us_per_step=([\d.]+)", done.stdout)
+    def run(name, kind, halo, ranks, side):
+        """Microseconds per step; None if the run was not right."""
+        command = [*kind.front, halos[halo], "-n", str(ranks), program, f"--{halo}", str(side), str(options.steps)]
+        try:
+            done = subprocess.run(command, env=kind.environment, text=True, capture_output=True, timeout=LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            return f"did not end within {LIMIT_S} s"
+        line = re.search(r"jacobi: ok .*halo=(\w+) checksum=(\w+) us_per_step=([\d.]+)", done.stdout)
         if done.returncode != 0 or line is None:
-            failures += 1
-            print(f"{ranks} ranks, {side}: exit {done.returncode}: {(done.stdout + done.stderr)[-600:]}", flush=True)
-            return float("nan"), []
-        expected = found.setdefault(side, line[1])
-        if line[1] != expected:
-            failures += 1
-            print(f"{ranks} ranks, {side}: {line[1]} instead of {expected}", flush=True)
-        return float(line[2]), [int(pid) for pid in re.search(r"jacobi: pids ([\d ]+)", done.stdout)[1].split()]
+            return f"exit {done.returncode}: {(done.stdout + done.stderr)[-600:]}"
+        expected = found.setdefault(side, line[2])
+        if (line[1], line[2]) != (halo, expected):
+            return f"{line[0]}: {halo} {expected} was expected"
+        pids = [int(pid) for pid in re.search(r"jacobi: pids ([\d ]+)", done.stdout)[1].split()]
+        return float(line[3]) if kind.check(pids) else "not all ranks were clients"
 
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         directory = pathlib.Path(directory)
-        openmps = OpenMps(options.target / "dist", directory)
-        alone = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nobody"))
-        nvidia = shutil.which("nvidia-cuda-mps-control")
-        kinds = ["none", *(["NVIDIA's"] if nvidia else []), "OpenMPS"]
-        rows = {}
-        for side in options.side:
-            for kind in kinds:
-                def measure(front, environment, kind=kind, side=side):
-                    nonlocal failures
-                    for ranks in options.ranks:
-                        times = []
-                        for _ in range(options.rounds):
-                            us, pids = run(front, environment, ranks, side)
-                            times.append(us)
-                            if kind == "OpenMPS" and not set(pids) <= set(openmps.clients()):
-                                failures += 1
-                                print(f"{ranks} ranks: not all were clients")
-                        rows[side, ranks, kind] = statistics.median(times)
-                if kind == "none":
-                    measure([], alone)
-                elif kind == "OpenMPS":
-                    measure([openmps.executable, "run", "--"], openmps.environment)
-                    openmps.quit()
-                else:
-                    with tempfile.TemporaryDirectory() as theirs, Nvidia(pathlib.Path(theirs)) as daemon:
-                        measure([], daemon.environment)
-        print(f"{'side':>6} {'ranks':>6} " + " ".join(f"{kind:>12}" for kind in kinds) + "   us per step")
+        kinds = {"none": Nothing(directory)}
+        if shutil.which("nvidia-cuda-mps-control"):
+            (directory / "theirs").mkdir()
+            kinds["NVIDIA's"] = Nvidia(directory / "theirs")
+        kinds["OpenMPS"] = Ours(options.target / "dist", directory)
+        for kind in kinds.values():
+            stack.callback(kind.close)
+        times = {}
         for side in options.side:
             for ranks in options.ranks:
-                print(f"{side:6} {ranks:6} " + " ".join(f"{rows[side, ranks, kind]:12.2f}" for kind in kinds))
+                for halo in halos:
+                    for turn in range(options.rounds):
+                        for name in list(kinds)[turn % len(kinds):] + list(kinds)[:turn % len(kinds)]:
+                            took = run(name, kinds[name], halo, ranks, side)
+                            if isinstance(took, str):
+                                failures += 1
+                                print(f"{side}, {ranks} ranks, {halo}, {name}: {took}", flush=True)
+                            else:
+                                times.setdefault((side, ranks, halo, name), []).append(took)
+        width = 32
+        print(f"{'side':>6} {'ranks':>6} {'halo':>7} " + " ".join(f"{name:>{width}}" for name in kinds) + "   us per step (least to greatest) times one rank alone")
+        for side in options.side:
+            for halo in halos:
+                alone = times.get((side, options.ranks[0], halo, "none"))
+                for ranks in options.ranks:
+                    cells = []
+                    for name in kinds:
+                        took = times.get((side, ranks, halo, name))
+                        cells.append("failed" if took is None else f"{statistics.median(took):.2f} ({min(took):.2f} to {max(took):.2f})"
+                                     + (f" x{statistics.median(alone) / statistics.median(took):.2f}" if alone else ""))
+                    print(f"{side:6} {ranks:6} {halo:>7} " + " ".join(f"{cell:>{width}}" for cell in cells))
     print(f"{failures} failed")
     sys.exit(1 if failures else 0)
 

@@ -7,6 +7,7 @@ mod command;
 mod compat;
 mod container_tools;
 mod coverage;
+mod cuda_aware_mpi;
 mod deb;
 mod deb_chroot;
 mod debian;

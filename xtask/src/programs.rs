@@ -17,6 +17,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 
 use crate::command;
+use crate::cuda_aware_mpi;
 use crate::dist::Dist;
 use crate::openmpi;
 use crate::paths::Paths;
@@ -240,6 +241,8 @@ impl Builder<'_> {
     /// Programs of several processes; none where there is no Open MPI.
     fn mpi(&self) -> Result<()> {
         let Some(openmpi) = openmpi::ensure(self.paths)? else { return Ok(()) };
+        // The same programs: Open MPI 4 and 5 have one ABI.
+        cuda_aware_mpi::ensure(self.paths)?;
         for source in files_in(&self.paths.root.join("programs/mpi"), "cu")? {
             let name = stem(&source)?;
             let inputs = format!("{}\n{}", openmpi.library().display(), read(&source)?);
