@@ -96,6 +96,12 @@ impl Driver {
         Ok(driver)
     }
 
+    /// A test's driver.
+    #[cfg(test)]
+    pub(crate) fn of_table(table: &'static DriverTable) -> Self {
+        Self { table, is_software: false }
+    }
+
     /// Whether it is the software GPU, which runs PTX and no machine code.
     pub(crate) fn is_software(self) -> bool {
         self.is_software

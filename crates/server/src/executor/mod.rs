@@ -22,6 +22,8 @@ mod graph;
 mod guard;
 mod holding;
 mod images;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod instructions;
 mod kept;
 mod launch;
 mod link_texts;
@@ -53,6 +55,8 @@ mod spares;
 mod state;
 mod stream;
 mod teardown;
+#[cfg(test)]
+mod testbed;
 mod tracing;
 mod variables;
 mod virtual_memory;

@@ -520,3 +520,6 @@ impl State {
         blocks
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -68,6 +68,14 @@ impl Console {
         Ok(Self { captured, turns: Mutex::default(), turn_ended: Condvar::new() })
     }
 
+    /// A file in memory that is nobody's standard output.
+    #[cfg(test)]
+    pub(crate) fn apart() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("openmps-device-printf", MemfdFlags::CLOEXEC)?;
+        let captured = Mutex::new(Captured { file, taken_bytes: 0 });
+        Ok(Self { captured, turns: Mutex::default(), turn_ended: Condvar::new() })
+    }
+
     /// All text since the last call.
     fn take(&self) -> io::Result<Vec<u8>> {
         // SAFETY: NULL means all streams of the C library, through which drivers print.

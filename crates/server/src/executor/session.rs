@@ -71,6 +71,12 @@ impl Session {
         }
     }
 
+    /// What it has.
+    #[cfg(test)]
+    pub(super) fn state(&mut self) -> &mut State {
+        &mut self.state
+    }
+
     /// The thread: serves until the session is stopped, then takes down what it has.
     pub(super) fn run(mut self) {
         sleep_exactly();
@@ -149,7 +155,7 @@ impl Session {
     }
 
     /// Does one command, if there is one and it may be done.
-    fn step(&mut self) -> Result<Step, StepError> {
+    pub(super) fn step(&mut self) -> Result<Step, StepError> {
         self.check_context()?;
         self.state.look_at_guard();
         if self.state.shared.quiescing.load(Ordering::Relaxed) || self.state.shared.has_trials() {
@@ -479,7 +485,7 @@ fn is_stream_work(opcode: u16) -> bool {
 
 /// What came of looking for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     /// One was done.
     Done,
     /// There is none.
@@ -492,7 +498,7 @@ enum Step {
 
 /// What ends a session.
 #[derive(Debug, thiserror::Error)]
-enum StepError {
+pub(super) enum StepError {
     #[error("the device's context is lost")]
     Lost,
     #[error(transparent)]

@@ -55,8 +55,30 @@ pub(crate) fn open(
             format!("the device's context was lost to {code}"),
         ));
     }
-    let no_memory =
-        |error: &dyn std::fmt::Display| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string());
+    // Before anything is taken from the driver, which the thread gives back at its end.
+    let (give, take) = sync_channel::<Session>(1);
+    let thread = std::thread::Builder::new().name(format!("session {}", wanted.session));
+    let run = move || take.recv().map_or((), Session::run);
+    thread.spawn(run).map_err(|error| no_memory(&error))?;
+    let (session, handle) = prepare(shared, monitor, mover, wanted, files, estate)?;
+    monitor.watch(Arc::clone(&handle));
+    give.send(session).map_err(|error| no_memory(&error))?;
+    Ok(handle)
+}
+
+fn no_memory(error: &dyn std::fmt::Display) -> (CUresult, String) {
+    (CUresult::ERROR_OUT_OF_MEMORY, error.to_string())
+}
+
+/// Makes a session for a thread that is there.
+pub(super) fn prepare(
+    shared: &Arc<Shared>,
+    monitor: &Monitor,
+    mover: &Arc<Mover>,
+    wanted: OpenSession,
+    files: SessionFiles,
+    estate: Estate,
+) -> Result<(Session, Arc<SessionHandle>), (CUresult, String)> {
     let mut files = files.0;
     let redo_file = (!wanted.repeatable.is_empty()).then(|| files.pop()).flatten();
     let Ok([session_file, completion_file, socket, standing_file, journal_file]) =
@@ -85,11 +107,6 @@ pub(crate) fn open(
         Arc::clone(&allowance),
         sender,
     ));
-    // Before anything is taken from the driver, which the thread gives back at its end.
-    let (give, take) = sync_channel::<Session>(1);
-    let thread = std::thread::Builder::new().name(format!("session {}", wanted.session));
-    let run = move || take.recv().map_or((), Session::run);
-    thread.spawn(run).map_err(|error| no_memory(&error))?;
     let memory =
         Memory::reserve(&shared.context, &wanted, &handle.words, socket, grants, allowance)?;
     let repeating = Repeating::open(shared, wanted.repeatable, redo_file)?;
@@ -134,7 +151,5 @@ pub(crate) fn open(
     let consumer = Consumer::resume(Arc::clone(&handle.memory), committed);
     let past = (wanted.origin == Origin::Inherited).then_some((entries, inherited));
     let session = Session::new(consumer, state, wanted.share, past, monitor.waker());
-    monitor.watch(Arc::clone(&handle));
-    give.send(session).map_err(|error| no_memory(&error))?;
-    Ok(handle)
+    Ok((session, handle))
 }

@@ -1,0 +1,339 @@
+//! A session in a test: its thread is the test's, its client posts from there, and its driver does nothing at once.
+//!
+//! So what the executor does is the same each time: no other thread, no device and no kernel of the system decides anything but the time of day.
+
+use super::Shared;
+use super::batch::Batching;
+use super::context::Context;
+use super::descriptors::Descriptors;
+use super::kept::KeptTotal;
+use super::monitor::Monitor;
+use super::printing::Console;
+use super::replay::Estate;
+use super::resharing::Mover;
+use super::session::{Session, Step};
+use super::session_opening::{SessionFiles, prepare};
+use crate::counters::CounterPage;
+use crate::driver::Driver;
+use crate::executor_link::{OpenSession, Origin, ShareWish};
+use crate::journal;
+use crate::policy::fairness::Claim;
+use crate::policy::limits::GuardMode;
+use crate::policy::priorities::Class;
+use crate::policy::reservations::Reservations;
+use crate::standing::Standing;
+use cuda_abi::table::DriverTable;
+use cuda_abi::types::*;
+use link::completion::CompletionWords;
+use link::ring::Producer;
+use link::session_memory::SessionMemory;
+use link::socket::Connection;
+use link::wire::attach::Window;
+use link::wire::command::{FunctionGet, Launch, ModuleLoad, NO_CALL, Opcode};
+use rustix::fd::AsFd;
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use zerocopy::IntoBytes;
+
+/// A kernel without parameters.
+const CODE: &[u8] =
+    b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry f() { ret; }\n\0";
+/// Far from anything of a process.
+const WINDOWS: u64 = 0x5000_0000_0000;
+const WINDOW_BYTES: u64 = 1 << 30;
+
+/// Handles that were given out; of all tests, which need them to differ only.
+static HANDLES: AtomicUsize = AtomicUsize::new(1);
+/// Windows, likewise.
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
+
+std::thread_local! {
+    /// Chains and kernels that this thread has submitted.
+    static SUBMITTED: AtomicU32 = const { AtomicU32::new(0) };
+    /// Whether events are reached as soon as they are recorded.
+    static ENDS_AT_ONCE: AtomicBool = const { AtomicBool::new(true) };
+}
+
+/// An executor without a keeper, and without sessions.
+pub(super) struct Bed {
+    pub(super) shared: Arc<Shared>,
+    monitor: Monitor,
+    mover: Arc<Mover>,
+    _keeper: Connection,
+}
+
+impl Bed {
+    pub(super) fn new() -> Self {
+        let driver = Driver::of_table(Box::leak(Box::new(table())));
+        let context = Context::retain(driver, 0).unwrap();
+        let (keeper, other_end) = Connection::pair().unwrap();
+        let shared = Arc::new(Shared {
+            multiprocessors: context.multiprocessors(),
+            word_writer: super::word_writer::WordWriter::load(&context),
+            context,
+            counters: CounterPage::create().unwrap().1,
+            console: Console::apart().unwrap(),
+            reservations: Mutex::new(Reservations::new(0, 1)),
+            shares: Default::default(),
+            group_memory: Default::default(),
+            partitions: Default::default(),
+            flights: Default::default(),
+            batching: Batching::On,
+            gate: Default::default(),
+            descriptors: Descriptors::of_process(),
+            pace: Default::default(),
+            spares: Default::default(),
+            images: Default::default(),
+            kept: KeptTotal::new(0),
+            quiescing: AtomicBool::new(false),
+            trials: Default::default(),
+            trial_turn: Default::default(),
+            keeper,
+        });
+        let monitor = Monitor::start(Arc::clone(&shared)).unwrap();
+        let mover = Arc::new(Mover::start(&shared).unwrap());
+        Self { shared, monitor, mover, _keeper: other_end }
+    }
+
+    /// A session whose client has loaded a kernel, which is its function 0.
+    pub(super) fn open(&self) -> Client {
+        let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
+        let window = |place: u64| Window {
+            base: WINDOWS + (2 * session + place) * WINDOW_BYTES,
+            size_bytes: WINDOW_BYTES,
+        };
+        let wanted = OpenSession {
+            session,
+            label: "a test".into(),
+            counter_slot: 0,
+            device_window: window(0),
+            host_window: window(1),
+            memory_limit_bytes: None,
+            share: ShareWish::default(),
+            group: None,
+            origin: Origin::New,
+            claim: Claim::default(),
+            class: Class::Throughput,
+            guard: GuardMode::default(),
+            repeatable: Default::default(),
+        };
+        let memory = SessionMemory::create_file().unwrap();
+        let posts = Arc::new(SessionMemory::map(memory.as_fd()).unwrap());
+        let (socket, client) = Connection::pair().unwrap();
+        let files = SessionFiles::new(vec![
+            memory,
+            CompletionWords::create_file().unwrap(),
+            socket.into(),
+            Standing::create_file().unwrap(),
+            journal::create_file().unwrap(),
+        ]);
+        let (mut session, _) =
+            prepare(&self.shared, &self.monitor, &self.mover, wanted, files, Estate::default())
+                .unwrap();
+        let state = session.state();
+        let load = ModuleLoad {
+            module: 0,
+            optimization_level: u32::MAX,
+            max_registers: 0,
+            log_bytes: 0,
+            address: 0,
+            size_bytes: CODE.len() as u64,
+        };
+        state.load_image(load, CODE.to_vec(), None).unwrap();
+        let get = FunctionGet { module: 0, function: 0, name_bytes: 1, reserved: 0 };
+        state.function_get(get, b"f").unwrap();
+        Client { session, producer: Producer::new(posts), _socket: client }
+    }
+}
+
+/// A session, and its client's end of it.
+pub(super) struct Client {
+    pub(super) session: Session,
+    producer: Producer,
+    _socket: Connection,
+}
+
+impl Client {
+    /// Posts a launch of the kernel on the default stream.
+    pub(super) fn post_launch(&mut self) {
+        let launch = Launch {
+            function: 0,
+            stream: 0,
+            grid: [1; 3],
+            block: [32, 1, 1],
+            dynamic_shared_bytes: 0,
+            parameter_bytes: 0,
+            attributes: 0,
+            reserved: 0,
+        };
+        self.post(Opcode::Launch, launch.as_bytes());
+    }
+
+    pub(super) fn post(&mut self, opcode: Opcode, body: &[u8]) {
+        self.producer.post(opcode, NO_CALL, 0, &[body], &mut || true).unwrap();
+    }
+
+    /// Does what has been posted, until there is nothing or it must wait; says which.
+    pub(super) fn serve(&mut self) -> Step {
+        loop {
+            match self.session.step().unwrap() {
+                Step::Done => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+/// How often this thread has given the driver something to do.
+pub(super) fn submitted() -> u32 {
+    SUBMITTED.with(|count| count.load(Ordering::Relaxed))
+}
+
+/// Says whether work of this thread has ended when it is next looked at.
+pub(super) fn end_at_once(ends: bool) {
+    ENDS_AT_ONCE.with(|word| word.store(ends, Ordering::Relaxed));
+}
+
+fn note_submission() -> CUresult {
+    SUBMITTED.with(|count| count.fetch_add(1, Ordering::Relaxed));
+    CUresult::SUCCESS
+}
+
+fn look_at_work() -> CUresult {
+    match ENDS_AT_ONCE.with(|ends| ends.load(Ordering::Relaxed)) {
+        true => CUresult::SUCCESS,
+        false => CUresult::ERROR_NOT_READY,
+    }
+}
+
+fn handle() -> usize {
+    HANDLES.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A driver's functions that answer at once, as far as sessions of these tests come.
+fn table() -> DriverTable {
+    /// One function: what it is called with, and what it does.
+    macro_rules! function {
+        (|$($name:ident: $ty:ty),*| $body:expr) => {{
+            unsafe extern "C" fn function($($name: $ty),*) -> CUresult {
+                $(let _ = $name;)*
+                // SAFETY: results are written where the driver's prototype says that there is room.
+                #[allow(unused_unsafe)]
+                unsafe { $body }
+            }
+            Some(function as unsafe extern "C" fn($($ty),*) -> CUresult)
+        }};
+    }
+    /// Writes a result.
+    macro_rules! give {
+        ($to:ident, $value:expr) => {{
+            $to.write($value);
+            CUresult::SUCCESS
+        }};
+    }
+    const DONE: CUresult = CUresult::SUCCESS;
+    DriverTable {
+        cuDeviceGet: function!(|device: *mut CUdevice, ordinal: i32| give!(device, ordinal)),
+        cuDeviceGetAttribute: function!(
+            |value: *mut i32, attribute: CUdevice_attribute, device: CUdevice| give!(value, 1)
+        ),
+        cuDevicePrimaryCtxRetain: function!(|context: *mut CUcontext, device: CUdevice| give!(
+            context,
+            CUcontext(handle())
+        )),
+        cuCtxSetCurrent: function!(|context: CUcontext| DONE),
+        cuCtxGetLimit: function!(|value: *mut usize, limit: CUlimit| give!(value, 1024)),
+        cuMemAddressReserve: function!(|to: *mut CUdeviceptr,
+                                        size: usize,
+                                        alignment: usize,
+                                        at: CUdeviceptr,
+                                        flags: u64| {
+            give!(to, at)
+        }),
+        cuMemHostRegister_v2: function!(|at: *mut c_void, size_bytes: usize, flags: u32| DONE),
+        cuMemHostGetDevicePointer_v2: function!(
+            |to: *mut CUdeviceptr, at: *mut c_void, flags: u32| give!(to, at.addr() as u64)
+        ),
+        cuLibraryLoadData: function!(|library: *mut CUlibrary,
+                                      code: *const c_void,
+                                      jit_options: *mut CUjit_option,
+                                      jit_values: *mut *mut c_void,
+                                      jit_count: u32,
+                                      options: *mut CUlibraryOption,
+                                      values: *mut *mut c_void,
+                                      count: u32| give!(
+            library,
+            CUlibrary(handle())
+        )),
+        cuLibraryGetModule: function!(|module: *mut CUmodule, library: CUlibrary| give!(
+            module,
+            CUmodule(handle())
+        )),
+        cuLibraryGetKernel: function!(|kernel: *mut CUkernel,
+                                       library: CUlibrary,
+                                       name: *const c_char| {
+            give!(kernel, CUkernel(handle()))
+        }),
+        cuKernelGetFunction: function!(|function: *mut CUfunction, kernel: CUkernel| give!(
+            function,
+            CUfunction(handle())
+        )),
+        cuOccupancyMaxActiveBlocksPerMultiprocessor: function!(
+            |blocks: *mut i32, function: CUfunction, threads: i32, shared_bytes: usize| {
+                give!(blocks, 1)
+            }
+        ),
+        cuStreamCreateWithPriority: function!(
+            |stream: *mut CUstream, flags: u32, priority: i32| give!(stream, CUstream(handle()))
+        ),
+        cuStreamQuery: function!(|stream: CUstream| look_at_work()),
+        cuStreamWaitEvent: function!(|stream: CUstream, event: CUevent, flags: u32| DONE),
+        cuStreamWriteValue64_v2: function!(
+            |stream: CUstream, at: CUdeviceptr, value: cuuint64_t, flags: u32| note_submission()
+        ),
+        cuEventCreate: function!(|event: *mut CUevent, flags: u32| give!(event, CUevent(handle()))),
+        cuEventRecord: function!(|event: CUevent, stream: CUstream| DONE),
+        cuEventQuery: function!(|event: CUevent| look_at_work()),
+        cuEventElapsedTime: function!(|milliseconds: *mut f32, from: CUevent, to: CUevent| give!(
+            milliseconds,
+            0.001
+        )),
+        cuLaunchKernel: function!(|function: CUfunction,
+                                   grid_x: u32,
+                                   grid_y: u32,
+                                   grid_z: u32,
+                                   block_x: u32,
+                                   block_y: u32,
+                                   block_z: u32,
+                                   shared_bytes: u32,
+                                   stream: CUstream,
+                                   parameters: *mut *mut c_void,
+                                   extra: *mut *mut c_void| {
+            note_submission()
+        }),
+        cuGraphCreate: function!(|graph: *mut CUgraph, flags: u32| give!(graph, CUgraph(handle()))),
+        cuGraphAddKernelNode_v2: function!(
+            |node: *mut CUgraphNode,
+             graph: CUgraph,
+             before: *const CUgraphNode,
+             count: usize,
+             parameters: *const CUDA_KERNEL_NODE_PARAMS| give!(
+                node,
+                CUgraphNode(handle())
+            )
+        ),
+        cuGraphInstantiateWithFlags: function!(
+            |executable: *mut CUgraphExec, graph: CUgraph, flags: u64| {
+                give!(executable, CUgraphExec(handle()))
+            }
+        ),
+        cuGraphExecKernelNodeSetParams_v2: function!(
+            |executable: CUgraphExec,
+             node: CUgraphNode,
+             parameters: *const CUDA_KERNEL_NODE_PARAMS| DONE
+        ),
+        cuGraphLaunch: function!(|executable: CUgraphExec, stream: CUstream| note_submission()),
+        ..DriverTable::default()
+    }
+}
