@@ -11,6 +11,7 @@ use cuda_abi::types::{CUresult, CUstream};
 use link::atomic::Ordering;
 use rustix::thread::set_current_timer_slack;
 use std::num::NonZeroU64;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -31,25 +32,38 @@ type Watched = Arc<Mutex<Vec<Weak<SessionHandle>>>>;
 /// Starts watching, and wakes the monitor.
 pub(crate) struct Monitor {
     watched: Watched,
-    thread: Thread,
+    waker: Waker,
 }
 
 /// Wakes the monitor: somebody sleeps.
 #[derive(Clone, Debug)]
-pub(crate) struct Waker(Thread);
+pub(crate) struct Waker {
+    thread: Thread,
+    /// The monitor sleeps until it is woken, or is about to.
+    parked: Arc<AtomicBool>,
+}
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        self.0.unpark();
+        self.thread.unpark();
+    }
+
+    /// The same where it is needed: between two commands a session's thread asks for no more than that costs.
+    pub(crate) fn wake_if_parked(&self) {
+        // SeqCst: partner of the store before the monitor's last look; the sleeper that the caller has seen is seen there, or this sees the store.
+        if self.parked.load(Ordering::SeqCst) {
+            self.wake();
+        }
     }
 }
 
 impl Monitor {
     pub(crate) fn start(shared: Arc<Shared>) -> Result<Self, String> {
-        let watched = Watched::default();
+        let (watched, parked) = (Watched::default(), Arc::<AtomicBool>::default());
         let watch = Watch {
             shared,
             watched: Arc::clone(&watched),
+            parked: Arc::clone(&parked),
             sessions: Vec::new(),
             reported_lost: false,
         };
@@ -57,16 +71,16 @@ impl Monitor {
         let thread = thread
             .spawn(move || watch.run())
             .map_err(|error| format!("cannot start the monitor: {error}"))?;
-        Ok(Self { watched, thread: thread.thread().clone() })
+        Ok(Self { watched, waker: Waker { thread: thread.thread().clone(), parked } })
     }
 
     pub(crate) fn watch(&self, session: Arc<SessionHandle>) {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&session));
-        self.thread.unpark();
+        self.waker.wake();
     }
 
     pub(crate) fn waker(&self) -> Waker {
-        Waker(self.thread.clone())
+        self.waker.clone()
     }
 }
 
@@ -97,6 +111,8 @@ enum Look {
 struct Watch {
     shared: Arc<Shared>,
     watched: Watched,
+    /// See [`Waker`].
+    parked: Arc<AtomicBool>,
     sessions: Vec<Seen>,
     reported_lost: bool,
 }
@@ -136,7 +152,11 @@ impl Watch {
             }
             match look {
                 Look::NobodySleeps => {
-                    std::thread::park_timeout(HEARTBEAT);
+                    self.parked.store(true, Ordering::SeqCst);
+                    if self.look() == Look::NobodySleeps {
+                        std::thread::park_timeout(HEARTBEAT);
+                    }
+                    self.parked.store(false, Ordering::SeqCst);
                     progressed = Instant::now();
                 }
                 Look::Progress => {

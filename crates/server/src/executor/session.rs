@@ -139,6 +139,10 @@ impl Session {
     fn serve(&mut self) -> Result<(), StepError> {
         while !self.state.handle.stopped() {
             match self.step()? {
+                // Of a client with several threads one may sleep while the others keep this one at work.
+                Step::Done if self.state.handle.memory.sleepers() > 0 => {
+                    self.waker.wake_if_parked();
+                }
                 Step::Done => {}
                 Step::Nothing => self.idle()?,
                 Step::Held => self.wait_for_turn()?,
