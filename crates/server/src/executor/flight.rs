@@ -1,20 +1,21 @@
-//! Which sessions have work on the device, for whoever needs to know it: work is bounded only in company ([`super::pacing`]), and what stalls a
-//! context waits for an idle moment.
+//! Which sessions have work on the device: work is bounded only in company ([`super::pacing`]).
 //!
 //! A session is *busy* from its first piece of work on until its own thread has seen that all of it has ended. That thread looks when it has
 //! nothing to do: at the completion words, and, where a stream has had work since its last signal, by asking the driver. A session alone
-//! looks once in a second, since nobody wants to know; in company, or while somebody waits for an idle device, every millisecond.
-//! So a launch of a session that is busy costs one load, and none is followed by a call to the driver.
+//! looks once in a second, since nobody wants to know; two look every millisecond, and many the more rarely the more they are, so that what
+//! all of them take for it does not grow with their number. So a launch of a session that is busy costs one load, and none is followed by a call to the driver.
 
 use super::state::State;
 use crate::policy::priorities::Class;
 use link::session_memory::SessionMemory;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-/// Between two looks of a session whose work may have ended, while somebody wants to know.
+/// Between two looks of a session whose work may have ended, while one other wants to know.
 const LOOK: Duration = Duration::from_millis(1);
+/// As long as others are busy, it makes no difference to them when one of many is no more.
+const LOOK_RAREST: u32 = 32;
 
 /// All sessions of an executor.
 #[derive(Debug, Default)]
@@ -23,11 +24,7 @@ pub(crate) struct Flights {
     busy: AtomicU32,
     /// How many of those are of the latency class.
     latency_busy: AtomicU32,
-    /// How many threads wait for an idle device.
-    waiting: AtomicU32,
     flights: Mutex<Vec<Arc<Flight>>>,
-    /// Told, with the lock above, when a session is busy no more and somebody waits.
-    settled: Condvar,
 }
 
 /// One session's part.
@@ -55,7 +52,7 @@ impl Flights {
 
     /// How many sessions may have work on the device.
     pub(crate) fn busy(&self) -> u32 {
-        // SeqCst: partner of `set_idle`.
+        // SeqCst: partner of the increment in `set_busy`, for a thread that is about to sleep.
         self.busy.load(Ordering::SeqCst)
     }
 
@@ -80,7 +77,8 @@ impl Flights {
         if flight.class == Class::Latency {
             self.latency_busy.fetch_add(1, Ordering::Relaxed);
         }
-        if self.busy.fetch_add(1, Ordering::Relaxed) > 0 {
+        // SeqCst: before the ring in `ask`; partner of the look in `State::sleep_limit` after a sleep is announced.
+        if self.busy.fetch_add(1, Ordering::SeqCst) == 1 {
             self.ask();
         }
     }
@@ -94,51 +92,23 @@ impl Flights {
         if flight.class == Class::Latency {
             self.latency_busy.fetch_sub(1, Ordering::Relaxed);
         }
-        // SeqCst: with the look at `waiting`, partner of the increment and the look at `busy` in `wait_until_alone`.
-        self.busy.fetch_sub(1, Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            drop(self.lock());
-            self.settled.notify_all();
-        }
+        // Relaxed: others use the number for decisions that may be late.
+        self.busy.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Waits until no other session than `flight`'s has work on the device; says whether that came within `limit`. New work may come at any
-    /// time, so this finds a good moment, and promises nothing.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for module loads, which will wait for an idle moment")
-    )]
-    pub(crate) fn wait_until_alone(&self, flight: &Flight, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        self.ask();
-        let mut flights = self.lock();
-        let alone = loop {
-            if !self.in_company(flight) {
-                break true;
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break false;
-            }
-            let waited = self.settled.wait_timeout(flights, left);
-            flights = waited.unwrap_or_else(PoisonError::into_inner).0;
-        };
-        drop(flights);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        alone
-    }
-
-    /// Makes busy sessions that sleep look whether their work has ended.
+    /// Makes the busy session that was alone until now look whether its work has ended: it may sleep for long. If there are more, they look anyway.
     fn ask(&self) {
         for flight in self.lock().iter().filter(|flight| flight.is_busy()) {
             flight.memory.wake_consumer();
         }
     }
 
-    /// Whether somebody wants to know when a session's work ends.
-    fn is_watched(&self) -> bool {
-        self.busy() > 1 || self.waiting.load(Ordering::Relaxed) > 0
+    /// How long a busy session may sleep, if another one wants to know when its work ends.
+    fn look_interval(&self) -> Option<Duration> {
+        match self.busy() {
+            0 | 1 => None,
+            busy => Some(LOOK * (busy - 1).min(LOOK_RAREST)),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Flight>>> {
@@ -162,11 +132,17 @@ impl State {
 
     /// How long the session's thread may sleep, as far as its own work matters to others.
     pub(super) fn sleep_limit(&self, longest: Duration) -> Duration {
-        let is_wanted = self.shared.flights.is_watched() || self.modules.have_variables();
-        match self.flight.is_busy() && is_wanted {
-            true => longest.min(LOOK),
-            false => longest,
+        if !self.flight.is_busy() {
+            return longest;
         }
+        let look = match self.shared.flights.look_interval() {
+            // They are saved when the work has ended.
+            _ if self.modules.have_variables() => Some(LOOK),
+            // Others have less credit until then.
+            Some(_) if self.flight.class == Class::Latency => Some(LOOK),
+            interval => interval,
+        };
+        look.map_or(longest, |look| longest.min(look))
     }
 
     /// After a sleep in which nothing was posted: finds out whether all work has ended.
@@ -214,15 +190,37 @@ mod tests {
         flights.set_busy(&other);
         assert_eq!(flights.busy(), 2);
         assert!(flights.is_latency_busy());
-        assert!(!flights.wait_until_alone(&one, Duration::ZERO));
-        let ends = std::thread::spawn({
-            let flights = Arc::clone(&flights);
-            move || flights.close(&other)
-        });
-        assert!(flights.wait_until_alone(&one, Duration::from_secs(60)));
-        ends.join().unwrap();
+        flights.close(&other);
+        assert!(!flights.in_company(&one));
         flights.close(&one);
         assert_eq!(flights.busy(), 0);
         assert!(!flights.is_latency_busy());
+    }
+
+    #[test]
+    fn only_who_was_alone_is_woken_by_company() {
+        let flights = Flights::default();
+        let memories: Vec<_> = (0..200).map(|_| memory()).collect();
+        let asleep =
+            |memory: &SessionMemory| memory.shared().consumer_asleep.0.load(Ordering::SeqCst);
+        let mut woken = 0;
+        for memory in &memories {
+            memories.iter().for_each(|it| it.shared().consumer_asleep.0.store(1, Ordering::SeqCst));
+            let flight = flights.open(Arc::clone(memory), Class::Throughput);
+            flights.set_busy(&flight);
+            let others = memories.iter().filter(|other| !Arc::ptr_eq(other, memory));
+            woken += others.filter(|other| asleep(other) == 0).count();
+        }
+        assert_eq!(woken, 1, "the first, by the second");
+        let looks_per_ms: f64 = [2, 8, 200]
+            .map(|busy: u32| {
+                let flights = Flights::default();
+                flights.busy.store(busy, Ordering::SeqCst);
+                let interval = flights.look_interval().unwrap();
+                f64::from(busy) * LOOK.as_secs_f64() / interval.as_secs_f64()
+            })
+            .into_iter()
+            .fold(0.0, f64::max);
+        assert!(looks_per_ms < 7.0, "{looks_per_ms} looks in a millisecond, by all together");
     }
 }

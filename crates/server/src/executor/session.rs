@@ -405,13 +405,16 @@ impl Session {
             || !self.state.holding.is_empty();
         let limit = if waits { SYNCHRONIZE_POLL } else { self.state.sleep_limit(IDLE) };
         let limit = self.state.pace_idle(limit);
-        let waker = &self.waker;
+        let (waker, state) = (&self.waker, &self.state);
         // Looked at after this thread has announced its sleep: a client that begins to sleep later rings.
         let waited = self.consumer.wait(limit, &mut || {
             if handle.memory.sleepers() > 0 {
                 waker.wake();
             }
-            handle.stopped() || handle.mailbox.has_mail() || (!ordered && handle.moves.is_any())
+            handle.stopped()
+                || handle.mailbox.has_mail()
+                || (!ordered && handle.moves.is_any())
+                || state.sleep_limit(limit) < limit
         });
         if waited == Waited::Nothing && self.awaited.is_empty() {
             self.state.look_whether_idle();
