@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use link::shm::ShmError;
 use link::socket::{Connection, SocketError};
-use link::trace::{Annotation, Record, TraceReader, TraceRing, Work};
+use link::trace::{Annotation, MAX_TEXT_BYTES, Record, TraceReader, TraceRing, Work};
 use link::wire::trace::{FromTraced, ToTraced};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -21,6 +22,10 @@ const AT_ONCE: usize = 1 << 14;
 const MOST_WAITING: usize = 1 << 19;
 /// Texts that one ring may name, and what has come of each that is not whole yet.
 const MOST_TEXTS: usize = 1 << 20;
+/// Rings of sessions that one process may send: more than it can have devices.
+const MOST_SESSIONS: usize = 64;
+/// Ranges of NVTX that may be open at once; those beyond are not in the trace.
+const MOST_OPEN: usize = 1 << 18;
 
 /// Whose driver a process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +49,8 @@ pub(super) struct Source {
     calls: Option<Ring>,
     sessions: Vec<Session>,
     open: HashMap<(u32, u64), Vec<Annotation>>,
+    /// How many those are.
+    opened: usize,
     started: HashMap<u64, Annotation>,
     /// Calls that have posted commands, by device and the last command's end.
     posted: BTreeMap<(u32, u64), Call>,
@@ -64,8 +71,7 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(file: Option<OwnedFd>) -> anyhow::Result<Self> {
-        let file = file.ok_or_else(|| anyhow::anyhow!("a traced process sent no ring"))?;
+    fn new(file: &OwnedFd) -> Result<Self, ShmError> {
         let reader = TraceReader::new(TraceRing::map(file.as_fd())?);
         Ok(Self { reader, texts: HashMap::new(), parts: HashMap::new() })
     }
@@ -76,7 +82,7 @@ impl Ring {
             return;
         }
         let mut whole = self.parts.remove(&id).unwrap_or_default();
-        whole.extend_from_slice(bytes);
+        whole.extend_from_slice(&bytes[..bytes.len().min(MAX_TEXT_BYTES - whole.len())]);
         match is_last {
             true => drop(self.texts.insert(id, String::from_utf8_lossy(&whole).into_owned())),
             false => drop(self.parts.insert(id, whole)),
@@ -95,6 +101,7 @@ impl Source {
             calls: None,
             sessions: Vec::new(),
             open: HashMap::new(),
+            opened: 0,
             started: HashMap::new(),
             posted: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -172,18 +179,38 @@ impl Source {
         let file = descriptors.into_iter().next();
         match message {
             FromTraced::Hello { pid, command } => {
-                self.process = writer.process(pid, &command)?;
-                self.calls = Some(Ring::new(file)?);
+                if let Some(ring) = self.ring(file).filter(|_| self.calls.is_none()) {
+                    self.process = writer.process(pid, &command)?;
+                    self.calls = Some(ring);
+                }
             }
             FromTraced::Native => self.standing = Standing::Native,
             FromTraced::Attached => self.standing = Standing::Attached,
             FromTraced::Session { device, name } => {
-                writer.device(&mut self.process, device, &name);
-                self.sessions.push(Session { device, ring: Ring::new(file)? });
+                if let Some(ring) = self.ring(file) {
+                    writer.device(&mut self.process, device, &name);
+                    self.sessions.push(Session { device, ring });
+                }
             }
             FromTraced::Stopped => self.has_stopped = true,
         }
         Ok(())
+    }
+
+    /// The ring that came with a message. A process that sends what is none is heard no more, and the traces of others go on.
+    fn ring(&mut self, file: Option<OwnedFd>) -> Option<Ring> {
+        let made = match file {
+            None => Err("it sent no ring".to_owned()),
+            Some(_) if self.sessions.len() >= MOST_SESSIONS => {
+                Err(format!("it sent more than {MOST_SESSIONS} rings"))
+            }
+            Some(file) => Ring::new(&file).map_err(|error| error.to_string()),
+        };
+        if let Err(why) = &made {
+            eprintln!("openmps: process {} is not understood: {why}", self.process.pid);
+            self.connection = None;
+        }
+        made.ok()
     }
 
     fn drain(&mut self, writer: &mut Writer<Output>) -> anyhow::Result<bool> {
@@ -241,16 +268,28 @@ impl Source {
                     self.call_returned(device, last, call, writer)?;
                 }
             }
-            Record::Push(at) => self.open.entry((at.thread, at.domain)).or_default().push(at),
+            Record::Push(at) if self.opened < MOST_OPEN => {
+                self.opened += 1;
+                self.open.entry((at.thread, at.domain)).or_default().push(at);
+            }
+            Record::Push(_) => {}
             Record::Pop(at) => {
                 self.last_ns = self.last_ns.max(at.at_ns);
-                let open = self.open.get_mut(&(at.thread, at.domain)).and_then(Vec::pop);
+                let track = (at.thread, at.domain);
+                let open = self.open.get_mut(&track).and_then(Vec::pop);
+                if self.open.get(&track).is_some_and(Vec::is_empty) {
+                    self.open.remove(&track);
+                }
                 if let Some(open) = open {
+                    self.opened -= 1;
                     let (name, domain) = (text(ring, open.text), text(ring, open.domain));
                     writer.range(&mut self.process, &open, at.at_ns, name, domain)?;
                 }
             }
-            Record::Start(at) => drop(self.started.insert(at.id, at)),
+            Record::Start(at) if self.started.len() < MOST_OPEN => {
+                self.started.insert(at.id, at);
+            }
+            Record::Start(_) => {}
             Record::End(at) => {
                 self.last_ns = self.last_ns.max(at.at_ns);
                 if let Some(start) = self.started.remove(&at.id) {
@@ -353,4 +392,33 @@ fn text(ring: &Ring, id: u64) -> &str {
 
 fn name_of(ring: &Ring, work: &Work) -> String {
     plain(text(ring, work.text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_without_an_end_takes_no_more_than_a_text() {
+        let (file, writer) = TraceRing::create().unwrap();
+        let mut ring = Ring::new(&file).unwrap();
+        for _ in 0..1000 {
+            ring.note(7, false, &[b'x'; 96]);
+        }
+        assert_eq!(ring.parts[&7].len(), MAX_TEXT_BYTES);
+        ring.note(7, true, b"end");
+        assert_eq!(ring.texts[&7].len(), MAX_TEXT_BYTES);
+        drop(writer);
+    }
+
+    #[test]
+    fn a_process_that_sends_no_ring_is_heard_no_more() {
+        let (ours, theirs) = Connection::pair().unwrap();
+        let mut source = Source::new(ours);
+        assert!(source.ring(Some(std::fs::File::open("/dev/null").unwrap().into())).is_none());
+        assert!(source.connection().is_none() && source.is_done());
+        let (file, _writer) = TraceRing::create().unwrap();
+        assert!(source.ring(Some(file)).is_some());
+        drop(theirs);
+    }
 }

@@ -3,7 +3,7 @@
 //! Events are written as they come; their order does not matter to readers, whose clock is `ts`, in microseconds. A driver call is a slice on its thread, work of a device one on the
 //! track of its stream, and an arrow leads from the call to the work.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -16,6 +16,9 @@ const STREAMS: u32 = 1 << 28;
 const DOMAINS: u32 = 1 << 29;
 /// Streams of a device, at most.
 const STREAMS_OF_DEVICE: u32 = 1 << 13;
+
+/// Tracks of a process that get a name, and domains' that are told apart: more than a program has, and no more than fit into memory.
+const MOST_TRACKS: usize = 1 << 16;
 
 /// How many events of each kind there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +35,7 @@ pub(super) struct Counts {
 pub(super) struct Process {
     pub(super) pid: u32,
     devices: HashMap<u32, String>,
-    named: HashMap<u32, ()>,
+    named: HashSet<u32>,
     /// Tracks of NVTX domains, by thread and domain.
     domains: HashMap<(u32, u64), u32>,
 }
@@ -134,9 +137,10 @@ impl<W: Write> Writer<W> {
         track: u32,
         name: impl FnOnce(&Process) -> String,
     ) -> anyhow::Result<()> {
-        if process.named.insert(track, ()).is_some() {
+        if process.named.contains(&track) || process.named.len() >= MOST_TRACKS {
             return Ok(());
         }
+        process.named.insert(track);
         let (pid, name) = (process.pid, serde_json::to_string(&name(process))?);
         self.event(&format!(
             "{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{pid},\"tid\":{track},\"args\":{{\"name\":{name}}}}}"
@@ -271,7 +275,11 @@ impl<W: Write> Writer<W> {
             return Ok(thread);
         }
         let next = DOMAINS + process.domains.len() as u32;
-        let track = *process.domains.entry((thread, domain)).or_insert(next);
+        let known = process.domains.get(&(thread, domain)).copied();
+        let track = known.unwrap_or(next);
+        if known.is_none() && process.domains.len() < MOST_TRACKS {
+            process.domains.insert((thread, domain), track);
+        }
         self.name_track(process, track, |_| format!("NVTX {name} (thread {thread})"))?;
         Ok(track)
     }
