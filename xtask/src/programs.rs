@@ -21,6 +21,7 @@ use crate::cuda_aware_mpi;
 use crate::dist::Dist;
 use crate::openmpi;
 use crate::paths::Paths;
+use crate::python_tools;
 use crate::toolchain::{self, Cudart, Nvrtc, Toolchain};
 
 const NVCC_FLAGS: &[&str] = &["-std=c++17", "-O2", "-c"];
@@ -101,6 +102,7 @@ pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
     builder.several_runtimes()?;
     builder.mpi()?;
     builder.cudarc()?;
+    python_tools::ensure_schemas(paths)?;
     Ok(out)
 }
 

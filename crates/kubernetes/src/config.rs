@@ -297,6 +297,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_delivered_and_what_the_guide_shows_is_read() {
+        let delivered = include_str!("../../../deploy/kubernetes/base/plugin.toml");
+        assert_eq!(parse(delivered).unwrap().resources, parse("").unwrap().resources);
+        let guide = include_str!("../../../docs/kubernetes.md");
+        let examples: Vec<&str> = guide
+            .split("```toml\n")
+            .skip(1)
+            .map(|rest| rest.split("```").next().unwrap())
+            .collect();
+        assert!(!examples.is_empty());
+        for example in examples {
+            let config = parse(example).unwrap();
+            assert!(config.resources.len() >= 3, "{example}");
+        }
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (text, named) in [
             ("colour = 'red'", "colour"),

@@ -3,6 +3,7 @@
 
 mod container;
 mod kubelet;
+mod manifests;
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
