@@ -1,6 +1,6 @@
 /* One process on two devices: copies between them by every name, in stream order and across it, and memory of one device in kernels of the other. On a machine with
  * one device there is nothing to do. Prints what it did, the same with one driver as with another. With the argument `trespass` a kernel writes where it
- * may not. */
+ * may not; with `failure` one device fails while the other waits for it. */
 #include "../driver_api/check.h"
 
 enum { WORDS = 1 << 16, LARGE_WORDS = 10 << 20, ROUNDS = 50 };
@@ -189,6 +189,64 @@ static void kernels(int here, CUdeviceptr of_here, CUdeviceptr of_there) {
     EXPECT(of_there, 28, WORDS);
 }
 
+/* A wait for the other device's event holds the stream, and not the thread: what ends it comes later from here. */
+static void wait_across(int here, int there) {
+    CUevent recorded, unused;
+    CUstream held;
+    uint32_t *gate;
+    CUdeviceptr of_gate;
+    enter(here);
+    CALL(cuEventCreate, &recorded, CU_EVENT_DISABLE_TIMING);
+    CALL(cuEventCreate, &unused, CU_EVENT_DISABLE_TIMING);
+    CALL(cuMemHostAlloc, (void **)&gate, sizeof *gate, CU_MEMHOSTALLOC_DEVICEMAP);
+    *gate = 0;
+    CALL(cuMemHostGetDevicePointer, &of_gate, gate, 0);
+    CALL(cuStreamCreate, &held, CU_STREAM_NON_BLOCKING);
+    fill(sides[here].memory, 11, WORDS);
+    enter(there);
+    fill(sides[there].memory, 5, WORDS);
+    enter(here);
+    CALL(cuStreamWaitValue32, held, of_gate, 1, CU_STREAM_WAIT_VALUE_EQ);
+    CALL(cuMemcpyPeerAsync, sides[there].memory, sides[there].context, sides[here].memory, sides[here].context, WORDS * sizeof *host, held);
+    CALL(cuEventRecord, recorded, held);
+    enter(there);
+    /* An event that nobody has recorded is none. */
+    CALL(cuStreamWaitEvent, sides[there].stream, unused, 0);
+    CALL(cuStreamWaitEvent, sides[there].stream, recorded, 0);
+    add(there, sides[there].memory, sides[there].memory, WORDS, 100);
+    REQUIRE(FUNCTION(cuStreamQuery, "")(sides[there].stream) == CUDA_ERROR_NOT_READY);
+    /* What the stream is behind of may go before it is done. */
+    enter(here);
+    CALL(cuEventDestroy, recorded);
+    __atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+    enter(there);
+    CALL(cuStreamSynchronize, sides[there].stream);
+    EXPECT(sides[there].memory, 111, WORDS);
+    enter(here);
+    CALL(cuStreamDestroy, held);
+    CALL(cuEventDestroy, unused);
+    CALL(cuMemFreeHost, gate);
+}
+
+/* A device that fails reaches no event: a stream of another one that waits for it does not wait for ever. */
+static void wait_for_failure(void) {
+    CUevent recorded;
+    enter(0);
+    CALL(cuEventCreate, &recorded, CU_EVENT_DISABLE_TIMING);
+    add(0, 16, 16, WORDS, 1);
+    CALL(cuEventRecord, recorded, sides[0].stream);
+    enter(1);
+    CUresult waits = FUNCTION(cuStreamWaitEvent, "")(sides[1].stream, recorded, 0);
+    CUresult ends = FUNCTION(cuStreamSynchronize, "")(sides[1].stream);
+    enter(0);
+    CUresult failed = FUNCTION(cuCtxSynchronize, "")();
+    if (failed == CUDA_SUCCESS) {
+        fprintf(stderr, "wait %d, its end %d, and no failure\n", waits, ends);
+        exit(1);
+    }
+    printf("ended\n");
+}
+
 static void peer_access(int here) {
     int there = 1 - here;
     enter(here);
@@ -294,6 +352,10 @@ int main(int argument_count, char **arguments) {
         trespass();
         return 0;
     }
+    if (argument_count > 1 && strcmp(arguments[1], "failure") == 0) {
+        wait_for_failure();
+        return 0;
+    }
     CALL(cuDeviceCanAccessPeer, &forth, sides[0].device, sides[1].device);
     CALL(cuDeviceCanAccessPeer, &back, sides[1].device, sides[0].device);
     CALL(cuDeviceGetP2PAttribute, &supported, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, sides[0].device, sides[1].device);
@@ -313,6 +375,9 @@ int main(int argument_count, char **arguments) {
         printf("a pool's memory: right\n");
         mapped_access();
         printf("mapped memory: right\n");
+        wait_across(0, 1);
+        wait_across(1, 0);
+        printf("waits for the other's events: right\n");
         copies(0, 1);
         printf("copies afterwards: right\n");
     }

@@ -49,6 +49,15 @@ fn kernels_reach_another_devices_memory_only_where_that_is_allowed() -> Result<(
 }
 
 #[test]
+fn a_stream_that_waits_for_a_device_that_fails_does_not_wait_for_ever() -> Result<()> {
+    let daemon = Daemon::start_with(Sandbox::new()?, &TWO)?;
+    let finished = two_devices(daemon.sandbox(), Runtime::OpenMps, &["failure"])?;
+    let printed = finished.success().with_context(|| daemon.sandbox().last_log_lines())?;
+    ensure!(printed == "ended\n", "{printed}");
+    two_devices(daemon.sandbox(), Runtime::OpenMps, &[])?.success().map(drop)
+}
+
+#[test]
 fn a_domain_of_its_own_has_peers_too() -> Result<()> {
     let daemon = Daemon::start_with(Sandbox::new()?, &TWO)?;
     let sandbox = daemon.sandbox();

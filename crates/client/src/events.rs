@@ -1,5 +1,6 @@
 //! Events: a record is a mark in a stream's work, and the completion word says when it is reached.
 
+use crate::backend::Backend;
 use crate::client::Client;
 use crate::context::Context;
 use crate::current;
@@ -16,6 +17,7 @@ use cuda_abi::types::{CUevent, CUresult};
 use link::wire::command::{
     EventCreate, EventDestroy, EventElapsed, EventElapsedReply, Opcode, StreamWaitEvent,
 };
+use link::wire::peer::StreamWaitPeer;
 use link::wire::sharing::{EventNumber, OpenEvent, Token};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -444,17 +446,46 @@ impl Event {
             Wait::Nothing if !elsewhere => return Ok(()),
             _ => {}
         }
-        if !self.is_shared() && self.last()?.is_none() {
-            return Ok(());
-        }
-        let (own, _) = self.context.backend()?;
+        let last = match self.is_shared() {
+            true => None,
+            false => match self.last()? {
+                None => return Ok(()),
+                last => last,
+            },
+        };
+        let (own, id) = self.context.backend()?;
         if !core::ptr::eq(own, target.backend) {
-            // Another device's executor: wait here, in order.
-            return self.synchronize(client);
+            // Another process's records have no number here.
+            let Some(mark) = last else { return self.synchronize(client) };
+            return self.hold_across(client, own, id, mark, target);
         }
         let body =
             StreamWaitEvent { stream: target.slot, event: self.number, flags: 0, reserved: 0 };
         target.post(Opcode::StreamWaitEvent, &body).map(drop)
+    }
+
+    /// The same for a stream of another device: its executor waits for the signal that comes with the record.
+    fn hold_across(
+        &self,
+        client: &Client,
+        own: &Backend,
+        context: u32,
+        mark: Mark,
+        target: &Target,
+    ) -> Result {
+        own.session.check()?;
+        if own.session.is_complete(mark) {
+            return Ok(());
+        }
+        own.session.request(context, mark)?;
+        let body = StreamWaitPeer {
+            stream: target.slot,
+            device: client.device(self.context.device)?.index,
+            slot: mark.slot,
+            reserved: 0,
+            value: mark.number,
+        };
+        target.post_wait(Opcode::StreamWaitPeer, body.as_bytes())
     }
 
     /// Milliseconds from this record to another.

@@ -21,7 +21,7 @@ use link::spin::Spin;
 use link::wire::attach::RegionFile;
 use link::wire::command::{
     DEFAULT_STREAM, EventRecord, NO_CALL, Opcode, RegionMap, RegionUnmap, Signal, StreamCreate,
-    StreamDestroy, StreamWriteValue,
+    StreamDestroy,
 };
 use link::wire::trace::{TraceControl, TraceFile};
 use link::wire::virtual_memory::{MemoryFile, MemoryNumber};
@@ -386,15 +386,14 @@ impl Session {
         &self.mirrors
     }
 
-    /// Posts a stream's wait for a value.
-    pub(crate) fn post_wait(&self, context: u32, slot: u32, body: &StreamWriteValue) -> Result {
+    /// Posts a stream's wait for a value, or for another device.
+    pub(crate) fn post_wait(&self, context: u32, slot: u32, opcode: Opcode, body: &[u8]) -> Result {
         // Locked while posting: who destroys what is named behind it must find the wait noted.
         let mut waits = self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         // Relaxed: who destroys what is named behind the wait does so after this call, in the program's order, and so finds the count raised. Before
         // the post, as for the lock.
         self.wait_count.store(waits.len() + 1, Ordering::Relaxed);
-        let parts = [body.as_bytes()];
-        waits.push(self.post_work(context, slot, Opcode::StreamWaitValue, &parts)?);
+        waits.push(self.post_work(context, slot, opcode, &[body])?);
         Ok(())
     }
 

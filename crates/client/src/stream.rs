@@ -11,7 +11,7 @@ use crate::session::Result;
 use crate::slots::Mark;
 use cuda_abi::graph::capture::{self, Effect, LegacyOrder};
 use cuda_abi::types::{CUdevice, CUresult, CUstream};
-use link::wire::command::{Opcode, StreamWriteValue};
+use link::wire::command::Opcode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -297,12 +297,12 @@ impl Target {
         Ok(mark)
     }
 
-    /// Posts a wait for a value.
-    pub(crate) fn post_wait(&self, body: &StreamWriteValue) -> Result {
+    /// Posts a wait for a value, or for another device.
+    pub(crate) fn post_wait(&self, opcode: Opcode, body: &[u8]) -> Result {
         self.pass_gates()?;
         let session = &self.backend.session;
         session.mirrors().push(session, self.id)?;
-        session.post_wait(self.id, self.slot, body)
+        session.post_wait(self.id, self.slot, opcode, body)
     }
 
     /// Waits for one piece of work.

@@ -233,6 +233,11 @@ pub(crate) enum GrantOutcome {
     },
     /// Answer to `Peer`.
     Peer(PeerMemory),
+    /// Answer to `Watch`, with the session's memory and its completion words.
+    Signals {
+        /// Which session that is.
+        session: u64,
+    },
     /// None; a `CUresult`.
     Refused(u32),
 }
@@ -339,6 +344,13 @@ pub(crate) enum FromExecutor {
         device: u32,
         /// First address of a grant, or a piece's key.
         key: u64,
+    },
+    /// A session wants to see how far its client's session on another device is; answered by `Granted`.
+    Watch {
+        /// Which.
+        session: u64,
+        /// The server's number of the device.
+        device: u32,
     },
     /// A session has given up such memory.
     PeerReleased {

@@ -10,6 +10,7 @@ use crate::stream::{self, Target};
 use cuda_abi::graph::params::{wait_of, write_of};
 use cuda_abi::types::*;
 use link::wire::command::{Opcode, StreamWriteValue};
+use zerocopy::IntoBytes;
 
 /// Most operations of one batch.
 const MOST_OPERATIONS: u32 = 256;
@@ -107,7 +108,7 @@ impl Operation {
         let word = self.word(target.slot);
         match self {
             Self::Write(_) => target.post(Opcode::StreamWriteValue, &word).map(drop),
-            Self::Wait(_) => target.post_wait(&word),
+            Self::Wait(_) => target.post_wait(Opcode::StreamWaitValue, word.as_bytes()),
             Self::Barrier => Ok(()),
         }
     }

@@ -32,6 +32,19 @@ wire_struct! {
         /// Its length; of a grant, 0.
         range_bytes: u64,
     }
+    /// See [`super::command::Opcode::StreamWaitPeer`].
+    struct StreamWaitPeer {
+        /// Slot of the stream that waits.
+        stream: u32,
+        /// The server's number of the other device.
+        device: u32,
+        /// Slot of the stream there.
+        slot: u32,
+        /// Zero.
+        reserved: u32,
+        /// The completion value that its work ends with.
+        value: u64,
+    }
     /// See [`super::command::Opcode::PeerUnmap`].
     struct PeerUnmap {
         /// First address of what was mapped.

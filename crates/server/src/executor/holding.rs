@@ -1,4 +1,4 @@
-//! Streams that wait for a value (`cuStreamWaitValue`): their later commands stay here until it is there; see [`crate::policy::holds`].
+//! Streams that wait for a value (`cuStreamWaitValue`), or for another device ([`super::watching`]): their later commands stay here until it is there; see [`crate::policy::holds`].
 //!
 //! A value in shared memory is looked at where it lies; one in device memory is copied out, again and again, by a [`Probe`].
 
@@ -6,11 +6,12 @@ use super::failure::Failure;
 use super::memory::address;
 use super::probe::Probe;
 use super::state::State;
-use crate::policy::holds::{Arrival, Holds, Kind, Test, Value, Width};
+use crate::policy::holds::{Arrival, Awaited, Holds, Kind, Signal, Test, Value, Width};
 use crate::policy::questions::Place;
 use cuda_abi::types::CUresult;
 use link::ring::Command;
 use link::wire::command::{Header, NO_CALL, Opcode, StreamWriteValue};
+use link::wire::peer::StreamWaitPeer;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::FromBytes;
 
@@ -56,7 +57,11 @@ impl Holding {
 impl State {
     /// Keeps a command that must wait; says whether it may be done now.
     pub(super) fn admit(&mut self, command: &Command<'_>) -> Result<bool, Failure> {
-        let is_wait = command.header.opcode == Opcode::StreamWaitValue as u16;
+        let opcode = Opcode::from_number(command.header.opcode);
+        let is_wait = matches!(opcode, Some(Opcode::StreamWaitValue | Opcode::StreamWaitPeer));
+        if opcode == Some(Opcode::StreamWaitPeer) {
+            self.watch(parse::<StreamWaitPeer>(command)?.device)?;
+        }
         if self.holding.is_empty() && !is_wait {
             return Ok(true);
         }
@@ -96,9 +101,14 @@ impl State {
                 work_of(1)
             }
             Opcode::StreamWaitValue => {
-                let (wanted, _) = StreamWriteValue::read_from_prefix(command.body)
-                    .map_err(|_| Failure::Protocol("a wait is too short".into()))?;
+                let wanted: StreamWriteValue = parse(command)?;
                 Some((wanted.stream, Kind::WaitValue(self.awaited_value(&wanted)?)))
+            }
+            Opcode::StreamWaitPeer => {
+                let StreamWaitPeer { stream, device, slot, value, .. } = parse(command)?;
+                let signal = |session| Kind::WaitSignal(Signal { session, slot, value });
+                let kind = self.watched.session_on(device).map_or(Kind::Work, signal);
+                Some((stream, kind))
             }
             _ => None,
         };
@@ -155,7 +165,11 @@ impl State {
         Some(held)
     }
 
-    fn is_met(&self, value: &Value, probe: &mut Probe) -> bool {
+    fn is_met(&self, awaited: &Awaited, probe: &mut Probe) -> bool {
+        let value = match awaited {
+            Awaited::Signal(signal) => return self.watched.is_met(signal),
+            Awaited::Value(value) => value,
+        };
         let Value { address, width, .. } = *value;
         if self.check_range(address, width.bytes()).is_err() {
             // It was freed: a program's mistake must not hold the stream for ever.
@@ -179,6 +193,12 @@ impl State {
         let probe = std::mem::take(&mut self.holding).probe;
         self.quietly_each(probe.is_made().then_some(probe), |probe| probe.clear(self.context()));
     }
+}
+
+/// A wait's body.
+fn parse<T: FromBytes>(command: &Command<'_>) -> Result<T, Failure> {
+    let parsed = T::read_from_prefix(command.body);
+    parsed.map(|(wanted, _)| wanted).map_err(|_| Failure::Protocol("a wait is too short".into()))
 }
 
 /// A word of a command's body.

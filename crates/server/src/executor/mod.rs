@@ -60,6 +60,7 @@ mod testbed;
 mod tracing;
 mod variables;
 mod virtual_memory;
+mod watching;
 mod word_writer;
 
 use crate::counters::CounterPage;
@@ -334,7 +335,7 @@ impl Executor {
             }
             ToExecutor::Granted { session, grant } => {
                 if let Some(handle) = self.sessions.get(&session) {
-                    handle.deliver_grant(grant, descriptors.into_iter().next());
+                    handle.deliver_grant(grant, descriptors);
                 }
             }
         }

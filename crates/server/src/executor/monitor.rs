@@ -1,7 +1,8 @@
 //! The monitor thread: wakes clients that sleep for a completion, and finds out when the context is lost.
 //!
 //! A device's write wakes nobody, so while any client sleeps this thread looks at the completion words at short intervals, and asks the
-//! driver at longer ones whether the context still lives. While no client sleeps it sleeps itself; session threads wake it.
+//! driver at longer ones whether the context still lives. While no client sleeps it sleeps itself, and asks once a second where there is work; session
+//! threads wake it.
 
 use super::Shared;
 use super::session_handle::SessionHandle;
@@ -133,7 +134,12 @@ impl Watch {
             self.take_new();
             let look = self.look();
             let now = Instant::now();
-            if look != Look::NobodySleeps && now - asked >= ASK_DRIVER {
+            // Where nobody sleeps a fault may still keep others waiting: a stream of another device, a thread that looks at memory.
+            let is_due = match look {
+                Look::NobodySleeps => self.shared.flights.busy() > 0 && now - asked >= HEARTBEAT,
+                _ => now - asked >= ASK_DRIVER,
+            };
+            if is_due {
                 asked = now;
                 // SAFETY: the monitor's own stream.
                 let _ = self.shared.context.check(

@@ -174,6 +174,7 @@ impl State {
                 Ok(DeliveredGrant {
                     outcome: GrantOutcome::Memory { address, size_bytes },
                     memory,
+                    ..
                 }) => {
                     let file = memory.ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
                     if !self.moved.copies.contains_key(&address) {
@@ -185,9 +186,10 @@ impl State {
                     }
                     continue;
                 }
-                Ok(DeliveredGrant { outcome: GrantOutcome::Peer(_), .. }) => {
-                    Some(CUresult::ERROR_MPS_RPC_FAILURE)
-                }
+                Ok(DeliveredGrant {
+                    outcome: GrantOutcome::Peer(_) | GrantOutcome::Signals { .. },
+                    ..
+                }) => Some(CUresult::ERROR_MPS_RPC_FAILURE),
                 Ok(DeliveredGrant { outcome: GrantOutcome::Refused(code), .. }) => {
                     return Err(Failure::Cuda(CUresult(code)));
                 }
@@ -422,6 +424,7 @@ fn does_without_memory(opcode: u16) -> bool {
             | Opcode::Signal
             | Opcode::StreamSynchronize
             | Opcode::StreamWaitEvent
+            | Opcode::StreamWaitPeer
             | Opcode::EventCreate
             | Opcode::EventDestroy
             | Opcode::EventRecord

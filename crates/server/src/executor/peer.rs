@@ -86,7 +86,7 @@ impl State {
     fn ask_peer(&mut self, device: u32, key: u64) -> Result<(PeerMemory, OwnedFd), Failure> {
         let session = self.handle.id;
         self.ask(&FromExecutor::Peer { session, device, key });
-        let DeliveredGrant { outcome, memory } = self.memory.await_answer(ANSWER_TIMEOUT)?;
+        let DeliveredGrant { outcome, memory, .. } = self.memory.await_answer(ANSWER_TIMEOUT)?;
         match (outcome, memory) {
             (GrantOutcome::Peer(found), Some(file)) => Ok((found, file)),
             (GrantOutcome::Refused(code), _) => Err(Failure::Cuda(CUresult(code))),

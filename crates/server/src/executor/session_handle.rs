@@ -18,10 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
-/// Memory that the keeper sent.
+/// The keeper's answer, with what it sent.
 pub(crate) struct DeliveredGrant {
     pub(crate) outcome: GrantOutcome,
     pub(crate) memory: Option<OwnedFd>,
+    /// A session's completion words.
+    pub(crate) words: Option<OwnedFd>,
 }
 
 /// What other threads know of a session.
@@ -107,8 +109,10 @@ impl SessionHandle {
     }
 
     /// Hands the keeper's answer to the session thread; one that nobody waits for is dropped, descriptor and all.
-    pub(crate) fn deliver_grant(&self, outcome: GrantOutcome, memory: Option<OwnedFd>) {
-        let _ = self.grants.send(DeliveredGrant { outcome, memory });
+    pub(crate) fn deliver_grant(&self, outcome: GrantOutcome, descriptors: Vec<OwnedFd>) {
+        let mut descriptors = descriptors.into_iter();
+        let (memory, words) = (descriptors.next(), descriptors.next());
+        let _ = self.grants.send(DeliveredGrant { outcome, memory, words });
     }
 
     /// Tells the session thread what to move out, when it comes to it.

@@ -125,6 +125,7 @@ pub(super) fn prepare(
         memory,
         modules: Modules::default(),
         virtual_memory: Default::default(),
+        watched: Default::default(),
         arrays: Default::default(),
         sharing: Default::default(),
         peers: Default::default(),

@@ -25,6 +25,7 @@ use super::sharing::Sharing;
 use super::stream::Streams;
 use super::tracing::Tracing;
 use super::virtual_memory::VirtualMemory;
+use super::watching::Watched;
 use crate::counters::Counters;
 use crate::driver::Driver;
 use crate::history::{History, is_worth_noting};
@@ -67,6 +68,7 @@ pub(crate) struct State {
     pub(super) memory: Memory,
     pub(super) modules: Modules,
     pub(super) virtual_memory: VirtualMemory,
+    pub(super) watched: Watched,
     pub(super) arrays: Arrays,
     pub(super) sharing: Sharing,
     pub(super) peers: Peers,
@@ -234,7 +236,7 @@ impl State {
             Opcode::Fill => self.fill(parse(command)?.0),
             Opcode::StreamWriteValue => self.stream_write_value(parse(command)?.0),
             // Its turn has come, so the value is there: nothing is left to do.
-            Opcode::StreamWaitValue => Ok(()),
+            Opcode::StreamWaitValue | Opcode::StreamWaitPeer => Ok(()),
             Opcode::ModuleLoad => self.module_load(parse(command)?.0),
             Opcode::ModuleUnload => self.module_unload(parse(command)?.0),
             Opcode::FunctionGet => {

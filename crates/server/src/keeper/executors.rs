@@ -350,6 +350,7 @@ impl Keeper {
                 self.moved_out(session, &done, &stayed, &fixed)
             }
             FromExecutor::Peer { session, device, key } => self.lend(session, device, key),
+            FromExecutor::Watch { session, device } => self.show_signals(session, device),
             FromExecutor::PeerReleased { session, device, key } => {
                 self.give_back_lent(session, device, key);
             }

@@ -107,6 +107,29 @@ impl Keeper {
         Ok((number, PeerMemory { window, size_bytes }, file))
     }
 
+    /// Lets a session's executor see how far the client's session on another device is.
+    pub(super) fn show_signals(&self, id: u64, device: u32) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(executor) = self.executor(session.place()) else { return };
+        let is_it = |(_, other): &(&u64, &super::Session)| {
+            other.client == session.client
+                && other.device == device as usize
+                && other.files.error() == 0
+        };
+        let found = self.sessions.iter().find(is_it);
+        match found.and_then(|(&number, other)| Some((number, other.files.signals()?))) {
+            Some((number, (memory, words))) => {
+                let grant = GrantOutcome::Signals { session: number };
+                let files = [memory, words.as_fd()];
+                executor.tell(&ToExecutor::Granted { session: id, grant }, &files);
+            }
+            None => {
+                let grant = GrantOutcome::Refused(CUresult::ERROR_INVALID_DEVICE.0);
+                executor.tell(&ToExecutor::Granted { session: id, grant }, &[]);
+            }
+        }
+    }
+
     /// A session has given up what it had of another one.
     pub(super) fn give_back_lent(&mut self, id: u64, device: u32, key: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };

@@ -114,6 +114,12 @@ impl SessionFiles {
         Ok([self.memory.try_clone()?, completion, socket])
     }
 
+    /// What says how far the session is: its memory, and its completion words to read. `None`: there is no descriptor left.
+    pub(super) fn signals(&self) -> Option<(BorrowedFd<'_>, OwnedFd)> {
+        let words = shm::read_only(self.completion.as_fd()).ok()?;
+        Some((self.memory.as_fd(), words))
+    }
+
     /// What must stay open as long as the client lives, which takes its end for the server's.
     pub(super) fn into_socket(self) -> OwnedFd {
         self.executor_socket

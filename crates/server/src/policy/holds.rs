@@ -1,4 +1,4 @@
-//! Commands that must wait for a value in memory, or behind others that do: kept in software, so that no queue of the hardware, which clients share, is
+//! Commands that must wait for a value in memory, for another device, or behind others that do: kept in software, so that no queue of the hardware, which clients share, is
 //! held by a wait that only a host or another client can end.
 //!
 //! Pure bookkeeping: a stream's commands stay in order; work of a stream that waits for the record of a held stream's event is held too, and so
@@ -85,6 +85,26 @@ impl Value {
     }
 }
 
+/// How far a stream of another session has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    /// The keeper's number of the session.
+    pub session: u64,
+    /// The stream there.
+    pub slot: u32,
+    /// The completion value that it must have reached.
+    pub value: u64,
+}
+
+/// What a command waits for that is no command here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// A value in memory.
+    Value(Value),
+    /// Another session's stream.
+    Signal(Signal),
+}
+
 /// Whether a stream is ordered with a default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ordered {
@@ -103,6 +123,8 @@ pub enum Kind {
     Signal,
     /// Waits for a value.
     WaitValue(Value),
+    /// Waits for a stream of another session.
+    WaitSignal(Signal),
     /// Ends the stream: what comes before it is the stream's own work alone, since its slot may have a new stream at once.
     End,
 }
@@ -125,7 +147,7 @@ pub struct Arrival<'a> {
 /// What a held command waits for, besides those before it in its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
-    Value(Value),
+    Awaited(Awaited),
     /// That command of that stream is done with.
     Behind {
         slot: u32,
@@ -194,8 +216,12 @@ impl<C> Holds<C> {
     pub fn admit(&mut self, arrival: &Arrival<'_>, command: impl FnOnce() -> C) -> bool {
         let Arrival { slot, ordered, kind, awaits, records } = *arrival;
         let mut conditions = Vec::new();
-        if let Kind::WaitValue(value) = kind {
-            conditions.push(Condition::Value(value));
+        match kind {
+            Kind::WaitValue(value) => conditions.push(Condition::Awaited(Awaited::Value(value))),
+            Kind::WaitSignal(signal) => {
+                conditions.push(Condition::Awaited(Awaited::Signal(signal)));
+            }
+            Kind::Work | Kind::Signal | Kind::End => {}
         }
         let held_records = awaits.iter().filter_map(|event| self.records.get(event));
         conditions.extend(held_records.map(|&(slot, ticket)| Condition::Behind { slot, ticket }));
@@ -235,8 +261,8 @@ impl<C> Holds<C> {
         false
     }
 
-    /// The stream of a command that need not wait any longer, and the command; `is_met` looks at a value.
-    pub fn ready(&self, mut is_met: impl FnMut(&Value) -> bool) -> Option<(u32, &C)> {
+    /// The stream of a command that need not wait any longer, and the command; `is_met` looks at what is waited for.
+    pub fn ready(&self, mut is_met: impl FnMut(&Awaited) -> bool) -> Option<(u32, &C)> {
         let passed = |slot: u32, ticket: u64| {
             let front = self.queues.get(&slot).and_then(|queue| queue.held.front());
             front.is_none_or(|held| held.ticket > ticket)
@@ -245,7 +271,7 @@ impl<C> Holds<C> {
             self.queues.iter().filter_map(|(&slot, queue)| Some((slot, queue.held.front()?)));
         let (slot, held) = fronts.find(|(_, held)| {
             held.conditions.iter().all(|condition| match condition {
-                Condition::Value(value) => is_met(value),
+                Condition::Awaited(awaited) => is_met(awaited),
                 Condition::Behind { slot, ticket } => passed(*slot, *ticket),
             })
         })?;
@@ -278,7 +304,7 @@ mod tests {
         Value { address: 0x1000, width: Width::Bits32, test: Test::Equal, operand: 1 };
 
     impl<C> Holds<C> {
-        fn next(&mut self, is_met: impl FnMut(&Value) -> bool) -> Option<C> {
+        fn next(&mut self, is_met: impl FnMut(&Awaited) -> bool) -> Option<C> {
             let (slot, _) = self.ready(is_met)?;
             self.take(slot)
         }
@@ -315,6 +341,16 @@ mod tests {
         assert_eq!(drain(&mut holds), [1, 2]);
         assert!(holds.is_empty());
         assert!(holds.admit(&alone(1, Kind::Work), || 4));
+    }
+
+    #[test]
+    fn a_wait_for_another_session_is_one_for_its_signal() {
+        let signal = Signal { session: 9, slot: 3, value: 17 };
+        let mut holds = Holds::default();
+        assert!(!holds.admit(&alone(1, Kind::WaitSignal(signal)), || 1));
+        assert!(!holds.admit(&alone(1, Kind::Work), || 2));
+        assert_eq!(holds.next(|awaited| *awaited != Awaited::Signal(signal)), None);
+        assert_eq!(drain(&mut holds), [1, 2]);
     }
 
     #[test]

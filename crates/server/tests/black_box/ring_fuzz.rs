@@ -12,6 +12,7 @@ use link::wire::attach::RequestedLimits;
 use link::wire::command::{self as wire, ALIGN, Header, NO_CALL, Opcode};
 use link::wire::graph::{Dependency, DescriptionHeader, GraphCreate, GraphSet, NodeHeader};
 use link::wire::layout::{RING_BYTES, RING_OFFSET};
+use link::wire::peer;
 use link::wire::query::{ClusterOccupancy, TensorMapEncode};
 use link::wire::virtual_memory as vmm;
 use std::io::Write as _;
@@ -182,6 +183,15 @@ fn seed(random: &mut Random, client: &Hostile) -> (Opcode, Vec<u8>) {
             height: 1 + random.below(8) as u64,
             value: 0xabcd,
             reserved: 0,
+        }
+        .as_bytes()
+        .to_vec(),
+        Opcode::StreamWaitPeer => peer::StreamWaitPeer {
+            stream,
+            device: number & 3,
+            slot: number,
+            reserved: 0,
+            value: u64::from(number),
         }
         .as_bytes()
         .to_vec(),

@@ -169,6 +169,8 @@ opcodes! {
     PartitionTake = 144,
     /// Posted: the streams that run in it go on.
     PartitionDrop = 145,
+    /// Posted: later work of the stream waits until a stream of another device of the client has come so far.
+    StreamWaitPeer = 153,
     /// Called: a grant of this session stays where it is, for [`Opcode::PeerMap`] in a session of another device.
     PeerShow = 152,
     /// Called: memory of another device of the client, mapped here; [`super::super::peer`] has the structs of these opcodes.
