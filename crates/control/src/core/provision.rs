@@ -101,12 +101,20 @@ impl Core {
         self.debugged.push(Debugged { connection, peer });
     }
 
-    /// Hands a tracer on; whether it may trace the client is decided where the client is known.
+    /// Hands a tracer on to the servers that may have the client, which decide whether it may trace it. Those of other users get none: a server
+    /// runs as its user, who could answer in a client's place.
     pub(super) fn tracer_arrived(&mut self, connection: ConnectionId, peer: Peer, pid: Pid) {
-        let is_up = |server: &&Server| server.status != ServerStatus::Initializing;
-        let servers: Vec<Pid> = self.servers.iter().filter(is_up).map(|s| s.pid).collect();
+        let sees_all = self.config.provisioning == Provisioning::Multiuser
+            || self.check_privilege(peer).is_ok();
+        let may_have = |server: &&Server| {
+            server.status != ServerStatus::Initializing && (sees_all || server.uid == peer.uid)
+        };
+        let servers: Vec<Pid> = self.servers.iter().filter(may_have).map(|s| s.pid).collect();
         if servers.is_empty() {
-            let message = format!("there is no client {pid}: no server runs");
+            let message = format!(
+                "there is no client {pid} that user {} may trace: `openmps ps` lists clients",
+                peer.uid
+            );
             return self.refuse(connection, INVALID_CONTEXT, message);
         }
         self.effects.push(Effect::HandTracer { connection, servers, pid, peer });

@@ -407,10 +407,21 @@ fn a_debugged_program_that_gives_up_drives_nobody_away() {
 }
 
 #[test]
-fn a_tracer_goes_to_all_servers_that_are_up() {
-    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
-    assert_eq!(world.tracer(1), None, "nobody can have the client");
+fn a_tracer_goes_to_the_servers_that_may_have_its_client() {
+    use Namespaces::{Own, Shared};
+    let mut world = World::new(Provisioning::Concurrent, ROOT);
+    assert_eq!(world.tracer(ALICE, Shared), None, "nobody can have the client");
     world.client(2, ALICE);
     world.ready(975);
-    assert_eq!(world.tracer(3), Some(vec![975]));
+    world.client(3, BOB);
+    assert_eq!(world.tracer(BOB, Shared), None, "his server is starting");
+    world.ready(976);
+    assert_eq!(world.tracer(ALICE, Shared), Some(vec![975]));
+    assert_eq!(world.tracer(BOB, Own), Some(vec![976]));
+    assert_eq!(world.tracer(ROOT, Shared), Some(vec![975, 976]));
+    assert_eq!(world.tracer(ROOT, Own), None, "root of a container");
+    let mut world = World::new(Provisioning::Multiuser, ROOT);
+    world.client(2, ALICE);
+    world.ready(975);
+    assert_eq!(world.tracer(BOB, Shared), Some(vec![975]), "it may be the server of his client");
 }

@@ -1,7 +1,7 @@
 //! A core with a hand-driven world around it: servers that start at once, clients that come, and a shell.
 
 use super::super::*;
-use link::wire::daemon::{ClientSnapshot, ContextSnapshot, DeviceSnapshot, Origin};
+use link::wire::daemon::{ClientSnapshot, ContextSnapshot, DeviceSnapshot, Namespaces, Origin};
 
 pub(super) const ROOT: u32 = 0;
 pub(super) const ALICE: u32 = 1000;
@@ -76,10 +76,11 @@ impl World {
         self.event(Event::DebuggedArrived { connection, peer, debugger });
     }
 
-    /// The servers to which a tracer's connection went.
-    pub(super) fn tracer(&mut self, connection: u64) -> Option<Vec<Pid>> {
-        let peer = Peer { pid: 7, uid: ALICE, gid: ALICE, namespaces: Default::default() };
-        self.event(Event::TracerArrived { connection: ConnectionId(connection), peer, pid: 9 });
+    /// The servers to which a user's tracer went.
+    pub(super) fn tracer(&mut self, uid: u32, namespaces: Namespaces) -> Option<Vec<Pid>> {
+        let peer = Peer { pid: 7, uid, gid: uid, namespaces };
+        let connection = ConnectionId(77);
+        self.event(Event::TracerArrived { connection, peer, pid: 9 });
         let servers = self.effects.iter().find_map(|effect| match effect {
             Effect::HandTracer { servers, pid: 9, .. } => Some(servers.clone()),
             _ => None,
