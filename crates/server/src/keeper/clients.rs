@@ -2,9 +2,10 @@
 
 use super::Keeper;
 use super::executors::Place;
+use super::session::Service;
 use super::shares::LiveLimits;
 use crate::counters::Counts;
-use crate::executor_link::ToExecutor;
+use crate::executor_link::{Origin, ToExecutor};
 use crate::log::log_server;
 use crate::policy::domains::{Domain, SHARED};
 use crate::policy::limits::{client_priority, connections, latency_class};
@@ -15,8 +16,8 @@ use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
 use link::wire::attach::{ClientHello, ClientReply, DeviceInfo};
 use link::wire::daemon::{
-    ClientDeviceSnapshot, ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Defaults, Peer,
-    multiprocessors_of_share,
+    ClientDeviceSnapshot, ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Defaults, Namespaces,
+    Peer, multiprocessors_of_share,
 };
 use link::wire::group_socket::Admission;
 use rustix::fd::{AsFd, OwnedFd};
@@ -125,7 +126,7 @@ impl Keeper {
     }
 
     /// Adds what a session did to what is kept of its client, if that has left.
-    pub(super) fn add_final_counts(&mut self, client: u64, _device: usize, counts: Counts) {
+    pub(super) fn add_final_counts(&mut self, client: u64, counts: Counts) {
         if let Some(departed) =
             self.departed.iter_mut().find(|departed| departed.client_id == client)
         {
@@ -138,35 +139,54 @@ impl Keeper {
 
     /// Ends a client's work: its next call returns CUDA_ERROR_MPS_CLIENT_TERMINATED. Returns what the original's shell prints.
     pub(super) fn terminate(&mut self, pid: u32) -> u32 {
-        let Some(client) = self.clients.values().find(|client| pid != 0 && client.peer.pid == pid)
-        else {
+        let Some(client) = self.client_of_process(pid) else {
             return CUresult::ERROR_INVALID_CONTEXT.0;
         };
-        for (&device, &session) in &client.sessions {
+        let sessions: Vec<u64> = client.sessions.values().copied().collect();
+        for &device in client.sessions.keys() {
             for context in client.contexts.iter().filter(|context| context.device == device) {
                 log_server!(
                     "MPS server requesting client {{PID: {pid}, Context ID: {}}} to exit",
                     context.context_id
                 );
             }
-            let place = Place { device: device as usize, domain: client.domain };
-            if let Some(executor) = self.executor(place) {
-                let code = CUresult::ERROR_MPS_CLIENT_TERMINATED.0;
-                executor.tell(&ToExecutor::EndSession { session, code }, &[]);
-            }
         }
-        let sessions: Vec<u64> = client.sessions.values().copied().collect();
-        sessions.into_iter().for_each(|session| self.doom(session));
+        sessions.into_iter().for_each(|session| self.terminate_session(session));
         log_server!("Client termination succeeded.");
         0
     }
 
+    fn terminate_session(&mut self, id: u64) {
+        let code = CUresult::ERROR_MPS_CLIENT_TERMINATED;
+        let Some(session) = self.sessions.get(&id) else { return };
+        match session.service {
+            Service::Opening | Service::Serving => {
+                if let Some(executor) = self.executor(session.place()) {
+                    executor.tell(&ToExecutor::EndSession { session: id, code: code.0 }, &[]);
+                }
+                self.doom(id);
+            }
+            // Nobody serves it who could be told.
+            Service::Waiting(Origin::New) => {
+                self.session_refused(id, code.0, "its client was terminated".to_owned());
+            }
+            Service::Waiting(Origin::Inherited) | Service::Ended => self.condemn(id, code),
+        }
+    }
+
+    /// The client that is this process; those that the daemon cannot see have no number that tells them apart.
+    fn client_of_process(&self, pid: u32) -> Option<&Client> {
+        self.clients.values().find(|client| pid != 0 && client.peer.pid == pid)
+    }
+
     /// Hands a tracer's connection on to the client; without it, it closes.
     pub(super) fn trace(&mut self, pid: u32, wanted_by: Peer, descriptors: &[OwnedFd]) {
-        let client = self.clients.values().find(|client| client.peer.pid == pid);
+        let client = self.client_of_process(pid);
         let (Some(client), Some(tracer)) = (client, descriptors.first()) else { return };
         let (by_pid, by_uid) = (wanted_by.pid, wanted_by.uid);
-        if by_uid != 0 && by_uid != client.peer.uid {
+        // Root of a container shares the number alone.
+        let is_root = by_uid == 0 && wanted_by.namespaces == Namespaces::Shared;
+        if !is_root && by_uid != client.peer.uid {
             return log_server!("User {by_uid} may not trace client process {pid}");
         }
         log_server!("Client process {pid} is traced by process {by_pid}");

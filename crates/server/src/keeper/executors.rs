@@ -17,9 +17,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A driver's initialisation and a context take less than a second; a machine under load more.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// An executor without its keeper ends by itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The driver gives a dead process's context back: seconds, where it was large.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A device, and who shares the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,29 +114,43 @@ impl ExecutorProcess {
 
     /// Kills it and waits until it has ended. Says how it did, and what it had sent is still to be read.
     pub(super) fn end_now(self) -> (String, Connection) {
-        let Self { mut child, connection, .. } = self;
-        let _ = child.kill();
-        let status = child.wait();
-        (status.map_or_else(|error| error.to_string(), |status| status.to_string()), connection)
+        let Self { child, connection, .. } = self;
+        (kill(child), connection)
     }
 
     /// Closes its socket, waits for its end a while, then kills it. Says how it ended.
     pub(crate) fn stop(self) -> String {
         let Self { mut child, connection, .. } = self;
         drop(connection);
-        let deadline = Instant::now() + STOP_TIMEOUT;
-        loop {
-            match child.try_wait() {
-                Ok(Some(status)) => return status.to_string(),
-                Ok(None) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(2))
-                }
-                _ => break,
-            }
-        }
-        let _ = child.kill();
-        child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+        await_end(&mut child, STOP_TIMEOUT).unwrap_or_else(|| kill(child))
     }
+}
+
+/// Waits for a process's end; says how it ended, `None`: not yet.
+fn await_end(child: &mut Child, limit: Duration) -> Option<String> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status.to_string()),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+            Ok(None) => return None,
+            Err(error) => return Some(error.to_string()),
+        }
+    }
+}
+
+/// Kills a process and says how it ended. One that hangs in the driver of the kernel is given up: it runs none of its own code any more.
+fn kill(mut child: Child) -> String {
+    let _ = child.kill();
+    await_end(&mut child, KILL_TIMEOUT).unwrap_or_else(|| {
+        let pid = child.id();
+        log_server!(
+            "Executor {pid} does not end though it was killed: it hangs in the GPU's driver, of which `dmesg` may say more"
+        );
+        // Until it does, it is to be waited for.
+        std::thread::spawn(move || child.wait());
+        "killed, and hangs in the driver".to_owned()
+    })
 }
 
 impl Device {

@@ -21,6 +21,9 @@ use link::wire::daemon::ContextSnapshot;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+/// Failed sessions that a client may begin anew: each keeps a pair of windows, of which a server has about two hundred for all.
+const MOST_RETIRED: usize = 16;
+
 impl Keeper {
     pub(super) fn hear_client(&mut self, id: u64) {
         let Some(client) = self.clients.get(&id) else { return };
@@ -60,6 +63,13 @@ impl Keeper {
         if let Some(&failed) = client.sessions.get(&device)
             && self.may_begin_anew(failed)
         {
+            if client.retired.len() >= MOST_RETIRED {
+                let code = CUresult::ERROR_MPS_MAX_CONNECTIONS_REACHED.0;
+                let message = format!(
+                    "{MOST_RETIRED} sessions of this process have failed, and keep their addresses until it ends: start it anew"
+                );
+                return self.reply(id, &ClientReply::Refused(Refusal { code, message }), &[]);
+            }
             self.retire_session(failed);
             return self.open_context(id, device);
         }

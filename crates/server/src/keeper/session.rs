@@ -275,7 +275,7 @@ impl Keeper {
         {
             executor.process.free_slot(session.counter_slot);
         }
-        self.add_final_counts(session.client, session.device, counts);
+        self.add_final_counts(session.client, counts);
         self.residencies[session.device].close(id);
         self.serve_waiting(session.device);
         let Session { client, device, windows, files, .. } = session;

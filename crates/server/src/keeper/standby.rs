@@ -5,7 +5,7 @@
 
 use super::Keeper;
 use super::devices::ComputeMode;
-use super::executors::{Executor, ExecutorProcess, Place, Stage};
+use super::executors::{Executor, ExecutorProcess, Place, START_TIMEOUT, Stage};
 use super::session::Service;
 use crate::executor_link::FromExecutor;
 use crate::log::log_server;
@@ -61,6 +61,12 @@ impl Keeper {
                 continue;
             }
             let since = *standby.in_use_since.get_or_insert_with(Instant::now);
+            if standby.executor.as_ref().is_some_and(|executor| {
+                executor.stage == Stage::Starting && executor.started.elapsed() > START_TIMEOUT
+            }) {
+                self.drop_standby(number, &format!("it has no context after {START_TIMEOUT:?}"));
+                continue;
+            }
             if standby.executor.is_some()
                 || standby.failures >= MOST_FAILURES
                 || since.elapsed() < WORTH_A_STANDBY

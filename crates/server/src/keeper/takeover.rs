@@ -93,6 +93,9 @@ impl Keeper {
                 self.moved_out(session, &done, &stayed, &fixed);
             }
             FromExecutor::SessionClosed { session } => self.forget_session(session),
+            FromExecutor::Guarded { session, address, message } => {
+                self.guarded(session, address, message);
+            }
             FromExecutor::SessionBroken { session, message } => {
                 if let Some(client) = self.sessions.get(&session).map(|session| session.client) {
                     self.disconnect(client, &message);
@@ -189,7 +192,7 @@ impl Keeper {
     }
 
     /// A session does nothing any more, and its calls return `code`.
-    fn condemn(&mut self, id: u64, code: CUresult) {
+    pub(super) fn condemn(&mut self, id: u64, code: CUresult) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.service = Service::Ended;
         session.counters.slot(session.counter_slot).set_error(code.0);

@@ -1,6 +1,6 @@
 //! What becomes of clients when the executor that served them is gone.
 
-use crate::fake_client::{Client, Server};
+use crate::fake_client::{Client, SOON, Server};
 use crate::promises::{POKE, PTX, parameters};
 use cuda_abi::types::{CUarray_format, CUresourcetype, CUresult};
 use link::completion::CompletionError;
@@ -8,7 +8,8 @@ use link::wire::array::{
     ArrayCreate, ArrayLevel, ArrayNumber, SURFACE, TEXTURE, TextureCreate, TextureHandle,
 };
 use link::wire::command::{self as wire, Opcode};
-use link::wire::daemon::{ServerStatus, ToDaemon};
+use link::wire::daemon::{ServerStatus, ToDaemon, ToServer};
+use std::time::Instant;
 use zerocopy::IntoBytes;
 
 pub(crate) const ALL: &[super::Test] = &[
@@ -16,6 +17,7 @@ pub(crate) const ALL: &[super::Test] = &[
     ("a_killed_executor_costs_who_had_work", a_killed_executor_costs_who_had_work),
     ("faults_in_a_row_are_survived", faults_in_a_row_are_survived),
     ("what_has_ended_is_not_made_again", what_has_ended_is_not_made_again),
+    ("who_is_terminated_meanwhile_does_not_go_on", who_is_terminated_meanwhile_does_not_go_on),
 ];
 
 const COUNT: u32 = 1000;
@@ -191,4 +193,25 @@ fn what_has_ended_is_not_made_again() {
     let create = wire::EventCreate { event: 100, flags: 2 };
     idle.client.post(Opcode::EventCreate, &[create.as_bytes()]);
     idle.go_on();
+}
+
+fn who_is_terminated_meanwhile_does_not_go_on() {
+    let mut server = Server::start_with(&[("OPENMPS_STANDBY", "0")]);
+    let idle = Counting::start(server.client());
+    fault(&mut culprit(&mut server));
+    assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Fault)));
+    let pid = std::process::id();
+    server.daemon.send(&ToServer::Terminate { id: 1, pid }, &[], SOON).unwrap();
+    let terminated = CUresult::ERROR_MPS_CLIENT_TERMINATED.0;
+    loop {
+        match server.hear() {
+            ToDaemon::Terminated { code, .. } => break assert_eq!(code, 0),
+            other => assert!(matches!(other, ToDaemon::Status(_)), "{other:?}"),
+        }
+    }
+    let (memory, began) = (&idle.client.memory, Instant::now());
+    while memory.error() == 0 && began.elapsed() < 2 * SOON {
+        std::thread::yield_now();
+    }
+    assert_eq!(memory.error(), terminated);
 }
