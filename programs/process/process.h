@@ -12,25 +12,27 @@
 enum { ELEMENTS = 4096, BLOCK_THREADS = 128 };
 
 /* values[i] = values[i] * 3 + i */
+#define STEP_KERNEL                                                             \
+    ".visible .entry step(.param .u64 values)\n"                                \
+    "{\n"                                                                       \
+    "    .reg .b32 %r<8>;\n"                                                    \
+    "    .reg .b64 %rd<4>;\n"                                                   \
+    "    ld.param.u64 %rd0, [values];\n"                                        \
+    "    mov.u32 %r0, %ctaid.x;\n"                                              \
+    "    mov.u32 %r1, %ntid.x;\n"                                               \
+    "    mov.u32 %r2, %tid.x;\n"                                                \
+    "    mad.lo.u32 %r3, %r0, %r1, %r2;\n"                                      \
+    "    mul.wide.u32 %rd1, %r3, 4;\n"                                          \
+    "    add.u64 %rd2, %rd0, %rd1;\n"                                           \
+    "    ld.global.u32 %r4, [%rd2];\n"                                          \
+    "    mad.lo.u32 %r5, %r4, 3, %r3;\n"                                        \
+    "    st.global.u32 [%rd2], %r5;\n"                                          \
+    "    ret;\n"                                                                \
+    "}\n"
+
 static const char step_ptx[] = ".version 6.0\n"
                                ".target sm_50\n"
-                               ".address_size 64\n"
-                               ".visible .entry step(.param .u64 values)\n"
-                               "{\n"
-                               "    .reg .b32 %r<8>;\n"
-                               "    .reg .b64 %rd<4>;\n"
-                               "    ld.param.u64 %rd0, [values];\n"
-                               "    mov.u32 %r0, %ctaid.x;\n"
-                               "    mov.u32 %r1, %ntid.x;\n"
-                               "    mov.u32 %r2, %tid.x;\n"
-                               "    mad.lo.u32 %r3, %r0, %r1, %r2;\n"
-                               "    mul.wide.u32 %rd1, %r3, 4;\n"
-                               "    add.u64 %rd2, %rd0, %rd1;\n"
-                               "    ld.global.u32 %r4, [%rd2];\n"
-                               "    mad.lo.u32 %r5, %r4, 3, %r3;\n"
-                               "    st.global.u32 [%rd2], %r5;\n"
-                               "    ret;\n"
-                               "}\n";
+                               ".address_size 64\n" STEP_KERNEL;
 
 /* A process's driver, context and kernel. */
 struct Cuda {
