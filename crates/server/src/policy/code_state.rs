@@ -21,33 +21,69 @@ pub(crate) fn may_have_variables(image: &[u8]) -> bool {
 const DECLARING: [&[u8]; 5] = [b".global", b".const", b".texref", b".surfref", b".samplerref"];
 
 fn text_has_variables(text: &[u8]) -> bool {
-    let (mut depth, mut rest) = (0_i32, text);
-    while let Some(&first) = rest.first() {
-        let skipped = match first {
-            b'/' if rest.starts_with(b"//") => length_to(rest, b"\n"),
-            b'/' if rest.starts_with(b"/*") => length_to(rest, b"*/"),
-            b'"' => 1 + length_to(&rest[1..], b"\""),
-            b'{' | b'(' => {
-                depth += 1;
-                1
-            }
-            b'}' | b')' => {
-                depth -= 1;
-                1
-            }
-            b'.' => {
-                let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-                let length = 1 + rest[1..].iter().take_while(|byte| is_part(byte)).count();
-                if depth <= 0 && DECLARING.contains(&&rest[..length]) {
-                    return true;
-                }
-                length
-            }
-            _ => 1,
-        };
-        rest = rest.get(skipped..).unwrap_or_default();
+    Declarations::of(text).next().is_some()
+}
+
+/// Declarations of variables in a text, one after the other.
+struct Declarations<'a> {
+    rest: &'a [u8],
+    /// Of braces and parentheses.
+    depth: i32,
+    is_external: bool,
+}
+
+/// One of them.
+struct Declaration<'a> {
+    /// One of [`DECLARING`].
+    space: &'a [u8],
+    /// From there up to its semicolon.
+    text: &'a [u8],
+    /// Another image declares it, too, and has it.
+    is_external: bool,
+}
+
+impl<'a> Declarations<'a> {
+    fn of(text: &'a [u8]) -> Self {
+        Self { rest: text, depth: 0, is_external: false }
     }
-    false
+}
+
+impl<'a> Iterator for Declarations<'a> {
+    type Item = Declaration<'a>;
+
+    fn next(&mut self) -> Option<Declaration<'a>> {
+        while let Some(&first) = self.rest.first() {
+            let rest = self.rest;
+            let (mut found, mut skipped) = (None, 1);
+            match first {
+                b'/' if rest.starts_with(b"//") => skipped = length_to(rest, b"\n"),
+                b'/' if rest.starts_with(b"/*") => skipped = length_to(rest, b"*/"),
+                b'"' => skipped = 1 + length_to(&rest[1..], b"\""),
+                b'{' | b'(' => self.depth += 1,
+                b'}' | b')' => self.depth -= 1,
+                b';' => self.is_external = false,
+                b'.' => {
+                    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+                    skipped = 1 + rest[1..].iter().take_while(|byte| is_part(byte)).count();
+                    let word = &rest[..skipped];
+                    self.is_external |= word == b".extern";
+                    if self.depth <= 0 && DECLARING.contains(&word) {
+                        // All of it: initial values may contain anything.
+                        skipped = skipped.max(length_to(rest, b";"));
+                        let is_external = std::mem::take(&mut self.is_external);
+                        found =
+                            Some(Declaration { space: word, text: &rest[..skipped], is_external });
+                    }
+                }
+                _ => {}
+            }
+            self.rest = rest.get(skipped..).unwrap_or_default();
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
 }
 
 /// Bytes up to the end of what is looked for, or all.
@@ -64,49 +100,17 @@ pub(crate) fn variable_names(image: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// Declarations begin with these; what is external is declared by another image.
+/// What is external is another image's.
 fn names_in_text(text: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let (mut depth, mut rest, mut names, mut is_external) = (0_i32, text, Vec::new(), false);
-    while let Some(&first) = rest.first() {
-        let skipped = match first {
-            b'/' if rest.starts_with(b"//") => length_to(rest, b"\n"),
-            b'/' if rest.starts_with(b"/*") => length_to(rest, b"*/"),
-            b'"' => 1 + length_to(&rest[1..], b"\""),
-            b'{' | b'(' => {
-                depth += 1;
-                1
-            }
-            b'}' | b')' => {
-                depth -= 1;
-                1
-            }
-            b';' => {
-                is_external = false;
-                1
-            }
-            b'.' => {
-                let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-                let length = 1 + rest[1..].iter().take_while(|byte| is_part(byte)).count();
-                let word = &rest[..length];
-                is_external |= word == b".extern";
-                if depth <= 0 && DECLARING.contains(&word) {
-                    if word != b".global" && word != b".const" {
-                        return None;
-                    }
-                    let declared = &rest[..length_to(rest, b";")];
-                    let name = name_declared(declared)?;
-                    if !is_external && !is_constant(&name) {
-                        names.push(name);
-                    }
-                    // Initial values may contain anything.
-                    declared.len() - 1
-                } else {
-                    length
-                }
-            }
-            _ => 1,
-        };
-        rest = rest.get(skipped.max(1)..).unwrap_or_default();
+    let mut names = Vec::new();
+    for Declaration { space, text, is_external } in Declarations::of(text) {
+        if space != b".global" && space != b".const" {
+            return None;
+        }
+        let name = name_declared(text)?;
+        if !is_external && !is_constant(&name) {
+            names.push(name);
+        }
     }
     Some(names)
 }
