@@ -12,11 +12,11 @@ use crate::spare_events::SpareEvents;
 use crate::staging::{Piece, Staging};
 use link::shm::Reservation;
 use link::wire::command::REGION_PLAIN;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, TryLockError};
 
 /// What is kept for lending: longer images have a region of their own.
 const LENT_BYTES: u64 = 4 << 20;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// See the module's description. Lives, once opened, as long as the process; after a fault a device gets another one.
 pub(crate) struct Backend {

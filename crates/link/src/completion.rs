@@ -41,8 +41,7 @@ pub struct CompletionWords {
 }
 
 impl CompletionWords {
-    /// Makes a completion file. Whoever maps it to write must outlive nobody: the file is handed on to the next writer, and clients get
-    /// [`shm::read_only`] descriptors.
+    /// Makes a completion file. One executor after another maps it to write; clients get [`shm::read_only`] descriptors.
     ///
     /// # Errors
     /// When the kernel refuses the file.

@@ -29,6 +29,9 @@ pub enum ShmError {
         /// The kernel's word.
         source: Errno,
     },
+    /// A file cannot be opened again.
+    #[error("cannot open a shared-memory file for reading: {0}; is /proc mounted?")]
+    Reopen(Errno),
     /// The descriptor is no memfd.
     #[error("the descriptor received is no sealable shared-memory file: {0}")]
     NotAMemfd(Errno),
@@ -109,14 +112,14 @@ pub fn create(name: &str, size_bytes: u64) -> Result<OwnedFd, ShmError> {
 /// mapping of it. The file is closed to other users besides; one of the same user could open it anew, as it could stop the writer itself.
 ///
 /// # Errors
-/// [`ShmError::Create`] where `/proc` is not mounted.
+/// [`ShmError::Reopen`] where `/proc` is not mounted.
 pub fn read_only(file: BorrowedFd<'_>) -> Result<OwnedFd, ShmError> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let reopen = || {
         rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
         rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     };
-    reopen().map_err(|source| ShmError::Create { size_bytes: 0, source })
+    reopen().map_err(ShmError::Reopen)
 }
 
 /// Checks a received descriptor: a memfd, sealed against shrinking and growing, of exactly `size_bytes`.

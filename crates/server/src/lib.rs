@@ -10,8 +10,7 @@
 //! An executor is disposable: what its sessions have is the keeper's, or written down where it survives (`journal`, `standing`), so that another one
 //! takes over after a fault ([`keeper`]'s `takeover`).
 //!
-//! Not here yet: private executors. Unregistering pinned memory and unloading modules are done when asked for, on the client's own session thread, and may wait there
-//! for other clients' kernels.
+//! Not here yet: private executors.
 
 mod counters;
 mod driver;

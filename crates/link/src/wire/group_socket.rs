@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 use super::attach::RequestedLimits;
-use super::shares::{NameError, check_name};
+use super::shares::{MOST_WEIGHT, NameError, check_name};
 use crate::printable_prefix;
 
 /// Sockets of groups of one daemon, at most.
@@ -17,8 +17,6 @@ pub const MAX_GROUP_SOCKETS: usize = 1024;
 pub const MAX_DIRECTORY_BYTES: usize = 107 - 1 - super::DAEMON_SOCKET.len();
 /// Devices that one socket can name, at most.
 const MAX_DEVICES: usize = 64;
-/// Weights of clients, as `OPENMPS_WEIGHT` has them.
-const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1000;
 
 /// A socket in a directory of its own, named as the daemon's, for the clients of one group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +70,7 @@ pub enum GroupSocketError {
     #[error(transparent)]
     Group(#[from] NameError),
     /// The weight.
-    #[error("a weight of {0} is none: give 1 to 1000")]
+    #[error("a weight of {0} is none: give 1 to {MOST_WEIGHT}")]
     Weight(u32),
     /// Not visible.
     #[error(
@@ -99,7 +97,7 @@ impl GroupSocket {
             return Err(GroupSocketError::Directory(shown));
         }
         check_name(&self.group)?;
-        if let Some(weight) = self.weight.filter(|weight| !WEIGHTS.contains(weight)) {
+        if let Some(weight) = self.weight.filter(|weight| !(1..=MOST_WEIGHT).contains(weight)) {
             return Err(GroupSocketError::Weight(weight));
         }
         if self.devices.len() > MAX_DEVICES {
