@@ -7,19 +7,21 @@ use crate::counters::monotonic_ns;
 use crate::policy::fairness::{Fairness, Turns, Verdict};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// The device is calm when for so long nobody has launched a kernel that lasts.
 const CALM_AFTER: Duration = Duration::from_millis(10);
 /// So long a turn waits for a contender that is away.
 const AWAY: Duration = Duration::from_millis(1);
+/// Of more who wait than this, each sleeps longer in proportion, so that what they take of the processor does not grow with their number.
+const FEW_WAITING: usize = 8;
 
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     turns: Mutex<Shared>,
-    passed: Condvar,
     /// Counts marks that were reached, of all sessions.
     progress: AtomicU64,
     /// Until then kernels that last may fill the device, by [`monotonic_ns`].
@@ -35,6 +37,8 @@ struct Shared {
     stalls: u64,
     /// Contenders that are away, and since when.
     away: HashMap<u64, Instant>,
+    /// Threads that sleep until their turn comes.
+    waiting: HashMap<u64, Thread>,
 }
 
 /// What a session is told when it asks for a turn.
@@ -47,6 +51,15 @@ pub(super) struct Answer {
     pub(super) passes: u64,
     /// How often a turn was given up because nothing ended.
     pub(super) stalls: u64,
+}
+
+/// How long a session sleeps that waits for its turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Longest {
+    /// It has work to look after.
+    OfItsOwn(Duration),
+    /// It has none; so long if few wait.
+    OfMany(Duration),
 }
 
 impl Pace {
@@ -94,9 +107,7 @@ impl Pace {
     fn change_shared(&self, act: impl FnOnce(&mut Shared) -> Turns) {
         let mut shared = self.lock();
         if act(&mut shared) == Turns::Passed {
-            shared.passes += 1;
-            drop(shared);
-            self.passed.notify_all();
+            shared.pass();
         }
     }
 
@@ -112,23 +123,30 @@ impl Pace {
             verdict = shared.fairness.ask(client);
         }
         let holder = shared.fairness.holder();
-        let others = holder != before && holder.is_some_and(|holder| holder != client);
-        shared.passes += u64::from(others);
-        let (passes, stalls) = (shared.passes, shared.stalls);
-        drop(shared);
-        if others {
-            self.passed.notify_all();
+        if holder != before && holder.is_some_and(|holder| holder != client) {
+            shared.pass();
         }
+        let Shared { passes, stalls, .. } = *shared;
         Answer { verdict, has_turn: holder == Some(client), passes, stalls }
     }
 
-    /// Sleeps until a turn passes that had not passed when [`Answer::passes`] was so many, `longest` at most.
-    pub(super) fn wait(&self, passes: u64, longest: Duration) {
-        let shared = self.lock();
-        if shared.passes == passes {
-            let waited = self.passed.wait_timeout(shared, longest);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+    /// Sleeps until the client's turn may have come after [`Answer::passes`] was so many. `longest` at most, or, where many wait who have nothing
+    /// else to look at, longer.
+    pub(super) fn wait(&self, client: u64, passes: u64, longest: Longest) {
+        let mut shared = self.lock();
+        if shared.passes != passes {
+            return;
         }
+        shared.waiting.insert(client, std::thread::current());
+        let longest = match longest {
+            Longest::OfItsOwn(limit) => limit,
+            Longest::OfMany(limit) => {
+                limit * shared.waiting.len().div_ceil(FEW_WAITING).max(1) as u32
+            }
+        };
+        drop(shared);
+        std::thread::park_timeout(longest);
+        self.lock().waiting.remove(&client);
     }
 
     /// A contender does something that may take long, until [`Self::is_back`].
@@ -143,6 +161,15 @@ impl Pace {
 }
 
 impl Shared {
+    /// A turn has passed: wakes whose it is, or all if it is nobody's any more.
+    fn pass(&mut self) {
+        self.passes += 1;
+        match self.fairness.holder().filter(|_| self.fairness.is_contest()) {
+            Some(holder) => self.waiting.get(&holder).into_iter().for_each(Thread::unpark),
+            None => self.waiting.values().for_each(Thread::unpark),
+        }
+    }
+
     /// Makes contenders step aside that have been away for too long; says whether there were any.
     fn pass_over_absent(&mut self) -> bool {
         let fairness = &mut self.fairness;
@@ -203,6 +230,34 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_wakes_one_and_the_end_of_a_contest_all() {
+        let pace = contest();
+        pace.change(|fairness| {
+            fairness.contend(2, Claim::default(), 1000);
+            Turns::Unchanged
+        });
+        let before = pace.ask(2, true).passes;
+        let forever = Longest::OfItsOwn(Duration::from_secs(3600));
+        std::thread::scope(|scope| {
+            let [first, second] = [1, 2].map(|client| {
+                scope.spawn({
+                    let pace = &pace;
+                    move || pace.wait(client, before, forever)
+                })
+            });
+            while pace.lock().waiting.len() < 2 {
+                std::thread::yield_now();
+            }
+            pace.change(|fairness| fairness.rest(0));
+            first.join().unwrap();
+            assert!(!second.is_finished());
+            pace.change(|fairness| fairness.rest(1));
+            second.join().unwrap();
+        });
+        assert_eq!(pace.ask(2, true).verdict, Verdict::Go);
+    }
+
+    #[test]
     fn whose_turn_comes_by_anothers_question_is_woken() {
         let pace = contest();
         let before = pace.ask(1, true).passes;
@@ -210,7 +265,15 @@ mod tests {
             fairness.charge(0, crate::policy::fairness::TURN_NS);
             Turns::Unchanged
         });
-        assert!(pace.ask(0, true).passes > before);
-        pace.wait(before, Duration::from_secs(3600));
+        let forever = Longest::OfItsOwn(Duration::from_secs(3600));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| pace.wait(1, before, forever));
+            while pace.lock().waiting.is_empty() && !waits.is_finished() {
+                std::thread::yield_now();
+            }
+            assert!(pace.ask(0, true).passes > before);
+        });
+        // What has passed already is not waited for.
+        pace.wait(1, before, forever);
     }
 }

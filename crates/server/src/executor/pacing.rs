@@ -14,6 +14,7 @@
 use super::costs::{Costs, Piece};
 use super::launch::shape_of;
 use super::marks::{Marks, Work};
+use super::pace::Longest;
 use super::state::State;
 use crate::log::log_server;
 use crate::policy::fairness::{Claim, Turns, Verdict};
@@ -44,7 +45,7 @@ const GRACE: Duration = Duration::from_micros(300);
 const LOOKS: u32 = 32;
 const LOOK_SHORTEST: Duration = Duration::from_micros(20);
 const LOOK_LONGEST: Duration = Duration::from_micros(500);
-/// Longest sleep of a session that waits for its turn with nothing in flight.
+/// Longest sleep of a session that waits for its turn with nothing in flight, if few do.
 const TURN_SLEEP: Duration = Duration::from_millis(1);
 /// After so long without any progress the turn is not waited for: a kernel may be waiting for what is held.
 const STALL: Duration = Duration::from_secs(5);
@@ -200,19 +201,24 @@ impl State {
         if self.ask_for_turn() == Verdict::Go {
             return true;
         }
-        // It may be this session's own work that the next turn waits for.
-        self.look_at_marks(0);
-        self.ask_for_turn() == Verdict::Go || self.pacing.is_overdue() || self.has_stalled()
+        if !self.pacing.marks.is_empty() {
+            // It may be this session's own work that the next turn waits for.
+            self.look_at_marks(0);
+            if self.ask_for_turn() == Verdict::Go || self.pacing.is_overdue() {
+                return true;
+            }
+        }
+        self.has_stalled()
     }
 
-    /// After [`Self::may_submit`] said no: sleeps until it may say yes.
-    pub(super) fn wait_for_turn(&mut self) {
-        let in_flight = self.pacing.marks.in_flight();
-        let sleep = match in_flight.launches {
-            0 => TURN_SLEEP,
-            _ => self.pacing.next_look(),
+    /// After [`Self::may_submit`] said no: sleeps until it may say yes. `waiting` of its client's calls are to be answered meanwhile.
+    pub(super) fn wait_for_turn(&mut self, waiting: usize) {
+        let longest = match (self.pacing.marks.is_empty(), waiting) {
+            (true, 0) => Longest::OfMany(TURN_SLEEP),
+            (true, _) => Longest::OfItsOwn(TURN_SLEEP),
+            (false, _) => Longest::OfItsOwn(self.pacing.next_look()),
         };
-        self.shared.pace.wait(self.pacing.passes, sleep);
+        self.shared.pace.wait(self.handle.id, self.pacing.passes, longest);
     }
 
     /// Before a command that may take long: what others wait for is marked, and they are told not to wait for this session meanwhile.

@@ -362,7 +362,7 @@ impl Session {
         if self.state.handle.memory.sleepers() > 0 {
             self.waker.wake();
         }
-        self.state.wait_for_turn();
+        self.state.wait_for_turn(self.awaited.len());
         Ok(())
     }
 
