@@ -37,6 +37,8 @@ struct Mark {
 pub(super) struct Look {
     /// Marks that have been reached since the last look.
     pub(super) reached: u32,
+    /// One of them was recorded after one that has not been reached.
+    pub(super) overtook: bool,
     /// The streams were busy for so long since then.
     pub(super) busy_ns: u64,
 }
@@ -125,6 +127,7 @@ impl Marks {
                 continue;
             }
             look.reached += 1;
+            look.overtook |= !behind.is_empty();
             if let Some(begin) = self.begin {
                 let mut milliseconds = 0.0f32;
                 // SAFETY: live events of this session; the result is written.

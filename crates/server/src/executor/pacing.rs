@@ -8,8 +8,8 @@
 //! Who keeps the device busy for long in company contends for turns: [`crate::policy::fairness`] decides, by way of [`super::pace`]. Its thread waits
 //! with a bound, is woken when a turn passes, and looks at its own marks meanwhile; no other command of its client waits, except behind a launch in the ring.
 //!
-//! What is held may be what a kernel waits for. So work that should have ended long ago ([`PATIENCE`]) counts no more against its session's credit, and a
-//! session whose turn is over gets a launch through; and where nothing of anybody ends the turn is given up.
+//! What is held may be what a kernel waits for. So a session whose work should have ended long ago ([`PATIENCE`]) gets a launch through; what others have
+//! overtaken then counts no more; and where nothing of anybody ends the turn is given up.
 
 use super::costs::{Costs, Piece};
 use super::launch::shape_of;
@@ -187,7 +187,6 @@ impl State {
                 if !self.pacing.is_overdue() {
                     return false;
                 }
-                self.pacing.marks.give_up();
             }
         }
         self.pacing.quiet = None;
@@ -414,7 +413,10 @@ impl State {
             return;
         }
         self.pacing.waited = Duration::ZERO;
-        self.pacing.exceptions = 0;
+        if std::mem::take(&mut self.pacing.exceptions) > 0 && look.overtook {
+            // What was overdue still is, and what came after it has ended.
+            self.pacing.marks.give_up();
+        }
         self.shared.pace.note_progress();
         self.read_samples();
         if self.pacing.contends {

@@ -43,7 +43,7 @@ fn what_has_ended_when_its_session_begins_to_contend_is_not_waited_for() {
 }
 
 #[test]
-fn work_that_does_not_end_uses_up_no_credit_for_ever() {
+fn a_launch_gets_past_work_that_is_overdue() {
     let bed = Bed::new();
     let (mut company, mut endless) = (bed.open(), bed.open());
     end_at_once(false);
@@ -52,10 +52,11 @@ fn work_that_does_not_end_uses_up_no_credit_for_ever() {
         assert_eq!(launch(&mut endless), Step::Nothing);
     }
     assert_eq!(launch(&mut endless), Step::Held);
-    let pacing = &mut endless.session.state().pacing;
-    pacing.waited = 3 * PATIENCE;
+    endless.session.state().pacing.waited = 2 * PATIENCE;
     assert_eq!(endless.serve(), Step::Nothing, "it may be what they wait for");
-    assert_eq!(endless.session.state().pacing.marks.in_flight().launches, 1);
+    assert_eq!(launch(&mut endless), Step::Held, "it was not");
+    endless.session.state().pacing.waited = 8 * PATIENCE;
+    assert_eq!(endless.serve(), Step::Nothing);
     end_at_once(true);
 }
 
