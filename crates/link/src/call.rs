@@ -63,8 +63,11 @@ impl CallSlots {
             match claimed {
                 Ok(_) => {
                     if let Some(call) = self.memory.call(index as usize) {
-                        // Relaxed: the ring's release of `tail` publishes it with the command.
-                        call.state().store(CALL_PENDING, Ordering::Relaxed);
+                        // Relaxed: whoever has claimed the slot alone writes it.
+                        let claims = call.claims().load(Ordering::Relaxed).wrapping_add(1);
+                        call.claims().store(claims, Ordering::Relaxed);
+                        // Release: pairs with the acquire in `give`. The ring's release of `tail` publishes it with the command.
+                        call.state().store(CALL_PENDING, Ordering::Release);
                     }
                     return Ok(PendingCall { slots: self, index, answered: false });
                 }
@@ -164,16 +167,36 @@ pub enum AnswerError {
     },
 }
 
-/// Writes the answer of a called command: a `CUresult` and the reply's bytes (cut at [`CALL_REPLY_BYTES`]), and wakes the caller.
+/// An answer that is written, and not given yet: its slot, and which of the slot's calls it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    slot: u16,
+    claims: u32,
+}
+
+impl Prepared {
+    /// As a number.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.claims) << 16 | u64::from(self.slot)
+    }
+
+    /// From what [`Self::to_bits`] gave.
+    pub fn from_bits(bits: u64) -> Self {
+        Self { slot: bits as u16, claims: (bits >> 16) as u32 }
+    }
+}
+
+/// Writes the answer of a called command: a `CUresult` and the reply's bytes (cut at [`CALL_REPLY_BYTES`]). Its caller waits on until it is
+/// [given](give).
 ///
 /// # Errors
 /// [`AnswerError`] when the slot is not waiting.
-pub fn answer(
+pub fn prepare(
     memory: &SessionMemory,
     slot: u16,
     status: u32,
     reply: &[u8],
-) -> Result<(), AnswerError> {
+) -> Result<Prepared, AnswerError> {
     let call = memory.call(slot.into()).ok_or(AnswerError::NoSuchSlot(slot))?;
     let before = call.state().load(Ordering::Relaxed);
     if before != CALL_PENDING && before != CALL_PENDING_ASLEEP {
@@ -183,11 +206,36 @@ pub fn answer(
     call.write_reply(reply);
     call.reply_bytes().store(reply.len() as u32, Ordering::Relaxed);
     call.status().store(status, Ordering::Relaxed);
+    // Relaxed: the acquire of the ring's `tail` that brought the command has it.
+    Ok(Prepared { slot, claims: call.claims().load(Ordering::Relaxed) })
+}
+
+/// Wakes the caller of a prepared answer. Nothing happens where it has been given already, by whoever prepared it.
+pub fn give(memory: &SessionMemory, prepared: Prepared) {
+    let Some(call) = memory.call(prepared.slot.into()) else { return };
+    // Acquire: pairs with the release in `claim`: who sees that a later call waits sees its number.
+    let state = call.state().load(Ordering::Acquire);
+    let waits = state == CALL_PENDING || state == CALL_PENDING_ASLEEP;
+    if !waits || call.claims().load(Ordering::Relaxed) != prepared.claims {
+        return;
+    }
     // Release: pairs with the acquires in `PendingCall::wait`. Acquire: sees the caller's announcement of its sleep.
     if call.state().swap(CALL_DONE, Ordering::AcqRel) == CALL_PENDING_ASLEEP {
         futex::wake(call.state(), 1);
     }
-    Ok(())
+}
+
+/// [Prepares](prepare) an answer and [gives](give) it.
+///
+/// # Errors
+/// [`AnswerError`] when the slot is not waiting.
+pub fn answer(
+    memory: &SessionMemory,
+    slot: u16,
+    status: u32,
+    reply: &[u8],
+) -> Result<(), AnswerError> {
+    prepare(memory, slot, status, reply).map(|prepared| give(memory, prepared))
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -196,6 +244,26 @@ mod tests {
 
     fn memory() -> Arc<SessionMemory> {
         Arc::new(SessionMemory::in_process(64))
+    }
+
+    #[test]
+    fn an_answer_is_given_once() {
+        let memory = memory();
+        let slots = CallSlots::new(Arc::clone(&memory));
+        let first = slots.claim().unwrap();
+        let slot = first.slot();
+        let prepared = prepare(&memory, slot, 0, b"first").unwrap();
+        assert_eq!(memory.call(slot.into()).unwrap().state().load(Ordering::Relaxed), CALL_PENDING);
+        give(&memory, prepared);
+        assert_eq!(first.wait(&mut Spin::never(), &mut Vec::new(), &mut || true), Ok(0));
+        // Who does not know whether it was given gives it again: it does not meet the next call.
+        let second = slots.claim().unwrap();
+        assert_eq!(second.slot(), slot);
+        give(&memory, Prepared::from_bits(prepared.to_bits()));
+        answer(&memory, slot, 7, b"second").unwrap();
+        let mut reply = Vec::new();
+        assert_eq!(second.wait(&mut Spin::never(), &mut reply, &mut || true), Ok(7));
+        assert_eq!(reply, b"second");
     }
 
     #[test]

@@ -149,6 +149,12 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// [`CallSlot::claims`].
+    pub(crate) fn claims(self) -> &'a crate::atomic::AtomicU32 {
+        // SAFETY: as for `state`.
+        unsafe { &(*self.slot()).claims }
+    }
+
     /// Writes a reply, which must fit [`CALL_REPLY_BYTES`].
     pub(crate) fn write_reply(self, bytes: &[u8]) {
         store_bytes(self.reply_words(), 0, bytes);

@@ -213,23 +213,47 @@ impl Connection {
         }
     }
 
+    /// As [`Self::receive`], but the message stays for whoever receives next; its descriptors are copies.
+    ///
+    /// # Errors
+    /// As for [`Self::receive`]; the packet stays, whatever it is.
+    pub fn peek<T: DeserializeOwned>(&self, timeout: Duration) -> Result<Received<T>, SocketError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.look(RecvFlags::PEEK)? {
+                Some(received) => return Ok(received),
+                None => self.wait(PollFlags::IN, deadline, timeout)?,
+            }
+        }
+    }
+
     /// Receives one message if one is there.
     ///
     /// # Errors
     /// As for [`Self::receive`].
     pub fn try_receive<T: DeserializeOwned>(&self) -> Result<Option<Received<T>>, SocketError> {
-        let Some(Received { message, descriptors }) = self.try_receive_packet()? else {
+        self.look(RecvFlags::empty())
+    }
+
+    fn look<T: DeserializeOwned>(
+        &self,
+        flags: RecvFlags,
+    ) -> Result<Option<Received<T>>, SocketError> {
+        let Some(Received { message, descriptors }) = self.try_receive_packet(flags)? else {
             return Ok(None);
         };
         Ok(Some(Received { message: serde_json::from_slice(&message)?, descriptors }))
     }
 
-    fn try_receive_packet(&self) -> Result<Option<Received<Vec<u8>>>, SocketError> {
+    fn try_receive_packet(
+        &self,
+        flags: RecvFlags,
+    ) -> Result<Option<Received<Vec<u8>>>, SocketError> {
         // One byte more: a packet of the very limit and a cut one would look alike to a short buffer on old kernels.
         let mut packet = vec![0; MAX_PACKET_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let result = loop {
             let buffers = &mut [IoSliceMut::new(&mut packet)];
             match rustix::net::recvmsg(&self.socket, buffers, &mut control, flags) {

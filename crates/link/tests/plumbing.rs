@@ -46,6 +46,25 @@ fn too_much_is_refused_on_both_sides() {
 }
 
 #[test]
+fn who_looks_at_a_packet_leaves_it() {
+    let (one, other) = Connection::pair().unwrap();
+    let file = shm::create("test", 4096).unwrap();
+    one.send(&1, &[file.as_fd()], SOON).unwrap();
+    one.send(&2, &[], SOON).unwrap();
+    for _ in 0..2 {
+        let seen = other.peek::<u64>(SOON).unwrap();
+        assert_eq!((seen.message, seen.descriptors.len()), (1, 1));
+        shm::check(seen.descriptors[0].as_fd(), 4096).unwrap();
+    }
+    let taken = other.receive::<u64>(SOON).unwrap();
+    assert_eq!((taken.message, taken.descriptors.len()), (1, 1));
+    assert_eq!(other.peek::<u64>(SOON).unwrap().message, 2);
+    assert_eq!(other.receive::<u64>(SOON).unwrap().message, 2);
+    let short = Duration::from_millis(5);
+    assert!(matches!(other.peek::<u64>(short), Err(SocketError::TimedOut(_))));
+}
+
+#[test]
 fn a_closed_end_is_seen_and_silence_has_a_limit() {
     let (one, other) = Connection::pair().unwrap();
     assert!(!other.is_closed());

@@ -4,6 +4,7 @@
 //! writes any more. So all accesses are relaxed, except that the store of [`Standing::commit`] comes after what it says is done: a process that is killed
 //! leaves its stores in the order in which it made them. The client does not see this file.
 
+use link::call::Prepared;
 use link::shm::{self, Access, Mapping, ShmError};
 use link::wire::layout::STREAM_SLOTS;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -14,6 +15,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[derive(Debug)]
 struct Words {
     committed_bytes: AtomicU64,
+    /// A call's answer that belongs to what is committed up to here.
+    owed_position: AtomicU64,
+    /// [`Prepared::to_bits`].
+    owed_answer: AtomicU64,
     /// Commands that wait in the executor's memory for values.
     held: AtomicU32,
     /// Opcode of the command that is being done, 0: none.
@@ -60,6 +65,24 @@ impl Standing {
     pub(crate) fn committed_bytes(&self) -> u64 {
         // Acquire: partner of the release in `commit`.
         self.words().committed_bytes.load(Ordering::Acquire)
+    }
+
+    /// The next [`Self::commit`], up to `taken_bytes`, commits a call whose answer is prepared, to be given after it: a caller that has its answer goes on,
+    /// and what it was told must not be done again.
+    pub(crate) fn owe(&self, taken_bytes: u64, answer: Prepared) {
+        let words = self.words();
+        // Release, twice: each store after the one before, so that no answer is found with another's position; read when no process writes.
+        words.owed_position.store(0, Ordering::Relaxed);
+        words.owed_answer.store(answer.to_bits(), Ordering::Release);
+        words.owed_position.store(taken_bytes, Ordering::Release);
+    }
+
+    /// The answer to the last call that was committed, if nothing was after it: it may not have been given.
+    pub(crate) fn owed(&self) -> Option<Prepared> {
+        let words = self.words();
+        let position = words.owed_position.load(Ordering::Relaxed);
+        let is_last = position != 0 && position == self.committed_bytes();
+        is_last.then(|| Prepared::from_bits(words.owed_answer.load(Ordering::Relaxed)))
     }
 
     /// A command is taken in hand.
@@ -151,6 +174,19 @@ mod tests {
         assert!(standing.in_flight(|_| 7));
         standing.forget_work();
         assert!(!standing.in_flight(|_| 0));
+    }
+
+    #[test]
+    fn an_answer_is_owed_once_its_call_is_committed() {
+        let standing = standing();
+        assert_eq!(standing.owed(), None);
+        let answer = Prepared::from_bits(5 << 16 | 3);
+        standing.owe(128, answer);
+        assert_eq!(standing.owed(), None, "its command is done again");
+        standing.commit(128);
+        assert_eq!(standing.owed(), Some(answer));
+        standing.commit(192);
+        assert_eq!(standing.owed(), None, "who went on has had it");
     }
 
     #[test]

@@ -236,6 +236,12 @@ pub struct DeviceSnapshot {
     /// Executors started after the first.
     #[serde(default)]
     pub restarts: u64,
+    /// Executors that ended by themselves, neither by a fault nor by the server's hand.
+    #[serde(default)]
+    pub executor_deaths: u64,
+    /// Process id of the executor that stands by to take over; 0: none, or it is not ready.
+    #[serde(default)]
+    pub standby_pid: u32,
     /// Contexts refused since the server started, because the device had as many as are allowed.
     #[serde(default)]
     pub refused_contexts: u64,

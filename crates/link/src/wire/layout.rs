@@ -74,8 +74,10 @@ pub struct CallSlot {
     pub status: AtomicU32,
     /// Bytes of `reply` that count.
     pub reply_bytes: AtomicU32,
+    /// How often the slot was claimed: tells calls that follow one another in it apart.
+    pub claims: AtomicU32,
     /// Keeps `reply` aligned for what is read from it.
-    pub _reserved: [u32; 13],
+    pub _reserved: [u32; 12],
     /// A reply struct of [`super::command`], with what follows it.
     pub reply: ReplyBytes,
 }
@@ -86,7 +88,8 @@ impl Default for CallSlot {
             state: AtomicU32::new(CALL_IDLE),
             status: AtomicU32::new(0),
             reply_bytes: AtomicU32::new(0),
-            _reserved: [0; 13],
+            claims: AtomicU32::new(0),
+            _reserved: [0; 12],
             reply: ReplyBytes([0; CALL_REPLY_BYTES]),
         }
     }

@@ -47,6 +47,8 @@ pub(crate) struct Memory {
     completion_base: u64,
     completion_device_base: u64,
     pub(super) socket: Connection,
+    /// The file of the region that is being mapped still lies in the socket.
+    has_region_file: bool,
     pub(super) grants_from_keeper: Receiver<DeliveredGrant>,
     /// What it holds and may hold: grants, and what the driver has for the client besides them (arrays).
     allowance: Arc<Allowance>,
@@ -114,6 +116,7 @@ impl Memory {
             completion_base,
             completion_device_base,
             socket,
+            has_region_file: false,
             grants_from_keeper,
             allowance,
             grants: BTreeMap::new(),
@@ -403,7 +406,8 @@ impl State {
 
     pub(super) fn region_map(&mut self, wanted: RegionMap) -> Result<(), Failure> {
         let at = wanted.address;
-        let received = self.memory.socket.receive::<RegionFile>(FILE_TIMEOUT);
+        // It is taken when the command is committed: if this executor ends before, the next one does the command again and finds it.
+        let received = self.memory.socket.peek::<RegionFile>(FILE_TIMEOUT);
         let received = received
             .map_err(|error| Failure::Protocol(format!("no file came for a region: {error}")))?;
         let is_it = received.message.address == at;
@@ -412,7 +416,24 @@ impl State {
                 "the file that came is not that of the region at {at:#x}"
             )));
         };
+        self.memory.has_region_file = true;
         self.map_region(wanted, file)
+    }
+
+    /// The command that has mapped a region is committed: its file has been of use.
+    pub(super) fn take_region_file(&mut self) {
+        if std::mem::take(&mut self.memory.has_region_file) {
+            let _ = self.memory.socket.try_receive::<RegionFile>();
+        }
+    }
+
+    /// Before the first command of a session that another executor has served: a file of a region that is there has been of use to that one. Its client sends
+    /// none of the same address before it has given the region back.
+    pub(super) fn drop_stale_region_file(&mut self) {
+        let Ok(waiting) = self.memory.socket.peek::<RegionFile>(Duration::ZERO) else { return };
+        if self.memory.regions.contains_key(&waiting.message.address) {
+            let _ = self.memory.socket.try_receive::<RegionFile>();
+        }
     }
 
     /// Maps a file of the client at the same address as there.

@@ -16,7 +16,7 @@ use crate::counters::monotonic_ns;
 use crate::executor_link::{FromExecutor, ShareWish};
 use crate::log::log_server;
 use cuda_abi::types::CUresult;
-use link::call;
+use link::call::{self, Prepared};
 use link::ring::{Command, Consumer, RingError, Waited};
 use link::wire::command::{Header, NO_CALL, Opcode, Signal};
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub(super) struct Session {
     failures_logged: u32,
     /// Calls that wait for work.
     awaited: Vec<(u16, Awaited)>,
+    /// The answer to the call that is done and not committed.
+    owed: Option<Prepared>,
     /// The counters say since when it has taken no command.
     is_idle: bool,
     nearness: Nearness,
@@ -66,6 +68,7 @@ impl Session {
             waker,
             failures_logged: 0,
             awaited: Vec::new(),
+            owed: None,
             is_idle: false,
             nearness: Nearness::default(),
         }
@@ -98,6 +101,7 @@ impl Session {
             }
             self.state.give_up_replay(&error);
         }
+        self.settle_debts();
         match self.repeat().and_then(|()| self.serve()) {
             Ok(()) => {}
             Err(StepError::Lost) => self.await_end(),
@@ -128,6 +132,7 @@ impl Session {
     fn repeat(&mut self) -> Result<(), StepError> {
         for (header, result) in self.state.repeat() {
             self.finish(header, result)?;
+            self.give_answer();
         }
         self.check_context()
     }
@@ -249,10 +254,30 @@ impl Session {
         Ok(Step::Done)
     }
 
-    /// All that was taken is done, or noted where it survives this process.
+    /// All that was taken is done, or noted where it survives this process. Who waits for its answer gets it now, and not before.
     fn commit(&mut self) {
         self.state.standing.note_held(self.state.holding.len());
-        self.state.standing.commit(self.consumer.commit());
+        let taken = self.consumer.commit();
+        if let Some(answer) = self.owed {
+            self.state.standing.owe(taken, answer);
+        }
+        self.state.standing.commit(taken);
+        self.give_answer();
+        self.state.take_region_file();
+    }
+
+    fn give_answer(&mut self) {
+        if let Some(answer) = self.owed.take() {
+            call::give(&self.state.handle.memory, answer);
+        }
+    }
+
+    /// What the last executor had committed, and may not have finished when it ended.
+    fn settle_debts(&mut self) {
+        if let Some(answer) = self.state.standing.owed() {
+            call::give(&self.state.handle.memory, answer);
+        }
+        self.state.drop_stale_region_file();
     }
 
     fn check_context(&self) -> Result<(), StepError> {
@@ -300,6 +325,7 @@ impl Session {
             };
             self.finish(header, result)?;
             self.state.standing.note_held(self.state.holding.len());
+            self.give_answer();
         }
         Ok(Step::Done)
     }
@@ -328,7 +354,7 @@ impl Session {
         };
         let memory = &self.state.handle.memory;
         if slot != NO_CALL {
-            call::answer(memory, slot, status.0, &self.state.reply)?;
+            self.owed = Some(call::prepare(memory, slot, status.0, &self.state.reply)?);
         } else if !status.is_success() {
             let alone = fails_alone(header.opcode)
                 && !self.state.handle.stopped()

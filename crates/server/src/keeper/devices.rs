@@ -31,7 +31,7 @@ pub(crate) struct Device {
     /// What sessions did that have ended.
     pub(crate) departed: Counts,
     /// Executors that ended by themselves.
-    pub(crate) deaths: u32,
+    pub(crate) deaths: u64,
     /// Fatal faults of its context.
     pub(crate) faults: u64,
     /// Executors started after the first.

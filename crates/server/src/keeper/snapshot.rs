@@ -67,6 +67,8 @@ impl Keeper {
             faults: device.faults,
             failed: self.recovering.iter().any(|place| place.device == index),
             restarts: device.restarts,
+            executor_deaths: device.deaths,
+            standby_pid: device.standby.ready_pid(),
             refused_contexts: device.refused_contexts,
             copied_bytes_ever: all.copied_bytes,
             gpu_time_ns_ever: all.gpu_time_ns,

@@ -28,6 +28,14 @@ pub(crate) struct Standby {
     failures: u32,
 }
 
+impl Standby {
+    /// The process that could take over now; 0: none.
+    pub(super) fn ready_pid(&self) -> u32 {
+        let ready = self.executor.as_ref().filter(|executor| executor.stage == Stage::Ready);
+        ready.map_or(0, |executor| executor.process.pid())
+    }
+}
+
 /// Whether executors are kept in reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reserve {
