@@ -3,15 +3,17 @@
 
 Build first (`cargo xtask build`, `cargo xtask programs`), then, on a machine with a GPU and its driver:
 
-    python3 tests/gpu/faults.py [--rounds 3] [--good 4] [--program FILE]
+    python3 tests/gpu/faults.py [--rounds 3] [--good 4] [--program FILE] [--json FILE]
 
 The clients are `programs/process/faults.c`. In each round each kind of fault is made once by a client that has just begun, while the good ones are idle with memory of every
 kind, streams, an event, a graph and a variable; then each good one works with all of it. Prints for each kind what the culprit was told, how long the good ones' next
 kernels took from the fault on, and who was lost.  Then a large session, and its pause. Exits with 1 when an idle client was lost or had
-a wrong word.
+a wrong word. Ends by itself within 8 minutes, whatever hangs. Without a GPU: `--softcuda --rounds 1 --large "50 4096 5 5"`.
 """
 
 import argparse
+import contextlib
+import json
 import pathlib
 import signal
 import sys
@@ -24,13 +26,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 KINDS = ["address", "misaligned", "trap", "assert", "stack", "shared"]
 # How long a client may take to be known as idle, with its variables saved.
 SETTLE_S = 30
+# A standby comes once clients have stayed for two seconds, and has a context to make.
+STANDBY_S = 30
+LIMIT_S = 8 * 60
 
 
 class Ground:
     def __init__(self, openmps, program, good):
         self.openmps, self.program = openmps, program
         self.good = [self.client() for _ in range(good)]
-        self.lost, self.pauses = 0, []
+        self.lost, self.pauses, self.rows, self.large_rows = 0, [], [], []
         for client in self.good:
             self.must(client, "variable")
 
@@ -57,6 +62,14 @@ class Ground:
             time.sleep(0.05)
         print("    variables are not saved")
 
+    def await_standby(self):
+        until = time.monotonic() + STANDBY_S
+        while time.monotonic() < until:
+            if any(self.openmps.numbers("standby_pid")):
+                return
+            time.sleep(0.05)
+        print("    nobody stands by")
+
     def survive(self, what, began):
         """All good clients work with what they have; those that are lost begin anew."""
         pauses = []
@@ -78,11 +91,13 @@ class Ground:
     def fault(self, kind):
         culprit = self.client()
         self.settle()
+        self.await_standby()
         began = time.monotonic()
         told = culprit.ask(f"fault {kind}")
         reported = time.monotonic() - began
         pause = self.survive(kind, began)
         again = culprit.ask("reset")
+        self.rows.append({"kind": kind, "told": told, "reported_ms": reported * 1e3, "pause_ms": pause, "reset": again})
         print(f"    {kind}: the culprit is told {told} after {reported * 1e3:.0f} ms, good ones work after {pause:.0f} ms; reset: {again}", flush=True)
         culprit.end()
 
@@ -93,14 +108,15 @@ class Ground:
         self.must(client, "check")
         for kind in ["trap", "address"]:
             culprit = self.client()
-            # The next standby.
-            time.sleep(3)
+            self.await_standby()
             began = time.monotonic()
             culprit.ask(f"fault {kind}")
             reported = time.monotonic()
             answer = client.ask("check")
             ended = time.monotonic()
             print(f"    a session with (allocations, bytes, modules, streams) {words}: {answer} after {(ended - began) * 1e3:.0f} ms, {(ended - reported) * 1e3:.0f} ms after the report", flush=True)
+            self.large_rows.append({"session": words, "kind": kind, "answer": answer, "pause_ms": (ended - began) * 1e3,
+                                    "after_report_ms": (ended - reported) * 1e3})
             self.lost += answer != "ok"
             culprit.end()
         client.end()
@@ -123,12 +139,27 @@ class Ground:
             time.sleep(0.02)
         noticed = time.monotonic()
         pause = self.survive("endless", noticed)
+        self.rows.append({"kind": "endless", "told": "killed", "reported_ms": (noticed - began) * 1e3, "pause_ms": pause, "reset": "-"})
         print(f"    endless kernel of a killed client: ended after {(noticed - began) * 1e3:.0f} ms, good ones work {pause:.0f} ms later", flush=True)
+
+
+def table(rows):
+    """The median round of each kind."""
+    lines = [f"{'fault':<12}{'told':>12}{'reported [ms]':>16}{'good ones work [ms]':>22}{'reset':>8}"]
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        of_kind = [row for row in rows if row["kind"] == kind]
+        middle = sorted(of_kind, key=lambda row: row["pause_ms"])[len(of_kind) // 2]
+        lines.append(f"{kind:<12}{middle['told']:>12}{middle['reported_ms']:>16.0f}{middle['pause_ms']:>22.0f}{middle['reset']:>8}")
+    return "\n".join(lines)
 
 
 def percentile(values, part):
     values = sorted(values)
     return values[min(len(values) - 1, int(len(values) * part))] * 1e3
+
+
+def too_late(_number, _frame):
+    raise TimeoutError(f"not done within {LIMIT_S} s: something hangs")
 
 
 def main():
@@ -138,14 +169,19 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--good", type=int, default=4)
     parser.add_argument("--large", default="5000 4295000 200 100", help="the large session [5000 4295000 200 100]")
+    parser.add_argument("--softcuda", action="store_true", help="let the software GPU do the work")
+    parser.add_argument("--json", type=pathlib.Path, default=ROOT / "target/faults-report.json", help="the figures, as JSON [target/faults-report.json]")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
+    signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(LIMIT_S)
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as ending:
         directory = pathlib.Path(directory)
         openmps = OpenMps(options.dist, directory)
+        ending.callback(openmps.quit)
         openmps.environment["OPENMPS_KILL_PATIENCE_MS"] = "500"
+        if options.softcuda:
+            openmps.environment["OPENMPS_NATIVE_DRIVER"] = str(options.dist / "lib/openmps/libsoftcuda.so")
         ground = Ground(openmps, options.program, options.good)
-        # A standby is started once clients have stayed.
-        time.sleep(4)
         for number in range(options.rounds):
             print(f"round {number + 1}", flush=True)
             for kind in KINDS:
@@ -153,12 +189,16 @@ def main():
             ground.endless()
         ground.large(options.large)
         pauses = ground.pauses
-        print(f"{len(pauses)} pauses: p50 {percentile(pauses, 0.5):.0f} ms, p99 {percentile(pauses, 0.99):.0f} ms; idle clients lost: {ground.lost}")
+        p50, p99 = percentile(pauses, 0.5), percentile(pauses, 0.99)
+        print(table(ground.rows))
+        print(f"{len(pauses)} pauses: p50 {p50:.0f} ms, p99 {p99:.0f} ms; idle clients lost: {ground.lost}")
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps({"schema": 1, "faults": ground.rows, "large": ground.large_rows, "pauses": len(pauses),
+                                            "pause_p50_ms": p50, "pause_p99_ms": p99, "idle_clients_lost": ground.lost}, indent=1))
         known = openmps.clients()
         attached = all(known[client.pid]["kernels"] > 0 for client in ground.good)
         for client in ground.good:
             client.end()
-        openmps.quit()
         if not attached:
             print("not all good clients were attached")
         log = (openmps.logs / "server.log").read_text()

@@ -53,6 +53,8 @@ pub struct Places {
     pub client_library: PathBuf,
     /// The native driver: a path, or a name for the loader.
     pub native_driver: OsString,
+    /// Where daemons write their logs, which then stay; `None`: in directories of their own, which go with them.
+    pub logs: Option<PathBuf>,
 }
 
 /// Why a peer is not there.
@@ -148,10 +150,14 @@ impl Running {
         (command, driver)
     }
 
+    fn log_directory(&self) -> &Path {
+        self.places.logs.as_deref().unwrap_or(self.directory.path())
+    }
+
     fn spawn(&mut self, program: &str, command: &mut Command) -> Result<(), PeerError> {
         let child = command
             .env("CUDA_MPS_PIPE_DIRECTORY", self.directory.path())
-            .env("CUDA_MPS_LOG_DIRECTORY", self.directory.path())
+            .env("CUDA_MPS_LOG_DIRECTORY", self.log_directory())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -165,7 +171,7 @@ impl Running {
         let started = Instant::now();
         while !self.directory.path().join(name).exists() {
             if started.elapsed() > limit {
-                let logs = self.directory.path().display().to_string();
+                let logs = self.log_directory().display().to_string();
                 return Err(PeerError::Silent { program, limit, logs });
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -111,6 +111,7 @@ pub(crate) fn bench(options: Bench) -> anyhow::Result<ExitCode> {
             openmps: std::env::current_exe().context("cannot find this executable")?,
             client_library: libraries.join("libcuda.so.1"),
             native_driver: native.path().as_os_str().to_owned(),
+            logs: None,
         },
         peers,
         workloads: options.workload,

@@ -58,6 +58,9 @@ pub(crate) struct Chaos {
     /// Keep what was counted in this file, and go on from what it has.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Have the daemon write its logs here, and leave them.
+    #[arg(long, value_name = "DIRECTORY")]
+    logs: Option<PathBuf>,
     /// Print JSON with a `schema` number instead of text.
     #[arg(long)]
     json: bool,
@@ -89,6 +92,12 @@ pub(crate) struct ChaosWorker {
     /// What it does, if bad.
     #[arg(long, value_parser = kind)]
     kind: Option<Kind>,
+    /// What is random about that.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The daemon's directory, if bad.
+    #[arg(long)]
+    directory: Option<PathBuf>,
 }
 
 /// Makes the faults, prints the tally.
@@ -115,6 +124,12 @@ pub(crate) fn chaos(options: Chaos) -> anyhow::Result<ExitCode> {
             options.clients
         );
     }
+    let kinds = options.kinds.unwrap_or_else(|| {
+        Kind::ALL.into_iter().filter(|kind| kind.is_for(options.peer)).collect()
+    });
+    if let Some(kind) = kinds.iter().find(|kind| !kind.is_for(options.peer)) {
+        bail!("{} is an attack on OpenMPS, none on {}", kind.name(), options.peer.name());
+    }
     let mut tally = match &options.state {
         Some(path) if path.exists() => {
             let text = std::fs::read_to_string(path)
@@ -136,11 +151,12 @@ pub(crate) fn chaos(options: Chaos) -> anyhow::Result<ExitCode> {
                 openmps: std::env::current_exe().context("cannot find this executable")?,
                 client_library: libraries.join("libcuda.so.1"),
                 native_driver: native.path().as_os_str().to_owned(),
+                logs: options.logs,
             },
             peer: options.peer,
             good: options.clients - options.torch,
             torch: options.torch,
-            kinds: options.kinds.unwrap_or_else(|| Kind::ALL.to_vec()),
+            kinds,
             side_by_side: options.side_by_side.max(1),
             duration,
             most_faults: options.faults,
@@ -170,13 +186,14 @@ pub(crate) fn chaos(options: Chaos) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// What the driver refused.
 pub(crate) fn worker(options: ChaosWorker) -> anyhow::Result<ExitCode> {
-    let ChaosWorker { driver, board, role, index, kind } = options;
+    let ChaosWorker { driver, board, role, index, kind, seed, directory } = options;
     let driver = driver.into_os_string();
     match role {
         Role::Good => Ok(good::run(&GoodTask { driver, board, index })?),
         Role::Bad => {
             let kind = kind.context("a bad client needs --kind")?;
-            Ok(bad::run(&BadTask { driver, board, kind })?)
+            let directory = directory.context("a bad client needs --directory")?;
+            Ok(bad::run(&BadTask { driver, board, kind, seed, directory })?)
         }
         Role::Probe => {
             println!("{}", Driver::open(&driver)?.free_bytes()?);

@@ -1,15 +1,19 @@
-//! A client that makes one fault. It tells by lines on standard output: `flying` when what it does must be ended from outside, `r CODE` with
+//! A client that makes one fault, or one attack. It tells by lines on standard output: `flying` when what it does must be ended from outside, `r CODE` with
 //! what the driver said in the end.
 
 use super::board::Board;
 use super::kernels::{self, Faults, THREADS};
 use super::kind::Kind;
 use crate::driver::{Driver, DriverError, check};
+use crate::hostile::raw_session::{RawError, RawSession, Sent, attach};
+use crate::hostile::{Random, commands, images, messages};
 use crate::worker::WorkerError;
 use cuda_abi::types::*;
+use link::wire::DAEMON_SOCKET;
+use link::wire::attach::RequestedLimits;
 use std::ffi::{CStr, OsString, c_void};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const WORDS: u32 = 4096;
@@ -17,6 +21,12 @@ const WORDS: u32 = 4096;
 const PRINTED_LINES: u32 = 2000;
 /// Launches of a process that ends among them.
 const LAUNCHES: u32 = 200;
+/// Images of one that loads damaged ones.
+const IMAGES: usize = 20;
+/// Inputs of one that writes its ring by hand, unless it is thrown out before.
+const INPUTS: usize = 40;
+/// What such a client may have.
+const MEMORY_LIMIT: &str = "0=64M";
 
 /// What a bad client is told.
 #[derive(Clone, Debug)]
@@ -27,6 +37,10 @@ pub struct BadTask {
     pub board: PathBuf,
     /// What to do.
     pub kind: Kind,
+    /// What is random about it follows from this.
+    pub seed: u64,
+    /// The daemon's directory, for those that need no driver.
+    pub directory: PathBuf,
 }
 
 /// Makes the fault.
@@ -35,12 +49,25 @@ pub struct BadTask {
 /// Standard output.
 pub fn run(task: &BadTask) -> Result<ExitCode, WorkerError> {
     let board = Board::open(&task.board)?;
-    let code = match fault(task, &board) {
-        Ok(()) => 0,
-        Err(DriverError::Call { code, .. }) => code.0,
-        Err(error) => return Err(error.into()),
+    let socket = task.directory.join(DAEMON_SOCKET);
+    let mut random = Random(task.seed);
+    let answer = match task.kind {
+        Kind::HostileRing => {
+            board.announce_fault();
+            attack(&socket, &mut random).map_or_else(|error| error.to_string(), str::to_owned)
+        }
+        Kind::HostileMessages => {
+            board.announce_fault();
+            let sent = messages::send(&socket, &mut random);
+            sent.map_or_else(|error| error.to_string(), |()| "sent".to_owned())
+        }
+        _ => match fault(task, &board) {
+            Ok(()) => "0".to_owned(),
+            Err(DriverError::Call { code, .. }) => code.0.to_string(),
+            Err(error) => return Err(error.into()),
+        },
     };
-    tell(&format!("r {code}"))?;
+    tell(&format!("r {answer}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,7 +119,8 @@ fn fault(task: &BadTask, board: &Board) -> Result<(), DriverError> {
             }
         }
         Kind::Printf => launch(c"printing", 8, 32, PRINTED_LINES.into())?,
-        Kind::CorruptImage => load_corrupt(&driver)?,
+        Kind::CorruptImage => load_corrupt(&driver, &mut Random(task.seed))?,
+        Kind::HostileRing | Kind::HostileMessages => {}
         Kind::Exit => {
             steps(LAUNCHES)?;
             let _ = tell("r 0");
@@ -103,26 +131,32 @@ fn fault(task: &BadTask, board: &Board) -> Result<(), DriverError> {
     check!(driver.table, cuCtxSynchronize())
 }
 
-/// An ELF file for a GPU whose section headers lead nowhere, and a fatbin with an entry of garbage.
-fn load_corrupt(driver: &Driver) -> Result<(), DriverError> {
-    let mut elf = vec![0u8; 4096];
-    elf[..16].copy_from_slice(b"\x7fELF\x02\x01\x01\x33\x07\0\0\0\0\0\0\0");
-    elf[16..18].copy_from_slice(&2u16.to_le_bytes());
-    elf[18..20].copy_from_slice(&190u16.to_le_bytes());
-    elf[40..48].copy_from_slice(&64u64.to_le_bytes());
-    elf[52..54].copy_from_slice(&64u16.to_le_bytes());
-    elf[58..60].copy_from_slice(&64u16.to_le_bytes());
-    elf[60..62].copy_from_slice(&8u16.to_le_bytes());
-    elf[64..576].fill(0xee);
-    let mut fatbin = vec![0xa5u8; 4096];
-    fatbin[..4].copy_from_slice(&0xba55_ed50u32.to_le_bytes());
-    fatbin[4..6].copy_from_slice(&1u16.to_le_bytes());
-    fatbin[6..8].copy_from_slice(&16u16.to_le_bytes());
-    fatbin[8..16].copy_from_slice(&2048u64.to_le_bytes());
+/// Loads images that are none; one may be good code by chance. The last one's result is returned.
+fn load_corrupt(driver: &Driver, random: &mut Random) -> Result<(), DriverError> {
     let mut last = Ok(());
-    for image in [elf, fatbin] {
+    for _ in 0..IMAGES {
+        let image = images::image(random, kernels::STEP);
         let mut module = CUmodule::default();
         last = check!(driver.table, cuModuleLoadData(&mut module, image.as_ptr().cast()));
     }
     last
+}
+
+/// Writes mutated commands into a ring; says what became of the session.
+fn attack(socket: &Path, random: &mut Random) -> Result<&'static str, RawError> {
+    let limits = RequestedLimits {
+        pinned_device_mem_limit: Some(MEMORY_LIMIT.to_owned()),
+        ..RequestedLimits::default()
+    };
+    let mut session = RawSession::open(attach(socket, limits)?)?;
+    for _ in 0..INPUTS {
+        session.refill(random)?;
+        let input = commands::input(random, session.targets());
+        match session.send(&input)? {
+            Sent::Taken => {}
+            Sent::Ended => return Ok("thrown out"),
+            Sent::Stuck => return Ok("not heard"),
+        }
+    }
+    Ok("heard")
 }

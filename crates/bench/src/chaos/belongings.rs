@@ -10,13 +10,14 @@ use std::path::Path;
 pub(super) struct Belongings {
     processes: u64,
     descriptors: u64,
-    free_device_bytes: u64,
+    /// Memory of the device that is free, where it was looked at.
+    pub(super) free_device_bytes: u64,
 }
 
 impl Belongings {
-    /// Of all processes whose environment names `directory` but those in `known`, and the device's memory that is free.
-    pub(super) fn of(directory: &Path, known: &[u32], free_device_bytes: u64) -> Self {
-        let mut found = Self { free_device_bytes, ..Self::default() };
+    /// Of all processes whose environment names `directory` but those in `known`.
+    pub(super) fn of(directory: &Path, known: &[u32]) -> Self {
+        let mut found = Self::default();
         for pid in processes(directory).into_iter().filter(|pid| !known.contains(pid)) {
             found.processes += 1;
             let open = fs::read_dir(format!("/proc/{pid}/fd"));

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 /// Threads of a block.
 pub(super) const THREADS: u32 = 128;
 
-const STEP: &str = concat!(include_str!("step.ptx"), "\0");
+pub(super) const STEP: &str = concat!(include_str!("step.ptx"), "\0");
 const FAULTS: &str = concat!(include_str!("faults.ptx"), "\0");
 
 /// A module with kernels that fault.

@@ -1,5 +1,6 @@
 //! The faults.
 
+use crate::peer::Peer;
 use serde::{Deserialize, Serialize};
 
 /// What a bad client does.
@@ -24,17 +25,21 @@ pub enum Kind {
     Killed,
     /// A kernel prints more than there is room for.
     Printf,
-    /// An image whose contents are damaged.
+    /// Images whose contents are damaged, in random ways.
     CorruptImage,
     /// A process exits with work in flight and all objects alive.
     Exit,
     /// A kernel does not end; an operator ends its client.
     Terminated,
+    /// A client writes mutated commands into its ring.
+    HostileRing,
+    /// Mutated messages and stray descriptors on the daemon's socket, and on that of a client.
+    HostileMessages,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::IllegalAddress,
         Self::Misaligned,
         Self::Trap,
@@ -47,6 +52,8 @@ impl Kind {
         Self::CorruptImage,
         Self::Exit,
         Self::Terminated,
+        Self::HostileRing,
+        Self::HostileMessages,
     ];
 
     /// The name on the command line and in reports.
@@ -64,12 +71,19 @@ impl Kind {
             Self::CorruptImage => "corrupt_image",
             Self::Exit => "exit",
             Self::Terminated => "terminated",
+            Self::HostileRing => "hostile_ring",
+            Self::HostileMessages => "hostile_messages",
         }
     }
 
     /// The kind of a name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether it is made under this peer: attacks on a protocol are of no use to who speaks another one.
+    pub fn is_for(self, peer: Peer) -> bool {
+        peer == Peer::Openmps || !matches!(self, Self::HostileRing | Self::HostileMessages)
     }
 
     /// Whether it must go on until somebody ends it from outside.

@@ -1,15 +1,18 @@
 //! Chaos: well-behaved clients that check every word of their results, beside others that make every kind of fault.
 //!
-//! [`good`] and [`bad`] are the clients, processes of their own; [`board`] is the page that they share; [`harness`] starts them under a
-//! [`Peer`](crate::peer::Peer) and hears them; [`tally`] counts what came of it; [`belongings`] looks for what is left over.
+//! [`good`] and [`bad`] are the clients, processes of their own; [`board`] is the page that they share. [`harness`] is a run: [`scene`] starts
+//! clients under a [`Peer`](crate::peer::Peer), [`crew`] hears the good ones; [`tally`] counts what came of it; [`served`] is what the server itself counted, [`belongings`] looks for what is left over.
 
 pub mod bad;
 mod belongings;
 pub mod board;
+mod crew;
 pub mod good;
 pub mod harness;
 mod kernels;
 pub mod kind;
+mod scene;
+mod served;
 pub mod tally;
 
 use serde::{Deserialize, Serialize};

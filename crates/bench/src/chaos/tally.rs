@@ -2,6 +2,7 @@
 
 use super::Phase;
 use super::kind::Kind;
+pub use super::served::Served;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -44,6 +45,9 @@ pub struct Tally {
     pub pauses_us: Vec<u64>,
     /// What was left over.
     pub leaks: Leaks,
+    /// What the peer's own counters say; absent: it has none that can be asked.
+    #[serde(default)]
+    pub served: Option<Served>,
 }
 
 /// Counts of clients by what they did.
@@ -101,12 +105,14 @@ impl Tally {
         sorted.get(at).map_or(0.0, |&us| us as f64 / 1e3)
     }
 
-    /// Whether no innocent idle client, no result and nothing else was lost.
+    /// Whether no innocent idle client, no result and nothing else was lost, nothing hung, and the good clients were what they should be: clients.
     pub fn is_clean(&self) -> bool {
         self.wrong_words == 0
             && self.hangs == 0
+            && self.faults.values().all(|kind| kind.stuck == 0)
             && self.lost.idle == 0
             && self.leaks == Leaks::default()
+            && self.served.is_none_or(|served| served.good_clients == self.good_clients as u64)
     }
 
     /// For people.
@@ -155,6 +161,13 @@ impl Tally {
         writeln!(
             text,
             "leaks: device memory {device_bytes} B, descriptors {descriptors}, processes {processes}"
+        )?;
+        let Some(served) = self.served else { return Ok(()) };
+        let Served { clients, kernels, device_faults, .. } = served;
+        writeln!(
+            text,
+            "counted by the server: {} good clients attached, {clients} clients and {kernels} kernels in all, faults of the device {device_faults}, executors replaced {}, of these ended unexpectedly {}",
+            served.good_clients, served.executors_replaced, served.executors_died
         )
     }
 }
@@ -178,9 +191,12 @@ mod tests {
     fn a_run_is_clean_only_if_nothing_is_lost() {
         let clean = Tally { lost: ByPhase { busy: 3, idle: 0 }, ..Tally::default() };
         assert!(clean.is_clean());
+        let stuck = [(Kind::Trap, KindTally { stuck: 1, ..KindTally::default() })].into();
         for dirty in [
             Tally { wrong_words: 1, ..clean.clone() },
             Tally { hangs: 1, ..clean.clone() },
+            Tally { faults: stuck, ..clean.clone() },
+            Tally { good_clients: 8, served: Some(Served::default()), ..clean.clone() },
             Tally { lost: ByPhase { busy: 0, idle: 1 }, ..clean.clone() },
             Tally { leaks: Leaks { processes: 1, ..Leaks::default() }, ..clean },
         ] {

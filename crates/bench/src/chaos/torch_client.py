@@ -11,6 +11,7 @@ import time
 import torch
 
 WORDS = 1 << 16
+SETTLE_S = 0.1
 board_file = os.open(sys.argv[1], os.O_RDWR)
 board = mmap.mmap(board_file, 4096)
 slot = 64 + int(sys.argv[2]) * 32
@@ -76,10 +77,12 @@ try:
         until = time.monotonic() + random.uniform(0.15, 0.3)
         while time.monotonic() < until:
             round_trip()
-        phase = "idle"
-        until = time.monotonic() + random.uniform(0.15, 0.3)
+        # Its libraries have variables, which are saved a moment after the work has ended: only then nothing is in flight.
+        settled = time.monotonic() + SETTLE_S
+        until = settled + random.uniform(0.15, 0.3)
         while time.monotonic() < until:
             time.sleep(0.01)
+            phase = "idle" if time.monotonic() > settled else "busy"
             notice()
             torch.cuda.synchronize()
         if ends.is_set():

@@ -168,8 +168,6 @@ pub(crate) struct Client {
     pub(crate) opened: ContextOpened,
     pub(crate) memory: Arc<SessionMemory>,
     pub(crate) words: CompletionWords,
-    /// For what the ring's own producer would not write.
-    pub(crate) session_file: OwnedFd,
     socket: Connection,
     producer: Producer,
     slots: CallSlots,
@@ -195,13 +193,7 @@ impl Client {
             opened,
             welcome,
             connection,
-            session_file: session,
         }
-    }
-
-    /// Bytes that were posted by way of this client.
-    pub(crate) fn posted_bytes(&self) -> u64 {
-        self.producer.posted_bytes()
     }
 
     pub(crate) fn post(&mut self, opcode: Opcode, parts: &[&[u8]]) {
@@ -258,6 +250,14 @@ impl Client {
         let map = wire::RegionMap { address, size_bytes, kind: REGION_PINNED, reserved: 0 };
         assert_eq!(self.try_call(Opcode::RegionMap, &[map.as_bytes()]).0, 0);
         address
+    }
+
+    /// Takes the latest region back.
+    pub(crate) fn unpin(&mut self, address: u64, size_bytes: u64) {
+        let unmap = wire::RegionUnmap { address, size_bytes };
+        assert_eq!(self.try_call(Opcode::RegionUnmap, &[unmap.as_bytes()]).0, 0);
+        self.host.unmap(address, size_bytes).unwrap();
+        self.next_region = address;
     }
 
     pub(crate) fn host_bytes(&mut self, address: u64, length: usize) -> &mut [u8] {

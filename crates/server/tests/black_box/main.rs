@@ -25,7 +25,10 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1).peekable();
     match arguments.peek().and_then(|first| first.to_str()) {
         Some("server") => server::keeper::main(arguments.skip(1)),
-        Some("executor") => server::executor::main(arguments.skip(1)),
+        Some("executor") => {
+            takeover::wait_while_held();
+            server::executor::main(arguments.skip(1))
+        }
         _ => {
             run(&std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect::<Vec<_>>())
         }

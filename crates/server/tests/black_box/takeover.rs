@@ -1,15 +1,18 @@
 //! What becomes of clients when the executor that served them is gone.
 
-use crate::fake_client::{Client, SOON, Server};
+use crate::fake_client::{Client, SOON, Server, open_context};
 use crate::promises::{POKE, PTX, parameters};
 use cuda_abi::types::{CUarray_format, CUresourcetype, CUresult};
 use link::completion::CompletionError;
 use link::wire::array::{
     ArrayCreate, ArrayLevel, ArrayNumber, SURFACE, TEXTURE, TextureCreate, TextureHandle,
 };
+use link::wire::attach::{ClientReply, ClientRequest, RequestedLimits};
 use link::wire::command::{self as wire, Opcode};
 use link::wire::daemon::{ServerStatus, ToDaemon, ToServer};
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 pub(crate) const ALL: &[super::Test] = &[
@@ -18,9 +21,13 @@ pub(crate) const ALL: &[super::Test] = &[
     ("faults_in_a_row_are_survived", faults_in_a_row_are_survived),
     ("what_has_ended_is_not_made_again", what_has_ended_is_not_made_again),
     ("who_is_terminated_meanwhile_does_not_go_on", who_is_terminated_meanwhile_does_not_go_on),
+    ("who_maps_a_region_in_a_fault_is_served", who_maps_a_region_is_served),
+    ("who_comes_during_a_fault_is_refused_where_wished", who_comes_is_refused_where_wished),
+    ("who_comes_during_a_fault_waits", who_comes_waits),
 ];
 
 const COUNT: u32 = 1000;
+const REGION_BYTES: u64 = 2 << 20;
 
 /// Code without variables of its own.
 fn code() -> String {
@@ -214,4 +221,91 @@ fn who_is_terminated_meanwhile_does_not_go_on() {
         std::thread::yield_now();
     }
     assert_eq!(memory.error(), terminated);
+}
+
+/// Its file is on its way to one executor when that ends: the next one gets it.
+fn who_maps_a_region_is_served() {
+    const FAULTS: usize = 20;
+    const MAPPERS: usize = 3;
+    let mut server = Server::start();
+    let clients: Vec<Client> = (0..MAPPERS).map(|_| server.client()).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for mut client in clients {
+            let is_over = &is_over;
+            threads.spawn(move || {
+                // Relaxed: a wish; no data travels with it.
+                while !is_over.load(Ordering::Relaxed) {
+                    let address = client.pinned(REGION_BYTES);
+                    client.unpin(address, REGION_BYTES);
+                }
+            });
+        }
+        for _ in 0..FAULTS {
+            let mut bad = culprit(&mut server);
+            fault(&mut bad);
+            hear_recovery(&mut server);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// While the file that it names exists, executors do not begin: a server stays in state FAULT for as long as a test wants.
+const HOLD_VARIABLE: &str = "OPENMPS_TEST_HOLD_EXECUTORS";
+
+/// In the executor's process.
+pub(crate) fn wait_while_held() {
+    let Some(held) = std::env::var_os(HOLD_VARIABLE).map(PathBuf::from) else { return };
+    while held.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A server in state FAULT, with an idle client and the one who made the fault, until `hold` is removed; `during_fault` is what `OPENMPS_DURING_FAULT` says.
+fn server_in_fault(hold: &Path, during_fault: &str) -> (Server, Counting, Client) {
+    let mut server = Server::start_with(&[
+        ("OPENMPS_DURING_FAULT", during_fault),
+        ("OPENMPS_STANDBY", "0"),
+        (HOLD_VARIABLE, hold.to_str().expect("a path of ASCII")),
+    ]);
+    let mut idle = Counting::start(server.client());
+    idle.go_on();
+    let mut bad = culprit(&mut server);
+    std::fs::write(hold, "").unwrap();
+    fault(&mut bad);
+    assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Fault)));
+    (server, idle, bad)
+}
+
+fn who_comes_is_refused_where_wished() {
+    let directory = tempfile::tempdir().unwrap();
+    let hold = directory.path().join("hold");
+    let (mut server, mut idle, _bad) = server_in_fault(&hold, "refuse");
+    let own = std::process::id();
+    let (connection, welcome) = server.attach(own, RequestedLimits::default()).unwrap();
+    for _ in 0..2 {
+        let refusal = open_context(&connection).expect_err("the server is in state FAULT");
+        assert_eq!(refusal.code, CUresult::ERROR_MPS_SERVER_NOT_READY.0, "{}", refusal.message);
+    }
+    std::fs::remove_file(&hold).unwrap();
+    assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Active)));
+    // Who was there before was not refused anything, and who was refused may come again.
+    idle.go_on();
+    crate::promises::compute(&mut Client::open(connection, welcome), 1000);
+}
+
+fn who_comes_waits() {
+    let directory = tempfile::tempdir().unwrap();
+    let hold = directory.path().join("hold");
+    let (mut server, mut idle, _bad) = server_in_fault(&hold, "wait");
+    let own = std::process::id();
+    let (connection, _) = server.attach(own, RequestedLimits::default()).unwrap();
+    let wanted = ClientRequest::OpenContext { device: 0, active_thread_percentage: None };
+    connection.send(&wanted, &[], SOON).unwrap();
+    server.await_snapshot("the client that waits", |snapshot| snapshot.clients.len() == 3);
+    assert!(connection.try_receive::<ClientReply>().unwrap().is_none());
+    std::fs::remove_file(&hold).unwrap();
+    let reply = connection.receive::<ClientReply>(SOON).unwrap().message;
+    assert!(matches!(reply, ClientReply::ContextOpened(_)), "{reply:?}");
+    idle.go_on();
 }

@@ -1,0 +1,167 @@
+//! Where everything happens: how good clients are started under the peer, and bad ones, one fault each.
+
+use super::TORCH;
+use super::board::Board;
+use super::crew::Event;
+use super::harness::{ChaosError, PATIENCE, Plan, io_error};
+use super::kind::Kind;
+use crate::peer::{Peer, Running};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Where everything happens.
+pub(super) struct Scene<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) running: &'a Running,
+    board_file: PathBuf,
+    pub(super) board: Board,
+    _directory: tempfile::TempDir,
+}
+
+impl<'a> Scene<'a> {
+    pub(super) fn new(plan: &'a Plan, running: &'a Running) -> Result<Self, ChaosError> {
+        let directory = tempfile::tempdir().map_err(io_error("make a directory"))?;
+        let board_file = directory.path().join("board");
+        let board = Board::open(&board_file).map_err(io_error("make the board"))?;
+        Ok(Self { plan, running, board_file, board, _directory: directory })
+    }
+
+    fn client(&self, role: &str) -> Command {
+        let (mut command, driver) = self.running.client(&self.plan.places.openmps);
+        command.arg("chaos-worker").arg("--driver").arg(driver);
+        command.arg("--board").arg(&self.board_file).args(["--role", role]);
+        command
+    }
+
+    pub(super) fn good(&self, index: usize) -> Command {
+        if index < self.plan.good {
+            let mut command = self.client("good");
+            command.args(["--index", &index.to_string()]);
+            return command;
+        }
+        let (mut command, _) = self.running.client(Path::new("python3"));
+        command.args(["-c", TORCH]).arg(&self.board_file).arg(index.to_string());
+        if self.plan.peer == Peer::Openmps
+            && let Some(directory) = self.plan.places.client_library.parent()
+        {
+            command.env("LD_LIBRARY_PATH", directory);
+        }
+        command
+    }
+
+    pub(super) fn make_faults(&self, stop: &AtomicBool, turn: &AtomicU64, sender: Sender<Event>) {
+        while !stop.load(Ordering::Relaxed) {
+            let turn = turn.fetch_add(1, Ordering::Relaxed);
+            let kind = self.plan.kinds[turn as usize % self.plan.kinds.len()];
+            let answer = match self.make_fault(kind, turn) {
+                Ok(answer) => answer,
+                Err(error) => Some(format!("failed: {error}")),
+            };
+            if sender.send(Event::Fault { kind, answer }).is_err() {
+                return;
+            }
+            std::thread::sleep(self.plan.rest);
+        }
+    }
+
+    /// Says what the bad client was told; `None`: nothing, and it had to be killed.
+    fn make_fault(&self, kind: Kind, turn: u64) -> io::Result<Option<String>> {
+        let mut command = self.client("bad");
+        command.args(["--kind", kind.name(), "--seed", &turn.to_string(), "--directory"]);
+        command.arg(self.running.directory());
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let (sender, lines) = channel();
+        if let Some(output) = child.stdout.take() {
+            std::thread::spawn(move || {
+                let lines = BufReader::new(output).lines().map_while(Result::ok);
+                for line in lines {
+                    if sender.send(line).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        let mut answer = None;
+        let deadline = Instant::now() + PATIENCE;
+        let mut killed = false;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match lines.recv_timeout(left) {
+                Ok(line) if line == "flying" => {
+                    // Any moment will do, but not always the same.
+                    std::thread::sleep(Duration::from_millis(5 + turn * 7 % 40));
+                    self.board.announce_fault();
+                    if kind != Kind::Terminated || !self.terminate(child.id()) {
+                        killed = true;
+                        child.kill()?;
+                    }
+                }
+                Ok(line) => {
+                    let result = line.strip_prefix("r ").map(str::to_owned);
+                    answer = result.or(answer);
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    child.kill()?;
+                    child.wait()?;
+                    return Ok(None);
+                }
+            }
+        }
+        // Its output is closed; it may still have to take leave.
+        while matches!(child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                child.kill()?;
+                child.wait()?;
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let status = child.wait()?;
+        Ok(Some(match answer {
+            _ if killed => "killed".to_owned(),
+            Some(code) => code,
+            None => format!("{status}"),
+        }))
+    }
+
+    /// Has an operator end a client; says whether the peer has a way to.
+    fn terminate(&self, pid: u32) -> bool {
+        let shell = |line: &str| -> io::Result<String> {
+            let mut command = match self.plan.peer {
+                Peer::Openmps => {
+                    let (mut command, _) = self.running.client(&self.plan.places.openmps);
+                    command.arg("control");
+                    command
+                }
+                Peer::Nvidia => self.running.client(Path::new("nvidia-cuda-mps-control")).0,
+                Peer::None | Peer::Passthrough => return Err(io::ErrorKind::Unsupported.into()),
+            };
+            let mut child = command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()?;
+            if let Some(mut input) = child.stdin.take() {
+                input.write_all(format!("{line}\n").as_bytes())?;
+            }
+            Ok(String::from_utf8_lossy(&child.wait_with_output()?.stdout).into_owned())
+        };
+        let Ok(servers) = shell("get_server_list") else { return false };
+        let Some(server) = servers.split_whitespace().next() else { return false };
+        shell(&format!("terminate_client {server} {pid}")).is_ok()
+    }
+
+    /// Memory of the device that is free, by a client of its own; `None` if that cannot be had.
+    pub(super) fn free_device_bytes(&self) -> Option<u64> {
+        let mut command = self.client("probe");
+        let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        text.ok().and_then(|text| text.trim().parse().ok())
+    }
+}

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Chaos on a real GPU: every kind of fault, kill and attack beside good clients that check every word, under OpenMPS and under NVIDIA's MPS.
+
+Build first (`cargo xtask build`), then, on a machine with a GPU and its driver, where `python3` has PyTorch and the PATH has nvidia-cuda-mps-control:
+
+    python3 tests/gpu/chaos.py
+
+One command is one run of at most 8 minutes; what it counted is kept in `--state`. The same command again goes on until each peer has had its 10 minutes, and says
+when that is so. Prints what was counted, peer beside peer, and writes it as JSON beside the state. Exits with 0 when all is done and OpenMPS kept its promise (no good
+client with nothing in flight lost, no wrong word, hang or leak, at least 100 faults), with 3 when there is more to do, with 1 when the promise is broken. `--torch 0` is the
+run without PyTorch, with counts of its own. Without a GPU: `--softcuda --torch 0 --minutes 0.5`.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCHEMA = 1
+# Of one command. Beyond the time in which faults are made a run takes what its clients need to start and to end.
+MOST_MINUTES = 8.0
+START_AND_END_MINUTES = 1.0
+# Too short for a fault of every kind.
+LEAST_MINUTES = 0.2
+LEAST_FAULTS = 100
+REACH_MS = {"p50": 400, "p99": 800}
+MORE_TO_DO = 3
+# Kernels that do not end are killed after this: by default it is 10 s, which leaves no time for faults.
+KILL_PATIENCE_MS = "500"
+
+
+class Peer:
+    """A way to share the device, and what was counted of it."""
+
+    def __init__(self, name, options):
+        self.name, self.options = name, options
+        kind = "torch" if options.torch else "plain"
+        self.state = options.state / f"chaos-{name}-{kind}.json"
+
+    def counted(self):
+        return json.loads(self.state.read_text()) if self.state.exists() else {}
+
+    def minutes_left(self):
+        return self.options.minutes - self.counted().get("seconds", 0) / 60
+
+    def run(self, minutes):
+        """One run; its end is heard of by the state that it leaves."""
+        options = self.options
+        command = [options.dist / "bin/openmps", "bench", "chaos", "--peer", self.name, "--json", "--state", self.state,
+                   "--minutes", str(options.minutes), "--this-run", str(minutes), "--clients", str(options.clients),
+                   "--torch", str(options.torch)]
+        if options.softcuda:
+            command.append("--softcuda")
+        environment = dict(os.environ, OPENMPS_KILL_PATIENCE_MS=KILL_PATIENCE_MS)
+        done = subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, check=False)
+        if not self.state.exists():
+            raise SystemExit(f"the run under {self.name} came to nothing (exit status {done.returncode})")
+
+
+def percentile_ms(pauses_us, part):
+    if not pauses_us:
+        return None
+    pauses_us = sorted(pauses_us)
+    return pauses_us[max(0, -(-len(pauses_us) * part // 100) - 1)] / 1e3
+
+
+def summary(counted):
+    """What is told of a peer."""
+    served, leaks, pauses = counted.get("served") or {}, counted["leaks"], counted["pauses_us"]
+    stuck = sum(kind["stuck"] for kind in counted["faults"].values())
+    return {
+        "minutes of faults": round(counted["seconds"] / 60, 2),
+        "faults, kills and attacks": sum(kind["count"] for kind in counted["faults"].values()),
+        "good clients (of PyTorch)": f"{counted['good_clients']} ({counted['torch_clients']})",
+        "idle: survived a fault": counted["survived"]["idle"],
+        "idle: lost": counted["lost"]["idle"],
+        "in flight: survived a fault": counted["survived"]["busy"],
+        "in flight: lost": counted["lost"]["busy"],
+        "pause p50 [ms]": percentile_ms(pauses, 50),
+        "pause p99 [ms]": percentile_ms(pauses, 99),
+        "pause longest [ms]": percentile_ms(pauses, 100),
+        "kernels of good clients": counted["kernels"],
+        "words compared": counted["words"],
+        "wrong words": counted["wrong_words"],
+        "good clients that hung": counted["hangs"],
+        "bad clients that hung": stuck,
+        "starts that failed at first": counted["refused_starts"],
+        "leaked device memory [B]": leaks["device_bytes"],
+        "leaked descriptors": leaks["descriptors"],
+        "leaked processes": leaks["processes"],
+        "faults of the device, by the server": served.get("device_faults"),
+        "executors replaced": served.get("executors_replaced"),
+        "of these, ended unexpectedly": served.get("executors_died"),
+    }
+
+
+def table(summaries):
+    names = list(summaries)
+    lines = [f"{'':<38}" + "".join(f"{name:>16}" for name in names)]
+    for row in next(iter(summaries.values()), {}):
+        values = ("-" if summaries[name][row] is None else str(summaries[name][row]) for name in names)
+        lines.append(f"{row:<38}" + "".join(f"{value:>16}" for value in values))
+    return "\n".join(lines)
+
+
+def kinds_table(counts):
+    lines = [f"{'fault':<20}{'peer':<10}{'count':>7}{'stuck':>7}  what its maker was told"]
+    kinds = dict.fromkeys(kind for counted in counts.values() for kind in counted["faults"])
+    for kind in kinds:
+        for peer, counted in counts.items():
+            made = counted["faults"].get(kind)
+            if made:
+                answers = ", ".join(f"{answer} x{count}" for answer, count in made["answers"].items())
+                lines.append(f"{kind:<20}{peer:<10}{made['count']:>7}{made['stuck']:>7}  {answers}")
+    return "\n".join(lines)
+
+
+def broken(counted, is_done):
+    """Which promises OpenMPS did not keep."""
+    found = []
+    told = summary(counted)
+    for row in ["idle: lost", "wrong words", "good clients that hung", "bad clients that hung", "leaked device memory [B]",
+                "leaked descriptors", "leaked processes"]:
+        if told[row]:
+            found.append(f"{row}: {told[row]}")
+    if (counted.get("served") or {}).get("good_clients") != counted["good_clients"]:
+        found.append("not all good clients were attached")
+    if is_done and told["faults, kills and attacks"] < LEAST_FAULTS:
+        found.append(f"fewer than {LEAST_FAULTS} faults")
+    return found
+
+
+def absent(options, name):
+    """Why a peer cannot be run here."""
+    if name != "nvidia":
+        return None
+    if options.softcuda:
+        return "NVIDIA's MPS does not run on the software GPU"
+    if not shutil.which("nvidia-cuda-mps-control"):
+        return "nvidia-cuda-mps-control is not on the PATH"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dist", type=pathlib.Path, default=ROOT / "target/dist", help="the product [target/dist]")
+    parser.add_argument("--state", type=pathlib.Path, default=ROOT / "target/chaos", help="directory of what was counted [target/chaos]")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of each peer, all runs together [10]")
+    parser.add_argument("--this-run", type=float, default=MOST_MINUTES, help="minutes of this command, at most 8 [8]")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--torch", type=int, default=2, help="how many of them are PyTorch programs [2]")
+    parser.add_argument("--peers", default="openmps,nvidia")
+    parser.add_argument("--softcuda", action="store_true", help="let the software GPU do the work")
+    options = parser.parse_args()
+    options.state.mkdir(parents=True, exist_ok=True)
+    peers = []
+    for name in options.peers.split(","):
+        why = absent(options, name)
+        if why:
+            print(f"no run under {name}: {why}")
+        else:
+            peers.append(Peer(name, options))
+    ends = time.monotonic() + min(options.this_run, MOST_MINUTES) * 60
+    for peer in peers:
+        minutes = min(peer.minutes_left(), (ends - time.monotonic()) / 60 - START_AND_END_MINUTES)
+        if minutes >= min(LEAST_MINUTES, peer.minutes_left()) and minutes > 0:
+            print(f"{peer.name}: faults for {minutes:.1f} minutes", flush=True)
+            peer.run(minutes)
+    counts = {peer.name: counted for peer in peers if (counted := peer.counted())}
+    if any(counted["schema"] != SCHEMA for counted in counts.values()):
+        raise SystemExit(f"{options.state} is of another version: remove it")
+    summaries = {name: summary(counted) for name, counted in counts.items()}
+    print(kinds_table(counts), table(summaries), sep="\n\n")
+    report = options.state / f"chaos-{'torch' if options.torch else 'plain'}-report.json"
+    report.write_text(json.dumps({"schema": SCHEMA, "peers": summaries, "counted": counts}, indent=1))
+    print(f"\n{report}")
+    # What is left is less than a second when the clock and the run's end differ.
+    left = {peer.name: peer.minutes_left() for peer in peers if peer.minutes_left() > 0.02}
+    ours = counts.get("openmps")
+    faults = broken(ours, "openmps" not in left) if ours else []
+    for fault in faults:
+        print(f"BROKEN: {fault}")
+    if ours:
+        reached = {name: percentile_ms(ours["pauses_us"], int(name[1:])) for name in REACH_MS}
+        print("pauses: " + ", ".join(f"{name} {'not measured' if ms is None else f'{ms:.0f} ms'} (within reach: {REACH_MS[name]} ms)" for name, ms in reached.items()))
+    if left:
+        print("more to do, by the same command: " + ", ".join(f"{name} {minutes:.1f} minutes" for name, minutes in left.items()))
+    return 1 if faults else MORE_TO_DO if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
