@@ -7,7 +7,8 @@ Build first (`cargo xtask build`, and `cargo xtask programs`), then, on a machin
 
 Clients launch kernels that fill the GPU, of different lengths, for a second and a half. What each got is its kernels' own length, measured alone, times the
 number that ended while all were there; a row passes when each is within 10 % of its share. Then a client of the latency class asks for a short kernel again and again
-beside two that keep the GPU busy: its p99 must be within its p99 alone plus a block of the others' kernels. With --peer the same runs under NVIDIA's
+beside two that keep the GPU busy: its p99 must be within its p99 alone plus a block of the others' kernels; where SMs are kept for the class
+(OPENMPS_LATENCY_SMS), within twice its p99 alone, for requests of few blocks and of many. With --peer the same runs under NVIDIA's
 MPS, where nvidia-cuda-mps-control is installed, for comparison. Needs Python 3 alone. Prints a table; exits with 1 when anything failed.
 """
 
@@ -28,6 +29,11 @@ DURATION_MS = 1500
 REQUESTS = 2000
 # Few: all of them go onto the SM that frees first, where many would run more slowly.
 REQUEST_BLOCKS = 8
+# Where SMs are kept for the class.
+KEPT_SMS = 8
+MANY_BLOCKS = 64
+# Of a client below normal (CUDA_MPS_CLIENT_PRIORITY=1), whose busy time counts eightfold.
+BELOW_NORMAL = 1 / 8
 # Few such blocks fit on an SM, so that these are several waves on any GPU.
 SHARED_BYTES = 48 << 10
 BLOCKS = 2048
@@ -86,10 +92,11 @@ class Bench:
     def busy(self, start, length_us, end, streams=1, weight=1):
         depth = min(200, max(8, 20000 // length_us))
         command = ["busy", self.iterations(length_us), BLOCKS, SHARED_BYTES, streams, depth, *end]
-        return start(self.program, *map(str, command), variables={"OPENMPS_WEIGHT": str(weight)})
+        variables = {"CUDA_MPS_CLIENT_PRIORITY": "1"} if weight == BELOW_NORMAL else {"OPENMPS_WEIGHT": str(weight)}
+        return start(self.program, *map(str, command), variables=variables)
 
     def fair(self, name, start, clients, judged):
-        """`clients`: (length in us, streams, weight)."""
+        """`clients`: (length in us, streams, weight, or BELOW_NORMAL)."""
         lengths = {length: self.alone(self.iterations(length)) for length, _, _ in clients}
         running = [self.busy(start, length, ("for", DURATION_MS), streams, weight) for length, streams, weight in clients]
         ran = []
@@ -116,13 +123,13 @@ class Bench:
         result = (f"ok ({note})" if wrong is None else f"{wrong}{' (not judged)' if not judged else ''} {note}")
         self.table.append(f"{name:12} {shown:62} {' '.join(f'{ms:.0f}' for ms in got):24} {result}")
 
-    def latency(self, name, start, latency, judged):
+    def latency(self, name, start, latency, judged, blocks=REQUEST_BLOCKS, kept=False):
         request_us, load_us = 100, 2000
         variables = {"OPENMPS_LATENCY": "1"} if latency else {}
 
         def ask():
             """p50 and p99 of the time from the end of what came before until the request's own end, in us."""
-            process = start(self.program, "ask", str(self.iterations(request_us)), str(REQUEST_BLOCKS), "0", str(REQUESTS), variables=variables)
+            process = start(self.program, "ask", str(self.iterations(request_us)), str(blocks), "0", str(REQUESTS), variables=variables)
             out, err = process.communicate(timeout=LIMIT_S)
             if process.returncode != 0:
                 sys.exit(f"{name}: {err}")
@@ -138,11 +145,11 @@ class Bench:
         stop.touch()
         for process in load:
             process.communicate(timeout=LIMIT_S)
-        # Blocks are not pre-empted; behind one of them it goes ahead of the rest of the kernel.
-        bound = alone[1] + self.alone(self.iterations(load_us), blocks=1)
+        # Blocks are not pre-empted; behind one of them it goes ahead of the rest of the kernel. On SMs that are kept it is behind none.
+        bound = 2 * alone[1] if kept else alone[1] + self.alone(self.iterations(load_us), blocks=1)
         wrong = None if loaded[1] <= bound else f"p99 {loaded[1]:.0f} us is beyond {bound:.0f}"
         self.failures += judged and wrong is not None
-        self.table.append(f"{name:12} short request beside two of {load_us} us: p50/p99 alone {alone[0]:.0f}/{alone[1]:.0f}, "
+        self.table.append(f"{name:12} request of {blocks} blocks beside two of {load_us} us: p50/p99 alone {alone[0]:.0f}/{alone[1]:.0f}, "
                           f"loaded {loaded[0]:.0f}/{loaded[1]:.0f} us: {wrong or 'ok'}{'' if judged else ' (not judged)'}")
 
 
@@ -152,6 +159,7 @@ CONTESTS = [
     [(100, 4, 1), (5000, 1, 1)],
     [(100, 1, 1), (500, 1, 1), (2000, 2, 1), (5000, 1, 1)],
     [(200, 1, 1), (1000, 1, 3)],
+    [(1000, 1, 1), (1000, 1, BELOW_NORMAL)],
 ]
 
 
@@ -172,6 +180,14 @@ def main():
         bench.latency("latency", openmps.start, latency=True, judged=True)
         bench.latency("no class", openmps.start, latency=False, judged=False)
         openmps.quit()
+        aside = directory / "kept"
+        aside.mkdir()
+        keeping = OpenMps(options.target / "dist", aside)
+        # The daemon is started by the first client, and has its environment.
+        keeping.environment["OPENMPS_LATENCY_SMS"] = str(KEPT_SMS)
+        for blocks in (REQUEST_BLOCKS, MANY_BLOCKS):
+            bench.latency(f"{KEPT_SMS} SMs kept {blocks}", keeping.start, latency=True, judged=True, blocks=blocks, kept=True)
+        keeping.quit()
         if options.peer:
             if not shutil.which("nvidia-cuda-mps-control"):
                 sys.exit("--peer: nvidia-cuda-mps-control is not installed")

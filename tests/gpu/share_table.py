@@ -8,7 +8,7 @@ Build first (`cargo xtask build`, and `cargo xtask programs`), then, on a machin
 For 10, 25, 33, 50 and 75 per cent, one, two and four clients at once. What the kernels saw is the number of SMs that they name, on all kinds of streams and in
 graphs (`multiprocessors`); the throughput is that of `openmps bench --workload fill`, where every client is as wide as the GPU. Peers take turns within each
 measurement, and the whole is repeated (--repeat); the table has medians. What was measured is kept in --state, and not measured again with the same build. Where NVIDIA's MPS is not
-installed its columns are empty. `--softcuda` is for trying the script: its figures mean nothing. Needs Python 3 alone; exits with 1 when a client of
+installed its columns are empty. `--softcuda` is for trying the script: it has short kernels instead, and its rates mean nothing. Needs Python 3 alone; exits with 1 when a client of
 OpenMPS was told, or saw, other than what it was promised.
 """
 
@@ -62,7 +62,7 @@ def throughput(options, names, percentage):
     """Kernels per second of all clients, and each client's part of what one has with all SMs: by number of clients and peer."""
     with tempfile.TemporaryDirectory() as directory:
         output = pathlib.Path(directory) / "out.json"
-        command = [options.dist / "bin/openmps", "bench", "--workload", "fill", "--sm-percent", str(percentage), "--clients",
+        command = [options.dist / "bin/openmps", "bench", "--workload", "lat" if options.softcuda else "fill", "--sm-percent", str(percentage), "--clients",
                    ",".join(map(str, CLIENTS)), "--repeat", "1", "--duration-ms", str(options.duration_ms), "--peers", ",".join(names),
                    "--json", output] + (["--softcuda"] if options.softcuda else [])
         done = subprocess.run(list(map(str, command)), text=True, capture_output=True, timeout=BENCH_LIMIT_S, check=False)

@@ -35,9 +35,18 @@ struct Client {
     kernel_us: u64,
     streams: u32,
     weight: u32,
+    standing: Standing,
 }
 
-const CLIENT: Client = Client { kernel_us: 1000, streams: 1, weight: 1 };
+/// `CUDA_MPS_CLIENT_PRIORITY`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Normal = 0,
+    BelowNormal = 1,
+}
+
+const CLIENT: Client =
+    Client { kernel_us: 1000, streams: 1, weight: 1, standing: Standing::Normal };
 
 impl Client {
     fn iterations(self) -> u64 {
@@ -54,6 +63,7 @@ impl Client {
             [self.iterations(), BLOCKS.into(), SHARED_BYTES.into(), self.streams.into(), depth];
         command.arg("busy").args(numbers.map(|number| number.to_string())).args(end);
         command.env("OPENMPS_WEIGHT", self.weight.to_string());
+        command.env("CUDA_MPS_CLIENT_PRIORITY", (self.standing as u32).to_string());
         Running::start(&mut command)
     }
 }
@@ -146,6 +156,15 @@ fn four_clients_get_equal_time_however_many_streams_they_use() -> Result<()> {
 fn time_goes_by_weight() -> Result<()> {
     let clients = [Client { kernel_us: 200, ..CLIENT }, Client { weight: 3, ..CLIENT }];
     ensure_fair(&clients, &shares(&clients, 400)?)
+}
+
+#[test]
+fn a_client_below_normal_gets_what_others_leave_it() -> Result<()> {
+    let clients = [CLIENT, Client { standing: Standing::BelowNormal, ..CLIENT }];
+    let got_ms = shares(&clients, 500)?;
+    // A ninth is its due.
+    ensure!(got_ms[1] > 0.0 && got_ms[0] >= 6.0 * got_ms[1], "{clients:?} got {got_ms:?}");
+    Ok(())
 }
 
 #[test]
