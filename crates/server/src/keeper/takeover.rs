@@ -156,7 +156,7 @@ impl Keeper {
             let Some(session) = self.sessions.get(&stand.session) else { continue };
             let code = match fate {
                 Fate::GoesOn => continue,
-                Fate::Ends { code, .. } => code,
+                Fate::Ends { code } => code,
                 Fate::Repeats { .. } if session.files.attempt() <= MOST_ATTEMPTS => {
                     log_server!("{}: its kernels in flight are repeatable", session.label);
                     continue;

@@ -1,9 +1,8 @@
-//! What becomes of the sessions of an executor that is gone, and who is to blame; plain, without I/O.
+//! What becomes of the sessions of an executor that is gone; plain, without I/O. Who is to blame is [`super::blame`].
 //!
 //! A session that has nothing in flight goes on in the next executor. One whose work was in flight has lost it, and is told. A fault says not which
-//! kernel made it, so the culprit is the only session in flight, or the one that was in a call when the executor died; where there are several, they are
-//! suspects, and all get the fault's own error; except those whose kernels are declared repeatable, which are run again, each client's by itself, so that a
-//! second fault has one culprit.
+//! kernel made it, so all that had work in flight get the fault's own error; except those whose kernels are declared repeatable, which are run again, each
+//! client's by itself, so that a second fault has one culprit.
 
 use cuda_abi::types::CUresult;
 
@@ -36,17 +35,6 @@ pub struct Stand {
     pub repeatable: bool,
 }
 
-/// How sure it is who did it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Blame {
-    /// Nobody else can have.
-    Culprit,
-    /// One of several.
-    Suspect,
-    /// It was there, and lost something.
-    None,
-}
-
 /// What becomes of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -61,8 +49,6 @@ pub enum Fate {
     Ends {
         /// What its calls return.
         code: CUresult,
-        /// Its part in it.
-        blame: Blame,
     },
 }
 
@@ -75,24 +61,19 @@ pub const MOST_ATTEMPTS: u32 = 5;
 /// Says what becomes of each session, in their order.
 pub fn judge(cause: Cause, stands: &[Stand]) -> Vec<Fate> {
     let in_flight = stands.iter().filter(|stand| stand.in_flight).count();
-    let in_call = stands.iter().filter(|stand| stand.in_call).count();
     let can_repeat = |stand: &Stand| stand.in_flight && stand.repeatable && !stand.unsaved;
     let lost = |stand: &Stand| match stand.in_flight || stand.unsaved {
         true if can_repeat(stand) => Fate::Repeats { code: LOST_WORK },
-        true => Fate::Ends { code: LOST_WORK, blame: Blame::None },
+        true => Fate::Ends { code: LOST_WORK },
         false => Fate::GoesOn,
-    };
-    let accuse = |suspects: usize, code| {
-        let blame = if suspects == 1 { Blame::Culprit } else { Blame::Suspect };
-        Fate::Ends { code, blame }
     };
     let fate = |stand: &Stand| match cause {
         // Alone it is the culprit, and would do it again.
         Cause::Fault(code) if in_flight > 1 && can_repeat(stand) => Fate::Repeats { code },
-        Cause::Fault(code) if stand.in_flight => accuse(in_flight, code),
-        Cause::Died if stand.in_call => accuse(in_call, LOST_WORK),
+        Cause::Fault(code) if stand.in_flight => Fate::Ends { code },
+        Cause::Died if stand.in_call => Fate::Ends { code: LOST_WORK },
         Cause::Killed { session } if stand.session == session => {
-            Fate::Ends { code: CUresult::ERROR_MPS_CLIENT_TERMINATED, blame: Blame::Culprit }
+            Fate::Ends { code: CUresult::ERROR_MPS_CLIENT_TERMINATED }
         }
         _ => lost(stand),
     };
@@ -108,31 +89,31 @@ mod tests {
     const BUSY: Stand = Stand { session: 2, in_flight: true, ..IDLE };
     const FAULT: CUresult = CUresult::ERROR_ILLEGAL_ADDRESS;
 
-    fn ends(code: CUresult, blame: Blame) -> Fate {
-        Fate::Ends { code, blame }
+    fn ends(code: CUresult) -> Fate {
+        Fate::Ends { code }
     }
 
     #[test]
-    fn the_only_one_in_flight_is_the_culprit_and_the_idle_go_on() {
+    fn who_had_work_in_flight_is_told_and_the_idle_go_on() {
         let fates = judge(Cause::Fault(FAULT), &[IDLE, BUSY]);
-        assert_eq!(fates, [Fate::GoesOn, ends(FAULT, Blame::Culprit)]);
+        assert_eq!(fates, [Fate::GoesOn, ends(FAULT)]);
         assert_eq!(judge(Cause::Fault(FAULT), &[IDLE]), [Fate::GoesOn], "who did it has left");
     }
 
     #[test]
-    fn several_in_flight_are_suspects() {
+    fn several_in_flight_are_all_told() {
         let other = Stand { session: 3, ..BUSY };
         let fates = judge(Cause::Fault(FAULT), &[BUSY, IDLE, other]);
-        let suspect = ends(FAULT, Blame::Suspect);
-        assert_eq!(fates, [suspect, Fate::GoesOn, suspect]);
+        let told = ends(FAULT);
+        assert_eq!(fates, [told, Fate::GoesOn, told]);
     }
 
     #[test]
-    fn a_process_that_dies_in_a_call_blames_its_caller() {
+    fn a_process_that_dies_in_a_call_ends_its_caller() {
         let caller = Stand { in_call: true, ..IDLE };
         let fates = judge(Cause::Died, &[caller, BUSY, Stand { session: 4, ..IDLE }]);
-        let lost = ends(LOST_WORK, Blame::None);
-        assert_eq!(fates, [ends(LOST_WORK, Blame::Culprit), lost, Fate::GoesOn]);
+        let lost = ends(LOST_WORK);
+        assert_eq!(fates, [ends(LOST_WORK), lost, Fate::GoesOn]);
         assert_eq!(judge(Cause::Died, &[IDLE]), [Fate::GoesOn], "somebody killed it");
     }
 
@@ -140,26 +121,26 @@ mod tests {
     fn who_is_killed_is_told_so_and_others_lose_what_was_in_flight() {
         let victim = Stand { session: 9, ..BUSY };
         let fates = judge(Cause::Killed { session: 9 }, &[victim, IDLE, BUSY]);
-        let terminated = ends(CUresult::ERROR_MPS_CLIENT_TERMINATED, Blame::Culprit);
-        assert_eq!(fates, [terminated, Fate::GoesOn, ends(LOST_WORK, Blame::None)]);
+        let terminated = ends(CUresult::ERROR_MPS_CLIENT_TERMINATED);
+        assert_eq!(fates, [terminated, Fate::GoesOn, ends(LOST_WORK)]);
     }
 
     #[test]
     fn what_is_repeatable_is_done_again_unless_nobody_else_can_have_faulted() {
         let declared = Stand { session: 5, repeatable: true, ..BUSY };
-        let suspect = ends(FAULT, Blame::Suspect);
+        let told = ends(FAULT);
         let again = Fate::Repeats { code: FAULT };
-        assert_eq!(judge(Cause::Fault(FAULT), &[BUSY, declared]), [suspect, again]);
-        assert_eq!(judge(Cause::Fault(FAULT), &[declared]), [ends(FAULT, Blame::Culprit)]);
+        assert_eq!(judge(Cause::Fault(FAULT), &[BUSY, declared]), [told, again]);
+        assert_eq!(judge(Cause::Fault(FAULT), &[declared]), [ends(FAULT)]);
         assert_eq!(judge(Cause::Died, &[declared]), [Fate::Repeats { code: LOST_WORK }]);
         let unsaved = Stand { unsaved: true, ..declared };
-        assert_eq!(judge(Cause::Fault(FAULT), &[BUSY, unsaved]), [suspect, suspect]);
+        assert_eq!(judge(Cause::Fault(FAULT), &[BUSY, unsaved]), [told, told]);
         assert_eq!(judge(Cause::Died, &[Stand { in_flight: false, ..declared }]), [Fate::GoesOn]);
     }
 
     #[test]
     fn what_only_a_dead_process_had_is_lost() {
         let unsaved = Stand { unsaved: true, ..IDLE };
-        assert_eq!(judge(Cause::Fault(FAULT), &[unsaved]), [ends(LOST_WORK, Blame::None)]);
+        assert_eq!(judge(Cause::Fault(FAULT), &[unsaved]), [ends(LOST_WORK)]);
     }
 }
