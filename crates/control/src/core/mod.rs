@@ -5,6 +5,7 @@
 //! user whose clients came first; others queue); wording from the original's driver 580.
 //!
 //! - [`command`]: lines of the shell as data;
+//! - [`events`]: what happens and what is to be done, as data;
 //! - [`origin`]: what `/proc` and the control groups say of a process;
 //! - [`provision`]: clients, servers, their users, shutdown;
 //! - [`shell`]: what each command prints and changes;
@@ -12,6 +13,7 @@
 //! - [`sockets`]: sockets whose clients are of one group.
 
 pub mod command;
+mod events;
 mod limits;
 pub mod origin;
 mod provision;
@@ -25,21 +27,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use link::wire::attach::ClientHello;
-use link::wire::daemon::{
-    DeviceSnapshot, Origin, Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon, ToServer,
-};
+use link::wire::daemon::{DeviceSnapshot, Origin, Peer, ServerSnapshot, ServerStatus};
 use link::wire::group_socket::{Admission, GroupSocket};
-use link::wire::shares::{GroupLimits, Reservation, ServerChange};
+use link::wire::shares::{GroupLimits, Reservation};
 use link::wire::ui::UiReply;
 
 use command::Pid;
+pub use events::{ConnectionId, Effect, Event, Message, ServerExit};
 pub use limits::Limits;
 pub use provision::PREWARM_VARIABLE;
 use shell::Ask;
-
-/// Names a connection of the daemon; never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId(pub u64);
 
 /// Time since the daemon started, as the caller measured it.
 pub type Now = Duration;
@@ -78,282 +75,6 @@ pub struct Config {
     pub provisioning: Provisioning,
     /// Devices that were looked at when the daemon started (`-q`); shown while no server has said which there are.
     pub ready_devices: Vec<DeviceSnapshot>,
-}
-
-/// What happened.
-#[derive(Debug)]
-pub enum Event {
-    /// A CUDA program asks to be attached.
-    ClientArrived {
-        /// Its connection.
-        connection: ConnectionId,
-        /// Who it is.
-        peer: Peer,
-        /// Where it comes from.
-        origin: Origin,
-        /// What it said.
-        hello: Box<ClientHello>,
-        /// How it came in, if by a group's socket.
-        admission: Option<Admission>,
-    },
-    /// A CUDA program under a debugger asks when it may run natively.
-    DebuggedArrived {
-        /// Its connection.
-        connection: ConnectionId,
-        /// Who it is.
-        peer: Peer,
-        /// The debugger, as the program names it.
-        debugger: String,
-    },
-    /// Somebody wants to trace a client.
-    TracerArrived {
-        /// Their connection.
-        connection: ConnectionId,
-        /// Who they are.
-        peer: Peer,
-        /// The client's process.
-        pid: Pid,
-    },
-    /// A front end sent a line.
-    UiLine {
-        /// Its connection.
-        connection: ConnectionId,
-        /// Who it is.
-        peer: Peer,
-        /// The line.
-        line: String,
-    },
-    /// A front end changes shares.
-    UiShares {
-        /// Its connection.
-        connection: ConnectionId,
-        /// Who it is.
-        peer: Peer,
-        /// What it asks for.
-        request: shares::ShareRequest,
-    },
-    /// A front end opens or closes a group's socket.
-    UiSocket {
-        /// Its connection.
-        connection: ConnectionId,
-        /// Who it is.
-        peer: Peer,
-        /// What it asks for.
-        request: sockets::SocketRequest,
-    },
-    /// [`Effect::OpenSocket`] was carried out.
-    SocketOpened {
-        /// Who asked.
-        connection: ConnectionId,
-        /// What for.
-        socket: GroupSocket,
-    },
-    /// [`Effect::OpenSocket`] failed.
-    SocketFailed {
-        /// Who asked.
-        connection: ConnectionId,
-        /// Why.
-        message: String,
-    },
-    /// A front end asks for everything.
-    UiState {
-        /// Its connection.
-        connection: ConnectionId,
-    },
-    /// A connection has been closed by its peer.
-    ConnectionClosed {
-        /// Which.
-        connection: ConnectionId,
-    },
-    /// [`Effect::Spawn`] was carried out.
-    ServerSpawned {
-        /// The new process.
-        pid: Pid,
-        /// Its user.
-        uid: u32,
-    },
-    /// [`Effect::Spawn`] failed.
-    SpawnFailed {
-        /// Whose server it would have been.
-        uid: u32,
-        /// Why.
-        message: String,
-    },
-    /// A server sent a message.
-    ServerSaid {
-        /// Which.
-        server: Pid,
-        /// What.
-        message: ToDaemon,
-    },
-    /// A server's process has ended.
-    ServerExited {
-        /// Which.
-        server: Pid,
-        /// How.
-        exit: ServerExit,
-    },
-    /// The daemon was told by a signal to stop; a second one forces.
-    StopSignal,
-    /// Time has passed.
-    Tick,
-}
-
-/// How a server's process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerExit {
-    /// With this status.
-    Status(i32),
-    /// By this signal.
-    Signal(i32),
-}
-
-/// What to do.
-#[derive(Debug)]
-pub enum Effect {
-    /// Write a line to the control log, in the name of the daemon or of another process.
-    Log {
-        /// Without its newline.
-        line: String,
-        /// Shown instead of the daemon's own.
-        pid: Option<Pid>,
-    },
-    /// Start a server process; answered by [`Event::ServerSpawned`] or [`Event::SpawnFailed`].
-    Spawn {
-        /// Its user.
-        uid: u32,
-        /// Its group, where one is known.
-        gid: Option<u32>,
-    },
-    /// Send a message to a server.
-    Send {
-        /// Which.
-        server: Pid,
-        /// What.
-        message: Message,
-    },
-    /// Hand a tracer's socket to the servers, of which one has the client, and forget it.
-    HandTracer {
-        /// The tracer.
-        connection: ConnectionId,
-        /// To whom.
-        servers: Vec<Pid>,
-        /// The client's process.
-        pid: Pid,
-        /// Who the tracer is.
-        peer: Peer,
-    },
-    /// Hand a client's socket to a server and forget it.
-    Forward {
-        /// The client.
-        connection: ConnectionId,
-        /// To whom.
-        server: Pid,
-        /// What it said.
-        hello: Box<ClientHello>,
-        /// Who it is.
-        peer: Peer,
-        /// Where it comes from.
-        origin: Origin,
-        /// How it came in.
-        admission: Option<Admission>,
-    },
-    /// Open a group's socket; answered by [`Event::SocketOpened`] or [`Event::SocketFailed`].
-    OpenSocket {
-        /// Who asks.
-        connection: ConnectionId,
-        /// What for.
-        socket: GroupSocket,
-    },
-    /// Close a group's socket.
-    CloseSocket {
-        /// Its directory.
-        directory: String,
-    },
-    /// Tell a client that it is not attached, and close.
-    Refuse {
-        /// The client.
-        connection: ConnectionId,
-        /// Why.
-        code: u32,
-        /// For its log.
-        message: String,
-    },
-    /// Tell a client to run natively, and close.
-    Release {
-        /// The client.
-        connection: ConnectionId,
-    },
-    /// Answer a front end.
-    Reply {
-        /// Which.
-        connection: ConnectionId,
-        /// For standard output.
-        output: String,
-        /// For standard error.
-        error: String,
-        /// For its exit status.
-        exit_status: u8,
-    },
-    /// Answer a front end that changed shares.
-    ReplyShares {
-        /// Which.
-        connection: ConnectionId,
-        /// What came of it.
-        reply: UiReply,
-    },
-    /// Answer a front end with everything.
-    ReplyState {
-        /// Which.
-        connection: ConnectionId,
-    },
-    /// Kill a server's process.
-    Kill {
-        /// Which.
-        server: Pid,
-    },
-    /// End the daemon.
-    Exit {
-        /// With this status.
-        status: u8,
-    },
-}
-
-/// What the core says to a server by itself; see [`Effect::Forward`] for the rest of [`ToServer`].
-#[derive(Debug, Clone, PartialEq)]
-pub enum Message {
-    /// [`ToServer::Snapshot`].
-    Snapshot(u64),
-    /// [`ToServer::Terminate`].
-    Terminate {
-        /// Names the request.
-        id: u64,
-        /// The client.
-        client: Pid,
-    },
-    /// [`ToServer::Change`].
-    Change {
-        /// Names the request.
-        id: u64,
-        /// What.
-        change: ServerChange,
-    },
-    /// [`ToServer::SetDefaults`].
-    SetDefaults(link::wire::daemon::Defaults),
-    /// [`ToServer::Shutdown`].
-    Shutdown(ShutdownMode),
-}
-
-impl From<Message> for ToServer {
-    fn from(message: Message) -> Self {
-        match message {
-            Message::Snapshot(id) => ToServer::Snapshot { id },
-            Message::Terminate { id, client } => ToServer::Terminate { id, pid: client },
-            Message::Change { id, change } => ToServer::Change { id, change },
-            Message::SetDefaults(defaults) => ToServer::SetDefaults(defaults),
-            Message::Shutdown(mode) => ToServer::Shutdown(mode),
-        }
-    }
 }
 
 /// A server that runs.

@@ -3,7 +3,9 @@
 mod world;
 
 use super::*;
-use link::wire::daemon::{ClientSnapshot, DeviceSnapshot, Namespaces, ServerStatus};
+use link::wire::daemon::{
+    ClientSnapshot, DeviceSnapshot, Namespaces, ServerStatus, ShutdownMode, ToDaemon,
+};
 use world::*;
 
 #[test]

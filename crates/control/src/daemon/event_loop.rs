@@ -1,10 +1,9 @@
 //! The loop: polls, tells the core what happened, does what it says.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read};
+use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,6 @@ use link::wire::group_socket::{GroupSocket, SocketDomain};
 use link::wire::shares::{GroupLimits, PROFILES_VARIABLE, profile_group};
 use link::wire::ui::UiReply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::claim::Claim;
 use super::connections::{Act, Added, Connections};
@@ -23,6 +21,7 @@ use super::group_sockets::GroupSockets;
 use super::notify::notify;
 use super::rate::{Allowed, RateLimit};
 use super::servers::{Heard, ServerProcess};
+use super::signals::{Signals, came};
 use super::{Options, StartError};
 use crate::core::PREWARM_VARIABLE;
 use crate::core::command::Pid;
@@ -128,40 +127,6 @@ fn profiles(directories: &Directories) -> Result<Vec<(GroupSocket, GroupLimits)>
 
 fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
-}
-
-/// Signals as things to poll.
-struct Signals {
-    /// SIGTERM and SIGINT.
-    stop: UnixStream,
-    /// SIGHUP: logs are opened again under their names.
-    reopen_logs: UnixStream,
-}
-
-impl Signals {
-    fn take_over() -> io::Result<Self> {
-        Ok(Signals { stop: as_stream(&[SIGTERM, SIGINT])?, reopen_logs: as_stream(&[SIGHUP])? })
-    }
-}
-
-/// A socket that can be read after any of these signals.
-fn as_stream(signals: &[i32]) -> io::Result<UnixStream> {
-    let (reader, writer) = UnixStream::pair()?;
-    reader.set_nonblocking(true)?;
-    for signal in signals {
-        signal_hook::low_level::pipe::register(*signal, writer.try_clone()?)?;
-    }
-    Ok(reader)
-}
-
-/// Whether any of a stream's signals came.
-fn came(mut signals: &UnixStream) -> bool {
-    let mut bytes = [0; 64];
-    let mut any = false;
-    while matches!(signals.read(&mut bytes), Ok(count) if count > 0) {
-        any = true;
-    }
-    any
 }
 
 fn open_log(options: &Options) -> ControlLog {

@@ -6,6 +6,7 @@
 //! - [`origin`]: where a peer comes from;
 //! - [`connections`]: clients and front ends, which are hostile until proven otherwise;
 //! - [`servers`]: server processes;
+//! - [`signals`];
 //! - [`event_loop`]: polls all of it.
 
 mod claim;
@@ -17,6 +18,7 @@ mod notify;
 mod origin;
 mod rate;
 mod servers;
+mod signals;
 
 use std::ffi::OsString;
 use std::io;

@@ -1,7 +1,9 @@
 //! A core with a hand-driven world around it: servers that start at once, clients that come, and a shell.
 
 use super::super::*;
-use link::wire::daemon::{ClientSnapshot, ContextSnapshot, DeviceSnapshot, Namespaces, Origin};
+use link::wire::daemon::{
+    ClientSnapshot, ContextSnapshot, DeviceSnapshot, Namespaces, Origin, ShutdownMode, ToDaemon,
+};
 
 pub(super) const ROOT: u32 = 0;
 pub(super) const ALICE: u32 = 1000;
