@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use control::core::PREWARM_VARIABLE;
-use control::core::shares::{GROUPS_VARIABLE, parse_groups, parse_profiles};
+use control::core::group_text::{GROUPS_VARIABLE, parse_groups, parse_profiles};
 use link::wire::shares::{GROUP_BY_CGROUP_VARIABLE, PROFILES_VARIABLE};
 use serde::{Deserialize, Serialize};
 use server::policy::memory_settings::{self, MemorySettings};

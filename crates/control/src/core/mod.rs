@@ -6,6 +6,7 @@
 //!
 //! - [`command`]: lines of the shell as data;
 //! - [`events`]: what happens and what is to be done, as data;
+//! - [`group_text`]: limits of groups as text;
 //! - [`origin`]: what `/proc` and the control groups say of a process;
 //! - [`provision`]: clients, servers, their users, shutdown;
 //! - [`shell`]: what each command prints and changes;
@@ -14,6 +15,7 @@
 
 pub mod command;
 mod events;
+pub mod group_text;
 mod limits;
 pub mod origin;
 mod provision;

@@ -25,7 +25,7 @@ use super::signals::{Signals, came};
 use super::{Options, StartError};
 use crate::core::PREWARM_VARIABLE;
 use crate::core::command::Pid;
-use crate::core::shares::{GROUPS_VARIABLE, parse_profiles};
+use crate::core::group_text::{GROUPS_VARIABLE, parse_profiles};
 use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
 use crate::directories::Directories;
 use crate::log::{ControlLog, open_for_append};

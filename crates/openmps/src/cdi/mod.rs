@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use control::core::shares::parse_profiles;
+use control::core::group_text::parse_profiles;
 use control::directories::Directories;
 use link::wire::shares::PROFILES_VARIABLE;
 
