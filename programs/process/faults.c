@@ -9,7 +9,7 @@
  *   end            lets it end, compares its results: `runs N ticks M`, how often the kernel and the one before it have run, or `error N`
  *   ambush         starts a kernel that traps when it is told to: `ok`
  *   spring         tells it to: `error N`
- *   spin           starts a kernel that never ends: `ok`
+ *   spin           starts a kernel that never ends, and waits until it runs: `ok`
  *   sync           waits for everything: `ok` or `error N`
  *   large A B M S  A allocations of B bytes, M modules with a kernel each, S streams, beside what it has: `ok`
  *   reset          resets its primary context, makes everything anew and checks it: `ok`
@@ -96,18 +96,6 @@ static const char kernels_ptx[] =
     "    st.global.u32 [%rd0], %r0;\n"
     "    ret;\n"
     "}\n"
-    ".visible .entry spin(.param .u64 flag)\n"
-    "{\n"
-    "    .reg .pred %p;\n"
-    "    .reg .b32 %r<2>;\n"
-    "    .reg .b64 %rd<2>;\n"
-    "    ld.param.u64 %rd0, [flag];\n"
-    "AGAIN:\n"
-    "    ld.volatile.global.u32 %r0, [%rd0];\n"
-    "    setp.ne.u32 %p, %r0, 12345;\n"
-    "    @%p bra AGAIN;\n"
-    "    ret;\n"
-    "}\n"
     /* Words of `state`: 0 lets `gated` go on and `ambush` trap, 1 counts starts of `gated`, 2 those of `tick`. */
     ".visible .entry tick(.param .u64 state)\n"
     "{\n"
@@ -187,7 +175,12 @@ struct Known {
     uint32_t words[ELEMENTS];
 };
 
-static struct Known plain, pooled, pinned, managed, of_graph;
+static struct Known plain, pooled, pinned, managed, of_graph, numbered, unnumbered, of_pool;
+/* Addresses without memory, and memory that is mapped at the second or the third granule of them. */
+static CUdeviceptr addresses;
+static size_t granule_bytes;
+static CUmemGenericAllocationHandle piece;
+static CUmemoryPool pool;
 static CUdevice device;
 static CUcontext context;
 static CUmodule module;
@@ -232,6 +225,37 @@ static int is_right(const struct Known *known) {
     return memcmp(words, known->words, sizeof words) == 0;
 }
 
+/* Maps memory at a granule of the addresses. */
+static CUdeviceptr map_at(int granule, CUmemGenericAllocationHandle memory) {
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUdeviceptr at = addresses + granule * granule_bytes;
+    CALL(cuMemMap, at, granule_bytes, 0, memory, 0);
+    CALL(cuMemSetAccess, at, granule_bytes, &access, 1);
+    return at;
+}
+
+static void make_virtual(void) {
+    CUmemGenericAllocationHandle released;
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemPoolProps of = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CALL(cuMemGetAllocationGranularity, &granule_bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    CALL(cuMemAddressReserve, &addresses, 3 * granule_bytes, 0, 0, 0);
+    CALL(cuMemCreate, &released, granule_bytes, &properties, 0);
+    unnumbered.device = map_at(0, released);
+    CALL(cuMemRelease, released);
+    CALL(cuMemCreate, &piece, granule_bytes, &properties, 0);
+    numbered.device = map_at(1, piece);
+    CALL(cuMemPoolCreate, &pool, &of);
+    CALL(cuMemAllocFromPoolAsync, &of_pool.device, sizeof of_pool.words, pool, streams[0]);
+    CALL(cuStreamSynchronize, streams[0]);
+}
+
+/* Moves memory to another address. */
+static void remap(void) {
+    CALL(cuMemUnmap, numbered.device, granule_bytes);
+    numbered.device = map_at(numbered.device == addresses + granule_bytes ? 2 : 1, piece);
+}
+
 static void make(void) {
     void *host;
     int least, greatest;
@@ -247,8 +271,9 @@ static void make(void) {
     CALL(cuStreamCreateWithPriority, &streams[1], CU_STREAM_DEFAULT, greatest);
     CALL(cuMemAllocAsync, &pooled.device, sizeof plain.words, streams[0]);
     CALL(cuStreamSynchronize, streams[0]);
-    struct Known *all[] = {&plain, &pooled, &pinned, &managed, &of_graph};
-    for (uint32_t i = 0; i < 5; ++i) {
+    make_virtual();
+    struct Known *all[] = {&plain, &pooled, &pinned, &managed, &of_graph, &numbered, &unnumbered, &of_pool};
+    for (uint32_t i = 0; i < sizeof all / sizeof *all; ++i) {
         fill(all[i], i * 77);
     }
     CALL(cuMemsetD2D8, pitched, pitch_bytes, 0x5a, WIDTH, ROWS);
@@ -278,6 +303,9 @@ static const char *check(void) {
     launch_step(&pooled, streams[1]);
     launch_step(&pinned, NULL);
     launch_step(&managed, NULL);
+    launch_step(&numbered, NULL);
+    launch_step(&unnumbered, NULL);
+    launch_step(&of_pool, NULL);
     CALL(cuGraphLaunch, executable, streams[0]);
     CALL(cuCtxSynchronize);
     foresee(&plain);
@@ -285,6 +313,10 @@ static const char *check(void) {
     foresee(&pooled);
     foresee(&pinned);
     foresee(&managed);
+    foresee(&numbered);
+    foresee(&unnumbered);
+    foresee(&of_pool);
+    remap();
     foresee(&of_graph);
     foresee(&of_graph);
     CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
@@ -311,6 +343,9 @@ static const char *check(void) {
            : !is_right(&pooled)   ? "memory of a pool"
            : !is_right(&pinned)   ? "pinned memory"
            : !is_right(&managed)  ? "managed memory"
+           : !is_right(&numbered) ? "memory that was mapped"
+           : !is_right(&unnumbered) ? "memory that only its mapping holds"
+           : !is_right(&of_pool)  ? "memory of a pool of its own"
            : !is_right(&of_graph) ? "a graph's memory"
                                   : "ok";
 }
@@ -498,12 +533,21 @@ int main(void) {
             state[0] = 12345;
             answer_result(FUNCTION(cuCtxSynchronize, "")());
         } else if (strcmp(line, "spin") == 0) {
-            answer_result(run_kernel("spin", plain.device));
+            if (!state) {
+                ready();
+            }
+            state[1] = 0;
+            CUresult launched = launch_on(streams[0], ambush);
+            if (launched == CUDA_SUCCESS) {
+                wait_for_start();
+            }
+            answer_result(launched);
         } else if (strcmp(line, "sync") == 0) {
             answer_result(FUNCTION(cuCtxSynchronize, "")());
         } else if (strcmp(line, "reset") == 0) {
             CALL(cuDevicePrimaryCtxReset, device);
             with_variable = NULL;
+            state = NULL;
             open_context();
             make();
             answer(check());

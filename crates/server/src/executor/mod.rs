@@ -59,6 +59,7 @@ mod teardown;
 mod testbed;
 mod tracing;
 mod variables;
+mod virtual_journal;
 mod virtual_memory;
 mod watching;
 mod word_writer;

@@ -89,9 +89,6 @@ fn effect(opcode: Opcode) -> Effect {
         | Opcode::GraphCondition
         | Opcode::PartitionCreate
         | Opcode::PartitionTake
-        | Opcode::MemoryMap
-        | Opcode::MemorySetAccess
-        | Opcode::MemoryImport
         | Opcode::PeerShow
         | Opcode::PeerMap
         | Opcode::ShareMemory
@@ -102,8 +99,6 @@ fn effect(opcode: Opcode) -> Effect {
         | Opcode::ArrayLevel => Effect::Makes(Keeps::Command),
         Opcode::Grow => Effect::Makes(Keeps::Answer),
         Opcode::GlobalGet
-        | Opcode::AddressReserve
-        | Opcode::MemoryCreate
         | Opcode::TextureCreate
         | Opcode::ResourceGet
         | Opcode::ResourceSplit
@@ -118,8 +113,6 @@ fn effect(opcode: Opcode) -> Effect {
         Opcode::GraphDestroy => Effect::Ends(&[Opcode::GraphCreate]),
         Opcode::GraphHomeDestroy => Effect::Ends(&[Opcode::GraphCondition]),
         Opcode::PartitionDrop => Effect::Ends(&[Opcode::PartitionCreate, Opcode::PartitionTake]),
-        Opcode::AddressFree => Effect::Ends(&[Opcode::AddressReserve]),
-        Opcode::MemoryRelease => Effect::Ends(&[Opcode::MemoryCreate, Opcode::MemoryImport]),
         Opcode::UnshareMemory => Effect::Ends(&[Opcode::ShareMemory]),
         Opcode::CloseMemory => Effect::Ends(&[Opcode::OpenMemory]),
         Opcode::PeerUnmap => Effect::Ends(&[Opcode::PeerMap]),
@@ -136,7 +129,7 @@ fn word(body: &[u8], place: usize) -> u64 {
         .into()
 }
 
-fn long(body: &[u8], place: usize) -> u64 {
+pub(super) fn long(body: &[u8], place: usize) -> u64 {
     body.get(place * 8..place * 8 + 8)
         .and_then(|bytes| bytes.try_into().ok())
         .map_or(0, u64::from_le_bytes)
@@ -161,6 +154,9 @@ fn key(opcode: Opcode, body: &[u8]) -> Key {
         Opcode::Grow
         | Opcode::RegionMap
         | Opcode::AddressReserve
+        | Opcode::MemoryCreate
+        | Opcode::MemoryImport
+        | Opcode::MemoryRelease
         | Opcode::MemoryMap
         | Opcode::MemorySetAccess
         | Opcode::ShareMemory
@@ -171,7 +167,6 @@ fn key(opcode: Opcode, body: &[u8]) -> Key {
         }
         Opcode::GlobalGet => word(body, 0) << 32 | hash(body) >> 32,
         Opcode::PeerMap => long(body, 2),
-        Opcode::MemoryCreate => word(body, 2),
         Opcode::OpenEvent => word(body, 4),
         Opcode::ArrayCreate => word(body, 10),
         Opcode::ArrayLevel => word(body, 2),
@@ -219,6 +214,24 @@ impl State {
         self.follow_journal(moved.map_err(|error| error.to_string()))
     }
 
+    /// Writes down a thing, found by the first word of its body, with the file that was kept for it.
+    pub(super) fn note_made(&mut self, opcode: Opcode, body: &[u8]) -> Result<(), Failure> {
+        if self.records.replaying {
+            return Ok(());
+        }
+        let file = std::mem::take(&mut self.records.new_file);
+        self.note_entry(key(opcode, body), file, body)
+    }
+
+    /// What was written down by [`Self::note_made`] under this word has ended.
+    pub(super) fn note_ended(&mut self, opcodes: &[Opcode], word: u64) {
+        let Records { journal, position, .. } = &mut self.records;
+        let ended =
+            opcodes.iter().filter_map(|opcode| journal.end((*opcode as u16, word), *position));
+        let files = ended.filter(|file| *file != 0).collect();
+        self.let_go_files(files);
+    }
+
     /// Writes down what a module's variables are now, after all commands so far.
     pub(super) fn note_values(&mut self, module: u32, body: &[u8]) -> Result<(), Failure> {
         self.note_entry((VALUES, module.into()), 0, body)
@@ -243,11 +256,9 @@ impl State {
     fn note_end(&mut self, opcode: Opcode, makers: &[Opcode], body: &[u8]) -> Result<(), Failure> {
         let position = self.records.position;
         let first = match opcode {
-            Opcode::Release
-            | Opcode::RegionUnmap
-            | Opcode::AddressFree
-            | Opcode::UnshareMemory
-            | Opcode::PeerUnmap => long(body, 0),
+            Opcode::Release | Opcode::RegionUnmap | Opcode::UnshareMemory | Opcode::PeerUnmap => {
+                long(body, 0)
+            }
             // Opened more often than closed, it stays.
             Opcode::CloseMemory if self.sharing.has_opened(body) => return Ok(()),
             Opcode::CloseMemory => hash(body),

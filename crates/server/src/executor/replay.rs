@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::images;
 use super::state::State;
 use super::variables::VALUES;
+use super::virtual_journal::Thing;
 use crate::executor_link::{FromExecutor, Heirloom};
 use crate::journal::Entry;
 use crate::log::log_server;
@@ -25,7 +26,7 @@ use zerocopy::{FromBytes, IntoBytes};
 #[derive(Debug, Default)]
 pub(crate) struct Estate {
     /// First address or key, length, descriptor.
-    pub(super) grants: BTreeMap<u64, (u64, OwnedFd)>,
+    pub(super) grants: Grants,
     pub(super) files: HashMap<u64, OwnedFd>,
 }
 
@@ -44,8 +45,11 @@ impl Estate {
     }
 }
 
+/// Memory by its first address or key: length and descriptor.
+pub(super) type Grants = BTreeMap<u64, (u64, OwnedFd)>;
+
 /// What a session is made of again: entries of its journal and where they are, and its memory.
-pub(super) type Past = (Vec<(u64, Entry)>, BTreeMap<u64, (u64, OwnedFd)>);
+pub(super) type Past = (Vec<(u64, Entry)>, Grants);
 
 /// Why a session cannot be made again.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +69,7 @@ impl State {
     pub(super) fn replay(
         &mut self,
         entries: Vec<(u64, Entry)>,
-        mut grants: BTreeMap<u64, (u64, OwnedFd)>,
+        mut grants: Grants,
     ) -> Result<(), ReplayError> {
         self.records.replaying = true;
         let mut result = Ok(());
@@ -99,6 +103,7 @@ impl State {
         self.reply.clear();
         // Else the next executor may need all of it.
         result?;
+        self.end_remaking();
         // Granted by a command that was not answered, and will be done again.
         for address in grants.into_keys() {
             self.shared.tell(&FromExecutor::Released { session: self.handle.id, address });
@@ -115,10 +120,13 @@ impl State {
         &mut self,
         opcode: Opcode,
         entry: &Entry,
-        grants: &mut BTreeMap<u64, (u64, OwnedFd)>,
+        grants: &mut Grants,
     ) -> Result<(), ReplayError> {
         let failed = |failure| ReplayError::Failed { opcode, failure };
         let body = entry.body.as_slice();
+        if let Some(thing) = Thing::read(opcode, body) {
+            return self.remake(thing, entry.file, grants);
+        }
         match opcode {
             Opcode::Grow => {
                 let (granted, _) = parse::<GrowReply>(opcode, body)?;
@@ -187,7 +195,7 @@ impl State {
         self.execute(&Command { header, body }).map(drop)
     }
 
-    fn take_file(&mut self, number: u64) -> Result<OwnedFd, ReplayError> {
+    pub(super) fn take_file(&mut self, number: u64) -> Result<OwnedFd, ReplayError> {
         self.records.files.remove(&number).ok_or(ReplayError::Different("a file"))
     }
 

@@ -19,6 +19,8 @@ use super::session::Session;
 use super::session_handle::SessionHandle;
 use super::state::State;
 use super::stream::Streams;
+use super::virtual_journal;
+use super::virtual_memory::VirtualMemory;
 use crate::executor_link::{OpenSession, Origin};
 use crate::journal::Journal;
 use crate::standing::Standing;
@@ -28,8 +30,8 @@ use link::ring::Consumer;
 use link::session_memory::SessionMemory;
 use link::socket::Connection;
 use rustix::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
+use std::sync::{Arc, PoisonError};
 
 /// What comes with a session from the keeper, which has all of it, too.
 pub(crate) struct SessionFiles(Vec<OwnedFd>);
@@ -112,6 +114,12 @@ pub(super) fn prepare(
     let repeating = Repeating::open(shared, wanted.repeatable, redo_file)?;
     handle.allowance.hold(SESSION_BYTES);
     let streams = Streams::new(standing.clone());
+    // Now, as nobody takes commands before all sessions are here that come from another executor.
+    let mut reservations = shared.reservations.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_journal = entries.iter().map(|(_, entry)| (entry.opcode, entry.body.as_slice()));
+    let claimed = virtual_journal::claim(&mut reservations, of_journal);
+    drop(reservations);
+    let virtual_memory = VirtualMemory::claiming(claimed);
     shared.gate.join(streams.lane());
     let state = State {
         shared: Arc::clone(shared),
@@ -124,7 +132,7 @@ pub(super) fn prepare(
         batches: Default::default(),
         memory,
         modules: Modules::default(),
-        virtual_memory: Default::default(),
+        virtual_memory,
         watched: Default::default(),
         arrays: Default::default(),
         sharing: Default::default(),

@@ -7,11 +7,13 @@ use super::descriptors::Kept;
 use super::failure::{Failure, below};
 use super::memory::FILE_TIMEOUT;
 use super::state::State;
+use super::virtual_journal::Thing;
 use crate::executor_link::Placement;
 use crate::log::log_server;
 use crate::policy::reservations::UNIT_BYTES;
 use cuda_abi::types::*;
 use link::wire::attach::Window;
+use link::wire::command::Opcode;
 use link::wire::virtual_memory::{
     ACCESS_NONE, ACCESS_READ_WRITE, AddressFree, AddressReply, AddressReserve, MAX_MEMORIES,
     MemoryCreate, MemoryCreateReply, MemoryFile, MemoryMap, MemoryNumber, MemorySetAccess,
@@ -28,16 +30,17 @@ const MAX_MAPPINGS: usize = 1 << 16;
 const MAX_SHAREABLE: usize = 1 << 15;
 /// Ranges that are tried where the driver reserves others.
 const PLACES_TRIED: usize = 16;
+/// Distinguishes keys of imported memory from the keeper's.
+const IMPORTED: u64 = 1 << 63;
 const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 
 /// Whose memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+pub(super) enum Origin {
     /// The keeper's, under this key.
-    Own {
-        key: u64,
-    },
-    Imported,
+    Own { key: u64 },
+    /// Somebody else's; the key is the session's own.
+    Imported { key: u64 },
 }
 
 #[derive(Debug)]
@@ -52,7 +55,13 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    fn new(
+    /// What the session's journal names it by.
+    pub(super) fn key(&self) -> u64 {
+        let (Origin::Own { key } | Origin::Imported { key }) = self.origin;
+        key
+    }
+
+    pub(super) fn new(
         handle: CUmemGenericAllocationHandle,
         size_bytes: u64,
         origin: Origin,
@@ -80,22 +89,45 @@ pub(super) struct Mapping {
     pub(super) size_bytes: u64,
     /// From which byte of the piece on.
     pub(super) offset_bytes: u64,
-    piece: Arc<Piece>,
+    pub(super) piece: Arc<Piece>,
     pub(super) is_accessible: bool,
+}
+
+/// What a device may do with a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    None,
+    ReadWrite,
+}
+
+impl Reach {
+    /// As a client says it.
+    pub(super) fn of(access: u32) -> Self {
+        if access == ACCESS_READ_WRITE { Self::ReadWrite } else { Self::None }
+    }
 }
 
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualMemory {
     /// First address to the length asked for, and what is reserved with the driver.
-    reservations: BTreeMap<u64, (u64, Window)>,
-    pieces: HashMap<u32, Arc<Piece>>,
-    mappings: BTreeMap<u64, Mapping>,
+    pub(super) reservations: BTreeMap<u64, (u64, Window)>,
+    pub(super) pieces: HashMap<u32, Arc<Piece>>,
+    pub(super) mappings: BTreeMap<u64, Mapping>,
+    /// What another executor had reserved, until it is reserved again.
+    pub(super) claimed: HashMap<u64, Window>,
+    /// Pieces that are made again, by their keys, as long as that goes on.
+    pub(super) remade: HashMap<u64, Arc<Piece>>,
     /// Whether the log has it that there are no more descriptors for this session.
     is_refusal_said: bool,
 }
 
 impl VirtualMemory {
+    /// Nothing, but for addresses that are to be reserved again.
+    pub(super) fn claiming(claimed: HashMap<u64, Window>) -> Self {
+        Self { claimed, ..Self::default() }
+    }
+
     /// The keeper's piece of this key, which numbers or mappings hold.
     pub(super) fn piece_of(&self, key: u64) -> Option<&Arc<Piece>> {
         let mapped = self.mappings.values().map(|mapping| &mapping.piece);
@@ -184,13 +216,15 @@ impl State {
             self.reservations().give_back(window);
         }
         let window = reserved?;
-        self.virtual_memory.reservations.insert(window.base, (size_bytes, window));
+        let Window { base, size_bytes: reserved_bytes } = window;
+        self.virtual_memory.reservations.insert(base, (size_bytes, window));
+        self.note_thing(Thing::Reservation { base, size_bytes, reserved_bytes })?;
         self.reply.extend_from_slice(AddressReply { address: window.base }.as_bytes());
         Ok(())
     }
 
     /// Reserves a range with the driver; an address if it has reserved that instead.
-    fn reserve_at(&self, window: Window) -> Result<Option<u64>, CUresult> {
+    pub(super) fn reserve_at(&self, window: Window) -> Result<Option<u64>, CUresult> {
         let (driver, mut got, length) = (self.driver(), 0, window.size_bytes as usize);
         // SAFETY: the result is written.
         let result = unsafe { driver.cuMemAddressReserve(&mut got, length, 0, window.base, 0) };
@@ -198,7 +232,9 @@ impl State {
         Ok((got != window.base).then_some(got))
     }
 
-    fn reservations(&self) -> std::sync::MutexGuard<'_, crate::policy::reservations::Reservations> {
+    pub(super) fn reservations(
+        &self,
+    ) -> std::sync::MutexGuard<'_, crate::policy::reservations::Reservations> {
         self.shared.reservations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,6 +250,7 @@ impl State {
         self.check(unsafe { self.driver().cuMemAddressFree(address, window.size_bytes as usize) })?;
         self.virtual_memory.reservations.remove(&address);
         self.reservations().give_back(window);
+        self.note_ended(&[Opcode::AddressReserve], address);
         Ok(())
     }
 
@@ -271,6 +308,8 @@ impl State {
         let file = (wanted.sharing == SHARING_DESCRIPTOR).then_some(file).map(keep);
         let piece = Piece::new(handle, size_bytes, Origin::Own { key }, file);
         self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
+        let MemoryCreate { memory: number, sharing, .. } = wanted;
+        self.note_thing(Thing::Memory { key, size_bytes, number, sharing })?;
         self.reply.extend_from_slice(MemoryCreateReply { key }.as_bytes());
         Ok(())
     }
@@ -278,13 +317,19 @@ impl State {
     pub(super) fn memory_release(&mut self, wanted: MemoryNumber) -> Result<(), Failure> {
         below("memory", wanted.memory, MAX_MEMORIES)?;
         let piece = self.virtual_memory.pieces.remove(&wanted.memory);
-        self.let_go(piece.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
+        let piece = piece.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if Arc::strong_count(&piece) > 1 {
+            return self.note_thing(Thing::Unnumbered { key: piece.key(), number: wanted.memory });
+        }
+        self.let_go(piece);
         Ok(())
     }
 
     /// Gives memory up when nothing else holds it.
-    fn let_go(&mut self, piece: Arc<Piece>) {
+    pub(super) fn let_go(&mut self, piece: Arc<Piece>) {
         let Some(piece) = Arc::into_inner(piece) else { return };
+        let noted = [Opcode::MemoryCreate, Opcode::MemoryImport, Opcode::MemoryRelease];
+        self.note_ended(&noted, piece.key());
         if let Some(handle) = piece.handle() {
             // SAFETY: a live handle that is used no more.
             let _ = self.context().check(unsafe { self.driver().cuMemRelease(handle) });
@@ -315,9 +360,10 @@ impl State {
         let handle = piece.handle().ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
         // SAFETY: the range lies in a reservation of this session and is free; the handle is live.
         self.check(unsafe { self.driver().cuMemMap(address, length, offset, handle, 0) })?;
+        let key = piece.key();
         let mapping = Mapping { size_bytes, offset_bytes, piece, is_accessible: false };
         self.virtual_memory.mappings.insert(address, mapping);
-        Ok(())
+        self.note_thing(Thing::Mapped { address, size_bytes, offset_bytes, key })
     }
 
     pub(super) fn memory_unmap(&mut self, wanted: MemoryUnmap) -> Result<(), Failure> {
@@ -337,6 +383,7 @@ impl State {
         }
         if let Some(mapping) = self.virtual_memory.mappings.remove(&at) {
             self.memory.addressable.remove(at, mapping.size_bytes);
+            self.note_ended(&[Opcode::MemoryMap, Opcode::MemorySetAccess], at);
             self.let_go(mapping.piece);
         }
         Ok(())
@@ -344,17 +391,31 @@ impl State {
 
     pub(super) fn memory_set_access(&mut self, wanted: MemorySetAccess) -> Result<(), Failure> {
         let MemorySetAccess { address, size_bytes, access, .. } = wanted;
-        let flags = match access {
-            ACCESS_NONE => CUmemAccess_flags::NONE,
-            ACCESS_READ_WRITE => CUmemAccess_flags::READWRITE,
-            other => return Err(Failure::Protocol(format!("access {other} does not exist"))),
-        };
+        if ![ACCESS_NONE, ACCESS_READ_WRITE].contains(&access) {
+            return Err(Failure::Protocol(format!("access {access} does not exist")));
+        }
         let found = self.virtual_memory.mappings_of(address, size_bytes).ok_or(INVALID)?;
+        self.set_access(address, size_bytes, Reach::of(access))?;
+        found.into_iter().try_for_each(|address| self.note_thing(Thing::Access { address, access }))
+    }
+
+    /// Lets whole mappings be read and written, or not be touched.
+    pub(super) fn set_access(
+        &mut self,
+        address: u64,
+        size_bytes: u64,
+        reach: Reach,
+    ) -> Result<(), Failure> {
+        let found = self.virtual_memory.mappings_of(address, size_bytes).ok_or(INVALID)?;
+        let flags = match reach {
+            Reach::None => CUmemAccess_flags::NONE,
+            Reach::ReadWrite => CUmemAccess_flags::READWRITE,
+        };
         // SAFETY: whole mappings of this session.
         unsafe { self.allow(address, size_bytes, flags) }?;
         for at in found {
             let Some(mapping) = self.virtual_memory.mappings.get_mut(&at) else { continue };
-            let accessible = access == ACCESS_READ_WRITE;
+            let accessible = reach == Reach::ReadWrite;
             match (mapping.is_accessible, accessible) {
                 // Mappings do not overlap, nor does anything else lie in reservations.
                 (false, true) => drop(self.memory.addressable.insert(at, mapping.size_bytes)),
@@ -404,10 +465,13 @@ impl State {
         let Some(file) = received.descriptors.pop() else { return Err(INVALID) };
         self.check_descriptors()?;
         let handle = self.import_memory(file.as_fd())?;
+        self.keep_file(file.as_fd());
         let file = Some(self.shared.descriptors.keep(file));
-        let piece = Piece::new(handle, u64::MAX, Origin::Imported, file);
-        self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
-        Ok(())
+        // No two commands end at the same position.
+        let (key, number) = (IMPORTED | self.records.position, wanted.memory);
+        let piece = Piece::new(handle, u64::MAX, Origin::Imported { key }, file);
+        self.virtual_memory.pieces.insert(number, Arc::new(piece));
+        self.note_thing(Thing::Imported { key, number })
     }
 
     /// Takes everything out of the driver; nobody uses it any more.
@@ -442,7 +506,7 @@ mod tests {
         let window = Window { base: 0x1000, size_bytes: 0x1_0000 };
         memory.reservations.insert(0x1000, (0x8000, window));
         for (at, size_bytes) in [(0x1000, 0x1000), (0x2000, 0x2000), (0x6000, 0x1000)] {
-            let origin = Origin::Imported;
+            let origin = Origin::Imported { key: at };
             let piece = Arc::new(Piece::new(1, size_bytes, origin, None));
             let mapping = Mapping { size_bytes, offset_bytes: 0, piece, is_accessible: false };
             memory.mappings.insert(at, mapping);

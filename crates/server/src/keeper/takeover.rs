@@ -243,9 +243,17 @@ impl Keeper {
             |id: &u64| self.sessions.get(id).is_some_and(|it| it.files.has_unfinished());
         waiting.sort_by_cached_key(|id| !has_unfinished(id));
         let count = waiting.len();
+        // Addresses that one of them has reserved are not to be given to another that comes sooner.
+        let tell = |keeper: &Self, message| {
+            if let Some(executor) = keeper.executor(place) {
+                executor.tell(&message, &[]);
+            }
+        };
+        tell(self, ToExecutor::Quiesce);
         for id in waiting {
             self.hand_over(place, id);
         }
+        tell(self, ToExecutor::Resume);
         let pid = self.executor(place).map_or(0, |executor| executor.pid());
         log_server!("Executor {pid} serves device {} with {count} sessions", place.device);
         self.tell_first_reservations(place);

@@ -56,6 +56,12 @@ impl Reservations {
         (self.area.contains(at, size_bytes) && self.taken.insert(at, size_bytes)).then_some(found)
     }
 
+    /// Takes a range that was taken before, by another executor's hand; says whether it was free.
+    pub fn claim(&mut self, window: Window) -> bool {
+        let Window { base, size_bytes } = window;
+        self.area.contains(base, size_bytes) && self.taken.insert(base, size_bytes)
+    }
+
     /// Gives a range back in which nothing is mapped.
     pub fn give_back(&mut self, window: Window) {
         self.taken.remove(window.base, window.size_bytes);
