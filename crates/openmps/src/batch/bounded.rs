@@ -2,9 +2,13 @@
 
 use std::io::{self, Read};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// What a program has written is read within this time of its end.
+const PIPE_LIMIT: Duration = Duration::from_secs(2);
 /// Between two looks at a child.
 const INTERVAL: Duration = Duration::from_millis(2);
 
@@ -40,7 +44,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ended> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let (stdout, stderr) = (thread::spawn(|| text(stdout)), thread::spawn(|| text(stderr)));
+    let (stdout, stderr) = (Reader::of(stdout), Reader::of(stderr));
     let deadline = Instant::now() + limit;
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -53,21 +57,44 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ended> {
         }
         thread::sleep(INTERVAL);
     };
-    // Somebody else may have inherited the pipes of a child that was killed, and keep them open.
-    let collected = |reader: thread::JoinHandle<String>| match status {
-        Some(_) => reader.join().unwrap_or_default(),
-        None => String::new(),
+    // Somebody else may have inherited the pipes, and keep them open for as long as he likes.
+    let until = match status {
+        Some(_) => Instant::now() + PIPE_LIMIT,
+        None => Instant::now(),
     };
-    Ok(Ended { status, stdout: collected(stdout), stderr: collected(stderr) })
+    Ok(Ended { status, stdout: stdout.text(until), stderr: stderr.text(until) })
 }
 
-fn text(from: Option<impl Read>) -> String {
-    let mut bytes = Vec::new();
-    if let Some(mut from) = from {
-        // What came before an error is all that there is.
-        let _ = from.read_to_end(&mut bytes);
+/// What comes out of a pipe, read on a thread of its own, which ends with this process if not before.
+struct Reader {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    ended: Receiver<()>,
+}
+
+impl Reader {
+    fn of(from: Option<impl Read + Send + 'static>) -> Self {
+        let (end, ended) = channel();
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&bytes);
+        thread::spawn(move || {
+            let _end: Sender<()> = end;
+            let Some(mut from) = from else { return };
+            let mut piece = [0; 4096];
+            // What came before an error is all that there is.
+            while let Ok(length @ 1..) = from.read(&mut piece) {
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                all.extend_from_slice(&piece[..length]);
+            }
+        });
+        Self { bytes, ended }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+
+    /// What has come by then, or all, if that is sooner.
+    fn text(&self, until: Instant) -> String {
+        let _ = self.ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +110,8 @@ mod tests {
         assert_eq!(ended("echo yes", patient), Ok("yes\n".to_owned()));
         assert_eq!(ended("echo no >&2; exit 3", patient), Err("no".to_owned()));
         assert!(ended("exec sleep 600", Duration::from_millis(10)).unwrap_err().contains("time"));
+        // One that leaves another behind has ended all the same.
+        assert_eq!(ended("echo yes; sleep 5 &", patient), Ok("yes\n".to_owned()));
         assert!(run(&mut Command::new("/nowhere/at/all"), patient).is_err());
     }
 }
