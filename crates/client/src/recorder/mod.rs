@@ -12,10 +12,10 @@ use crate::device::Device;
 use crate::exports;
 use crate::{info, warn};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
-use link::trace::{Record, TraceRing};
+use link::trace::{Record, TraceRing, Words};
 use link::wire::trace::{FromTraced, SOCKET_VARIABLE, ToTraced};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use std::collections::HashMap;
@@ -36,6 +36,8 @@ struct Recorder {
     ring: TraceRing,
     connection: Arc<Connection>,
     texts: Mutex<Texts>,
+    /// How much the tracer had read, and 1, when it was last waited for in vain; 0 if it never was.
+    stuck_at: AtomicU64,
 }
 
 #[derive(Default)]
@@ -133,11 +135,24 @@ impl Recorder {
         if self.ring.try_push(&words) {
             return;
         }
+        self.push_when_there_is_room(&words);
+    }
+
+    #[cold]
+    fn push_when_there_is_room(&self, words: &Words) {
+        let read = self.ring.read().wrapping_add(1);
+        // Relaxed: a number alone. A tracer that was waited for once and has read nothing since is not waited for again: every call of the program would take that long.
+        if self.stuck_at.load(Ordering::Relaxed) == read {
+            return self.ring.count_lost(1);
+        }
         let started = Instant::now();
-        self.ring.push(&words, || {
+        let is_there = self.ring.push(words, || {
             std::thread::sleep(ROOM_INTERVAL);
             is_on() && started.elapsed() < ROOM_PATIENCE
         });
+        if !is_there {
+            self.stuck_at.store(self.ring.read().wrapping_add(1), Ordering::Relaxed);
+        }
     }
 
     /// The number of a text, which the reader is told.
@@ -247,7 +262,12 @@ fn publish(connection: Connection) -> Option<()> {
     connection.send(&hello, &[file.as_fd()], TIMEOUT).ok()?;
     let connection = Arc::new(connection);
     let descriptor = connection.as_fd().as_raw_fd();
-    let made = Recorder { ring, connection: Arc::clone(&connection), texts: Mutex::default() };
+    let made = Recorder {
+        ring,
+        connection: Arc::clone(&connection),
+        texts: Mutex::default(),
+        stuck_at: AtomicU64::new(0),
+    };
     let made = Box::into_raw(Box::new(made));
     // Release: with the Acquire in `recorder`. A thread that was faster has its own.
     let null = core::ptr::null_mut();
@@ -310,4 +330,33 @@ fn end(connection: &Connection) {
     }
     recorder.ring.close();
     let _ = connection.send(&FromTraced::Stopped, &[], TIMEOUT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tracer_that_has_read_nothing_since_is_not_waited_for_again() {
+        let (_file, ring) = TraceRing::create().unwrap();
+        let (ours, _theirs) = Connection::pair().unwrap();
+        let recorder = Recorder {
+            ring,
+            connection: Arc::new(ours),
+            texts: Mutex::default(),
+            stuck_at: AtomicU64::new(0),
+        };
+        let words = [1; link::trace::RECORD_WORDS];
+        while recorder.ring.try_push(&words) {}
+        // Nothing is recorded in this process, so nobody waits; but that is noted.
+        recorder.push_when_there_is_room(&words);
+        assert_eq!(recorder.stuck_at.load(Ordering::Relaxed), 1, "it has read nothing, and 1");
+        let before = Instant::now();
+        for _ in 0..1000 {
+            recorder.push_when_there_is_room(&words);
+        }
+        assert!(before.elapsed() < ROOM_PATIENCE, "each waited");
+        let reader = link::trace::TraceReader::new(recorder.ring);
+        assert_eq!(reader.lost(), 1001);
+    }
 }

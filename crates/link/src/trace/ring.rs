@@ -113,6 +113,12 @@ impl TraceRing {
         true
     }
 
+    /// Records that the reader has taken so far, by its word.
+    pub fn read(&self) -> u64 {
+        // Relaxed: only compared with what it said before.
+        self.header().head.0.load(Ordering::Relaxed)
+    }
+
     /// Counts records that are not there.
     pub fn count_lost(&self, records: u64) {
         // Relaxed: a statistic.
