@@ -2,8 +2,9 @@
  *
  *   contenders busy ITERATIONS BLOCKS SHARED_BYTES STREAMS DEPTH for MS     kernels back to back for MS of the device's time
  *   contenders busy ITERATIONS BLOCKS SHARED_BYTES STREAMS DEPTH until PATH the same until a file of that name is there
- *   contenders ask  ITERATIONS BLOCKS SHARED_BYTES REQUESTS [after PATH]    a kernel and a wait for it, again and again; the first ones when
- *                                                                           a file of that name is there
+ *   contenders busy ITERATIONS BLOCKS SHARED_BYTES STREAMS DEPTH count N    so many
+ *   contenders ask  ITERATIONS BLOCKS SHARED_BYTES REQUESTS                 a kernel and a wait for it, again and again
+ *   contenders ... after PATH                                               one kernel, and the rest when a file of that name is there
  *
  * A kernel counts ITERATIONS in each of BLOCKS blocks of one warp, SHARED_BYTES of which fill an SM; DEPTH of them are queued at most. Each prints a line:
  * the nanoseconds at which its first block began and its last one ended; `ask` puts the end of a kernel before them that it had just waited for. Without
@@ -16,7 +17,6 @@
 #define MOST_KERNELS (1 << 20)
 #define MOST_STREAMS 8
 #define MOST_DEPTH 1024
-#define LOOK_EVERY 20
 #define LOOK_US 1000
 
 /* work(log, iterations): log[0] = the least time at which a thread began, log[1] = the greatest at which one ended. What the loop computes decides whether
@@ -89,7 +89,16 @@ static void times(unsigned first, unsigned count, uint64_t *into) {
     CALL(cuMemcpyDtoH, into, log_of_all + (CUdeviceptr)first * 16, (size_t)count * 16);
 }
 
-static void busy(unsigned streams, unsigned depth, uint64_t duration_ns, const char *path) {
+/* Whatever comes with a first launch has come, and what such a kernel takes is known; then waits for the file. */
+static void wait_for(const char *path) {
+    launch(MOST_KERNELS - 1, iterations, NULL);
+    CALL(cuCtxSynchronize);
+    while (access(path, F_OK) != 0)
+        usleep(LOOK_US);
+}
+
+/* Ends after `most` kernels, after so much of the device's time, or when the file is there: whichever is given. */
+static void busy(unsigned streams, unsigned depth, unsigned most, uint64_t duration_ns, const char *path) {
     CUstream stream[MOST_STREAMS];
     CUevent ended[MOST_DEPTH];
     REQUIRE(streams >= 1 && streams <= MOST_STREAMS && depth >= 1 && depth <= MOST_DEPTH);
@@ -99,14 +108,16 @@ static void busy(unsigned streams, unsigned depth, uint64_t duration_ns, const c
         CALL(cuEventCreate, &ended[i], CU_EVENT_DISABLE_TIMING);
     unsigned kernels = 0;
     uint64_t first[2] = {0}, last[2];
-    for (int goes_on = 1; goes_on && kernels < MOST_KERNELS; ++kernels) {
+    for (int goes_on = 1; goes_on && kernels < most; ++kernels) {
         if (kernels >= depth) {
             CALL(cuEventSynchronize, ended[kernels % depth]);
-            /* Looked at now and then: a copy is a wait. */
-            if (kernels % LOOK_EVERY == 0) {
+            if (path)
+                goes_on = access(path, F_OK) != 0;
+            /* Looked at now and then: a copy waits until all that is queued has been taken. */
+            if (duration_ns && kernels % depth == 0) {
                 times(0, 1, first);
                 times(kernels - depth, 1, last);
-                goes_on = path ? access(path, F_OK) != 0 : last[1] < first[0] + duration_ns;
+                goes_on = last[1] < first[0] + duration_ns;
             }
         }
         launch(kernels, iterations, stream[kernels % streams]);
@@ -121,15 +132,8 @@ static void busy(unsigned streams, unsigned depth, uint64_t duration_ns, const c
     free(all);
 }
 
-static void ask(unsigned requests, const char *path) {
+static void ask(unsigned requests) {
     REQUIRE(requests < MOST_KERNELS / 2);
-    if (path) {
-        /* Whatever comes with a first launch has come. */
-        launch(2 * requests, 0, NULL);
-        CALL(cuCtxSynchronize);
-        while (access(path, F_OK) != 0)
-            usleep(LOOK_US);
-    }
     for (unsigned request = 0; request < requests; ++request) {
         uint64_t both[4];
         launch(2 * request, 0, NULL);
@@ -163,16 +167,22 @@ int main(int count, char **arguments) {
         blocks = number[1];
         shared_bytes = number[2];
     }
+    if (count > 3 && !strcmp(arguments[count - 2], "after")) {
+        wait_for(arguments[count - 1]);
+        count -= 2;
+    }
     if (count == 1)
         check();
     else if (count == 9 && !strcmp(arguments[1], "busy") && !strcmp(arguments[7], "for"))
-        busy(number[3], number[4], strtoull(arguments[8], NULL, 10) * 1000000, NULL);
+        busy(number[3], number[4], MOST_KERNELS - 1, strtoull(arguments[8], NULL, 10) * 1000000, NULL);
     else if (count == 9 && !strcmp(arguments[1], "busy") && !strcmp(arguments[7], "until"))
-        busy(number[3], number[4], 0, arguments[8]);
-    else if (count == 6 && !strcmp(arguments[1], "ask"))
-        ask(number[3], NULL);
-    else if (count == 8 && !strcmp(arguments[1], "ask") && !strcmp(arguments[6], "after"))
-        ask(number[3], arguments[7]);
+        busy(number[3], number[4], MOST_KERNELS - 1, 0, arguments[8]);
+    else if (count == 9 && !strcmp(arguments[1], "busy") && !strcmp(arguments[7], "count")) {
+        unsigned most = (unsigned)strtoul(arguments[8], NULL, 10);
+        REQUIRE(most < MOST_KERNELS);
+        busy(number[3], number[4], most, 0, NULL);
+    } else if (count == 6 && !strcmp(arguments[1], "ask"))
+        ask(number[3]);
     else {
         fprintf(stderr, "see the head of programs/driver_api/contenders.c\n");
         return 2;

@@ -5,7 +5,7 @@ Build first (`cargo xtask build`), then, on a machine with a GPU and its driver:
 
     python3 tests/gpu/memory.py
 
-Two programs want 60 % of the free memory each. `fail`: the second is refused at once. `queue`: it waits until the first frees, or ends. `spill`: they take
+Limits of a client, changed while it runs, and of a group (2 GiB are enough). Then two programs want 60 % of the free memory each. `fail`: the second is refused at once. `queue`: it waits until the first frees, or ends. `spill`: they take
 turns, each a kernel over all its words, launched directly and in a graph, and every word is looked at; then one is killed while its memory is in
 the host. `--share-mib` makes the programs smaller: what they leave free is then taken by a third one, which runs natively, so that nobody moves its
 memory, and does nothing; the device is as full. Needs Python 3.10 alone, and as much free host memory as two programs have. Prints a table; exits with 1 when anything failed.
@@ -29,8 +29,8 @@ MIB = 1 << 20
 class Program(Puppet):
     """A tenant under a daemon."""
 
-    def __init__(self, openmps, policy, host_mib):
-        variables = {"OPENMPS_MEMORY_POLICY": policy, "OPENMPS_MEMORY_SPILL_LIMIT": f"{host_mib}M"}
+    def __init__(self, openmps, policy, host_mib, **more):
+        variables = {**more, "OPENMPS_MEMORY_POLICY": policy, "OPENMPS_MEMORY_SPILL_LIMIT": f"{host_mib}M"}
         environment = dict(openmps.environment, **variables)
         super().__init__([openmps.executable, "run", "--", sys.executable, TENANT], environment)
 
@@ -139,20 +139,52 @@ def one_policy(openmps, directory, policy, options, table):
     return failures
 
 
+def limits(openmps, options, table):
+    """Limits of a client, while it runs, too, and of a group."""
+    failures = 0
+
+    def expect(what, got, expected="ok"):
+        nonlocal failures
+        right = got.startswith(expected)
+        failures += check(table, "limits", what, right, "" if right else got)
+
+    def start(**variables):
+        return Program(openmps, "fail", options.host_mib, **variables)
+
+    limited, free = start(CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1G"), start()
+    (free_bytes, total), (_, whole) = (map(int, program.ask("info").split()) for program in (limited, free))
+    failures += check(table, "limits", "cuMemGetInfo: free by the limit, total unchanged", free_bytes <= 1 << 30 and total == whole)
+    expect("700 MiB of 1 GiB", limited.ask("allocate 700 1"))
+    expect("700 more are refused", limited.ask("allocate 700 1"), OUT_OF_MEMORY)
+    expect("a client without a limit has them", free.ask("allocate 1500 1"))
+    openmps.command("limit", "--client", str(limited.pid), "--memory", "2G")
+    expect("raised while it runs", limited.ask("allocate 700 1"))
+    expect("it computes", limited.ask("work"))
+    openmps.command("limit", "--group", "tenant", "--memory", "1G")
+    one, two = start(OPENMPS_GROUP="tenant"), start(OPENMPS_GROUP="tenant")
+    expect("of a group: one has 700 MiB", one.ask("allocate 700 1"))
+    expect("the other is refused as much", two.ask("allocate 700 1"), OUT_OF_MEMORY)
+    expect("the one frees", one.ask("free"))
+    expect("the other has it", two.ask("allocate 700 1"))
+    for program in (limited, free, one, two):
+        program.end()
+    return failures
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=pathlib.Path, default=ROOT / "target", help="the build directory [target]")
     parser.add_argument("--share-mib", type=int, help="what each program wants [60 %% of what is free]")
     parser.add_argument("--host-mib", type=int, default=90 << 10, help="host memory for what is moved out [92160]")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each program [2]")
-    parser.add_argument("--policies", default="fail,queue,spill")
+    parser.add_argument("--policies", default="limits,fail,queue,spill")
     options = parser.parse_args()
     failures, table = 0, []
     for policy in options.policies.split(","):
         with tempfile.TemporaryDirectory() as directory:
             directory = pathlib.Path(directory)
             openmps = OpenMps(options.target / "dist", directory)
-            failed = one_policy(openmps, directory, policy, options, table)
+            failed = limits(openmps, options, table) if policy == "limits" else one_policy(openmps, directory, policy, options, table)
             failures += failed
             openmps.quit()
             if failed:

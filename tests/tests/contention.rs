@@ -53,15 +53,20 @@ impl Client {
         self.kernel_us * CYCLES_PER_MS / 1000 / INSTRUCTIONS / u64::from(BLOCKS)
     }
 
-    /// Keeps the device busy, `end` saying until when.
-    fn start(self, sandbox: &Sandbox, end: [&str; 2]) -> Result<Running> {
+    /// What its share is to others' shares as.
+    fn due(self) -> f64 {
+        f64::from(self.weight) / if self.standing == Standing::BelowNormal { 8.0 } else { 1.0 }
+    }
+
+    /// Keeps the device busy, `when` saying from when and until when.
+    fn start(self, sandbox: &Sandbox, when: &[&str]) -> Result<Running> {
         let program = sandbox.installation.program("driver-api", "contenders");
         let mut command = sandbox.command(program, Runtime::OpenMps);
         // Enough is queued for a while in which its process does not run, at any length.
         let depth = (100_000 / self.kernel_us).clamp(20, 1000);
         let numbers =
             [self.iterations(), BLOCKS.into(), SHARED_BYTES.into(), self.streams.into(), depth];
-        command.arg("busy").args(numbers.map(|number| number.to_string())).args(end);
+        command.arg("busy").args(numbers.map(|number| number.to_string())).args(when);
         command.env("OPENMPS_WEIGHT", self.weight.to_string());
         command.env("CUDA_MPS_CLIENT_PRIORITY", (self.standing as u32).to_string());
         Running::start(&mut command)
@@ -77,8 +82,8 @@ fn daemon_with(machine: &[(&str, &str)]) -> Result<Daemon> {
     Daemon::start_with(Sandbox::new()?, &[&[clock], machine].concat())
 }
 
-/// The kernels that a client said it ran; its server must have counted as many.
-fn kernels(daemon: &Daemon, running: Running) -> Result<Vec<Ran>> {
+/// The kernels that a client said it ran; its server must have counted as many, and those that it did not speak of.
+fn kernels(daemon: &Daemon, running: Running, unsaid: u64) -> Result<Vec<Ran>> {
     let finished = running.finish(LIMIT)?;
     let printed = finished.success().with_context(|| daemon.sandbox().last_log_lines())?;
     let numbers = |line: &str| -> Option<Ran> {
@@ -87,20 +92,37 @@ fn kernels(daemon: &Daemon, running: Running) -> Result<Vec<Ran>> {
     };
     let ran: Vec<Ran> = printed.lines().filter_map(numbers).collect();
     let counted = daemon.departed(finished.pid)?.kernels;
-    ensure!(counted == ran.len() as u64, "{} kernels ran, {counted} were counted", ran.len());
+    ensure!(
+        counted == ran.len() as u64 + unsaid,
+        "{} kernels ran, {counted} were counted",
+        ran.len()
+    );
     Ok(ran)
 }
 
-/// Runs clients at once for so much of the device's time; gives, of the time that all of them were there, what each one's kernels took.
+/// Runs clients at once, each with as many kernels as its due of so much of the device's time holds; gives, of the time that all of them were
+/// there, what each one's kernels took. They begin together, and never look at what they have done: that would empty their queues, and who has
+/// nothing queued because its process is not run is owed nothing.
 fn shares(clients: &[Client], duration_ms: u64) -> Result<Vec<f64>> {
     let daemon = daemon()?;
-    let duration = duration_ms.to_string();
+    let go = daemon.sandbox().log_directory().join("go");
+    let go_path = go.to_str().context("a path of other bytes")?;
+    let dues: f64 = clients.iter().map(|client| client.due()).sum();
     let started: Vec<Running> = clients
         .iter()
-        .map(|client| client.start(daemon.sandbox(), ["for", &duration]))
+        .map(|client| {
+            let busy_us = duration_ms as f64 * 1000.0 * client.due() / dues;
+            let count = (busy_us / client.kernel_us as f64).ceil() as u64;
+            client.start(daemon.sandbox(), &["count", &count.to_string(), "after", go_path])
+        })
         .collect::<Result<_>>()?;
+    openmps_tests::wait::until("all have launched their first kernel", LIMIT, || {
+        let snapshot = daemon.snapshot().unwrap_or_default();
+        snapshot.clients.iter().filter(|client| client.kernels == 1).count() == clients.len()
+    })?;
+    std::fs::write(&go, "")?;
     let ran: Vec<Vec<Ran>> =
-        started.into_iter().map(|running| kernels(&daemon, running)).collect::<Result<_>>()?;
+        started.into_iter().map(|running| kernels(&daemon, running, 1)).collect::<Result<_>>()?;
     let first = |ran: &Vec<Ran>| ran.iter().map(|kernel| kernel.from).min();
     let last = |ran: &Vec<Ran>| ran.iter().map(|kernel| kernel.to).max();
     let met = ran.iter().filter_map(first).max().context("a client without kernels")?;
@@ -176,7 +198,7 @@ fn a_weight_changes_while_clients_run() -> Result<()> {
     let end = ["until", stop.to_str().context("a path of other bytes")?];
     let clients = [CLIENT, Client { weight: 3, ..CLIENT }];
     // Both begin with the same weight.
-    let started = [CLIENT.start(sandbox, end)?, CLIENT.start(sandbox, end)?];
+    let started = [CLIENT.start(sandbox, &end)?, CLIENT.start(sandbox, &end)?];
     let counted = || -> u64 {
         let snapshot = daemon.snapshot().unwrap_or_default();
         let fewest = snapshot.clients.iter().map(|client| client.kernels).min();
@@ -198,7 +220,7 @@ fn a_weight_changes_while_clients_run() -> Result<()> {
     runs_on("both go on", 150)?;
     std::fs::write(Path::new(end[1]), "")?;
     let ran: Vec<Vec<Ran>> =
-        started.into_iter().map(|running| kernels(&daemon, running)).collect::<Result<_>>()?;
+        started.into_iter().map(|running| kernels(&daemon, running, 0)).collect::<Result<_>>()?;
     let last = |ran: &Vec<Ran>| ran.iter().map(|kernel| kernel.to).max();
     let to = ran.iter().filter_map(last).min().context("a client without kernels")?;
     let of = |ran: &Vec<Ran>| {
@@ -217,7 +239,7 @@ fn a_client_of_the_latency_class_does_not_wait_behind_the_others() -> Result<()>
     let end = ["until", stop.to_str().context("a path of other bytes")?];
     let others = [Client { kernel_us: 2000, ..CLIENT }, Client { streams: 4, ..CLIENT }];
     let started: Vec<Running> =
-        others.iter().map(|client| client.start(sandbox, end)).collect::<Result<_>>()?;
+        others.iter().map(|client| client.start(sandbox, &end)).collect::<Result<_>>()?;
     openmps_tests::wait::until("the others are at work", LIMIT, || {
         let snapshot = daemon.snapshot().unwrap_or_default();
         snapshot.clients.iter().filter(|client| client.kernels > 8).count() == others.len()
@@ -227,7 +249,7 @@ fn a_client_of_the_latency_class_does_not_wait_behind_the_others() -> Result<()>
     let requests = requests.finish(&daemon, asks)?;
     std::fs::write(Path::new(end[1]), "")?;
     let ran: Vec<Vec<Ran>> =
-        started.into_iter().map(|running| kernels(&daemon, running)).collect::<Result<_>>()?;
+        started.into_iter().map(|running| kernels(&daemon, running, 0)).collect::<Result<_>>()?;
     let alone_ns = REQUEST_US * 1000;
     for (before, request) in requests {
         // It goes ahead of blocks that are there already; the SM was not shared while it ran.
