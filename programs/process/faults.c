@@ -3,6 +3,8 @@
  *   check          works with all of it and compares every word with the CPU's: `ok`, or what is wrong
  *   variable       the same with a variable of its code, which it counts up: `ok`
  *   fault KIND     runs a kernel that faults: address, misaligned, trap, assert, stack, shared; `error N`
+ *   record         records two events with times and waits for them: `ok`
+ *   elapsed        asks for the time between them: `ok` or `error N`
  *   ready          makes what the next ones need: `ok`
  *   begin          starts work that ends when it is told to, and waits until its kernel runs: `ok`
  *   started again  waits until its kernel has started once more: `ok`
@@ -390,6 +392,18 @@ static void make_large(unsigned allocations, size_t bytes, unsigned modules, uns
     CALL(cuCtxSynchronize);
 }
 
+static CUevent timed[2];
+
+static void record_times(void) {
+    for (int i = 0; i < 2; ++i) {
+        if (!timed[i]) {
+            CALL(cuEventCreate, &timed[i], CU_EVENT_DEFAULT);
+        }
+        CALL(cuEventRecord, timed[i], streams[0]);
+    }
+    CALL(cuCtxSynchronize);
+}
+
 static CUresult run_kernel(const char *name, uint64_t word) {
     CUfunction function;
     void *parameters[] = {&word};
@@ -500,6 +514,17 @@ int main(void) {
             answer("ok");
         } else if (strncmp(line, "fault ", 6) == 0) {
             answer_result(fault(line + 6));
+        } else if (strcmp(line, "record") == 0) {
+            record_times();
+            answer("ok");
+        } else if (strcmp(line, "elapsed") == 0) {
+            float milliseconds = -1;
+            CUresult result = FUNCTION(cuEventElapsedTime, "")(&milliseconds, timed[0], timed[1]);
+            if (result == CUDA_SUCCESS && milliseconds < 0) {
+                answer("a time below zero");
+            } else {
+                answer_result(result);
+            }
         } else if (strcmp(line, "ready") == 0) {
             ready();
             answer("ok");

@@ -142,6 +142,21 @@ fn a_variable_of_an_idle_client_keeps_its_value() -> Result<()> {
 }
 
 #[test]
+fn times_of_events_from_before_a_fault_are_refused_until_they_are_recorded_anew() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut idle = client(&daemon)?;
+    idle.must("record")?;
+    idle.must("elapsed")?;
+    client(&daemon)?.expect("fault trap", "error 719")?;
+    idle.expect("elapsed", "error 400")?;
+    // An answer, no error of the context.
+    idle.must("check")?;
+    idle.must("record")?;
+    idle.must("elapsed")?;
+    idle.dismiss()
+}
+
+#[test]
 fn an_endless_kernel_is_killed_with_its_client_and_others_go_on() -> Result<()> {
     let patience = [("OPENMPS_KILL_PATIENCE_MS", "300")];
     let daemon = Daemon::start_with(Sandbox::new()?, &patience)?;
