@@ -68,7 +68,8 @@ fn traced_launches_go_together_as_others_do() -> Result<()> {
         process::run(&mut command, LIMIT)?.success()?;
         let trace = Trace::read(&file)?;
         let kernels = trace.of("X", "kernel");
-        ensure!(kernels.len() == LAUNCHES, "{} kernels", kernels.len());
+        let other = &trace.other;
+        ensure!(kernels.len() == LAUNCHES, "{} kernels: {other}", kernels.len());
         // An event costs the device as much as a small kernel does: most kernels have none of their own.
         let alone = |kernel: &&&serde_json::Value| kernel["args"]["timed_together"].is_null();
         let alone = kernels.iter().filter(alone).count();

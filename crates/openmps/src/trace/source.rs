@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use link::shm::ShmError;
 use link::socket::{Connection, SocketError};
-use link::trace::{Annotation, MAX_TEXT_BYTES, Record, TraceReader, TraceRing, Work};
+use link::trace::{Annotation, MAX_TEXT_BYTES, RING_RECORDS, Record, TraceReader, TraceRing, Work};
 use link::wire::trace::{FromTraced, ToTraced};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -363,8 +363,14 @@ impl Source {
         }
     }
 
-    /// Writes what will not be completed any more: ranges that were left open, work of calls that began before the trace.
+    /// Writes what is left, and what will not be completed any more: ranges that were left open, work of calls that began before the trace.
     pub(super) fn finish(&mut self, writer: &mut Writer<Output>) -> anyhow::Result<()> {
+        // The last records may have come between the last look and the ring's end. A writer that goes on is not waited for.
+        for _ in 0..=RING_RECORDS as usize / AT_ONCE {
+            if !self.drain(writer)? {
+                break;
+            }
+        }
         for ((device, _), work) in std::mem::take(&mut self.waiting) {
             let ring = self.sessions.iter().find(|session| session.device == device);
             let name = ring.map_or(String::new(), |session| name_of(&session.ring, &work));
@@ -420,5 +426,37 @@ mod tests {
         let (file, _writer) = TraceRing::create().unwrap();
         assert!(source.ring(Some(file)).is_some());
         drop(theirs);
+    }
+
+    #[test]
+    fn what_comes_last_is_in_the_trace() {
+        let directory = tempfile::tempdir().unwrap();
+        let output = Output::create(&directory.path().join("trace.json")).unwrap();
+        let mut writer = Writer::new(output).unwrap();
+        let (ours, _theirs) = Connection::pair().unwrap();
+        let mut source = Source::new(ours);
+        let (file, executor) = TraceRing::create().unwrap();
+        let message = FromTraced::Session { device: 0, name: "GPU".into() };
+        source.take(message, vec![file], &mut writer).unwrap();
+        assert!(!source.look(&mut writer).unwrap());
+        // Between that look and the question whether the ring is closed.
+        let work = Work {
+            kind: link::trace::WorkKind::Kernel,
+            stream: 0,
+            text: 0,
+            position: 0,
+            taken_ns: 1,
+            start_ns: 2,
+            end_ns: 3,
+            grid: [1; 3],
+            block: [1; 3],
+            shared_bytes: 0,
+            timed_together: 1,
+            size_bytes: 0,
+        };
+        assert!(executor.try_push(&Record::Work(work).to_words()));
+        executor.close();
+        source.finish(&mut writer).unwrap();
+        assert_eq!(writer.counts().kernels, 1);
     }
 }

@@ -171,7 +171,8 @@ impl Tracing {
         let measured = Measured { start_ns, lasted_ns, closed_ns };
         for (begins_ns, ends_ns, submitted) in parts(&span.works, &measured) {
             let mut work = submitted.work;
-            work.start_ns = begins_ns.max(free_ns);
+            // Nor before it was taken, though the events' clock may say so.
+            work.start_ns = begins_ns.max(free_ns).max(work.taken_ns);
             work.end_ns = ends_ns.max(work.start_ns);
             free_ns = work.end_ns;
             work.timed_together = together as u16;
