@@ -273,7 +273,7 @@ impl State {
     /// Gives memory back that is mapped nowhere any more, by its address or key.
     pub(super) fn return_to_keeper(&mut self, address: u64, size_bytes: u64) {
         self.memory.discharge(size_bytes);
-        self.shared.tell(&FromExecutor::Released { session: self.handle.id, address });
+        self.give_up(FromExecutor::Released { session: self.handle.id, address });
     }
 
     pub(super) fn grow(&mut self, wanted: Grow) -> Result<(), Failure> {

@@ -32,13 +32,15 @@ pub(crate) struct Records {
     pub(super) replaying: bool,
     /// Files that came with the session.
     pub(super) files: HashMap<u64, OwnedFd>,
+    /// What the keeper is told when the command in hand is committed: until then the next executor may need what it gives up.
+    given_up: Vec<FromExecutor>,
 }
 
 impl Records {
     pub(super) fn new(journal: Journal, position: u64, files: HashMap<u64, OwnedFd>) -> Self {
         let next_file = files.keys().max().map_or(1, |last| last + 1);
-        let (new_file, graves, replaying) = (0, Vec::new(), false);
-        Self { journal, position, next_file, new_file, graves, replaying, files }
+        let (new_file, graves, replaying, given_up) = (0, Vec::new(), false, Vec::new());
+        Self { journal, position, next_file, new_file, graves, replaying, files, given_up }
     }
 
     /// Values that were there from the start are written back.
@@ -303,9 +305,21 @@ impl State {
         Ok(())
     }
 
-    fn let_go_files(&self, numbers: Vec<u64>) {
+    fn let_go_files(&mut self, numbers: Vec<u64>) {
         if !numbers.is_empty() {
-            self.shared.tell(&FromExecutor::LetGo { session: self.handle.id, numbers });
+            self.give_up(FromExecutor::LetGo { session: self.handle.id, numbers });
+        }
+    }
+
+    /// Has the keeper told so when the command in hand is committed.
+    pub(super) fn give_up(&mut self, what: FromExecutor) {
+        self.records.given_up.push(what);
+    }
+
+    /// The command in hand is committed. Who ends before all is told leaves it to the keeper until the session ends, or to [`Self::replay`].
+    pub(super) fn tell_given_up(&mut self) {
+        for what in self.records.given_up.drain(..) {
+            self.shared.tell(&what);
         }
     }
 

@@ -262,6 +262,8 @@ impl Session {
             self.state.standing.owe(taken, answer);
         }
         self.state.standing.commit(taken);
+        // Before the answer: its client may count on what it gave up being free.
+        self.state.tell_given_up();
         self.give_answer();
         self.state.take_region_file();
     }
