@@ -276,8 +276,9 @@ fn a_client_of_the_latency_class_does_not_wait_behind_the_others() -> Result<()>
 fn the_latency_class_does_not_wait_at_all_where_sms_are_kept_for_it() -> Result<()> {
     const ALL: u32 = 12;
     const KEPT: u32 = 4;
-    const REQUESTS: usize = 10;
-    const REQUEST_US: u64 = 100;
+    const REQUESTS: usize = 5;
+    // Long against the steps in which the software GPU's SMs go on.
+    const REQUEST_US: u64 = 1000;
     let daemon = daemon_with(&[
         ("OPENMPS_SOFT_SMS", "12"),
         ("OPENMPS_SOFT_WORKERS", "2"),

@@ -52,6 +52,9 @@ const STALL: Duration = Duration::from_secs(5);
 /// Work is overdue so long after twice the time that it should take; where that lets a launch through and still nothing ends, after four times that.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// Waiting is taken to last so many times longer than the device's work, at most.
+const MOST_SLOWNESS: u32 = 1000;
+
 /// How a kernel fills the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
@@ -90,6 +93,8 @@ pub(crate) struct Pacing {
     waited: Duration,
     /// Launches that it got through since then although it was to wait.
     exceptions: u32,
+    /// How many times longer it waits for its work than that takes by the device's clock: 1, but for a software's device, or a starved process.
+    slowness: u32,
     /// Others were told that it is away.
     is_away: bool,
     /// Since when a contender has had nothing to submit.
@@ -118,6 +123,7 @@ impl Pacing {
             has_turn: false,
             waited: Duration::ZERO,
             exceptions: 0,
+            slowness: 1,
             is_away: false,
             quiet: None,
             passes: 0,
@@ -136,10 +142,20 @@ impl Pacing {
         sleep
     }
 
+    /// A mark was reached after `busy_ns` of the device's time.
+    fn note_wait(&mut self, busy_ns: u64) {
+        let waited_ns = std::mem::take(&mut self.waited).as_nanos() as u64;
+        if busy_ns > 0 {
+            let seen = waited_ns.div_ceil(busy_ns).min(MOST_SLOWNESS.into()) as u32;
+            self.slowness = seen.max(self.slowness - self.slowness / 8).max(1);
+        }
+    }
+
     /// Whether it has waited for its own work far longer than that should take; then it waits four times as long for the next such answer.
     fn is_overdue(&mut self) -> bool {
         let in_flight = self.marks.in_flight();
-        let due = 2 * Duration::from_nanos(in_flight.cost_ns) + PATIENCE;
+        // As this process is run, and as the device's clock goes, which may be a software's.
+        let due = 2 * Duration::from_nanos(in_flight.cost_ns) * self.slowness + PATIENCE;
         let is_overdue = in_flight.launches > 0
             && self.waited >= due.saturating_mul(4_u32.pow(self.exceptions.min(8)));
         self.exceptions += u32::from(is_overdue);
@@ -412,7 +428,7 @@ impl State {
         if look.reached == 0 {
             return;
         }
-        self.pacing.waited = Duration::ZERO;
+        self.pacing.note_wait(look.busy_ns);
         if std::mem::take(&mut self.pacing.exceptions) > 0 && look.overtook {
             // What was overdue still is, and what came after it has ended.
             self.pacing.marks.give_up();
