@@ -24,6 +24,14 @@ struct Run {
     printed: String,
 }
 
+impl Run {
+    fn ensure_same(&self, alone: &Self, what: &str) -> Result<()> {
+        let (found, expected) = (&self.checksum, &alone.checksum);
+        ensure!(found == expected, "{what}: {found} instead of {expected}");
+        Ok(())
+    }
+}
+
 /// Where edges lie that are exchanged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Halo {
@@ -94,12 +102,7 @@ fn any_number_of_ranks_finds_the_same_and_each_is_a_client() -> Result<()> {
     let alone = run(sandbox, &mpirun, Runtime::Softcuda, 1)?;
     for ranks in [1, 2, 4, 8] {
         let found = run(sandbox, &mpirun, Runtime::OpenMps, ranks)?;
-        ensure!(
-            found.checksum == alone.checksum,
-            "{ranks} ranks: {} instead of {}",
-            found.checksum,
-            alone.checksum
-        );
+        found.ensure_same(&alone, &format!("{ranks} ranks"))?;
         for pid in found.pids {
             let counted = daemon.departed(pid)?;
             // Both edges, and what lies between them.
@@ -119,7 +122,7 @@ fn ranks_share_what_each_is_given_of_the_device() -> Result<()> {
     // As the guide advises for N ranks: twice an equal part.
     daemon.shell("set_default_active_thread_percentage 50")?;
     let found = run(sandbox, &mpirun, Runtime::OpenMps, 4)?;
-    ensure!(found.checksum == alone.checksum, "{} instead of {}", found.checksum, alone.checksum);
+    found.ensure_same(&alone, "4 ranks")?;
     for pid in found.pids {
         let counted = daemon.departed(pid)?;
         ensure!(counted.active_thread_percentage == 50.0, "rank {pid}: {counted:?}");
@@ -139,12 +142,7 @@ fn device_buffers_go_from_rank_to_rank() -> Result<()> {
     let through_host = [("UCX_TLS", "self,sm,cuda_copy")];
     for (ranks, variables) in [(2, by_handle.as_slice()), (4, &through_host), (4, &[])] {
         let found = run_with(sandbox, &mpirun, Runtime::OpenMps, ranks, Halo::Device, variables)?;
-        ensure!(
-            found.checksum == alone.checksum,
-            "{ranks} ranks, {variables:?}: {} instead of {}",
-            found.checksum,
-            alone.checksum
-        );
+        found.ensure_same(&alone, &format!("{ranks} ranks, {variables:?}"))?;
         for pid in found.pids {
             let counted = daemon.departed(pid)?;
             ensure!(counted.kernels == 3 * STEPS, "rank {pid}: {counted:?}");

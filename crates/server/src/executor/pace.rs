@@ -53,6 +53,13 @@ pub(super) struct Answer {
     pub(super) stalls: u64,
 }
 
+/// What a contender that asks for a turn has submitted and not seen end, whatever it was allowed to submit before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InDriver {
+    Nothing,
+    Something,
+}
+
 /// How long a session sleeps that waits for its turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Longest {
@@ -111,11 +118,11 @@ impl Pace {
         }
     }
 
-    /// A contender wants to submit. `is_idle`: nothing of it is in the driver, whatever it was allowed to submit before.
-    pub(super) fn ask(&self, client: u64, is_idle: bool) -> Answer {
+    /// A contender wants to submit.
+    pub(super) fn ask(&self, client: u64, in_driver: InDriver) -> Answer {
         let mut shared = self.lock();
         let before = shared.fairness.holder();
-        if is_idle {
+        if in_driver == InDriver::Nothing {
             shared.fairness.settle(client);
         }
         let mut verdict = shared.fairness.ask(client);
@@ -191,8 +198,8 @@ mod tests {
                 Turns::Unchanged
             });
         }
-        assert_eq!(pace.ask(0, true).verdict, Verdict::Go);
-        assert_eq!(pace.ask(1, true).verdict, Verdict::Wait);
+        assert_eq!(pace.ask(0, InDriver::Nothing).verdict, Verdict::Go);
+        assert_eq!(pace.ask(1, InDriver::Nothing).verdict, Verdict::Wait);
         pace
     }
 
@@ -201,10 +208,10 @@ mod tests {
         let pace = contest();
         pace.is_away(0);
         std::thread::sleep(AWAY);
-        let answer = pace.ask(1, true);
+        let answer = pace.ask(1, InDriver::Nothing);
         assert!(answer.verdict == Verdict::Go && answer.has_turn, "{answer:?}");
         pace.is_back(0);
-        assert_eq!(pace.ask(0, true).verdict, Verdict::Wait);
+        assert_eq!(pace.ask(0, InDriver::Nothing).verdict, Verdict::Wait);
     }
 
     #[test]
@@ -213,8 +220,8 @@ mod tests {
         pace.is_away(0);
         pace.is_back(0);
         std::thread::sleep(AWAY);
-        assert_eq!(pace.ask(1, true).verdict, Verdict::Wait);
-        assert_eq!(pace.ask(0, true).verdict, Verdict::Go);
+        assert_eq!(pace.ask(1, InDriver::Nothing).verdict, Verdict::Wait);
+        assert_eq!(pace.ask(0, InDriver::Nothing).verdict, Verdict::Go);
     }
 
     #[test]
@@ -225,8 +232,8 @@ mod tests {
             fairness.charge(0, crate::policy::fairness::TURN_NS);
             Turns::Unchanged
         });
-        assert_eq!(pace.ask(0, true).verdict, Verdict::Wait);
-        assert_eq!(pace.ask(1, true).verdict, Verdict::Go);
+        assert_eq!(pace.ask(0, InDriver::Nothing).verdict, Verdict::Wait);
+        assert_eq!(pace.ask(1, InDriver::Nothing).verdict, Verdict::Go);
     }
 
     #[test]
@@ -236,7 +243,7 @@ mod tests {
             fairness.contend(2, Claim::default(), 1000);
             Turns::Unchanged
         });
-        let before = pace.ask(2, true).passes;
+        let before = pace.ask(2, InDriver::Nothing).passes;
         let forever = Longest::OfItsOwn(Duration::from_secs(3600));
         std::thread::scope(|scope| {
             let [first, second] = [1, 2].map(|client| {
@@ -254,13 +261,13 @@ mod tests {
             pace.change(|fairness| fairness.rest(1));
             second.join().unwrap();
         });
-        assert_eq!(pace.ask(2, true).verdict, Verdict::Go);
+        assert_eq!(pace.ask(2, InDriver::Nothing).verdict, Verdict::Go);
     }
 
     #[test]
     fn whose_turn_comes_by_anothers_question_is_woken() {
         let pace = contest();
-        let before = pace.ask(1, true).passes;
+        let before = pace.ask(1, InDriver::Nothing).passes;
         pace.change(|fairness| {
             fairness.charge(0, crate::policy::fairness::TURN_NS);
             Turns::Unchanged
@@ -271,7 +278,7 @@ mod tests {
             while pace.lock().waiting.is_empty() && !waits.is_finished() {
                 std::thread::yield_now();
             }
-            assert!(pace.ask(0, true).passes > before);
+            assert!(pace.ask(0, InDriver::Nothing).passes > before);
         });
         // What has passed already is not waited for.
         pace.wait(1, before, forever);

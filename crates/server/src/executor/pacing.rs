@@ -14,7 +14,7 @@
 use super::costs::{Costs, Piece};
 use super::launch::shape_of;
 use super::marks::{Marks, Work};
-use super::pace::Longest;
+use super::pace::{InDriver, Longest};
 use super::state::State;
 use crate::log::log_server;
 use crate::policy::fairness::{Claim, Turns, Verdict};
@@ -474,7 +474,11 @@ impl State {
     }
 
     fn ask_for_turn(&mut self) -> Verdict {
-        let answer = self.shared.pace.ask(self.handle.id, self.pacing.marks.is_empty());
+        let in_driver = match self.pacing.marks.is_empty() {
+            true => InDriver::Nothing,
+            false => InDriver::Something,
+        };
+        let answer = self.shared.pace.ask(self.handle.id, in_driver);
         self.pacing.passes = answer.passes;
         self.pacing.has_turn = answer.has_turn;
         if std::mem::replace(&mut self.pacing.stalls, answer.stalls) != answer.stalls {

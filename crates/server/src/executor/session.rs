@@ -262,13 +262,13 @@ impl Session {
             self.state.standing.owe(taken, answer);
         }
         self.state.standing.commit(taken);
-        // Before the answer: its client may count on what it gave up being free.
-        self.state.tell_given_up();
         self.give_answer();
         self.state.take_region_file();
     }
 
+    /// After the command is committed, or if it was before: what it gave up goes first, since its client may count on that being free.
     fn give_answer(&mut self) {
+        self.state.tell_given_up();
         if let Some(answer) = self.owed.take() {
             call::give(&self.state.handle.memory, answer);
         }
