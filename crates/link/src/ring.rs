@@ -375,8 +375,10 @@ impl Consumer {
         if self.available()? == 0 {
             return Ok(None);
         }
-        self.copy(0, size_of::<Header>());
-        Ok(Some(self.buffered_header().opcode))
+        self.copy(0, size_of::<u64>());
+        // A header begins with it.
+        let [first, second, ..] = self.buffer[0].to_ne_bytes();
+        Ok(Some(u16::from_ne_bytes([first, second])))
     }
 
     /// Whether something was posted that was not taken; reads shared memory.
@@ -428,14 +430,13 @@ impl Consumer {
         let ring = self.memory.ring_words();
         let place = (self.head as usize + from) & (self.memory.ring_bytes() - 1);
         let into = &mut self.buffer[from / 8..to / 8];
-        let until_end = (ring.len() - place / 8).min(into.len());
-        let (before, after) = into.split_at_mut(until_end);
-        for (word, shared) in before.iter_mut().zip(&ring[place / 8..]) {
-            *word = shared.load(Ordering::Relaxed);
+        let first = place / 8;
+        if let Some(words) = ring.get(first..first + into.len()) {
+            return load_words(into, words);
         }
-        for (word, shared) in after.iter_mut().zip(ring) {
-            *word = shared.load(Ordering::Relaxed);
-        }
+        let (before, after) = into.split_at_mut(ring.len() - first);
+        load_words(before, &ring[first..]);
+        load_words(after, ring);
     }
 
     fn buffered_header(&self) -> Header {
@@ -456,6 +457,13 @@ impl Consumer {
         // Release: pairs with the acquire in `Producer::has_room`.
         self.memory.shared().head.0.store(head, Ordering::Release);
         Doorbell::new(&self.memory.shared().producer_asleep.0).ring();
+    }
+}
+
+/// Fills `into` from the first words; published by the tail.
+fn load_words(into: &mut [u64], words: &[std::sync::atomic::AtomicU64]) {
+    for (word, shared) in into.iter_mut().zip(words) {
+        *word = shared.load(Ordering::Relaxed);
     }
 }
 

@@ -20,6 +20,7 @@ mod history;
 mod journal;
 pub mod keeper;
 mod log;
+mod numbers;
 pub mod policy;
 pub mod probe;
 mod redo;

@@ -18,7 +18,7 @@ use crate::driver::Driver;
 use crate::log::log_server;
 use link::ring::Command;
 use link::wire::command::{Header, Launch, NO_CALL, Opcode};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use zerocopy::FromBytes;
 
 /// Launches that are submitted together at most.
@@ -56,12 +56,43 @@ impl Batching {
     }
 }
 
-/// A launch that waits for those behind it; its body lies in [`Batches::bytes`].
+/// A launch that waits for those behind it; its parameters lie in [`Batches::bytes`].
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     header: Header,
+    launch: Launch,
+    /// Where what follows the launch begins and ends.
     start: usize,
     end: usize,
+}
+
+/// Launches that are submitted together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Together<'a> {
+    waiting: &'a [Waiting],
+    bytes: &'a [u8],
+}
+
+impl<'a> Together<'a> {
+    pub(super) fn len(self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Each launch, and what followed it in its command.
+    pub(super) fn iter(self) -> impl Iterator<Item = (&'a Launch, &'a [u8])> + Clone {
+        self.waiting
+            .iter()
+            .map(move |one| (&one.launch, self.bytes.get(one.start..one.end).unwrap_or_default()))
+    }
+
+    /// Their functions.
+    pub(super) fn functions(self) -> impl Iterator<Item = u32> + Clone {
+        self.waiting.iter().map(|one| one.launch.function)
+    }
+
+    fn first(self, count: usize) -> Self {
+        Self { waiting: &self.waiting[..count.min(self.waiting.len())], ..self }
+    }
 }
 
 /// The launches of one session that wait, and its chains.
@@ -70,7 +101,8 @@ pub(crate) struct Batches {
     waiting: Vec<Waiting>,
     bytes: Vec<u8>,
     stream: u32,
-    pub(super) streams: HashMap<u32, StreamChains>,
+    /// Of a few streams.
+    streams: Vec<StreamChains>,
     /// Functions that the driver does not take into a chain.
     pub(super) declined: HashSet<u32>,
     /// The driver does not take signals into a chain.
@@ -83,15 +115,38 @@ pub(super) type Refused = (Header, Failure);
 impl Batches {
     /// Destroys all chains: code that they name may be about to go.
     pub(super) fn clear_chains(&mut self, driver: Driver) {
-        self.streams.drain().for_each(|(_, chains)| chains.destroy(driver));
+        self.streams.drain(..).for_each(|chains| chains.destroy(driver));
         self.declined.clear();
     }
 
     /// Destroys the chains of a stream that is closed.
     pub(super) fn forget_stream(&mut self, driver: Driver, slot: u32) {
-        if let Some(chains) = self.streams.remove(&slot) {
-            chains.destroy(driver);
+        if let Some(at) = self.streams.iter().position(|chains| chains.slot == slot) {
+            self.streams.swap_remove(at).destroy(driver);
         }
+    }
+
+    /// The chains of a stream.
+    pub(super) fn chains(&mut self, slot: u32) -> Option<&mut StreamChains> {
+        self.streams.iter_mut().find(|chains| chains.slot == slot)
+    }
+
+    /// The same, for the first time perhaps; `None` where too many streams have chains.
+    fn chains_or_new(&mut self, slot: u32) -> Option<&mut StreamChains> {
+        let at = match self.streams.iter().position(|chains| chains.slot == slot) {
+            Some(at) => at,
+            None if self.streams.len() >= MOST_STREAMS => return None,
+            None => {
+                self.streams.push(StreamChains::new(slot));
+                self.streams.len() - 1
+            }
+        };
+        self.streams.get_mut(at)
+    }
+
+    /// Whether the driver takes a function into a chain, as far as is known.
+    fn takes(&self, function: u32) -> bool {
+        !self.declined.contains(&function)
     }
 }
 
@@ -117,12 +172,12 @@ impl State {
         {
             return Admission::ByItself;
         }
-        let Ok((launch, _)) = Launch::read_from_prefix(body) else { return Admission::ByItself };
+        let Ok((launch, rest)) = Launch::read_from_prefix(body) else { return Admission::ByItself };
         let batches = &self.batches;
         let may_wait = launch.attributes == 0
             && (batches.waiting.is_empty() || batches.stream == launch.stream)
             && batches.waiting.len() < MOST_WAITING
-            && !batches.declined.contains(&launch.function)
+            && batches.takes(launch.function)
             && self.may_be_batched(Piece::Function(launch.function))
             && self.trace_admits(launch.function) == Admission::Waits
             && self.modules.function(launch.function).is_ok_and(|function| {
@@ -133,8 +188,8 @@ impl State {
         }
         let batches = &mut self.batches;
         let start = batches.bytes.len();
-        batches.bytes.extend_from_slice(body);
-        batches.waiting.push(Waiting { header, start, end: batches.bytes.len() });
+        batches.bytes.extend_from_slice(rest);
+        batches.waiting.push(Waiting { header, launch, start, end: batches.bytes.len() });
         batches.stream = launch.stream;
         self.trace_waits();
         Admission::Waits
@@ -157,17 +212,16 @@ impl State {
         }
         let waiting = std::mem::take(&mut self.batches.waiting);
         let bytes = std::mem::take(&mut self.batches.bytes);
-        let mut rest = waiting.as_slice();
-        while !rest.is_empty() {
-            let done = self.submit_chain(rest, &bytes).unwrap_or_else(|| {
-                let one = rest[0];
-                if let Err(failure) = self.launch_one(&bytes[one.start..one.end]) {
+        let mut rest = Together { waiting: &waiting, bytes: &bytes };
+        while let Some(one) = rest.waiting.first() {
+            let done = self.submit_chain(rest).unwrap_or_else(|| {
+                if let Err(failure) = self.launch_one(rest.first(1)) {
                     refused.push((one.header, failure));
                 }
                 1
             });
             self.trace_waited(done);
-            rest = &rest[done..];
+            rest.waiting = &rest.waiting[done..];
         }
         self.batches.waiting = waiting;
         self.batches.waiting.clear();
@@ -176,44 +230,39 @@ impl State {
         refused
     }
 
-    fn launch_one(&mut self, body: &[u8]) -> Result<(), Failure> {
+    fn launch_one(&mut self, one: Together<'_>) -> Result<(), Failure> {
         if let Some(code) = self.ended() {
             return Err(Failure::Cuda(code));
         }
-        let (launch, parameters) = Launch::read_from_prefix(body)
-            .map_err(|_| Failure::Protocol("a launch is too short".into()))?;
-        let traced = self.trace_batch_begins(launch.stream, &[(launch, parameters)]);
-        self.launch(launch, parameters)?;
-        self.trace_batch_began(traced, &[(launch, parameters)]);
+        let Some((launch, parameters)) = one.iter().next() else { return Ok(()) };
+        let traced = self.trace_batch_begins(launch.stream, one);
+        self.launch(*launch, parameters)?;
+        self.trace_batch_began(traced, one);
         Ok(())
     }
 
     /// Submits as many of the first launches as the longest chain has that they fill; says how many. `None`: the first one is to be launched
     /// by itself.
-    fn submit_chain(&mut self, launches: &[Waiting], bytes: &[u8]) -> Option<usize> {
-        let launches: Vec<(Launch, &[u8])> = launches
-            .iter()
-            .map_while(|one| Launch::read_from_prefix(&bytes[one.start..one.end]).ok())
-            .take_while(|(launch, _)| !self.batches.declined.contains(&launch.function))
-            .collect();
+    fn submit_chain(&mut self, launches: Together<'_>) -> Option<usize> {
+        let taken = launches.functions().take_while(|&function| self.batches.takes(function));
+        let launches = launches.first(taken.count());
         let slot = self.batches.stream;
         let shortest = if self.shared.flights.busy() > FEW { 2 } else { 1 };
         let length = self.choose_chain(slot, Ending::Open, launches.len(), shortest)?;
-        let launches = &launches[..length];
-        self.submit_as_chain(slot, launches, None).map(|()| launches.len())
+        self.submit_as_chain(slot, launches.first(length), None).map(|()| length)
     }
 
     /// Submits launches as the chain that fits them, which is there or is made.
     fn submit_as_chain(
         &mut self,
         slot: u32,
-        launches: &[(Launch, &[u8])],
+        launches: Together<'_>,
         signal: Option<u64>,
     ) -> Option<()> {
         let ending = if signal.is_some() { Ending::Signalled } else { Ending::Open };
         let mut chain = self.take_chain(slot, launches, ending)?;
         let submitted = self.run_chain(&mut chain, slot, launches, signal);
-        if let Some(chains) = self.batches.streams.get_mut(&slot) {
+        if let Some(chains) = self.batches.chains(slot) {
             chains.put_back(chain, ending, launches.len());
         }
         submitted
@@ -238,7 +287,8 @@ impl State {
         }
         let waiting = std::mem::take(&mut self.batches.waiting);
         let bytes = std::mem::take(&mut self.batches.bytes);
-        let submitted = self.submit_signalled(slot, value, &waiting, &bytes).is_some();
+        let launches = Together { waiting: &waiting, bytes: &bytes };
+        let submitted = self.submit_signalled(slot, value, launches).is_some();
         self.batches.waiting = waiting;
         self.batches.bytes = bytes;
         if submitted {
@@ -249,26 +299,13 @@ impl State {
         submitted
     }
 
-    fn submit_signalled(
-        &mut self,
-        slot: u32,
-        value: u64,
-        waiting: &[Waiting],
-        bytes: &[u8],
-    ) -> Option<()> {
-        let launches: Vec<(Launch, &[u8])> = waiting
-            .iter()
-            .map_while(|one| Launch::read_from_prefix(&bytes[one.start..one.end]).ok())
-            .collect();
-        let declined = &self.batches.declined;
-        if launches.len() < waiting.len()
-            || launches.iter().any(|(launch, _)| declined.contains(&launch.function))
-        {
+    fn submit_signalled(&mut self, slot: u32, value: u64, launches: Together<'_>) -> Option<()> {
+        if !launches.functions().all(|function| self.batches.takes(function)) {
             return None;
         }
         // All of them or none: a signal ends one chain.
         self.choose_chain(slot, Ending::Signalled, launches.len(), launches.len())?;
-        self.submit_as_chain(slot, &launches, Some(value))
+        self.submit_as_chain(slot, launches, Some(value))
     }
 
     /// The length of the chain that is to take the first of so many launches on a stream.
@@ -279,17 +316,14 @@ impl State {
         launches: usize,
         shortest: usize,
     ) -> Option<usize> {
-        let partition = self.streams.partition(slot);
         let driver = self.driver();
-        let batches = &mut self.batches;
-        if batches.streams.len() >= MOST_STREAMS && !batches.streams.contains_key(&slot) {
-            return None;
-        }
-        let chains = batches.streams.entry(slot).or_default();
-        if !is_same(&chains.partition, &partition) {
+        let partition = self.streams.partition(slot);
+        let chains = self.batches.chains_or_new(slot)?;
+        if !is_same(&chains.partition, partition) {
             // Chains belong to one share of the SMs.
-            std::mem::take(chains).destroy(driver);
-            chains.partition = partition;
+            let place = partition.clone();
+            std::mem::replace(chains, StreamChains::new(slot)).destroy(driver);
+            chains.partition = place;
         }
         chains.choose(ending, launches, shortest)
     }
@@ -299,12 +333,12 @@ impl State {
         &mut self,
         chain: &mut Chain,
         slot: u32,
-        launches: &[(Launch, &[u8])],
+        launches: Together<'_>,
         signal: Option<u64>,
     ) -> Option<()> {
-        for (launch, link) in launches.iter().zip(&mut chain.links) {
-            if !self.set_link(chain.executable, link, slot, launch) {
-                self.batches.declined.insert(launch.0.function);
+        for ((launch, parameters), link) in launches.iter().zip(&mut chain.links) {
+            if !self.set_link(chain.executable, link, slot, launch, parameters) {
+                self.batches.declined.insert(launch.function);
                 return None;
             }
         }
@@ -317,9 +351,7 @@ impl State {
         let count = launches.len() as u32;
         self.refresh_guard().ok()?;
         let stream = self.stream_for_work(slot).ok()?;
-        for (launch, _) in launches {
-            self.touch_variables(Touch::Function(launch.function));
-        }
+        launches.functions().for_each(|function| self.touch_variables(Touch::Function(function)));
         let session = &self.handle;
         let given_up = || session.stopped();
         self.streams.admit_launches(&self.shared.context, slot, count, given_up).ok()?;
@@ -348,7 +380,7 @@ impl State {
         self.paced(paced);
         self.check(result).ok()?;
         self.trace_batch_began(traced, launches);
-        self.last_function = launches.last().map(|(launch, _)| launch.function);
+        self.last_function = launches.functions().last();
         match count {
             1 => self.counters().count_kernels(1),
             _ => self.counters().count_chain(count.into()),

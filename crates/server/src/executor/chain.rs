@@ -1,5 +1,6 @@
 //! Chains: executable graphs of kernels in a row that are kept and used again ([`super::batch`] says for what).
 
+use super::batch::Together;
 use super::graph::{Code, with_kernel};
 use super::partition::Partition;
 use super::state::State;
@@ -7,7 +8,6 @@ use super::word_writer::{Parameters, SHAPE};
 use crate::driver::Driver;
 use cuda_abi::types::*;
 use link::wire::command::Launch;
-use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -38,7 +38,7 @@ pub(super) struct Chain {
 }
 
 /// What comes after the launches of a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Nothing.
     Open,
@@ -74,13 +74,27 @@ impl Length {
 }
 
 /// The chains of one stream, by their lengths.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StreamChains {
+    pub(super) slot: u32,
     pub(super) partition: Option<Arc<Partition>>,
-    lengths: BTreeMap<(Ending, usize), Length>,
+    open: Vec<Length>,
+    signalled: Vec<Length>,
 }
 
 impl StreamChains {
+    /// None yet.
+    pub(super) fn new(slot: u32) -> Self {
+        Self { slot, partition: None, open: Vec::new(), signalled: Vec::new() }
+    }
+
+    fn lengths(&mut self, ending: Ending) -> &mut Vec<Length> {
+        match ending {
+            Ending::Open => &mut self.open,
+            Ending::Signalled => &mut self.signalled,
+        }
+    }
+
     /// The length of the chain to be used for so many launches, `shortest` or more, if there is one or it is time to make it.
     pub(super) fn choose(
         &mut self,
@@ -91,32 +105,26 @@ impl StreamChains {
         if launches < shortest {
             return None;
         }
-        let room = launches.is_power_of_two() || self.odd_lengths(ending) < MOST_LENGTHS;
-        let length = self.lengths.entry((ending, launches)).or_default();
-        if room && !length.is_made() {
-            length.wanted += 1;
+        let lengths = self.lengths(ending);
+        if lengths.len() <= launches {
+            lengths.resize_with(launches + 1, Length::default);
         }
-        let mut fitting = self.lengths.range((ending, shortest)..=(ending, launches)).rev();
-        fitting.find(|(_, length)| length.is_made()).map(|(&(_, length), _)| length)
-    }
-
-    fn odd_lengths(&self, ending: Ending) -> usize {
-        let odd = |((of, nodes), length): &(&(Ending, usize), &Length)| {
-            *of == ending && !nodes.is_power_of_two() && length.is_made()
-        };
-        self.lengths.iter().filter(odd).count()
+        if !lengths[launches].is_made()
+            && (launches.is_power_of_two() || odd_lengths(lengths) < MOST_LENGTHS)
+        {
+            lengths[launches].wanted += 1;
+        }
+        (shortest..=launches).rev().find(|&length| lengths[length].is_made())
     }
 
     pub(super) fn destroy(self, driver: Driver) {
-        let chains = self.lengths.into_values().flat_map(|length| length.chains).flatten();
-        chains.for_each(|chain| chain.destroy(driver));
+        let lengths = self.open.into_iter().chain(self.signalled);
+        lengths.flat_map(|length| length.chains).flatten().for_each(|chain| chain.destroy(driver));
     }
-}
 
-impl StreamChains {
     /// Puts a chain back that was used.
     pub(super) fn put_back(&mut self, chain: Chain, ending: Ending, launches: usize) {
-        if let Some(length) = self.lengths.get_mut(&(ending, launches)) {
+        if let Some(length) = self.lengths(ending).get_mut(launches) {
             let turn = length.turn % TURNS;
             length.turn += 1;
             length.chains[turn] = Some(chain);
@@ -125,9 +133,15 @@ impl StreamChains {
 
     /// The chain whose turn it is, if it is made.
     fn take(&mut self, ending: Ending, launches: usize) -> Option<Chain> {
-        let length = self.lengths.get_mut(&(ending, launches))?;
+        let length = self.lengths(ending).get_mut(launches)?;
         length.chains[length.turn % TURNS].take()
     }
+}
+
+/// How many lengths that are no power of two have chains.
+fn odd_lengths(lengths: &[Length]) -> usize {
+    let odd = |(nodes, length): &(usize, &Length)| !nodes.is_power_of_two() && length.is_made();
+    lengths.iter().enumerate().filter(odd).count()
 }
 
 impl State {
@@ -135,14 +149,14 @@ impl State {
     pub(super) fn take_chain(
         &mut self,
         slot: u32,
-        launches: &[(Launch, &[u8])],
+        launches: Together<'_>,
         ending: Ending,
     ) -> Option<Chain> {
-        let chains = self.batches.streams.get_mut(&slot)?;
+        let chains = self.batches.chains(slot)?;
         if let Some(chain) = chains.take(ending, launches.len()) {
             return Some(chain);
         }
-        let (launch, parameters) = launches.first()?;
+        let (launch, parameters) = launches.iter().next()?;
         let code = self.code(launch, slot)?;
         let parameters = parameters.get(..launch.parameter_bytes as usize)?;
         let made = self.make_chain(launches.len(), launch, code, parameters);
@@ -235,8 +249,8 @@ impl State {
         value: u64,
         body: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> R,
     ) -> Option<R> {
-        let partition = self.streams.partition(slot);
-        let code = self.shared.word_writer.as_ref()?.code(partition.as_deref());
+        let partition = self.streams.partition(slot).as_deref();
+        let code = self.shared.word_writer.as_ref()?.code(partition);
         let parameters = Parameters { address: self.memory.completion_address(slot), value };
         Some(with_kernel(&SHAPE, code, parameters.as_bytes(), body))
     }
@@ -257,7 +271,8 @@ impl State {
         executable: CUgraphExec,
         link: &mut Link,
         slot: u32,
-        (launch, parameters): &(Launch, &[u8]),
+        launch: &Launch,
+        parameters: &[u8],
     ) -> bool {
         let Some(parameters) = parameters.get(..launch.parameter_bytes as usize) else {
             return false;
@@ -289,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_chain_is_made_for_what_comes_often() {
-        let mut chains = StreamChains::default();
+        let mut chains = StreamChains::new(0);
         for _ in 1..WORTH_A_CHAIN {
             assert_eq!(chains.choose(Ending::Open, 7, 2), None);
         }
@@ -300,7 +315,7 @@ mod tests {
 
     #[test]
     fn one_launch_takes_a_chain_only_where_it_may() {
-        let mut chains = StreamChains::default();
+        let mut chains = StreamChains::new(0);
         assert!((0..100).all(|_| chains.choose(Ending::Open, 1, 2).is_none()));
         assert_eq!((1..=WORTH_A_CHAIN).find_map(|_| chains.choose(Ending::Open, 1, 1)), Some(1));
         assert!((0..100).all(|_| chains.choose(Ending::Open, 1, 2).is_none()));
@@ -309,13 +324,13 @@ mod tests {
 
     #[test]
     fn lengths_are_bounded() {
-        let mut chains = StreamChains::default();
+        let mut chains = StreamChains::new(0);
         for launches in 2..=MOST_WAITING {
             for _ in 0..WORTH_A_CHAIN {
                 chains.choose(Ending::Open, launches, 2);
             }
         }
-        assert_eq!(chains.odd_lengths(Ending::Open), MOST_LENGTHS);
+        assert_eq!(odd_lengths(&chains.open), MOST_LENGTHS);
         assert_eq!(chains.choose(Ending::Open, MOST_WAITING, 2), Some(MOST_WAITING));
     }
 }

@@ -6,11 +6,11 @@
 //! A chain of launches says of each of its kernels what a launch by itself cannot where kernels are short: between the events of a lone one lies the
 //! time that the driver takes to submit it as well.
 
+use super::batch::Together;
 use super::costs::Piece;
 use super::state::State;
 use super::stream::new_event;
 use cuda_abi::types::*;
-use link::wire::command::Launch;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ pub(super) enum Submitted<'a> {
     /// One thing.
     Piece(Piece),
     /// Kernels in a row, with their parameters.
-    Chain(&'a [(Launch, &'a [u8])]),
+    Chain(Together<'a>),
 }
 
 impl Submitted<'_> {
@@ -182,7 +182,7 @@ impl State {
         match submitted {
             Submitted::Piece(piece) => Sampled::Piece(piece),
             Submitted::Chain(launches) => {
-                let all = launches.iter().map(|(launch, _)| launch.function);
+                let all = launches.functions();
                 let cost_ns =
                     all.clone().map(|function| self.known_cost_ns(Piece::Function(function)));
                 let cost_ns = cost_ns.sum();

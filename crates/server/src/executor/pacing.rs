@@ -11,17 +11,18 @@
 //! What is held may be what a kernel waits for. So a session whose work should have ended long ago ([`PATIENCE`]) gets a launch through; what others have
 //! overtaken then counts no more; and where nothing of anybody ends the turn is given up.
 
+use super::batch::Together;
 use super::costs::{Costs, Piece};
 use super::launch::shape_of;
 use super::marks::{Marks, Work};
 use super::pace::{InDriver, Longest};
 use super::state::State;
 use crate::log::log_server;
+use crate::numbers::NumberMap;
 use crate::policy::fairness::{Claim, Turns, Verdict};
 use crate::policy::priorities::{Class, stream_priority};
 use cuda_abi::types::*;
-use link::wire::command::{Launch, Opcode};
-use std::collections::HashMap;
+use link::wire::command::Opcode;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -82,7 +83,7 @@ pub(crate) struct Pacing {
     /// Part of the device that its kernels fill, of 1,000.
     footprint: u32,
     /// By function: threads, dynamic shared memory, and blocks of them per SM.
-    occupancy: HashMap<usize, (u32, u32, u32)>,
+    occupancy: NumberMap<usize, (u32, u32, u32)>,
     multiprocessors: u32,
     contends: bool,
     /// Launches since the last one that made it a contender.
@@ -116,7 +117,7 @@ impl Pacing {
             marks: Marks::default(),
             costs: Costs::default(),
             footprint: 0,
-            occupancy: HashMap::new(),
+            occupancy: NumberMap::default(),
             multiprocessors: 0,
             contends: false,
             short_launches: 0,
@@ -280,10 +281,10 @@ impl State {
         &mut self,
         slot: u32,
         stream: CUstream,
-        chain: &[(Launch, &[u8])],
+        chain: Together<'_>,
     ) -> Option<Paced> {
         let mut all: Option<Paced> = None;
-        for (launch, _) in chain {
+        for (launch, _) in chain.iter() {
             let function = self.modules.function(launch.function).ok().map(|found| found.handle);
             let shape = function.map(|function| shape_of(launch, function));
             let one = self.pace(slot, stream, Piece::Function(launch.function), shape)?;

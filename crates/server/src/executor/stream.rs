@@ -18,7 +18,6 @@ use cuda_abi::types::*;
 use link::wire::command::{DEFAULT_STREAM, LEGACY_STREAM, StreamCreate};
 use link::wire::layout::STREAM_SLOTS;
 use link::wire::partition::OWN_SHARE;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 const STREAM_NON_BLOCKING: u32 = 1;
@@ -72,7 +71,7 @@ pub(crate) struct Streams {
     standing: Standing,
     slots: Vec<Option<Stream>>,
     /// By the slots of default streams.
-    domains: HashMap<u32, Domain>,
+    domains: Vec<Option<Domain>>,
     /// For default streams' waits.
     join_event: Option<CUevent>,
     /// All of them, for the gate.
@@ -82,7 +81,7 @@ pub(crate) struct Streams {
 impl Streams {
     /// None.
     pub(crate) fn new(standing: Standing) -> Self {
-        let (slots, domains) = (Vec::new(), HashMap::new());
+        let (slots, domains) = (Vec::new(), Vec::new());
         Self { standing, slots, domains, join_event: None, lane: Arc::default() }
     }
 
@@ -100,9 +99,7 @@ impl Streams {
         let kind = match flags {
             _ if flags & DEFAULT_STREAM != 0 => Kind::Default,
             _ if flags & STREAM_NON_BLOCKING != 0 => Kind::NonBlocking,
-            _ if legacy == LEGACY_STREAM || self.domains.contains_key(&legacy) => {
-                Kind::Blocking(legacy)
-            }
+            _ if legacy == LEGACY_STREAM || self.domain(legacy).is_some() => Kind::Blocking(legacy),
             _ => return Err(Failure::Protocol(format!("stream {legacy} is no default stream"))),
         };
         let index = slot as usize;
@@ -140,7 +137,7 @@ impl Streams {
             }
         }
         if kind == Kind::Default {
-            self.domains.insert(slot, Domain::default());
+            *self.domain_place(slot) = Some(Domain::default());
         }
         Ok(())
     }
@@ -158,7 +155,7 @@ impl Streams {
         let slot = &mut self.slots[LEGACY_STREAM as usize];
         if slot.is_none() {
             *slot = Some(new_stream(context, &self.lane, Kind::Default, priority, partition())?);
-            self.domains.entry(LEGACY_STREAM).or_default();
+            self.domain_place(LEGACY_STREAM).get_or_insert_default();
         }
         Ok(())
     }
@@ -169,7 +166,8 @@ impl Streams {
             return Err(Failure::Protocol("the legacy stream cannot be destroyed".into()));
         }
         self.open_slot(slot)?.open = false;
-        if let Some(Domain { event: Some((event, _)), .. }) = self.domains.remove(&slot) {
+        let domain = self.domains.get_mut(slot as usize).and_then(Option::take);
+        if let Some(Domain { event: Some((event, _)), .. }) = domain {
             // SAFETY: a live event of this session; the driver keeps it until waits for it have ended.
             context.check(unsafe { context.driver().cuEventDestroy_v2(event) })?;
         }
@@ -187,7 +185,7 @@ impl Streams {
             Kind::NonBlocking => Ok(handle),
             Kind::Default => {
                 self.join_into_default(context, slot, handle)?;
-                if let Some(domain) = self.domains.get_mut(&slot) {
+                if let Some(domain) = self.domain(slot) {
                     domain.work += 1;
                 }
                 Ok(handle)
@@ -207,7 +205,7 @@ impl Streams {
         default: u32,
         handle: CUstream,
     ) -> Result<(), Failure> {
-        let Some(domain) = self.domains.get_mut(&default) else { return Ok(()) };
+        let Some(domain) = domain_in(&mut self.domains, default) else { return Ok(()) };
         let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
             return Ok(());
         };
@@ -302,8 +300,9 @@ impl Streams {
     }
 
     /// Where the stream of a slot runs; `None`: on the whole device.
-    pub(crate) fn partition(&self, slot: u32) -> Option<Arc<Partition>> {
-        self.slots.get(slot as usize)?.as_ref()?.partition.clone()
+    pub(crate) fn partition(&self, slot: u32) -> &Option<Arc<Partition>> {
+        let stream = self.slots.get(slot as usize).and_then(Option::as_ref);
+        stream.map_or(&None, |stream| &stream.partition)
     }
 
     /// The driver's stream of a slot, whether its stream is closed or not.
@@ -376,12 +375,25 @@ impl Streams {
             // SAFETY: a live stream of this session that nobody uses any more.
             let _ = unsafe { driver.cuStreamDestroy_v2(stream.handle) };
         }
-        let of_domains = self.domains.drain().filter_map(|(_, domain)| domain.event);
+        let of_domains = self.domains.drain(..).flatten().filter_map(|domain| domain.event);
         let events: Vec<CUevent> = of_domains.map(|(event, _)| event).collect();
         for event in events.into_iter().chain(self.join_event.take()) {
             // SAFETY: as above.
             let _ = unsafe { driver.cuEventDestroy_v2(event) };
         }
+    }
+
+    fn domain(&mut self, slot: u32) -> Option<&mut Domain> {
+        domain_in(&mut self.domains, slot)
+    }
+
+    /// Where the domain of a default stream in a slot is; slots are bounded.
+    fn domain_place(&mut self, slot: u32) -> &mut Option<Domain> {
+        let index = slot as usize;
+        if self.domains.len() <= index {
+            self.domains.resize_with(index + 1, || None);
+        }
+        &mut self.domains[index]
     }
 
     fn open_slot(&mut self, slot: u32) -> Result<&mut Stream, Failure> {
@@ -399,7 +411,7 @@ impl Streams {
         default: u32,
         handle: CUstream,
     ) -> Result<(), Failure> {
-        let Some(domain) = self.domains.get_mut(&default) else { return Ok(()) };
+        let Some(domain) = domain_in(&mut self.domains, default) else { return Ok(()) };
         if domain.ahead.is_empty() {
             return Ok(());
         }
@@ -422,7 +434,7 @@ impl Streams {
     /// An event after all work of a default stream so far.
     fn default_event(&mut self, context: &Context, default: u32) -> Result<CUevent, Failure> {
         let handle = self.open_slot(default)?.handle;
-        let domain = self.domains.entry(default).or_default();
+        let domain = self.domain_place(default).get_or_insert_default();
         let (event, recorded_at) = match domain.event {
             Some(known) => known,
             None => (new_event(context, EVENT_DISABLE_TIMING)?, 0),
@@ -434,6 +446,10 @@ impl Streams {
         }
         Ok(event)
     }
+}
+
+fn domain_in(domains: &mut [Option<Domain>], slot: u32) -> Option<&mut Domain> {
+    domains.get_mut(slot as usize).and_then(Option::as_mut)
 }
 
 pub(super) fn is_same(one: &Option<Arc<Partition>>, other: &Option<Arc<Partition>>) -> bool {

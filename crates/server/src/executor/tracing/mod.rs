@@ -13,7 +13,7 @@ mod telling;
 mod times;
 mod work;
 
-use super::batch::Admission;
+use super::batch::{Admission, Together};
 use super::failure::Failure;
 use super::state::{Outcome, State};
 use super::stream::new_event;
@@ -21,7 +21,6 @@ use crate::counters::monotonic_ns;
 use cuda_abi::types::*;
 use link::ring::Command;
 use link::trace::{Record, TraceRing, Words, Work};
-use link::wire::command::Launch;
 use link::wire::trace::TraceFile;
 use rustix::fd::AsFd;
 use std::collections::{HashMap, VecDeque};
@@ -200,18 +199,18 @@ impl State {
     pub(super) fn trace_batch_begins(
         &mut self,
         slot: u32,
-        launches: &[(Launch, &[u8])],
+        launches: Together<'_>,
     ) -> Option<Begun> {
         if !self.is_traced() {
             return None;
         }
-        let functions = launches.iter().map(|(launch, _)| launch.function);
-        let expected_ns = functions.map(|function| self.expected_ns(Some(function))).sum();
+        let expected_ns =
+            launches.functions().map(|function| self.expected_ns(Some(function))).sum();
         self.trace_begins(slot, Timing::Together, expected_ns)
     }
 
     /// They were.
-    pub(super) fn trace_batch_began(&mut self, begun: Option<Begun>, launches: &[(Launch, &[u8])]) {
+    pub(super) fn trace_batch_began(&mut self, begun: Option<Begun>, launches: Together<'_>) {
         let Some(begun) = begun else { return };
         for (index, (launch, _)) in launches.iter().enumerate() {
             let mut work = work::kernel(launch);
