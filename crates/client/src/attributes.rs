@@ -38,14 +38,22 @@ impl LiveAttributes {
 
     /// The value of an attribute, if it has one.
     pub(crate) fn get(&self, number: u32) -> Option<i32> {
-        // Relaxed: each value stands for itself; also below.
-        i32::try_from(self.0.get(number as usize)?.load(Ordering::Relaxed)).ok()
+        // Acquire: with the Release in `set`; who finds a value posts behind the command that made it so.
+        i32::try_from(self.0.get(number as usize)?.load(Ordering::Acquire)).ok()
+    }
+
+    /// Changes the value of an attribute.
+    pub(crate) fn set(&self, number: u32, value: i32) {
+        if let Some(place) = self.0.get(number as usize) {
+            // Release: with the Acquire in `get`; also below.
+            place.store(value.into(), Ordering::Release);
+        }
     }
 
     /// Takes other values on; of the same numbers, as a driver knows them or not.
     pub(crate) fn replace(&self, values: &Attributes) {
         for (place, value) in self.0.iter().zip(&values.0) {
-            place.store(value.map_or(UNKNOWN, i64::from), Ordering::Relaxed);
+            place.store(value.map_or(UNKNOWN, i64::from), Ordering::Release);
         }
     }
 }

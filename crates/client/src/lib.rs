@@ -11,6 +11,7 @@
 //! that posting may wait. Streams that wait for a value in memory are held by the executor, in software.
 
 mod allocator;
+mod answers;
 mod array;
 mod array_copy;
 mod attach;
@@ -29,6 +30,7 @@ mod entry;
 mod events;
 mod expected_wait;
 mod export;
+mod function_settings;
 mod gates;
 mod graph;
 mod handles;

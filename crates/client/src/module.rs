@@ -1,8 +1,11 @@
 //! Modules and their functions, as the executor knows them: loaded into one context, and forgotten with it.
 
-use crate::attributes::{Attributes, LiveAttributes};
+use crate::answers::Answers;
+use crate::attributes::Attributes;
+use crate::backend::Backend;
 use crate::client::Client;
 use crate::context::Context;
+use crate::function_settings::{Bounds, FunctionSettings};
 use crate::image::JitOptions;
 use crate::memory_map::{Area, Kind};
 use crate::names::Names;
@@ -10,9 +13,10 @@ use crate::session::Result;
 use cuda_abi::types::{CUfunction_attribute, CUresult};
 use link::wire::command::{
     FunctionAttribute, FunctionAttributes, FunctionAttributesReply, FunctionGet, FunctionGetReply,
-    FunctionSetAttribute, GlobalGet, GlobalGetReply, ModuleKernels, ModuleLoad, ModuleLoadReply,
-    ModuleUnload, NamesReply, Occupancy, OccupancyReply, Opcode, Parameter,
+    FunctionSetAttribute, GlobalGet, GlobalGetReply, LaunchAttribute, ModuleKernels, ModuleLoad,
+    ModuleLoadReply, ModuleUnload, NamesReply, Occupancy, OccupancyReply, Opcode, Parameter,
 };
+use link::wire::query::{ClusterOccupancy, ClusterReply};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -42,16 +46,14 @@ pub(crate) struct Function {
     pub(crate) parameters: Vec<Parameter>,
     /// It can print.
     pub(crate) prints: bool,
-    attributes: LiveAttributes,
-    /// Latest last; programs ask few questions of a kernel.
-    occupancy: Mutex<Vec<(OccupancyQuestion, OccupancyReply)>>,
+    settings: FunctionSettings,
+    occupancy: Answers<OccupancyQuestion, OccupancyReply>,
+    /// By the question's bytes, attributes included.
+    clusters: Answers<Vec<u8>, ClusterReply>,
 }
 
 /// Threads of a block, dynamic shared bytes, flags, greatest block.
 type OccupancyQuestion = (u32, u64, u32, u32);
-
-/// Answers that a function keeps.
-const MOST_ANSWERS: usize = 64;
 
 /// Loads code into a context.
 ///
@@ -177,8 +179,9 @@ impl Module {
             kernel: OnceLock::new(),
             parameters,
             prints,
-            attributes: LiveAttributes::new(&attributes),
-            occupancy: Mutex::default(),
+            settings: FunctionSettings::new(&attributes),
+            occupancy: Answers::default(),
+            clusters: Answers::default(),
         });
         functions.insert(name.to_owned(), made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?);
         self.functions.get(name).ok_or(CUresult::ERROR_NOT_FOUND)
@@ -247,7 +250,7 @@ fn attributes(bytes: &[u8], count: usize) -> Option<Attributes> {
 impl Function {
     /// A cached attribute: CUDA_ERROR_INVALID_VALUE for what the driver does not know.
     pub(crate) fn attribute(&self, attribute: CUfunction_attribute) -> Result<i32> {
-        self.attributes.get(attribute.0).ok_or(CUresult::ERROR_INVALID_VALUE)
+        self.settings.get(attribute).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// A cached attribute that counts something.
@@ -255,19 +258,36 @@ impl Function {
         self.attribute(attribute).ok().and_then(|value| u32::try_from(value).ok())
     }
 
-    /// Sets an attribute (a `CUfunction_attribute`, or the wire's own numbers) and reads all of them again.
-    pub(crate) fn set_attribute(&self, attribute: i32, value: i32) -> Result {
+    /// Sets an attribute (a `CUfunction_attribute`, or the wire's own numbers): see [`crate::function_settings`].
+    pub(crate) fn set_attribute(&self, client: &Client, attribute: i32, value: i32) -> Result {
         let (backend, id) = self.context.backend()?;
+        if self.settings.has(attribute, value) {
+            return backend.session.check();
+        }
+        let bounds = Bounds::of(client.device(self.context.device)?);
         let body = FunctionSetAttribute { function: self.number, attribute, value, reserved: 0 };
-        backend.session.call(id, Opcode::FunctionSetAttribute, &[body.as_bytes()])?;
+        let _changing = self.settings.lock();
+        if self.settings.is_valid(bounds, attribute, value) {
+            backend.session.post(id, Opcode::FunctionSetAttribute, &body)?;
+            self.settings.note_posted(attribute, value);
+        } else {
+            backend.session.call(id, Opcode::FunctionSetAttribute, &[body.as_bytes()])?;
+            let read = self.read_attributes(backend, id)?;
+            self.settings.note_driver(attribute, value, &read);
+        }
+        self.occupancy.forget();
+        self.clusters.forget();
+        Ok(())
+    }
+
+    /// All attributes as the driver has them.
+    fn read_attributes(&self, backend: &Backend, id: u32) -> Result<Attributes> {
         let body = FunctionAttributes { function: self.number, reserved: 0 };
         let reply = backend.session.call(id, Opcode::FunctionAttributes, &[body.as_bytes()])?;
-        let read = FunctionAttributesReply::read_from_prefix(&reply)
+        FunctionAttributesReply::read_from_prefix(&reply)
             .ok()
-            .and_then(|(count, rest)| attributes(rest, count.attributes as usize));
-        self.attributes.replace(&read.ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?);
-        self.occupancy.lock().unwrap_or_else(|e| e.into_inner()).clear();
-        Ok(())
+            .and_then(|(count, rest)| attributes(rest, count.attributes as usize))
+            .ok_or(CUresult::ERROR_MPS_RPC_FAILURE)
     }
 
     /// Occupancy, asked once per question.
@@ -278,21 +298,27 @@ impl Function {
             question.flags,
             question.block_limit,
         );
-        let known = self.occupancy.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some((_, reply)) = known.iter().rev().find(|(asked, _)| *asked == key) {
-            return Ok(*reply);
-        }
-        drop(known);
-        let (backend, id) = self.context.backend()?;
-        let body = Occupancy { function: self.number, ..question };
-        let reply: OccupancyReply =
-            backend.session.call_for(id, Opcode::Occupancy, &[body.as_bytes()])?;
-        let mut known = self.occupancy.lock().unwrap_or_else(|e| e.into_inner());
-        if known.len() == MOST_ANSWERS {
-            known.remove(0);
-        }
-        known.push((key, reply));
-        Ok(reply)
+        self.occupancy.find_or_ask(key, || {
+            let (backend, id) = self.context.backend()?;
+            let body = Occupancy { function: self.number, ..question };
+            backend.session.call_for(id, Opcode::Occupancy, &[body.as_bytes()])
+        })
+    }
+
+    /// What a launch with these attributes could have of clusters and shared memory, asked once per question: the driver's answer is about the whole
+    /// device, whatever a client's share of it.
+    pub(crate) fn cluster_occupancy(
+        &self,
+        question: ClusterOccupancy,
+        attributes: &[LaunchAttribute],
+    ) -> Result<i32> {
+        let body = ClusterOccupancy { function: self.number, ..question };
+        let parts = [body.as_bytes(), attributes.as_bytes()];
+        let reply = self.clusters.find_or_ask(parts.concat(), || {
+            let (backend, id) = self.context.backend()?;
+            backend.session.call_for(id, Opcode::ClusterOccupancy, &parts)
+        });
+        reply.map(|reply| reply.value)
     }
 
     /// Length of the packed parameters.

@@ -28,16 +28,23 @@ pub(crate) unsafe fn cuFuncGetAttribute(
     })
 }
 
+/// Sets an attribute, or what the wire numbers like one.
+fn set(hfunc: CUfunction, attribute: i32, value: i32) -> CUresult {
+    run(|client| {
+        look_at_function(client, hfunc.0, |known| known.set_attribute(client, attribute, value))
+    })
+}
+
 pub(crate) unsafe fn cuFuncSetAttribute(
     hfunc: CUfunction,
     attrib: CUfunction_attribute,
     value: i32,
 ) -> CUresult {
-    run(|client| function(client, hfunc)?.set_attribute(attrib.0.cast_signed(), value))
+    set(hfunc, attrib.0.cast_signed(), value)
 }
 
 pub(crate) unsafe fn cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_cache) -> CUresult {
-    run(|client| function(client, hfunc)?.set_attribute(CACHE_CONFIG, config.0.cast_signed()))
+    set(hfunc, CACHE_CONFIG, config.0.cast_signed())
 }
 
 /// Banks have one size on devices of today.
@@ -45,7 +52,7 @@ pub(crate) unsafe fn cuFuncSetSharedMemConfig(
     hfunc: CUfunction,
     _config: CUsharedconfig,
 ) -> CUresult {
-    run(|client| function(client, hfunc).map(drop))
+    run(|client| look_at_function(client, hfunc.0, |_| Ok(())))
 }
 
 pub(crate) unsafe fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) -> CUresult {

@@ -5,11 +5,13 @@ use super::{c_name, not_null};
 use crate::client::{Client, run};
 use crate::image::{JitOptions, code_at, code_in, target_of};
 use crate::library::{self, Kernel};
+use crate::module::Function;
 use crate::session::Result;
 use crate::{current, device::Device};
 use core::ffi::{c_char, c_void};
 use cuda_abi::image::{Code, Target};
 use cuda_abi::types::*;
+use link::wire::command::CACHE_CONFIG;
 use std::sync::Arc;
 
 /// The code for each device, chosen once per kind of device.
@@ -196,18 +198,20 @@ pub(crate) unsafe fn cuKernelGetName(name: *mut *const c_char, handle: CUkernel)
     })
 }
 
-/// The function of a kernel on a device: in the current context if that is the device's, else in its primary context.
-fn on_device(
+/// What `see` finds of the function of a kernel on a device: in the current context if that is the device's, else in its primary context.
+fn look_on_device<T>(
     client: &Client,
     handle: CUkernel,
     dev: CUdevice,
-) -> Result<Arc<crate::module::Function>> {
+    see: impl FnOnce(&Function) -> Result<T>,
+) -> Result<T> {
     let device = client.device(dev)?;
-    let kernel = kernel(client, handle)?;
-    match current::owner().ok().filter(|context| context.device == dev) {
-        Some(context) => kernel.function(client, &context),
-        None => kernel.function(client, &device.primary),
-    }
+    let seen = client.kernels.look(handle.0, |kernel| {
+        let current = current::owner().ok().filter(|context| context.device == dev);
+        let context = current.as_ref().unwrap_or(&device.primary);
+        kernel.with_function(client, context, |function| see(function))
+    });
+    seen.unwrap_or(Err(CUresult::ERROR_INVALID_HANDLE))
 }
 
 pub(crate) unsafe fn cuKernelGetAttribute(
@@ -218,8 +222,15 @@ pub(crate) unsafe fn cuKernelGetAttribute(
 ) -> CUresult {
     run(|client| {
         not_null(pi)?;
-        put!(pi, on_device(client, handle, dev)?.attribute(attrib)?);
+        put!(pi, look_on_device(client, handle, dev, |known| known.attribute(attrib))?);
         Ok(())
+    })
+}
+
+/// Sets an attribute, or what the wire numbers like one.
+fn set(handle: CUkernel, dev: CUdevice, attribute: i32, value: i32) -> CUresult {
+    run(|client| {
+        look_on_device(client, handle, dev, |known| known.set_attribute(client, attribute, value))
     })
 }
 
@@ -229,7 +240,7 @@ pub(crate) unsafe fn cuKernelSetAttribute(
     handle: CUkernel,
     dev: CUdevice,
 ) -> CUresult {
-    run(|client| on_device(client, handle, dev)?.set_attribute(attrib.0.cast_signed(), val))
+    set(handle, dev, attrib.0.cast_signed(), val)
 }
 
 pub(crate) unsafe fn cuKernelSetCacheConfig(
@@ -237,10 +248,7 @@ pub(crate) unsafe fn cuKernelSetCacheConfig(
     config: CUfunc_cache,
     dev: CUdevice,
 ) -> CUresult {
-    run(|client| {
-        let function = on_device(client, handle, dev)?;
-        function.set_attribute(link::wire::command::CACHE_CONFIG, config.0.cast_signed())
-    })
+    set(handle, dev, CACHE_CONFIG, config.0.cast_signed())
 }
 
 pub(crate) unsafe fn cuKernelGetParamInfo(

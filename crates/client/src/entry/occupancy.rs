@@ -6,11 +6,10 @@ use crate::current;
 use crate::library::{function_of, look_at_function};
 use crate::session::Result;
 use cuda_abi::types::*;
-use link::wire::command::{Occupancy, OccupancyReply, Opcode};
+use link::wire::command::{Occupancy, OccupancyReply};
 use link::wire::query::{
-    AVAILABLE_SHARED, ClusterOccupancy, ClusterReply, MAX_ACTIVE_CLUSTERS, MAX_CLUSTER_SIZE,
+    AVAILABLE_SHARED, ClusterOccupancy, MAX_ACTIVE_CLUSTERS, MAX_CLUSTER_SIZE,
 };
-use zerocopy::IntoBytes;
 
 fn ask(client: &Client, func: CUfunction, question: Occupancy) -> Result<OccupancyReply> {
     look_at_function(client, func.0, |function| function.occupancy(question))
@@ -158,17 +157,14 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
                 .ok_or(CUresult::ERROR_INVALID_VALUE)
         };
         let function = function_of(client, func.0, &current::owner()?)?;
-        let (backend, id) = function.context.backend()?;
-        let body = ClusterOccupancy {
-            function: function.number,
+        let question = ClusterOccupancy {
             question: AVAILABLE_SHARED,
             grid: [positive(numBlocks)?, 1, 1],
             block: [positive(blockSize)?, 1, 1],
             ..Default::default()
         };
-        let reply: ClusterReply =
-            backend.session.call_for(id, Opcode::ClusterOccupancy, &[body.as_bytes()])?;
-        put!(dynamicSmemSize, reply.value.max(0) as usize);
+        let found_bytes = function.cluster_occupancy(question, &[])?;
+        put!(dynamicSmemSize, found_bytes.max(0) as usize);
         Ok(())
     })
 }
@@ -192,18 +188,15 @@ unsafe fn ask_cluster(
         let attributes = unsafe { super::launch::attributes(c.attrs, c.numAttrs) }?;
         let context = current::owner()?;
         let function = function_of(client, func.0, &context)?;
-        let (backend, id) = function.context.backend()?;
-        let body = ClusterOccupancy {
-            function: function.number,
+        let question = ClusterOccupancy {
             question,
             grid: [c.gridDimX, c.gridDimY, c.gridDimZ],
             block: [c.blockDimX, c.blockDimY, c.blockDimZ],
             dynamic_shared_bytes: c.sharedMemBytes,
             attributes: attributes.len() as u32,
+            ..Default::default()
         };
-        let parts = [body.as_bytes(), attributes.as_bytes()];
-        let reply: ClusterReply = backend.session.call_for(id, Opcode::ClusterOccupancy, &parts)?;
-        put!(out, reply.value);
+        put!(out, function.cluster_occupancy(question, &attributes)?);
         Ok(())
     })
 }

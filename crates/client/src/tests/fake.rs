@@ -14,9 +14,10 @@ use link::wire::command::{self as wire, NO_CALL, Opcode};
 use link::wire::graph::{Description, GraphCreate, Node};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -32,6 +33,18 @@ const MEMORY_BYTES: u64 = 64 << 20;
 
 /// How many events the executor was told to create.
 pub(super) static EVENTS_CREATED: AtomicU32 = AtomicU32::new(0);
+/// Commands that the executor took.
+pub(super) static COMMANDS: AtomicU32 = AtomicU32::new(0);
+/// Those of them whose caller waited for the answer.
+pub(super) static CALLS: AtomicU32 = AtomicU32::new(0);
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` as it was set last, of whichever function.
+pub(super) static MOST_DYNAMIC_SHARED_BYTES: AtomicI32 = AtomicI32::new(0);
+/// Shared memory that a block of the fake's device can have when its kernel asks for it.
+const SHARED_BYTES: i32 = 8192;
+/// What the fake's kernel takes of it by itself.
+pub(super) const STATIC_SHARED_BYTES: i32 = 1024;
+/// The most that is left.
+pub(super) const DYNAMIC_SHARED_BYTES: i32 = SHARED_BYTES - STATIC_SHARED_BYTES;
 
 /// Serves one client at `directory` until it is gone, or the fake is told to die.
 pub(super) fn serve(directory: &Path) {
@@ -87,6 +100,7 @@ fn welcome() -> Welcome {
         (34, 2),
         (50, 3),
         (91, 1),
+        (97, SHARED_BYTES),
     ];
     let device = DeviceInfo {
         name: "a fake Software GPU".into(),
@@ -116,6 +130,8 @@ struct Executor {
     words: CompletionWords,
     socket: Connection,
     granted_bytes: u64,
+    /// By number of the function.
+    attributes: HashMap<u32, BTreeMap<i32, i32>>,
     reply: Vec<u8>,
 }
 
@@ -130,6 +146,7 @@ fn open_session() -> Vec<OwnedFd> {
         words,
         socket,
         granted_bytes: 0,
+        attributes: HashMap::new(),
         reply: Vec::new(),
     };
     std::thread::spawn(move || {
@@ -151,6 +168,9 @@ impl Executor {
     fn execute(&mut self, command: &Command<'_>) -> bool {
         self.reply.clear();
         let opcode = Opcode::from_number(command.header.opcode).unwrap();
+        // Relaxed: the test reads them when a later command has been answered.
+        COMMANDS.fetch_add(1, Ordering::Relaxed);
+        CALLS.fetch_add((command.header.call_slot != NO_CALL).into(), Ordering::Relaxed);
         let status = match opcode {
             Opcode::Signal => {
                 let (wire::Signal { stream, value, .. }, _) = command.parse().unwrap();
@@ -230,7 +250,22 @@ impl Executor {
             }
             Opcode::FunctionGet => {
                 let (get, rest) = command.parse::<wire::FunctionGet>().unwrap();
-                if &rest[..get.name_bytes as usize] == b"add" { self.describe() } else { 500 }
+                if &rest[..get.name_bytes as usize] == b"add" {
+                    self.describe(get.function)
+                } else {
+                    500
+                }
+            }
+            Opcode::FunctionSetAttribute => self.set_attribute(command.parse().unwrap().0),
+            Opcode::FunctionAttributes => {
+                let asked: wire::FunctionAttributes = command.parse().unwrap().0;
+                let attributes = self.attributes[&asked.function].clone();
+                let count = attributes.len() as u32;
+                self.answer(&wire::FunctionAttributesReply { attributes: count, reserved: 0 });
+                self.answer_attributes(&attributes)
+            }
+            Opcode::ClusterOccupancy => {
+                self.answer(&link::wire::query::ClusterReply { value: 6, reserved: 0 })
             }
             Opcode::GlobalGet => self.answer(&wire::GlobalGetReply {
                 address: DEVICE_WINDOW.base,
@@ -267,15 +302,49 @@ impl Executor {
         0
     }
 
-    fn describe(&mut self) -> u32 {
-        self.answer(&wire::FunctionGetReply { parameters: 3, attributes: 3, ..Default::default() });
+    fn describe(&mut self, function: u32) -> u32 {
+        // Registers, most threads of a block, shared memory of its own, most that it can get, carve-out, clusters beyond eight blocks.
+        let attributes =
+            [(4, 100), (0, 512), (1, STATIC_SHARED_BYTES), (8, 4096), (9, -1), (14, 0)];
+        let attributes: BTreeMap<i32, i32> = attributes.into_iter().collect();
+        let count = attributes.len() as u32;
+        self.answer(&wire::FunctionGetReply {
+            parameters: 3,
+            attributes: count,
+            ..Default::default()
+        });
         for (offset, size_bytes) in [(0, 8), (8, 4), (12, 4)] {
             self.answer(&wire::Parameter { offset, size_bytes });
         }
-        // Registers, most threads of a block, most dynamic shared memory.
-        self.answer(&wire::FunctionAttribute { attribute: 4, value: 100 });
-        self.answer(&wire::FunctionAttribute { attribute: 0, value: 512 });
-        self.answer(&wire::FunctionAttribute { attribute: 8, value: 4096 })
+        self.answer_attributes(&attributes);
+        self.attributes.insert(function, attributes);
+        0
+    }
+
+    fn answer_attributes(&mut self, attributes: &BTreeMap<i32, i32>) -> u32 {
+        for (&attribute, &value) in attributes {
+            self.answer(&wire::FunctionAttribute { attribute, value });
+        }
+        0
+    }
+
+    /// As a driver does it: 0, or CUDA_ERROR_INVALID_VALUE.
+    fn set_attribute(&mut self, wanted: wire::FunctionSetAttribute) -> u32 {
+        let wire::FunctionSetAttribute { function, attribute, value, .. } = wanted;
+        let is_valid = match attribute {
+            wire::CACHE_CONFIG => return u32::from(!(0..=3).contains(&value)),
+            8 => (0..=DYNAMIC_SHARED_BYTES).contains(&value),
+            9 => (-1..=100).contains(&value),
+            14 => true,
+            _ => false,
+        };
+        if is_valid {
+            self.attributes.get_mut(&function).unwrap().insert(attribute, value);
+        }
+        if is_valid && attribute == 8 {
+            MOST_DYNAMIC_SHARED_BYTES.store(value, Ordering::Relaxed);
+        }
+        u32::from(!is_valid)
     }
 
     fn complete(&self, stream: u32, value: u64) -> u32 {

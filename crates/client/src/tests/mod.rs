@@ -28,6 +28,9 @@ macro_rules! fails {
     };
 }
 
+// Behind the macros that it uses.
+mod functions;
+
 #[test]
 fn an_attached_program() {
     let directory = tempfile::tempdir().unwrap();
@@ -50,6 +53,7 @@ fn an_attached_program() {
     streams_and_events();
     a_thread_ends_after_the_programs_thread_locals(context);
     modules_and_launches();
+    functions::settings_and_questions();
     a_failed_change_leaves_the_executable_graph();
     a_graph_waits_for_no_record_of_an_earlier_event();
     host_functions();

@@ -488,6 +488,7 @@ fn fails_alone(opcode: u16) -> bool {
         Opcode::GraphUpload,
         Opcode::GraphSet,
         Opcode::GraphEnable,
+        Opcode::FunctionSetAttribute,
     ]
     .map(|alone| alone as u16)
     .contains(&opcode)

@@ -3,15 +3,18 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use cuda_abi::table::DriverTable;
 use cuda_abi::types::{
-    CUcontext, CUevent, CUfunction, CUpointer_attribute, CUresult, CUstream, CUstreamCaptureStatus,
+    CUcontext, CUevent, CUfunction, CUfunction_attribute, CUpointer_attribute, CUresult, CUstream,
+    CUstreamCaptureStatus,
 };
 use cuda_driver::{Context, DeviceBuffer};
 use openmps_tests::stepping::{MARK, ROUNDS};
 
 use crate::work::PTX;
+
+const MOST_SHARED: CUfunction_attribute = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
 
 /// Makes the call of that name [`ROUNDS`] times.
 pub(crate) fn call(context: &Context, name: &str) -> Result<()> {
@@ -53,6 +56,21 @@ pub(crate) fn call(context: &Context, name: &str) -> Result<()> {
             "wait-event" => {
                 driver.cuEventRecord(event, stream).ok()?;
                 rounds(|| driver.cuStreamWaitEvent(CUstream::NULL, event, 0))
+            }
+            "settings" => {
+                // Once new, then what it is already.
+                rounds(|| driver.cuFuncSetAttribute(function, MOST_SHARED, 4096))
+            }
+            "new-settings" => {
+                let mut value = 4096;
+                rounds(|| {
+                    value += 16;
+                    driver.cuFuncSetAttribute(function, MOST_SHARED, value)
+                })?;
+                let mut known = 0;
+                driver.cuFuncGetAttribute(&mut known, MOST_SHARED, function).ok()?;
+                ensure!(known == value, "set to {value}, it is {known}");
+                Ok(())
             }
             "fill" => rounds(|| driver.cuMemsetD32Async(values, 7, 16, stream)),
             _ => bail!("no such call: {name}"),

@@ -5,7 +5,7 @@
 //! one needs no answer; the executor keeps a table for each and refuses numbers beyond its bounds. The ring is one total order: a number may be used
 //! again as soon as its destruction has been posted.
 //!
-//! *Posted* commands get no answer: what fails sets the session's error, except a launch that the driver refuses, which is reported once. *Called* ones get a [`super::layout::CallSlot`].
+//! *Posted* commands get no answer: what fails sets the session's error, except a launch, a graph's change or a function's attribute that the driver refuses, which is reported once. *Called* ones get a [`super::layout::CallSlot`].
 
 mod memory;
 mod module;

@@ -69,7 +69,7 @@ opcodes! {
     FunctionGet = 52,
     /// Called: [`super::GlobalGetReply`].
     GlobalGet = 53,
-    /// Called.
+    /// Called; posted where the client knows that every driver takes the value.
     FunctionSetAttribute = 54,
     /// Called: names of all kernels, NUL-terminated, [`super::NamesReply`] first.
     ModuleKernels = 55,
