@@ -344,9 +344,10 @@ impl Consumer {
             return Ok(None);
         }
         // `available` is a multiple of ALIGN, so a header is there.
-        self.copy(0, size_of::<Header>());
-        let header = self.buffered_header();
-        let Header { opcode, size_bytes, .. } = header;
+        let first = self.first_word();
+        let [o0, o1, _, _, l0, l1, l2, l3] = first.to_ne_bytes();
+        let opcode = u16::from_ne_bytes([o0, o1]);
+        let size_bytes = u32::from_ne_bytes([l0, l1, l2, l3]);
         let length = size_bytes as usize;
         if length < size_of::<Header>()
             || length > MAX_COMMAND_BYTES
@@ -357,8 +358,10 @@ impl Consumer {
         if length as u64 > available {
             return Err(RingError::Incomplete { opcode, size_bytes, available });
         }
-        // Only what follows the header: the header that was checked is the one that counts.
-        self.copy(size_of::<Header>(), length);
+        self.copy(length);
+        // The length that was checked is the one that counts.
+        self.buffer[0] = first;
+        let header = self.buffered_header();
         self.head += length as u64;
         if self.head - self.head_published >= self.memory.ring_bytes() as u64 / 8 {
             self.publish_head();
@@ -375,9 +378,7 @@ impl Consumer {
         if self.available()? == 0 {
             return Ok(None);
         }
-        self.copy(0, size_of::<u64>());
-        // A header begins with it.
-        let [first, second, ..] = self.buffer[0].to_ne_bytes();
+        let [first, second, ..] = self.first_word().to_ne_bytes();
         Ok(Some(u16::from_ne_bytes([first, second])))
     }
 
@@ -425,12 +426,17 @@ impl Consumer {
         Ok(self.tail_seen - self.head)
     }
 
-    /// Copies bytes `from..to` of the command at `head`; both are multiples of 8, `to` at most the ring's and the buffer's length.
-    fn copy(&mut self, from: usize, to: usize) {
+    /// What the command at `head` begins with: opcode, call slot and length. A command must have been posted.
+    fn first_word(&self) -> u64 {
         let ring = self.memory.ring_words();
-        let place = (self.head as usize + from) & (self.memory.ring_bytes() - 1);
-        let into = &mut self.buffer[from / 8..to / 8];
-        let first = place / 8;
+        ring[(self.head as usize / 8) & (ring.len() - 1)].load(Ordering::Relaxed)
+    }
+
+    /// Copies the first bytes of the command at `head`, a multiple of 8, at most the ring's and the buffer's length.
+    fn copy(&mut self, length: usize) {
+        let ring = self.memory.ring_words();
+        let first = (self.head as usize / 8) & (ring.len() - 1);
+        let into = &mut self.buffer[..length / 8];
         if let Some(words) = ring.get(first..first + into.len()) {
             return load_words(into, words);
         }

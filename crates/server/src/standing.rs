@@ -100,7 +100,10 @@ impl Standing {
         let words = self.words();
         if let Some(word) = words.work.get(slot as usize) {
             word.store(last_signal << 1 | u64::from(unsignalled), Ordering::Relaxed);
-            words.streams.fetch_max(slot + 1, Ordering::Relaxed);
+            // One thread writes.
+            if words.streams.load(Ordering::Relaxed) <= slot {
+                words.streams.store(slot + 1, Ordering::Relaxed);
+            }
         }
     }
 

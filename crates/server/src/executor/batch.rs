@@ -350,6 +350,7 @@ impl State {
         }
         let count = launches.len() as u32;
         self.refresh_guard().ok()?;
+        self.begin_launches(slot, Submitted::Chain(launches));
         let stream = self.stream_for_work(slot).ok()?;
         launches.functions().for_each(|function| self.touch_variables(Touch::Function(function)));
         let session = &self.handle;

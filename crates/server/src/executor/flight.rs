@@ -29,6 +29,7 @@ pub(crate) struct Flights {
 
 /// One session's part.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Flight {
     memory: Arc<SessionMemory>,
     class: Class,

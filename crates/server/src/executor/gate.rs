@@ -35,8 +35,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// After so long the log says what is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One stream's work.
+/// One stream's work. Written at each launch, so in cache lines of its own, as what follows.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Track {
     stream: CUstream,
     /// Written by its session's thread, inside the gate.
@@ -55,6 +56,7 @@ impl Track {
 
 /// One session's part of the gate.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Lane {
     inside: AtomicBool,
     /// What it may still submit while the gate is closed.

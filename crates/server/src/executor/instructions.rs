@@ -7,10 +7,8 @@
 
 use super::session::Step;
 use super::testbed::{Bed, Client, submitted};
-use link::wire::command::{Opcode, Signal};
 use std::arch::asm;
 use std::sync::atomic::{AtomicU64, Ordering};
-use zerocopy::IntoBytes;
 
 /// Launches that wait together: a full batch.
 const TOGETHER: u64 = super::batch::MOST_WAITING as u64;
@@ -20,8 +18,8 @@ const BEFORE: usize = 40;
 const ROUNDS: usize = 3;
 
 /// Of the test build, per launch.
-const LAUNCH_OF_A_BATCH: u64 = 1703;
-const LAUNCH_WITH_ITS_SIGNAL: u64 = 4935;
+const LAUNCH_OF_A_BATCH: u64 = 1537;
+const LAUNCH_WITH_ITS_SIGNAL: u64 = 4409;
 
 /// Instructions of this program since it was last set to zero.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -95,7 +93,7 @@ fn launches_take_no_more_instructions_than_they_did() {
     let (both, submissions) = fewest(&mut client, |client| {
         value += 1;
         client.post_launch();
-        client.post(Opcode::Signal, Signal { stream: 0, reserved: 0, value }.as_bytes());
+        client.post_signal(value);
     });
     assert_eq!(submissions, 1, "the signal goes with it");
     assert_bound("a launch with its signal", both, LAUNCH_WITH_ITS_SIGNAL);

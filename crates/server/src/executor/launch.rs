@@ -32,6 +32,8 @@ impl State {
         let (mut attributes, parameters) = split(wanted, rest)?;
         self.refresh_guard()?;
         self.map_priorities(&mut attributes);
+        let piece = Piece::Function(wanted.function);
+        self.begin_launches(wanted.stream, Submitted::Piece(piece));
         let stream = self.stream_for_work(wanted.stream)?;
         self.touch_variables(Touch::Function(wanted.function));
         let session = &self.handle;
@@ -55,8 +57,7 @@ impl State {
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (wanted.grid, wanted.block);
         let driver = self.driver();
         let shared_bytes = wanted.dynamic_shared_bytes;
-        let (piece, shape) = (Piece::Function(wanted.function), shape_of(&wanted, handle));
-        let paced = self.pace(wanted.stream, stream, piece, Some(shape));
+        let paced = self.pace(wanted.stream, stream, piece, |_| Some(shape_of(&wanted, handle)));
         let measured = self.measure_launches(stream, Submitted::Piece(piece));
         let entry = self.enter_with_frame(wanted.stream, frame_bytes)?;
         self.note_launch(&wanted);

@@ -67,9 +67,9 @@ impl Marks {
         self.in_flight.launches == 0
     }
 
-    /// Before a launch on `stream`: begins a span, if nothing is in flight.
+    /// Before a launch on `stream` whose time counts: begins a span, if there is none. What was in flight before counts for nothing.
     pub(super) fn launch_begins(&mut self, context: &Context, stream: CUstream) {
-        if !self.is_empty() || self.begin.is_some() {
+        if self.begin.is_some() {
             return;
         }
         self.told_ns = 0;

@@ -4,7 +4,8 @@
 //! [`SAMPLE_INTERVAL`] gets an event before and after it, whose distance stands for all launches since the sample before.
 //!
 //! A chain of launches says of each of its kernels what a launch by itself cannot where kernels are short: between the events of a lone one lies the
-//! time that the driver takes to submit it as well.
+//! time that the driver takes to submit it as well. Where several clients queue for the driver that is more than a short kernel takes, so it is taken off
+//! where it is known to lie between them: the stream was idle when the sample began.
 
 use super::batch::Together;
 use super::costs::Piece;
@@ -20,6 +21,8 @@ const WITH_TIMING: u32 = 0;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// Samples whose launches have not ended: a client may be far ahead of the device.
 const MOST_PENDING: usize = 64;
+/// Longer submissions are not taken off: this thread may have lost its core when the kernel had begun.
+const LONGEST_SUBMISSION: Duration = Duration::from_micros(40);
 /// One launch in so many is timed.
 const TIMED: u64 = 8;
 
@@ -33,6 +36,8 @@ pub(crate) struct Meter {
     launches: u64,
     launches_at_sample: u64,
     sampled: Option<Instant>,
+    /// The stream of the launches in hand was idle before them.
+    was_idle: bool,
 }
 
 /// Events before and after a launch, which stand for so many launches.
@@ -46,6 +51,20 @@ struct Sample {
     sampled: Sampled,
     /// Nobody else had work on the device when it began.
     alone: bool,
+    /// All earlier work of its stream had ended when it began.
+    was_idle: bool,
+    /// What the driver took to accept what lies between the events.
+    submission: Duration,
+}
+
+impl Sample {
+    /// How long what lies between the events ran, of the time between them.
+    fn kernel_time(&self, between: Duration) -> Duration {
+        match self.was_idle && self.submission <= LONGEST_SUBMISSION {
+            true => between.saturating_sub(self.submission).max(Duration::from_nanos(1)),
+            false => between,
+        }
+    }
 }
 
 /// What lies between the events of a sample.
@@ -85,6 +104,11 @@ pub(crate) struct Measured {
 }
 
 impl Meter {
+    /// Whether one of the next so many launches is to be timed.
+    fn is_timed(&self, launches: u32) -> bool {
+        self.launches.next_multiple_of(TIMED) < self.launches + u64::from(launches)
+    }
+
     fn is_being_sampled(&self, piece: Piece) -> bool {
         let is_sampled =
             |sample: &Sample| matches!(sample.sampled, Sampled::Piece(of) if of == piece);
@@ -93,13 +117,25 @@ impl Meter {
 }
 
 impl State {
+    /// Before launches on a slot, and before its stream is told of them.
+    pub(super) fn begin_launches(&mut self, slot: u32, submitted: Submitted<'_>) {
+        self.settle_by_words();
+        let may_be_sampled = match submitted {
+            Submitted::Piece(_) => true,
+            Submitted::Chain(launches) => self.meter.is_timed(launches.len() as u32),
+        };
+        self.meter.was_idle =
+            may_be_sampled && self.streams.is_idle(slot, || self.handle.words.completed(slot));
+    }
+
     /// Before launches on `stream`.
     pub(super) fn measure_launches(
         &mut self,
         stream: CUstream,
         submitted: Submitted<'_>,
     ) -> Measured {
-        let before = self.meter.launches;
+        let was_idle = std::mem::take(&mut self.meter.was_idle);
+        let is_timed = self.meter.is_timed(submitted.launches());
         self.meter.launches += u64::from(submitted.launches());
         let is_new = match submitted {
             Submitted::Piece(piece) => {
@@ -108,13 +144,13 @@ impl State {
             // What was never sampled is in no chain.
             Submitted::Chain(_) => false,
         };
-        if before.next_multiple_of(TIMED) >= self.meter.launches && !is_new {
+        if !is_timed && !is_new {
             return Measured::default();
         }
         let started = Instant::now();
         let due = self.meter.sampled.is_none_or(|at| started - at >= SAMPLE_INTERVAL);
         let ended = match due || is_new {
-            true => self.begin_sample(stream, submitted, started),
+            true => self.begin_sample(stream, submitted, started, was_idle),
             false => None,
         };
         // What the events cost is not the launch's.
@@ -124,10 +160,14 @@ impl State {
 
     /// After it, on the same stream.
     pub(super) fn launch_measured(&mut self, measured: Measured, stream: CUstream) {
-        if let Some(started) = measured.started {
-            self.counters().count_launch_time(started.elapsed());
+        let submission = measured.started.map(|started| started.elapsed());
+        if let Some(submission) = submission {
+            self.counters().count_launch_time(submission);
         }
         if let Some(event) = measured.ended {
+            if let Some(sample) = self.meter.pending.back_mut() {
+                sample.submission = submission.unwrap_or_default();
+            }
             // SAFETY: live handles of this session. A failure shows when the event is asked for.
             let _ = unsafe { self.driver().cuEventRecord(event, stream) };
         }
@@ -137,7 +177,7 @@ impl State {
     pub(super) fn read_samples(&mut self) {
         let driver = self.driver();
         while let Some(sample) = self.meter.pending.pop_front() {
-            let Sample { start, end, launches, count, ref sampled, alone } = sample;
+            let Sample { start, end, launches, count, ref sampled, alone, .. } = sample;
             // SAFETY: a live event of this session.
             match unsafe { driver.cuEventQuery(end) } {
                 CUresult::ERROR_NOT_READY => {
@@ -150,6 +190,7 @@ impl State {
                     let read = unsafe { driver.cuEventElapsedTime(&mut milliseconds, start, end) };
                     let took = Duration::try_from_secs_f32(milliseconds / 1e3);
                     if let (true, Ok(took)) = (read.is_success(), took) {
+                        let took = sample.kernel_time(took);
                         self.learn(sampled, took, alone && self.has_device());
                         let each = took / count.max(1);
                         let all = each.saturating_mul(u32::try_from(launches).unwrap_or(u32::MAX));
@@ -199,6 +240,7 @@ impl State {
         stream: CUstream,
         submitted: Submitted<'_>,
         now: Instant,
+        was_idle: bool,
     ) -> Option<CUevent> {
         self.read_samples();
         let alone = self.has_device();
@@ -222,7 +264,17 @@ impl State {
         meter.sampled = Some(now);
         meter.launches_at_sample = meter.launches;
         let count = submitted.launches();
-        meter.pending.push_back(Sample { start, end, launches, count, sampled, alone });
+        let submission = Duration::ZERO;
+        meter.pending.push_back(Sample {
+            start,
+            end,
+            launches,
+            count,
+            sampled,
+            alone,
+            was_idle,
+            submission,
+        });
         Some(end)
     }
 

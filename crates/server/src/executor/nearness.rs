@@ -1,13 +1,19 @@
 //! Whether a client waits for a launch as soon as it has posted it: then the signal by which it waits can go to the device with the launch.
 //!
 //! The signal of a client that waits comes some hundred nanoseconds behind the launch, when the session's thread has taken the launch already. To look for it
-//! that long is worth it, if it comes; where it did not come the last times, only one launch in more and more is looked behind.
+//! that long is worth it, if it comes; where it did not come the last times, only one launch in more and more is looked behind. In company what is spared is a
+//! submission that queues for the driver's lock behind the others', so there it is worth a longer look, at a client that may share its core.
 
 use link::ring::Command;
 use link::wire::command::{NO_CALL, Opcode, Signal};
+use std::time::{Duration, Instant};
 
-/// Looks for a signal behind a launch: half a microsecond, in which a client that waits has posted it.
-const LOOKS: u32 = 12;
+/// How long to look for a signal behind a launch: a client that waits has posted it by then.
+const ALONE: Duration = Duration::from_nanos(500);
+/// The same where others queue for the driver.
+const IN_COMPANY: Duration = Duration::from_nanos(1500);
+/// Looks between two at the clock.
+const LOOKS: u32 = 4;
 /// After so many looks in vain, one launch in 256 is worth one.
 const MOST_MISSES: u32 = 8;
 
@@ -21,12 +27,20 @@ pub(super) struct Nearness {
 }
 
 impl Nearness {
-    /// Looks for something posted, for as long as a signal may take.
-    pub(super) fn look(is_posted: impl Fn() -> bool) {
-        let mut looks = 0;
-        while !is_posted() && looks < LOOKS {
-            std::hint::spin_loop();
-            looks += 1;
+    /// Looks for something posted, for as long as a signal may take. `busy` sessions have work on the device.
+    pub(super) fn look(busy: u32, is_posted: impl Fn() -> bool) {
+        let limit = if busy > 1 { IN_COMPANY } else { ALONE };
+        let started = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if is_posted() {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            if started.elapsed() >= limit {
+                return;
+            }
         }
     }
 

@@ -24,9 +24,13 @@ pub(crate) struct Pace {
     turns: Mutex<Shared>,
     /// Counts marks that were reached, of all sessions.
     progress: AtomicU64,
-    /// Until then kernels that last may fill the device, by [`monotonic_ns`].
-    busy_until_ns: AtomicU64,
+    busy_until_ns: Apart,
 }
+
+/// Until then kernels that last may fill the device, by [`monotonic_ns`]. All sessions read it at each launch: it shares a cache line with nothing.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Apart(AtomicU64);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -77,14 +81,14 @@ impl Pace {
     /// Whether no client has lately launched a kernel that lasts: what is launched now finds room at once.
     pub(super) fn is_calm(&self) -> bool {
         // Relaxed: the number is all that there is, and may be late.
-        self.busy_until_ns.load(Ordering::Relaxed) < monotonic_ns()
+        self.busy_until_ns.0.load(Ordering::Relaxed) < monotonic_ns()
     }
 
     /// A kernel that lasts was launched, with so much in flight.
     pub(super) fn note_lasting(&self, in_flight_ns: u64) {
         let until_ns = monotonic_ns() + 2 * in_flight_ns + CALM_AFTER.as_nanos() as u64;
         // Relaxed: as above.
-        self.busy_until_ns.fetch_max(until_ns, Ordering::Relaxed);
+        self.busy_until_ns.0.fetch_max(until_ns, Ordering::Relaxed);
     }
 
     /// Counts marks that were reached.

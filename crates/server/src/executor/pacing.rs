@@ -32,6 +32,8 @@ const IN_COMPANY: Work = Work { cost_ns: 2_000_000, launches: 2 };
 const BESIDE_LATENCY: Work = Work { cost_ns: 100_000, launches: 1 };
 /// Marks per credit.
 const MARKS: u64 = 4;
+/// From so much in flight on it is looked whether all of it has ended: before the first mark is recorded.
+const SETTLE_NS: u64 = IN_COMPANY.cost_ns / MARKS / 2;
 /// From this cost on a kernel is bounded even in a session alone: shorter ones are bounded by their number ([`super::backlog`]).
 const LASTS_NS: u64 = 20_000;
 /// From this cost on a client that waits for each kernel still keeps the device busy more than its own program.
@@ -90,6 +92,8 @@ pub(crate) struct Pacing {
     short_launches: u32,
     /// Nothing of other contenders is on the device.
     has_turn: bool,
+    /// With so much in flight it is looked at the completion words.
+    settles_at_ns: u64,
     /// How long it has slept since a mark was reached.
     waited: Duration,
     /// Launches that it got through since then although it was to wait.
@@ -122,6 +126,7 @@ impl Pacing {
             contends: false,
             short_launches: 0,
             has_turn: false,
+            settles_at_ns: SETTLE_NS,
             waited: Duration::ZERO,
             exceptions: 0,
             slowness: 1,
@@ -253,13 +258,32 @@ impl State {
         }
     }
 
+    /// Before launches, and before their stream is told of them: where the completion words say that all work has ended, nothing is in flight. So a
+    /// client that waits for its short launches needs no marks, which cost driver calls.
+    pub(super) fn settle_by_words(&mut self) {
+        let in_flight = self.pacing.marks.in_flight();
+        if self.pacing.contends || in_flight.cost_ns < self.pacing.settles_at_ns {
+            return;
+        }
+        let words = &self.handle.words;
+        if self.streams.in_flight(|slot| words.completed(slot)) {
+            self.pacing.settles_at_ns = in_flight.cost_ns + SETTLE_NS;
+            return;
+        }
+        self.pacing.settles_at_ns = SETTLE_NS;
+        self.pacing.marks.forget();
+        self.pacing.waited = Duration::ZERO;
+        self.pacing.exceptions = 0;
+        self.shared.pace.note_progress();
+    }
+
     /// Before a launch: says whether it is counted.
     pub(super) fn pace(
         &mut self,
         slot: u32,
         stream: CUstream,
         piece: Piece,
-        shape: Option<Shape>,
+        shape: impl FnOnce(&Self) -> Option<Shape>,
     ) -> Option<Paced> {
         let cost_ns = self.known_cost_ns(piece);
         let in_company = self.in_company();
@@ -268,11 +292,14 @@ impl State {
         }
         // Alone, too: who has submitted more than company allows contends with it when others come, and launches nothing for a while.
         if self.pacing.class == Class::Throughput {
-            let fills = shape.map_or(1000, |shape| self.footprint(&shape));
+            let fills = shape(self).map_or(1000, |shape| self.footprint(&shape));
             let before = self.pacing.footprint;
             self.pacing.footprint = fills.max((before * 15 + fills) / 16);
         }
-        self.pacing.marks.launch_begins(&self.shared.context, stream);
+        if cost_ns >= LASTS_NS || self.pacing.contends {
+            // Nobody's time is counted who never contends.
+            self.pacing.marks.launch_begins(&self.shared.context, stream);
+        }
         Some(Paced { slot, cost_ns, launches: 1 })
     }
 
@@ -285,8 +312,10 @@ impl State {
     ) -> Option<Paced> {
         let mut all: Option<Paced> = None;
         for (launch, _) in chain.iter() {
-            let function = self.modules.function(launch.function).ok().map(|found| found.handle);
-            let shape = function.map(|function| shape_of(launch, function));
+            let shape = |state: &Self| {
+                let function = state.modules.function(launch.function).ok()?;
+                Some(shape_of(launch, function.handle))
+            };
             let one = self.pace(slot, stream, Piece::Function(launch.function), shape)?;
             let all = all.get_or_insert(Paced { slot, cost_ns: 0, launches: 0 });
             all.cost_ns += one.cost_ns;
@@ -429,6 +458,7 @@ impl State {
         if look.reached == 0 {
             return;
         }
+        self.pacing.settles_at_ns = SETTLE_NS;
         self.pacing.note_wait(look.busy_ns);
         if std::mem::take(&mut self.pacing.exceptions) > 0 && look.overtook {
             // What was overdue still is, and what came after it has ended.

@@ -318,6 +318,9 @@ impl State {
 
     /// The command in hand is committed. Who ends before all is told leaves it to the keeper until the session ends, or to [`Self::replay`].
     pub(super) fn tell_given_up(&mut self) {
+        if self.records.given_up.is_empty() {
+            return;
+        }
         for what in self.records.given_up.drain(..) {
             self.shared.tell(&what);
         }

@@ -291,7 +291,7 @@ impl Session {
         if !self.nearness.is_worth_a_look() || !self.state.may_take_signals() {
             return Ok(false);
         }
-        Nearness::look(|| self.consumer.has_posted());
+        Nearness::look(self.state.shared.flights.busy(), || self.consumer.has_posted());
         let is_near = self.consumer.next_opcode()? == Some(Opcode::Signal as u16);
         self.nearness.learn(is_near);
         Ok(is_near)

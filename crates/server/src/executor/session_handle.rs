@@ -26,7 +26,8 @@ pub(crate) struct DeliveredGrant {
     pub(crate) words: Option<OwnedFd>,
 }
 
-/// What other threads know of a session.
+/// What other threads know of a session; in cache lines of its own.
+#[repr(align(128))]
 pub(crate) struct SessionHandle {
     pub(crate) id: u64,
     pub(crate) label: String,
@@ -134,7 +135,10 @@ impl SessionHandle {
 
     /// Says how many stream slots are in use, for the monitor.
     pub(crate) fn note_streams(&self, slots: usize) {
-        self.streams.fetch_max(slots as u32, Ordering::Relaxed);
+        // The session's thread alone writes it: the first launches do, and no later ones.
+        if self.streams.load(Ordering::Relaxed) < slots as u32 {
+            self.streams.store(slots as u32, Ordering::Relaxed);
+        }
     }
 
     /// A number that changes when any completion word does: the words only grow.

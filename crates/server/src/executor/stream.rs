@@ -280,6 +280,22 @@ impl Streams {
             .any(|(slot, stream)| stream.unsignalled || completed(slot) < stream.last_signal)
     }
 
+    /// Whether what is put on slot `slot` now begins at once: all its work has ended, as far as signals say, and it waits for no other stream.
+    pub(crate) fn is_idle(&self, slot: u32, completed: impl FnOnce() -> u64) -> bool {
+        let Some(stream) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
+            return false;
+        };
+        let domain = |slot: u32| self.domains.get(slot as usize).and_then(Option::as_ref);
+        let waits = match stream.kind {
+            Kind::NonBlocking => false,
+            Kind::Default => domain(slot).is_some_and(|domain| !domain.ahead.is_empty()),
+            Kind::Blocking(default) => {
+                domain(default).is_some_and(|domain| domain.work != stream.default_seen)
+            }
+        };
+        !waits && !stream.unsignalled && completed() >= stream.last_signal
+    }
+
     /// Whether all work of all streams has ended; asks the driver where no signal was wanted.
     pub(crate) fn have_ended(&mut self, context: &Context, completed: impl Fn(u32) -> u64) -> bool {
         for (slot, stream) in self.slots.iter_mut().enumerate() {

@@ -29,11 +29,13 @@ use link::ring::Producer;
 use link::session_memory::SessionMemory;
 use link::socket::Connection;
 use link::wire::attach::Window;
-use link::wire::command::{FunctionGet, Launch, ModuleLoad, NO_CALL, Opcode};
+use link::wire::command::{FunctionGet, Launch, ModuleLoad, NO_CALL, Opcode, Signal};
 use rustix::fd::AsFd;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 /// A kernel without parameters.
@@ -53,7 +55,24 @@ std::thread_local! {
     static SUBMITTED: AtomicU32 = const { AtomicU32::new(0) };
     /// Whether events are reached as soon as they are recorded.
     static ENDS_AT_ONCE: AtomicBool = const { AtomicBool::new(true) };
+    /// What this thread's driver takes for things.
+    static TAKES: Cell<Takes> = const { Cell::new(AT_ONCE) };
+    /// Whether what this thread's driver is given changes memory; not where instructions are counted.
+    static WRITES: Cell<bool> = const { Cell::new(false) };
+    /// What the graph that this thread submits next does to memory.
+    static EFFECTS: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) };
 }
+
+/// What a driver takes, and says that others take.
+#[derive(Clone, Copy)]
+pub(super) struct Takes {
+    /// From one event to the next, in milliseconds.
+    pub(super) between_events_ms: f32,
+    /// To accept a launch, at least.
+    pub(super) launch: Duration,
+}
+
+const AT_ONCE: Takes = Takes { between_events_ms: 0.001, launch: Duration::ZERO };
 
 /// An executor without a keeper, and without sessions.
 pub(super) struct Bed {
@@ -170,6 +189,11 @@ impl Client {
         self.post(Opcode::Launch, launch.as_bytes());
     }
 
+    /// Posts a signal of the default stream.
+    pub(super) fn post_signal(&mut self, value: u64) {
+        self.post(Opcode::Signal, Signal { stream: 0, reserved: 0, value }.as_bytes());
+    }
+
     pub(super) fn post(&mut self, opcode: Opcode, body: &[u8]) {
         self.producer.post(opcode, NO_CALL, 0, &[body], &mut || true).unwrap();
     }
@@ -190,12 +214,67 @@ pub(super) fn submitted() -> u32 {
     SUBMITTED.with(|count| count.load(Ordering::Relaxed))
 }
 
+/// From now on this thread's driver is as slow as this, and writes completion words.
+pub(super) fn take(takes: Takes) {
+    TAKES.set(takes);
+    WRITES.set(true);
+}
+
+/// Keeps what a node of the next graph does, as far as it has parameters: the tests' own kernels have none, those of the executor do what they say.
+///
+/// # Safety
+/// As for the driver's function.
+unsafe fn note_effect(node: *const CUDA_KERNEL_NODE_PARAMS) -> CUresult {
+    if !WRITES.get() {
+        return CUresult::SUCCESS;
+    }
+    // SAFETY: a node's parameters, whose `extra` is null or the array that the executor makes: a buffer and its length.
+    unsafe {
+        let extra = (*node).extra;
+        if !extra.is_null() {
+            let (buffer, length) = (*extra.add(1), (*extra.add(3)).cast::<usize>());
+            let words = std::slice::from_raw_parts(buffer.cast::<u64>(), *length / 8);
+            EFFECTS.with_borrow_mut(|effects| effects.push(words.to_vec()));
+        }
+    }
+    CUresult::SUCCESS
+}
+
+/// Submits a graph: what its nodes do to memory is done.
+fn launch_graph() -> CUresult {
+    if WRITES.get() {
+        for effect in EFFECTS.take() {
+            if let [address, value] = effect[..] {
+                write_word(address, value);
+            }
+        }
+    }
+    note_submission()
+}
+
+/// A word of a completion file, which the test's process has mapped, as the device sees it.
+fn write_word(address: u64, value: u64) -> CUresult {
+    if WRITES.get() {
+        let word = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
+        // SAFETY: an address that the executor took from a mapping of its own, aligned, of words that other threads load only.
+        unsafe { word.write_volatile(value) };
+    }
+    CUresult::SUCCESS
+}
+
 /// Says whether work of this thread has ended when it is next looked at.
 pub(super) fn end_at_once(ends: bool) {
     ENDS_AT_ONCE.with(|word| word.store(ends, Ordering::Relaxed));
 }
 
 fn note_submission() -> CUresult {
+    let takes = TAKES.get().launch;
+    if !takes.is_zero() {
+        let started = Instant::now();
+        while started.elapsed() < takes {
+            std::hint::spin_loop();
+        }
+    }
     SUBMITTED.with(|count| count.fetch_add(1, Ordering::Relaxed));
     CUresult::SUCCESS
 }
@@ -290,14 +369,17 @@ fn table() -> DriverTable {
         cuStreamQuery: function!(|stream: CUstream| look_at_work()),
         cuStreamWaitEvent: function!(|stream: CUstream, event: CUevent, flags: u32| DONE),
         cuStreamWriteValue64_v2: function!(
-            |stream: CUstream, at: CUdeviceptr, value: cuuint64_t, flags: u32| note_submission()
+            |stream: CUstream, at: CUdeviceptr, value: cuuint64_t, flags: u32| {
+                write_word(at, value);
+                note_submission()
+            }
         ),
         cuEventCreate: function!(|event: *mut CUevent, flags: u32| give!(event, CUevent(handle()))),
         cuEventRecord: function!(|event: CUevent, stream: CUstream| DONE),
         cuEventQuery: function!(|event: CUevent| look_at_work()),
         cuEventElapsedTime: function!(|milliseconds: *mut f32, from: CUevent, to: CUevent| give!(
             milliseconds,
-            0.001
+            TAKES.get().between_events_ms
         )),
         cuLaunchKernel: function!(|function: CUfunction,
                                    grid_x: u32,
@@ -331,9 +413,9 @@ fn table() -> DriverTable {
         cuGraphExecKernelNodeSetParams_v2: function!(
             |executable: CUgraphExec,
              node: CUgraphNode,
-             parameters: *const CUDA_KERNEL_NODE_PARAMS| DONE
+             parameters: *const CUDA_KERNEL_NODE_PARAMS| note_effect(parameters)
         ),
-        cuGraphLaunch: function!(|executable: CUgraphExec, stream: CUstream| note_submission()),
+        cuGraphLaunch: function!(|executable: CUgraphExec, stream: CUstream| launch_graph()),
         ..DriverTable::default()
     }
 }

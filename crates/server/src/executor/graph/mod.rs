@@ -278,7 +278,7 @@ impl State {
             self.begin_printing()?;
         }
         let piece = Piece::Graph(wanted.graph);
-        let paced = self.pace(wanted.stream, stream, piece, None);
+        let paced = self.pace(wanted.stream, stream, piece, |_| None);
         let measured = self.measure_launches(stream, Submitted::Piece(piece));
         let entry = self.enter_with_frame(wanted.stream, load.frame_bytes)?;
         self.note_graph_launch(wanted.stream, load.last_function);

@@ -77,11 +77,12 @@ impl State {
 
     /// Makes graphs anew whose memory was moved out when their partitions changed.
     pub(in super::super) fn remake_stale_graphs(&mut self) {
-        let stale = std::mem::take(&mut self.graphs.stale);
-        if !stale.is_empty() {
-            self.remake_graphs(&stale);
-            self.finish_all_remaking();
+        if self.graphs.stale.is_empty() {
+            return;
         }
+        let stale = std::mem::take(&mut self.graphs.stale);
+        self.remake_graphs(&stale);
+        self.finish_all_remaking();
     }
 
     /// Moves a template's nodes. Graphs of conditions have one executable graph at a time: theirs is replaced at once.

@@ -1,7 +1,7 @@
 //! Sessions that take turns, each served from the test's own thread.
 
 use super::super::session::Step;
-use super::super::testbed::{Bed, Client, end_at_once};
+use super::super::testbed::{Bed, Client, Takes, end_at_once, submitted, take};
 use super::*;
 
 /// Launches a kernel of which nothing is known, so that it is taken to last.
@@ -76,4 +76,44 @@ fn a_command_that_takes_long_is_known_to_those_who_wait_for_a_turn() {
     std::thread::sleep(Duration::from_millis(2));
     assert_eq!(other.serve(), Step::Nothing);
     holder.session.state().come_back();
+}
+
+/// How often eight clients have given the driver something to do, each for a launch for which it waits.
+fn round(clients: &mut [Client], value: u64) -> u32 {
+    let before = submitted();
+    for client in clients {
+        client.post_launch();
+        client.post_signal(value);
+        assert_eq!(client.serve(), Step::Nothing, "nobody is held");
+        let in_flight = client.session.state().pacing.marks.in_flight();
+        assert!(in_flight.cost_ns < 2 * UNKNOWN_NS, "what is waited for has ended: {in_flight:?}");
+    }
+    submitted() - before
+}
+
+#[test]
+fn clients_that_wait_get_one_submission_each_although_the_driver_is_contended() {
+    let bed = Bed::new();
+    let mut clients: Vec<Client> = (0..8).map(|_| bed.open()).collect();
+    for client in &mut clients {
+        // A large device, on which all their kernels have room.
+        client.session.state().pacing.multiprocessors = 132;
+    }
+    // What lies between the events of a short kernel is the time in which the driver accepts it.
+    take(Takes { between_events_ms: 0.025, launch: Duration::from_micros(12) });
+    let began = Instant::now();
+    let mut rounds = 0;
+    while round(&mut clients, rounds + 1) > 8 || !bed.shared.pace.is_calm() {
+        rounds += 1;
+        assert!(began.elapsed() < Duration::from_secs(60), "{rounds} rounds");
+    }
+    println!("all together after {rounds} rounds, {:?}", began.elapsed());
+    for _ in 0..2000 {
+        rounds += 1;
+        assert_eq!(round(&mut clients, rounds + 1), 8, "in round {rounds}");
+        for client in &mut clients {
+            let in_flight = client.session.state().pacing.marks.in_flight();
+            assert!(in_flight.cost_ns < IN_COMPANY.cost_ns / MARKS, "no marks: {in_flight:?}");
+        }
+    }
 }
