@@ -4,7 +4,7 @@
 //! 64 MiB was noticed 7 per cent late on an H200. A device copies at one rate, so a thread sleeps for most of the time that its last copies let
 //! expect, and looks for the end itself.
 
-use link::spin;
+use link::spin::{self, Cores};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -61,8 +61,14 @@ pub(crate) enum Woke {
     InTime,
 }
 
-/// Returns when `ready`, or when it has taken a good part longer than expected; tells `nearly` that it should soon be ready.
-pub(crate) fn until(ready: impl Fn() -> bool, expected: Duration, nearly: impl FnOnce()) -> Woke {
+/// Returns when `ready`, or when it has taken a good part longer than expected, or, where cores are wanted, when it should soon be ready; tells `nearly`
+/// that it should.
+pub(crate) fn until(
+    ready: impl Fn() -> bool,
+    expected: Duration,
+    cores: impl FnOnce() -> Cores,
+    nearly: impl FnOnce(),
+) -> Woke {
     let began = Instant::now();
     let wake_after = (expected - expected / 16).saturating_sub(OVERSLEPT);
     let mut woke = Woke::InTime;
@@ -78,6 +84,9 @@ pub(crate) fn until(ready: impl Fn() -> bool, expected: Duration, nearly: impl F
         woke = Woke::Late;
     }
     nearly();
+    if cores() == Cores::Wanted {
+        return Woke::InTime;
+    }
     // Machines with few cores spin for little.
     let spin = (expected / 8 + 2 * OVERSLEPT).min(spin::longest() * 10);
     let spin_until = began.elapsed() + spin;
@@ -133,11 +142,14 @@ mod tests {
                 true
             },
             Duration::from_secs(3600),
+            || Cores::Spare,
             || panic!("it was ready"),
         );
         assert_eq!((looks.get(), woke), (1, Woke::InTime));
         let told = std::cell::Cell::new(0);
-        let _ = until(|| false, Duration::from_micros(100), || told.set(told.get() + 1));
-        assert_eq!(told.get(), 1);
+        let tell = || told.set(told.get() + 1);
+        let _ = until(|| false, Duration::from_micros(100), || Cores::Spare, tell);
+        let _ = until(|| false, Duration::from_micros(100), || Cores::Wanted, tell);
+        assert_eq!(told.get(), 2);
     }
 }

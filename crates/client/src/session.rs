@@ -344,7 +344,8 @@ impl Session {
         self.request(context, mark)?;
         let is_over = || self.is_complete(mark) || !self.is_alive();
         // Who copies once copies again: the executor is awake by then.
-        let woke = expected_wait::until(is_over, expected, || self.memory.wake_consumer());
+        let cores = || self.memory.cores();
+        let woke = expected_wait::until(is_over, expected, cores, || self.memory.wake_consumer());
         self.wait(context, mark).map(|()| woke)
     }
 

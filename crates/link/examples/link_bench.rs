@@ -17,7 +17,7 @@ mod bench {
     use link::ring::{Consumer, Producer};
     use link::session_memory::SessionMemory;
     use link::socket::Connection;
-    use link::spin::Spin;
+    use link::spin::{Cores, Spin};
     use link::wire::command::{NO_CALL, Opcode};
     use rustix::fd::{AsFd, OwnedFd};
     use std::process::{Command, Stdio};
@@ -86,7 +86,7 @@ mod bench {
                     call::answer(&memory, slot, 0, &[]).expect("a waiting caller");
                 }
             }
-            consumer.wait(Duration::from_millis(100), &mut || false);
+            consumer.wait(Cores::Spare, Duration::from_millis(100), &mut || false);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::wire::layout::{
     CALL_DONE, CALL_IDLE, CALL_PENDING, CALL_PENDING_ASLEEP, CALL_REPLY_BYTES, CALL_SLOTS,
 };
 use std::sync::Arc;
+use std::time::Instant;
 use thiserror::Error;
 
 /// Why no answer came.
@@ -111,7 +112,9 @@ impl PendingCall<'_> {
         };
         let state = call.state();
         // Acquire here and below: pairs with the release in `answer`; the reply's bytes are there.
-        if !spin.until(|| state.load(Ordering::Acquire) == CALL_DONE) {
+        let began = Instant::now();
+        let cores = self.slots.memory.cores();
+        if !spin.until(cores, || state.load(Ordering::Acquire) == CALL_DONE) {
             loop {
                 // Announce the sleep; whoever answers swaps the state afterwards and sees it. SeqCst is not needed: both sides
                 // read-modify-write the same word.
@@ -132,6 +135,7 @@ impl PendingCall<'_> {
                     return Err(CallError::PeerGone);
                 }
             }
+            spin.came_after(began.elapsed());
         }
         self.answered = true;
         call.read_reply(call.reply_bytes().load(Ordering::Relaxed) as usize, reply);

@@ -3,7 +3,8 @@
 //! The client reads them without asking anybody. A device's write wakes no one, so a client thread that would rather sleep
 //! registers in `sleepers`, nudges the session thread, and sleeps on `wake_epoch`; the executor's monitor polls the words while anybody
 //! sleeps, and moves the epoch when one has changed or the session has failed. Every sleep is bounded besides, since the device and the
-//! monitor are not in any common order that could be proven.
+//! monitor are not in any common order that could be proven. Where more clients are at work than there are cores the monitor looks all the time, so that
+//! nobody need be nudged.
 
 use crate::atomic::Ordering;
 use crate::doorbell::Doorbell;
@@ -11,7 +12,7 @@ use crate::futex;
 use crate::ring::LIVENESS_INTERVAL;
 use crate::session_memory::SessionMemory;
 use crate::shm::{self, Access, Mapping, ShmError};
-use crate::spin::Spin;
+use crate::spin::{Cores, Spin};
 use crate::wire::layout::{
     COMPLETION_BYTES, GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS, STREAM_SLOTS,
 };
@@ -135,7 +136,7 @@ pub fn wait(
     };
     let is_over = || words.completed(stream) >= value || failed() != 0;
     let began = Instant::now();
-    if spin.until(is_over) {
+    if spin.until(memory.cores(), is_over) {
         return outcome(failed());
     }
     let deadline = timeout.map(|timeout| began + timeout);
@@ -161,7 +162,7 @@ pub fn wait(
             let woke =
                 futex::wait(&memory.shared().wake_epoch.0, epoch, nap.min(LIVENESS_INTERVAL));
             if is_over() && woke == futex::Woke::TimedOut {
-                spin.overslept();
+                spin.overslept(began.elapsed());
                 return outcome(failed());
             }
             let _ = spin.after_nap(is_over);
@@ -182,11 +183,17 @@ fn outcome(error: u32) -> Result<(), CompletionError> {
 }
 
 /// A client thread counted in `sleepers`.
-struct Sleeper<'a>(&'a SessionMemory);
+#[derive(Debug)]
+pub struct Sleeper<'a>(&'a SessionMemory);
 
 impl<'a> Sleeper<'a> {
-    fn register(memory: &'a SessionMemory) -> Self {
+    /// Counts the calling thread, and sees to it that the executor finds out.
+    pub fn register(memory: &'a SessionMemory) -> Self {
+        // SeqCst, as the look that follows: with the executor's store and its look at `sleepers` behind it, one of the two sees the other.
         memory.shared().sleepers.0.fetch_add(1, Ordering::SeqCst);
+        if memory.cores() == Cores::Wanted {
+            return Self(memory);
+        }
         // The session thread looks at `sleepers` before it sleeps; when it sleeps already, this wakes it, and it tells the monitor.
         Doorbell::new(&memory.shared().consumer_asleep.0).ring();
         Self(memory)
@@ -203,6 +210,25 @@ impl SessionMemory {
     /// Client threads that sleep for completions, as the client says.
     pub fn sleepers(&self) -> u32 {
         self.shared().sleepers.0.load(Ordering::SeqCst)
+    }
+
+    /// Whether there are cores for threads that spin, as the executor says.
+    pub fn cores(&self) -> Cores {
+        match self.shared().crowded.0.load(Ordering::SeqCst) {
+            0 => Cores::Spare,
+            _ => Cores::Wanted,
+        }
+    }
+
+    /// Says whether there are. Where there are none, whoever says so looks at [`Self::sleepers`] all the time: those who begin to sleep then tell nobody.
+    /// So who says that there are looks at them once more before it looks no longer.
+    pub fn set_cores(&self, cores: Cores) {
+        let crowded = match cores {
+            Cores::Spare => 0,
+            Cores::Wanted => 1,
+        };
+        // SeqCst: partner of the look in `Sleeper::register`.
+        self.shared().crowded.0.store(crowded, Ordering::SeqCst);
     }
 
     /// Makes all sleepers look again.

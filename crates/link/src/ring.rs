@@ -12,7 +12,7 @@
 use crate::atomic::Ordering;
 use crate::doorbell::Doorbell;
 use crate::session_memory::{SessionMemory, store_bytes};
-use crate::spin::Spin;
+use crate::spin::{Cores, Spin};
 use crate::wire::command::{ALIGN, Header, MAX_COMMAND_BYTES, Opcode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,9 +126,10 @@ impl Producer {
         if self.has_room(size_bytes) {
             return Ok(());
         }
+        let began = Instant::now();
         let mut spin = self.spin.clone();
-        let mut room = spin.until(|| self.has_room(size_bytes));
-        self.spin = spin;
+        let mut room = spin.until(self.memory.cores(), || self.has_room(size_bytes));
+        let has_slept = !room;
         while !room {
             let memory = Arc::clone(&self.memory);
             let bell = Doorbell::new(&memory.shared().producer_asleep.0);
@@ -138,6 +139,10 @@ impl Producer {
                 return Err(PostError::PeerGone);
             }
         }
+        if has_slept {
+            spin.came_after(began.elapsed());
+        }
+        self.spin = spin;
         Ok(())
     }
 }
@@ -388,13 +393,18 @@ impl Consumer {
         self.memory.shared().tail.0.load(Ordering::Relaxed) != self.head
     }
 
-    /// Waits until something is posted: spins, then sleeps, `timeout` at most. `interrupted` is looked at when the spinning ends and before
+    /// Waits until something is posted: spins, if there are `cores` for that, then sleeps, `timeout` at most. `interrupted` is looked at when the spinning ends and before
     /// sleeping; whoever makes it true calls [`SessionMemory::wake_consumer`] after.
-    pub fn wait(&mut self, timeout: Duration, interrupted: &mut dyn FnMut() -> bool) -> Waited {
+    pub fn wait(
+        &mut self,
+        cores: Cores,
+        timeout: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Waited {
         self.publish_head();
         let mut spin = self.spin.clone();
         let began = Instant::now();
-        if !spin.until(|| self.has_posted()) {
+        if !spin.until(cores, || self.has_posted()) {
             let bell = Doorbell::new(&self.memory.shared().consumer_asleep.0);
             bell.sleep(timeout, || self.has_posted() || interrupted());
             if self.has_posted() {

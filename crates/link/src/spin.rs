@@ -3,7 +3,11 @@
 //! Spinning saves the two to fifty microseconds of a futex round trip when the answer is near, and takes a core from whoever
 //! computes it when it is not. So the time allowed depends on how many cores there are, grows when spinning met its
 //! event, and shrinks when it did not. A spin of more than some microseconds gives the core to others in between, which costs nothing where nobody
-//! wants it: clients and the threads that serve them may be more than there are cores. Where one of the others keeps it, the spin ends. The bounds are
+//! wants it: clients and the threads that serve them may be more than there are cores. Where one of the others keeps it, the spin ends. Where more clients
+//! are at work than there are cores nobody spins ([`Cores::Wanted`]).
+//!
+//! Who sleeps is woken late, so how long a wait took that was slept through does not say whether a spin would have met its end. It is tried now and then,
+//! and the more rarely the more often it was in vain: else a waiter that once sleeps, and is woken late each time, would sleep for ever. The bounds are
 //! measured choices, not promises.
 
 use std::sync::OnceLock;
@@ -13,14 +17,18 @@ use std::time::{Duration, Instant};
 const POLITE_AFTER: Duration = Duration::from_micros(5);
 /// Whoever got it and kept it for so long computes: it is better to sleep, since the end of a sleep interrupts it.
 const TAKEN: Duration = Duration::from_micros(50);
+/// Longest spin where others want the core.
+const WANTED: Duration = Duration::from_micros(2);
 
 /// Longest time that one wait may spin on this machine.
 pub fn longest() -> Duration {
-    static LONGEST: OnceLock<Duration> = OnceLock::new();
-    *LONGEST.get_or_init(|| {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Duration::from_micros(longest_us(cores))
-    })
+    Duration::from_micros(longest_us(cores()))
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |cores| cores.get()))
 }
 
 fn longest_us(cores: usize) -> u64 {
@@ -34,6 +42,20 @@ fn longest_us(cores: usize) -> u64 {
 
 /// A sleep that is to end at a certain time ends so much earlier: systems end them late.
 const LATE: Duration = Duration::from_micros(70);
+/// A wait that was slept through may have been so many times shorter than it took to find its end.
+const DOUBTED: u32 = 4;
+/// Doubted waits between two trials, at most.
+const RAREST: u32 = 64;
+
+/// Whether there are cores for threads that only look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cores {
+    /// Nobody waits for the core of one that spins.
+    #[default]
+    Spare,
+    /// More threads have work than there are cores: who waits sleeps.
+    Wanted,
+}
 
 /// One waiter's memory of whether spinning paid, and of how long its waits are that are too long for it.
 #[derive(Clone, Debug)]
@@ -44,6 +66,12 @@ pub struct Spin {
     /// What long waits took on average, and by how much they differ from that.
     usual: Duration,
     differ: Duration,
+    /// Doubted waits since the last trial, and how many make the next one.
+    doubts: u32,
+    rarity: u32,
+    /// The next spin, or the last one, is a trial.
+    trial: bool,
+    cores: Cores,
 }
 
 impl Default for Spin {
@@ -55,8 +83,17 @@ impl Default for Spin {
 impl Spin {
     /// Spins never longer than `most`, and after many failures a sixteenth of it.
     pub fn with_longest(most: Duration) -> Self {
-        let (usual, differ) = (Duration::ZERO, Duration::MAX);
-        Self { limit: most, least: most / 16, most, usual, differ }
+        Self {
+            limit: most,
+            least: most / 16,
+            most,
+            usual: Duration::ZERO,
+            differ: Duration::MAX,
+            doubts: 0,
+            rarity: 1,
+            trial: false,
+            cores: Cores::Spare,
+        }
     }
 
     /// Never spins.
@@ -64,11 +101,24 @@ impl Spin {
         Self::with_longest(Duration::ZERO)
     }
 
-    /// What was not met by spinning came `waited` after the wait began, most of it slept. Where the longest spin would have met it, the next
-    /// wait spins longer: without this a waiter whose limit has once fallen below its usual wait would sleep for ever after.
+    /// What was not met by spinning was seen `waited` after the wait began, most of it slept. Where the longest spin would have met it, the next
+    /// wait spins as long: without this a waiter whose limit has once fallen below its usual wait would sleep for ever after. Where it might have,
+    /// that is tried.
     pub fn came_after(&mut self, waited: Duration) {
+        // Where cores are wanted all waits are long.
+        if self.cores == Cores::Wanted {
+            return;
+        }
         if waited <= self.most {
-            self.limit = (self.limit * 4).min(self.most);
+            self.limit = (self.limit * 4).max(waited).min(self.most);
+        } else if waited <= self.most * DOUBTED {
+            self.doubts += 1;
+            if self.doubts >= self.rarity {
+                self.doubts = 0;
+                self.rarity = (self.rarity * 2).min(RAREST);
+                self.limit = self.most;
+                self.trial = true;
+            }
         }
     }
 
@@ -86,126 +136,99 @@ impl Spin {
     /// of such a wait is better spent awake, since nobody wakes a sleeper as fast.
     pub fn nap(&self, waited: Duration) -> Option<Duration> {
         let early = self.differ.saturating_mul(2).saturating_add(LATE);
-        if early > self.most || self.usual <= self.most {
+        if early > self.most || self.usual <= self.most || self.cores == Cores::Wanted {
             return None;
         }
         self.usual.checked_sub(early)?.checked_sub(waited).filter(|nap| *nap > LATE)
     }
 
-    /// A nap lasted to its end, and what it was to precede had come: nobody knows how long ago, so what waits take is to be learned again.
-    pub fn overslept(&mut self) {
+    /// A nap lasted to its end, `waited` after the wait began, and what it was to precede had come: nobody knows how long ago, so what waits take is to be
+    /// learned again.
+    pub fn overslept(&mut self, waited: Duration) {
         (self.usual, self.differ) = (Duration::ZERO, Duration::MAX);
+        self.came_after(waited);
     }
 
     /// After a nap: spins as long as may be; says whether it was `ready`. What it teaches is in [`Self::took`].
     pub fn after_nap(&self, ready: impl FnMut() -> bool) -> bool {
-        Self::with_longest(self.most).until(ready)
+        Self::with_longest(self.most).until(self.cores, ready)
     }
 
     /// Spins until `ready` or until this waiter's present limit; says whether it was `ready`.
-    pub fn until(&mut self, mut ready: impl FnMut() -> bool) -> bool {
+    pub fn until(&mut self, cores: Cores, mut ready: impl FnMut() -> bool) -> bool {
+        self.cores = cores;
         if ready() {
             return true;
         }
         if cfg!(feature = "shuttle") || self.most.is_zero() {
             return false;
         }
-        let started = Instant::now();
+        self.spin(ready, &Machine { began: Instant::now() })
+    }
+
+    fn spin(&mut self, mut ready: impl FnMut() -> bool, clock: &impl Clock) -> bool {
         loop {
             for _ in 0..32 {
-                core::hint::spin_loop();
+                clock.pause();
                 if ready() {
-                    self.limit = (self.limit * 2).min(self.most);
+                    if self.cores == Cores::Spare {
+                        self.limit = (self.limit * 2).min(self.most);
+                        (self.doubts, self.rarity, self.trial) = (0, 1, false);
+                    }
                     return true;
                 }
             }
-            let before = started.elapsed();
+            let before = clock.elapsed();
+            if self.cores == Cores::Wanted && before >= WANTED.min(self.most) {
+                // It teaches nothing for other times.
+                return ready();
+            }
             if before >= self.limit {
                 break;
             }
             if before >= POLITE_AFTER {
-                std::thread::yield_now();
-                if started.elapsed() - before >= TAKEN {
-                    break;
+                clock.give_way();
+                if clock.elapsed() - before >= TAKEN {
+                    // Nobody knows whether a spin would have met it.
+                    return ready();
                 }
             }
         }
-        self.limit = (self.limit / 2).max(self.least);
+        self.limit = match std::mem::take(&mut self.trial) {
+            true => self.least,
+            false => (self.limit / 2).max(self.least),
+        };
         ready()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What a spin knows of time: the machine's, or a test's.
+trait Clock {
+    /// Since the spin began.
+    fn elapsed(&self) -> Duration;
+    /// Between two looks.
+    fn pause(&self);
+    /// Lets others have the core.
+    fn give_way(&self);
+}
 
-    #[test]
-    fn a_single_core_never_spins() {
-        assert_eq!(longest_us(1), 0);
-        let mut looks = 0;
-        let met = Spin::never().until(|| {
-            looks += 1;
-            false
-        });
-        assert!(!met);
-        assert_eq!(looks, 1);
+struct Machine {
+    began: Instant,
+}
+
+impl Clock for Machine {
+    fn elapsed(&self) -> Duration {
+        self.began.elapsed()
     }
 
-    #[test]
-    fn a_limit_below_the_usual_wait_recovers() {
-        let most = Duration::from_micros(16);
-        let mut spin = Spin::with_longest(most);
-        for _ in 0..10 {
-            assert!(!spin.until(|| false));
-            spin.came_after(most);
-        }
-        assert!(spin.limit >= most / 2, "{spin:?}");
-        for _ in 0..10 {
-            assert!(!spin.until(|| false));
-            spin.came_after(2 * most);
-        }
-        assert_eq!(spin.limit, Duration::from_micros(1));
+    fn pause(&self) {
+        core::hint::spin_loop();
     }
 
-    #[test]
-    fn waits_of_one_length_are_slept_through_until_shortly_before_their_end() {
-        let mut spin = Spin::with_longest(Duration::from_micros(200));
-        let usual = Duration::from_micros(1000);
-        assert_eq!(spin.nap(Duration::ZERO), None);
-        for _ in 0..40 {
-            spin.took(usual);
-        }
-        let nap = spin.nap(Duration::from_micros(200)).unwrap();
-        assert!(nap > usual / 2 && nap + Duration::from_micros(200) + LATE <= usual, "{nap:?}");
-        assert_eq!(spin.nap(usual), None, "it is late already");
-        spin.overslept();
-        assert_eq!(spin.nap(Duration::ZERO), None, "it may have ended long before");
-        for _ in 0..40 {
-            spin.took(Duration::from_micros(190));
-        }
-        assert_eq!(spin.nap(Duration::ZERO), None, "a spin is long enough");
-        for _ in 0..40 {
-            spin.took(usual * 3);
-            spin.took(usual);
-        }
-        assert_eq!(spin.nap(Duration::ZERO), None, "nobody knows when it ends");
-        assert_eq!(Spin::never().nap(Duration::ZERO), None);
-    }
-
-    #[test]
-    fn the_limit_shrinks_on_failure_to_a_floor_and_grows_on_success() {
-        let mut spin = Spin::with_longest(Duration::from_micros(16));
-        for _ in 0..10 {
-            assert!(!spin.until(|| false));
-        }
-        assert_eq!(spin.limit, Duration::from_micros(1));
-        for _ in 0..10 {
-            let mut looks = 0;
-            assert!(spin.until(|| {
-                looks += 1;
-                looks > 2
-            }));
-        }
-        assert_eq!(spin.limit, Duration::from_micros(16));
+    fn give_way(&self) {
+        std::thread::yield_now();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,10 +6,11 @@
 
 use link::atomic::{AtomicU32, Ordering};
 use link::call::{self, CallSlots};
+use link::completion::Sleeper;
 use link::doorbell::Doorbell;
 use link::ring::{Consumer, Producer};
 use link::session_memory::SessionMemory;
-use link::spin::Spin;
+use link::spin::{Cores, Spin};
 use link::wire::command::Opcode;
 use shuttle::thread;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ fn pass_commands(ring_bytes: usize, commands: u32, words: usize) {
                 next += 1;
             }
             None => {
-                consumer.wait(LONG, &mut || false);
+                consumer.wait(Cores::Spare, LONG, &mut || false);
             }
         }
     }
@@ -107,10 +108,30 @@ fn an_interrupted_consumer_wakes() {
         });
         let mut consumer = Consumer::new(memory);
         while stop.load(Ordering::SeqCst) == 0 {
-            consumer.wait(LONG, &mut || stop.load(Ordering::SeqCst) == 1);
+            consumer.wait(Cores::Spare, LONG, &mut || stop.load(Ordering::SeqCst) == 1);
         }
         stopping.join().unwrap();
     });
+}
+
+#[test]
+fn who_begins_to_sleep_is_seen_by_whoever_stops_looking() {
+    shuttle::check_dfs(
+        || {
+            let memory = Arc::new(SessionMemory::in_process(64));
+            memory.set_cores(Cores::Wanted);
+            let sleeps = Arc::clone(&memory);
+            // Stays registered: it waits for what comes later.
+            let sleeping = thread::spawn(move || std::mem::forget(Sleeper::register(&sleeps)));
+            memory.set_cores(Cores::Spare);
+            let mut consumer = Consumer::new(Arc::clone(&memory));
+            while memory.sleepers() == 0 {
+                consumer.wait(Cores::Spare, LONG, &mut || memory.sleepers() > 0);
+            }
+            sleeping.join().unwrap();
+        },
+        Some(200_000),
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ use link::completion::CompletionWords;
 use link::ring::{Command, Consumer};
 use link::session_memory::SessionMemory;
 use link::socket::{Connection, Listener};
+use link::spin::Cores;
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::*;
 use link::wire::command::{self as wire, NO_CALL, Opcode};
@@ -157,7 +158,7 @@ fn open_session() -> Vec<OwnedFd> {
                     return;
                 }
             }
-            consumer.wait(Duration::from_millis(100), &mut || false);
+            consumer.wait(Cores::Spare, Duration::from_millis(100), &mut || false);
         }
     });
     vec![session, completion, other.into()]

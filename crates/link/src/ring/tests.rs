@@ -137,7 +137,7 @@ fn two_threads_pass_a_million_bytes_through_a_small_ring() {
                 next += 1;
             }
             None => {
-                consumer.wait(LIVENESS_INTERVAL, &mut || false);
+                consumer.wait(Cores::Spare, LIVENESS_INTERVAL, &mut || false);
             }
         }
     }

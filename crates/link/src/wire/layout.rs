@@ -52,6 +52,9 @@ pub struct Shared {
     pub heartbeat: Line<AtomicU32>,
     /// SMs that the session's work runs on, 0 while that is what the client was told when it attached; written by the executor.
     pub multiprocessors: Line<AtomicU32>,
+    /// Not 0 while more clients are at work than there are cores: who waits sleeps, and need not say so, since the executor looks at `sleepers` all the
+    /// time. Written by the executor.
+    pub crowded: Line<AtomicU32>,
 }
 
 /// Keeps what one side writes off the other side's cache lines.

@@ -1,7 +1,21 @@
 //! What a session's launches cost, as far as samples ([`super::meter`]) have said: by function, and by graph.
+//!
+//! A sample is the time between two events on the device. It contains what the host took between recording them, if the stream had nothing else to do
+//! meanwhile: the driver's lock, the gate, a thread that was not run, the first launch of a function. So a sample says that a piece costs no more than the whole, and no less than the
+//! whole without the host's part. Both are kept: who is to be bounded is judged by the most, and what may go together with others by the least, since what
+//! goes by itself has the long samples, and would go by itself for ever.
 
 use std::collections::HashMap;
 use std::time::Duration;
+
+/// Of what certainly takes no longer, one sample is enough.
+const SHORT_NS: u32 = 10_000;
+/// A sample of which the host's part is no more than this is certain.
+const CERTAIN: u32 = 4;
+/// Uncertain samples after which a piece is taken for known.
+const MOST_TRIES: u8 = 8;
+/// Samples from which on the least counts: one may have been taken while the host did nothing for long.
+const LEAST_COUNTS: u8 = 3;
 
 /// What is launched, for what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,40 +24,181 @@ pub(super) enum Piece {
     Graph(u32),
 }
 
-/// What launches cost, as samples said. Of a piece that was never sampled the session's average is taken, once there is one.
+/// What a sample has said.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timed {
+    /// Between the events, by the device's clock.
+    pub(super) took: Duration,
+    /// From before the first was recorded until after the last was, by the host's.
+    pub(super) host: Duration,
+    /// Nobody else had work on the device.
+    pub(super) alone: bool,
+}
+
+/// What samples have said of one piece.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cost {
+    /// 0: nothing.
+    most_ns: u32,
+    least_ns: u32,
+    samples: u8,
+    is_certain: bool,
+}
+
+impl Cost {
+    /// In company a sample contains what others did meanwhile: it can only say that a piece costs less than was thought.
+    fn learn(&mut self, timed: Timed) {
+        let in_ns = |time: Duration| u32::try_from(time.as_nanos()).unwrap_or(u32::MAX).max(1);
+        let at_most = in_ns(timed.took);
+        let at_least = in_ns(timed.took.saturating_sub(timed.host));
+        if self.most_ns == 0 {
+            (self.most_ns, self.least_ns) = (at_most, at_least);
+        }
+        let raised = |before: u32| match timed.alone {
+            true => before + at_least.saturating_sub(before) / 4,
+            false => before,
+        };
+        self.most_ns = raised(self.most_ns).min(at_most);
+        self.least_ns = raised(self.least_ns).min(at_least).min(self.most_ns);
+        self.samples = self.samples.saturating_add(1);
+        self.is_certain |= at_most <= SHORT_NS
+            || (timed.alone && timed.host.saturating_mul(CERTAIN) <= timed.took);
+    }
+}
+
+/// What launches cost, as samples said.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
-    /// Nanoseconds by function, 0: unknown.
-    functions: Vec<u32>,
-    graphs: HashMap<u32, u32>,
+    functions: Vec<Cost>,
+    graphs: HashMap<u32, Cost>,
 }
 
 impl Costs {
-    pub(super) fn of(&self, piece: Piece) -> Option<u64> {
+    fn find(&self, piece: Piece) -> Option<Cost> {
         let known = match piece {
             Piece::Function(number) => self.functions.get(number as usize).copied(),
             Piece::Graph(number) => self.graphs.get(&number).copied(),
         };
-        known.filter(|&cost| cost > 0).map(u64::from)
+        known.filter(|cost| cost.most_ns > 0)
     }
 
-    /// In company a sample contains what others did meanwhile: it can only say that a piece costs less than was thought.
-    pub(super) fn learn(&mut self, piece: Piece, sample: Duration, alone: bool) {
-        let sample = u32::try_from(sample.as_nanos()).unwrap_or(u32::MAX).max(1);
-        let known = match piece {
+    /// Nanoseconds that a piece takes at most, if anything is known of it.
+    pub(super) fn of(&self, piece: Piece) -> Option<u64> {
+        self.find(piece).map(|cost| cost.most_ns.into())
+    }
+
+    /// Whether a piece may take less than so long, as far as is known.
+    pub(super) fn may_take_less(&self, piece: Piece, than_ns: u64) -> bool {
+        self.find(piece).is_some_and(|cost| {
+            let counts = match cost.samples >= LEAST_COUNTS {
+                true => cost.least_ns,
+                false => cost.most_ns,
+            };
+            u64::from(counts) < than_ns
+        })
+    }
+
+    /// Whether one sample in a while is enough for a piece.
+    pub(super) fn is_settled(&self, piece: Piece) -> bool {
+        self.find(piece).is_some_and(|cost| cost.is_certain || cost.samples >= MOST_TRIES)
+    }
+
+    /// Takes a sample into account.
+    pub(super) fn learn(&mut self, piece: Piece, timed: Timed) {
+        let cost = match piece {
             Piece::Function(number) => {
                 let place = number as usize;
                 if self.functions.len() <= place {
-                    self.functions.resize(place + 1, 0);
+                    self.functions.resize(place + 1, Cost::default());
                 }
                 &mut self.functions[place]
             }
             Piece::Graph(number) => self.graphs.entry(number).or_default(),
         };
-        *known = match *known {
-            0 => sample,
-            before if sample < before || !alone => sample.min(before),
-            before => before + (sample - before) / 4,
-        };
+        cost.learn(timed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECE: Piece = Piece::Function(3);
+    /// What a piece that goes together with others takes less than.
+    const LASTS_NS: u64 = 20_000;
+
+    fn timed(took_us: u64, host_us: u64, alone: bool) -> Timed {
+        Timed { took: Duration::from_micros(took_us), host: Duration::from_micros(host_us), alone }
+    }
+
+    fn learned(samples: &[Timed]) -> Costs {
+        let mut costs = Costs::default();
+        samples.iter().for_each(|&sample| costs.learn(PIECE, sample));
+        costs
+    }
+
+    #[test]
+    fn a_stall_of_the_host_is_not_the_kernels() {
+        for alone in [true, false] {
+            let costs = learned(&[timed(6, 4, alone), timed(2_000, 1_996, alone)]);
+            assert_eq!(costs.of(PIECE), Some(6_000));
+            assert!(costs.may_take_less(PIECE, LASTS_NS));
+        }
+    }
+
+    #[test]
+    fn a_first_sample_that_a_stall_made_long_is_not_the_last() {
+        let mut costs = learned(&[timed(2_000, 1_996, true)]);
+        assert_eq!(costs.of(PIECE), Some(2_000_000), "it may be so");
+        assert!(!costs.may_take_less(PIECE, LASTS_NS) && !costs.is_settled(PIECE));
+        costs.learn(PIECE, timed(6, 4, true));
+        assert_eq!(costs.of(PIECE), Some(6_000));
+        assert!(costs.may_take_less(PIECE, LASTS_NS) && costs.is_settled(PIECE));
+    }
+
+    #[test]
+    fn what_is_slow_to_submit_by_itself_may_go_with_others() {
+        // Threads of many clients meet in the driver's lock: 5 us of work, 30 us to submit it, each time.
+        let mut costs = Costs::default();
+        let mut tries = 0;
+        while !costs.may_take_less(PIECE, LASTS_NS) {
+            costs.learn(PIECE, timed(35, 30, false));
+            tries += 1;
+            assert!(tries < 10, "it would go by itself for ever");
+        }
+        assert_eq!(costs.of(PIECE), Some(35_000), "nobody knows that it takes less");
+        // As one of twenty, which took 100 us together.
+        costs.learn(PIECE, timed(5, 1, false));
+        assert_eq!(costs.of(PIECE), Some(5_000));
+    }
+
+    #[test]
+    fn what_lasts_does_not_go_with_others() {
+        let costs = learned(&[timed(2_000, 6, true); 3]);
+        assert!(!costs.may_take_less(PIECE, LASTS_NS) && costs.is_settled(PIECE));
+        // The gate was closed for a while, three times.
+        let costs = learned(&[timed(7_000, 5_000, false); 3]);
+        assert!(!costs.may_take_less(PIECE, LASTS_NS));
+    }
+
+    #[test]
+    fn what_takes_longer_than_before_is_found_out_alone_only() {
+        let company = learned(&[timed(5, 1, true), timed(900, 5, false), timed(900, 5, false)]);
+        assert_eq!(company.of(PIECE), Some(5_000));
+        let mut alone = learned(&[timed(5, 1, true)]);
+        (0..20).for_each(|_| alone.learn(PIECE, timed(900, 5, true)));
+        assert!(alone.of(PIECE).unwrap() > 800_000);
+        assert!(!alone.may_take_less(PIECE, LASTS_NS));
+    }
+
+    #[test]
+    fn samples_in_company_are_asked_for_again_but_not_for_ever() {
+        let mut costs = Costs::default();
+        for _ in 0..MOST_TRIES {
+            assert!(!costs.is_settled(PIECE));
+            costs.learn(PIECE, timed(600, 5, false));
+        }
+        assert!(costs.is_settled(PIECE));
+        assert!(!costs.is_settled(Piece::Graph(3)));
     }
 }

@@ -6,8 +6,10 @@
 //! all of them take for it does not grow with their number. So a launch of a session that is busy costs one load, and none is followed by a call to the driver.
 
 use super::state::State;
+use crate::log::log_server;
 use crate::policy::priorities::Class;
 use link::session_memory::SessionMemory;
+use link::spin::{self, Cores};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,9 +19,39 @@ const LOOK: Duration = Duration::from_millis(1);
 /// As long as others are busy, it makes no difference to them when one of many is no more.
 const LOOK_RAREST: u32 = 32;
 
+/// How many clients may be busy before nobody spins any more: a number. Read when an executor starts.
+const SPIN_CLIENTS_VARIABLE: &str = "OPENMPS_SPIN_CLIENTS";
+
+/// How many clients may be busy before there are no cores for threads that spin. Each of them has two: its own, and its session's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SpinClients(u32);
+
+impl Default for SpinClients {
+    /// As many as there are cores: then one thread of each client computes, and the other waits for it.
+    fn default() -> Self {
+        Self(u32::try_from(spin::cores()).unwrap_or(u32::MAX))
+    }
+}
+
+impl SpinClients {
+    /// What the environment says.
+    fn from_environment() -> Self {
+        let Some(word) = std::env::var_os(SPIN_CLIENTS_VARIABLE) else { return Self::default() };
+        word.to_str().and_then(|word| word.parse().ok()).map(Self).unwrap_or_else(|| {
+            log_server!("{SPIN_CLIENTS_VARIABLE} is {word:?}, but can be a number of clients only");
+            Self::default()
+        })
+    }
+
+    fn cores(self, busy: u32) -> Cores {
+        if busy > self.0 { Cores::Wanted } else { Cores::Spare }
+    }
+}
+
 /// All sessions of an executor.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
+    spin_clients: SpinClients,
     /// How many are busy.
     busy: AtomicU32,
     /// How many of those are of the latency class.
@@ -38,6 +70,17 @@ pub(crate) struct Flight {
 }
 
 impl Flights {
+    /// No sessions, with the environment's settings.
+    pub(crate) fn from_environment() -> Self {
+        Self { spin_clients: SpinClients::from_environment(), ..Self::default() }
+    }
+
+    /// Whether there are cores for threads that spin.
+    pub(crate) fn cores(&self) -> Cores {
+        // Relaxed: may be late.
+        self.spin_clients.cores(self.busy.load(Ordering::Relaxed))
+    }
+
     /// A session begins.
     pub(crate) fn open(&self, memory: Arc<SessionMemory>, class: Class) -> Arc<Flight> {
         let flight = Arc::new(Flight { memory, class, busy: AtomicBool::new(false) });
@@ -196,6 +239,20 @@ mod tests {
         flights.close(&one);
         assert_eq!(flights.busy(), 0);
         assert!(!flights.is_latency_busy());
+    }
+
+    #[test]
+    fn nobody_spins_where_more_clients_are_busy_than_there_are_cores() {
+        let flights = Flights { spin_clients: SpinClients(2), ..Flights::default() };
+        let sessions: Vec<_> = (0..3).map(|_| flights.open(memory(), Class::Throughput)).collect();
+        assert_eq!(flights.cores(), Cores::Spare, "idle clients do not count");
+        flights.set_busy(&sessions[0]);
+        flights.set_busy(&sessions[1]);
+        assert_eq!(flights.cores(), Cores::Spare);
+        flights.set_busy(&sessions[2]);
+        assert_eq!(flights.cores(), Cores::Wanted);
+        flights.set_idle(&sessions[0]);
+        assert_eq!(flights.cores(), Cores::Spare);
     }
 
     #[test]

@@ -3,12 +3,14 @@
 //! Both are sampled, so that a launch costs nothing for being metered: one launch in eight is timed on the host, and at most one in
 //! [`SAMPLE_INTERVAL`] gets an event before and after it, whose distance stands for all launches since the sample before.
 //!
+//! What was sampled with certainty is sampled now and then only ([`super::costs`]); until then one launch after the other of it is.
+//!
 //! A chain of launches says of each of its kernels what a launch by itself cannot where kernels are short: between the events of a lone one lies the
 //! time that the driver takes to submit it as well. Where several clients queue for the driver that is more than a short kernel takes, so it is taken off
 //! where it is known to lie between them: the stream was idle when the sample began.
 
 use super::batch::Together;
-use super::costs::Piece;
+use super::costs::{Piece, Timed};
 use super::state::State;
 use super::stream::new_event;
 use cuda_abi::types::*;
@@ -49,6 +51,8 @@ struct Sample {
     /// How many lie between the events.
     count: u32,
     sampled: Sampled,
+    /// What the host took from before the first event until after the last.
+    host: Duration,
     /// Nobody else had work on the device when it began.
     alone: bool,
     /// All earlier work of its stream had ended when it began.
@@ -58,11 +62,24 @@ struct Sample {
 }
 
 impl Sample {
+    /// Whether the submission is known to lie between the events.
+    fn contains_submission(&self) -> bool {
+        self.was_idle && self.submission <= LONGEST_SUBMISSION
+    }
+
     /// How long what lies between the events ran, of the time between them.
     fn kernel_time(&self, between: Duration) -> Duration {
-        match self.was_idle && self.submission <= LONGEST_SUBMISSION {
+        match self.contains_submission() {
             true => between.saturating_sub(self.submission).max(Duration::from_nanos(1)),
             false => between,
+        }
+    }
+
+    /// How much of that the host may have taken.
+    fn host_time(&self) -> Duration {
+        match self.contains_submission() {
+            true => self.host.saturating_sub(self.submission),
+            false => self.host,
         }
     }
 }
@@ -101,6 +118,8 @@ impl Submitted<'_> {
 pub(crate) struct Measured {
     started: Option<Instant>,
     ended: Option<CUevent>,
+    /// Since before the first event was recorded.
+    sampled: Option<Instant>,
 }
 
 impl Meter {
@@ -138,7 +157,10 @@ impl State {
         let is_timed = self.meter.is_timed(submitted.launches());
         self.meter.launches += u64::from(submitted.launches());
         let is_new = match submitted {
+            Submitted::Piece(piece) if self.pacing.knows(piece) => false,
             Submitted::Piece(piece) => {
+                // The next launch may be its next sample.
+                self.read_samples();
                 !self.pacing.knows(piece) && !self.meter.is_being_sampled(piece)
             }
             // What was never sampled is in no chain.
@@ -153,9 +175,12 @@ impl State {
             true => self.begin_sample(stream, submitted, started, was_idle),
             false => None,
         };
-        // What the events cost is not the launch's.
-        let started = if ended.is_some() { Instant::now() } else { started };
-        Measured { started: Some(started), ended }
+        let (sampled, started) = match ended {
+            // What the events cost is not the launch's.
+            Some((_, began)) => (Some(began), Instant::now()),
+            None => (None, started),
+        };
+        Measured { started: Some(started), ended: ended.map(|(event, _)| event), sampled }
     }
 
     /// After it, on the same stream.
@@ -170,6 +195,11 @@ impl State {
             }
             // SAFETY: live handles of this session. A failure shows when the event is asked for.
             let _ = unsafe { self.driver().cuEventRecord(event, stream) };
+        }
+        if let Some(began) = measured.sampled
+            && let Some(sample) = self.meter.pending.back_mut()
+        {
+            sample.host = began.elapsed();
         }
     }
 
@@ -191,7 +221,8 @@ impl State {
                     let took = Duration::try_from_secs_f32(milliseconds / 1e3);
                     if let (true, Ok(took)) = (read.is_success(), took) {
                         let took = sample.kernel_time(took);
-                        self.learn(sampled, took, alone && self.has_device());
+                        let (host, alone) = (sample.host_time(), alone && self.has_device());
+                        self.learn(sampled, Timed { took, host, alone });
                         let each = took / count.max(1);
                         let all = each.saturating_mul(u32::try_from(launches).unwrap_or(u32::MAX));
                         self.counters().add_gpu_time(all);
@@ -204,16 +235,20 @@ impl State {
         }
     }
 
-    fn learn(&mut self, sampled: &Sampled, took: Duration, alone: bool) {
+    fn learn(&mut self, sampled: &Sampled, timed: Timed) {
         match sampled {
-            Sampled::Piece(piece) => self.learn_cost(*piece, took, alone),
+            Sampled::Piece(piece) => self.learn_cost(*piece, timed),
             Sampled::Chain { functions, cost_ns } => {
                 // Which of them took the time is not known: all are as much shorter, or longer, than was thought.
-                let ratio = took.as_nanos() as f64 / (*cost_ns).max(1) as f64;
+                let all_ns = (*cost_ns).max(1) as f64;
                 for &function in functions {
                     let piece = Piece::Function(function);
-                    let cost_ns = self.known_cost_ns(piece) as f64 * ratio;
-                    self.learn_cost(piece, Duration::from_nanos(cost_ns as u64), alone);
+                    let part = self.known_cost_ns(piece) as f64 / all_ns;
+                    let part_of = |time: Duration| {
+                        Duration::from_nanos((time.as_nanos() as f64 * part) as u64)
+                    };
+                    let (took, host) = (part_of(timed.took), part_of(timed.host));
+                    self.learn_cost(piece, Timed { took, host, ..timed });
                 }
             }
         }
@@ -241,7 +276,7 @@ impl State {
         submitted: Submitted<'_>,
         now: Instant,
         was_idle: bool,
-    ) -> Option<CUevent> {
+    ) -> Option<(CUevent, Instant)> {
         self.read_samples();
         let alone = self.has_device();
         if self.meter.pending.len() >= MOST_PENDING {
@@ -253,6 +288,7 @@ impl State {
             Some(events) => events,
             None => (new()?, new()?),
         };
+        let began = Instant::now();
         // SAFETY: live handles of this session.
         if !unsafe { self.driver().cuEventRecord(start, stream) }.is_success() {
             self.meter.free.push((start, end));
@@ -264,18 +300,19 @@ impl State {
         meter.sampled = Some(now);
         meter.launches_at_sample = meter.launches;
         let count = submitted.launches();
-        let submission = Duration::ZERO;
+        let (submission, host) = (Duration::ZERO, Duration::MAX);
         meter.pending.push_back(Sample {
             start,
             end,
             launches,
             count,
             sampled,
+            host,
             alone,
             was_idle,
             submission,
         });
-        Some(end)
+        Some((end, began))
     }
 
     /// Reads what is left at the session's end, and destroys the events.

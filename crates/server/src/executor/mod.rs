@@ -165,7 +165,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 shares: Default::default(),
                 group_memory: Default::default(),
                 partitions: Default::default(),
-                flights: Default::default(),
+                flights: flight::Flights::from_environment(),
                 batching: batch::Batching::from_environment(),
                 word_writer,
                 gate: Default::default(),

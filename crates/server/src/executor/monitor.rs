@@ -2,7 +2,8 @@
 //!
 //! A device's write wakes nobody, so while any client sleeps this thread looks at the completion words at short intervals, and asks the
 //! driver at longer ones whether the context still lives. While no client sleeps it sleeps itself, and asks once a second where there is work; session
-//! threads wake it.
+//! threads wake it. Where more clients are busy than there are cores it tells them so, and looks all the time: then they sleep instead of spinning, without
+//! telling anybody.
 
 use super::Shared;
 use super::session_handle::SessionHandle;
@@ -10,6 +11,7 @@ use crate::executor_link::FromExecutor;
 use crate::log::log_server;
 use cuda_abi::types::{CUresult, CUstream};
 use link::atomic::Ordering;
+use link::spin::Cores;
 use rustix::thread::set_current_timer_slack;
 use std::num::NonZeroU64;
 use std::sync::atomic::AtomicBool;
@@ -22,6 +24,8 @@ const POLL_LONGEST: Duration = Duration::from_micros(500);
 /// What has taken a time so far is looked at again after this part of it: whoever waits long is woken late by 3 per cent at most, and a millisecond's
 /// wait costs some hundred looks.
 const POLLS_PER_WAIT: u32 = 32;
+/// In a crowd, where nobody sleeps: who begins to does not say so.
+const POLL_CROWDED: Duration = Duration::from_micros(50);
 const ASK_DRIVER: Duration = Duration::from_millis(5);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
@@ -66,6 +70,7 @@ impl Monitor {
             watched: Arc::clone(&watched),
             parked: Arc::clone(&parked),
             sessions: Vec::new(),
+            cores: Cores::Spare,
             reported_lost: false,
         };
         let thread = std::thread::Builder::new().name("monitor".into());
@@ -115,6 +120,8 @@ struct Watch {
     /// See [`Waker`].
     parked: Arc<AtomicBool>,
     sessions: Vec<Seen>,
+    /// What the clients were told.
+    cores: Cores,
     reported_lost: bool,
 }
 
@@ -132,6 +139,7 @@ impl Watch {
             (Instant::now(), Instant::now(), Instant::now());
         loop {
             self.take_new();
+            self.tell_of_cores();
             let look = self.look();
             let now = Instant::now();
             // Where nobody sleeps a fault may still keep others waiting: a stream of another device, a thread that looks at memory.
@@ -157,6 +165,10 @@ impl Watch {
                 });
             }
             match look {
+                Look::NobodySleeps if self.cores == Cores::Wanted => {
+                    progressed = now;
+                    std::thread::sleep(POLL_CROWDED);
+                }
                 Look::NobodySleeps => {
                     self.parked.store(true, Ordering::SeqCst);
                     if self.look() == Look::NobodySleeps {
@@ -176,9 +188,23 @@ impl Watch {
 
     fn take_new(&mut self) {
         let mut new = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sessions.extend(new.drain(..).map(|session| Seen { session, progress: 0 }));
+        for session in new.drain(..) {
+            if let Some(session) = session.upgrade() {
+                // Another executor may have said something else.
+                session.memory.set_cores(self.cores);
+            }
+            self.sessions.push(Seen { session, progress: 0 });
+        }
         drop(new);
         self.sessions.retain(|seen| seen.session.strong_count() > 0);
+    }
+
+    /// Tells the clients whether there are cores for threads that spin, if that has changed. Before a look: who sleeps where there are none does not say so.
+    fn tell_of_cores(&mut self) {
+        let cores = self.shared.flights.cores();
+        if std::mem::replace(&mut self.cores, cores) != cores {
+            self.for_each(|session| session.memory.set_cores(cores));
+        }
     }
 
     fn look(&mut self) -> Look {

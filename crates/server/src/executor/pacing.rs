@@ -12,7 +12,7 @@
 //! overtaken then counts no more; and where nothing of anybody ends the turn is given up.
 
 use super::batch::Together;
-use super::costs::{Costs, Piece};
+use super::costs::{Costs, Piece, Timed};
 use super::launch::shape_of;
 use super::marks::{Marks, Work};
 use super::pace::{InDriver, Longest};
@@ -168,9 +168,9 @@ impl Pacing {
         is_overdue
     }
 
-    /// Whether anything was sampled of a piece.
+    /// Whether enough was sampled of a piece.
     pub(super) fn knows(&self, piece: Piece) -> bool {
-        self.costs.of(piece).is_some()
+        self.costs.is_settled(piece)
     }
 }
 
@@ -326,7 +326,7 @@ impl State {
 
     /// Whether a launch may wait for others to be submitted with it: what lasts is counted by itself, and what others wait for is not delayed.
     pub(super) fn may_be_batched(&self, piece: Piece) -> bool {
-        self.pacing.costs.of(piece).is_some_and(|cost_ns| cost_ns < LASTS_NS)
+        self.pacing.costs.may_take_less(piece, LASTS_NS)
             && (self.pacing.class == Class::Latency || !self.shared.flights.is_latency_busy())
     }
 
@@ -365,8 +365,8 @@ impl State {
     }
 
     /// What a sample said of a piece.
-    pub(super) fn learn_cost(&mut self, piece: Piece, sample: Duration, alone: bool) {
-        self.pacing.costs.learn(piece, sample, alone);
+    pub(super) fn learn_cost(&mut self, piece: Piece, timed: Timed) {
+        self.pacing.costs.learn(piece, timed);
     }
 
     /// Nothing is in the ring. Says how long the thread may sleep as far as pacing is concerned.

@@ -18,6 +18,7 @@ use crate::log::log_server;
 use cuda_abi::types::CUresult;
 use link::call::{self, Prepared};
 use link::ring::{Command, Consumer, RingError, Waited};
+use link::spin::Cores;
 use link::wire::command::{Header, NO_CALL, Opcode, Signal};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -145,7 +146,11 @@ impl Session {
         while !self.state.handle.stopped() {
             match self.step()? {
                 // Of a client with several threads one may sleep while the others keep this one at work.
-                Step::Done if self.state.handle.memory.sleepers() > 0 => {
+                // In a crowd nobody tells of a sleeper.
+                Step::Done
+                    if self.state.handle.memory.sleepers() > 0
+                        || self.state.shared.flights.cores() == Cores::Wanted =>
+                {
                     self.waker.wake_if_parked();
                 }
                 Step::Done => {}
@@ -435,7 +440,7 @@ impl Session {
         let limit = self.state.pace_idle(limit);
         let (waker, state) = (&self.waker, &self.state);
         // Looked at after this thread has announced its sleep: a client that begins to sleep later rings.
-        let waited = self.consumer.wait(limit, &mut || {
+        let waited = self.consumer.wait(self.state.shared.flights.cores(), limit, &mut || {
             if handle.memory.sleepers() > 0 {
                 waker.wake();
             }
