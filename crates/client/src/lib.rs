@@ -65,6 +65,7 @@ mod slots;
 mod spare_events;
 mod staging;
 mod stream;
+mod tensor_maps;
 #[cfg(test)]
 mod tests;
 mod thread;

@@ -1,9 +1,10 @@
-//! Tensor maps: 128 bytes that only the driver knows how to write. They are asked for once per question, as programs make them at every launch.
+//! Tensor maps: 128 bytes that only the driver knows how to write. Each thread knows what it asked for ([`crate::tensor_maps`]).
 
 use super::not_null;
 use crate::client::run;
 use crate::current;
 use crate::session::Result;
+use crate::tensor_maps::TensorMaps;
 use core::ffi::c_void;
 use cuda_abi::types::*;
 use link::wire::command::Opcode;
@@ -14,12 +15,10 @@ use link::wire::query::{
 use std::cell::RefCell;
 use zerocopy::IntoBytes;
 
-/// Answers that a thread remembers.
-const REMEMBERED: usize = 64;
 const MOST_DIMENSIONS: u32 = 5;
 
 thread_local! {
-    static ANSWERS: RefCell<Vec<(TensorMapEncode, [u64; 16])>> = const { RefCell::new(Vec::new()) };
+    static MAPS: RefCell<TensorMaps> = RefCell::default();
 }
 
 /// Reads `count` elements into the begin of an array.
@@ -36,23 +35,14 @@ unsafe fn read<T: Copy, const N: usize>(to: &mut [T; N], from: *const T, count: 
 }
 
 fn encode(question: TensorMapEncode) -> Result<CUtensorMap> {
-    let known = ANSWERS.try_with(|answers| {
-        answers.borrow().iter().find(|(asked, _)| *asked == question).map(|&(_, answer)| answer)
-    });
-    if let Ok(Some(opaque)) = known {
+    if let Ok(Some(opaque)) = MAPS.try_with(|maps| maps.borrow().find(&question)) {
         return Ok(CUtensorMap { opaque });
     }
     let (backend, id) = current::context()?.backend()?;
     let reply: TensorMapReply =
         backend.session.call_for(id, Opcode::TensorMapEncode, &[question.as_bytes()])?;
     // A thread that is ending remembers nothing.
-    let _ = ANSWERS.try_with(|answers| {
-        let mut answers = answers.borrow_mut();
-        if answers.len() >= REMEMBERED {
-            answers.remove(0);
-        }
-        answers.push((question, reply.bytes));
-    });
+    let _ = MAPS.try_with(|maps| maps.borrow_mut().note(&question, reply.bytes));
     Ok(CUtensorMap { opaque: reply.bytes })
 }
 

@@ -13,6 +13,7 @@ use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::*;
 use link::wire::command::{self as wire, NO_CALL, Opcode};
 use link::wire::graph::{Description, GraphCreate, Node};
+use link::wire::query::{ClusterReply, TensorMapEncode, TensorMapReply};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::collections::{BTreeMap, HashMap};
@@ -265,9 +266,8 @@ impl Executor {
                 self.answer(&wire::FunctionAttributesReply { attributes: count, reserved: 0 });
                 self.answer_attributes(&attributes)
             }
-            Opcode::ClusterOccupancy => {
-                self.answer(&link::wire::query::ClusterReply { value: 6, reserved: 0 })
-            }
+            Opcode::ClusterOccupancy => self.answer(&ClusterReply { value: 6, reserved: 0 }),
+            Opcode::TensorMapEncode => self.encode(command.parse().unwrap().0),
             Opcode::GlobalGet => self.answer(&wire::GlobalGetReply {
                 address: DEVICE_WINDOW.base,
                 size_bytes: 64,
@@ -346,6 +346,18 @@ impl Executor {
             MOST_DYNAMIC_SHARED_BYTES.store(value, Ordering::Relaxed);
         }
         u32::from(!is_valid)
+    }
+
+    /// A map shows its address, unless its elements are of type 1.
+    fn encode(&mut self, wanted: TensorMapEncode) -> u32 {
+        let TensorMapEncode { address, data_type, .. } = wanted;
+        if !address.is_multiple_of(16) {
+            return 1;
+        }
+        let mut bytes = [0; 16];
+        bytes[3] = if data_type == 1 { !address } else { address };
+        bytes[4] = wanted.dimensions[0];
+        self.answer(&TensorMapReply { bytes })
     }
 
     fn complete(&self, stream: u32, value: u64) -> u32 {

@@ -66,6 +66,7 @@ pub(super) fn settings_and_questions() {
     threads_that_set_at_once_leave_what_the_driver_has(function);
     occupancy_is_asked_again_after_a_change(function);
     kernels_of_libraries();
+    tensor_maps();
     a_function_that_is_loaded_again_has_the_drivers_values(module, function);
 }
 
@@ -224,6 +225,60 @@ fn kernels_of_libraries() {
     ok!(cuLibraryUnload(library));
     assert_eq!(set(SHARED, 5000, 0), CUresult::ERROR_INVALID_HANDLE);
     fails!(ERROR_INVALID_HANDLE, cuFuncSetAttribute(function, SHARED, 5000));
+}
+
+/// The map of a tensor of so many elements, or what was wrong with it.
+fn map(data_type: u32, address: usize, elements: u64) -> Result<[u64; 16], CUresult> {
+    let mut map = CUtensorMap::default();
+    let (box_elements, step) = (16, 1);
+    // SAFETY: one dimension: one number for each, and no stride.
+    let result = unsafe {
+        cuTensorMapEncodeTiled(
+            &mut map,
+            CUtensorMapDataType(data_type),
+            1,
+            core::ptr::without_provenance_mut(address),
+            &elements,
+            core::ptr::null(),
+            &box_elements,
+            &step,
+            CUtensorMapInterleave::NONE,
+            CUtensorMapSwizzle::NONE,
+            CUtensorMapL2promotion(0),
+            CUtensorMapFloatOOBfill(0),
+        )
+    };
+    if result == CUresult::SUCCESS { Ok(map.opaque) } else { Err(result) }
+}
+
+fn tensor_maps() {
+    let expected = |word: usize, elements| {
+        let mut words = [0; 16];
+        (words[3], words[4]) = (word as u64, elements);
+        Ok(words)
+    };
+    let encode_many = |elements| {
+        for address in (0x10_0000..0x20_0000).step_by(0x1000) {
+            assert_eq!(map(7, address, elements), expected(address, elements));
+        }
+    };
+    for elements in [100, 200] {
+        assert_eq!(made(|| encode_many(elements)), Made { posted: 0, called: 2 });
+        assert_eq!(made(|| encode_many(elements)), NOTHING);
+    }
+    let wrong = made(|| {
+        for _ in 0..2 {
+            assert_eq!(map(7, 0x10_0008, 100), Err(CUresult::ERROR_INVALID_VALUE));
+        }
+    });
+    assert_eq!(wrong, Made { posted: 0, called: 2 });
+    let hidden = || {
+        for address in [0x1000, 0x2000, 0x3000, 0x2000] {
+            assert_eq!(map(1, address, 100), expected(!address, 100));
+        }
+    };
+    assert_eq!(made(hidden), Made { posted: 0, called: 3 });
+    assert_eq!(made(hidden), NOTHING);
 }
 
 fn a_function_that_is_loaded_again_has_the_drivers_values(module: CUmodule, former: CUfunction) {
