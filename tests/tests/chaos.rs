@@ -51,6 +51,7 @@ fn check(tally: &Tally) -> Result<()> {
     ensure!(tally.wrong_words == 0, "wrong words");
     ensure!(tally.lost.idle == 0, "clients without work in flight were lost");
     ensure!(tally.hangs == 0, "good clients hang");
+    ensure!(tally.refused_starts == 0, "who came during a recovery did not wait");
     ensure!(tally.leaks == Leaks::default(), "something is left over");
     // Of those with work in flight some are lost, others not; both kinds were there when faults came.
     ensure!(tally.survived.idle > 0 && tally.survived.busy > 0 && tally.words > 0);

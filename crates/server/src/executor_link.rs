@@ -22,6 +22,8 @@ pub(crate) enum ToExecutor {
     /// A client's first context here, or a session whose executor is gone. Comes with the session file, the completion file, the executor's end of the
     /// session socket, the file of [`crate::standing`] and the journal's. Answered by `SessionOpened` or `SessionRefused`.
     OpenSession(OpenSession),
+    /// To one that stands by: a session of another executor has code of which the file comes along.
+    Warm(CodeOptions),
     /// What a session has that is announced next; comes with a descriptor for each.
     Inherit {
         /// Which.
@@ -129,6 +131,15 @@ pub(crate) struct OpenSession {
     pub(crate) guard: GuardMode,
     /// Kernels that may be run again. If there are any, the file of [`crate::redo`] comes with the others, last.
     pub(crate) repeatable: Repeatable,
+}
+
+/// How code is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CodeOptions {
+    /// `u32::MAX`: the driver's default.
+    pub(crate) optimization_level: u32,
+    /// 0: the driver's default.
+    pub(crate) max_registers: u32,
 }
 
 /// Where a session comes from.
@@ -275,6 +286,8 @@ pub(crate) enum FromExecutor {
         session: u64,
         /// The file's number in the session's journal.
         number: u64,
+        /// It is code that may be loaded ahead.
+        code: Option<CodeOptions>,
     },
     /// Files that no executor needs any more.
     LetGo {

@@ -9,6 +9,7 @@ use super::scene::Scene;
 use super::served::{Answer, Served};
 use super::tally::{Leaks, Tally};
 use crate::peer::Peer;
+use cuda_abi::types::CUresult;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Stdio};
@@ -29,6 +30,22 @@ pub(super) enum Event {
     Silent { index: usize, pid: u32 },
     /// A bad client has made its fault.
     Fault { kind: Kind, answer: Option<String> },
+}
+
+/// Whether an error is that of work that a fault has ended, and not of a context that could not be had.
+fn is_of_a_fault(code: &str, call: &str) -> bool {
+    const OF_FAULTS: [CUresult; 8] = [
+        CUresult::ERROR_ILLEGAL_ADDRESS,
+        CUresult::ERROR_ASSERT,
+        CUresult::ERROR_HARDWARE_STACK_ERROR,
+        CUresult::ERROR_ILLEGAL_INSTRUCTION,
+        CUresult::ERROR_MISALIGNED_ADDRESS,
+        CUresult::ERROR_INVALID_ADDRESS_SPACE,
+        CUresult::ERROR_INVALID_PC,
+        CUresult::ERROR_LAUNCH_FAILED,
+    ];
+    // PyTorch has one name for what a device reports, and says no number.
+    call == "AcceleratorError" || code.parse().is_ok_and(|code| OF_FAULTS.contains(&CUresult(code)))
 }
 
 /// A good client's process.
@@ -129,6 +146,8 @@ impl Crew<'_> {
                         let was_ready = is_current && client.ready;
                         if was_ready {
                             tally.lost.add(Phase::from_name(phase).unwrap_or_default());
+                        } else if is_of_a_fault(code, call) {
+                            tally.lost_starting += 1;
                         } else {
                             tally.refused_starts += 1;
                         }

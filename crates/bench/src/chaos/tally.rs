@@ -33,7 +33,10 @@ pub struct Tally {
     pub errors: BTreeMap<String, u64>,
     /// Good clients that were not heard of for too long, and were killed.
     pub hangs: u64,
-    /// Good clients that could not be started at the first attempt.
+    /// Good clients whose first work was in flight when a fault came: they had their context, and had not said that they are ready.
+    #[serde(default)]
+    pub lost_starting: u64,
+    /// Good clients that were refused what they need to begin.
     pub refused_starts: u64,
     /// Kernels of good clients.
     pub kernels: u64,
@@ -154,8 +157,13 @@ impl Tally {
         )?;
         writeln!(
             text,
-            "kernels {}, words compared {}, wrong {}, hangs {}, refused starts {}",
-            self.kernels, self.words, self.wrong_words, self.hangs, self.refused_starts
+            "kernels {}, words compared {}, wrong {}, hangs {}, lost with their first work {}, refused starts {}",
+            self.kernels,
+            self.words,
+            self.wrong_words,
+            self.hangs,
+            self.lost_starting,
+            self.refused_starts
         )?;
         let Leaks { device_bytes, descriptors, processes } = self.leaks;
         writeln!(

@@ -23,6 +23,12 @@ impl Drop for Link<'_> {
     }
 }
 
+/// Whether an image is several texts.
+pub(super) fn is_linked(image: &[u8]) -> bool {
+    let mark = LINKED_TEXTS.as_bytes();
+    image.windows(mark.len()).any(|here| here == mark)
+}
+
 impl State {
     /// What the driver makes of the texts in `image`; `None` if there is but one.
     ///

@@ -42,7 +42,7 @@ enum RegionKind {
 
 /// What a session may address, and what keeps it so.
 pub(crate) struct Memory {
-    device_window: Window,
+    pub(super) device_window: Window,
     host: Reservation,
     completion_base: u64,
     completion_device_base: u64,
@@ -336,31 +336,36 @@ impl State {
         size_bytes: u64,
         offset_bytes: u64,
     ) -> Result<(), CUresult> {
+        self.bind(file, at, size_bytes, offset_bytes)?;
+        self.open_access(at, size_bytes).inspect_err(|_| {
+            // SAFETY: just mapped, and nobody has used it.
+            let _ = unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) };
+        })
+    }
+
+    /// Maps memory that a descriptor stands for, to which nobody has access before [`Self::open_access`].
+    pub(super) fn bind(
+        &self,
+        file: &impl AsFd,
+        at: u64,
+        size_bytes: u64,
+        offset_bytes: u64,
+    ) -> Result<(), CUresult> {
         let (driver, context) = (self.driver(), self.context());
         let memory = self.import_memory(file.as_fd())?;
-        let access = CUmemAccessDesc {
-            location: CUmemLocation { type_: CUmemLocationType::DEVICE, id: context.device() },
-            flags: CUmemAccess_flags::READWRITE,
-        };
         // SAFETY: the handle is live; the range lies in this session's reservation and is free. The mapping keeps the memory, so the
         // handle can go.
         unsafe {
-            let mapped = context.check(driver.cuMemMap(
-                at,
-                size_bytes as usize,
-                offset_bytes as usize,
-                memory,
-                0,
-            ));
+            let mapped = driver.cuMemMap(at, size_bytes as usize, offset_bytes as usize, memory, 0);
             let _ = driver.cuMemRelease(memory);
-            mapped?;
-            let accessible =
-                context.check(driver.cuMemSetAccess(at, size_bytes as usize, &access, 1));
-            if accessible.is_err() {
-                let _ = driver.cuMemUnmap(at, size_bytes as usize);
-            }
-            accessible
+            context.check(mapped)
         }
+    }
+
+    /// Gives this device access to a mapping of the session's, or to several that adjoin.
+    pub(super) fn open_access(&self, at: u64, size_bytes: u64) -> Result<(), CUresult> {
+        // SAFETY: the range is mapped, by this session.
+        unsafe { self.allow(at, size_bytes, CUmemAccess_flags::READWRITE) }
     }
 
     pub(super) fn release(&mut self, wanted: Release) -> Result<(), Failure> {

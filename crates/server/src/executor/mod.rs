@@ -61,6 +61,7 @@ mod tracing;
 mod variables;
 mod virtual_journal;
 mod virtual_memory;
+mod warming;
 mod watching;
 mod word_writer;
 
@@ -181,8 +182,9 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
             let mover = Arc::new(resharing::Mover::start(&shared)?);
+            let warming = warming::Warming::start(&shared)?;
             let (sessions, estates) = (HashMap::new(), HashMap::new());
-            Ok(Executor { shared, monitor, mover, sessions, estates })
+            Ok(Executor { shared, monitor, mover, warming, sessions, estates })
         }
         Err(message) => {
             let failed = FromExecutor::Failed { message: message.clone() };
@@ -255,6 +257,7 @@ struct Executor {
     shared: Arc<Shared>,
     monitor: monitor::Monitor,
     mover: Arc<resharing::Mover>,
+    warming: warming::Warming,
     sessions: HashMap<u64, Arc<SessionHandle>>,
     /// What sessions have that are announced next.
     estates: HashMap<u64, Estate>,
@@ -288,7 +291,13 @@ impl Executor {
     fn handle(&mut self, message: ToExecutor, descriptors: Vec<OwnedFd>) {
         match message {
             ToExecutor::Start { .. } => log_server!("The keeper sent Start twice"),
-            ToExecutor::OpenSession(wanted) => self.open_session(wanted, descriptors),
+            ToExecutor::OpenSession(wanted) => {
+                self.warming.end();
+                self.open_session(wanted, descriptors);
+            }
+            ToExecutor::Warm(options) => {
+                self.warming.load(options, descriptors.into_iter().next());
+            }
             // Relaxed, here and where it is read: nothing is published by it.
             ToExecutor::Quiesce => self.shared.quiescing.store(true, Ordering::Relaxed),
             ToExecutor::Resume => self.shared.quiescing.store(false, Ordering::Relaxed),

@@ -11,6 +11,7 @@ use super::recording::in_use;
 use super::spares::{MAX_SPARE_BYTES, Origin};
 use super::state::State;
 use super::variables::{Values, Variables};
+use crate::executor_link::CodeOptions;
 use crate::policy::code_state::may_have_variables;
 use cuda_abi::image::Image;
 use cuda_abi::types::*;
@@ -212,11 +213,11 @@ impl State {
         let stored = stored.inspect_err(|_| self.memory.discharge(charged_bytes))?;
         let prints = can_print(&image[..size_bytes as usize]);
         let has_variables = may_have_variables(&image[..size_bytes as usize]);
-        let may_be_spare = self.guard.is_off()
-            && log_bytes == 0
-            && size_bytes <= MAX_SPARE_BYTES
-            && !prints
-            && !has_variables;
+        let is_plain =
+            self.guard.is_off() && size_bytes <= MAX_SPARE_BYTES && !prints && !has_variables;
+        // By the next executor, which nobody asks for what the driver's compiler says.
+        let ahead = is_plain.then_some(CodeOptions { optimization_level, max_registers });
+        let may_be_spare = is_plain && log_bytes == 0;
         let origin = may_be_spare.then(|| {
             let exact = image[..size_bytes as usize].to_vec();
             Origin::new(exact, optimization_level, max_registers)
@@ -228,7 +229,7 @@ impl State {
             self.reply.extend_from_slice(head.as_bytes());
             let (origin, variables) = (Some(origin), Variables::None);
             let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
-            self.add_module(module, made);
+            self.add_module(module, made, ahead);
             return Ok(());
         }
         let room =
@@ -312,12 +313,12 @@ impl State {
             false => Variables::None,
         };
         let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
-        self.add_module(module, made);
+        self.add_module(module, made, ahead);
         Ok(())
     }
 
-    fn add_module(&mut self, number: u32, module: Module) {
-        self.keep_file(module.image.as_fd());
+    fn add_module(&mut self, number: u32, module: Module, ahead: Option<CodeOptions>) {
+        self.keep_code(module.image.as_fd(), ahead);
         self.modules.with_variables += usize::from(module.values.are_any());
         self.modules.modules.insert(number, module);
     }

@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::images;
 use super::state::State;
 use super::variables::VALUES;
-use crate::executor_link::FromExecutor;
+use crate::executor_link::{CodeOptions, FromExecutor};
 use crate::journal::{Journal, Key};
 use crate::log::log_server;
 use cuda_abi::types::{CUlibrary, CUresult};
@@ -328,6 +328,11 @@ impl State {
 
     /// Gives the keeper a file for the next executor; it belongs to what the command in hand makes.
     pub(super) fn keep_file(&mut self, file: BorrowedFd<'_>) {
+        self.keep_code(file, None);
+    }
+
+    /// As [`Self::keep_file`]; code that can be loaded ahead comes with its options.
+    pub(super) fn keep_code(&mut self, file: BorrowedFd<'_>, code: Option<CodeOptions>) {
         if self.records.replaying {
             return;
         }
@@ -335,7 +340,7 @@ impl State {
         self.records.next_file += 1;
         self.records.new_file = number;
         let session = self.handle.id;
-        self.shared.tell_with(&FromExecutor::Keep { session, number }, file);
+        self.shared.tell_with(&FromExecutor::Keep { session, number, code }, file);
     }
 
     /// As [`Self::keep_file`], for bytes.

@@ -20,6 +20,7 @@ use link::wire::command::{
 use link::wire::graph::GraphCreate;
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What the keeper has of a session.
@@ -72,15 +73,21 @@ impl State {
         mut grants: Grants,
     ) -> Result<(), ReplayError> {
         self.records.replaying = true;
-        let mut result = Ok(());
+        let mut times = Times::start();
+        let mut result = self.regain_grants(&entries, &mut grants);
+        times.note(Opcode::Grow as u16);
         for (place, entry) in entries {
+            if result.is_err() {
+                break;
+            }
+            times.note(entry.opcode);
             if entry.opcode == VALUES {
                 let restored = self.restore_variables(&entry.body);
                 result = restored.map_err(|_| ReplayError::Different("a variable"));
-                if result.is_err() {
-                    break;
+                if result.is_ok() {
+                    self.records.adopt_values(&entry.body, place);
                 }
-                self.records.adopt_values(&entry.body, place);
+                times.note(VALUES);
                 continue;
             }
             let Some(opcode) = Opcode::from_number(entry.opcode) else {
@@ -88,6 +95,7 @@ impl State {
                 break;
             };
             result = self.redo(opcode, &entry, &mut grants);
+            times.note(entry.opcode);
             if result.is_err() {
                 break;
             }
@@ -103,6 +111,7 @@ impl State {
         self.reply.clear();
         // Else the next executor may need all of it.
         result?;
+        times.tell(&self.handle.label);
         self.end_remaking();
         // Granted by a command that was not answered, and will be done again.
         for address in grants.into_keys() {
@@ -130,10 +139,9 @@ impl State {
         match opcode {
             Opcode::Grow => {
                 let (granted, _) = parse::<GrowReply>(opcode, body)?;
-                let memory = grants.remove(&granted.address);
-                let memory = memory.filter(|(size_bytes, _)| *size_bytes == granted.size_bytes);
-                let (_, file) = memory.ok_or(ReplayError::Different("a grant"))?;
-                self.regain(&file, granted).map_err(failed)
+                let is_there =
+                    self.memory.grants.get(&granted.address) == Some(&granted.size_bytes);
+                is_there.then_some(()).ok_or(ReplayError::Different("a grant"))
             }
             Opcode::RegionMap => {
                 let file = self.take_file(entry.file)?;
@@ -199,13 +207,37 @@ impl State {
         self.records.files.remove(&number).ok_or(ReplayError::Different("a file"))
     }
 
-    /// Maps memory that the session was granted before.
-    fn regain(&mut self, file: &OwnedFd, granted: GrowReply) -> Result<(), Failure> {
-        let GrowReply { address, size_bytes } = granted;
-        self.map_grant(file, address, size_bytes)?;
-        self.handle.allowance.hold(size_bytes);
-        self.memory.grants.insert(address, size_bytes);
-        let _ = self.memory.addressable.insert(address, size_bytes);
+    /// Maps all memory that the session was granted before, and makes what adjoins accessible by one call.
+    fn regain_grants(
+        &mut self,
+        entries: &[(u64, Entry)],
+        grants: &mut Grants,
+    ) -> Result<(), ReplayError> {
+        let failed = |code: CUresult| ReplayError::Failed {
+            opcode: Opcode::Grow,
+            failure: Failure::Cuda(code),
+        };
+        let mut granted = BTreeMap::new();
+        for (_, entry) in entries.iter().filter(|(_, it)| it.opcode == Opcode::Grow as u16) {
+            let (reply, _) = parse::<GrowReply>(Opcode::Grow, &entry.body)?;
+            granted.insert(reply.address, reply.size_bytes);
+        }
+        for (&address, &size_bytes) in &granted {
+            let memory = grants.remove(&address).filter(|(length, _)| *length == size_bytes);
+            let (_, file) = memory.ok_or(ReplayError::Different("a grant"))?;
+            self.bind(&file, address, size_bytes, 0).map_err(failed)?;
+            self.handle.allowance.hold(size_bytes);
+            self.memory.grants.insert(address, size_bytes);
+            let _ = self.memory.addressable.insert(address, size_bytes);
+        }
+        for (at, size_bytes) in runs(&granted) {
+            if self.open_access(at, size_bytes).is_err() {
+                // A driver may want them one by one.
+                for (&at, &size_bytes) in granted.range(at..at + size_bytes) {
+                    self.open_access(at, size_bytes).map_err(failed)?;
+                }
+            }
+        }
         Ok(())
     }
 
@@ -218,4 +250,116 @@ impl State {
 
 fn parse<T: FromBytes + IntoBytes>(opcode: Opcode, body: &[u8]) -> Result<(T, &[u8]), ReplayError> {
     T::read_from_prefix(body).map_err(|_| ReplayError::Unknown(opcode as u16))
+}
+
+/// What adjoins, of ranges by their first address that do not overlap.
+fn runs(ranges: &BTreeMap<u64, u64>) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for (&at, &size_bytes) in ranges {
+        match runs.last_mut() {
+            Some((base, length)) if *base + *length == at => *length += size_bytes,
+            _ => runs.push((at, size_bytes)),
+        }
+    }
+    runs
+}
+
+/// What it takes to make a session again is told in the log if it is so much.
+const WORTH_TELLING: Duration = Duration::from_millis(5);
+
+/// What the parts of a session took to be made again.
+struct Times {
+    last: Instant,
+    memory: Duration,
+    pinned: Duration,
+    code: Duration,
+    graphs: Duration,
+    others: Duration,
+}
+
+impl Times {
+    fn start() -> Self {
+        let none = Duration::ZERO;
+        let last = Instant::now();
+        Self { last, memory: none, pinned: none, code: none, graphs: none, others: none }
+    }
+
+    /// Adds what has passed since the last time to what an entry of the journal belongs to.
+    fn note(&mut self, opcode: u16) {
+        let now = Instant::now();
+        let of = match Opcode::from_number(opcode) {
+            _ if opcode == VALUES => &mut self.code,
+            Some(
+                Opcode::ModuleLoad
+                | Opcode::ModuleUnload
+                | Opcode::FunctionGet
+                | Opcode::FunctionSetAttribute
+                | Opcode::GlobalGet,
+            ) => &mut self.code,
+            Some(Opcode::RegionMap) => &mut self.pinned,
+            Some(Opcode::GraphCreate | Opcode::GraphSet | Opcode::GraphEnable) => &mut self.graphs,
+            Some(
+                Opcode::Grow
+                | Opcode::AddressReserve
+                | Opcode::MemoryCreate
+                | Opcode::MemoryImport
+                | Opcode::MemoryMap
+                | Opcode::MemorySetAccess,
+            ) => &mut self.memory,
+            _ => &mut self.others,
+        };
+        *of += now - std::mem::replace(&mut self.last, now);
+    }
+
+    fn tell(&self, label: &str) {
+        let Self { memory, pinned, code, graphs, others, .. } = *self;
+        let all = memory + pinned + code + graphs + others;
+        if all >= WORTH_TELLING {
+            let ms = |time: Duration| time.as_micros() as f64 / 1e3;
+            log_server!(
+                "{label} was made again in {:.1} ms: memory {:.1}, pinned memory {:.1}, code {:.1}, graphs {:.1}, others {:.1}",
+                ms(all),
+                ms(memory),
+                ms(pinned),
+                ms(code),
+                ms(graphs),
+                ms(others)
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::testbed::{self, Bed};
+
+    #[test]
+    fn what_adjoins_is_one_run() {
+        let ranges = [(0, 2), (2, 3), (6, 1), (7, 1)].into();
+        assert_eq!(runs(&ranges), [(0, 5), (6, 2)]);
+        assert_eq!(runs(&BTreeMap::new()), []);
+    }
+
+    #[test]
+    fn memory_is_mapped_by_few_calls_of_the_driver() {
+        const GRANTS: u64 = 100;
+        const GRANT_BYTES: u64 = 2 << 20;
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        let (mut entries, mut grants) = (Vec::new(), Grants::new());
+        for number in 0..GRANTS {
+            let address = state.memory.device_window.base + number * GRANT_BYTES;
+            let reply = GrowReply { address, size_bytes: GRANT_BYTES };
+            let body = reply.as_bytes().to_vec();
+            entries.push((0, Entry { opcode: Opcode::Grow as u16, file: 0, body }));
+            grants.insert(address, (GRANT_BYTES, images::write(b"memory").unwrap()));
+        }
+        let before = testbed::mapping_calls();
+        state.replay(entries, grants).unwrap();
+        assert_eq!(state.memory.grants.len() as u64, GRANTS);
+        // To import, to map and to release each; and once to make them accessible. This number can only shrink.
+        assert_eq!(u64::from(testbed::mapping_calls() - before), 3 * GRANTS + 1);
+    }
 }

@@ -10,6 +10,9 @@ use std::sync::{Mutex, PoisonError};
 pub(super) const MAX_SPARE_BYTES: u64 = 256 << 10;
 /// Images that are kept, the least recently unloaded first to go.
 const MOST_SPARES: usize = 64;
+/// The same, and their bytes, of what is loaded ahead: code that somebody has now. Beyond [`MOST_SPARES`] it goes one by one as other code is given up.
+const MOST_AHEAD: usize = 1024;
+const MOST_AHEAD_BYTES: usize = 32 << 20;
 
 /// What code was loaded from, and what its owners have asked for.
 #[derive(Debug)]
@@ -69,6 +72,20 @@ impl Spares {
         }
         kept.pop_front().map(|(_, oldest)| oldest)
     }
+
+    /// Keeps code that somebody has in another executor. What is returned is to be unloaded.
+    pub(super) fn keep_ahead(&self, origin: Origin, library: CUlibrary) -> Vec<CUlibrary> {
+        let mut kept = self.lock();
+        kept.push_back((origin, library));
+        let mut bytes: usize = kept.iter().map(|(origin, _)| origin.image.len()).sum();
+        let mut too_many = Vec::new();
+        while kept.len() > MOST_AHEAD || bytes > MOST_AHEAD_BYTES {
+            let Some((oldest, library)) = kept.pop_front() else { break };
+            bytes -= oldest.image.len();
+            too_many.push(library);
+        }
+        too_many
+    }
 }
 
 #[cfg(test)]
@@ -93,6 +110,19 @@ mod tests {
         assert_eq!(found.function(c"f"), Some((CUkernel(7), CUfunction(8))));
         assert_eq!(found.function(c"g"), None);
         assert!(spares.take(&origin(1)).is_none(), "it has an owner now");
+    }
+
+    #[test]
+    fn what_is_loaded_ahead_is_bounded_and_found() {
+        let spares = Spares::default();
+        for number in 0..MOST_AHEAD {
+            assert_eq!(spares.keep_ahead(origin(number), CUlibrary(number)), []);
+        }
+        let one_more = origin(MOST_AHEAD);
+        assert_eq!(spares.keep_ahead(one_more, CUlibrary(MOST_AHEAD)), [CUlibrary(0)]);
+        assert!(spares.take(&origin(0)).is_none() && spares.take(&origin(1)).is_some());
+        let large = Origin::new(vec![0; MOST_AHEAD_BYTES], 4, 0);
+        assert_eq!(spares.keep_ahead(large, CUlibrary(7)).len(), MOST_AHEAD - 1);
     }
 
     #[test]

@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 /// A kernel without parameters.
-const CODE: &[u8] =
+pub(super) const CODE: &[u8] =
     b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry f() { ret; }\n\0";
 /// Far from anything of a process.
 const WINDOWS: u64 = 0x5000_0000_0000;
@@ -53,6 +53,10 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 std::thread_local! {
     /// Chains and kernels that this thread has submitted.
     static SUBMITTED: AtomicU32 = const { AtomicU32::new(0) };
+    /// Images and functions that this thread has had loaded.
+    static LOADED: AtomicU32 = const { AtomicU32::new(0) };
+    /// Calls about mapped memory that this thread has made.
+    static MAPPING: AtomicU32 = const { AtomicU32::new(0) };
     /// Whether events are reached as soon as they are recorded.
     static ENDS_AT_ONCE: AtomicBool = const { AtomicBool::new(true) };
     /// What this thread's driver takes for things.
@@ -267,6 +271,25 @@ pub(super) fn end_at_once(ends: bool) {
     ENDS_AT_ONCE.with(|word| word.store(ends, Ordering::Relaxed));
 }
 
+/// How many images and functions this thread has had loaded.
+pub(super) fn loaded() -> u32 {
+    LOADED.with(|count| count.load(Ordering::Relaxed))
+}
+
+fn note_load() {
+    LOADED.with(|count| count.fetch_add(1, Ordering::Relaxed));
+}
+
+/// How many calls about mapped memory this thread has made.
+pub(super) fn mapping_calls() -> u32 {
+    MAPPING.with(|count| count.load(Ordering::Relaxed))
+}
+
+fn note_mapping() -> CUresult {
+    MAPPING.with(|count| count.fetch_add(1, Ordering::Relaxed));
+    CUresult::SUCCESS
+}
+
 fn note_submission() -> CUresult {
     let takes = TAKES.get().launch;
     if !takes.is_zero() {
@@ -330,6 +353,24 @@ fn table() -> DriverTable {
                                         flags: u64| {
             give!(to, at)
         }),
+        cuMemImportFromShareableHandle: function!(
+            |memory: *mut CUmemGenericAllocationHandle,
+             descriptor: *mut c_void,
+             kind: CUmemAllocationHandleType| {
+                memory.write(handle() as u64);
+                note_mapping()
+            }
+        ),
+        cuMemMap: function!(|at: CUdeviceptr,
+                             size_bytes: usize,
+                             offset_bytes: usize,
+                             memory: CUmemGenericAllocationHandle,
+                             flags: u64| note_mapping()),
+        cuMemSetAccess: function!(|at: CUdeviceptr,
+                                   size_bytes: usize,
+                                   access: *const CUmemAccessDesc,
+                                   count: usize| note_mapping()),
+        cuMemRelease: function!(|memory: CUmemGenericAllocationHandle| note_mapping()),
         cuMemHostRegister_v2: function!(|at: *mut c_void, size_bytes: usize, flags: u32| DONE),
         cuMemHostGetDevicePointer_v2: function!(
             |to: *mut CUdeviceptr, at: *mut c_void, flags: u32| give!(to, at.addr() as u64)
@@ -341,9 +382,19 @@ fn table() -> DriverTable {
                                       jit_count: u32,
                                       options: *mut CUlibraryOption,
                                       values: *mut *mut c_void,
-                                      count: u32| give!(
-            library,
-            CUlibrary(handle())
+                                      count: u32| {
+            note_load();
+            give!(library, CUlibrary(handle()))
+        }),
+        cuLibraryGetKernelCount: function!(|count: *mut u32, library: CUlibrary| give!(count, 1)),
+        cuLibraryEnumerateKernels: function!(
+            |kernels: *mut CUkernel, count: u32, library: CUlibrary| {
+                give!(kernels, CUkernel(handle()))
+            }
+        ),
+        cuKernelGetName: function!(|name: *mut *const c_char, kernel: CUkernel| give!(
+            name,
+            c"f".as_ptr()
         )),
         cuLibraryGetModule: function!(|module: *mut CUmodule, library: CUlibrary| give!(
             module,
@@ -354,10 +405,10 @@ fn table() -> DriverTable {
                                        name: *const c_char| {
             give!(kernel, CUkernel(handle()))
         }),
-        cuKernelGetFunction: function!(|function: *mut CUfunction, kernel: CUkernel| give!(
-            function,
-            CUfunction(handle())
-        )),
+        cuKernelGetFunction: function!(|function: *mut CUfunction, kernel: CUkernel| {
+            note_load();
+            give!(function, CUfunction(handle()))
+        }),
         cuOccupancyMaxActiveBlocksPerMultiprocessor: function!(
             |blocks: *mut i32, function: CUfunction, threads: i32, shared_bytes: usize| {
                 give!(blocks, 1)

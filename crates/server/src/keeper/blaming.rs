@@ -18,7 +18,7 @@ pub(super) struct Incident {
     pub(super) code: u32,
     /// Its name, or another reason.
     pub(super) what: String,
-    /// The address that was touched, where it is known.
+    /// The address that was touched, where it is known: to guarded code.
     pub(super) address: Option<u64>,
     /// The client whose it is, where that is known: one that is killed, or was inside the driver.
     pub(super) target: Option<u64>,
@@ -62,12 +62,8 @@ impl Keeper {
         let mut situations = Vec::new();
         for session in self.sessions.values().filter(|session| session.place() == place) {
             let calls = session.counters.history(session.counter_slot).read(now_ns);
-            let (device, host) = (session.windows.device, session.windows.host);
             situations.push(Situation {
                 in_flight: calls.iter().filter(|call| call.in_flight).count(),
-                owns_address: incident
-                    .address
-                    .is_some_and(|at| device.contains(at, 1) || host.contains(at, 1)),
                 is_target: incident.target == Some(session.client),
             });
             clients.push(self.accuse(session.client, calls));

@@ -110,6 +110,10 @@ impl Keeper {
         }
         for (device, session) in client.sessions {
             let place = Place { device: device as usize, domain: client.domain };
+            if self.is_losing(session) {
+                // Forgotten when its executor has left the device.
+                continue;
+            }
             match self.executor(place).filter(|_| self.is_served(session)) {
                 Some(executor) => {
                     executor.tell(&ToExecutor::CloseSession { session }, &[]);
@@ -170,7 +174,9 @@ impl Keeper {
             Service::Waiting(Origin::New) => {
                 self.session_refused(id, code.0, "its client was terminated".to_owned());
             }
-            Service::Waiting(Origin::Inherited) | Service::Ended => self.condemn(id, code),
+            Service::Waiting(Origin::Inherited) | Service::Losing | Service::Ended => {
+                self.condemn(id, code)
+            }
         }
     }
 

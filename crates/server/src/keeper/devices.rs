@@ -3,7 +3,7 @@
 use super::executors::Executor;
 use super::headroom::Headroom;
 use super::keeping::DeviceKeeping;
-use super::standby::Standby;
+use super::standby::Standbys;
 use crate::counters::Counts;
 use crate::driver::{Driver, DriverError};
 use crate::log::log_server;
@@ -25,7 +25,7 @@ pub(crate) struct Device {
     /// By who shares them.
     pub(crate) executors: BTreeMap<Domain, Executor>,
     /// In reserve.
-    pub(crate) standby: Standby,
+    pub(crate) standby: Standbys,
     /// Whether its executors keep what clients have given up.
     pub(super) keeping: DeviceKeeping,
     /// What sessions did that have ended.
@@ -213,7 +213,7 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         ordinal,
         granularity_bytes: granularity as u64,
         executors: BTreeMap::new(),
-        standby: Standby::default(),
+        standby: Standbys::default(),
         keeping: DeviceKeeping::default(),
         departed: Counts::default(),
         deaths: 0,

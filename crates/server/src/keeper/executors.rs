@@ -2,6 +2,7 @@
 //! ([`crate::policy::domains`]) that has clients; those for clients that nothing sets apart are there from the start.
 
 use super::devices::{ComputeMode, Device};
+use super::leaving::{Killed, kill};
 use super::session::Service;
 use super::{Keeper, Options, PEER_TIMEOUT};
 use crate::counters::{CounterPage, SLOTS};
@@ -22,7 +23,7 @@ pub(super) const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The driver gives a dead process's context back: seconds, where it was large.
-const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A device, and who shares the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,8 +113,8 @@ impl ExecutorProcess {
         self.free_slots.push(slot);
     }
 
-    /// Kills it and waits until it has ended. Says how it did, and what it had sent is still to be read.
-    pub(super) fn end_now(self) -> (String, Connection) {
+    /// Kills it and waits until it runs no code any more; what it had sent is still to be read.
+    pub(super) fn end_now(self) -> (Killed, Connection) {
         let Self { child, connection, .. } = self;
         (kill(child), connection)
     }
@@ -122,12 +123,12 @@ impl ExecutorProcess {
     pub(crate) fn stop(self) -> String {
         let Self { mut child, connection, .. } = self;
         drop(connection);
-        await_end(&mut child, STOP_TIMEOUT).unwrap_or_else(|| kill(child))
+        await_end(&mut child, STOP_TIMEOUT).unwrap_or_else(|| kill(child).await_gone())
     }
 }
 
 /// Waits for a process's end; says how it ended, `None`: not yet.
-fn await_end(child: &mut Child, limit: Duration) -> Option<String> {
+pub(super) fn await_end(child: &mut Child, limit: Duration) -> Option<String> {
     let deadline = Instant::now() + limit;
     loop {
         match child.try_wait() {
@@ -137,20 +138,6 @@ fn await_end(child: &mut Child, limit: Duration) -> Option<String> {
             Err(error) => return Some(error.to_string()),
         }
     }
-}
-
-/// Kills a process and says how it ended. One that hangs in the driver of the kernel is given up: it runs none of its own code any more.
-fn kill(mut child: Child) -> String {
-    let _ = child.kill();
-    await_end(&mut child, KILL_TIMEOUT).unwrap_or_else(|| {
-        let pid = child.id();
-        log_server!(
-            "Executor {pid} does not end though it was killed: it hangs in the GPU's driver, of which `dmesg` may say more"
-        );
-        // Until it does, it is to be waited for.
-        std::thread::spawn(move || child.wait());
-        "killed, and hangs in the driver".to_owned()
-    })
 }
 
 impl Device {
@@ -201,6 +188,11 @@ impl Keeper {
     pub(super) fn is_served(&self, session: u64) -> bool {
         let service = self.sessions.get(&session).map(|session| session.service);
         matches!(service, Some(Service::Opening | Service::Serving))
+    }
+
+    /// Whether a session waits for its executor to leave the device.
+    pub(super) fn is_losing(&self, session: u64) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.service == Service::Losing)
     }
 
     /// Whether anybody has a session there, or waits for one; those included that only wait for their work to end.
@@ -312,6 +304,13 @@ impl Keeper {
         if let Some(executor) = self.devices[place.device].executors.remove(&place.domain) {
             std::thread::spawn(move || executor.process.stop());
         }
+        if self.is_recovering(place)
+            && self.started_again.insert(place)
+            && self.ensure_executor(place).is_ok()
+        {
+            // One that was about to stand by, or had too little memory beside the last one.
+            return;
+        }
         let code = match self.devices[place.device].compute_mode(self.driver) {
             ComputeMode::Default => CUresult::ERROR_MPS_SERVER_NOT_READY,
             _ => CUresult::ERROR_DEVICE_UNAVAILABLE,
@@ -352,7 +351,9 @@ impl Keeper {
             FromExecutor::NothingKept => self.nothing_kept(place),
             FromExecutor::Failed { message } => self.could_not_start(place, message),
             FromExecutor::SessionOpened { session } => self.session_opened(session),
-            FromExecutor::Keep { session, number } => self.keep_file(session, number, descriptors),
+            FromExecutor::Keep { session, number, code } => {
+                self.keep_file(session, number, code, descriptors);
+            }
             FromExecutor::LetGo { session, numbers } => self.let_go_files(session, &numbers),
             FromExecutor::Journal { session } => self.follow_journal(session, descriptors),
             FromExecutor::SessionRefused { session, code, message } => {

@@ -1,13 +1,12 @@
 //! Who gets device memory: grants, and what happens when the device has no more (see [`crate::policy::residency`]).
 
 use super::Keeper;
-use super::session::{make_memory, release_memory};
+use super::session::DeviceMemory;
 use crate::counters::monotonic_ns;
 use crate::executor_link::{GrantOutcome, MoveOrder, Placement, ToExecutor};
 use crate::log::log_server;
 use crate::policy::residency::{Action, Refusal, Urgency, Wish};
 use cuda_abi::types::CUresult;
-use rustix::fd::AsFd;
 
 /// Refusals of one session that the log tells of: a client that asks again and again must not fill the disk.
 const MOST_LOGGED_REFUSALS: u32 = 8;
@@ -51,14 +50,16 @@ impl Keeper {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let Some((address, size_bytes)) = session.wanted else { return Ok(()) };
         let device = &self.devices[session.device];
-        let (memory, file) = make_memory(self.driver, device.handle, size_bytes)?;
-        session.memory.insert(address, memory);
+        let memory = DeviceMemory::make(self.driver, device.handle, size_bytes)?;
         session.wanted = None;
         self.residencies[session.device].add(id, address, size_bytes);
-        if let Some(executor) = device.executors.get(&session.domain) {
-            let grant = GrantOutcome::Memory { address, size_bytes };
-            executor.process.tell(&ToExecutor::Granted { session: id, grant }, &[file.as_fd()]);
-        }
+        let memory = memory.sent(|file| {
+            if let Some(executor) = device.executors.get(&session.domain) {
+                let grant = GrantOutcome::Memory { address, size_bytes };
+                executor.process.tell(&ToExecutor::Granted { session: id, grant }, &[file]);
+            }
+        });
+        session.memory.insert(address, memory);
         Ok(())
     }
 
@@ -149,14 +150,16 @@ impl Keeper {
         let device = &self.devices[session.device];
         let residency = &mut self.residencies[session.device];
         while let Some((address, size_bytes)) = residency.next_to_return(id) {
-            let (memory, file) = make_memory(self.driver, device.handle, size_bytes)?;
-            session.memory.insert(address, memory);
+            let memory = DeviceMemory::make(self.driver, device.handle, size_bytes)?;
             residency.returned(id, address, now_ms());
-            if let Some(executor) = device.executors.get(&session.domain) {
-                let grant = GrantOutcome::Memory { address, size_bytes };
-                let granted = ToExecutor::Granted { session: id, grant };
-                executor.process.tell(&granted, &[file.as_fd()]);
-            }
+            let memory = memory.sent(|file| {
+                if let Some(executor) = device.executors.get(&session.domain) {
+                    let grant = GrantOutcome::Memory { address, size_bytes };
+                    let granted = ToExecutor::Granted { session: id, grant };
+                    executor.process.tell(&granted, &[file]);
+                }
+            });
+            session.memory.insert(address, memory);
         }
         Ok(())
     }
@@ -177,7 +180,7 @@ impl Keeper {
         let residency = &mut self.residencies[device];
         for address in done {
             if let Some(memory) = session.memory.remove(address) {
-                release_memory(self.driver, memory);
+                memory.release(self.driver);
                 residency.moved_out(id, *address);
             }
         }
@@ -199,7 +202,7 @@ impl Keeper {
         let device = session.device;
         session.grants.release(address);
         if let Some(memory) = session.memory.remove(&address) {
-            release_memory(self.driver, memory);
+            memory.release(self.driver);
         }
         self.residencies[device].remove(id, address);
         self.serve_waiting(device);

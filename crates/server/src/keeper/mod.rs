@@ -12,6 +12,7 @@ mod executors;
 mod headroom;
 mod keeping;
 mod killing;
+mod leaving;
 mod memory;
 pub mod options;
 mod peers;
@@ -33,7 +34,7 @@ use crate::policy::windows::WindowSpace;
 use attach::Membership;
 use clients::Client;
 use devices::{ComputeMode, Device};
-use executors::Place;
+use executors::{Executor, Place};
 use link::socket::{Connection, Received, SocketError};
 use link::wire::daemon::{
     ClientSnapshot, Defaults, ServerStatus, ShutdownMode, ToDaemon, ToServer,
@@ -43,7 +44,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, FromRawFd, OwnedFd};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use session::Session;
-use standby::Reserve;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -194,13 +194,18 @@ pub(crate) struct Keeper {
     course: Course,
     /// Whose sessions wait for their next executor.
     recovering: BTreeSet<Place>,
+    /// Of those, where a first attempt to start an executor has failed.
+    started_again: BTreeSet<Place>,
+    /// Executors that were killed and still have something on their device.
+    leaving: Vec<leaving::Leaving>,
     /// Executors that are about to be replaced.
     killings: BTreeMap<Place, killing::Killing>,
     /// How long work may go on whose client is gone.
     patience: Duration,
     /// What the daemon was told.
     status: ServerStatus,
-    reserve: Reserve,
+    /// How many executors each device has in reserve.
+    standbys: usize,
     arrivals: Arrivals,
 }
 
@@ -209,8 +214,8 @@ pub(crate) struct Keeper {
 enum Source {
     Daemon,
     Executor(Place),
-    /// The standby of this device.
-    Standby(usize),
+    /// A standby of this device, by its process.
+    Standby(usize, u32),
     Client(u64),
     ClientProcess(u64),
 }
@@ -252,10 +257,12 @@ impl Keeper {
             changes: Vec::new(),
             course: Course::Serving,
             recovering: BTreeSet::new(),
+            started_again: BTreeSet::new(),
+            leaving: Vec::new(),
             killings: BTreeMap::new(),
             patience: killing::patience(),
             status: ServerStatus::Active,
-            reserve: Reserve::from_environment(),
+            standbys: standby::from_environment(),
             arrivals: Arrivals::from_environment(),
         }
     }
@@ -268,12 +275,13 @@ impl Keeper {
                 match source {
                     Source::Daemon => self.hear_daemon(),
                     Source::Executor(place) => self.hear_executor(place),
-                    Source::Standby(device) => self.hear_standby(device),
+                    Source::Standby(device, pid) => self.hear_standby(device, pid),
                     Source::Client(client) => self.hear_client(client),
                     Source::ClientProcess(client) => self.client_left(client),
                 }
             }
             self.check_starting();
+            self.see_to_leaving();
             self.see_to_doomed();
             self.see_to_standbys();
             self.see_to_waiting();
@@ -344,8 +352,8 @@ impl Keeper {
             add(Source::Executor(place), executor.process.connection().as_fd());
         }
         for (number, device) in self.devices.iter().enumerate() {
-            if let Some(executor) = &device.standby.executor {
-                add(Source::Standby(number), executor.process.connection().as_fd());
+            for Executor { process, .. } in &device.standby.executors {
+                add(Source::Standby(number, process.pid()), process.connection().as_fd());
             }
         }
         for (&id, client) in &self.clients {
@@ -355,7 +363,8 @@ impl Keeper {
             }
         }
         // An interrupted or failed wait is an empty one: the loop comes back.
-        let looks = self.is_memory_waited_for() || self.is_anybody_doomed();
+        let looks =
+            self.is_memory_waited_for() || self.is_anybody_doomed() || !self.leaving.is_empty();
         let timeout = if looks { WAITING_TIMEOUT } else { LOOP_TIMEOUT };
         let _ = rustix::event::poll(&mut polled, Some(&timeout));
         let ready = polled.iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>();
@@ -436,7 +445,7 @@ impl Keeper {
         // Clients see their sockets close.
         self.clients.clear();
         for (index, device) in self.devices.iter_mut().enumerate() {
-            if let Some(standby) = device.standby.executor.take() {
+            for standby in std::mem::take(&mut device.standby.executors) {
                 standby.process.stop();
             }
             for executor in std::mem::take(&mut device.executors).into_values() {
@@ -444,6 +453,7 @@ impl Keeper {
                 executor.process.stop();
             }
         }
+        self.await_leaving();
         log_server!("Exiting");
         ExitCode::SUCCESS
     }

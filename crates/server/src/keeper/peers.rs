@@ -2,7 +2,6 @@
 //! given back, even if the owner has released it meanwhile: a client gets no more memory by lending it to itself.
 
 use super::Keeper;
-use super::session::export_memory;
 use crate::executor_link::{GrantOutcome, PeerMemory, ToExecutor};
 use crate::policy::reservations::Reservations;
 use cuda_abi::types::CUresult;
@@ -98,12 +97,12 @@ impl Keeper {
         let mut owners = self.sessions.iter().filter(|(_, owner)| is_owner(owner));
         let (&number, owner) = owners.next().ok_or(CUresult::ERROR_INVALID_DEVICE)?;
         let size_bytes = owner.grants.length(key).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let memory = *owner.memory.get(&key).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let memory = owner.memory.get(&key).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let window = match owner.windows.device.contains(key, 1) {
             true => owner.windows.device,
             false => Reservations::share(device, self.devices.len() as u32),
         };
-        let file = export_memory(self.driver, memory)?;
+        let file = memory.descriptor(self.driver)?;
         Ok((number, PeerMemory { window, size_bytes }, file))
     }
 

@@ -5,7 +5,8 @@ use super::devices::allocation_properties;
 use super::executors::Place;
 use super::peers::Lending;
 use crate::counters::{CounterPage, Counts};
-use crate::executor_link::{Origin, ShareWish};
+use crate::driver::Driver;
+use crate::executor_link::{CodeOptions, Origin, ShareWish};
 use crate::history::History;
 use crate::journal;
 use crate::log::log_server;
@@ -20,7 +21,8 @@ use link::completion::CompletionWords;
 use link::session_memory::SessionMemory;
 use link::shm::{self, ShmError};
 use link::socket::{Connection, SocketError};
-use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -33,6 +35,8 @@ pub(crate) enum Service {
     Serving,
     /// The next executor will; [`Origin::New`]: its client still waits for it to begin.
     Waiting(Origin),
+    /// Nobody: its executor was killed, and its client is told when that has left the device.
+    Losing,
     /// Nobody: it has failed, and its client has been told.
     Ended,
 }
@@ -166,6 +170,8 @@ pub(crate) struct Session {
     pub(super) standing: Standing,
     /// Files that its executor gave to keep, by their numbers in its journal.
     pub(super) kept: BTreeMap<u64, OwnedFd>,
+    /// Those of them that are code which can be loaded ahead.
+    pub(super) code: BTreeMap<u64, CodeOptions>,
     /// The page of the executor that serves it, or did last, and its slot there.
     pub(super) counters: CounterPage,
     pub(crate) counter_slot: usize,
@@ -177,7 +183,7 @@ pub(crate) struct Session {
     /// Its weight, as its executor was told.
     pub(crate) weight: u32,
     /// First address of a grant, or key of a piece, to its memory; what is moved out to the host is not here.
-    pub(super) memory: BTreeMap<u64, CUmemGenericAllocationHandle>,
+    pub(super) memory: BTreeMap<u64, DeviceMemory>,
     /// What it has asked for and waits for: address or key, length, and where that is to be.
     pub(super) wanted: Option<(u64, u64)>,
     /// Refusals that the log tells of.
@@ -207,6 +213,7 @@ impl Session {
             files,
             standing,
             kept: BTreeMap::new(),
+            code: BTreeMap::new(),
             counters,
             counter_slot,
             windows,
@@ -259,13 +266,13 @@ impl Keeper {
     }
 
     fn end_session(&mut self, id: u64) -> Option<Ended> {
-        let session = self.sessions.remove(&id)?;
+        let mut session = self.sessions.remove(&id)?;
         self.forget_changes_of(id);
         for (owner, key) in session.lending.borrowed() {
             self.take_back(owner, key);
         }
-        for &memory in session.memory.values() {
-            release_memory(self.driver, memory);
+        for memory in std::mem::take(&mut session.memory).into_values() {
+            memory.release(self.driver);
         }
         let device = &mut self.devices[session.device];
         let counts = session.counters.read(session.counter_slot);
@@ -285,16 +292,29 @@ impl Keeper {
 
 impl Keeper {
     /// Keeps a file of a session for its next executor.
-    pub(super) fn keep_file(&mut self, id: u64, number: u64, descriptors: Vec<OwnedFd>) {
+    pub(super) fn keep_file(
+        &mut self,
+        id: u64,
+        number: u64,
+        code: Option<CodeOptions>,
+        descriptors: Vec<OwnedFd>,
+    ) {
         let file = descriptors.into_iter().next();
         if let Some((session, file)) = self.sessions.get_mut(&id).zip(file) {
             session.kept.insert(number, file);
+            session.code.extend(code.map(|code| (number, code)));
+        }
+        if code.is_some() {
+            self.warm_standbys(id, number);
         }
     }
 
     pub(super) fn let_go_files(&mut self, id: u64, numbers: &[u64]) {
         if let Some(session) = self.sessions.get_mut(&id) {
-            numbers.iter().for_each(|number| drop(session.kept.remove(number)));
+            for number in numbers {
+                session.kept.remove(number);
+                session.code.remove(number);
+            }
         }
     }
 
@@ -307,30 +327,62 @@ impl Keeper {
     }
 }
 
-/// Device memory, and a descriptor of it for the executor.
-pub(super) fn make_memory(
-    driver: crate::driver::Driver,
-    device: CUdevice,
-    size_bytes: u64,
-) -> Result<(CUmemGenericAllocationHandle, OwnedFd), CUresult> {
-    let mut memory = CUmemGenericAllocationHandle::default();
-    let properties = allocation_properties(device);
-    // SAFETY: the properties are complete; `memory` is written.
-    unsafe { driver.cuMemCreate(&mut memory, size_bytes as usize, &properties, 0) }.ok()?;
-    match export_memory(driver, memory) {
-        Ok(file) => Ok((memory, file)),
-        Err(code) => {
-            release_memory(driver, memory);
-            Err(code)
+/// Device memory of a session, and the descriptor by which executors get it.
+pub(super) struct DeviceMemory {
+    handle: CUmemGenericAllocationHandle,
+    /// Kept, as to make one costs more than the next executor's whole import; `None`: descriptors are short.
+    file: Option<OwnedFd>,
+}
+
+impl DeviceMemory {
+    /// Memory of a device.
+    pub(super) fn make(
+        driver: Driver,
+        device: CUdevice,
+        size_bytes: u64,
+    ) -> Result<Self, CUresult> {
+        let mut handle = CUmemGenericAllocationHandle::default();
+        let properties = allocation_properties(device);
+        // SAFETY: the properties are complete; `handle` is written.
+        unsafe { driver.cuMemCreate(&mut handle, size_bytes as usize, &properties, 0) }.ok()?;
+        match export(driver, handle) {
+            Ok(file) => Ok(Self { handle, file: Some(file) }),
+            Err(code) => {
+                Self { handle, file: None }.release(driver);
+                Err(code)
+            }
+        }
+    }
+
+    /// A descriptor of it.
+    pub(super) fn descriptor(&self, driver: Driver) -> Result<OwnedFd, CUresult> {
+        let copy = self.file.as_ref().and_then(|file| file.try_clone().ok());
+        copy.map_or_else(|| export(driver, self.handle), Ok)
+    }
+
+    /// Sends it to who has asked for it, and keeps the descriptor while the process has no more than half of those that it may have.
+    pub(super) fn sent(mut self, send: impl FnOnce(BorrowedFd<'_>)) -> Self {
+        if let Some(file) = &self.file {
+            send(file.as_fd());
+        }
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        self.file = self.file.filter(|file| (file.as_raw_fd() as u64) < limit / 2);
+        self
+    }
+
+    /// Gives it back; nobody uses it any more.
+    pub(super) fn release(self, driver: Driver) {
+        let Self { handle, file } = self;
+        drop(file);
+        // SAFETY: a live handle that is used no more.
+        let released = unsafe { driver.cuMemRelease(handle) };
+        if !released.is_success() {
+            log_server!("Device memory was not released: {released}");
         }
     }
 }
 
-/// A descriptor of memory, for an executor.
-pub(super) fn export_memory(
-    driver: crate::driver::Driver,
-    memory: CUmemGenericAllocationHandle,
-) -> Result<OwnedFd, CUresult> {
+fn export(driver: Driver, memory: CUmemGenericAllocationHandle) -> Result<OwnedFd, CUresult> {
     let mut descriptor: i32 = -1;
     let kind = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
     // SAFETY: a live handle; a descriptor is written.
@@ -338,12 +390,4 @@ pub(super) fn export_memory(
         .ok()?;
     // SAFETY: the driver made this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
-pub(super) fn release_memory(driver: crate::driver::Driver, memory: CUmemGenericAllocationHandle) {
-    // SAFETY: a live handle that is used no more.
-    let released = unsafe { driver.cuMemRelease(memory) };
-    if !released.is_success() {
-        log_server!("Device memory was not released: {released}");
-    }
 }

@@ -1,61 +1,85 @@
-//! A spare executor per device: its context is made, and nobody uses it until an executor is gone.
+//! Spare executors of a device: their contexts are made, and nobody uses them until an executor is gone.
 //!
-//! It costs a context's memory on the device, so it is started only once clients have stayed for a while, and not where the driver lets one process have
-//! contexts. It belongs to no trust domain before it takes over.
+//! Each costs a context's memory on the device, so there is none before clients have stayed for a while, and none where the driver lets one process have
+//! contexts. After a fault that found none ready there is one more for a while, if the device has the memory: faults in close succession come again. A standby
+//! belongs to no trust domain before it takes over. One that is still being made takes over all the same: it is nearer to its end than a new one.
 
 use super::Keeper;
 use super::devices::ComputeMode;
-use super::executors::{Executor, ExecutorProcess, Place, START_TIMEOUT, Stage};
-use super::session::Service;
-use crate::executor_link::FromExecutor;
+use super::executors::{Executor, ExecutorProcess, START_TIMEOUT, Stage};
+use super::session::{Service, Session};
+use crate::executor_link::{FromExecutor, ToExecutor};
 use crate::log::log_server;
+use crate::policy::domains::SHARED;
 use link::socket::{Received, SocketError};
+use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// `0`: no executor is kept in reserve.
+/// How many executors are kept in reserve for each device: `0` to `4`.
 pub(crate) const STANDBY_VARIABLE: &str = "OPENMPS_STANDBY";
+const DEFAULT_STANDBYS: usize = 1;
+const MOST_STANDBYS: usize = 4;
 /// Sessions last so long before a standby is worth its memory.
 const WORTH_A_STANDBY: Duration = Duration::from_secs(2);
-/// A standby that ends so often by itself is not started again.
+/// So long after a fault that found no standby ready there is one more.
+const ONE_MORE: Duration = Duration::from_secs(20);
+/// Standbys that end by themselves so often are not started again before [`FORGIVEN`].
 const MOST_FAILURES: u32 = 3;
+const FORGIVEN: Duration = Duration::from_secs(60);
+/// A context with the driver's own memory, rounded up (527 MiB on an H200).
+const CONTEXT_BYTES: u64 = 640 << 20;
 
 /// One device's.
 #[derive(Default)]
-pub(crate) struct Standby {
-    pub(crate) executor: Option<Executor>,
+pub(crate) struct Standbys {
+    pub(crate) executors: Vec<Executor>,
     /// Since when the device has had sessions.
     in_use_since: Option<Instant>,
+    /// When a fault found none ready.
+    missed: Option<Instant>,
     failures: u32,
+    last_failure: Option<Instant>,
 }
 
-impl Standby {
-    /// The process that could take over now; 0: none.
+impl Standbys {
+    /// A process that could take over now; 0: none.
     pub(super) fn ready_pid(&self) -> u32 {
-        let ready = self.executor.as_ref().filter(|executor| executor.stage == Stage::Ready);
+        let ready = self.executors.iter().find(|executor| executor.stage == Stage::Ready);
         ready.map_or(0, |executor| executor.process.pid())
+    }
+
+    fn note_failure(&mut self) {
+        self.failures += 1;
+        self.last_failure = Some(Instant::now());
+    }
+
+    fn may_start(&self) -> bool {
+        self.failures < MOST_FAILURES
+            || self.last_failure.is_some_and(|last| last.elapsed() >= FORGIVEN)
+    }
+
+    fn position(&self, pid: u32) -> Option<usize> {
+        self.executors.iter().position(|executor| executor.process.pid() == pid)
     }
 }
 
-/// Whether executors are kept in reserve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reserve {
-    Kept,
-    None,
-}
-
-impl Reserve {
-    pub(super) fn from_environment() -> Self {
-        match std::env::var(STANDBY_VARIABLE).as_deref() {
-            Ok("0") => Self::None,
-            _ => Self::Kept,
+/// How many executors each device has in reserve.
+pub(super) fn from_environment() -> usize {
+    let Ok(text) = std::env::var(STANDBY_VARIABLE) else { return DEFAULT_STANDBYS };
+    match text.trim().parse() {
+        Ok(count) if count <= MOST_STANDBYS => count,
+        _ if text.is_empty() => DEFAULT_STANDBYS,
+        _ => {
+            log_server!("{STANDBY_VARIABLE} is {text:?}, no number up to {MOST_STANDBYS}; ignored");
+            DEFAULT_STANDBYS
         }
     }
 }
 
 impl Keeper {
-    /// From time to time: starts standbys where they are missed.
+    /// From time to time: starts standbys where they are missed, and ends what is one too many.
     pub(super) fn see_to_standbys(&mut self) {
-        if self.reserve == Reserve::None || self.course != super::Course::Serving {
+        if self.standbys == 0 || self.course != super::Course::Serving {
             return;
         }
         for number in 0..self.devices.len() {
@@ -63,26 +87,47 @@ impl Keeper {
                 .sessions
                 .values()
                 .any(|session| session.device == number && session.service == Service::Serving);
+            let is_short = self.residencies[number].is_waited_for();
             let standby = &mut self.devices[number].standby;
-            if !in_use {
-                standby.in_use_since = None;
-                continue;
-            }
-            let since = *standby.in_use_since.get_or_insert_with(Instant::now);
-            if standby.executor.as_ref().is_some_and(|executor| {
+            let since = match in_use {
+                true => Some(*standby.in_use_since.get_or_insert_with(Instant::now)),
+                false => standby.in_use_since.take().and(None),
+            };
+            let late = standby.executors.iter().find(|executor| {
                 executor.stage == Stage::Starting && executor.started.elapsed() > START_TIMEOUT
-            }) {
-                self.drop_standby(number, &format!("it has no context after {START_TIMEOUT:?}"));
+            });
+            if let Some(pid) = late.map(|late| late.process.pid()) {
+                let message = format!("it has no context after {START_TIMEOUT:?}");
+                self.drop_standby(number, pid, &message);
                 continue;
             }
-            if standby.executor.is_some()
-                || standby.failures >= MOST_FAILURES
-                || since.elapsed() < WORTH_A_STANDBY
+            let is_missed = standby.missed.is_some_and(|missed| missed.elapsed() < ONE_MORE);
+            let wanted = self.standbys + usize::from(is_missed && in_use && !is_short);
+            let (there, may_start) = (standby.executors.len(), standby.may_start());
+            if there > wanted {
+                standby.missed = None;
+                if let Some(executor) = standby.executors.pop() {
+                    std::thread::spawn(move || executor.process.stop());
+                }
+            } else if may_start
+                && since.is_some_and(|since| since.elapsed() >= WORTH_A_STANDBY)
+                && (there < self.standbys.min(wanted)
+                    || there < wanted && self.has_room_for_contexts(number, 1))
             {
-                continue;
+                self.start_standby(number);
             }
-            self.start_standby(number);
         }
+    }
+
+    /// Whether a device has memory for so many more contexts and, beside them, a sixteenth of it.
+    pub(super) fn has_room_for_contexts(&self, number: usize, more: u64) -> bool {
+        let device = &self.devices[number];
+        let leaving = self.leaving.iter().filter(|leaving| leaving.place.device == number).count();
+        let contexts = device.executors.len() + device.standby.executors.len() + leaving;
+        let sessions = self.sessions.values().filter(|session| session.device == number);
+        let held: u64 = sessions.map(|session| session.grants.granted_bytes()).sum();
+        let total = device.info.total_memory_bytes;
+        held.saturating_add((contexts as u64 + more) * CONTEXT_BYTES) <= total - total / 16
     }
 
     fn start_standby(&mut self, number: usize) {
@@ -91,52 +136,90 @@ impl Keeper {
         let device = &mut self.devices[number];
         if device.compute_mode(self.driver) != ComputeMode::Default {
             device.standby.failures = MOST_FAILURES;
+            device.standby.last_failure = Some(Instant::now());
             return;
         }
         let started = ExecutorProcess::start(&options, device.ordinal, number as u32, count);
         match started {
             Ok(process) => {
                 let started = Instant::now();
-                device.standby.executor =
-                    Some(Executor { process, stage: Stage::Starting, started });
+                let executor = Executor { process, stage: Stage::Starting, started };
+                device.standby.executors.push(executor);
             }
             Err(message) => {
                 log_server!("{message}");
-                device.standby.failures += 1;
+                device.standby.note_failure();
             }
         }
     }
 
-    pub(super) fn hear_standby(&mut self, number: usize) {
+    pub(super) fn hear_standby(&mut self, number: usize, pid: u32) {
         let standby = &mut self.devices[number].standby;
-        let Some(executor) = &mut standby.executor else { return };
+        let Some(position) = standby.position(pid) else { return };
+        let executor = &mut standby.executors[position];
         match executor.process.connection().try_receive::<FromExecutor>() {
             Ok(None) => {}
             Ok(Some(Received { message: FromExecutor::Ready { .. }, .. })) => {
                 executor.stage = Stage::Ready;
-                log_server!("Executor {} stands by for device {number}", executor.process.pid());
+                log_server!("Executor {pid} stands by for device {number}");
+                self.warm(number, pid);
             }
             Ok(Some(Received { message: FromExecutor::Failed { message }, .. })) => {
-                self.drop_standby(number, &message);
+                self.drop_standby(number, pid, &message);
             }
             Ok(Some(_)) => {}
-            Err(SocketError::Closed) => self.drop_standby(number, "it ended"),
-            Err(error) => self.drop_standby(number, &error.to_string()),
+            Err(SocketError::Closed) => self.drop_standby(number, pid, "it ended"),
+            Err(error) => self.drop_standby(number, pid, &error.to_string()),
         }
     }
 
-    fn drop_standby(&mut self, number: usize, message: &str) {
+    /// Tells those that stand by of code that a session has.
+    pub(super) fn warm_standbys(&self, id: u64, file: u64) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let ready = self.devices[session.device].standby.executors.iter();
+        for standby in ready.filter(|standby| standby.stage == Stage::Ready) {
+            warm(&standby.process, session, file);
+        }
+    }
+
+    /// Tells one that now stands by of all code that sessions have.
+    fn warm(&self, number: usize, pid: u32) {
+        let standby = &self.devices[number].standby;
+        let Some(standby) = standby.position(pid).map(|at| &standby.executors[at]) else { return };
+        for session in self.sessions.values().filter(|session| session.device == number) {
+            session.code.keys().for_each(|&file| warm(&standby.process, session, file));
+        }
+    }
+
+    fn drop_standby(&mut self, number: usize, pid: u32, message: &str) {
         let standby = &mut self.devices[number].standby;
-        standby.failures += 1;
-        if let Some(executor) = standby.executor.take() {
+        standby.note_failure();
+        if let Some(position) = standby.position(pid) {
+            let executor = standby.executors.remove(position);
             log_server!("Nobody stands by for device {number}: {message}");
             std::thread::spawn(move || executor.process.stop());
         }
     }
 
-    /// The standby of a device, to be the executor of a place.
-    pub(super) fn take_standby(&mut self, place: Place) -> Option<Executor> {
-        let standby = &mut self.devices[place.device].standby;
-        standby.executor.take_if(|executor| executor.stage == Stage::Ready)
+    /// A standby of a device, to take over: one that is ready, or is ready sooner than a new one.
+    pub(super) fn take_standby(&mut self, number: usize) -> Option<Executor> {
+        let standby = &mut self.devices[number].standby;
+        let ready = standby.executors.iter().position(|it| it.stage == Stage::Ready);
+        if ready.is_none() && standby.in_use_since.is_some_and(|it| it.elapsed() >= WORTH_A_STANDBY)
+        {
+            standby.missed = Some(Instant::now());
+        }
+        let next = ready.or((!standby.executors.is_empty()).then_some(0))?;
+        Some(standby.executors.remove(next))
+    }
+}
+
+/// Has code of a session loaded ahead, unless the session is set apart from others: a standby may become the executor of any domain.
+fn warm(standby: &ExecutorProcess, session: &Session, file: u64) {
+    let is_shared = session.domain == SHARED;
+    if let Some((code, file)) = session.code.get(&file).zip(session.kept.get(&file))
+        && is_shared
+    {
+        standby.tell(&ToExecutor::Warm(*code), &[file.as_fd()]);
     }
 }

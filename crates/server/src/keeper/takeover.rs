@@ -1,13 +1,16 @@
 //! An executor is disposable: when it is gone, by a fault, by itself or by the keeper's hand, another one takes over its sessions.
 //!
-//! The old process is ended and waited for, so that nothing writes into what its sessions have; what it had still to say is heard. Then
+//! The old process is killed, and as soon as it runs no code any more, so that nothing writes into what its sessions have, what it had still to say is heard. Then
 //! [`crate::policy::recovery`] says who goes on. Those get what the keeper has of them, and their journals, in the next executor: the [standby](super::standby)
-//! if it is ready, else one that is started. Clients notice a pause; those who are told keep their error until they end or begin anew.
+//! if it is ready or about to be, else one that is started. Clients notice a pause; those who lose their work are told when the old process has
+//! left the device ([`super::leaving`]), and keep their error until they end or begin anew.
 
 use super::Keeper;
 use super::blaming::Incident;
-use super::executors::Place;
-use super::session::{Service, export_memory};
+use super::devices::ComputeMode;
+use super::executors::{Place, Stage};
+use super::leaving::{Killed, Leaving};
+use super::session::Service;
 use crate::executor_link::{FromExecutor, Heirloom, OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
 use crate::policy::limits::{guard_mode, latency_class};
@@ -37,6 +40,15 @@ impl Arrivals {
     }
 }
 
+/// What a fault means for the sessions of a place.
+#[derive(Default)]
+struct Verdicts {
+    /// Processes that have lost something.
+    concerned: Vec<u32>,
+    /// Sessions that end, and what their calls return then.
+    lost: Vec<(u64, CUresult)>,
+}
+
 impl Keeper {
     /// Whether the sessions of a place wait for its next executor.
     pub(super) fn is_recovering(&self, place: Place) -> bool {
@@ -51,25 +63,36 @@ impl Keeper {
         self.killings.remove(&place);
         self.tell_status();
         let pid = executor.process.pid();
-        let (status, connection) = executor.process.end_now();
-        match cause {
-            Cause::Fault(_) => self.devices[place.device].faults += 1,
-            Cause::Died => {
-                self.devices[place.device].deaths += 1;
-                log_server!(
-                    "Executor {pid} of device {} ended unexpectedly ({status})",
-                    place.device
-                );
-            }
-            Cause::Killed { .. } => {}
-        }
+        let (mut killed, connection) = executor.process.end_now();
         // Whatever it sent before it ended counts; whoever asks something of it is not answered.
         while let Ok(Some(Received { message, descriptors })) = connection.try_receive() {
             self.hear_last_words(message, descriptors);
         }
         drop(connection);
         let culprit = self.accuse_for(place, cause);
-        let concerned = self.settle(place, cause);
+        let stands = self.stands(place);
+        let fates = judge(cause, &stands);
+        let repeats = fates.iter().any(|fate| matches!(fate, Fate::Repeats { .. }));
+        if repeats || !self.may_overlap(place.device) {
+            killed = Killed::Gone(killed.await_gone());
+        }
+        match (cause, &killed) {
+            (Cause::Fault(_), _) => self.devices[place.device].faults += 1,
+            (Cause::Died, how) => {
+                self.devices[place.device].deaths += 1;
+                let how = match how {
+                    Killed::Gone(status) => status,
+                    Killed::Leaving(_) => "its socket closed",
+                };
+                log_server!("Executor {pid} of device {} ended unexpectedly ({how})", place.device);
+            }
+            (Cause::Killed { .. }, _) => {}
+        }
+        let Verdicts { concerned, lost } = self.settle(place, &stands, &fates);
+        match killed {
+            Killed::Gone(_) => self.end_lost(place, lost),
+            Killed::Leaving(child) => self.leaving.push(Leaving::new(place, child, lost)),
+        }
         self.log_fault(place, cause, &concerned, culprit);
         log_server!(
             "Destroy server context on device {} ({})",
@@ -79,10 +102,19 @@ impl Keeper {
         self.find_successor(place);
     }
 
+    /// Whether the next executor of a device may begin before the last one has left it: another context is allowed, and there is memory for all of them.
+    fn may_overlap(&self, number: usize) -> bool {
+        let device = &self.devices[number];
+        device.compute_mode(self.driver) == ComputeMode::Default
+            && self.has_room_for_contexts(number, 1)
+    }
+
     fn hear_last_words(&mut self, message: FromExecutor, descriptors: Vec<OwnedFd>) {
         match message {
             FromExecutor::SessionOpened { session } => self.session_opened(session),
-            FromExecutor::Keep { session, number } => self.keep_file(session, number, descriptors),
+            FromExecutor::Keep { session, number, code } => {
+                self.keep_file(session, number, code, descriptors);
+            }
             FromExecutor::LetGo { session, numbers } => self.let_go_files(session, &numbers),
             FromExecutor::Journal { session } => self.follow_journal(session, descriptors),
             FromExecutor::Released { session, address } => self.release(session, address),
@@ -134,27 +166,29 @@ impl Keeper {
         self.report_fault(place, Incident { code: code.0, what, address: None, target })
     }
 
-    /// Says what becomes of each session of a place, and does it. Returns the processes of those that are concerned.
-    fn settle(&mut self, place: Place, cause: Cause) -> Vec<u32> {
-        let there = self.sessions_at(place);
-        let stand = |id: &u64| {
-            let session = self.sessions.get(id)?;
+    /// How those stand that are served there.
+    fn stands(&self, place: Place) -> Vec<Stand> {
+        let stand = |id: u64| {
+            let session = self.sessions.get(&id)?;
             let served = session.service == Service::Serving && session.files.error() == 0;
             served.then(|| Stand {
-                session: *id,
+                session: id,
                 in_flight: session.files.in_flight(&session.standing),
                 in_call: session.standing.in_hand().is_some_and(is_dangerous),
                 unsaved: session.standing.has_unsaved()
-                    || self.residencies[session.device].moved_out_bytes(*id) > 0,
+                    || self.residencies[session.device].moved_out_bytes(id) > 0,
                 repeatable: session.files.is_repeatable(&session.standing),
             })
         };
-        let stands: Vec<Stand> = there.iter().filter_map(stand).collect();
-        let fates = judge(cause, &stands);
-        let mut concerned = Vec::new();
+        self.sessions_at(place).into_iter().filter_map(stand).collect()
+    }
+
+    /// Says what becomes of each session of a place. What is lost is still to be ended, by [`Self::end_lost`].
+    fn settle(&mut self, place: Place, stands: &[Stand], fates: &[Fate]) -> Verdicts {
+        let mut verdicts = Verdicts::default();
         for (stand, fate) in stands.iter().zip(fates) {
-            let Some(session) = self.sessions.get(&stand.session) else { continue };
-            let code = match fate {
+            let Some(session) = self.sessions.get_mut(&stand.session) else { continue };
+            let code = match *fate {
                 Fate::GoesOn => continue,
                 Fate::Ends { code } => code,
                 Fate::Repeats { .. } if session.files.attempt() <= MOST_ATTEMPTS => {
@@ -163,23 +197,26 @@ impl Keeper {
                 }
                 Fate::Repeats { code } => code,
             };
-            let here = self.clients.get(&session.client).map(|client| client.peer.pid);
-            let left = || self.departed.iter().rev().find(|left| left.client_id == session.client);
-            concerned.extend(here.or_else(|| left().map(|left| left.pid)));
-            self.condemn(stand.session, code);
+            session.service = Service::Losing;
+            verdicts.lost.push((stand.session, code));
+            let client = session.client;
+            let here = self.clients.get(&client).map(|client| client.peer.pid);
+            let left = || self.departed.iter().rev().find(|left| left.client_id == client);
+            verdicts.concerned.extend(here.or_else(|| left().map(|left| left.pid)));
         }
-        for id in there {
+        for id in self.sessions_at(place) {
             self.forget_changes_of(id);
             self.residencies[place.device].give_up(id);
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             if let Some((address, ..)) = session.wanted.take() {
                 session.grants.release(address);
             }
-            if !self.clients.contains_key(&session.client) {
-                self.forget_session(id);
-                continue;
-            }
             session.service = match session.service {
+                Service::Losing => continue,
+                _ if !self.clients.contains_key(&session.client) => {
+                    verdicts.lost.push((id, LOST_WORK));
+                    Service::Losing
+                }
                 Service::Opening => Service::Waiting(Origin::New),
                 Service::Serving if session.files.error() == 0 => {
                     Service::Waiting(Origin::Inherited)
@@ -188,7 +225,7 @@ impl Keeper {
                 other => other,
             };
         }
-        concerned
+        verdicts
     }
 
     /// A session does nothing any more, and its calls return `code`.
@@ -210,15 +247,21 @@ impl Keeper {
             self.tell_status();
             return self.leave_domain(place.domain);
         }
-        if let Some(standby) = self.take_standby(place) {
-            let device = &self.devices[place.device];
+        if let Some(standby) = self.take_standby(place.device) {
+            let device = &mut self.devices[place.device];
             log_server!(
                 "Creating server context on device {} ({})",
                 place.device,
                 device.info.name
             );
-            self.devices[place.device].executors.insert(place.domain, standby);
-            return self.take_over(place);
+            let stage = standby.stage;
+            device.executors.insert(place.domain, standby);
+            match stage {
+                Stage::Ready => self.take_over(place),
+                // When it has its context.
+                Stage::Starting => self.tell_first_reservations(place),
+            }
+            return;
         }
         if let Err(Refusal { message, .. }) = self.ensure_executor(place) {
             self.give_up_recovery(place, &message);
@@ -235,13 +278,17 @@ impl Keeper {
         if !self.recovering.remove(&place) {
             return;
         }
+        self.started_again.remove(&place);
         self.tell_keeping(place);
         let mut waiting: Vec<u64> =
             self.sessions_at(place).into_iter().filter(|id| self.waits(*id)).collect();
-        // Nobody else submits anything until what is to be done again is done, so they come first.
-        let has_unfinished =
-            |id: &u64| self.sessions.get(id).is_some_and(|it| it.files.has_unfinished());
-        waiting.sort_by_cached_key(|id| !has_unfinished(id));
+        // Nobody else submits anything until what is to be done again is done, so they come first; then the small ones, which are made again
+        // while the large ones are handed over.
+        waiting.sort_by_cached_key(|id| {
+            let session = self.sessions.get(id);
+            let things = session.map_or(0, |it| it.memory.len() + it.kept.len());
+            (!session.is_some_and(|it| it.files.has_unfinished()), things)
+        });
         let count = waiting.len();
         // Addresses that one of them has reserved are not to be given to another that comes sooner.
         let tell = |keeper: &Self, message| {
@@ -266,6 +313,7 @@ impl Keeper {
         if !self.recovering.remove(&place) {
             return;
         }
+        self.started_again.remove(&place);
         log_server!("Nobody takes over the sessions of device {}: {message}", place.device);
         let waiting: Vec<u64> =
             self.sessions_at(place).into_iter().filter(|id| self.waits(*id)).collect();
@@ -293,9 +341,9 @@ impl Keeper {
         let repeatable = Repeatable::of(&client.hello.limits);
         let Service::Waiting(origin) = session.service else { return };
         let mut heirlooms: Vec<(Heirloom, OwnedFd)> = Vec::new();
-        for (&address, &memory) in &session.memory {
+        for (&address, memory) in &session.memory {
             let Some(size_bytes) = session.grants.length(address) else { continue };
-            match export_memory(self.driver, memory) {
+            match memory.descriptor(self.driver) {
                 Ok(file) => heirlooms.push((Heirloom::Grant { address, size_bytes }, file)),
                 Err(code) => {
                     log_server!("Memory of session {id} cannot be handed over: {code}");

@@ -1,5 +1,5 @@
-//! Whose fault it was: the client whose window holds the faulting address, where that is known, else the only one with work on the
-//! device, else all that had some, as suspects.
+//! Whose fault it was: the client that is known to be the one, else the only one with work on the device, else all that had some, as suspects. The
+//! address that was touched decides nothing, since no driver tells it.
 
 use link::wire::fault::Blame;
 
@@ -8,8 +8,6 @@ use link::wire::fault::Blame;
 pub struct Situation {
     /// Launches of it that are not known to have ended.
     pub in_flight: usize,
-    /// The address that was touched lies in what belongs to it alone.
-    pub owns_address: bool,
     /// It is known to be the one: it was to be killed, or broke off by itself.
     pub is_target: bool,
 }
@@ -24,12 +22,10 @@ pub fn blame(clients: &[Situation]) -> (Blame, Vec<usize>) {
         return (Blame::Culprit, target);
     }
     let flying = those(|client| client.in_flight > 0);
-    let owners = those(|client| client.in_flight > 0 && client.owns_address);
-    match (owners.as_slice(), flying.as_slice()) {
-        ([_], _) => (Blame::Culprit, owners),
-        (_, []) if clients.len() == 1 => (Blame::Culprit, vec![0]),
-        (_, []) => (Blame::Nobody, Vec::new()),
-        (_, [_]) => (Blame::Culprit, flying),
+    match flying.as_slice() {
+        [] if clients.len() == 1 => (Blame::Culprit, vec![0]),
+        [] => (Blame::Nobody, Vec::new()),
+        [_] => (Blame::Culprit, flying),
         _ => (Blame::Suspects, flying),
     }
 }
@@ -38,9 +34,8 @@ pub fn blame(clients: &[Situation]) -> (Blame, Vec<usize>) {
 mod tests {
     use super::{Blame, Situation, blame};
 
-    const IDLE: Situation = Situation { in_flight: 0, owns_address: false, is_target: false };
+    const IDLE: Situation = Situation { in_flight: 0, is_target: false };
     const FLYING: Situation = Situation { in_flight: 2, ..IDLE };
-    const OWNER: Situation = Situation { owns_address: true, ..FLYING };
 
     #[test]
     fn one_with_work_is_the_culprit_and_several_are_suspects() {
@@ -49,17 +44,6 @@ mod tests {
         assert_eq!(blame(&[IDLE, IDLE]), (Blame::Nobody, vec![]));
         assert_eq!(blame(&[IDLE]), (Blame::Culprit, vec![0]), "nobody else is there");
         assert_eq!(blame(&[]), (Blame::Nobody, vec![]));
-    }
-
-    #[test]
-    fn an_address_clears_all_but_its_owner() {
-        assert_eq!(blame(&[FLYING, OWNER, FLYING]), (Blame::Culprit, vec![1]));
-        let idle_owner = Situation { in_flight: 0, ..OWNER };
-        assert_eq!(
-            blame(&[FLYING, idle_owner]),
-            (Blame::Culprit, vec![0]),
-            "who is idle did nothing"
-        );
     }
 
     #[test]
