@@ -1,7 +1,8 @@
 //! Device memory of a session: pieces of what the server granted.
 //!
 //! A grant is 2 MiB for small pieces, and as long as the piece for large ones. A freed piece is used again once all work that was posted
-//! before is done, on whatever stream: freeing waits for nothing. Grants that are free as a whole go back to the server, but for a reserve.
+//! before is done, on whatever stream: freeing waits for nothing. Grants that are free as a whole go back to the server, but for a reserve and what
+//! memory pools hold on to.
 
 use crate::allocator::{Allocator, Range, rounded};
 use crate::backend::Backend;
@@ -80,13 +81,14 @@ impl DeviceHeap {
         heap.allocator.allocate(size_bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
-    /// Frees a piece that [`Self::allocate`] gave, once all work posted so far is done.
+    /// Frees a piece that [`Self::allocate`] gave, once all work posted so far is done. `held_bytes` says, where it matters, how much more than the
+    /// reserve stays.
     pub(crate) fn free(
         &self,
         session: &Session,
         context: u32,
-        address: u64,
-        size_bytes: u64,
+        Range { address, size_bytes }: Range,
+        held_bytes: impl FnOnce() -> u64,
     ) -> Result {
         // Other devices may have work that uses it.
         for backend in self.viewers_of(address) {
@@ -98,8 +100,17 @@ impl DeviceHeap {
         heap.pending.push_back(Pending { address, size_bytes, marks });
         heap.pending_bytes += size_bytes;
         heap.retire(session);
-        heap.give_back(session, context, RESERVE_BYTES);
+        if heap.allocator.free_bytes() > RESERVE_BYTES {
+            heap.give_back(session, context, RESERVE_BYTES.saturating_add(held_bytes()));
+        }
         Ok(())
+    }
+
+    /// Gives back what is free beyond the reserve and so many bytes more.
+    pub(crate) fn trim(&self, session: &Session, held_bytes: u64) {
+        let mut heap = self.lock();
+        heap.retire(session);
+        heap.give_back(session, 0, RESERVE_BYTES.saturating_add(held_bytes));
     }
 
     /// Other devices that reach an address.

@@ -1,5 +1,6 @@
 //! Allocating and freeing, on the device and on the host, and the registration of the program's own memory.
 
+use crate::allocator::Range;
 use crate::backend::Backend;
 use crate::client::Client;
 use crate::context::Context;
@@ -48,7 +49,8 @@ pub(crate) fn allocate_in(
         _ => None,
     };
     if let Err(error) = peer::allocated(client, context.device, address, pool.as_deref()) {
-        backend.device_heap.free(&backend.session, id, address, size_bytes)?;
+        let piece = Range { address, size_bytes };
+        backend.device_heap.free(&backend.session, id, piece, || 0)?;
         return Err(error);
     }
     client.memory.insert(Area::new(address, size_bytes, kind, context.token, context.device));
@@ -105,16 +107,19 @@ fn free_area(client: &Client, area: &Area) -> Result {
     let Some(context) = client.contexts.get(area.context) else { return Ok(()) };
     let (backend, id) = context.backend()?;
     sharing::unshare(client, area)?;
+    let free_on_device = || {
+        let piece = Range { address: area.base, size_bytes: area.size_bytes };
+        let held_bytes = || held_by_pools(client, area.device);
+        backend.device_heap.free(&backend.session, id, piece, held_bytes)
+    };
     match area.kind {
         Kind::Opened { token } => sharing::close_all(client, area, token),
-        Kind::Device | Kind::Graph => {
-            backend.device_heap.free(&backend.session, id, area.base, area.size_bytes)
-        }
+        Kind::Device | Kind::Graph => free_on_device(),
         Kind::Pool { pool } => {
             if let Some(pool) = client.pools.get(pool) {
                 pool.freed(area.size_bytes);
             }
-            backend.device_heap.free(&backend.session, id, area.base, area.size_bytes)
+            free_on_device()
         }
         Kind::Managed | Kind::Pinned(_) => free_shared(backend, id, area),
         Kind::Registered { ref alias, .. } => match &*locked(alias) {
@@ -126,6 +131,20 @@ fn free_area(client: &Client, area: &Area) -> Result {
         },
         Kind::Global | Kind::ManagedGlobal | Kind::Alias { .. } | Kind::Mapped { .. } => Ok(()),
     }
+}
+
+/// Free bytes of a device that its pools hold on to.
+pub(crate) fn held_by_pools(client: &Client, device: i32) -> u64 {
+    let pools = client.pools.select(|pool| pool.device == device);
+    pools.iter().fold(0, |sum, pool| sum.saturating_add(pool.spare_bytes()))
+}
+
+/// Gives back what the pools of a device no longer hold on to.
+pub(crate) fn trim(client: &Client, device: i32) -> Result {
+    if let Some(backend) = client.device(device)?.opened() {
+        backend.device_heap.trim(&backend.session, held_by_pools(client, device));
+    }
+    Ok(())
 }
 
 /// Frees all that a context that is ending has allocated.

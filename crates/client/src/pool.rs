@@ -1,6 +1,7 @@
 //! Memory pools: attributes that are kept and read back, over the session's common heap.
 //!
-//! Stream-ordered allocation needs no pool of its own here: the heap frees in work order anyway.
+//! Stream-ordered allocation needs no pool of its own here: the heap frees in work order anyway. What a pool holds on to (its release threshold, set by
+//! PyTorch, TensorFlow and RMM so that freeing costs nothing) the heap does not give back.
 
 use crate::session::Result;
 use cuda_abi::types::{CUmemPool_attribute, CUresult};
@@ -18,6 +19,8 @@ pub(crate) struct Pool {
     viewers: Mutex<BTreeSet<i32>>,
     used_bytes: AtomicU64,
     most_used_bytes: AtomicU64,
+    /// What it may hold on to: the most that was used since it was trimmed.
+    most_held_bytes: AtomicU64,
 }
 
 /// Whether other processes have to do with a pool.
@@ -46,6 +49,7 @@ impl Pool {
             viewers: Mutex::default(),
             used_bytes: AtomicU64::new(0),
             most_used_bytes: AtomicU64::new(0),
+            most_held_bytes: AtomicU64::new(0),
         }
     }
 
@@ -131,6 +135,21 @@ impl Pool {
         // Relaxed: statistics.
         let used = self.used_bytes.fetch_add(size_bytes, Ordering::Relaxed) + size_bytes;
         self.most_used_bytes.fetch_max(used, Ordering::Relaxed);
+        self.most_held_bytes.fetch_max(used, Ordering::Relaxed);
+    }
+
+    /// Bytes that are free and not to be given back: up to the release threshold, and never more than were once used.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        // Relaxed: a wrong figure of a moment keeps or gives back too much once.
+        let threshold = self.get(CUmemPool_attribute::RELEASE_THRESHOLD);
+        let held = self.most_held_bytes.load(Ordering::Relaxed).min(threshold);
+        held.saturating_sub(self.used_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Holds on to no more than so many bytes, used ones included.
+    pub(crate) fn trim_to(&self, size_bytes: u64) {
+        // Relaxed: see `spare_bytes`.
+        self.most_held_bytes.fetch_min(size_bytes, Ordering::Relaxed);
     }
 
     /// Counts a free.
@@ -159,5 +178,25 @@ mod tests {
         pool.set(CUmemPool_attribute::USED_MEM_HIGH, 0).unwrap();
         assert_eq!(pool.get(CUmemPool_attribute::USED_MEM_HIGH), 512);
         assert!(Pool::width(CUmemPool_attribute(77)).is_err());
+    }
+
+    #[test]
+    fn a_pool_holds_on_to_what_its_threshold_and_its_past_allow() {
+        let pool = Pool::new(1, 0, Sharing::Private);
+        pool.took(1000);
+        pool.freed(900);
+        assert_eq!(pool.spare_bytes(), 0, "nothing, unless it is told to");
+        pool.set(CUmemPool_attribute::RELEASE_THRESHOLD, u64::MAX).unwrap();
+        assert_eq!(pool.spare_bytes(), 900);
+        pool.set(CUmemPool_attribute::RELEASE_THRESHOLD, 300).unwrap();
+        assert_eq!(pool.spare_bytes(), 200);
+        pool.trim_to(150);
+        assert_eq!(pool.spare_bytes(), 50);
+        pool.trim_to(0);
+        assert_eq!(pool.spare_bytes(), 0);
+        pool.took(400);
+        assert_eq!(pool.spare_bytes(), 0);
+        pool.freed(500);
+        assert_eq!(pool.spare_bytes(), 300);
     }
 }

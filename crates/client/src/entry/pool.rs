@@ -93,7 +93,8 @@ pub(crate) unsafe fn cuMemPoolDestroy(handle: CUmemoryPool) -> CUresult {
             *current = Arc::clone(&device.default_pool);
         }
         client.pools.remove(handle.0);
-        Ok(())
+        drop(current);
+        memory::trim(client, pool.device)
     })
 }
 
@@ -132,11 +133,12 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
     })
 }
 
-/// The heap gives memory back by itself.
-pub(crate) unsafe fn cuMemPoolTrimTo(handle: CUmemoryPool, _minBytesToKeep: usize) -> CUresult {
+pub(crate) unsafe fn cuMemPoolTrimTo(handle: CUmemoryPool, minBytesToKeep: usize) -> CUresult {
     run(|client| {
         client.graphs.registry.captures.refuse_unsafe_call()?;
-        pool(client, handle).map(drop)
+        let pool = pool(client, handle)?;
+        pool.trim_to(minBytesToKeep as u64);
+        memory::trim(client, pool.device)
     })
 }
 

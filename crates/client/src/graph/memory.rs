@@ -4,8 +4,10 @@
 //! node does nothing when it runs, and what counts as allocated follows the order of calls. That costs the reuse of memory among a graph's nodes.
 
 use super::kinds::NodeKind;
+use crate::allocator::Range;
 use crate::client::Client;
 use crate::context::Context;
+use crate::memory::held_by_pools;
 use crate::memory_map::{Area, Kind};
 use crate::session::Result;
 use cuda_abi::graph::params::allocation;
@@ -137,12 +139,9 @@ impl Memories {
             }
             if let Ok((backend, id)) = memory.context.backend() {
                 // A failed session has no memory left.
-                let _ = backend.device_heap.free(
-                    &backend.session,
-                    id,
-                    memory.address,
-                    memory.size_bytes,
-                );
+                let piece = Range { address: memory.address, size_bytes: memory.size_bytes };
+                let held_bytes = || held_by_pools(client, memory.context.device);
+                let _ = backend.device_heap.free(&backend.session, id, piece, held_bytes);
             }
         }
     }

@@ -14,16 +14,16 @@ const NON_PORTABLE: CUfunction_attribute = CUfunction_attribute::NON_PORTABLE_CL
 
 /// Commands that calls made.
 #[derive(Debug, PartialEq, Eq)]
-struct Made {
-    posted: u32,
-    called: u32,
+pub(super) struct Made {
+    pub(super) posted: u32,
+    pub(super) called: u32,
 }
 
 const NOTHING: Made = Made { posted: 0, called: 0 };
 const POSTED: Made = Made { posted: 1, called: 0 };
 
 /// The commands that reach the executor because of `body`.
-fn made(body: impl FnOnce()) -> Made {
+pub(super) fn made(body: impl FnOnce()) -> Made {
     let so_far = || {
         let (mut free, mut total) = (0, 0);
         // A call that is answered, so that all before it is done.

@@ -30,6 +30,7 @@ macro_rules! fails {
 
 // Behind the macros that it uses.
 mod functions;
+mod pools;
 
 #[test]
 fn an_attached_program() {
@@ -49,6 +50,7 @@ fn an_attached_program() {
     ok!(cuDevicePrimaryCtxRetain(&mut context, 0));
     ok!(cuCtxSetCurrent(context));
     memory();
+    pools::what_a_pool_holds_on_to_is_there_again();
     copies();
     streams_and_events();
     a_thread_ends_after_the_programs_thread_locals(context);
