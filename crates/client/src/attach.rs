@@ -8,12 +8,15 @@ use link::socket::{Connection, SocketError};
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal, RequestedLimits, Welcome};
 use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
 use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Directory of the daemon's socket, as for the original.
 const PIPE_DIRECTORY_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
+/// Where a container has its socket (`openmps cdi`, the device plugin). What is started in it later, as by `docker exec`, lacks the variables of its devices.
+const CONTAINER_PIPE_DIRECTORY: &str = "/run/openmps";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server may have to be started, with a context on every device.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(120);
@@ -74,7 +77,9 @@ pub(crate) struct Attachment {
 
 /// Connects to the daemon and waits for the server's welcome.
 pub(crate) fn connect() -> Result<Attachment, AttachError> {
-    let (path, connection) = reach_daemon()?.ok_or_else(|| AttachError::NoDaemon(socket_path()))?;
+    let paths = socket_paths(std::env::var_os(PIPE_DIRECTORY_VARIABLE));
+    let nobody = || AttachError::NoDaemon(paths.first().cloned().unwrap_or_default());
+    let (path, connection) = reach_daemon(&paths)?.ok_or_else(nobody)?;
     let failed = |source| AttachError::Connection { path: path.clone(), source };
     connection.send(&Hello::Client(hello()), &[], SEND_TIMEOUT).map_err(failed)?;
     let started = Instant::now();
@@ -97,7 +102,8 @@ pub(crate) fn connect() -> Result<Attachment, AttachError> {
 
 /// Waits until the devices are free for a process under a debugger: until no client and no server is left, or there is no daemon.
 pub(crate) fn await_release(debugger: &str) -> Result<(), AttachError> {
-    let Some((path, connection)) = reach_daemon()? else { return Ok(()) };
+    let paths = socket_paths(std::env::var_os(PIPE_DIRECTORY_VARIABLE));
+    let Some((path, connection)) = reach_daemon(&paths)? else { return Ok(()) };
     let hello = Hello::Debugged { protocol: PROTOCOL_VERSION, debugger: debugger.to_owned() };
     let failed = |source| AttachError::Connection { path: path.clone(), source };
     connection.send(&hello, &[], SEND_TIMEOUT).map_err(failed)?;
@@ -123,14 +129,16 @@ pub(crate) fn await_release(debugger: &str) -> Result<(), AttachError> {
     }
 }
 
-/// The connection to the daemon and where it is; nothing if there is none.
-fn reach_daemon() -> Result<Option<(PathBuf, Connection)>, AttachError> {
-    let path = socket_path();
-    match Connection::connect(&path, CONNECT_TIMEOUT) {
-        Ok(connection) => Ok(Some((path, connection))),
-        Err(SocketError::Connect { source, .. }) if means_nobody(source) => Ok(None),
-        Err(source) => Err(AttachError::Connection { path, source }),
+/// The connection to the first daemon of these places and where it is; nothing if there is none.
+fn reach_daemon(paths: &[PathBuf]) -> Result<Option<(PathBuf, Connection)>, AttachError> {
+    for path in paths {
+        match Connection::connect(path, CONNECT_TIMEOUT) {
+            Ok(connection) => return Ok(Some((path.clone(), connection))),
+            Err(SocketError::Connect { source, .. }) if means_nobody(source) => {}
+            Err(source) => return Err(AttachError::Connection { path: path.clone(), source }),
+        }
     }
+    Ok(None)
 }
 
 /// No socket, a stale one, a path that cannot name one, or one that is not ours to use: as if there were no daemon.
@@ -146,10 +154,15 @@ fn means_nobody(error: Errno) -> bool {
     )
 }
 
-fn socket_path() -> PathBuf {
-    let directory = std::env::var_os(PIPE_DIRECTORY_VARIABLE).filter(|d| !d.is_empty());
-    let directory = directory.unwrap_or_else(|| DEFAULT_PIPE_DIRECTORY.into());
-    Path::new(&directory).join(DAEMON_SOCKET)
+/// Where a daemon may listen: in the directory of the variable, or else in the places that need none.
+fn socket_paths(variable: Option<OsString>) -> Vec<PathBuf> {
+    let socket = |directory: &OsStr| Path::new(directory).join(DAEMON_SOCKET);
+    match variable.filter(|directory| !directory.is_empty()) {
+        Some(directory) => vec![socket(&directory)],
+        None => [DEFAULT_PIPE_DIRECTORY, CONTAINER_PIPE_DIRECTORY]
+            .map(|directory| socket(OsStr::new(directory)))
+            .to_vec(),
+    }
 }
 
 fn hello() -> ClientHello {
@@ -213,4 +226,18 @@ fn command() -> String {
     let words: Vec<_> =
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     words.join(" ").chars().take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_alone_counts_where_it_is_set() {
+        let paths = |variable: Option<&str>| socket_paths(variable.map(OsString::from));
+        assert_eq!(paths(Some("/a")), [Path::new("/a").join(DAEMON_SOCKET)]);
+        let places = ["/tmp/nvidia-mps", "/run/openmps"].map(|d| Path::new(d).join(DAEMON_SOCKET));
+        assert_eq!(paths(None), places);
+        assert_eq!(paths(Some("")), places);
+    }
 }
