@@ -79,6 +79,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("stream_values", 7),
     ("array_descriptors", 0),
     ("tensor_maps", 5),
+    ("function_settings", 26),
     ("per_thread", 22),
     ("peers", 0),
     ("ipc", 2),
