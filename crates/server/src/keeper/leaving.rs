@@ -116,7 +116,15 @@ impl Keeper {
                     give_up(leaving.child);
                     self.end_lost(leaving.place, leaving.lost);
                 }
-                Ok(Some(_)) | Err(_) => self.end_lost(leaving.place, leaving.lost),
+                Ok(Some(_)) | Err(_) => {
+                    log_server!(
+                        "Executor {} has left device {} {:.0} ms after it was killed",
+                        leaving.child.id(),
+                        leaving.place.device,
+                        leaving.since.elapsed().as_secs_f64() * 1e3
+                    );
+                    self.end_lost(leaving.place, leaving.lost);
+                }
             }
         }
         self.leaving.extend(still);

@@ -2,6 +2,7 @@
 
 use crate::fake_client::{Client, SOON, Server, open_context};
 use crate::promises::{POKE, PTX, parameters};
+use crate::server_log;
 use cuda_abi::types::{CUarray_format, CUresourcetype, CUresult};
 use link::completion::CompletionError;
 use link::wire::array::{
@@ -10,6 +11,7 @@ use link::wire::array::{
 use link::wire::attach::{ClientReply, ClientRequest, RequestedLimits};
 use link::wire::command::{self as wire, Opcode};
 use link::wire::daemon::{ServerStatus, ToDaemon, ToServer};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +26,8 @@ pub(crate) const ALL: &[super::Test] = &[
     ("who_maps_a_region_in_a_fault_is_served", who_maps_a_region_is_served),
     ("who_comes_during_a_fault_is_refused_where_wished", who_comes_is_refused_where_wished),
     ("who_comes_during_a_fault_waits", who_comes_waits),
+    ("a_standby_that_is_being_made_takes_over", a_standby_that_is_being_made_takes_over),
+    ("as_many_stand_by_as_are_wished", as_many_stand_by_as_are_wished),
 ];
 
 const COUNT: u32 = 1000;
@@ -253,9 +257,18 @@ fn who_maps_a_region_is_served() {
 /// While the file that it names exists, executors do not begin: a server stays in state FAULT for as long as a test wants.
 const HOLD_VARIABLE: &str = "OPENMPS_TEST_HOLD_EXECUTORS";
 
+/// The file to which executors that are held write their process ids, a line each.
+fn began(hold: &Path) -> PathBuf {
+    hold.with_extension("began")
+}
+
 /// In the executor's process.
 pub(crate) fn wait_while_held() {
     let Some(held) = std::env::var_os(HOLD_VARIABLE).map(PathBuf::from) else { return };
+    if held.exists() {
+        let begun = std::fs::File::options().append(true).create(true).open(began(&held));
+        let _ = begun.and_then(|mut file| writeln!(file, "{}", std::process::id()));
+    }
     while held.exists() {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -308,4 +321,53 @@ fn who_comes_waits() {
     let reply = connection.receive::<ClientReply>(SOON).unwrap().message;
     assert!(matches!(reply, ClientReply::ContextOpened(_)), "{reply:?}");
     idle.go_on();
+}
+
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what} does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn count_standbys() -> usize {
+    server_log::text().matches("stands by for device 0").count()
+}
+
+/// It is nearer to its context than a new one would be. A fault that finds none ready has one more kept.
+fn a_standby_that_is_being_made_takes_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let hold = directory.path().join("hold");
+    let mut server = Server::start_with(&[(HOLD_VARIABLE, hold.to_str().unwrap())]);
+    std::fs::write(&hold, "").unwrap();
+    let mut idle = Counting::start(server.client());
+    idle.go_on();
+    let mut bad = culprit(&mut server);
+    let begun = || std::fs::read_to_string(began(&hold)).unwrap_or_default();
+    wait_for("the standby's process", || begun().ends_with('\n'));
+    fault(&mut bad);
+    assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Fault)));
+    let standby: u32 = begun().lines().next().unwrap().parse().unwrap();
+    std::fs::remove_file(&hold).unwrap();
+    idle.go_on();
+    assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Active)));
+    assert_eq!(server.snapshot().devices[0].executor_pid, standby);
+    wait_for("one more", || count_standbys() == 2);
+    idle.go_on();
+}
+
+fn as_many_stand_by_as_are_wished() {
+    let mut server = Server::start_with(&[("OPENMPS_STANDBY", "2")]);
+    let mut idle = Counting::start(server.client());
+    wait_for("two standbys", || count_standbys() == 2);
+    for _ in 0..2 {
+        let before = server.snapshot().devices[0].standby_pid;
+        assert_ne!(before, 0);
+        let mut bad = culprit(&mut server);
+        fault(&mut bad);
+        hear_recovery(&mut server);
+        assert_eq!(server.snapshot().devices[0].executor_pid, before);
+        idle.go_on();
+    }
 }
