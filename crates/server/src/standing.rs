@@ -27,6 +27,8 @@ struct Words {
     side_work: AtomicU32,
     /// Variables of its code may have changed since they were saved.
     unsaved: AtomicU32,
+    /// So may what is in its arrays.
+    unsaved_arrays: AtomicU32,
     streams: AtomicU32,
     /// By slot: the last signal, doubled, and one more if work was submitted since.
     work: [AtomicU64; STREAM_SLOTS],
@@ -117,9 +119,15 @@ impl Standing {
         self.words().unsaved.store(is_any.into(), Ordering::Relaxed);
     }
 
-    /// Whether variables are lost with the executor.
+    /// The same for what is in its arrays.
+    pub(crate) fn note_unsaved_arrays(&self, is_any: bool) {
+        self.words().unsaved_arrays.store(is_any.into(), Ordering::Relaxed);
+    }
+
+    /// Whether variables, or what is in arrays, are lost with the executor.
     pub(crate) fn has_unsaved(&self) -> bool {
-        self.words().unsaved.load(Ordering::Relaxed) != 0
+        let Words { unsaved, unsaved_arrays, .. } = self.words();
+        [unsaved, unsaved_arrays].iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// So many commands wait for values.

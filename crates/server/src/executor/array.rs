@@ -1,4 +1,4 @@
-//! A session's arrays, their copies, and its texture and surface objects.
+//! A session's arrays and their copies. What is in them outlives the executor by [`super::array_contents`]; how kernels see them is [`super::texture`].
 //!
 //! Arrays are the driver's, so the keeper does not count them: this module does, by an estimate that is not below what they take.
 
@@ -8,23 +8,21 @@ use super::state::State;
 use cuda_abi::types::*;
 use link::wire::array::{
     ArrayCopy, ArrayCreate, ArrayEnd, ArrayLevel, ArrayMemoryReply, ArrayNumber, MAX_ARRAYS,
-    NO_ARRAY, SURFACE, TEXTURE, TextureCreate, TextureHandle,
+    NO_ARRAY,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use zerocopy::IntoBytes;
 
 const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
 /// Longest side of an array, in any unit.
 const MAX_EXTENT: u64 = 1 << 20;
-/// Texture and surface objects that a session may have at a time.
-const MAX_OBJECTS: usize = 1 << 20;
 /// Memory arrays, and their rows, come in units.
 const UNIT_BYTES: u64 = 64 << 10;
 /// Sparse and deferred: memory comes later, from outside.
 const LATER_MEMORY_FLAGS: u32 = 0x40 | 0x80;
 
 #[derive(Clone, Copy, Debug)]
-enum Held {
+pub(super) enum Held {
     Array(CUarray),
     Mipmapped(CUmipmappedArray),
     /// Ends with its mipmapped array of that number.
@@ -34,6 +32,7 @@ enum Held {
 #[derive(Debug)]
 struct Entry {
     held: Held,
+    levels: u32,
     charged_bytes: u64,
 }
 
@@ -41,8 +40,6 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Arrays {
     entries: HashMap<u32, Entry>,
-    textures: HashSet<CUtexObject>,
-    surfaces: HashSet<CUsurfObject>,
 }
 
 impl Arrays {
@@ -52,14 +49,32 @@ impl Arrays {
         found.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
 
-    fn array(&self, number: u32) -> Result<CUarray, Failure> {
+    /// What a number stands for.
+    pub(super) fn held(&self, number: u32) -> Option<Held> {
+        self.entries.get(&number).map(|entry| entry.held)
+    }
+
+    /// How many levels a mipmapped array was to have.
+    pub(super) fn levels(&self, number: u32) -> u32 {
+        self.entries.get(&number).map_or(0, |entry| entry.levels)
+    }
+
+    /// Whose memory an array's texels are in: its mipmapped array's, or its own.
+    pub(super) fn owner(&self, number: u32) -> u32 {
+        match self.held(number) {
+            Some(Held::Level(_, mipmapped)) => mipmapped,
+            _ => number,
+        }
+    }
+
+    pub(super) fn array(&self, number: u32) -> Result<CUarray, Failure> {
         match self.get(number)? {
             Held::Array(array) | Held::Level(array, _) => Ok(array),
             Held::Mipmapped(_) => Err(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE)),
         }
     }
 
-    fn mipmapped(&self, number: u32) -> Result<CUmipmappedArray, Failure> {
+    pub(super) fn mipmapped(&self, number: u32) -> Result<CUmipmappedArray, Failure> {
         match self.get(number)? {
             Held::Mipmapped(array) => Ok(array),
             _ => Err(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE)),
@@ -76,20 +91,25 @@ impl Arrays {
     }
 }
 
-/// What a row takes, at most where the format is not known here.
-fn row_bytes(width: u64, format: u32, channels: u32) -> Option<u64> {
-    let channel_bytes = match CUarray_format(format) {
+/// Bytes of a channel; `None` for formats that only the driver knows.
+fn channel_bytes(format: CUarray_format) -> Option<u64> {
+    Some(match format {
         CUarray_format::UNSIGNED_INT8 | CUarray_format::SIGNED_INT8 => 1,
         CUarray_format::UNSIGNED_INT16 | CUarray_format::SIGNED_INT16 | CUarray_format::HALF => 2,
-        _ => 4,
-    };
-    width.checked_mul(channel_bytes)?.checked_mul(channels.into())
+        CUarray_format::UNSIGNED_INT32 | CUarray_format::SIGNED_INT32 | CUarray_format::FLOAT => 4,
+        _ => return None,
+    })
 }
 
-/// Up to where rows of a pitched texture reach: the last one may be shorter than the pitch.
-fn pitched_bytes(wanted: &TextureCreate) -> Option<u64> {
-    let before = wanted.pitch_bytes.checked_mul(wanted.height.checked_sub(1)?)?;
-    before.checked_add(row_bytes(wanted.width, wanted.format, wanted.channels)?)
+/// Bytes of a texel; `None` for formats that only the driver knows.
+pub(super) fn texel_bytes(format: CUarray_format, channels: u32) -> Option<u64> {
+    Some(channel_bytes(format)? * u64::from(channels))
+}
+
+/// What a row takes, at most where the format is not known here.
+pub(super) fn row_bytes(width: u64, format: u32, channels: u32) -> Option<u64> {
+    let channel_bytes = channel_bytes(CUarray_format(format)).unwrap_or(4);
+    width.checked_mul(channel_bytes)?.checked_mul(channels.into())
 }
 
 /// What an array takes at most.
@@ -113,7 +133,11 @@ impl State {
             return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
         }
         let charged_bytes = estimated_bytes(&wanted).ok_or(INVALID)?;
-        self.memory.charge(charged_bytes)?;
+        match self.records.replaying {
+            // It has had it all along.
+            true => self.handle.allowance.hold(charged_bytes),
+            false => self.memory.charge(charged_bytes)?,
+        }
         let description = CUDA_ARRAY3D_DESCRIPTOR {
             Width: wanted.width as usize,
             Height: wanted.height as usize,
@@ -138,7 +162,9 @@ impl State {
         };
         match made {
             Ok(held) => {
-                self.arrays.entries.insert(wanted.array, Entry { held, charged_bytes });
+                self.arrays
+                    .entries
+                    .insert(wanted.array, Entry { held, levels: wanted.levels, charged_bytes });
                 Ok(())
             }
             Err(failure) => {
@@ -157,7 +183,7 @@ impl State {
             self.driver().cuMipmappedArrayGetLevel(&mut array, mipmapped, wanted.level)
         })?;
         let held = Held::Level(array, wanted.mipmapped);
-        self.arrays.entries.insert(wanted.array, Entry { held, charged_bytes: 0 });
+        self.arrays.entries.insert(wanted.array, Entry { held, levels: 0, charged_bytes: 0 });
         Ok(())
     }
 
@@ -166,6 +192,7 @@ impl State {
         if let Held::Level(..) = self.arrays.get(number)? {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE));
         }
+        self.forget_contents(number);
         let Some(entry) = self.arrays.entries.remove(&number) else { return Err(INVALID) };
         self.arrays
             .entries
@@ -254,6 +281,9 @@ impl State {
             copy.srcY = source.y as usize;
             copy.srcZ = source.z as usize;
         }
+        if destination.array != NO_ARRAY {
+            self.touch_array(destination.array);
+        }
         let _pass = self.enter(slot);
         // SAFETY: memory ends are this client's, arrays live; that a box lies in its array the driver checks.
         self.check(unsafe { self.driver().cuMemcpy3DAsync_v2(&copy, stream) })?;
@@ -261,100 +291,9 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn texture_create(&mut self, wanted: TextureCreate) -> Result<(), Failure> {
-        if self.arrays.textures.len() + self.arrays.surfaces.len() >= MAX_OBJECTS {
-            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
-        }
-        let resource = self.resource(&wanted)?;
-        let (driver, mut handle) = (self.driver(), 0);
-        match wanted.object {
-            TEXTURE => {
-                let texture: CUDA_TEXTURE_DESC = plain(wanted.texture.as_bytes());
-                let view: CUDA_RESOURCE_VIEW_DESC = plain(wanted.view.as_bytes());
-                let view = if wanted.has_view == 0 { std::ptr::null() } else { &raw const view };
-                // SAFETY: complete descriptions of this client's memory or arrays; the result is written.
-                self.check(unsafe {
-                    driver.cuTexObjectCreate(&mut handle, &resource, &texture, view)
-                })?;
-                self.arrays.textures.insert(handle);
-            }
-            SURFACE => {
-                // SAFETY: as above.
-                self.check(unsafe { driver.cuSurfObjectCreate(&mut handle, &resource) })?;
-                self.arrays.surfaces.insert(handle);
-            }
-            other => return Err(Failure::Protocol(format!("object {other} does not exist"))),
-        }
-        let reply = TextureHandle { handle, object: wanted.object, reserved: 0 };
-        self.reply.extend_from_slice(reply.as_bytes());
-        Ok(())
-    }
-
-    fn resource(&self, wanted: &TextureCreate) -> Result<CUDA_RESOURCE_DESC, Failure> {
-        let mut resource =
-            CUDA_RESOURCE_DESC { resType: CUresourcetype(wanted.resource), ..Default::default() };
-        match resource.resType {
-            CUresourcetype::ARRAY => {
-                resource.res.array.hArray = self.arrays.array(wanted.array)?;
-            }
-            CUresourcetype::MIPMAPPED_ARRAY => {
-                resource.res.mipmap.hMipmappedArray = self.arrays.mipmapped(wanted.array)?;
-            }
-            CUresourcetype::LINEAR => {
-                self.check_range(wanted.address, wanted.size_bytes)?;
-                resource.res.linear = CUDA_RESOURCE_DESC_v1_res_linear {
-                    devPtr: wanted.address,
-                    format: CUarray_format(wanted.format),
-                    numChannels: wanted.channels,
-                    sizeInBytes: wanted.size_bytes as usize,
-                };
-            }
-            CUresourcetype::PITCH2D => {
-                self.check_range(wanted.address, pitched_bytes(wanted).ok_or(INVALID)?)?;
-                resource.res.pitch2D = CUDA_RESOURCE_DESC_v1_res_pitch2D {
-                    devPtr: wanted.address,
-                    format: CUarray_format(wanted.format),
-                    numChannels: wanted.channels,
-                    width: wanted.width as usize,
-                    height: wanted.height as usize,
-                    pitchInBytes: wanted.pitch_bytes as usize,
-                };
-            }
-            _ => return Err(INVALID),
-        }
-        Ok(resource)
-    }
-
-    pub(super) fn texture_destroy(&mut self, wanted: TextureHandle) -> Result<(), Failure> {
-        let driver = self.driver();
-        let is_known = match wanted.object {
-            TEXTURE => self.arrays.textures.remove(&wanted.handle),
-            _ => self.arrays.surfaces.remove(&wanted.handle),
-        };
-        if !is_known {
-            return Err(INVALID);
-        }
-        // SAFETY: an object of this session; its client has waited for its work.
-        self.check(unsafe {
-            match wanted.object {
-                TEXTURE => driver.cuTexObjectDestroy(wanted.handle),
-                _ => driver.cuSurfObjectDestroy(wanted.handle),
-            }
-        })
-    }
-
     /// Destroys everything; nobody uses it any more.
     pub(super) fn clear_arrays(&mut self) {
-        let driver = self.driver();
-        let Arrays { entries, textures, surfaces } = std::mem::take(&mut self.arrays);
-        for texture in textures {
-            // SAFETY: an object of this session whose work has ended.
-            let _ = unsafe { driver.cuTexObjectDestroy(texture) };
-        }
-        for surface in surfaces {
-            // SAFETY: as above.
-            let _ = unsafe { driver.cuSurfObjectDestroy(surface) };
-        }
+        let Arrays { entries } = std::mem::take(&mut self.arrays);
         for entry in entries.values() {
             self.memory.discharge(entry.charged_bytes);
         }
@@ -364,30 +303,6 @@ impl State {
         });
     }
 }
-
-/// A structure of plain numbers from its bytes; what is missing is zero.
-fn plain<T: Copy + Default + PlainNumbers>(bytes: &[u8]) -> T {
-    let mut value = T::default();
-    let length = bytes.len().min(size_of::<T>());
-    // SAFETY: any bytes are a value of such a structure, and no more are written than it has.
-    unsafe {
-        std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut value).cast::<u8>(), length);
-    }
-    value
-}
-
-/// Structures without pointers and handles, of which any bytes are a value.
-///
-/// # Safety
-/// As said.
-unsafe trait PlainNumbers {}
-// SAFETY: numbers alone.
-unsafe impl PlainNumbers for CUDA_TEXTURE_DESC {}
-// SAFETY: numbers alone.
-unsafe impl PlainNumbers for CUDA_RESOURCE_VIEW_DESC {}
-
-const _: () = assert!(size_of::<CUDA_TEXTURE_DESC>() == 26 * 4);
-const _: () = assert!(size_of::<CUDA_RESOURCE_VIEW_DESC>() == 28 * 4);
 
 #[cfg(test)]
 mod tests {
@@ -412,27 +327,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pitched_texture_reaches_to_the_last_byte_of_its_last_row() {
-        let wanted = TextureCreate {
-            width: 100,
-            height: 3,
-            pitch_bytes: 2048,
-            format: CUarray_format::FLOAT.0,
-            channels: 4,
-            ..Default::default()
-        };
-        assert_eq!(pitched_bytes(&wanted), Some(2 * 2048 + 1600));
-        let bytes = TextureCreate { format: CUarray_format::UNSIGNED_INT8.0, ..wanted };
-        assert_eq!(pitched_bytes(&TextureCreate { channels: 1, ..bytes }), Some(2 * 2048 + 100));
-        assert_eq!(pitched_bytes(&TextureCreate { height: 0, ..wanted }), None);
-        assert_eq!(pitched_bytes(&TextureCreate { width: u64::MAX / 4, ..wanted }), None);
-    }
-
-    #[test]
     fn numbers_name_what_they_were_given_to() {
         let mut arrays = Arrays::default();
         let held = Held::Mipmapped(CUmipmappedArray(7));
-        arrays.entries.insert(3, Entry { held, charged_bytes: 0 });
+        arrays.entries.insert(3, Entry { held, levels: 1, charged_bytes: 0 });
         assert!(
             arrays.mipmapped(3).is_ok() && arrays.array(3).is_err() && arrays.array(4).is_err()
         );

@@ -177,11 +177,11 @@ impl State {
     /// How long the session's thread may sleep, as far as its own work matters to others.
     pub(super) fn sleep_limit(&self, longest: Duration) -> Duration {
         if !self.flight.is_busy() {
-            return longest;
+            return self.contents.next_look(longest, LOOK);
         }
         let look = match self.shared.flights.look_interval() {
             // They are saved when the work has ended.
-            _ if self.modules.have_variables() => Some(LOOK),
+            _ if self.modules.have_variables() || self.contents.are_unsaved() => Some(LOOK),
             // Others have less credit until then.
             Some(_) if self.flight.class == Class::Latency => Some(LOOK),
             interval => interval,
@@ -189,10 +189,10 @@ impl State {
         look.map_or(longest, |look| longest.min(look))
     }
 
-    /// After a sleep in which nothing was posted: finds out whether all work has ended.
+    /// After a sleep in which nothing was posted: finds out whether all work has ended, and saves what only the driver has.
     pub(super) fn look_whether_idle(&mut self) {
         if !self.flight.is_busy() {
-            return;
+            return self.save_arrays();
         }
         let words = &self.handle.words;
         let copied = self.side_stream.is_none_or(|stream| {
@@ -207,6 +207,7 @@ impl State {
             self.history().settle();
             self.pace_settled();
             self.save_variables();
+            self.save_arrays();
             self.repeating.settle(self.records.position + 1);
         }
     }

@@ -6,10 +6,12 @@
 
 mod allowance;
 mod array;
+mod array_contents;
 mod backlog;
 mod batch;
 mod chain;
 mod charges;
+mod claims;
 mod context;
 mod copy;
 mod costs;
@@ -57,6 +59,7 @@ mod stream;
 mod teardown;
 #[cfg(test)]
 mod testbed;
+mod texture;
 mod tracing;
 mod variables;
 mod virtual_journal;
@@ -178,6 +181,8 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 quiescing: AtomicBool::new(false),
                 trials: Default::default(),
                 trial_turn: Default::default(),
+                claims: Default::default(),
+                most_saved_bytes: array_contents::most_bytes(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -228,6 +233,10 @@ pub(crate) struct Shared {
     /// Sessions whose work is still to be done again ([`repeating`]), and whose turn it is.
     pub(crate) trials: AtomicUsize,
     pub(crate) trial_turn: Mutex<()>,
+    /// Values that sessions are to have again.
+    pub(crate) claims: claims::Claims,
+    /// How much of its arrays a session has saved at most.
+    pub(crate) most_saved_bytes: u64,
     /// Code for the next executor.
     pub(crate) images: images::Images,
     /// What sessions keep of what their clients have given up.

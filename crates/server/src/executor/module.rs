@@ -146,8 +146,11 @@ pub(super) enum Touch {
 }
 
 impl State {
-    /// Before work that may change variables.
+    /// Before work that may change variables, or arrays through surfaces.
     pub(super) fn touch_variables(&mut self, touch: Touch) {
+        if !matches!(touch, Touch::Known) {
+            self.touch_surfaces();
+        }
         if !self.modules.have_variables() {
             return;
         }

@@ -2,6 +2,7 @@
 //!
 //! Only commands that make or end objects are written down, so work costs nothing here. [`super::replay`] does the same commands again.
 
+use super::array_contents::CONTENTS;
 use super::failure::Failure;
 use super::images;
 use super::state::State;
@@ -48,6 +49,11 @@ impl Records {
         self.journal.adopt((VALUES, word(body, 0)), place);
     }
 
+    /// The contents of an array that were there from the start are written back.
+    pub(super) fn adopt_contents(&mut self, body: &[u8], place: u64) {
+        self.journal.adopt((CONTENTS, word(body, 0)), place);
+    }
+
     /// An entry that was there from the start is done again.
     pub(super) fn adopt(&mut self, opcode: Opcode, body: &[u8], place: u64) {
         self.journal.adopt(key(opcode, body), place);
@@ -88,7 +94,6 @@ fn effect(opcode: Opcode) -> Effect {
         | Opcode::GraphCreate
         | Opcode::GraphSet
         | Opcode::GraphEnable
-        | Opcode::GraphCondition
         | Opcode::PartitionCreate
         | Opcode::PartitionTake
         | Opcode::PeerShow
@@ -102,6 +107,7 @@ fn effect(opcode: Opcode) -> Effect {
         Opcode::Grow => Effect::Makes(Keeps::Answer),
         Opcode::GlobalGet
         | Opcode::TextureCreate
+        | Opcode::GraphCondition
         | Opcode::ResourceGet
         | Opcode::ResourceSplit
         | Opcode::ResourceDescribe => Effect::Makes(Keeps::CommandAndAnswer),
@@ -170,6 +176,8 @@ fn key(opcode: Opcode, body: &[u8]) -> Key {
         Opcode::GlobalGet => word(body, 0) << 32 | hash(body) >> 32,
         Opcode::PeerMap => long(body, 2),
         Opcode::OpenEvent => word(body, 4),
+        // The handle, which is the answer.
+        Opcode::GraphCondition => long(body, (body.len() / 8).saturating_sub(1)),
         Opcode::ArrayCreate => word(body, 10),
         Opcode::ArrayLevel => word(body, 2),
         Opcode::ResourceGet
@@ -239,6 +247,19 @@ impl State {
         self.note_entry((VALUES, module.into()), 0, body)
     }
 
+    /// Has the keeper keep the file that an array is saved in, for as long as the array lives.
+    pub(super) fn note_contents(
+        &mut self,
+        array: u32,
+        file: BorrowedFd<'_>,
+    ) -> Result<(), Failure> {
+        // Between two commands: what the last one kept and did not use goes.
+        self.begin_record(self.records.position);
+        self.keep_file(file);
+        let number = std::mem::take(&mut self.records.new_file);
+        self.note_entry((CONTENTS, array.into()), number, &array.to_le_bytes())
+    }
+
     /// Tells the keeper where the journal goes on, if it does so elsewhere.
     fn follow_journal(&mut self, moved: Result<Option<OwnedFd>, String>) -> Result<(), Failure> {
         match moved {
@@ -271,9 +292,15 @@ impl State {
         let mut keys: Vec<Key> = makers.iter().map(|maker| (*maker as u16, first)).collect();
         match opcode {
             Opcode::ModuleUnload => keys = module_keys(journal, first),
-            Opcode::ArrayDestroy => keys.extend(journal.keys(|(opcode, _), body| {
-                opcode == Opcode::ArrayLevel as u16 && word(body, 0) == first
+            Opcode::ArrayDestroy => keys.extend(journal.keys(|(opcode, number), body| {
+                (opcode == Opcode::ArrayLevel as u16 && word(body, 0) == first)
+                    || (opcode == CONTENTS && number == first)
             })),
+            Opcode::GraphHomeDestroy => {
+                keys = journal.keys(|(opcode, _), body| {
+                    opcode == Opcode::GraphCondition as u16 && word(body, 0) == first
+                });
+            }
             Opcode::GraphDestroy => keys.extend(journal.keys(|(opcode, number), _| {
                 (opcode == Opcode::GraphSet as u16 || opcode == Opcode::GraphEnable as u16)
                     && number >> 32 == first

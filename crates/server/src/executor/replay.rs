@@ -4,6 +4,7 @@
 //! What cannot be made again as it was, so that the client would notice, is an error: the keeper then tells the client. Which kinds these are is in
 //! docs/faults.md.
 
+use super::array_contents::CONTENTS;
 use super::failure::Failure;
 use super::images;
 use super::state::State;
@@ -14,6 +15,7 @@ use crate::journal::Entry;
 use crate::log::log_server;
 use cuda_abi::types::CUresult;
 use link::ring::Command;
+use link::wire::array::{TextureCreate, TextureHandle};
 use link::wire::command::{
     GlobalGetReply, GrowReply, Header, ModuleLoad, NO_CALL, Opcode, RegionMap,
 };
@@ -76,11 +78,27 @@ impl State {
         let mut times = Times::start();
         let mut result = self.regain_grants(&entries, &mut grants);
         times.note(Opcode::Grow as u16);
+        let is_condition =
+            |(_, entry): &(u64, Entry)| entry.opcode == Opcode::GraphCondition as u16;
+        let (conditions, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_condition);
+        result = result.and_then(|()| self.remake_conditions(&conditions));
+        for (place, entry) in conditions {
+            self.records.adopt(Opcode::GraphCondition, &entry.body, place);
+        }
+        times.note(Opcode::GraphCondition as u16);
+        let mut objects = Vec::new();
         for (place, entry) in entries {
             if result.is_err() {
                 break;
             }
             times.note(entry.opcode);
+            if entry.opcode == CONTENTS {
+                let file = self.take_file(entry.file);
+                result = file.and_then(|file| self.restore_array(&entry.body, file));
+                self.records.adopt_contents(&entry.body, place);
+                times.note(CONTENTS);
+                continue;
+            }
             if entry.opcode == VALUES {
                 let restored = self.restore_variables(&entry.body);
                 result = restored.map_err(|_| ReplayError::Different("a variable"));
@@ -94,7 +112,10 @@ impl State {
                 result = Err(ReplayError::Unknown(entry.opcode));
                 break;
             };
-            result = self.redo(opcode, &entry, &mut grants);
+            result = match opcode {
+                Opcode::TextureCreate => texture(&entry.body).map(|it| objects.push(it)),
+                _ => self.redo(opcode, &entry, &mut grants),
+            };
             times.note(entry.opcode);
             if result.is_err() {
                 break;
@@ -107,6 +128,8 @@ impl State {
                 _ => self.records.adopt(opcode, &entry.body, place),
             }
         }
+        let result = result.and_then(|()| self.remake_objects(objects));
+        times.note(Opcode::TextureCreate as u16);
         self.records.replaying = false;
         self.reply.clear();
         // Else the next executor may need all of it.
@@ -186,7 +209,9 @@ impl State {
             | Opcode::GraphSet
             | Opcode::GraphEnable
             | Opcode::PartitionCreate
-            | Opcode::PartitionTake => self.do_again(opcode, body).map_err(failed),
+            | Opcode::PartitionTake
+            | Opcode::ArrayCreate
+            | Opcode::ArrayLevel => self.do_again(opcode, body).map_err(failed),
             _ => Err(ReplayError::Unsupported { opcode }),
         }
     }
@@ -245,6 +270,15 @@ impl State {
     pub(super) fn give_up_replay(&self, error: &ReplayError) {
         log_server!("{} cannot go on after the fault: {error}", self.handle.label);
         self.handle.end(CUresult::ERROR_LAUNCH_FAILED.0);
+    }
+}
+
+/// An object as it was asked for, and as the answer behind that has it.
+fn texture(body: &[u8]) -> Result<(TextureCreate, TextureHandle), ReplayError> {
+    let (wanted, _) = parse(Opcode::TextureCreate, body)?;
+    match TextureHandle::read_from_suffix(body) {
+        Ok((_, handle)) => Ok((wanted, handle)),
+        Err(_) => Err(ReplayError::Unknown(Opcode::TextureCreate as u16)),
     }
 }
 

@@ -6,6 +6,7 @@
 use super::Shared;
 use super::allowance::Allowance;
 use super::charges::SESSION_BYTES;
+use super::claims::Claimed;
 use super::guard::Guard;
 use super::memory::Memory;
 use super::module::Modules;
@@ -117,9 +118,10 @@ pub(super) fn prepare(
     // Now, as nobody takes commands before all sessions are here that come from another executor.
     let mut reservations = shared.reservations.lock().unwrap_or_else(PoisonError::into_inner);
     let of_journal = entries.iter().map(|(_, entry)| (entry.opcode, entry.body.as_slice()));
-    let claimed = virtual_journal::claim(&mut reservations, of_journal);
+    let claimed = virtual_journal::claim(&mut reservations, of_journal.clone());
     drop(reservations);
     let virtual_memory = VirtualMemory::claiming(claimed);
+    let claimed = Claimed::new(shared, of_journal);
     shared.gate.join(streams.lane());
     let state = State {
         shared: Arc::clone(shared),
@@ -135,6 +137,9 @@ pub(super) fn prepare(
         virtual_memory,
         watched: Default::default(),
         arrays: Default::default(),
+        contents: Default::default(),
+        objects: Default::default(),
+        claimed,
         sharing: Default::default(),
         peers: Default::default(),
         partitions: Default::default(),

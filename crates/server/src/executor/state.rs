@@ -2,7 +2,9 @@
 
 use super::Shared;
 use super::array::Arrays;
+use super::array_contents::Contents;
 use super::batch::Batches;
+use super::claims::Claimed;
 use super::context::Context;
 use super::failure::Failure;
 use super::flight::Flight;
@@ -23,6 +25,7 @@ use super::session_handle::SessionHandle;
 use super::session_partitions::SessionPartitions;
 use super::sharing::Sharing;
 use super::stream::Streams;
+use super::texture::Objects;
 use super::tracing::Tracing;
 use super::virtual_memory::VirtualMemory;
 use super::watching::Watched;
@@ -70,6 +73,10 @@ pub(crate) struct State {
     pub(super) virtual_memory: VirtualMemory,
     pub(super) watched: Watched,
     pub(super) arrays: Arrays,
+    pub(super) contents: Contents,
+    pub(super) objects: Objects,
+    /// Values of the driver's that it has had in another executor.
+    pub(super) claimed: Claimed,
     pub(super) sharing: Sharing,
     pub(super) peers: Peers,
     pub(super) partitions: SessionPartitions,

@@ -48,6 +48,7 @@ impl State {
                 // SAFETY: the session's own stream; the driver lets its copies end.
                 let _ = unsafe { driver.cuStreamDestroy_v2(stream) };
             }
+            self.clear_objects();
             self.clear_arrays();
             self.clear_virtual_memory();
             self.clear_moved();

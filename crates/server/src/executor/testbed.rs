@@ -112,6 +112,8 @@ impl Bed {
             quiescing: AtomicBool::new(false),
             trials: Default::default(),
             trial_turn: Default::default(),
+            claims: Default::default(),
+            most_saved_bytes: super::array_contents::most_bytes(),
             keeper,
         });
         let monitor = Monitor::start(Arc::clone(&shared)).unwrap();

@@ -131,7 +131,7 @@ impl State {
     }
 
     /// Waits for copies of the session's own stream; says whether they have ended.
-    fn await_copies(&self, stream: CUstream) -> bool {
+    pub(super) fn await_copies(&self, stream: CUstream) -> bool {
         let until = Instant::now() + COPY_LIMIT;
         loop {
             // SAFETY: the session's own stream.

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use super::array::texel;
 use super::driver::{Driver, current, driver};
-use super::table::fresh_handle;
 use super::{Answer, out};
 use crate::device::properties::limits;
 use crate::device::textures::format::{ReadMode, Texel};
@@ -63,11 +62,11 @@ api! {
         if sampler.filter == Filter::Linear && !is_float {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let handle = fresh_handle();
-        driver.engine.textures.add_texture(handle as u64, Texture { levels, backing, sampler });
-        driver.texture_objects.insert(handle, Arc::new(TextureObject { resource, texture, view }));
+        let handle = driver.engine.textures.add_texture(Texture { levels, backing, sampler });
+        let object = Arc::new(TextureObject { resource, texture, view });
+        driver.texture_objects.insert(handle as usize, object);
         // SAFETY: the caller's pointer.
-        unsafe { out::write(pTexObject, handle as u64) }
+        unsafe { out::write(pTexObject, handle) }
     }
 
     fn cuTexObjectDestroy(texObject: CUtexObject) {
@@ -104,11 +103,10 @@ api! {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let (levels, _) = images(driver, &resource)?;
-        let handle = fresh_handle();
-        driver.engine.textures.add_surface(handle as u64, levels[0]);
-        driver.surface_objects.insert(handle, Arc::new(SurfaceObject { resource }));
+        let handle = driver.engine.textures.add_surface(levels[0]);
+        driver.surface_objects.insert(handle as usize, Arc::new(SurfaceObject { resource }));
         // SAFETY: the caller's pointer.
-        unsafe { out::write(pSurfObject, handle as u64) }
+        unsafe { out::write(pSurfObject, handle) }
     }
 
     fn cuSurfObjectDestroy(surfObject: CUsurfObject) {

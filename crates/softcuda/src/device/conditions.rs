@@ -1,8 +1,10 @@
 //! Conditions of graphs: values that kernels set and conditional nodes read.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use super::numbers::Numbers;
 
 /// First handle; programs treat handles as opaque numbers.
 const FIRST: u64 = 0x5c0d_c000_0000;
@@ -11,14 +13,13 @@ const FIRST: u64 = 0x5c0d_c000_0000;
 #[derive(Debug, Default)]
 pub(crate) struct Conditions {
     values: RwLock<HashMap<u64, AtomicU32>>,
-    count: AtomicU64,
+    numbers: Mutex<Numbers>,
 }
 
 impl Conditions {
     /// A condition with value 0; returns its handle.
     pub(crate) fn create(&self) -> u64 {
-        // Relaxed: only uniqueness matters.
-        let handle = FIRST + self.count.fetch_add(1, Ordering::Relaxed);
+        let handle = FIRST + self.numbers.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut values = self.values.write().unwrap_or_else(PoisonError::into_inner);
         values.insert(handle, AtomicU32::new(0));
         handle
@@ -40,7 +41,11 @@ impl Conditions {
 
     /// Ends a condition.
     pub(crate) fn remove(&self, handle: u64) {
-        self.values.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+        let removed = self.values.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+        if removed.is_some() {
+            let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+            numbers.give_back(handle - FIRST);
+        }
     }
 }
 
@@ -57,5 +62,6 @@ mod tests {
         conditions.remove(first);
         assert!(!conditions.set(first, 1));
         assert_eq!(conditions.get(first), 0);
+        assert_eq!(conditions.create(), first, "the smallest that is free");
     }
 }

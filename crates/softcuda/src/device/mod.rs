@@ -13,6 +13,7 @@
 //! | [`textures`] | texture and surface units |
 //! | [`transfer`] | copies and fills |
 //! | [`conditions`] | values that decide about conditional nodes of graphs |
+//! | [`numbers`] | handles of which kernels are given the values |
 //! | [`services`] | console and heap of a context's kernels |
 //! | [`fault`] | sticky errors and their log line |
 //!
@@ -30,6 +31,7 @@ pub(crate) mod grid;
 pub(crate) mod machine;
 pub(crate) mod marker;
 pub(crate) mod memory;
+pub(crate) mod numbers;
 pub(crate) mod ops;
 pub(crate) mod placement;
 pub(crate) mod properties;

@@ -3,14 +3,22 @@
 //! A driver makes a condition for a graph, and its handle goes into kernels' parameters long before that graph is made executable. So a *home*, an
 //! empty graph of the driver's, is kept for each graph of a client that has conditions; it becomes the template of that graph's only
 //! executable graph, and is emptied when that ends.
+//!
+//! The next executor must come to the same handles ([`super::super::claims`]). A condition ends with its graph, not before, so what comes next is tried out with graphs that are
+//! destroyed again.
 
+use super::super::claims::{Kind, MOST_CONDITIONS_TRIED, Value, make_until};
 use super::super::failure::{Failure, below};
+use super::super::replay::ReplayError;
 use super::super::state::State;
+use crate::journal::Entry;
 use cuda_abi::types::*;
+use link::wire::command::Opcode;
 use link::wire::graph::{GraphCondition, GraphConditionReply, GraphHomeDestroy, MAX_GRAPHS};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ptr;
-use zerocopy::IntoBytes;
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Conditions of one home.
 const MAX_CONDITIONS: usize = 1 << 14;
@@ -61,16 +69,125 @@ impl State {
                 graph
             }
         };
-        let mut handle = 0;
-        let (driver, context) = (self.driver(), self.context().handle());
-        // SAFETY: live handles of this session; the result is written.
-        self.check(unsafe {
-            driver.cuGraphConditionalHandleCreate(&mut handle, graph, context, value, flags)
-        })?;
+        let shared = Arc::clone(&self.shared);
+        let claims = shared.claims.lock();
+        let claimed = |handle| claims.contains(&(Kind::Condition, handle));
+        let handle = match claims.iter().any(|(kind, _)| *kind == Kind::Condition) {
+            false => self.make_condition(graph, value, flags)?,
+            true => self.after_fillers(
+                |next| !claimed(next),
+                |state| state.make_condition(graph, value, flags),
+            )?,
+        };
+        if claimed(handle) {
+            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        drop(claims);
         if let Some(home) = self.graphs.homes.0.get_mut(&number) {
             home.conditions.push(handle);
         }
         self.reply.extend_from_slice(GraphConditionReply { handle }.as_bytes());
+        Ok(())
+    }
+
+    fn make_condition(
+        &self,
+        graph: CUgraph,
+        value: u32,
+        flags: u32,
+    ) -> Result<CUgraphConditionalHandle, Failure> {
+        let (driver, context, mut handle) = (self.driver(), self.context().handle(), 0);
+        // SAFETY: live handles of this session; the result is written.
+        self.check(unsafe {
+            driver.cuGraphConditionalHandleCreate(&mut handle, graph, context, value, flags)
+        })?;
+        Ok(handle)
+    }
+
+    /// Does something when the handle that comes next, as far as can be told, is accepted.
+    fn after_fillers<T>(
+        &self,
+        accepts: impl Fn(CUgraphConditionalHandle) -> bool,
+        then: impl FnOnce(&Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut graphs = Vec::new();
+        let tried = make_until(MOST_CONDITIONS_TRIED, accepts, &mut Vec::new(), || {
+            let graph = self.empty_graph()?;
+            graphs.push(graph);
+            self.make_condition(graph, 0, 0)
+        });
+        // The last one had what is wanted.
+        let last = graphs.pop();
+        last.into_iter().for_each(|graph| self.destroy_template(graph));
+        let done = tried.and_then(|_| then(self));
+        graphs.into_iter().for_each(|graph| self.destroy_template(graph));
+        done
+    }
+
+    fn destroy_template(&self, graph: CUgraph) {
+        // SAFETY: a live handle of this session, which nothing names any more.
+        let _ = unsafe { self.driver().cuGraphDestroy(graph) };
+    }
+
+    /// Makes conditions again that another executor had made, by the entries of the session's journal.
+    pub(in super::super) fn remake_conditions(
+        &mut self,
+        entries: &[(u64, Entry)],
+    ) -> Result<(), ReplayError> {
+        let mut homes: BTreeMap<u32, Vec<(u64, GraphCondition)>> = BTreeMap::new();
+        for (_, entry) in entries {
+            let body = entry.body.as_slice();
+            let unknown = ReplayError::Unknown(entry.opcode);
+            let (Ok((wanted, _)), Ok((_, GraphConditionReply { handle }))) = (
+                GraphCondition::read_from_prefix(body),
+                GraphConditionReply::read_from_suffix(body),
+            ) else {
+                return Err(unknown);
+            };
+            homes.entry(wanted.home).or_default().push((handle, wanted));
+        }
+        let mut homes: Vec<_> = homes.into_iter().collect();
+        homes.iter_mut().for_each(|(_, wanted)| wanted.sort_by_key(|(handle, _)| *handle));
+        homes.sort_by_key(|(_, wanted)| wanted[0].0);
+        let shared = Arc::clone(&self.shared);
+        let mut claims = shared.claims.lock();
+        for (number, wanted) in homes {
+            self.remake_home(number, &wanted, &mut claims)?;
+        }
+        Ok(())
+    }
+
+    fn remake_home(
+        &mut self,
+        number: u32,
+        wanted: &[(u64, GraphCondition)],
+        claims: &mut HashSet<Value>,
+    ) -> Result<(), ReplayError> {
+        let failed = |failure| ReplayError::Failed { opcode: Opcode::GraphCondition, failure };
+        let make = |state: &Self, graph, asked: &GraphCondition| {
+            state.make_condition(graph, asked.value, asked.flags)
+        };
+        let mut graph = self.empty_graph().map_err(failed)?;
+        let mut are_same = true;
+        for (handle, asked) in wanted {
+            are_same &= make(self, graph, asked).map_err(failed)? == *handle;
+        }
+        if !are_same {
+            self.destroy_template(graph);
+            graph = self.empty_graph().map_err(failed)?;
+            for (handle, asked) in wanted {
+                let made =
+                    self.after_fillers(|next| next == *handle, |state| make(state, graph, asked));
+                if made.map_err(failed)? != *handle {
+                    return Err(ReplayError::Different("the handle of a graph's condition"));
+                }
+            }
+        }
+        let conditions = wanted.iter().map(|(handle, _)| *handle).collect();
+        for (handle, _) in wanted {
+            self.claimed.settle(claims, (Kind::Condition, *handle));
+        }
+        self.graphs.homes.0.insert(number, Home { graph, conditions, usage: Usage::Free });
         Ok(())
     }
 

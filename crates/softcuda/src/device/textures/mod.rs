@@ -10,10 +10,11 @@
 //! Filtering follows the CUDA programming guide: weights have 8 fractional bits. Arrays are stored row by row.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::device::memory::ranges::Entered;
 use crate::device::memory::touch;
+use crate::device::numbers::Numbers;
 use crate::exec::{SurfaceBounds, TextureCoordinates, TextureGeometry, TextureLevel, Textures};
 
 pub(crate) mod format;
@@ -23,27 +24,46 @@ pub(crate) mod sample;
 use image::Image;
 use sample::Texture;
 
-/// Textures and surfaces of the process, by handle.
+/// Handles are numbers from here on; 0 is none.
+const FIRST: u64 = 1;
+
+/// Textures and surfaces of the process, by handle. No texture has the handle of a surface.
 #[derive(Debug, Default)]
 pub(crate) struct TextureTable {
+    numbers: Mutex<Numbers>,
     textures: RwLock<HashMap<u64, Arc<Texture>>>,
     surfaces: RwLock<HashMap<u64, Arc<Image>>>,
 }
 
 impl TextureTable {
-    pub(crate) fn add_texture(&self, handle: u64, texture: Texture) {
+    /// Adds a texture; returns its handle.
+    pub(crate) fn add_texture(&self, texture: Texture) -> u64 {
+        let handle = self.take_handle();
         let mut textures = self.textures.write().unwrap_or_else(PoisonError::into_inner);
         textures.insert(handle, Arc::new(texture));
+        handle
     }
 
-    pub(crate) fn add_surface(&self, handle: u64, image: Image) {
+    /// Adds a surface; returns its handle.
+    pub(crate) fn add_surface(&self, image: Image) -> u64 {
+        let handle = self.take_handle();
         let mut surfaces = self.surfaces.write().unwrap_or_else(PoisonError::into_inner);
         surfaces.insert(handle, Arc::new(image));
+        handle
     }
 
+    fn take_handle(&self) -> u64 {
+        FIRST + self.numbers.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends a texture or surface; its handle is free again.
     pub(crate) fn remove(&self, handle: u64) {
-        self.textures.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
-        self.surfaces.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+        let texture = self.textures.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+        let surface = self.surfaces.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+        if texture.is_some() || surface.is_some() {
+            let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+            numbers.give_back(handle - FIRST);
+        }
     }
 
     fn texture(&self, handle: u64) -> Option<Arc<Texture>> {
