@@ -11,6 +11,7 @@ use crate::executor_link::FromExecutor;
 use crate::log::log_server;
 use cuda_abi::types::{CUresult, CUstream};
 use link::atomic::Ordering;
+use link::session_memory::SessionMemory;
 use link::spin::Cores;
 use rustix::thread::set_current_timer_slack;
 use std::num::NonZeroU64;
@@ -70,6 +71,7 @@ impl Monitor {
             watched: Arc::clone(&watched),
             parked: Arc::clone(&parked),
             sessions: Vec::new(),
+            has_ended: false,
             cores: Cores::Spare,
             reported_lost: false,
         };
@@ -103,6 +105,8 @@ fn poll_after(waited: Duration) -> Duration {
 
 struct Seen {
     session: Weak<SessionHandle>,
+    /// The session's, which its client reads as well: a look at who does not sleep touches nothing else.
+    memory: Arc<SessionMemory>,
     progress: u64,
 }
 
@@ -120,6 +124,8 @@ struct Watch {
     /// See [`Waker`].
     parked: Arc<AtomicBool>,
     sessions: Vec<Seen>,
+    /// Some of them may have ended.
+    has_ended: bool,
     /// What the clients were told.
     cores: Cores,
     reported_lost: bool,
@@ -160,6 +166,7 @@ impl Watch {
             self.report_loss();
             if now - beaten >= HEARTBEAT {
                 beaten = now;
+                self.has_ended = true;
                 self.for_each(|session| {
                     session.memory.shared().heartbeat.0.fetch_add(1, Ordering::Relaxed);
                 });
@@ -175,6 +182,7 @@ impl Watch {
                         std::thread::park_timeout(HEARTBEAT);
                     }
                     self.parked.store(false, Ordering::SeqCst);
+                    self.has_ended = true;
                     progressed = Instant::now();
                 }
                 Look::Progress => {
@@ -189,14 +197,17 @@ impl Watch {
     fn take_new(&mut self) {
         let mut new = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         for session in new.drain(..) {
-            if let Some(session) = session.upgrade() {
-                // Another executor may have said something else.
-                session.memory.set_cores(self.cores);
-            }
-            self.sessions.push(Seen { session, progress: 0 });
+            let Some(handle) = session.upgrade() else { continue };
+            let memory = Arc::clone(&handle.memory);
+            // Another executor may have said something else.
+            memory.set_cores(self.cores);
+            self.sessions.push(Seen { session, memory, progress: 0 });
+            self.has_ended = true;
         }
         drop(new);
-        self.sessions.retain(|seen| seen.session.strong_count() > 0);
+        if std::mem::take(&mut self.has_ended) {
+            self.sessions.retain(|seen| seen.session.strong_count() > 0);
+        }
     }
 
     /// Tells the clients whether there are cores for threads that spin, if that has changed. Before a look: who sleeps where there are none does not say so.
@@ -210,10 +221,13 @@ impl Watch {
     fn look(&mut self) -> Look {
         let mut look = Look::NobodySleeps;
         for seen in &mut self.sessions {
-            let Some(session) = seen.session.upgrade() else { continue };
-            if session.memory.sleepers() == 0 {
+            if seen.memory.sleepers() == 0 {
                 continue;
             }
+            let Some(session) = seen.session.upgrade() else {
+                self.has_ended = true;
+                continue;
+            };
             if look == Look::NobodySleeps {
                 look = Look::NoProgress;
             }
@@ -221,7 +235,7 @@ impl Watch {
             if progress != seen.progress {
                 seen.progress = progress;
                 look = Look::Progress;
-                session.memory.wake_sleepers();
+                seen.memory.wake_sleepers();
             }
         }
         look
@@ -248,8 +262,79 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use super::{POLL_LONGEST, POLL_SHORTEST, poll_after};
-    use std::time::Duration;
+    use super::super::testbed::{Bed, Client, Takes, take};
+    use super::*;
+    use crate::policy::priorities::Class;
+    use link::completion::Sleeper;
+
+    /// What the monitor's thread would be, in the test's hands.
+    fn watch(bed: &Bed) -> Watch {
+        Watch {
+            shared: Arc::clone(&bed.shared),
+            watched: Watched::default(),
+            parked: Arc::default(),
+            sessions: Vec::new(),
+            has_ended: false,
+            cores: Cores::Spare,
+            reported_lost: false,
+        }
+    }
+
+    fn begin(watch: &mut Watch, client: &mut Client) -> Arc<SessionHandle> {
+        let handle = Arc::clone(&client.session.state().handle);
+        watch.watched.lock().unwrap().push(Arc::downgrade(&handle));
+        watch.take_new();
+        handle
+    }
+
+    /// How often its sleepers were woken.
+    fn wakes(session: &SessionHandle) -> u32 {
+        session.memory.shared().wake_epoch.0.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn who_sleeps_is_woken_by_the_end_of_its_own_work_alone() {
+        let bed = Bed::new();
+        let mut watch = watch(&bed);
+        let mut clients: Vec<Client> = (0..3).map(|_| bed.open()).collect();
+        let sessions: Vec<_> = clients.iter_mut().map(|client| begin(&mut watch, client)).collect();
+        assert_eq!(watch.look(), Look::NobodySleeps);
+        let _sleepers =
+            [&sessions[0], &sessions[1]].map(|session| Sleeper::register(&session.memory));
+        assert_eq!(watch.look(), Look::NoProgress);
+        take(Takes { between_events_ms: 0.001, launch: Duration::ZERO });
+        for client in &mut clients[1..] {
+            client.post_launch();
+            client.post_signal(1);
+            client.serve();
+        }
+        assert_eq!(watch.look(), Look::Progress);
+        assert_eq!(sessions.iter().map(|session| wakes(session)).collect::<Vec<_>>(), [0, 1, 0]);
+        assert_eq!(watch.look(), Look::NoProgress, "they were woken");
+    }
+
+    #[test]
+    fn all_are_told_that_cores_are_wanted_and_that_they_are_not() {
+        let bed = Bed::new();
+        let mut watch = watch(&bed);
+        let mut clients: Vec<Client> = (0..3).map(|_| bed.open()).collect();
+        let early = begin(&mut watch, &mut clients[0]);
+        let flights = &bed.shared.flights;
+        let crowd: Vec<_> = (0..=link::spin::cores())
+            .map(|_| flights.open(Arc::clone(&early.memory), Class::Throughput))
+            .collect();
+        crowd.iter().for_each(|flight| flights.set_busy(flight));
+        watch.tell_of_cores();
+        let late = begin(&mut watch, &mut clients[1]);
+        assert_eq!([&early, &late].map(|session| session.memory.cores()), [Cores::Wanted; 2]);
+        flights.close(&crowd[0]);
+        watch.tell_of_cores();
+        assert_eq!([&early, &late].map(|session| session.memory.cores()), [Cores::Spare; 2]);
+        // What another executor has said counts no more.
+        clients[2].session.state().handle.memory.set_cores(Cores::Wanted);
+        let inherited = begin(&mut watch, &mut clients[2]);
+        assert_eq!(inherited.memory.cores(), Cores::Spare);
+    }
 
     #[test]
     fn looks_become_rarer_in_proportion_to_the_wait() {
