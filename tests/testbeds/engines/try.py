@@ -14,6 +14,8 @@ import sys
 import time
 
 IMAGE_ARCHIVE = "/image-with-programs.tar"
+# The same, unpacked: for what runs without an image.
+ROOT = "/var/tmp/image"
 # Without limits of its own by the profile `quarter`: 84 SMs of the software GPU.
 PROGRAM, QUARTER, WHOLE = "multiprocessors", "primary: 20 SMs", "primary: 84 SMs"
 PATIENCE_S = 60
@@ -193,12 +195,13 @@ def engine(name, has_cdi):
 def docker():
     pathlib.Path("/etc/docker").mkdir(exist_ok=True)
     version = run("dockerd", "--version").stdout
-    if int(re.search(r"version (\d+)", version)[1]) >= 25:
+    has_cdi = int(re.search(r"version (\d+)", version)[1]) >= 25
+    if has_cdi:
         pathlib.Path("/etc/docker/daemon.json").write_text('{"features": {"cdi": true}}\n')
     with open("/var/log/dockerd.log", "wb") as log:
         daemon = subprocess.Popen(["dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none"], stdout=log, stderr=log)
     until("dockerd answers", lambda: run("docker", "info").returncode == 0)
-    engine("docker", "openmps.dev/share=quarter" in run("docker", "info").stdout)
+    engine("docker", has_cdi)
     line = next(line for line in recipes.splitlines() if line.startswith("docker run") and "LD_LIBRARY_PATH" in line)
     check(f"docker of root: {line}", lambda: tried(line, {"IMAGE": "image"}))
     daemon.terminate()
@@ -216,19 +219,15 @@ def podman():
 def apptainer():
     if not pathlib.Path("/usr/bin/apptainer").exists():
         return say("not tried: apptainer is not in this release of Debian")
-    root = "/var/tmp/image"
-    if not pathlib.Path(root).exists():
-        os.mkdir(root)
-        run("tar", "-C", root, "-xf", IMAGE_ARCHIVE)
-        run("apptainer", "build", "/var/tmp/image.sif", root)
+    run("apptainer", "build", "--force", f"{ROOT}.sif", ROOT)
     (line,) = lines(containers, "apptainer")
-    for image in (root, f"{root}.sif"):
+    for image in (ROOT, f"{ROOT}.sif"):
         for more in ("", " --containall"):
             written = line.replace("apptainer exec", f"apptainer exec{more}")
             check(f"apptainer of {USERS[0]}: {image}: {written}", lambda image=image, written=written: tried(written, {"IMAGE": image, "CMD": PROGRAM}, USERS[0]))
 
     def start(_container, user):
-        order = line.replace("quarter", "small").replace("\\\n", " ").replace("IMAGE", f"{root}.sif").replace("CMD", "puppet")
+        order = line.replace("quarter", "small").replace("\\\n", " ").replace("IMAGE", f"{ROOT}.sif").replace("CMD", "puppet")
         return Puppet(*shlex.split(order), user=user)
 
     def kill(_container, user, puppet):
@@ -241,9 +240,8 @@ def apptainer():
 def bubblewrap():
     if not pathlib.Path("/usr/bin/bwrap").exists():
         return say("not tried: bubblewrap is not installed")
-    root = "/var/tmp/image"
     for line in lines(containers, "bubblewrap"):
-        check(f"bubblewrap of root: {line}", lambda line=line: tried(line, {"ROOT": root, "CMD": PROGRAM}))
+        check(f"bubblewrap of root: {line}", lambda line=line: tried(line, {"ROOT": ROOT, "CMD": PROGRAM}))
     return None
 
 
@@ -251,6 +249,9 @@ containers = pathlib.Path("/docs/containers.md").read_text()
 recipes = pathlib.Path("/docs/recipes.md").read_text()
 # There is no driver here; the daemon says which one it takes instead.
 os.environ["OPENMPS_NATIVE_DRIVER"] = "/usr/lib/openmps/libsoftcuda.so"
+if not pathlib.Path(ROOT).exists():
+    os.mkdir(ROOT)
+    run("tar", "-C", ROOT, "-xf", IMAGE_ARCHIVE)
 for name in USERS:
     run("useradd", "--create-home", "--shell", "/bin/bash", name)
 settings = '[daemon]\nprovisioning = "concurrent"\n[profiles.small]\nsm_percent = 10\nmemory = "64M"\n'

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds kubelet, kube-apiserver, kube-scheduler and kubectl 1.20.2, offline, from Debian 12's own source package.
+# Builds kubelet, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl 1.20.2, offline, from Debian 12's own source package.
 # Usage: build.sh DIRECTORY    Needs: golang-go containerd runc etcd-server busybox-static containernetworking-plugins openssl; about five minutes
 set -euo pipefail
 work=$(realpath -m "$1")
@@ -30,7 +30,7 @@ marked=$(grep -rl --include='*.go' '+k8s:openapi-gen=' $directories pkg | xargs 
   -h $in_vendor/code-generator/hack/boilerplate.go.txt -r "$work/violations" --output-base "$work/gopath/src"
 
 version=k8s.io/component-base/version
-for command in kubelet kube-apiserver kube-scheduler kubectl; do
+for command in kubelet kube-apiserver kube-controller-manager kube-scheduler kubectl; do
   go build -ldflags "-s -w -X $version.gitVersion=v1.20.2 -X $version.gitMajor=1 -X $version.gitMinor=20" -o "$work/bin/$command" ./cmd/$command
   echo "built $command"
 done

@@ -1,4 +1,7 @@
-"""images.py ROOT OUT: writes pause.tar and program.tar (docker-archive, one layer) of the root file system ROOT."""
+"""images.py ROOT OUT: writes pause.tar and program.tar (docker-archive, one layer) of the root file system ROOT.
+
+images.py ROOT OUT NAME ENTRY: one image of that name and entry point, as image.tar.
+"""
 
 import hashlib
 import io
@@ -7,7 +10,7 @@ import os
 import sys
 import tarfile
 
-root, out = sys.argv[1:]
+root, out, *named = sys.argv[1:]
 layer_file = io.BytesIO()
 with tarfile.open(fileobj=layer_file, mode="w") as tar:
     for name in sorted(os.listdir(root)):
@@ -15,7 +18,7 @@ with tarfile.open(fileobj=layer_file, mode="w") as tar:
 layer = layer_file.getvalue()
 
 
-def image(name, entry):
+def image(file, name, entry):
     """One image of the layer."""
     config = {
         "architecture": "amd64",
@@ -25,14 +28,17 @@ def image(name, entry):
     }
     config = json.dumps(config).encode()
     config_name = hashlib.sha256(config).hexdigest() + ".json"
-    manifest = [{"Config": config_name, "RepoTags": [f"local.test/{name}:1"], "Layers": ["layer.tar"]}]
+    manifest = [{"Config": config_name, "RepoTags": [name], "Layers": ["layer.tar"]}]
     files = ((config_name, config), ("layer.tar", layer), ("manifest.json", json.dumps(manifest).encode()))
-    with tarfile.open(f"{out}/{name}.tar", "w") as tar:
-        for file, content in files:
-            entry_of_file = tarfile.TarInfo(file)
+    with tarfile.open(f"{out}/{file}.tar", "w") as tar:
+        for path, content in files:
+            entry_of_file = tarfile.TarInfo(path)
             entry_of_file.size = len(content)
             tar.addfile(entry_of_file, io.BytesIO(content))
 
 
-image("pause", ["/bin/sleep", "2147483647"])
-image("program", ["/bin/sh"])
+if named:
+    image("image", named[0], named[1:])
+else:
+    image("pause", "local.test/pause:1", ["/bin/sleep", "2147483647"])
+    image("program", "local.test/program:1", ["/bin/sh"])
