@@ -4,8 +4,11 @@
 // the parameters of another shows in the result. Kernels differ in their parameters' size, in their shape and in what shared
 // memory they need; the streams are used in runs and in turns, and some launches are refused.
 //
-// With an argument it prints instead on how many SMs the blocks of many launches ran, and of how many it was told.
+// With the argument "sms" it prints instead on how many SMs the blocks of many launches ran, and of how many it was told. With "copies" each step is what a program
+// does that exchanges a little with its host: copies to the device, kernels, copies back, and a wait; what arrives is checked each time.
 #include "check.h"
+
+#include <cstring>
 
 constexpr unsigned COUNT = 256;
 constexpr unsigned LAUNCHES = 6000;
@@ -71,6 +74,54 @@ static int show_sms() {
     return 0;
 }
 
+constexpr unsigned STEPS = 600;
+// Copies go up to this many values, some of them from odd places.
+constexpr unsigned MOST_COPIED = 9000;
+
+__global__ void apply_all(unsigned *x, unsigned count, Map map) {
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+        x[i] = x[i] * map.a + map.b;
+    }
+}
+
+static int exchange(Random &random) {
+    unsigned *pinned, *device, *other;
+    const size_t bytes = (MOST_COPIED + 8) * sizeof(unsigned);
+    CHECK(cudaMallocHost(&pinned, 2 * bytes));
+    CHECK(cudaMalloc(&device, bytes));
+    CHECK(cudaMalloc(&other, bytes));
+    unsigned *const sent = pinned, *const got = pinned + MOST_COPIED + 8;
+    cudaStream_t stream;
+    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    Checksum checksum;
+    for (unsigned step = 0; step < STEPS; ++step) {
+        // Mostly whole rows of a halo's length; now and then what no word fits, and what is too long.
+        const unsigned count = step % 8 == 7 ? 1 + random.below<unsigned>(MOST_COPIED) : 512;
+        const unsigned from = step % 4 == 3 ? random.below<unsigned>(8) : 0, to = step % 5 == 4 ? random.below<unsigned>(8) : 0;
+        const size_t length = count * sizeof(unsigned) - (step % 16 == 15 ? 1 : 0);
+        const Map first = {random.below<unsigned>(1u << 16) * 2 + 1, step}, second = {random.below<unsigned>(1u << 16) * 2 + 1, ~step};
+        std::vector<unsigned> expected(count);
+        for (unsigned i = 0; i < count; ++i) {
+            sent[from + i] = i * 2654435761u + step;
+            expected[i] = (sent[from + i] * first.a + first.b) * second.a + second.b;
+            got[to + i] = 0;
+        }
+        CHECK(cudaMemcpyAsync(device + to, sent + from, count * sizeof(unsigned), cudaMemcpyHostToDevice, stream));
+        apply_all<<<4, 64, 0, stream>>>(device + to, count, first);
+        CHECK(cudaMemcpyAsync(other + from, device + to, count * sizeof(unsigned), cudaMemcpyDeviceToDevice, stream));
+        apply_all<<<4, 64, 0, stream>>>(other + from, count, second);
+        CHECK(cudaMemcpyAsync(got + to, other + from, length, cudaMemcpyDeviceToHost, stream));
+        CHECK(cudaStreamSynchronize(stream));
+        REQUIRE(std::memcmp(got + to, expected.data(), length) == 0);
+        checksum.add(expected);
+    }
+    CHECK(cudaStreamDestroy(stream));
+    CHECK(cudaFree(device));
+    CHECK(cudaFree(other));
+    CHECK(cudaFreeHost(pinned));
+    return report_ok("many_launches copies", checksum);
+}
+
 static Random random_numbers(12345);
 
 static unsigned random_below(unsigned limit) { return random_numbers.below<unsigned>(limit); }
@@ -92,9 +143,9 @@ static void launch(unsigned kind, unsigned *x, Map map, cudaStream_t stream) {
     CHECK(cudaGetLastError());
 }
 
-int main(int argc, char **) {
+int main(int argc, char **argv) {
     if (argc > 1) {
-        return show_sms();
+        return std::strcmp(argv[1], "copies") == 0 ? exchange(random_numbers) : show_sms();
     }
     std::vector<std::vector<unsigned>> expected(STREAMS, std::vector<unsigned>(COUNT));
     std::vector<unsigned *> arrays(STREAMS);

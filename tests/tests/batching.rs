@@ -1,4 +1,4 @@
-//! Launches that are submitted together: the same results as one by one, on the client's share of the SMs, and counted.
+//! Launches, and small copies, that are submitted together: the same results as one by one, on the client's share of the SMs, and counted.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::process;
@@ -74,5 +74,36 @@ fn launches_that_go_together_keep_to_the_clients_share() -> Result<()> {
     let quarter = [("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25")];
     let printed = run_until_chained(&daemon, &quarter, &["sms"])?;
     ensure!(printed.trim() == format!("many_launches: on {QUARTER} SMs of {QUARTER}"), "{printed}");
+    Ok(())
+}
+
+#[test]
+fn small_copies_that_go_with_launches_give_what_single_ones_give() -> Result<()> {
+    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK])?;
+    let mut printed = run(&daemon, &[], &["copies"])?;
+    let mut outcome = Ok(());
+    // They do where the client is just ahead of the server, so perhaps not in the first run.
+    wait::until("copies that go with launches, and their signals", PATIENCE, || {
+        let mut again = || -> Result<bool> {
+            let snapshot = daemon.snapshot()?;
+            let device = &snapshot.devices[0];
+            if device.chained_copies_ever > 0 && device.chained_signals_ever > 0 {
+                return Ok(true);
+            }
+            printed = run(&daemon, &[], &["copies"])?;
+            Ok(false)
+        };
+        again().unwrap_or_else(|error| {
+            outcome = Err(error);
+            true
+        })
+    })?;
+    outcome?;
+    ensure!(printed == run(&daemon, &[], &["copies"])? && printed.contains(": ok"), "{printed}");
+    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, ("OPENMPS_BATCHING", "off")])?;
+    let single = run(&daemon, &[], &["copies"])?;
+    let chained = daemon.snapshot()?.devices[0].chained_copies_ever;
+    ensure!(chained == 0, "{chained} copies went with launches, although that was switched off");
+    ensure!(printed == single, "{printed} {single}");
     Ok(())
 }

@@ -21,6 +21,8 @@ const PAGE_BYTES: usize = COUNTER_BYTES + SLOTS * size_of::<History>();
 pub(crate) struct Counters {
     kernels: AtomicU64,
     chained_kernels: AtomicU64,
+    chained_copies: AtomicU64,
+    chained_signals: AtomicU64,
     copied_bytes: AtomicU64,
     commands: AtomicU64,
     gpu_time_ns: AtomicU64,
@@ -52,6 +54,8 @@ const LAUNCH_CLASSES: usize = LAUNCH_BOUNDS_US.len() + 1;
 pub(crate) struct Counts {
     pub(crate) kernels: u64,
     pub(crate) chained_kernels: u64,
+    pub(crate) chained_copies: u64,
+    pub(crate) chained_signals: u64,
     pub(crate) copied_bytes: u64,
     pub(crate) commands: u64,
     pub(crate) gpu_time_ns: u64,
@@ -66,6 +70,8 @@ impl Counts {
     pub(crate) fn add(&mut self, other: &Counts) {
         self.kernels += other.kernels;
         self.chained_kernels += other.chained_kernels;
+        self.chained_copies += other.chained_copies;
+        self.chained_signals += other.chained_signals;
         self.copied_bytes += other.copied_bytes;
         self.commands += other.commands;
         self.gpu_time_ns += other.gpu_time_ns;
@@ -86,6 +92,17 @@ impl Counters {
     pub(crate) fn count_chain(&self, launches: u64) {
         self.count_kernels(launches);
         add(&self.chained_kernels, launches);
+    }
+
+    /// A copy was submitted together with launches.
+    pub(crate) fn count_chained_copy(&self, size_bytes: u64) {
+        self.count_copy(size_bytes);
+        add(&self.chained_copies, 1);
+    }
+
+    /// A signal was submitted together with launches.
+    pub(crate) fn count_chained_signal(&self) {
+        add(&self.chained_signals, 1);
     }
 
     /// A copy was submitted.
@@ -150,6 +167,8 @@ impl Counters {
             launches: std::array::from_fn(|class| self.launches[class].load(Ordering::Relaxed)),
             kernels: self.kernels.load(Ordering::Relaxed),
             chained_kernels: self.chained_kernels.load(Ordering::Relaxed),
+            chained_copies: self.chained_copies.load(Ordering::Relaxed),
+            chained_signals: self.chained_signals.load(Ordering::Relaxed),
             copied_bytes: self.copied_bytes.load(Ordering::Relaxed),
             commands: self.commands.load(Ordering::Relaxed),
         }
@@ -160,6 +179,8 @@ impl Counters {
         let numbers = [
             (&self.kernels, counts.kernels),
             (&self.chained_kernels, counts.chained_kernels),
+            (&self.chained_copies, counts.chained_copies),
+            (&self.chained_signals, counts.chained_signals),
             (&self.copied_bytes, counts.copied_bytes),
             (&self.commands, counts.commands),
             (&self.gpu_time_ns, counts.gpu_time_ns),
@@ -174,6 +195,8 @@ impl Counters {
         let words = [
             &self.kernels,
             &self.chained_kernels,
+            &self.chained_copies,
+            &self.chained_signals,
             &self.copied_bytes,
             &self.commands,
             &self.gpu_time_ns,

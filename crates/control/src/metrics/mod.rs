@@ -75,7 +75,7 @@ struct ClientView<'a> {
     device: DeviceView<'a>,
 }
 
-fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 13] {
+fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 15] {
     [
         Metric {
             name: "openmps_device_clients",
@@ -116,6 +116,16 @@ fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 13] {
             name: "openmps_device_chained_kernels",
             help: "Kernels that were submitted together with others, as they waited for the executor",
             reading: Reading::Counter(|view| view.device.chained_kernels_ever as f64),
+        },
+        Metric {
+            name: "openmps_device_chained_copies",
+            help: "Small copies that were submitted together with kernels or a wait's signal",
+            reading: Reading::Counter(|view| view.device.chained_copies_ever as f64),
+        },
+        Metric {
+            name: "openmps_device_chained_signals",
+            help: "Waits' signals that were submitted together with what is waited for",
+            reading: Reading::Counter(|view| view.device.chained_signals_ever as f64),
         },
         Metric {
             name: "openmps_device_copied_bytes",
@@ -434,6 +444,8 @@ mod tests {
             spilled_bytes: 2048,
             kernels_ever: 9,
             chained_kernels_ever: 8,
+            chained_copies_ever: 4,
+            chained_signals_ever: 2,
             copied_bytes_ever: 77,
             gpu_time_ns_ever: 3_000_000_000,
             queued_bytes: 16,
@@ -483,6 +495,8 @@ mod tests {
             format!("openmps_device_multiprocessors{{{device}}} 132.0"),
             format!("openmps_device_kernels_total{{{device}}} 9.0"),
             format!("openmps_device_chained_kernels_total{{{device}}} 8.0"),
+            format!("openmps_device_chained_copies_total{{{device}}} 4.0"),
+            format!("openmps_device_chained_signals_total{{{device}}} 2.0"),
             format!("openmps_device_gpu_seconds_total{{{device}}} 3.0"),
             format!("openmps_device_copied_bytes_total{{{device}}} 77.0"),
             format!("openmps_device_queued_bytes{{{device}}} 16.0"),

@@ -221,6 +221,12 @@ pub struct DeviceSnapshot {
     /// Those of them that were submitted together with others.
     #[serde(default)]
     pub chained_kernels_ever: u64,
+    /// Small copies that were submitted together with launches.
+    #[serde(default)]
+    pub chained_copies_ever: u64,
+    /// Signals, by which clients wait, that were submitted together with what they wait for.
+    #[serde(default)]
+    pub chained_signals_ever: u64,
     /// All of its memory.
     #[serde(default)]
     pub total_memory_bytes: u64,

@@ -12,6 +12,7 @@ use super::costs::Piece;
 use super::failure::Failure;
 use super::meter::Submitted;
 use super::module::Touch;
+use super::own_kernels::COPIER;
 use super::state::State;
 use super::stream::is_same;
 use crate::driver::Driver;
@@ -56,7 +57,7 @@ impl Batching {
     }
 }
 
-/// A launch that waits for those behind it; its parameters lie in [`Batches::bytes`].
+/// A launch, or a small copy as one ([`super::small_copies`]), that waits for those behind it; its parameters lie in [`Batches::bytes`].
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     header: Header,
@@ -71,6 +72,8 @@ struct Waiting {
 pub(super) struct Together<'a> {
     waiting: &'a [Waiting],
     bytes: &'a [u8],
+    /// How many copies are among them, at most.
+    copies: usize,
 }
 
 impl<'a> Together<'a> {
@@ -90,6 +93,19 @@ impl<'a> Together<'a> {
         self.waiting.iter().map(|one| one.launch.function)
     }
 
+    /// How many are not copies.
+    pub(super) fn kernel_count(self) -> usize {
+        match self.copies {
+            0 => self.len(),
+            _ => self.kernels().count(),
+        }
+    }
+
+    /// The functions of those that are not copies.
+    pub(super) fn kernels(self) -> impl Iterator<Item = u32> + Clone {
+        self.functions().filter(|&function| function != COPIER)
+    }
+
     fn first(self, count: usize) -> Self {
         Self { waiting: &self.waiting[..count.min(self.waiting.len())], ..self }
     }
@@ -100,6 +116,8 @@ impl<'a> Together<'a> {
 pub(crate) struct Batches {
     waiting: Vec<Waiting>,
     bytes: Vec<u8>,
+    /// How many of those that wait are copies.
+    copies: usize,
     stream: u32,
     /// Of a few streams.
     streams: Vec<StreamChains>,
@@ -145,8 +163,29 @@ impl Batches {
     }
 
     /// Whether the driver takes a function into a chain, as far as is known.
-    fn takes(&self, function: u32) -> bool {
+    pub(super) fn takes(&self, function: u32) -> bool {
         !self.declined.contains(&function)
+    }
+
+    /// Whether one more may wait that is for this stream.
+    pub(super) fn has_room_for(&self, stream: u32) -> bool {
+        self.waiting.len() < MOST_WAITING && (self.waiting.is_empty() || self.stream == stream)
+    }
+
+    /// Nothing waits any more.
+    fn clear(&mut self) {
+        self.waiting.clear();
+        self.bytes.clear();
+        self.copies = 0;
+    }
+
+    /// One more waits.
+    pub(super) fn add(&mut self, header: Header, launch: Launch, parameters: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(parameters);
+        self.stream = launch.stream;
+        self.copies += usize::from(launch.function == COPIER);
+        self.waiting.push(Waiting { header, launch, start, end: self.bytes.len() });
     }
 }
 
@@ -165,18 +204,20 @@ impl State {
         let Command { header, body } = *command;
         if self.shared.batching == Batching::Off
             || self.repeating.is_on()
-            || header.opcode != Opcode::Launch as u16
             || header.call_slot != NO_CALL
             || !self.holding.is_empty()
             || self.ended().is_some()
         {
             return Admission::ByItself;
         }
+        if header.opcode == Opcode::Copy as u16 {
+            return self.admit_copy(command);
+        }
         let Ok((launch, rest)) = Launch::read_from_prefix(body) else { return Admission::ByItself };
         let batches = &self.batches;
-        let may_wait = launch.attributes == 0
-            && (batches.waiting.is_empty() || batches.stream == launch.stream)
-            && batches.waiting.len() < MOST_WAITING
+        let may_wait = header.opcode == Opcode::Launch as u16
+            && launch.attributes == 0
+            && batches.has_room_for(launch.stream)
             && batches.takes(launch.function)
             && self.may_be_batched(Piece::Function(launch.function))
             && self.trace_admits(launch.function) == Admission::Waits
@@ -186,11 +227,7 @@ impl State {
         if !may_wait {
             return Admission::ByItself;
         }
-        let batches = &mut self.batches;
-        let start = batches.bytes.len();
-        batches.bytes.extend_from_slice(rest);
-        batches.waiting.push(Waiting { header, launch, start, end: batches.bytes.len() });
-        batches.stream = launch.stream;
+        self.batches.add(header, launch, rest);
         self.trace_waits();
         Admission::Waits
     }
@@ -198,6 +235,15 @@ impl State {
     /// Whether no more may wait.
     pub(super) fn batch_is_full(&self) -> bool {
         self.batches.waiting.len() >= MOST_WAITING
+    }
+
+    /// What next command goes with what waits, if it comes soon: the signal by which the client waits, a copy; a launch behind a copy, since launches that come one
+    /// by one are not to wait for each other.
+    pub(super) fn goes_with_batch(&self, opcode: u16) -> bool {
+        let is_copy = |one: &Waiting| one.launch.function == COPIER;
+        opcode == Opcode::Signal as u16
+            || opcode == Opcode::Copy as u16
+            || (opcode == Opcode::Launch as u16 && self.batches.waiting.last().is_some_and(is_copy))
     }
 
     pub(super) fn batch_is_empty(&self) -> bool {
@@ -212,7 +258,7 @@ impl State {
         }
         let waiting = std::mem::take(&mut self.batches.waiting);
         let bytes = std::mem::take(&mut self.batches.bytes);
-        let mut rest = Together { waiting: &waiting, bytes: &bytes };
+        let mut rest = Together { waiting: &waiting, bytes: &bytes, copies: self.batches.copies };
         while let Some(one) = rest.waiting.first() {
             let done = self.submit_chain(rest).unwrap_or_else(|| {
                 if let Err(failure) = self.launch_one(rest.first(1)) {
@@ -224,9 +270,8 @@ impl State {
             rest.waiting = &rest.waiting[done..];
         }
         self.batches.waiting = waiting;
-        self.batches.waiting.clear();
         self.batches.bytes = bytes;
-        self.batches.bytes.clear();
+        self.batches.clear();
         refused
     }
 
@@ -235,6 +280,9 @@ impl State {
             return Err(Failure::Cuda(code));
         }
         let Some((launch, parameters)) = one.iter().next() else { return Ok(()) };
+        if launch.function == COPIER {
+            return self.copy_one(launch, parameters);
+        }
         let traced = self.trace_batch_begins(launch.stream, one);
         self.launch(*launch, parameters)?;
         self.trace_batch_began(traced, one);
@@ -247,7 +295,8 @@ impl State {
         let taken = launches.functions().take_while(|&function| self.batches.takes(function));
         let launches = launches.first(taken.count());
         let slot = self.batches.stream;
-        let shortest = if self.shared.flights.busy() > FEW { 2 } else { 1 };
+        let begins_with_copy = launches.functions().next() == Some(COPIER);
+        let shortest = if begins_with_copy || self.shared.flights.busy() > FEW { 2 } else { 1 };
         let length = self.choose_chain(slot, Ending::Open, launches.len(), shortest)?;
         self.submit_as_chain(slot, launches.first(length), None).map(|()| length)
     }
@@ -271,7 +320,7 @@ impl State {
     /// Whether a signal may go together with the launches before it.
     pub(super) fn may_take_signals(&self) -> bool {
         self.shared.batching == Batching::On
-            && self.shared.word_writer.is_some()
+            && self.shared.own_kernels.is_some()
             && !self.batches.signals_declined
             && self.shared.pace.is_calm()
     }
@@ -287,14 +336,13 @@ impl State {
         }
         let waiting = std::mem::take(&mut self.batches.waiting);
         let bytes = std::mem::take(&mut self.batches.bytes);
-        let launches = Together { waiting: &waiting, bytes: &bytes };
+        let launches = Together { waiting: &waiting, bytes: &bytes, copies: self.batches.copies };
         let submitted = self.submit_signalled(slot, value, launches).is_some();
         self.batches.waiting = waiting;
         self.batches.bytes = bytes;
         if submitted {
             self.trace_waited(self.batches.waiting.len());
-            self.batches.waiting.clear();
-            self.batches.bytes.clear();
+            self.batches.clear();
         }
         submitted
     }
@@ -348,13 +396,14 @@ impl State {
             self.batches.signals_declined = true;
             return None;
         }
-        let count = launches.len() as u32;
+        let kernels = launches.kernel_count();
         self.refresh_guard().ok()?;
         self.begin_launches(slot, Submitted::Chain(launches));
         let stream = self.stream_for_work(slot).ok()?;
         launches.functions().for_each(|function| self.touch_variables(Touch::Function(function)));
         let session = &self.handle;
         let given_up = || session.stopped();
+        let count = launches.len() as u32;
         self.streams.admit_launches(&self.shared.context, slot, count, given_up).ok()?;
         if self.handle.stopped() {
             // What a client that has left had queued is never run.
@@ -370,7 +419,12 @@ impl State {
         let paced = self.pace_chain(slot, stream, launches);
         let measured = self.measure_launches(stream, Submitted::Chain(launches));
         let pass = self.enter(slot);
-        launches.iter().for_each(|(launch, _)| self.note_launch(launch));
+        for (launch, parameters) in launches.iter() {
+            match launch.function {
+                COPIER => self.note_chained_copy(parameters),
+                _ => self.note_launch(launch),
+            }
+        }
         if let Some(value) = signal {
             self.history().signal(slot, value);
         }
@@ -381,10 +435,13 @@ impl State {
         self.paced(paced);
         self.check(result).ok()?;
         self.trace_batch_began(traced, launches);
-        self.last_function = launches.functions().last();
-        match count {
-            1 => self.counters().count_kernels(1),
-            _ => self.counters().count_chain(count.into()),
+        self.last_function = launches.kernels().last().or(self.last_function);
+        match launches.len() {
+            1 => self.counters().count_kernels(kernels as u64),
+            _ => self.counters().count_chain(kernels as u64),
+        }
+        if signal.is_some() {
+            self.counters().count_chained_signal();
         }
         Some(())
     }

@@ -2,9 +2,9 @@
 
 use super::batch::Together;
 use super::graph::{Code, with_kernel};
+use super::own_kernels::{COPIER, WORD_SHAPE, WordParameters};
 use super::partition::Partition;
 use super::state::State;
-use super::word_writer::{Parameters, SHAPE};
 use crate::driver::Driver;
 use cuda_abi::types::*;
 use link::wire::command::Launch;
@@ -184,6 +184,10 @@ impl State {
 
     /// A launch's function as a node names it, if its parameters are all there.
     fn code(&self, launch: &Launch, slot: u32) -> Option<Code> {
+        if launch.function == COPIER {
+            let partition = self.streams.partition(slot).as_deref();
+            return Some(self.shared.own_kernels.as_ref()?.copier.code(partition));
+        }
         let function = self.modules.function(launch.function).ok()?;
         if launch.parameter_bytes < function.parameter_bytes {
             return None;
@@ -250,9 +254,9 @@ impl State {
         body: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> R,
     ) -> Option<R> {
         let partition = self.streams.partition(slot).as_deref();
-        let code = self.shared.word_writer.as_ref()?.code(partition);
-        let parameters = Parameters { address: self.memory.completion_address(slot), value };
-        Some(with_kernel(&SHAPE, code, parameters.as_bytes(), body))
+        let code = self.shared.own_kernels.as_ref()?.word_writer.code(partition);
+        let parameters = WordParameters { address: self.memory.completion_address(slot), value };
+        Some(with_kernel(&WORD_SHAPE, code, parameters.as_bytes(), body))
     }
 
     pub(super) fn set_signal(&self, chain: &Chain, slot: u32, value: u64) -> Option<()> {

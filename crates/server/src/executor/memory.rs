@@ -131,6 +131,24 @@ impl Memory {
         self.completion_device_base + u64::from(slot) * 8
     }
 
+    /// Whether all of it is device memory that was granted to the session, or pinned memory of its own: what kernels reach at this address, to read and to write.
+    pub(super) fn is_own(&self, at: u64, size_bytes: u64) -> bool {
+        let is_in = |window: Window| {
+            let offset = at.checked_sub(window.base);
+            offset
+                .and_then(|offset| offset.checked_add(size_bytes))
+                .is_some_and(|end| end <= window.size_bytes)
+        };
+        (is_in(self.device_window) || is_in(self.host.window()))
+            && self.addressable.contain(at, size_bytes)
+    }
+
+    /// Where the windows of device memory and of pinned memory begin.
+    #[cfg(test)]
+    pub(super) fn window_bases(&self) -> [u64; 2] {
+        [self.device_window.base, self.host.window().base]
+    }
+
     /// Where the device records what guarded code was about to touch.
     pub(crate) fn guard_record_address(&self) -> CUdeviceptr {
         self.completion_device_base + GUARD_RECORD_OFFSET as u64

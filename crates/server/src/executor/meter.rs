@@ -25,6 +25,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 const MOST_PENDING: usize = 64;
 /// Longer submissions are not taken off: this thread may have lost its core when the kernel had begun.
 const LONGEST_SUBMISSION: Duration = Duration::from_micros(40);
+/// What a small copy in a chain is taken to cost.
+const COPY_NS: u64 = 2_000;
 /// One launch in so many is timed.
 const TIMED: u64 = 8;
 
@@ -38,7 +40,7 @@ pub(crate) struct Meter {
     launches: u64,
     launches_at_sample: u64,
     sampled: Option<Instant>,
-    /// The stream of the launches in hand was idle before them.
+    /// The stream of the launches in hand was idle before them. Never so on a software GPU, whose events may go by a clock of its own.
     was_idle: bool,
 }
 
@@ -108,7 +110,7 @@ impl Submitted<'_> {
     fn launches(self) -> u32 {
         match self {
             Self::Piece(_) => 1,
-            Self::Chain(launches) => launches.len() as u32,
+            Self::Chain(launches) => launches.kernel_count() as u32,
         }
     }
 }
@@ -141,10 +143,11 @@ impl State {
         self.settle_by_words();
         let may_be_sampled = match submitted {
             Submitted::Piece(_) => true,
-            Submitted::Chain(launches) => self.meter.is_timed(launches.len() as u32),
+            Submitted::Chain(_) => self.meter.is_timed(submitted.launches()),
         };
-        self.meter.was_idle =
-            may_be_sampled && self.streams.is_idle(slot, || self.handle.words.completed(slot));
+        self.meter.was_idle = may_be_sampled
+            && !self.driver().is_software()
+            && self.streams.is_idle(slot, || self.handle.words.completed(slot));
     }
 
     /// Before launches on `stream`.
@@ -258,10 +261,11 @@ impl State {
         match submitted {
             Submitted::Piece(piece) => Sampled::Piece(piece),
             Submitted::Chain(launches) => {
-                let all = launches.functions();
+                let all = launches.kernels();
+                let copies_ns = (launches.len() - launches.kernel_count()) as u64 * COPY_NS;
                 let cost_ns =
                     all.clone().map(|function| self.known_cost_ns(Piece::Function(function)));
-                let cost_ns = cost_ns.sum();
+                let cost_ns = cost_ns.sum::<u64>() + copies_ns;
                 let mut functions: Vec<u32> = all.collect();
                 functions.sort_unstable();
                 functions.dedup();

@@ -37,6 +37,7 @@ mod monitor;
 mod moving;
 mod moving_pieces;
 mod nearness;
+mod own_kernels;
 mod pace;
 mod pacing;
 mod partition;
@@ -53,6 +54,7 @@ mod session_handle;
 mod session_opening;
 mod session_partitions;
 mod sharing;
+mod small_copies;
 mod spares;
 mod state;
 mod stream;
@@ -66,7 +68,6 @@ mod virtual_journal;
 mod virtual_memory;
 mod warming;
 mod watching;
-mod word_writer;
 
 use crate::counters::CounterPage;
 use crate::driver::Driver;
@@ -159,7 +160,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             let reservations = Mutex::new(Reservations::new(index, devices));
             let multiprocessors = context.multiprocessors();
             let device_bytes = context.memory_bytes();
-            let word_writer = word_writer::WordWriter::load(&context);
+            let own_kernels = own_kernels::OwnKernels::load(&context);
             let shared = Arc::new(Shared {
                 context,
                 multiprocessors,
@@ -171,7 +172,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 partitions: Default::default(),
                 flights: flight::Flights::from_environment(),
                 batching: batch::Batching::from_environment(),
-                word_writer,
+                own_kernels,
                 gate: Default::default(),
                 descriptors: Descriptors::of_process(),
                 pace: Default::default(),
@@ -219,7 +220,7 @@ pub(crate) struct Shared {
     /// Whether launches are submitted together.
     pub(crate) batching: batch::Batching,
     /// Ends chains whose client waits.
-    pub(crate) word_writer: Option<word_writer::WordWriter>,
+    pub(crate) own_kernels: Option<own_kernels::OwnKernels>,
     /// Through which work goes to the device.
     pub(crate) gate: gate::Gate,
     /// Open files of clients' memory.

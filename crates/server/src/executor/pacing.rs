@@ -15,6 +15,7 @@ use super::batch::Together;
 use super::costs::{Costs, Piece, Timed};
 use super::launch::shape_of;
 use super::marks::{Marks, Work};
+use super::own_kernels::COPIER;
 use super::pace::{InDriver, Longest};
 use super::state::State;
 use crate::log::log_server;
@@ -311,7 +312,7 @@ impl State {
         chain: Together<'_>,
     ) -> Option<Paced> {
         let mut all: Option<Paced> = None;
-        for (launch, _) in chain.iter() {
+        for (launch, _) in chain.iter().filter(|(launch, _)| launch.function != COPIER) {
             let shape = |state: &Self| {
                 let function = state.modules.function(launch.function).ok()?;
                 Some(shape_of(launch, function.handle))
@@ -326,8 +327,12 @@ impl State {
 
     /// Whether a launch may wait for others to be submitted with it: what lasts is counted by itself, and what others wait for is not delayed.
     pub(super) fn may_be_batched(&self, piece: Piece) -> bool {
-        self.pacing.costs.may_take_less(piece, LASTS_NS)
-            && (self.pacing.class == Class::Latency || !self.shared.flights.is_latency_busy())
+        self.pacing.costs.may_take_less(piece, LASTS_NS) && self.may_be_delayed()
+    }
+
+    /// Whether what is submitted may wait for what comes behind it: not while the device is kept free for a client of the latency class.
+    pub(super) fn may_be_delayed(&self) -> bool {
+        self.pacing.class == Class::Latency || !self.shared.flights.is_latency_busy()
     }
 
     /// After it.

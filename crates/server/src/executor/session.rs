@@ -213,9 +213,7 @@ impl Session {
         }
         if self.state.admit_to_batch(&command) == Admission::Waits {
             self.state.counters().count_command();
-            if self.state.batch_is_full()
-                || !(self.consumer.has_posted() || self.signal_is_near()?)
-            {
+            if self.state.batch_is_full() || !(self.consumer.has_posted() || self.more_is_near()?) {
                 self.submit_batch()?;
             }
             return Ok(Step::Done);
@@ -291,13 +289,14 @@ impl Session {
         self.state.context().lost().map_or(Ok(()), |_| Err(StepError::Lost))
     }
 
-    /// Nothing is behind a launch in the ring: says whether the signal by which its client waits comes at once, if it did the last times.
-    fn signal_is_near(&mut self) -> Result<bool, RingError> {
+    /// Nothing is behind a launch in the ring: says whether the signal by which its client waits, or what goes with it, comes at once, if it did the last times.
+    fn more_is_near(&mut self) -> Result<bool, RingError> {
         if !self.nearness.is_worth_a_look() || !self.state.may_take_signals() {
             return Ok(false);
         }
         Nearness::look(self.state.shared.flights.busy(), || self.consumer.has_posted());
-        let is_near = self.consumer.next_opcode()? == Some(Opcode::Signal as u16);
+        let next = self.consumer.next_opcode()?;
+        let is_near = next.is_some_and(|opcode| self.state.goes_with_batch(opcode));
         self.nearness.learn(is_near);
         Ok(is_near)
     }

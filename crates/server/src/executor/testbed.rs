@@ -29,7 +29,7 @@ use link::ring::Producer;
 use link::session_memory::SessionMemory;
 use link::socket::Connection;
 use link::wire::attach::Window;
-use link::wire::command::{FunctionGet, Launch, ModuleLoad, NO_CALL, Opcode, Signal};
+use link::wire::command::{Copy, FunctionGet, Launch, ModuleLoad, NO_CALL, Opcode, Signal};
 use rustix::fd::AsFd;
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_void};
@@ -93,7 +93,7 @@ impl Bed {
         let (keeper, other_end) = Connection::pair().unwrap();
         let shared = Arc::new(Shared {
             multiprocessors: context.multiprocessors(),
-            word_writer: super::word_writer::WordWriter::load(&context),
+            own_kernels: super::own_kernels::OwnKernels::load(&context),
             context,
             counters: CounterPage::create().unwrap().1,
             console: Console::apart().unwrap(),
@@ -193,6 +193,20 @@ impl Client {
             reserved: 0,
         };
         self.post(Opcode::Launch, launch.as_bytes());
+    }
+
+    /// Addresses of device memory and of pinned memory that the session may name, 2 MiB each. Nothing is there: this driver reads and writes neither.
+    pub(super) fn some_memory(&mut self) -> [u64; 2] {
+        let memory = &mut self.session.state().memory;
+        let ends = memory.window_bases();
+        assert!(ends.iter().all(|&base| memory.addressable.insert(base, 2 << 20)));
+        ends
+    }
+
+    /// Posts a copy on the default stream.
+    pub(super) fn post_copy(&mut self, destination: u64, source: u64, size_bytes: u64) {
+        let copy = Copy { stream: 0, reserved: 0, destination, source, size_bytes };
+        self.post(Opcode::Copy, copy.as_bytes());
     }
 
     /// Posts a signal of the default stream.
@@ -373,6 +387,12 @@ fn table() -> DriverTable {
                                    access: *const CUmemAccessDesc,
                                    count: usize| note_mapping()),
         cuMemRelease: function!(|memory: CUmemGenericAllocationHandle| note_mapping()),
+        cuMemcpyAsync: function!(|to: CUdeviceptr,
+                                  from: CUdeviceptr,
+                                  size_bytes: usize,
+                                  stream: CUstream| {
+            note_submission()
+        }),
         cuMemHostRegister_v2: function!(|at: *mut c_void, size_bytes: usize, flags: u32| DONE),
         cuMemHostGetDevicePointer_v2: function!(
             |to: *mut CUdeviceptr, at: *mut c_void, flags: u32| give!(to, at.addr() as u64)

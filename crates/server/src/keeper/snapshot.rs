@@ -62,6 +62,8 @@ impl Keeper {
             spilled_bytes: self.residencies[index].spilled_bytes(),
             kernels_ever: all.kernels,
             chained_kernels_ever: all.chained_kernels,
+            chained_copies_ever: all.chained_copies,
+            chained_signals_ever: all.chained_signals,
             total_memory_bytes: device.info.total_memory_bytes,
             multiprocessors: device.multiprocessors(),
             faults: device.faults,

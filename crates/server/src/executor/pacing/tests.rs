@@ -103,7 +103,11 @@ fn clients_that_wait_get_one_submission_each_although_the_driver_is_contended() 
     take(Takes { between_events_ms: 0.025, launch: Duration::from_micros(12) });
     let began = Instant::now();
     let mut rounds = 0;
-    while round(&mut clients, rounds + 1) > 8 || !bed.shared.pace.is_calm() {
+    let contend = |clients: &mut [Client]| {
+        clients.iter_mut().any(|client| client.session.state().pacing.contends)
+    };
+    while round(&mut clients, rounds + 1) > 8 || !bed.shared.pace.is_calm() || contend(&mut clients)
+    {
         rounds += 1;
         assert!(began.elapsed() < Duration::from_secs(60), "{rounds} rounds");
     }
