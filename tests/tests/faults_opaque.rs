@@ -147,3 +147,43 @@ fn a_journal_is_as_long_as_what_lives() -> Result<()> {
     })?;
     client.dismiss()
 }
+
+#[test]
+fn a_client_of_two_devices_reaches_both_after_a_fault_of_either() -> Result<()> {
+    const TWO: [(&str, &str); 1] = [("OPENMPS_SOFT_DEVICES", "2")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &TWO)?;
+    let sandbox = daemon.sandbox();
+    let start = |program: &str, device: Option<&str>| -> Result<Puppet> {
+        let mut command =
+            sandbox.command(sandbox.installation.program("process", program), Runtime::OpenMps);
+        command.envs(TWO);
+        if let Some(device) = device {
+            command.env("CUDA_VISIBLE_DEVICES", device);
+        }
+        Puppet::spawn(&mut command)
+    };
+    let mut idle = start("peers", None)?;
+    idle.must("make")?;
+    idle.must("check")?;
+    for device in ["0", "1", "0", "1"] {
+        let mut culprit = start("faults", Some(device))?;
+        culprit.must("make")?;
+        culprit.expect("fault trap", "error 719")?;
+        culprit.dismiss()?;
+        idle.must("check").with_context(|| {
+            format!("after a fault of device {device}: {}", sandbox.last_log_lines())
+        })?;
+    }
+    let devices = daemon.snapshot()?.devices;
+    ensure!(devices.iter().all(|device| device.faults == 2), "{devices:?}");
+    // Nothing is counted twice: all of it comes back while the client is there.
+    idle.must("unmake")?;
+    idle.must("make")?;
+    idle.must("check")?;
+    idle.dismiss()?;
+    wait::until("all memory has come back", PATIENCE, || {
+        daemon
+            .snapshot()
+            .is_ok_and(|now| now.devices.iter().all(|device| device.granted_bytes == 0))
+    })
+}

@@ -108,11 +108,15 @@ impl Contents {
         self.surfaces_at_work || !self.changed.is_empty() || !self.unsavable.is_empty()
     }
 
+    /// Whether anything is to be saved.
+    pub(super) fn are_due(&self) -> bool {
+        self.surfaces_at_work || !self.changed.is_empty()
+    }
+
     /// How soon an idle session is to look after them.
     pub(super) fn next_look(&self, longest: Duration, look: Duration) -> Duration {
-        let is_due = self.surfaces_at_work || !self.changed.is_empty();
         match self.not_before {
-            _ if !is_due => longest,
+            _ if !self.are_due() => longest,
             Some(at) if Instant::now() < at => longest.min(look),
             _ => longest.min(SOON),
         }

@@ -181,7 +181,7 @@ impl State {
         }
         let look = match self.shared.flights.look_interval() {
             // They are saved when the work has ended.
-            _ if self.modules.have_variables() || self.contents.are_unsaved() => Some(LOOK),
+            _ if self.modules.have_variables() || self.contents.are_due() => Some(LOOK),
             // Others have less credit until then.
             Some(_) if self.flight.class == Class::Latency => Some(LOOK),
             interval => interval,

@@ -82,6 +82,15 @@ impl State {
         Ok(())
     }
 
+    /// Maps what another executor had mapped.
+    pub(super) fn map_peer_again(&mut self, wanted: PeerMap) -> Result<(), Failure> {
+        self.peer_map(wanted)?;
+        // The keeper has counted it for that executor, and now again.
+        let (session, PeerMap { device, key, .. }) = (self.handle.id, wanted);
+        self.shared.tell(&FromExecutor::PeerReleased { session, device, key });
+        Ok(())
+    }
+
     /// Asks the keeper for memory of the client's on another device.
     fn ask_peer(&mut self, device: u32, key: u64) -> Result<(PeerMemory, OwnedFd), Failure> {
         let session = self.handle.id;
@@ -193,7 +202,8 @@ impl State {
         self.memory.addressable.remove(address, size_bytes);
         self.leave_range(range);
         let session = self.handle.id;
-        self.shared.tell(&FromExecutor::PeerReleased { session, device, key });
+        // Until that is committed the next executor may want it.
+        self.give_up(FromExecutor::PeerReleased { session, device, key });
         Ok(())
     }
 
@@ -204,6 +214,7 @@ impl State {
             // What cannot be unmapped in a living context is lost to it.
             let _ = self.unmap_peer(address);
         }
+        self.tell_given_up();
     }
 }
 

@@ -200,6 +200,10 @@ impl State {
                 let is_same = body.ends_with(&self.reply);
                 is_same.then_some(()).ok_or(ReplayError::Different("a set of multiprocessors"))
             }
+            Opcode::PeerMap => {
+                let (wanted, _) = parse(opcode, body)?;
+                self.map_peer_again(wanted).map_err(failed)
+            }
             Opcode::StreamCreate
             | Opcode::EventCreate
             | Opcode::FunctionGet
@@ -210,6 +214,7 @@ impl State {
             | Opcode::GraphEnable
             | Opcode::PartitionCreate
             | Opcode::PartitionTake
+            | Opcode::PeerShow
             | Opcode::ArrayCreate
             | Opcode::ArrayLevel => self.do_again(opcode, body).map_err(failed),
             _ => Err(ReplayError::Unsupported { opcode }),

@@ -328,7 +328,8 @@ impl State {
     /// Gives memory up when nothing else holds it.
     pub(super) fn let_go(&mut self, piece: Arc<Piece>) {
         let Some(piece) = Arc::into_inner(piece) else { return };
-        let noted = [Opcode::MemoryCreate, Opcode::MemoryImport, Opcode::MemoryRelease];
+        let noted =
+            [Opcode::MemoryCreate, Opcode::MemoryImport, Opcode::MemoryRelease, Opcode::PeerShow];
         self.note_ended(&noted, piece.key());
         if let Some(handle) = piece.handle() {
             // SAFETY: a live handle that is used no more.
