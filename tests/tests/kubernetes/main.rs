@@ -172,8 +172,16 @@ fn a_pod_gets_its_share_and_no_more_whatever_it_says() -> Result<()> {
     one.must(&format!("allocate {}", 200 * MIB))?;
     two.expect(&format!("allocate {}", 200 * MIB), OUT_OF_MEMORY)?;
     // Without its socket it has no GPU at all.
-    let mut lost = puppet_in(&pod, node.daemon.sandbox(), &[("CUDA_MPS_PIPE_DIRECTORY", "")])?;
+    let elsewhere = [("CUDA_MPS_PIPE_DIRECTORY", "/nowhere")];
+    let mut lost = puppet_in(&pod, node.daemon.sandbox(), &elsewhere)?;
     lost.expect("open", NO_DEVICE)?;
+    // Without the variable it finds the socket where that is mounted, and has no more than its share.
+    let mut bare = puppet_in(&pod, node.daemon.sandbox(), &[("CUDA_MPS_PIPE_DIRECTORY", "")])?;
+    if bare.ask("open")? == "ok" {
+        let client = node.client(&bare)?;
+        ensure!(client.devices[0].multiprocessors == 30, "{client:?}");
+        ensure!(client.group.is_some_and(|group| group.starts_with("kubernetes/")));
+    }
 
     // The next share goes to the same GPU while it has room; more than a GPU is refused.
     let next = node.kubelet.admit(PERCENT, 70)?;
