@@ -156,7 +156,7 @@ fn faults_in_a_row_are_survived() {
     assert!(log.contains("poke"), "{log}");
 }
 
-/// An executor's own: a session that has any cannot go on in the next one.
+/// What only the driver has.
 fn textures_come_and_go(client: &mut Client) {
     let format = CUarray_format::UNSIGNED_INT32.0;
     let array = ArrayCreate {
