@@ -24,6 +24,8 @@ pub(crate) enum ToExecutor {
     OpenSession(OpenSession),
     /// To one that stands by: a session of another executor has code of which the file comes along.
     Warm(CodeOptions),
+    /// To the same: one session less has it.
+    Cool(CodeOptions),
     /// What a session has that is announced next; comes with a descriptor for each.
     Inherit {
         /// Which.

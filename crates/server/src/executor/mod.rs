@@ -90,6 +90,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use warming::{Order, Warming};
 
 /// Longest that one message to the keeper may wait for room.
 pub(crate) const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -188,7 +189,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
             let mover = Arc::new(resharing::Mover::start(&shared)?);
-            let warming = warming::Warming::start(&shared)?;
+            let warming = Warming::start(&shared)?;
             let (sessions, estates) = (HashMap::new(), HashMap::new());
             Ok(Executor { shared, monitor, mover, warming, sessions, estates })
         }
@@ -267,7 +268,7 @@ struct Executor {
     shared: Arc<Shared>,
     monitor: monitor::Monitor,
     mover: Arc<resharing::Mover>,
-    warming: warming::Warming,
+    warming: Warming,
     sessions: HashMap<u64, Arc<SessionHandle>>,
     /// What sessions have that are announced next.
     estates: HashMap<u64, Estate>,
@@ -306,7 +307,10 @@ impl Executor {
                 self.open_session(wanted, descriptors);
             }
             ToExecutor::Warm(options) => {
-                self.warming.load(options, descriptors.into_iter().next());
+                self.warming.order(Order::Load, options, descriptors.into_iter().next());
+            }
+            ToExecutor::Cool(options) => {
+                self.warming.order(Order::Unload, options, descriptors.into_iter().next());
             }
             // Relaxed, here and where it is read: nothing is published by it.
             ToExecutor::Quiesce => self.shared.quiescing.store(true, Ordering::Relaxed),

@@ -46,41 +46,59 @@ impl Origin {
     }
 }
 
+/// Why a spare is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// Its owner has given it up.
+    GivenUp,
+    /// Somebody has it in another executor.
+    Ahead,
+}
+
 /// See the module's description.
 #[derive(Debug, Default)]
-pub(crate) struct Spares(Mutex<VecDeque<(Origin, CUlibrary)>>);
+pub(crate) struct Spares(Mutex<VecDeque<(Origin, CUlibrary, Kept)>>);
 
 impl Spares {
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Origin, CUlibrary)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Origin, CUlibrary, Kept)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Code from the same image, if there is some.
     pub(super) fn take(&self, wanted: &Origin) -> Option<(Origin, CUlibrary)> {
         let mut kept = self.lock();
-        let place = kept.iter().position(|(origin, _)| origin.is_of(wanted))?;
-        kept.remove(place)
+        let place = kept.iter().position(|(origin, ..)| origin.is_of(wanted))?;
+        kept.remove(place).map(|(origin, library, _)| (origin, library))
+    }
+
+    /// Code that was loaded ahead and that nobody has taken: from this image, or any. It is to be unloaded.
+    pub(super) fn take_back(&self, from: Option<&Origin>) -> Option<CUlibrary> {
+        let mut kept = self.lock();
+        let place = kept.iter().position(|(origin, _, why)| {
+            *why == Kept::Ahead && from.is_none_or(|wanted| origin.is_of(wanted))
+        })?;
+        kept.remove(place).map(|(_, library, _)| library)
     }
 
     /// Keeps code that its owner has given up. What is returned is to be unloaded.
     pub(super) fn keep(&self, origin: Option<Origin>, library: CUlibrary) -> Option<CUlibrary> {
         let Some(origin) = origin else { return Some(library) };
         let mut kept = self.lock();
-        kept.push_back((origin, library));
+        kept.push_back((origin, library, Kept::GivenUp));
         if kept.len() <= MOST_SPARES {
             return None;
         }
-        kept.pop_front().map(|(_, oldest)| oldest)
+        kept.pop_front().map(|(_, oldest, _)| oldest)
     }
 
     /// Keeps code that somebody has in another executor. What is returned is to be unloaded.
     pub(super) fn keep_ahead(&self, origin: Origin, library: CUlibrary) -> Vec<CUlibrary> {
         let mut kept = self.lock();
-        kept.push_back((origin, library));
-        let mut bytes: usize = kept.iter().map(|(origin, _)| origin.image.len()).sum();
+        kept.push_back((origin, library, Kept::Ahead));
+        let mut bytes: usize = kept.iter().map(|(origin, ..)| origin.image.len()).sum();
         let mut too_many = Vec::new();
         while kept.len() > MOST_AHEAD || bytes > MOST_AHEAD_BYTES {
-            let Some((oldest, library)) = kept.pop_front() else { break };
+            let Some((oldest, library, _)) = kept.pop_front() else { break };
             bytes -= oldest.image.len();
             too_many.push(library);
         }
@@ -123,6 +141,20 @@ mod tests {
         assert!(spares.take(&origin(0)).is_none() && spares.take(&origin(1)).is_some());
         let large = Origin::new(vec![0; MOST_AHEAD_BYTES], 4, 0);
         assert_eq!(spares.keep_ahead(large, CUlibrary(7)).len(), MOST_AHEAD - 1);
+    }
+
+    #[test]
+    fn what_was_loaded_ahead_for_nobody_is_taken_back() {
+        let spares = Spares::default();
+        spares.keep(Some(origin(1)), CUlibrary(1));
+        for number in [1, 2, 2, 3] {
+            spares.keep_ahead(origin(number), CUlibrary(10 + number));
+        }
+        assert_eq!(spares.take_back(Some(&origin(2))), Some(CUlibrary(12)));
+        assert_eq!(spares.take_back(Some(&origin(4))), None);
+        let left: Vec<_> = std::iter::from_fn(|| spares.take_back(None)).collect();
+        assert_eq!(left, [CUlibrary(11), CUlibrary(12), CUlibrary(13)]);
+        assert!(spares.take(&origin(1)).is_some(), "its owner gave it up here");
     }
 
     #[test]

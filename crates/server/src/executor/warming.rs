@@ -1,7 +1,8 @@
 //! Code that sessions of another executor have, loaded ahead by one that stands by: sessions find it among the [spares](super::spares) when they are made again here.
 //!
-//! A thread of its own loads one image after the other, functions included, and stops when the first session comes: what is not loaded by then its session
-//! loads. Nobody uses the context before, so that nothing is held up.
+//! A thread of its own loads one image after the other, functions included, and unloads what no session has any more. It stops when the first session comes:
+//! what is not loaded by then its session loads. Nobody uses the context before, so that nothing is held up. What no session has found after a while is unloaded
+//! in quiet moments, so that an executor holds what lives, whatever lived before.
 
 use super::Shared;
 use super::images;
@@ -17,13 +18,29 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 /// Functions of one image that are loaded ahead.
 const MOST_FUNCTIONS: u32 = 256;
+/// After the first session came: by then all have been made again that are to be.
+const LINGERS: Duration = Duration::from_secs(5);
+/// Between two unloads beside sessions.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// What the thread is to do with an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// A session has it.
+    Load,
+    /// One session less has it.
+    Unload,
+}
+
+type Wish = (Order, CodeOptions, OwnedFd);
 
 /// The thread's other end.
 pub(super) struct Warming {
-    images: Option<Sender<(CodeOptions, OwnedFd)>>,
+    images: Option<Sender<Wish>>,
     ends: Arc<AtomicBool>,
 }
 
@@ -40,10 +57,10 @@ impl Warming {
         Ok(Self { images: Some(sender), ends })
     }
 
-    /// Has an image loaded.
-    pub(super) fn load(&self, options: CodeOptions, file: Option<OwnedFd>) {
+    /// Has an image loaded, or unloaded.
+    pub(super) fn order(&self, order: Order, options: CodeOptions, file: Option<OwnedFd>) {
         if let Some((images, file)) = self.images.as_ref().zip(file) {
-            let _ = images.send((options, file));
+            let _ = images.send((order, options, file));
         }
     }
 
@@ -55,17 +72,37 @@ impl Warming {
     }
 }
 
-fn run(shared: &Shared, images: &Receiver<(CodeOptions, OwnedFd)>, ends: &AtomicBool) {
+fn run(shared: &Shared, images: &Receiver<Wish>, ends: &AtomicBool) {
     if let Err(code) = shared.context.make_current() {
         return log_server!("No code is loaded ahead: {code}");
     }
-    while let Ok((options, file)) = images.recv() {
+    while let Ok((order, options, file)) = images.recv() {
         if ends.load(Ordering::Relaxed) {
-            return;
+            break;
         }
         // What cannot be loaded is its session's to find out.
-        let _ = load(shared, options, &file);
+        let _ = match order {
+            Order::Load => load(shared, options, &file),
+            Order::Unload => unload(shared, options, &file),
+        };
     }
+    std::thread::sleep(LINGERS);
+    while let Some(library) = shared.spares.take_back(None) {
+        let quiet = shared.gate.quiet(&shared.context, "Code that was loaded ahead", || false);
+        // SAFETY: a live library that nobody has.
+        let _ = unsafe { shared.context.driver().cuLibraryUnload(library) };
+        drop(quiet);
+        std::thread::sleep(BREATH);
+    }
+}
+
+/// Unloads an image that was loaded ahead, once.
+fn unload(shared: &Shared, options: CodeOptions, file: &OwnedFd) -> Result<(), CUresult> {
+    let CodeOptions { optimization_level, max_registers } = options;
+    let origin = Origin::new(images::read(file.as_fd())?, optimization_level, max_registers);
+    let Some(library) = shared.spares.take_back(Some(&origin)) else { return Ok(()) };
+    // SAFETY: a live library that nobody has.
+    shared.context.check(unsafe { shared.context.driver().cuLibraryUnload(library) })
 }
 
 /// Loads an image and all of its functions, as sessions do that ask for them.
@@ -173,6 +210,12 @@ mod tests {
         let second = bed.open();
         assert_eq!(testbed::loaded(), ahead + 2);
         drop((first, second));
+        // What its session has no more is not there for another one.
+        load(&bed.shared, DEFAULT, &file).unwrap();
+        let _ = unload(&bed.shared, DEFAULT, &file);
+        let ahead = testbed::loaded();
+        drop(bed.open());
+        assert_eq!(testbed::loaded(), ahead + 2, "it was unloaded");
         let other = CodeOptions { max_registers: 32, ..DEFAULT };
         load(&bed.shared, other, &file).unwrap();
         let ahead = testbed::loaded();

@@ -4,6 +4,7 @@ use super::Keeper;
 use super::devices::allocation_properties;
 use super::executors::Place;
 use super::peers::Lending;
+use super::standby::Code;
 use crate::counters::{CounterPage, Counts};
 use crate::driver::Driver;
 use crate::executor_link::{CodeOptions, Origin, ShareWish};
@@ -266,6 +267,8 @@ impl Keeper {
     }
 
     fn end_session(&mut self, id: u64) -> Option<Ended> {
+        let code: Vec<u64> = self.sessions.get(&id)?.code.keys().copied().collect();
+        code.into_iter().for_each(|file| self.tell_standbys_of_code(id, file, Code::Gone));
         let mut session = self.sessions.remove(&id)?;
         self.forget_changes_of(id);
         for (owner, key) in session.lending.borrowed() {
@@ -305,11 +308,12 @@ impl Keeper {
             session.code.extend(code.map(|code| (number, code)));
         }
         if code.is_some() {
-            self.warm_standbys(id, number);
+            self.tell_standbys_of_code(id, number, Code::Here);
         }
     }
 
     pub(super) fn let_go_files(&mut self, id: u64, numbers: &[u64]) {
+        numbers.iter().for_each(|&number| self.tell_standbys_of_code(id, number, Code::Gone));
         if let Some(session) = self.sessions.get_mut(&id) {
             for number in numbers {
                 session.kept.remove(number);

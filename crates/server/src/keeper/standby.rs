@@ -173,12 +173,12 @@ impl Keeper {
         }
     }
 
-    /// Tells those that stand by of code that a session has.
-    pub(super) fn warm_standbys(&self, id: u64, file: u64) {
+    /// Tells those that stand by of code that a session has, or is about to have no more.
+    pub(super) fn tell_standbys_of_code(&self, id: u64, file: u64, code: Code) {
         let Some(session) = self.sessions.get(&id) else { return };
         let ready = self.devices[session.device].standby.executors.iter();
         for standby in ready.filter(|standby| standby.stage == Stage::Ready) {
-            warm(&standby.process, session, file);
+            tell_of_code(&standby.process, session, file, code);
         }
     }
 
@@ -187,7 +187,8 @@ impl Keeper {
         let standby = &self.devices[number].standby;
         let Some(standby) = standby.position(pid).map(|at| &standby.executors[at]) else { return };
         for session in self.sessions.values().filter(|session| session.device == number) {
-            session.code.keys().for_each(|&file| warm(&standby.process, session, file));
+            let files = session.code.keys();
+            files.for_each(|&file| tell_of_code(&standby.process, session, file, Code::Here));
         }
     }
 
@@ -214,12 +215,25 @@ impl Keeper {
     }
 }
 
-/// Has code of a session loaded ahead, unless the session is set apart from others: a standby may become the executor of any domain.
-fn warm(standby: &ExecutorProcess, session: &Session, file: u64) {
+/// Where code of a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    /// The session has it.
+    Here,
+    /// It has it no more.
+    Gone,
+}
+
+/// Has code of a session loaded ahead, or unloaded, unless the session is set apart from others: a standby may become the executor of any domain.
+fn tell_of_code(standby: &ExecutorProcess, session: &Session, file: u64, code: Code) {
     let is_shared = session.domain == SHARED;
-    if let Some((code, file)) = session.code.get(&file).zip(session.kept.get(&file))
+    if let Some((&options, file)) = session.code.get(&file).zip(session.kept.get(&file))
         && is_shared
     {
-        standby.tell(&ToExecutor::Warm(*code), &[file.as_fd()]);
+        let message = match code {
+            Code::Here => ToExecutor::Warm(options),
+            Code::Gone => ToExecutor::Cool(options),
+        };
+        standby.tell(&message, &[file.as_fd()]);
     }
 }
