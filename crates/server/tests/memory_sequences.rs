@@ -1,11 +1,11 @@
-//! Random sequences of what clients, limits and memory policies can do, against the decisions of `server::policy`: sums never exceed the
-//! device, nothing leaks, every refusal is for a true reason, and who waits is served when others have gone.
+//! Random sequences of what clients, limits of clients and of groups, and memory policies can do, with memory that has addresses and with such that has none
+//! (`cuMemCreate`), against the decisions of `server::policy`: sums never exceed the device, nor those of what was granted a limit, nothing leaks, every refusal is for a true reason, and who waits is served when others have gone.
 //!
 //! The world around the decisions is a model: a device that has so much memory, executors that answer at some time or say that they cannot, and
 //! a keeper that does what it is told. `OPENMPS_TEST_SEED` repeats one run.
 
 use link::wire::attach::Window;
-use server::policy::grants::{GrantRefusal, Grants};
+use server::policy::grants::{GrantRefusal, Grants, is_beyond_group};
 use server::policy::memory_settings::{MemoryPolicy, MemorySettings};
 use server::policy::residency::{Action, Refusal, Residency, Urgency, Wish};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,8 +39,19 @@ struct Order {
     is_called_off: bool,
 }
 
+/// What memory is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Placement {
+    Window,
+    /// Without an address.
+    Piece,
+}
+
 struct Client {
     grants: Grants,
+    group: Option<usize>,
+    /// Keys of what has no address.
+    pieces: BTreeSet<u64>,
     /// Key to length, of what is on the device.
     resident: BTreeMap<u64, u64>,
     /// The same, of what is in host memory.
@@ -67,10 +78,16 @@ struct World {
     device_bytes: u64,
     now_ms: u64,
     clients: BTreeMap<u64, Client>,
+    /// Limits of the groups.
+    groups: [Option<u64>; 2],
     residency: Residency,
     next: u64,
     refusals: BTreeMap<&'static str, u64>,
     moved: u64,
+    /// Pieces without an address that came back from host memory.
+    pieces_returned: u64,
+    /// Grants to members of a group with a limit that came when memory of members was in host memory.
+    granted_beside_spilled: u64,
 }
 
 impl World {
@@ -87,10 +104,13 @@ impl World {
             device_bytes: (8 + random.below(200)) * MIB,
             now_ms: 1000,
             clients: BTreeMap::new(),
+            groups: [Some(random.below(300) * MIB), None],
             residency: Residency::new(settings),
             next: 0,
             refusals: BTreeMap::new(),
             moved: 0,
+            pieces_returned: 0,
+            granted_beside_spilled: 0,
         }
     }
 
@@ -112,6 +132,8 @@ impl World {
         let limit = (random.below(2) == 0).then(|| random.below(150) * MIB);
         let client = Client {
             grants: Grants::new(window, limit),
+            group: [None, Some(0), Some(0), Some(1)][random.below(4) as usize],
+            pieces: BTreeSet::new(),
             resident: BTreeMap::new(),
             spilled: BTreeMap::new(),
             shared: BTreeSet::new(),
@@ -132,11 +154,44 @@ impl World {
         self.serve();
     }
 
-    fn allocate(&mut self, id: u64, size_bytes: u64) {
+    /// What members of a group have, wherever it is, and what they wait for.
+    fn bytes_of_group(&self, group: usize) -> u64 {
+        let members = self.clients.values().filter(|client| client.group == Some(group));
+        let has = |client: &Client| -> u64 {
+            let there = client.resident.values().chain(client.spilled.values());
+            there.sum::<u64>() + client.wanted.map_or(0, |(_, size_bytes)| size_bytes)
+        };
+        members.map(has).sum()
+    }
+
+    fn is_beyond_group(&self, id: u64, size_bytes: u64) -> bool {
+        let Some(group) = self.clients[&id].group else { return false };
+        let Some(limit) = self.groups[group] else { return false };
+        let members = self.clients.values().filter(|client| client.group == Some(group));
+        let granted = members.map(|client| client.grants.granted_bytes());
+        is_beyond_group(granted, size_bytes, GRANULARITY_BYTES, limit)
+    }
+
+    fn allocate(&mut self, id: u64, size_bytes: u64, placement: Placement) {
+        let rounded = size_bytes.next_multiple_of(GRANULARITY_BYTES);
+        let group = self.clients[&id].group;
+        let group = group.and_then(|group| Some((group, self.groups[group]?)));
+        let beyond =
+            group.is_some_and(|(group, limit)| self.bytes_of_group(group) + rounded > limit);
+        assert_eq!(self.is_beyond_group(id, size_bytes), beyond, "a true reason");
+        if beyond {
+            *self.refusals.entry("group").or_default() += 1;
+            return;
+        }
+        let is_spilled = |client: &Client| client.group.is_some() && !client.spilled.is_empty();
+        let beside_spilled = group.is_some() && self.clients.values().any(is_spilled);
         let client = self.clients.get_mut(&id).expect("a client");
         let (granted, limit) = (client.grants.granted_bytes(), client.grants.limit_bytes());
-        let rounded = size_bytes.next_multiple_of(GRANULARITY_BYTES);
-        match client.grants.plan(size_bytes, GRANULARITY_BYTES) {
+        let planned = match placement {
+            Placement::Window => client.grants.plan(size_bytes, GRANULARITY_BYTES),
+            Placement::Piece => client.grants.plan_piece(size_bytes, GRANULARITY_BYTES),
+        };
+        match planned {
             Err(GrantRefusal::OverLimit) => {
                 assert!(limit.is_some_and(|limit| granted + rounded > limit), "a true reason");
                 *self.refusals.entry("limit").or_default() += 1;
@@ -145,6 +200,13 @@ impl World {
             Ok((key, size_bytes)) => {
                 assert!(limit.is_none_or(|limit| granted + size_bytes <= limit));
                 client.wanted = Some((key, size_bytes));
+                let is_new =
+                    !client.resident.contains_key(&key) && !client.spilled.contains_key(&key);
+                assert!(is_new, "one key for two");
+                if placement == Placement::Piece {
+                    client.pieces.insert(key);
+                }
+                self.granted_beside_spilled += u64::from(beside_spilled);
                 client.waits_since_ms = self.now_ms;
                 if !self.try_new(id)
                     && let Err(refusal) =
@@ -189,6 +251,7 @@ impl World {
             let client = self.clients.get_mut(&id).expect("a client");
             assert_eq!(client.spilled.remove(&key), Some(size_bytes));
             client.resident.insert(key, size_bytes);
+            self.pieces_returned += u64::from(client.pieces.contains(&key));
             self.residency.returned(id, key, self.now_ms);
         }
         true
@@ -224,6 +287,7 @@ impl World {
         client.resident.remove(&key);
         client.spilled.remove(&key);
         client.shared.remove(&key);
+        client.pieces.remove(&key);
         assert!(client.grants.release(key).is_some());
         self.residency.remove(id, key);
         self.serve();
@@ -346,6 +410,7 @@ impl World {
         *self.refusals.entry(name).or_default() += 1;
         let client = self.clients.get_mut(&id).expect("a client");
         client.wanted = None;
+        client.pieces.remove(&key);
         assert!(client.grants.release(key).is_some());
     }
 
@@ -399,7 +464,7 @@ fn run(seed: u64) -> World {
     for _ in 0..STEPS {
         world.now_ms += random.below(60);
         let ids: Vec<u64> = world.clients.keys().copied().collect();
-        let choice = random.below(20);
+        let choice = random.below(21);
         if ids.is_empty() || (choice == 0 && ids.len() < 6) {
             world.enter(&mut random);
         } else {
@@ -408,7 +473,8 @@ fn run(seed: u64) -> World {
             match choice {
                 1..=5 if !waits => {
                     let size_bytes = 1 + random.below(world.device_bytes / 2 + 8 * MIB);
-                    world.allocate(id, size_bytes);
+                    let placement = [Placement::Window, Placement::Piece];
+                    world.allocate(id, size_bytes, placement[random.below(2) as usize]);
                 }
                 6..=7 => world.free(id, random.next()),
                 8 => world.leave(id),
@@ -421,6 +487,11 @@ fn run(seed: u64) -> World {
                     let client = world.clients.get_mut(&id).expect("a client");
                     let keys: Vec<u64> = client.resident.keys().copied().collect();
                     client.shared.extend(keys.first());
+                }
+                // What is held beyond a new limit stays.
+                20 => {
+                    let limit = (random.below(4) > 0).then(|| random.below(300) * MIB);
+                    world.groups[random.below(2) as usize] = limit;
                 }
                 11..=14 if !waits => world.work(id),
                 15..=16 if !waits => {
@@ -449,20 +520,24 @@ fn run(seed: u64) -> World {
 fn sums_hold_nothing_leaks_and_refusals_are_true() {
     let given = std::env::var("OPENMPS_TEST_SEED").ok().and_then(|text| text.parse().ok());
     let (mut refusals, mut moved) = (BTreeMap::<&str, u64>::new(), 0);
+    let (mut pieces_returned, mut granted_beside_spilled) = (0, 0);
     for number in 0..if given.is_some() { 1 } else { SEQUENCES } {
         let seed = given.unwrap_or(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(number + 1));
         let world = std::panic::catch_unwind(|| run(seed))
             .unwrap_or_else(|_| panic!("sequence {number} failed: OPENMPS_TEST_SEED={seed}"));
         moved += world.moved;
+        pieces_returned += world.pieces_returned;
+        granted_beside_spilled += world.granted_beside_spilled;
         for (reason, count) in world.refusals {
             *refusals.entry(reason).or_default() += count;
         }
     }
     if given.is_none() {
         // A test that never comes to these proves nothing of them.
-        for reason in ["limit", "policy", "nothing to wait for", "host", "time"] {
+        for reason in ["limit", "group", "policy", "nothing to wait for", "host", "time"] {
             assert!(refusals.get(reason).is_some_and(|count| *count > 20), "{refusals:?}");
         }
-        assert!(moved > 1000, "{moved}");
+        assert!(moved > 1000 && pieces_returned > 500, "{moved}, {pieces_returned}");
+        assert!(granted_beside_spilled > 100, "{granted_beside_spilled}");
     }
 }

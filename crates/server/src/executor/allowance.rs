@@ -132,6 +132,7 @@ impl GroupMeters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn both_limits_hold_and_change() {
@@ -158,5 +159,81 @@ mod tests {
         assert!(gone.take(1));
         drop(gone);
         assert_eq!(Allowance::new(None, Some(groups.join("g", Some(5)))).left_bytes(), Some(5));
+    }
+
+    /// What the model knows of a member: its group, its own limit, and what it holds in pieces.
+    struct Member {
+        allowance: Allowance,
+        group: usize,
+        limit: Option<u64>,
+        held: Vec<u64>,
+    }
+
+    proptest! {
+        #[test]
+        fn sums_of_members_and_groups_hold_whatever_happens(
+            acts in prop::collection::vec((0u8..9, 0usize..4, 0u64..40), 1..200)
+        ) {
+            const NAMES: [&str; 2] = ["a", "b"];
+            let groups = GroupMeters::default();
+            let mut limits: [Option<u64>; 2] = [Some(50), None];
+            let mut members: Vec<Member> = Vec::new();
+            for (act, which, number) in acts {
+                let place = which.min(members.len().saturating_sub(1));
+                let of_group = |members: &[Member], group: usize| -> u64 {
+                    let of = members.iter().filter(|member| member.group == group);
+                    of.flat_map(|member| &member.held).sum()
+                };
+                match act {
+                    0 if members.len() < 4 => {
+                        let (group, limit) = (which % 2, (number > 10).then_some(number));
+                        let meter = groups.join(NAMES[group], limits[group]);
+                        let allowance = Allowance::new(limit, Some(meter));
+                        members.push(Member { allowance, group, limit, held: Vec::new() });
+                    }
+                    1 => {
+                        limits[which % 2] = (number > 5).then_some(2 * number);
+                        groups.set_limit(NAMES[which % 2], limits[which % 2]);
+                    }
+                    _ if members.is_empty() => {}
+                    2 => {
+                        let member = members.swap_remove(place);
+                        member.allowance.end();
+                    }
+                    3 => {
+                        members[place].limit = (number > 5).then_some(number);
+                        members[place].allowance.set_limit(members[place].limit);
+                    }
+                    4 => {
+                        let member = &mut members[place];
+                        if let Some(size_bytes) = member.held.pop() {
+                            member.allowance.give_back(size_bytes);
+                        }
+                    }
+                    // What is there in any case, as what an executor before this one had granted.
+                    5 => {
+                        members[place].allowance.hold(number);
+                        members[place].held.push(number);
+                    }
+                    _ => {
+                        let group = members[place].group;
+                        let sum = of_group(&members, group) + number;
+                        let member = &mut members[place];
+                        let own = member.held.iter().sum::<u64>() + number;
+                        let fits = |limit: Option<u64>, sum| limit.is_none_or(|limit| sum <= limit);
+                        let may = fits(member.limit, own) && fits(limits[group], sum);
+                        prop_assert_eq!(member.allowance.take(number), may);
+                        member.held.extend(may.then_some(number));
+                    }
+                }
+                for member in &members {
+                    let left = |limit: Option<u64>, held| limit.map(|limit| limit.saturating_sub(held));
+                    let own = left(member.limit, member.held.iter().sum());
+                    let group = left(limits[member.group], of_group(&members, member.group));
+                    let least = own.into_iter().chain(group).min();
+                    prop_assert_eq!(member.allowance.left_bytes(), least);
+                }
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::costs::Piece;
 use super::failure::Failure;
 use super::meter::Submitted;
 use super::module::Touch;
-use super::pacing::Shape;
+use super::pacing::{Launched, Shape};
 use super::state::State;
 use crate::history::NotedLaunch;
 use crate::log::log_server;
@@ -57,7 +57,8 @@ impl State {
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (wanted.grid, wanted.block);
         let driver = self.driver();
         let shared_bytes = wanted.dynamic_shared_bytes;
-        let paced = self.pace(wanted.stream, stream, piece, |_| Some(shape_of(&wanted, handle)));
+        let paced = self
+            .pace(wanted.stream, stream, piece, |_| Launched::Kernel(shape_of(&wanted, handle)));
         let measured = self.measure_launches(stream, Submitted::Piece(piece));
         let entry = self.enter_with_frame(wanted.stream, frame_bytes)?;
         self.note_launch(&wanted);

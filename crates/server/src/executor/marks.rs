@@ -41,6 +41,8 @@ pub(super) struct Look {
     pub(super) overtook: bool,
     /// The streams were busy for so long since then.
     pub(super) busy_ns: u64,
+    /// What has ended was thought to cost so much.
+    pub(super) cost_ns: u64,
 }
 
 /// One session's marks.
@@ -127,6 +129,7 @@ impl Marks {
                 continue;
             }
             look.reached += 1;
+            look.cost_ns += mark.work.cost_ns;
             look.overtook |= !behind.is_empty();
             if let Some(begin) = self.begin {
                 let mut milliseconds = 0.0f32;

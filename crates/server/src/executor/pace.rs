@@ -1,11 +1,11 @@
-//! What sessions share to take turns ([`super::pacing`]): the policy, who waits for a turn to pass, and who is away.
+//! What sessions share to take turns ([`super::pacing`]): the policy, who waits for a turn, who is away, and of whom nothing ends.
 //!
 //! A contender that does what may take long (a load of code, new memory) is *away*: whoever waits for a turn then waits for it no longer than
 //! [`AWAY`], since its work may have ended without anybody looking. What it had submitted may overlap with the next turn; that is a credit at most.
 
 use crate::counters::monotonic_ns;
-use crate::policy::fairness::{Fairness, Turns, Verdict};
-use std::collections::HashMap;
+use crate::policy::fairness::{Fairness, Verdict};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
@@ -22,8 +22,6 @@ const FEW_WAITING: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     turns: Mutex<Shared>,
-    /// Counts marks that were reached, of all sessions.
-    progress: AtomicU64,
     busy_until_ns: Apart,
 }
 
@@ -35,10 +33,10 @@ struct Apart(AtomicU64);
 #[derive(Debug, Default)]
 struct Shared {
     fairness: Fairness,
-    /// How often a turn has passed.
-    passes: u64,
-    /// How often a turn was given up because nothing ended.
-    stalls: u64,
+    /// Contenders, and when each was last seen to begin or to end something.
+    alive: HashMap<u64, Instant>,
+    /// Contenders whose work others do not wait for any more, until they ask again.
+    given_up: HashSet<u64>,
     /// Contenders that are away, and since when.
     away: HashMap<u64, Instant>,
     /// Threads that sleep until their turn comes.
@@ -50,11 +48,9 @@ struct Shared {
 pub(super) struct Answer {
     pub(super) verdict: Verdict,
     /// Nothing of other contenders is on the device.
-    pub(super) has_turn: bool,
-    /// For [`Pace::wait`].
-    pub(super) passes: u64,
-    /// How often a turn was given up because nothing ended.
-    pub(super) stalls: u64,
+    pub(super) is_alone: bool,
+    /// Others have waited for its work in vain.
+    pub(super) was_given_up: bool,
 }
 
 /// What a contender that asks for a turn has submitted and not seen end, whatever it was allowed to submit before.
@@ -64,7 +60,16 @@ pub(super) enum InDriver {
     Something,
 }
 
-/// How long a session sleeps that waits for its turn.
+/// What a session waits for that has a launch to submit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    /// Its own work.
+    ForCredit,
+    /// Others' work.
+    ForTurn,
+}
+
+/// How long a session sleeps that may not submit.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Longest {
     /// It has work to look after.
@@ -91,41 +96,47 @@ impl Pace {
         self.busy_until_ns.0.fetch_max(until_ns, Ordering::Relaxed);
     }
 
-    /// Counts marks that were reached.
-    pub(super) fn progress(&self) -> u64 {
-        // Relaxed: a sign of life; no data travels with it.
-        self.progress.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn note_progress(&self) {
-        // Relaxed: as above.
-        self.progress.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Changes the policy's state; wakes those who wait if a turn passes.
-    pub(super) fn change(&self, act: impl FnOnce(&mut Fairness) -> Turns) {
-        self.change_shared(|shared| act(&mut shared.fairness));
-    }
-
-    /// The turn has stood still for too long.
-    pub(super) fn give_up_on_turn(&self) {
-        self.change_shared(|shared| {
-            shared.stalls += 1;
-            shared.fairness.give_up_on_turn()
-        });
-    }
-
-    fn change_shared(&self, act: impl FnOnce(&mut Shared) -> Turns) {
+    /// Changes the policy's state; wakes those who may go on.
+    pub(super) fn change(&self, act: impl FnOnce(&mut Fairness)) {
         let mut shared = self.lock();
-        if act(&mut shared) == Turns::Passed {
-            shared.pass();
+        let was_contest = shared.fairness.is_contest();
+        act(&mut shared.fairness);
+        shared.wake(was_contest);
+    }
+
+    /// A contender has begun, or ended, something.
+    pub(super) fn is_alive(&self, client: u64) {
+        self.lock().alive.insert(client, Instant::now());
+    }
+
+    /// A session's end.
+    pub(super) fn leave(&self, client: u64) {
+        self.change(|fairness| fairness.leave(client));
+        let mut shared = self.lock();
+        shared.alive.remove(&client);
+        shared.given_up.remove(&client);
+    }
+
+    /// Gives up on contenders other than `client` that are at work, and of whom nothing has begun or ended for so long; says whether there were any.
+    pub(super) fn give_up_on_stalled(&self, client: u64, after: Duration) -> bool {
+        let mut shared = self.lock();
+        let was_contest = shared.fairness.is_contest();
+        let others = shared.fairness.at_work().filter(|&other| other != client);
+        let stands_still =
+            |other: &u64| shared.alive.get(other).is_none_or(|alive| alive.elapsed() >= after);
+        let stalled: Vec<u64> = others.filter(stands_still).collect();
+        for &other in &stalled {
+            shared.fairness.give_up_on(other);
+            shared.given_up.insert(other);
         }
+        shared.wake(was_contest);
+        !stalled.is_empty()
     }
 
     /// A contender wants to submit.
     pub(super) fn ask(&self, client: u64, in_driver: InDriver) -> Answer {
         let mut shared = self.lock();
-        let before = shared.fairness.holder();
+        let was_contest = shared.fairness.is_contest();
         if in_driver == InDriver::Nothing {
             shared.fairness.settle(client);
         }
@@ -133,19 +144,21 @@ impl Pace {
         if verdict == Verdict::Wait && shared.pass_over_absent() {
             verdict = shared.fairness.ask(client);
         }
-        let holder = shared.fairness.holder();
-        if holder != before && holder.is_some_and(|holder| holder != client) {
-            shared.pass();
+        if verdict == Verdict::Go && in_driver == InDriver::Nothing {
+            shared.alive.insert(client, Instant::now());
         }
-        let Shared { passes, stalls, .. } = *shared;
-        Answer { verdict, has_turn: holder == Some(client), passes, stalls }
+        shared.wake(was_contest);
+        Answer {
+            verdict,
+            is_alone: shared.fairness.is_alone(client),
+            was_given_up: shared.given_up.remove(&client),
+        }
     }
 
-    /// Sleeps until the client's turn may have come after [`Answer::passes`] was so many. `longest` at most, or, where many wait who have nothing
-    /// else to look at, longer.
-    pub(super) fn wait(&self, client: u64, passes: u64, longest: Longest) {
+    /// Sleeps until the client, which may not submit, perhaps may. `longest` at most, or, where many wait who have nothing else to look at, longer.
+    pub(super) fn wait(&self, client: u64, held: Held, longest: Longest) {
         let mut shared = self.lock();
-        if shared.passes != passes {
+        if held == Held::ForTurn && shared.fairness.may_go(client) {
             return;
         }
         shared.waiting.insert(client, std::thread::current());
@@ -172,12 +185,15 @@ impl Pace {
 }
 
 impl Shared {
-    /// A turn has passed: wakes whose it is, or all if it is nobody's any more.
-    fn pass(&mut self) {
-        self.passes += 1;
-        match self.fairness.holder().filter(|_| self.fairness.is_contest()) {
-            Some(holder) => self.waiting.get(&holder).into_iter().for_each(Thread::unpark),
-            None => self.waiting.values().for_each(Thread::unpark),
+    /// Wakes those who have been given a turn, or all if there is no contest any more.
+    fn wake(&mut self, was_contest: bool) {
+        let now = Instant::now();
+        for client in self.fairness.take_served() {
+            self.alive.insert(client, now);
+            self.waiting.get(&client).into_iter().for_each(Thread::unpark);
+        }
+        if was_contest && !self.fairness.is_contest() {
+            self.waiting.values().for_each(Thread::unpark);
         }
     }
 
@@ -192,15 +208,20 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::fairness::Claim;
+    use crate::policy::fairness::room::Room;
+    use crate::policy::fairness::{Busy, Claim, Demand, Kernels, TURN_NS};
+
+    const WHOLE_TURN: Busy = Busy { measured_ns: TURN_NS, estimated_ns: TURN_NS };
+
+    /// Kernels that last, on so much of the device.
+    fn lasting(footprint: u32) -> Demand {
+        Demand { room: Room::anywhere(footprint), kernels: Kernels::Lasting }
+    }
 
     fn contest() -> Pace {
         let pace = Pace::default();
         for client in 0..2 {
-            pace.change(|fairness| {
-                fairness.contend(client, Claim::default(), 1000);
-                Turns::Unchanged
-            });
+            pace.change(|fairness| fairness.contend(client, Claim::default(), lasting(1000)));
         }
         assert_eq!(pace.ask(0, InDriver::Nothing).verdict, Verdict::Go);
         assert_eq!(pace.ask(1, InDriver::Nothing).verdict, Verdict::Wait);
@@ -213,7 +234,7 @@ mod tests {
         pace.is_away(0);
         std::thread::sleep(AWAY);
         let answer = pace.ask(1, InDriver::Nothing);
-        assert!(answer.verdict == Verdict::Go && answer.has_turn, "{answer:?}");
+        assert!(answer.verdict == Verdict::Go && answer.is_alone, "{answer:?}");
         pace.is_back(0);
         assert_eq!(pace.ask(0, InDriver::Nothing).verdict, Verdict::Wait);
     }
@@ -232,10 +253,7 @@ mod tests {
     fn who_was_allowed_and_submitted_nothing_holds_nobody() {
         let pace = contest();
         // Its turn is over, and it may have been told to go once too often.
-        pace.change(|fairness| {
-            fairness.charge(0, crate::policy::fairness::TURN_NS);
-            Turns::Unchanged
-        });
+        pace.change(|fairness| fairness.charge(0, WHOLE_TURN));
         assert_eq!(pace.ask(0, InDriver::Nothing).verdict, Verdict::Wait);
         assert_eq!(pace.ask(1, InDriver::Nothing).verdict, Verdict::Go);
     }
@@ -243,17 +261,14 @@ mod tests {
     #[test]
     fn a_turn_wakes_one_and_the_end_of_a_contest_all() {
         let pace = contest();
-        pace.change(|fairness| {
-            fairness.contend(2, Claim::default(), 1000);
-            Turns::Unchanged
-        });
-        let before = pace.ask(2, InDriver::Nothing).passes;
+        pace.change(|fairness| fairness.contend(2, Claim::default(), lasting(1000)));
+        assert_eq!(pace.ask(2, InDriver::Nothing).verdict, Verdict::Wait);
         let forever = Longest::OfItsOwn(Duration::from_secs(3600));
         std::thread::scope(|scope| {
             let [first, second] = [1, 2].map(|client| {
                 scope.spawn({
                     let pace = &pace;
-                    move || pace.wait(client, before, forever)
+                    move || pace.wait(client, Held::ForTurn, forever)
                 })
             });
             while pace.lock().waiting.len() < 2 {
@@ -271,20 +286,36 @@ mod tests {
     #[test]
     fn whose_turn_comes_by_anothers_question_is_woken() {
         let pace = contest();
-        let before = pace.ask(1, InDriver::Nothing).passes;
-        pace.change(|fairness| {
-            fairness.charge(0, crate::policy::fairness::TURN_NS);
-            Turns::Unchanged
-        });
+        assert_eq!(pace.ask(1, InDriver::Nothing).verdict, Verdict::Wait);
+        pace.change(|fairness| fairness.charge(0, WHOLE_TURN));
         let forever = Longest::OfItsOwn(Duration::from_secs(3600));
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| pace.wait(1, before, forever));
+            let waits = scope.spawn(|| pace.wait(1, Held::ForTurn, forever));
             while pace.lock().waiting.is_empty() && !waits.is_finished() {
                 std::thread::yield_now();
             }
-            assert!(pace.ask(0, InDriver::Nothing).passes > before);
+            assert_eq!(pace.ask(0, InDriver::Nothing).verdict, Verdict::Wait);
         });
         // What has passed already is not waited for.
-        pace.wait(1, before, forever);
+        pace.wait(1, Held::ForTurn, forever);
+    }
+
+    #[test]
+    fn a_holder_that_stands_still_is_given_up_though_another_one_goes_on() {
+        let pace = Pace::default();
+        for (client, footprint) in [(0, 400), (1, 400), (2, 400)] {
+            pace.change(|fairness| fairness.contend(client, Claim::default(), lasting(footprint)));
+        }
+        let verdicts = [0, 1, 2].map(|client| pace.ask(client, InDriver::Nothing).verdict);
+        assert_eq!(verdicts, [Verdict::Go, Verdict::Go, Verdict::Wait]);
+        assert!(!pace.give_up_on_stalled(2, Duration::from_secs(3600)));
+        let patience = Duration::from_millis(1);
+        std::thread::sleep(patience);
+        // Both have turns; of one something ends.
+        pace.lock().alive.insert(1, Instant::now() + Duration::from_secs(3600));
+        assert!(pace.give_up_on_stalled(2, patience));
+        assert_eq!(pace.ask(2, InDriver::Nothing).verdict, Verdict::Go);
+        assert!(!pace.ask(1, InDriver::Something).was_given_up);
+        assert!(pace.ask(0, InDriver::Something).was_given_up);
     }
 }

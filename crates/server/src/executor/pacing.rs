@@ -11,18 +11,20 @@
 //! What is held may be what a kernel waits for. So a session whose work should have ended long ago ([`PATIENCE`]) gets a launch through; what others have
 //! overtaken then counts no more; and where nothing of anybody ends the turn is given up.
 
+mod extent;
+
 use super::batch::Together;
 use super::costs::{Costs, Piece, Timed};
 use super::launch::shape_of;
 use super::marks::{Marks, Work};
 use super::own_kernels::COPIER;
-use super::pace::{InDriver, Longest};
+use super::pace::{Held, InDriver, Longest};
 use super::state::State;
 use crate::log::log_server;
-use crate::numbers::NumberMap;
-use crate::policy::fairness::{Claim, Turns, Verdict};
+use crate::policy::fairness::{Busy, Claim, Verdict};
 use crate::policy::priorities::{Class, stream_priority};
 use cuda_abi::types::*;
+use extent::Extent;
 use link::wire::command::Opcode;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -51,7 +53,7 @@ const LOOK_SHORTEST: Duration = Duration::from_micros(20);
 const LOOK_LONGEST: Duration = Duration::from_micros(500);
 /// Longest sleep of a session that waits for its turn with nothing in flight, if few do.
 const TURN_SLEEP: Duration = Duration::from_millis(1);
-/// After so long without any progress the turn is not waited for: a kernel may be waiting for what is held.
+/// Who has a turn, and of whom nothing begins or ends for so long, is not waited for: a kernel may be waiting for what is held.
 const STALL: Duration = Duration::from_secs(5);
 /// Work is overdue so long after twice the time that it should take; where that lets a launch through and still nothing ends, after four times that.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -66,6 +68,16 @@ pub(super) struct Shape {
     pub(super) blocks: u64,
     pub(super) block_threads: u32,
     pub(super) dynamic_shared_bytes: u32,
+}
+
+/// What is launched, as far as it matters to others.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Launched {
+    Kernel(Shape),
+    /// So many, which need not all fill the device, but may.
+    Graph {
+        kernels: u32,
+    },
 }
 
 /// A launch that is being submitted.
@@ -83,16 +95,14 @@ pub(crate) struct Pacing {
     pub(super) class: Class,
     marks: Marks,
     costs: Costs,
-    /// Part of the device that its kernels fill, of 1,000.
-    footprint: u32,
-    /// By function: threads, dynamic shared memory, and blocks of them per SM.
-    occupancy: NumberMap<usize, (u32, u32, u32)>,
-    multiprocessors: u32,
+    extent: Extent,
     contends: bool,
     /// Launches since the last one that made it a contender.
     short_launches: u32,
     /// Nothing of other contenders is on the device.
-    has_turn: bool,
+    is_alone: bool,
+    /// What it waits for.
+    held: Held,
     /// With so much in flight it is looked at the completion words.
     settles_at_ns: u64,
     /// How long it has slept since a mark was reached.
@@ -105,11 +115,6 @@ pub(crate) struct Pacing {
     is_away: bool,
     /// Since when a contender has had nothing to submit.
     quiet: Option<Instant>,
-    /// When a turn was asked for last: how many had passed, and how many had been given up.
-    passes: u64,
-    stalls: u64,
-    /// What was seen of [`super::pace::Pace::progress`], and when it changed.
-    progress: (u64, Option<Instant>),
     /// Another thread's wish for another weight, 0: none.
     pub(super) new_weight: std::sync::Arc<AtomicU32>,
 }
@@ -121,21 +126,17 @@ impl Pacing {
             class,
             marks: Marks::default(),
             costs: Costs::default(),
-            footprint: 0,
-            occupancy: NumberMap::default(),
-            multiprocessors: 0,
+            extent: Extent::default(),
             contends: false,
             short_launches: 0,
-            has_turn: false,
+            is_alone: false,
+            held: Held::ForCredit,
             settles_at_ns: SETTLE_NS,
             waited: Duration::ZERO,
             exceptions: 0,
             slowness: 1,
             is_away: false,
             quiet: None,
-            passes: 0,
-            stalls: 0,
-            progress: (0, None),
             new_weight,
         }
     }
@@ -188,14 +189,6 @@ impl State {
 
     /// Whether the next launch may be submitted now.
     pub(super) fn may_submit(&mut self) -> bool {
-        let may = self.is_its_turn();
-        if may {
-            self.pacing.progress.1 = None;
-        }
-        may
-    }
-
-    fn is_its_turn(&mut self) -> bool {
         if !self.is_bounded() || self.handle.ended().is_some() || self.context().lost().is_some() {
             return true;
         }
@@ -208,6 +201,7 @@ impl State {
                     self.contend();
                 }
                 if !self.pacing.is_overdue() {
+                    self.pacing.held = Held::ForCredit;
                     return false;
                 }
             }
@@ -226,11 +220,16 @@ impl State {
         if !self.pacing.marks.is_empty() {
             // It may be this session's own work that the next turn waits for.
             self.look_at_marks(0);
-            if self.ask_for_turn() == Verdict::Go || self.pacing.is_overdue() {
+            if self.ask_for_turn() == Verdict::Go {
+                return true;
+            }
+            if self.pacing.is_overdue() {
+                let client = self.handle.id;
+                self.shared.pace.change(|fairness| fairness.submitted(client));
                 return true;
             }
         }
-        self.has_stalled()
+        self.others_have_stalled()
     }
 
     /// After [`Self::may_submit`] said no: sleeps until it may say yes. `waiting` of its client's calls are to be answered meanwhile.
@@ -240,7 +239,7 @@ impl State {
             (true, _) => Longest::OfItsOwn(TURN_SLEEP),
             (false, _) => Longest::OfItsOwn(self.pacing.next_look()),
         };
-        self.shared.pace.wait(self.handle.id, self.pacing.passes, longest);
+        self.shared.pace.wait(self.handle.id, self.pacing.held, longest);
     }
 
     /// Before a command that may take long: what others wait for is marked, and they are told not to wait for this session meanwhile.
@@ -275,7 +274,6 @@ impl State {
         self.pacing.marks.forget();
         self.pacing.waited = Duration::ZERO;
         self.pacing.exceptions = 0;
-        self.shared.pace.note_progress();
     }
 
     /// Before a launch: says whether it is counted.
@@ -284,18 +282,18 @@ impl State {
         slot: u32,
         stream: CUstream,
         piece: Piece,
-        shape: impl FnOnce(&Self) -> Option<Shape>,
+        launched: impl FnOnce(&Self) -> Launched,
     ) -> Option<Paced> {
         let cost_ns = self.known_cost_ns(piece);
         let in_company = self.in_company();
         if !in_company && cost_ns < LASTS_NS && self.pacing.marks.is_empty() {
+            self.pacing.extent.forget();
             return None;
         }
         // Alone, too: who has submitted more than company allows contends with it when others come, and launches nothing for a while.
         if self.pacing.class == Class::Throughput {
-            let fills = shape(self).map_or(1000, |shape| self.footprint(&shape));
-            let before = self.pacing.footprint;
-            self.pacing.footprint = fills.max((before * 15 + fills) / 16);
+            let launched = launched(self);
+            self.extend(launched, cost_ns);
         }
         if cost_ns >= LASTS_NS || self.pacing.contends {
             // Nobody's time is counted who never contends.
@@ -313,11 +311,11 @@ impl State {
     ) -> Option<Paced> {
         let mut all: Option<Paced> = None;
         for (launch, _) in chain.iter().filter(|(launch, _)| launch.function != COPIER) {
-            let shape = |state: &Self| {
-                let function = state.modules.function(launch.function).ok()?;
-                Some(shape_of(launch, function.handle))
+            let launched = |state: &Self| match state.modules.function(launch.function) {
+                Ok(function) => Launched::Kernel(shape_of(launch, function.handle)),
+                Err(_) => Launched::Graph { kernels: 1 },
             };
-            let one = self.pace(slot, stream, Piece::Function(launch.function), shape)?;
+            let one = self.pace(slot, stream, Piece::Function(launch.function), launched)?;
             let all = all.get_or_insert(Paced { slot, cost_ns: 0, launches: 0 });
             all.cost_ns += one.cost_ns;
             all.launches += 1;
@@ -350,7 +348,7 @@ impl State {
         if each_ns >= LASTS_NS {
             self.shared.pace.note_lasting(in_flight.cost_ns);
         }
-        let lasts = each_ns >= CONTENDS_NS || in_flight.cost_ns >= IN_COMPANY.cost_ns;
+        let lasts = self.pacing.extent.lasts() || in_flight.cost_ns >= IN_COMPANY.cost_ns;
         let short = &mut self.pacing.short_launches;
         *short = if lasts { 0 } else { short.saturating_add(launches) };
         if *short >= MOST_SHORT {
@@ -415,7 +413,7 @@ impl State {
 
     /// At the session's end, when its work has ended.
     pub(super) fn end_pacing(&mut self) {
-        self.shared.pace.change(|fairness| fairness.leave(self.handle.id));
+        self.shared.pace.leave(self.handle.id);
         self.pacing.marks.clear(&self.shared.context);
     }
 
@@ -427,7 +425,7 @@ impl State {
 
     /// Whether what is launched now has the device for itself, as far as this can be known.
     pub(super) fn has_device(&self) -> bool {
-        self.pacing.has_turn || !self.in_company()
+        self.pacing.is_alone || !self.in_company()
     }
 
     fn in_company(&self) -> bool {
@@ -469,13 +467,16 @@ impl State {
             // What was overdue still is, and what came after it has ended.
             self.pacing.marks.give_up();
         }
-        self.shared.pace.note_progress();
         self.read_samples();
         if self.pacing.contends {
             let (client, ended) = (self.handle.id, self.pacing.marks.is_empty());
+            self.shared.pace.is_alive(client);
             self.shared.pace.change(|fairness| {
-                fairness.charge(client, look.busy_ns);
-                if ended { fairness.settle(client) } else { Turns::Unchanged }
+                let busy = Busy { measured_ns: look.busy_ns, estimated_ns: look.cost_ns };
+                fairness.charge(client, busy);
+                if ended {
+                    fairness.settle(client);
+                }
             });
         }
     }
@@ -485,24 +486,27 @@ impl State {
         if let weight @ 1.. = self.pacing.new_weight.swap(0, Ordering::Relaxed) {
             self.pacing.claim.weight = weight;
         }
-        let Pacing { claim, footprint, .. } = self.pacing;
+        let (claim, demand) = (self.pacing.claim, self.demand());
         let begins = !std::mem::replace(&mut self.pacing.contends, true);
         // What made it a contender is in flight, if it has not ended already.
         let is_at_work = begins && !self.pacing.marks.is_empty();
         let client = self.handle.id;
+        if begins {
+            self.shared.pace.is_alive(client);
+        }
         self.shared.pace.change(|fairness| {
-            fairness.contend(client, claim, footprint);
+            fairness.contend(client, claim, demand);
             if is_at_work {
                 fairness.submitted(client);
             }
-            Turns::Unchanged
         });
     }
 
     /// Leaves the contest until a launch that lasts: nothing is to be submitted, or not for a while.
     pub(super) fn stop_contending(&mut self) {
         self.pacing.quiet = None;
-        self.pacing.has_turn = false;
+        self.pacing.is_alone = false;
+        self.pacing.held = Held::ForCredit;
         if std::mem::take(&mut self.pacing.contends) {
             let client = self.handle.id;
             self.shared.pace.change(|fairness| fairness.rest(client));
@@ -515,73 +519,24 @@ impl State {
             false => InDriver::Something,
         };
         let answer = self.shared.pace.ask(self.handle.id, in_driver);
-        self.pacing.passes = answer.passes;
-        self.pacing.has_turn = answer.has_turn;
-        if std::mem::replace(&mut self.pacing.stalls, answer.stalls) != answer.stalls {
+        self.pacing.held = Held::ForTurn;
+        self.pacing.is_alone = answer.is_alone;
+        if answer.was_given_up {
             // Others have waited in vain, perhaps for what this session has on the device.
             self.pacing.marks.give_up();
         }
         answer.verdict
     }
 
-    /// Whether nothing of anybody has ended for so long that waiting may be the reason; then the launch goes, and the turn is lost.
-    fn has_stalled(&mut self) -> bool {
-        let now = self.shared.pace.progress();
-        let (seen, since) = &mut self.pacing.progress;
-        if std::mem::replace(seen, now) != now {
-            *since = None;
+    /// Whether who is at work has not begun or ended anything for so long that waiting may be the reason; then the launch goes, and they are not waited for.
+    fn others_have_stalled(&mut self) -> bool {
+        let client = self.handle.id;
+        let stalled = self.shared.pace.give_up_on_stalled(client, STALL);
+        if stalled {
+            log_server!("{} waits for kernels that do not end, and goes on", self.handle.label);
+            self.shared.pace.change(|fairness| fairness.submitted(client));
         }
-        if since.get_or_insert_with(Instant::now).elapsed() < STALL {
-            return false;
-        }
-        log_server!("{} waits for kernels that do not end, and goes on", self.handle.label);
-        self.shared.pace.give_up_on_turn();
-        true
-    }
-
-    /// The part of the device that a kernel fills, of 1,000; no more than the client may use.
-    fn footprint(&mut self, shape: &Shape) -> u32 {
-        let all = match self.pacing.multiprocessors {
-            0 => {
-                let mut count = 0;
-                let attribute = CUdevice_attribute::MULTIPROCESSOR_COUNT;
-                let device = self.context().device();
-                // SAFETY: the result is written.
-                let _ =
-                    unsafe { self.driver().cuDeviceGetAttribute(&mut count, attribute, device) };
-                self.pacing.multiprocessors = u32::try_from(count).unwrap_or(1).max(1);
-                self.pacing.multiprocessors
-            }
-            known => known,
-        };
-        let share = self.partitions.own().map_or(all, |share| share.multiprocessors()).min(all);
-        let fits = u64::from(self.blocks_per_multiprocessor(shape)) * u64::from(all);
-        let filled = shape.blocks.saturating_mul(1000) / fits.max(1);
-        let most = u64::from(share) * 1000 / u64::from(all);
-        filled.clamp(1, most.max(1)) as u32
-    }
-
-    fn blocks_per_multiprocessor(&mut self, shape: &Shape) -> u32 {
-        let Shape { function, block_threads, dynamic_shared_bytes, .. } = *shape;
-        let key = (block_threads, dynamic_shared_bytes);
-        if let Some(&(threads, shared_bytes, blocks)) = self.pacing.occupancy.get(&function.0)
-            && (threads, shared_bytes) == key
-        {
-            return blocks;
-        }
-        let mut blocks = 0;
-        // SAFETY: a live function of this session; the result is written.
-        let _ = unsafe {
-            self.driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                &mut blocks,
-                function,
-                block_threads as i32,
-                dynamic_shared_bytes as usize,
-            )
-        };
-        let blocks = u32::try_from(blocks).unwrap_or(1).max(1);
-        self.pacing.occupancy.insert(function.0, (key.0, key.1, blocks));
-        blocks
+        stalled
     }
 }
 

@@ -11,6 +11,7 @@ use crate::executor_link::{GroupMembership, GroupShare, ShareWish, ToExecutor};
 use crate::log::log_server;
 use crate::policy::domains::Domain;
 use crate::policy::fairness::{Claim, Rank};
+use crate::policy::grants::is_beyond_group;
 use crate::policy::limits::{
     active_thread_percentage, client_priority, memory_limit_bytes, weight,
 };
@@ -383,10 +384,9 @@ impl Keeper {
             let of_group = self.clients.get(&other.client).map(|other| &other.group);
             other.device == known.device && of_group == Some(&client.group)
         });
-        let granularity = self.devices[known.device].granularity_bytes.max(1);
-        let held: u64 = members.map(|other| other.grants.granted_bytes()).sum();
-        let wanted = size_bytes.checked_next_multiple_of(granularity);
-        wanted.and_then(|wanted| held.checked_add(wanted)).is_none_or(|total| total > limit)
+        let granted = members.map(|other| other.grants.granted_bytes());
+        let granularity = self.devices[known.device].granularity_bytes;
+        is_beyond_group(granted, size_bytes, granularity, limit)
     }
 
     /// A session's work runs on so many SMs now; or could not be moved.

@@ -1,27 +1,42 @@
 //! Who may submit next, where several clients keep the device busy: turns by weighted virtual time.
 //!
-//! A client *contends* when its work lasts, so that it waits for the device rather than for its own program. Contenders whose kernels fit on the
-//! device together run at the same time and nobody is held. Those that do not fit take turns: one submits, the others wait, and a turn passes,
-//! when it has lasted long enough and its work has ended, to the waiting client that has had least, by its weight. What a turn costs is the time
-//! in which its streams were busy, as the device measured it, so a kernel that outlasts its turn is paid back by the turns that follow.
-//! Turns do not overlap, which is what makes that measure true: of kernels that share the device nobody can say which of them took the time.
+//! A client *contends* when its work lasts, so that it waits for the device rather than for its own program. Contenders for whose kernels there is room on the
+//! device at the same time ([`room`]) run at the same time and nobody is held. Those for whom there is not take turns: as many have one as there is
+//! room for, the others wait. What a turn costs is the time in which the client's streams were busy, as the device measured it, so a kernel that
+//! outlasts its turn is paid back by the turns that follow. Turns of clients that do not fit together do not overlap, which is what makes that measure
+//! true: of kernels that share SMs nobody can say which of them took the time.
+//!
+//! The one who comes next is who waits and has had least, by its weight. If there is no room, turns end that have lasted long enough, no more of them
+//! than needed, and none until all that are needed may. Who comes after has a turn *meanwhile*, in what is left: it ends as soon as it is in the way. So a wide client does
+//! not starve behind narrow ones, and they do not wait for it longer than it could use what they leave.
+//!
+//! Short kernels of many clients need no turns: the driver takes them one after the other, whoever's they are. They are held only for what lasts, and where weights say that some are due more.
 //!
 //! Pure: no clock, no driver. Times are nanoseconds of the device; the executor ([`crate::executor`]'s `pacing`) measures them.
 
+pub mod room;
+
 use link::wire::shares::MOST_WEIGHT;
+use room::{ALL, Room, is_room};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What a turn lasts at least, if there is work for it. Long against the gap between two turns, short against a second.
 pub const TURN_NS: u64 = 4_000_000;
-/// The whole device, as a footprint.
-const ALL: u32 = 1000;
 /// Weight of a client that says nothing.
 pub const DEFAULT_WEIGHT: u32 = 1;
 /// So many times less is given to a client below normal priority.
 const BELOW_NORMAL: u64 = 8;
 /// Virtual time runs in these units per nanosecond, so that large weights do not round it away.
 const UNITS: u64 = 8 * MOST_WEIGHT as u64;
+/// Who has had so many turns more than the first who waits has no more of the room that this one cannot use yet, since what it submits there may last.
+const FAR_AHEAD: u64 = 4;
+/// Room that this one could not use anyway is charged for so many times less from then on, so that the debt does not grow for ever.
+const DISCOUNT: u128 = 16;
+/// A turn lasts no more than so many times longer where others' work takes its room, too.
+const MOST_CROWDED: u64 = 64;
+/// Smaller changes of a footprint than this are not looked at.
+const CHANGE: u32 = ALL / 64;
 
 /// What a client is to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,87 +73,167 @@ impl Claim {
     }
 }
 
+/// The kernels that a client spends its time in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernels {
+    /// So short that the driver's own order is fair among such clients.
+    Short,
+    /// Others' would wait for them.
+    Lasting,
+}
+
+/// What a client wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// What its kernels fill.
+    pub room: Room,
+    /// How long they are.
+    pub kernels: Kernels,
+}
+
 /// The answer to a client that has work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Submit it.
     Go,
-    /// Ask again when the turn has passed.
+    /// Ask again when a turn has passed.
     Wait,
 }
 
-/// Whether it is somebody's turn after a change.
+/// For how long a client's streams were busy, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turns {
-    /// As before.
-    Unchanged,
-    /// Those who wait should ask again.
-    Passed,
+pub struct Busy {
+    /// By the device's clock: with what others did, if they were there.
+    pub measured_ns: u64,
+    /// What the work that has ended was thought to cost. Counts where others' work was in its room, if it is less.
+    pub estimated_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    used_ns: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It has its time.
+    Due,
+    /// It has room that the first who waits could not use.
+    Meanwhile,
+}
+
+impl Turn {
+    fn has_had_its_time(&self) -> bool {
+        self.kind == Kind::Meanwhile || self.used_ns >= TURN_NS
+    }
 }
 
 #[derive(Debug)]
 struct Contender {
     claim: Claim,
+    demand: Demand,
     /// It has work that lasts.
     contends: bool,
     /// Virtual time that it has had. Wide enough for centuries.
     had: u128,
-    /// Share of the device that its kernels take, of 1,000.
-    footprint: u32,
     /// It has asked, and was told to wait.
     waits: bool,
+    turn: Option<Turn>,
+    /// When it got its last turn: the number of turns given before.
+    last_turn: u64,
     /// It may have work on the device.
     in_flight: bool,
+    /// What it has there is of a turn that has ended.
+    leaves: bool,
+    /// What it is charged for next ran in the room that others' work took as well.
+    was_crowded: bool,
+    /// It ran in room that the first who waits could not use anyway.
+    is_beside: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Turn {
-    client: u64,
-    used_ns: u64,
+impl Contender {
+    fn is_at_work(&self) -> bool {
+        self.contends && (self.in_flight || self.turn.is_some())
+    }
+
+    /// It submits no more, or its turn is another's.
+    fn end_turn(&mut self) {
+        self.turn = None;
+        self.leaves = self.in_flight;
+    }
+
+    fn is_far_ahead_of(&self, had: u128) -> bool {
+        self.had > had + u128::from(FAR_AHEAD * TURN_NS * self.claim.price())
+    }
+
+    fn forget_work(&mut self) {
+        self.in_flight = false;
+        self.leaves = false;
+    }
 }
 
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Fairness {
     clients: BTreeMap<u64, Contender>,
-    turn: Option<Turn>,
-    /// Virtual time of the client that got a turn last: who comes anew is not far behind.
+    /// There is not room for all contenders.
+    is_contest: bool,
+    /// Their claims differ.
+    is_unequal: bool,
+    /// Virtual time of the client that got a turn last because it was due: who comes anew is not far behind.
     now: u128,
+    /// How many turns have been given.
+    turns_given: u64,
+    /// To whom, since [`Self::take_served`].
+    served: Vec<u64>,
 }
 
 impl Fairness {
-    /// A client begins to contend, or says that it still does. `footprint` is the part of the device that its kernels fill, of 1,000; 0: not known, as if all.
-    pub fn contend(&mut self, client: u64, claim: Claim, footprint: u32) {
+    /// A client begins to contend, or says that it still does.
+    pub fn contend(&mut self, client: u64, claim: Claim, demand: Demand) {
         let earliest = self.now.saturating_sub(u128::from(TURN_NS * claim.price()));
+        let is_new = !self.clients.contains_key(&client);
         let contender = self.clients.entry(client).or_insert(Contender {
             claim,
-            contends: true,
+            demand,
+            contends: false,
             had: 0,
-            footprint: ALL,
             waits: false,
+            turn: None,
+            last_turn: 0,
             in_flight: false,
+            leaves: false,
+            was_crowded: false,
+            is_beside: false,
         });
-        contender.claim = claim;
-        contender.contends = true;
-        contender.footprint = if footprint == 0 { ALL } else { footprint.min(ALL) };
         contender.had = contender.had.max(earliest);
+        let known = contender.demand;
+        let is_near = demand.room.footprint.abs_diff(known.room.footprint) < CHANGE
+            && (demand.room.place, demand.kernels) == (known.room.place, known.kernels);
+        if is_new || !contender.contends || contender.claim != claim || !is_near {
+            (contender.claim, contender.demand, contender.contends) = (claim, demand, true);
+            self.contenders_changed();
+        }
     }
 
     /// A client has no more work for now. What it has had is remembered: to pause pays nothing back.
-    pub fn rest(&mut self, client: u64) -> Turns {
-        let Some(contender) = self.clients.get_mut(&client) else { return Turns::Unchanged };
-        contender.contends = false;
+    pub fn rest(&mut self, client: u64) {
+        let Some(contender) = self.clients.get_mut(&client) else { return };
         contender.waits = false;
-        contender.in_flight = false;
-        self.turn.take_if(|turn| turn.client == client);
-        self.pass_on()
+        contender.forget_work();
+        contender.turn = None;
+        contender.was_crowded = false;
+        if std::mem::take(&mut contender.contends) {
+            self.contenders_changed();
+        }
+        self.pass_on();
     }
 
     /// A client has left, and its work has ended.
-    pub fn leave(&mut self, client: u64) -> Turns {
-        let turns = self.rest(client);
+    pub fn leave(&mut self, client: u64) {
+        self.rest(client);
         self.clients.remove(&client);
-        turns
     }
 
     fn contenders(&self) -> impl Iterator<Item = (u64, &Contender)> {
@@ -146,343 +241,292 @@ impl Fairness {
         clients.filter(|(_, contender)| contender.contends)
     }
 
-    /// Whether the contenders do not fit on the device together.
+    fn contenders_changed(&mut self) {
+        let prices = || self.contenders().map(|(_, contender)| contender.claim.price());
+        let is_unequal = prices().max() != prices().min();
+        self.is_unequal = is_unequal;
+        let all: Vec<u64> = self.contenders().map(|(client, _)| client).collect();
+        self.is_contest = !self.fit(&all);
+        if !self.is_contest {
+            for contender in self.clients.values_mut() {
+                contender.turn = None;
+                contender.leaves = false;
+            }
+        }
+    }
+
+    /// Whether these can be at work at the same time without being unfair to each other.
+    fn fit(&self, clients: &[u64]) -> bool {
+        if clients.len() < 2 {
+            return true;
+        }
+        let demands = clients.iter().filter_map(|client| self.clients.get(client));
+        let (mut lasting, mut short) = (Vec::new(), Vec::new());
+        for Contender { demand, .. } in demands {
+            match demand.kernels {
+                Kernels::Short if !self.is_unequal => short.push(demand.room),
+                _ => lasting.push(demand.room),
+            }
+        }
+        if lasting.is_empty() || !is_room(&lasting) {
+            return lasting.is_empty();
+        }
+        short.into_iter().all(|room| {
+            lasting.push(room);
+            let fits = is_room(&lasting);
+            lasting.pop();
+            fits
+        })
+    }
+
+    /// Whether there is not room for all contenders.
     pub fn is_contest(&self) -> bool {
-        self.contenders().nth(1).is_some()
-            && self.contenders().map(|(_, contender)| contender.footprint).sum::<u32>() > ALL
+        self.is_contest
     }
 
-    /// Whose turn it is, so that no other contender has work on the device.
-    pub fn holder(&self) -> Option<u64> {
-        self.turn.map(|turn| turn.client)
+    /// Whether a client may submit without asking again.
+    pub fn may_go(&self, client: u64) -> bool {
+        let contender = self.clients.get(&client).filter(|contender| contender.contends);
+        !self.is_contest || contender.is_none_or(|contender| contender.turn.is_some())
     }
 
-    /// A contender has submitted work without asking, before it contended.
+    /// Whether no other contender has work on the device.
+    pub fn is_alone(&self, client: u64) -> bool {
+        self.contenders().all(|(other, contender)| other == client || !contender.is_at_work())
+    }
+
+    /// The contenders that may have work on the device, or submit some.
+    pub fn at_work(&self) -> impl Iterator<Item = u64> {
+        let at_work = self.contenders().filter(|(_, contender)| contender.is_at_work());
+        at_work.map(|(client, _)| client)
+    }
+
+    /// Who was given a turn since the last time.
+    pub fn take_served(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.served)
+    }
+
+    /// A contender has submitted work without asking: before it contended, or in spite of an answer.
     pub fn submitted(&mut self, client: u64) {
         self.go(client);
     }
 
     /// A contender has work to submit.
     pub fn ask(&mut self, client: u64) -> Verdict {
-        if !self.is_contest() {
-            self.turn = None;
-            return self.go(client);
-        }
+        let is_contest = self.is_contest;
         let contender = self.clients.get_mut(&client).filter(|contender| contender.contends);
         let Some(contender) = contender else { return Verdict::Go };
+        if !is_contest {
+            return self.go(client);
+        }
         contender.waits = true;
-        self.pass_on();
-        match self.turn {
-            Some(turn) if turn.client == client && !self.is_over(turn) => self.go(client),
-            _ => Verdict::Wait,
+        if contender.turn.is_none_or(|turn| turn.has_had_its_time()) {
+            self.pass_on();
+        }
+        match self.may_go(client) {
+            true => self.go(client),
+            false => Verdict::Wait,
         }
     }
 
     fn go(&mut self, client: u64) -> Verdict {
-        if let Some(contender) = self.clients.get_mut(&client) {
+        let begins = self.clients.get_mut(&client).is_some_and(|contender| {
             contender.waits = false;
-            contender.in_flight = true;
+            !std::mem::replace(&mut contender.in_flight, true)
+        });
+        if begins && self.is_contest && self.is_crowded() {
+            let at_work = self.clients.values_mut().filter(|contender| contender.in_flight);
+            at_work.for_each(|contender| contender.was_crowded = true);
         }
         Verdict::Go
     }
 
-    /// A client's streams were busy for so long since the last time. Counts in a contest only: who uses what nobody else wants owes nothing.
-    pub fn charge(&mut self, client: u64, busy_ns: u64) {
-        let is_contest = self.is_contest();
-        if let Some(contender) = self.clients.get_mut(&client).filter(|_| is_contest) {
-            let price = u128::from(contender.claim.price());
-            contender.had = contender.had.saturating_add(u128::from(busy_ns) * price);
+    /// Whether there is not room for all that is on the device, so that its kernels take longer than by themselves.
+    fn is_crowded(&self) -> bool {
+        let in_flight = self.contenders().filter(|(_, contender)| contender.in_flight);
+        let rooms: Vec<Room> = in_flight.map(|(_, contender)| contender.demand.room).collect();
+        rooms.len() > 1 && !is_room(&rooms)
+    }
+
+    /// A client's streams were busy since the last time. Counts in a contest only: who uses what nobody else wants owes nothing.
+    pub fn charge(&mut self, client: u64, busy: Busy) {
+        let is_contest = self.is_contest;
+        let waiting = self.contenders().filter(|(_, contender)| contender.waits);
+        let first = waiting.map(|(_, contender)| contender.had).min();
+        let Some(contender) = self.clients.get(&client) else { return };
+        let is_crowded = contender.was_crowded && self.is_crowded();
+        let Some(contender) = self.clients.get_mut(&client) else { return };
+        let own_ns = match std::mem::replace(&mut contender.was_crowded, is_crowded) {
+            true => busy.measured_ns.min(busy.estimated_ns),
+            false => busy.measured_ns,
+        };
+        if let Some(turn) = contender.turn.as_mut() {
+            turn.used_ns = turn.used_ns.saturating_add(own_ns.max(busy.measured_ns / MOST_CROWDED));
         }
-        if let Some(turn) = self.turn.as_mut().filter(|turn| turn.client == client) {
-            turn.used_ns = turn.used_ns.saturating_add(busy_ns);
+        if !is_contest {
+            return;
         }
+        let price = u128::from(contender.claim.price());
+        let mut cost = u128::from(own_ns) * price;
+        if contender.is_beside && first.is_some_and(|first| contender.is_far_ahead_of(first)) {
+            cost /= DISCOUNT;
+        }
+        contender.had = contender.had.saturating_add(cost);
     }
 
     /// All that a client had submitted has ended.
-    pub fn settle(&mut self, client: u64) -> Turns {
-        let Some(contender) = self.clients.get_mut(&client) else { return Turns::Unchanged };
-        contender.in_flight = false;
-        self.pass_on()
+    pub fn settle(&mut self, client: u64) {
+        let Some(contender) = self.clients.get_mut(&client) else { return };
+        contender.forget_work();
+        contender.was_crowded = false;
+        self.pass_on();
     }
 
     /// A client's thread has something else to do for a while, and submits nothing: nobody waits for it until it asks again.
-    pub fn step_aside(&mut self, client: u64) -> Turns {
-        let Some(contender) = self.clients.get_mut(&client) else { return Turns::Unchanged };
+    pub fn step_aside(&mut self, client: u64) {
+        let Some(contender) = self.clients.get_mut(&client) else { return };
         contender.waits = false;
-        contender.in_flight = false;
-        self.turn.take_if(|turn| turn.client == client);
-        self.pass_on()
+        contender.forget_work();
+        contender.turn = None;
+        self.pass_on();
     }
 
-    /// The turn has stood still for too long: work that does not end, or that waits for another client's. It is left out until it ends.
-    pub fn give_up_on_turn(&mut self) -> Turns {
-        for contender in self.clients.values_mut() {
-            contender.in_flight = false;
-        }
-        match self.turn {
-            Some(turn) => self.rest(turn.client),
-            None => self.pass_on(),
+    /// A client's work does not end, or waits for another client's: others do not wait for it any more. If it has a turn, it is left out until it says that it contends.
+    pub fn give_up_on(&mut self, client: u64) {
+        match self.clients.get_mut(&client) {
+            Some(contender) if contender.turn.is_some() => self.rest(client),
+            Some(_) => self.settle(client),
+            None => {}
         }
     }
 
-    /// Whether a turn has had its time, and somebody waits who has had no more.
-    fn is_over(&self, turn: Turn) -> bool {
-        let Some(holder) = self.clients.get(&turn.client) else { return true };
-        let is_due = |contender: &Contender| contender.waits && contender.had <= holder.had;
-        turn.used_ns >= TURN_NS && self.contenders().any(|(_, contender)| is_due(contender))
-    }
-
-    /// Gives the next turn, if the present one is over and all work of contenders has ended.
-    fn pass_on(&mut self) -> Turns {
-        if self.turn.is_some_and(|turn| !self.is_over(turn)) {
-            return Turns::Unchanged;
+    /// Gives turns to those who wait, as there is room.
+    fn pass_on(&mut self) {
+        if !self.is_contest {
+            return;
         }
-        let Some((client, had)) = self.next() else { return Turns::Unchanged };
-        self.now = self.now.max(had);
-        self.turn = Some(Turn { client, used_ns: 0 });
-        Turns::Passed
-    }
-
-    /// Who is to have the next turn, if it may begin, and what that client has had.
-    fn next(&self) -> Option<(u64, u128)> {
-        let mut at_work = self.contenders().filter(|(_, contender)| contender.in_flight);
-        let next = match (at_work.next(), at_work.next()) {
-            (None, _) => {
-                let waiting = self.contenders().filter(|(_, contender)| contender.waits);
-                waiting.min_by_key(|(client, contender)| (contender.had, *client))
+        let mut active: Vec<u64> = self.at_work().collect();
+        let begins = self.clients.values().all(|contender| contender.turn.is_none());
+        let waiting = self.contenders();
+        let waiting = waiting.filter(|(_, it)| it.waits && it.turn.is_none());
+        let mut order: Vec<_> = waiting
+            .map(|(client, it)| {
+                // What was submitted before this was a contest may be waiting for what its client asks for.
+                let comes_first = begins && it.is_at_work() && !it.leaves;
+                (!comes_first, it.had, it.last_turn, client)
+            })
+            .collect();
+        order.sort_unstable();
+        let mut first: Option<(u64, u128)> = None;
+        for (place, (_, had, _, client)) in order.into_iter().enumerate() {
+            if self.has_room_beside(&active, client) {
+                let (kind, is_beside) = match first {
+                    None => (Kind::Due, false),
+                    Some(_) => (Kind::Meanwhile, self.is_beside_all(&active, client)),
+                };
+                let contender = self.clients.get(&client);
+                let is_far_ahead = first.is_some_and(|(_, had)| {
+                    contender.is_some_and(|contender| contender.is_far_ahead_of(had))
+                });
+                if is_far_ahead && !is_beside {
+                    continue;
+                }
+                active.push(client);
+                self.give_turn(client, kind, is_beside, place == 0);
+            } else if first.is_none() {
+                if self.make_room_for(client) {
+                    active = self.at_work().collect();
+                    let has_room = self.has_room_beside(&active, client);
+                    // If some work has yet to end: what comes after must have room beside it.
+                    active.push(client);
+                    if has_room {
+                        self.give_turn(client, Kind::Due, false, place == 0);
+                        continue;
+                    }
+                }
+                first = Some((client, had));
             }
-            // It submitted before this was a contest, and what runs may be waiting for what it asks for.
-            (Some(only), None) if self.turn.is_none() && only.1.waits => Some(only),
-            _ => None,
+        }
+    }
+
+    fn has_room_beside(&self, active: &[u64], client: u64) -> bool {
+        let others = active.iter().copied().filter(|&other| other != client);
+        self.fit(&others.chain([client]).collect::<Vec<_>>())
+    }
+
+    /// Whether a client is in nobody's way.
+    fn is_beside_all(&self, active: &[u64], client: u64) -> bool {
+        let waiting = self.contenders().filter(|&(other, it)| it.waits && other != client);
+        let mut waiting = waiting.map(|(other, _)| other);
+        waiting.all(|other| self.is_beside(other, active, client))
+    }
+
+    /// Whether a client has room beside one that is to come, when that has come and others have what room they can.
+    fn is_beside(&self, first: u64, active: &[u64], client: u64) -> bool {
+        let mut with = vec![first];
+        for &other in active.iter().filter(|&&other| other != client && other != first) {
+            with.push(other);
+            if !self.fit(&with) {
+                with.pop();
+            }
+        }
+        with.push(client);
+        self.fit(&with)
+    }
+
+    /// Ends the turns that have had their time and are in a client's way. None, if it would still have no room when their work has ended.
+    fn make_room_for(&mut self, client: u64) -> bool {
+        let Some(had) = self.clients.get(&client).map(|contender| contender.had) else {
+            return false;
         };
-        next.map(|(client, contender)| (client, contender.had))
+        let (mut may_end, mut stay) = (Vec::new(), vec![client]);
+        for (holder, contender) in self.contenders() {
+            match contender.turn {
+                Some(turn) if turn.has_had_its_time() && contender.had >= had => {
+                    may_end.push((contender.had, holder));
+                }
+                Some(_) => stay.push(holder),
+                None => {}
+            }
+        }
+        if !self.fit(&stay) {
+            return false;
+        }
+        may_end.sort_unstable();
+        let mut kept = Vec::new();
+        for (_, holder) in may_end {
+            stay.push(holder);
+            if self.fit(&stay) {
+                kept.push(holder);
+            } else {
+                stay.pop();
+                self.clients.get_mut(&holder).into_iter().for_each(Contender::end_turn);
+            }
+        }
+        for holder in kept {
+            let is_beside = self.is_beside_all(&stay, holder);
+            let Some(contender) = self.clients.get_mut(&holder) else { continue };
+            contender.is_beside = is_beside;
+            contender.turn.iter_mut().for_each(|turn| turn.kind = Kind::Meanwhile);
+        }
+        true
+    }
+
+    fn give_turn(&mut self, client: u64, kind: Kind, is_beside: bool, is_first: bool) {
+        let Some(contender) = self.clients.get_mut(&client) else { return };
+        contender.turn = Some(Turn { used_ns: 0, kind });
+        contender.is_beside = is_beside;
+        contender.leaves = false;
+        contender.last_turn = self.turns_given;
+        if is_first {
+            self.now = self.now.max(contender.had);
+        }
+        self.turns_given += 1;
+        self.served.push(client);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const US: u64 = 1_000;
-
-    /// A client that always has work: kernels of one length, so many in flight at once.
-    #[derive(Clone, Copy, Debug)]
-    struct Greedy {
-        kernel_ns: u64,
-        depth: u64,
-        claim: Claim,
-    }
-
-    fn greedy(kernel_ns: u64) -> Greedy {
-        Greedy { kernel_ns, depth: 2, claim: Claim::default() }
-    }
-
-    /// Lets them have a device that does one kernel at a time, in the order in which they were submitted; gives what each got, in nanoseconds.
-    fn share(clients: &[Greedy], total_ns: u64) -> Vec<u64> {
-        let mut policy = Fairness::default();
-        for (client, greedy) in clients.iter().enumerate() {
-            policy.contend(client as u64, greedy.claim, 1000);
-        }
-        let mut got = vec![0; clients.len()];
-        let mut queue = std::collections::VecDeque::new();
-        let mut queued = vec![0; clients.len()];
-        while got.iter().sum::<u64>() < total_ns {
-            for (client, greedy) in clients.iter().enumerate() {
-                while queued[client] < greedy.depth && policy.ask(client as u64) == Verdict::Go {
-                    queue.push_back(client);
-                    queued[client] += 1;
-                }
-            }
-            let client: usize = queue.pop_front().expect("somebody may always go on");
-            queued[client] -= 1;
-            got[client] += clients[client].kernel_ns;
-            policy.charge(client as u64, clients[client].kernel_ns);
-            if queued[client] == 0 {
-                policy.settle(client as u64);
-            }
-        }
-        got
-    }
-
-    fn assert_shares(got: &[u64], clients: &[Greedy]) {
-        let weigh = |claim: Claim| 1.0 / claim.price() as f64;
-        let weights: f64 = clients.iter().map(|client| weigh(client.claim)).sum();
-        let total: u64 = got.iter().sum();
-        for (&got, client) in got.iter().zip(clients) {
-            let fair = total as f64 * weigh(client.claim) / weights;
-            let off = (got as f64 - fair).abs() / fair;
-            assert!(off < 0.1, "{got} ns of {total}, {fair} would be fair: {clients:?}");
-        }
-    }
-
-    #[test]
-    fn kernels_of_different_lengths_get_equal_time_within_a_second() {
-        let clients = [greedy(100 * US), greedy(5_000 * US)];
-        assert_shares(&share(&clients, 1_000_000_000), &clients);
-        let clients = [greedy(100 * US), greedy(5_000 * US), greedy(20 * US), greedy(1_000 * US)];
-        assert_shares(&share(&clients, 1_000_000_000), &clients);
-    }
-
-    #[test]
-    fn a_client_whose_kernels_are_not_known_yet_is_held_for_one_that_fills_the_device() {
-        let mut fairness = Fairness::default();
-        fairness.contend(1, Claim::default(), 0);
-        assert!(!fairness.is_contest(), "alone");
-        fairness.contend(2, Claim::default(), 10);
-        assert!(fairness.is_contest());
-        fairness.contend(1, Claim::default(), 10);
-        assert!(!fairness.is_contest(), "both fit");
-    }
-
-    #[test]
-    fn time_goes_by_weight_and_rank() {
-        let mut clients = [greedy(100 * US), greedy(5_000 * US)];
-        clients[0].claim.weight = 3;
-        assert_shares(&share(&clients, 1_000_000_000), &clients);
-        clients[0].claim = Claim { weight: 1, rank: Rank::BelowNormal };
-        let got = share(&clients, 2_000_000_000);
-        assert!(got[0] > 0 && got[0] * 6 < got[1], "{got:?}");
-    }
-
-    #[test]
-    fn who_fits_beside_the_others_never_waits() {
-        let mut policy = Fairness::default();
-        for client in 0..4 {
-            policy.contend(client, Claim::default(), 250);
-        }
-        for client in (0..4).chain(0..4) {
-            assert_eq!(policy.ask(client), Verdict::Go);
-            policy.charge(client, 100 * TURN_NS);
-        }
-    }
-
-    #[test]
-    fn who_was_away_is_owed_no_more_than_a_turn() {
-        let mut policy = Fairness::default();
-        let claim = Claim::default();
-        policy.contend(0, claim, 1000);
-        policy.contend(1, claim, 1000);
-        for _ in 0..100 {
-            assert_eq!(policy.ask(0), Verdict::Go);
-            policy.charge(0, TURN_NS);
-            policy.settle(0);
-            assert_eq!(policy.ask(1), Verdict::Go);
-            policy.charge(1, TURN_NS);
-            policy.settle(1);
-        }
-        policy.contend(2, claim, 1000);
-        let mut turns = [0; 3];
-        for _ in 0..12 {
-            for client in 0..3 {
-                if policy.ask(client) == Verdict::Go {
-                    turns[client as usize] += 1;
-                    policy.charge(client, TURN_NS);
-                    policy.settle(client);
-                }
-            }
-        }
-        let total: i32 = turns.iter().sum();
-        assert!(turns[2] <= total / 3 + 2, "{turns:?}");
-    }
-
-    #[test]
-    fn a_turn_that_stands_still_is_left_out() {
-        let mut policy = Fairness::default();
-        policy.contend(0, Claim::default(), 1000);
-        policy.contend(1, Claim::default(), 1000);
-        assert_eq!(policy.ask(0), Verdict::Go);
-        assert_eq!(policy.ask(1), Verdict::Wait);
-        assert_eq!(policy.give_up_on_turn(), Turns::Passed);
-        assert_eq!(policy.ask(1), Verdict::Go);
-        policy.contend(0, Claim::default(), 1000);
-        assert_eq!(policy.ask(0), Verdict::Wait);
-    }
-
-    #[test]
-    fn nobody_waits_for_who_has_something_else_to_do() {
-        let mut policy = Fairness::default();
-        policy.contend(0, Claim::default(), 1000);
-        policy.contend(1, Claim::default(), 1000);
-        assert_eq!(policy.ask(0), Verdict::Go);
-        assert_eq!(policy.ask(1), Verdict::Wait);
-        assert_eq!(policy.step_aside(0), Turns::Passed);
-        assert_eq!((policy.ask(1), policy.holder()), (Verdict::Go, Some(1)));
-        assert_eq!(policy.ask(0), Verdict::Wait, "its turn is over, and it is back");
-        policy.charge(1, TURN_NS);
-        assert_eq!(policy.settle(1), Turns::Passed);
-        assert_eq!(policy.ask(0), Verdict::Go);
-    }
-
-    #[test]
-    fn who_alone_is_at_work_when_a_contest_begins_gets_the_first_turn() {
-        let mut policy = Fairness::default();
-        policy.contend(0, Claim::default(), 1000);
-        policy.submitted(0);
-        policy.contend(1, Claim::default(), 1000);
-        assert_eq!(policy.ask(1), Verdict::Wait);
-        assert_eq!(policy.ask(0), Verdict::Go, "what runs may be waiting for it");
-        let mut policy = Fairness::default();
-        for client in 0..3 {
-            policy.contend(client, Claim::default(), 1000);
-        }
-        policy.submitted(0);
-        policy.submitted(1);
-        assert_eq!((policy.ask(0), policy.ask(2)), (Verdict::Wait, Verdict::Wait));
-        assert_eq!(policy.settle(1), Turns::Passed);
-    }
-
-    proptest! {
-        #[test]
-        fn any_lengths_depths_and_weights_are_shared_by_weight(
-            clients in prop::collection::vec((10u64..5_000, 1u64..4, 1u32..4), 2..6)
-        ) {
-            let clients: Vec<Greedy> = clients
-                .into_iter()
-                .map(|(length_us, depth, weight)| Greedy {
-                    kernel_ns: length_us * US,
-                    depth,
-                    claim: Claim { weight, rank: Rank::Normal },
-                })
-                .collect();
-            // Long enough for the smallest share to be many turns.
-            assert_shares(&share(&clients, 4_000_000_000), &clients);
-        }
-
-        #[test]
-        fn whatever_clients_do_somebody_may_go_on(
-            acts in prop::collection::vec((0u64..5, 0u8..6, 0u32..1200), 1..300)
-        ) {
-            let mut policy = Fairness::default();
-            let mut in_flight = [false; 5];
-            for (client, act, number) in acts {
-                let place = client as usize;
-                match act {
-                    0 => policy.contend(client, Claim::default(), number),
-                    1 => {
-                        if in_flight[place] {
-                            policy.charge(client, u64::from(number) * 10 * US);
-                            policy.settle(client);
-                        }
-                        policy.rest(client);
-                        in_flight[place] = false;
-                    }
-                    2 | 3 => in_flight[place] |= policy.ask(client) == Verdict::Go,
-                    _ => {
-                        policy.charge(client, u64::from(number) * 10 * US);
-                        policy.settle(client);
-                        in_flight[place] = false;
-                    }
-                }
-            }
-            // Once all work has ended and those that ask no more have said so, whoever asks is served.
-            for client in 0..5 {
-                policy.settle(client);
-            }
-            for client in 1..5 {
-                policy.rest(client);
-            }
-            prop_assert_eq!(policy.ask(0), Verdict::Go);
-        }
-    }
-}
+mod simulation;
+#[cfg(test)]
+mod tests;

@@ -31,6 +31,18 @@ pub enum GrantRefusal {
     NoAddresses,
 }
 
+/// Whether `size_bytes` more, rounded up to `granularity_bytes`, would be more than a group may have whose members have been granted so much.
+pub fn is_beyond_group(
+    granted_bytes: impl IntoIterator<Item = u64>,
+    size_bytes: u64,
+    granularity_bytes: u64,
+    limit_bytes: u64,
+) -> bool {
+    let wanted = size_bytes.checked_next_multiple_of(granularity_bytes.max(1));
+    let total = granted_bytes.into_iter().try_fold(wanted.unwrap_or(u64::MAX), u64::checked_add);
+    total.is_none_or(|total| total > limit_bytes)
+}
+
 impl Grants {
     /// None yet.
     pub fn new(window: Window, limit_bytes: Option<u64>) -> Self {

@@ -16,6 +16,7 @@ use super::costs::Piece;
 use super::failure::{Failure, below};
 use super::meter::Submitted;
 use super::module::Touch;
+use super::pacing::Launched;
 use super::state::State;
 use crate::history::NotedLaunch;
 use conditional::Homes;
@@ -278,7 +279,8 @@ impl State {
             self.begin_printing()?;
         }
         let piece = Piece::Graph(wanted.graph);
-        let paced = self.pace(wanted.stream, stream, piece, |_| None);
+        let launched = Launched::Graph { kernels: load.kernels };
+        let paced = self.pace(wanted.stream, stream, piece, |_| launched);
         let measured = self.measure_launches(stream, Submitted::Piece(piece));
         let entry = self.enter_with_frame(wanted.stream, load.frame_bytes)?;
         self.note_graph_launch(wanted.stream, load.last_function);

@@ -28,15 +28,15 @@ fn what_has_ended_when_its_session_begins_to_contend_is_not_waited_for() {
     rest(&mut third);
     end_at_once(false);
     assert_eq!(launch(&mut holder), Step::Nothing, "it alone is at work");
-    assert!(holder.session.state().pacing.has_turn);
+    assert!(holder.session.state().pacing.is_alone);
     end_at_once(true);
     assert_eq!(launch(&mut quick), Step::Nothing);
     assert!(quick.session.state().pacing.contends && quick.session.state().pacing.marks.is_empty());
     assert_eq!(launch(&mut quick), Step::Held);
     let id = holder.session.state().handle.id;
     bed.shared.pace.change(|fairness| {
-        fairness.charge(id, crate::policy::fairness::TURN_NS);
-        Turns::Unchanged
+        let turn_ns = crate::policy::fairness::TURN_NS;
+        fairness.charge(id, Busy { measured_ns: turn_ns, estimated_ns: turn_ns });
     });
     rest(&mut holder);
     assert_eq!(quick.serve(), Step::Nothing, "that turn is over");
@@ -97,7 +97,7 @@ fn clients_that_wait_get_one_submission_each_although_the_driver_is_contended() 
     let mut clients: Vec<Client> = (0..8).map(|_| bed.open()).collect();
     for client in &mut clients {
         // A large device, on which all their kernels have room.
-        client.session.state().pacing.multiprocessors = 132;
+        client.session.state().pacing.extent.multiprocessors = 132;
     }
     // What lies between the events of a short kernel is the time in which the driver accepts it.
     take(Takes { between_events_ms: 0.025, launch: Duration::from_micros(12) });
