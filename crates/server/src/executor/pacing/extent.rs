@@ -12,6 +12,8 @@ use cuda_abi::types::*;
 
 /// Of the time before so much work little is remembered.
 const WINDOW_NS: f64 = 2e6;
+/// Nor of what was before so many launches, however short they are: what a kernel was taken for before it was known is forgotten, too.
+const WINDOW_LAUNCHES: f64 = 512.0;
 
 /// See the module's description.
 #[derive(Debug, Default)]
@@ -29,7 +31,8 @@ impl Extent {
     /// Kernels that fill so much, each of them so long, and so much all of them.
     fn add(&mut self, fills: u32, kernel_ns: u64, all_ns: u64) {
         let is_first = self.kernel_ns == 0.0;
-        let part = if is_first { 1.0 } else { (all_ns as f64 / WINDOW_NS).min(1.0) };
+        let least = 1.0 / WINDOW_LAUNCHES;
+        let part = if is_first { 1.0 } else { (all_ns as f64 / WINDOW_NS).clamp(least, 1.0) };
         let fills = f64::from(fills);
         self.kernel_ns += (kernel_ns as f64 - self.kernel_ns) * part;
         self.footprint += (fills - self.footprint) * part;
@@ -146,6 +149,10 @@ mod tests {
         inference.add(1000, 5_000_000, 5_000_000);
         assert!(inference.lasts() && inference.footprint == 1000.0, "{inference:?}");
         (0..2_000).for_each(|_| inference.add(60, 11_000, 11_000));
+        assert!(!inference.lasts() && inference.footprint < 70.0, "{inference:?}");
+        // What was taken to last and turns out to be next to nothing.
+        inference.add(1000, 2_000_000, 2_000_000);
+        (0..4_000).for_each(|_| inference.add(60, 1, 1));
         assert!(!inference.lasts() && inference.footprint < 70.0, "{inference:?}");
     }
 }
