@@ -290,9 +290,11 @@ impl Fairness {
         !self.is_contest || contender.is_none_or(|contender| contender.turn.is_some())
     }
 
-    /// Whether no other contender has work on the device.
+    /// Whether a client has a turn, and no other contender has work on the device.
     pub fn is_alone(&self, client: u64) -> bool {
-        self.contenders().all(|(other, contender)| other == client || !contender.is_at_work())
+        let has_turn = self.clients.get(&client).is_some_and(|it| it.turn.is_some());
+        let mut others = self.contenders().filter(|&(other, _)| other != client);
+        has_turn && others.all(|(_, contender)| !contender.is_at_work())
     }
 
     /// The contenders that may have work on the device, or submit some.
