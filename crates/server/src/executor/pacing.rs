@@ -348,7 +348,8 @@ impl State {
         if each_ns >= LASTS_NS {
             self.shared.pace.note_lasting(in_flight.cost_ns);
         }
-        let lasts = self.pacing.extent.lasts() || in_flight.cost_ns >= IN_COMPANY.cost_ns;
+        let is_long = each_ns >= CONTENDS_NS && self.pacing.extent.lasts();
+        let lasts = is_long || in_flight.cost_ns >= IN_COMPANY.cost_ns;
         let short = &mut self.pacing.short_launches;
         *short = if lasts { 0 } else { short.saturating_add(launches) };
         if *short >= MOST_SHORT {
