@@ -481,17 +481,6 @@ static void begin(void) {
     wait_for_start();
 }
 
-static void answer(const char *text) {
-    puts(text);
-    fflush(stdout);
-}
-
-static void answer_result(CUresult result) {
-    char text[32];
-    snprintf(text, sizeof text, "error %d", (int)result);
-    answer(result == CUDA_SUCCESS ? "ok" : text);
-}
-
 int main(void) {
     char line[64];
     CALL(cuInit, 0);

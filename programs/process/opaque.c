@@ -434,17 +434,6 @@ static void hold(unsigned count) {
     }
 }
 
-static void answer(const char *text) {
-    puts(text);
-    fflush(stdout);
-}
-
-static void answer_result(CUresult result) {
-    char text[32];
-    snprintf(text, sizeof text, "error %d", (int)result);
-    answer(result == CUDA_SUCCESS ? "ok" : text);
-}
-
 int main(void) {
     char line[64];
     unsigned count;

@@ -3,7 +3,7 @@
  *   check   has a kernel on each device work with memory of both, copies between them, and compares every word: `ok`, or what is wrong
  *   unmake  takes access back, and gives memory back: `ok`
  */
-#include "../driver_api/check.h"
+#include "process.h"
 
 enum { WORDS = 4096, THREADS = 128 };
 
@@ -89,11 +89,6 @@ static void unmake(void) {
         CALL(cuMemFree, sides[side].copied);
         CALL(cuCtxSynchronize);
     }
-}
-
-static void answer(const char *text) {
-    puts(text);
-    fflush(stdout);
 }
 
 int main(void) {

@@ -45,6 +45,19 @@ struct Cuda {
     unsigned kernels;
 };
 
+/* A line for a test that asks. */
+static inline void answer(const char *text) {
+    puts(text);
+    fflush(stdout);
+}
+
+/* `ok`, or `error N`. */
+static inline void answer_result(CUresult result) {
+    char text[32];
+    snprintf(text, sizeof text, "error %d", (int)result);
+    answer(result == CUDA_SUCCESS ? "ok" : text);
+}
+
 static inline void *open_library(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     if (!library) {

@@ -81,16 +81,20 @@ mod tests {
         (1..64).map(|value| exchange(client, value, ends, bytes)).last().unwrap()
     }
 
+    /// Until an exchange is one submission: whether kernels last is not known at first, and so nothing is calm.
+    fn get_used_to(client: &mut Client, ends: [u64; 2]) {
+        let began = std::time::Instant::now();
+        while usual(client, ends, 2048) > 1 {
+            assert!(began.elapsed() < std::time::Duration::from_secs(60));
+        }
+    }
+
     #[test]
     fn a_launch_two_copies_and_a_wait_are_one_submission() {
         let bed = Bed::new();
         let mut client = bed.open();
         let ends = client.some_memory();
-        // Whether kernels last is not known at first, and so nothing is calm.
-        let began = std::time::Instant::now();
-        while usual(&mut client, ends, 2048) > 1 {
-            assert!(began.elapsed() < std::time::Duration::from_secs(60));
-        }
+        get_used_to(&mut client, ends);
         let counters = &bed.shared.counters;
         let before = counters.read(0);
         exchange(&mut client, 64, ends, 2048);
@@ -111,10 +115,7 @@ mod tests {
         let bed = Bed::new();
         let mut client = bed.open();
         let ends = client.some_memory();
-        let began = std::time::Instant::now();
-        while usual(&mut client, ends, 2048) > 1 {
-            assert!(began.elapsed() < std::time::Duration::from_secs(60));
-        }
+        get_used_to(&mut client, ends);
         let [device, host] = ends;
         client.post_launch();
         client.post_copy(host, device, 2048);
