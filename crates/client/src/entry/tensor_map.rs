@@ -18,7 +18,9 @@ use zerocopy::IntoBytes;
 const MOST_DIMENSIONS: u32 = 5;
 
 thread_local! {
-    static MAPS: RefCell<TensorMaps> = RefCell::default();
+    /// In a box: all thread-locals of this library together must stay below the 512 bytes that loaders keep for libraries that come late, else each look
+    /// at any of them takes longer ([`crate::here`]).
+    static MAPS: RefCell<Option<Box<TensorMaps>>> = const { RefCell::new(None) };
 }
 
 /// Reads `count` elements into the begin of an array.
@@ -35,14 +37,17 @@ unsafe fn read<T: Copy, const N: usize>(to: &mut [T; N], from: *const T, count: 
 }
 
 fn encode(question: TensorMapEncode) -> Result<CUtensorMap> {
-    if let Ok(Some(opaque)) = MAPS.try_with(|maps| maps.borrow().find(&question)) {
+    let known = MAPS.try_with(|maps| maps.borrow().as_ref().and_then(|maps| maps.find(&question)));
+    if let Ok(Some(opaque)) = known {
         return Ok(CUtensorMap { opaque });
     }
     let (backend, id) = current::context()?.backend()?;
     let reply: TensorMapReply =
         backend.session.call_for(id, Opcode::TensorMapEncode, &[question.as_bytes()])?;
     // A thread that is ending remembers nothing.
-    let _ = MAPS.try_with(|maps| maps.borrow_mut().note(&question, reply.bytes));
+    let _ = MAPS.try_with(|maps| {
+        maps.borrow_mut().get_or_insert_default().note(&question, reply.bytes);
+    });
     Ok(CUtensorMap { opaque: reply.bytes })
 }
 

@@ -71,6 +71,11 @@ impl Spares {
         kept.remove(place).map(|(origin, library, _)| (origin, library))
     }
 
+    /// Whether there is code that was loaded ahead and that nobody has taken.
+    pub(super) fn has_ahead(&self) -> bool {
+        self.lock().iter().any(|(.., why)| *why == Kept::Ahead)
+    }
+
     /// Code that was loaded ahead and that nobody has taken: from this image, or any. It is to be unloaded.
     pub(super) fn take_back(&self, from: Option<&Origin>) -> Option<CUlibrary> {
         let mut kept = self.lock();

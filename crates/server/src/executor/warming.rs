@@ -86,6 +86,9 @@ fn run(shared: &Shared, images: &Receiver<Wish>, ends: &AtomicBool) {
             Order::Unload => unload(shared, options, &file),
         };
     }
+    if !shared.spares.has_ahead() {
+        return;
+    }
     std::thread::sleep(LINGERS);
     while let Some(library) = shared.spares.take_back(None) {
         let quiet = shared.gate.quiet(&shared.context, "Code that was loaded ahead", || false);
