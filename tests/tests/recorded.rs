@@ -47,17 +47,17 @@ fn the_control_log_is_as_recorded() -> Result<()> {
         // The recording's second client is the first one's second connection.
         let client = if text.ends_with("Server already exists") { second_pid } else { first_pid };
         let text = text
-            .replace("975", "SERVER")
-            .replace("973", "CLIENT")
-            .replace("1623", "SECOND")
-            .replace("1622", "FIRST")
+            .replace("975", "{server}")
+            .replace("973", "{client}")
+            .replace("1623", "{second}")
+            .replace("1622", "{first}")
             .replace("/tmp/mps/control", &socket.display().to_string())
             .replace("/tmp/mps", &pipe.display().to_string())
             // Only now: processes here may have any of the numbers that were recorded, or longer ones.
-            .replace("SERVER", &server)
-            .replace("CLIENT", &client.to_string())
-            .replace("SECOND", &second_pid.to_string())
-            .replace("FIRST", &first_pid.to_string())
+            .replace("{server}", &server)
+            .replace("{client}", &client.to_string())
+            .replace("{second}", &second_pid.to_string())
+            .replace("{first}", &first_pid.to_string())
             .replace("user 0", &format!("user {uid}"))
             .replace("00:00.0, NVIDIA H200", &format!("{address}, {}", device.name));
         let wanted = format!("{pid} {text}");
