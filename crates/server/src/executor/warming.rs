@@ -18,12 +18,14 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Functions of one image that are loaded ahead.
 const MOST_FUNCTIONS: u32 = 256;
 /// After the first session came: by then all have been made again that are to be.
 const LINGERS: Duration = Duration::from_secs(5);
+/// So long a quiet moment is waited for.
+const MOST_WAIT: Duration = Duration::from_millis(20);
 /// Between two unloads beside sessions.
 const BREATH: Duration = Duration::from_millis(20);
 
@@ -86,12 +88,20 @@ fn run(shared: &Shared, images: &Receiver<Wish>, ends: &AtomicBool) {
             Order::Unload => unload(shared, options, &file),
         };
     }
-    if !shared.spares.has_ahead() {
-        return;
+    while shared.spares.has_ahead() {
+        std::thread::sleep(LINGERS);
+        unload_all(shared);
     }
-    std::thread::sleep(LINGERS);
-    while let Some(library) = shared.spares.take_back(None) {
-        let quiet = shared.gate.quiet(&shared.context, "Code that was loaded ahead", || false);
+}
+
+/// Unloads what nobody has found, until a quiet moment takes too long to come: nobody is to be held for this again and again.
+fn unload_all(shared: &Shared) {
+    loop {
+        let began = Instant::now();
+        let given_up = || began.elapsed() >= MOST_WAIT;
+        let quiet = shared.gate.quiet(&shared.context, "Code that was loaded ahead", given_up);
+        let Some(quiet) = quiet else { return };
+        let Some(library) = shared.spares.take_back(None) else { return };
         // SAFETY: a live library that nobody has.
         let _ = unsafe { shared.context.driver().cuLibraryUnload(library) };
         drop(quiet);
