@@ -53,6 +53,7 @@ fn check(tally: &Tally) -> Result<()> {
     ensure!(tally.hangs == 0, "good clients hang");
     ensure!(tally.refused_starts == 0, "who came during a recovery did not wait");
     ensure!(tally.leaks == Leaks::default(), "something is left over");
+    ensure!(tally.left_over.is_empty(), "{}", tally.left_over.join("; "));
     // Of those with work in flight some are lost, others not; both kinds were there when faults came.
     ensure!(tally.survived.idle > 0 && tally.survived.busy > 0 && tally.words > 0);
     for kind in Kind::ALL {

@@ -92,6 +92,8 @@ pub struct Running {
     places: Places,
 }
 
+/// Names a run's directory in the environment of all its processes. The variable of the pipe directory is not in an executor's.
+pub(crate) const MARK: &str = "BENCH_PEER_DIRECTORY";
 const NVIDIA_CONTROL: &str = "nvidia-cuda-mps-control";
 
 /// Whether NVIDIA's MPS can be started here.
@@ -140,6 +142,7 @@ impl Running {
         let mut command = Command::new(program);
         command
             .env("CUDA_MPS_PIPE_DIRECTORY", self.directory.path())
+            .env(MARK, self.directory.path())
             .env("OPENMPS_NATIVE_DRIVER", &self.places.native_driver);
         let driver = match self.peer {
             Peer::None | Peer::Nvidia => self.places.native_driver.clone(),
@@ -157,6 +160,7 @@ impl Running {
     fn spawn(&mut self, program: &str, command: &mut Command) -> Result<(), PeerError> {
         let child = command
             .env("CUDA_MPS_PIPE_DIRECTORY", self.directory.path())
+            .env(MARK, self.directory.path())
             .env("CUDA_MPS_LOG_DIRECTORY", self.log_directory())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -189,19 +193,27 @@ impl Drop for Running {
                 .args(["-c", "echo quit | nvidia-cuda-mps-control"])
                 .env("CUDA_MPS_PIPE_DIRECTORY", self.directory.path())
                 .stdout(Stdio::null())
-                .status();
-            let _ = quit;
+                .spawn();
+            // It does not return while the server hangs.
+            if let Ok(mut quit) = quit {
+                await_end(&mut quit);
+            }
         } else if let Some(pid) = i32::try_from(daemon.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
         }
-        let started = Instant::now();
-        while started.elapsed() < Duration::from_secs(10) {
-            if matches!(daemon.try_wait(), Ok(Some(_)) | Err(_)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = daemon.kill();
-        let _ = daemon.wait();
+        await_end(&mut daemon);
     }
+}
+
+/// Waits for the end of a process that is about to end, and kills it if it is not.
+fn await_end(child: &mut Child) {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(10) {
+        if matches!(child.try_wait(), Ok(Some(_)) | Err(_)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }

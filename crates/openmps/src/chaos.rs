@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bench::chaos::bad::{self, BadTask};
@@ -162,12 +162,9 @@ pub(crate) fn chaos(options: Chaos) -> anyhow::Result<ExitCode> {
             most_faults: options.faults,
             rest: Duration::from_millis(options.rest_ms),
         };
-        harness::run(&plan, &mut tally, |tally| {
-            eprintln!(
-                "{:.0} faults, wrong words {}",
-                tally.fault_count() as f64,
-                tally.wrong_words
-            );
+        let began = Instant::now();
+        harness::run(&plan, &mut tally, &|line| {
+            eprintln!("{:6.1} s  {line}", began.elapsed().as_secs_f64());
         })?;
         if let Some(path) = &options.state {
             std::fs::write(path, serde_json::to_string(&tally)?)

@@ -37,6 +37,15 @@ pub enum Count {
     Wrong,
 }
 
+/// What good clients are to do.
+#[derive(Clone, Copy, Debug)]
+pub enum Rest {
+    /// Work, half of the time.
+    Work,
+    /// Nothing, and to say so.
+    Idle,
+}
+
 impl Board {
     /// Maps the board in `file`, which is made if need be.
     pub fn open(file: &Path) -> io::Result<Self> {
@@ -64,6 +73,16 @@ impl Board {
     /// A count of a good client.
     pub fn count(&self, client: usize, count: Count) -> &AtomicU64 {
         self.word(8 + client.min(MOST_GOOD - 1) * 4 + count as usize)
+    }
+
+    /// Has the good clients stay idle, or go on.
+    pub fn set_rest(&self, rest: Rest) {
+        self.word(2).store(rest as u64, Ordering::Relaxed);
+    }
+
+    /// Whether good clients are to stay idle.
+    pub fn rests(&self) -> bool {
+        self.word(2).load(Ordering::Relaxed) == Rest::Idle as u64
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {

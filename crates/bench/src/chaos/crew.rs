@@ -1,13 +1,12 @@
 //! The good clients' processes: started, heard, started again when they have ended, and ended.
 
 use super::Phase;
-use super::belongings::Belongings;
 use super::board::{Count, now_ns};
-use super::harness::{ChaosError, PATIENCE, SETTLING, TICK, io_error};
+use super::harness::{ChaosError, PATIENCE, TICK, io_error};
 use super::kind::Kind;
 use super::scene::Scene;
 use super::served::{Answer, Served};
-use super::tally::{Leaks, Tally};
+use super::tally::Tally;
 use crate::peer::Peer;
 use cuda_abi::types::CUresult;
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,11 +15,6 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
-
-/// What does not change for so long is taken to stay.
-const STEADY: Duration = Duration::from_secs(1);
-/// An executor that stands by comes by then, if ever.
-const STANDBY_COMES: Duration = Duration::from_secs(20);
 
 /// What threads tell the one that counts.
 pub(super) enum Event {
@@ -50,12 +44,14 @@ fn is_of_a_fault(code: &str, call: &str) -> bool {
 
 /// A good client's process.
 pub(super) struct Good {
-    child: Child,
+    pub(super) child: Child,
     input: Option<ChildStdin>,
     pub(super) ready: bool,
+    /// It is idle, and stays so until the board has it work.
+    pub(super) rests: bool,
     /// It has told of an error, or is done.
-    told: bool,
-    started: Instant,
+    pub(super) told: bool,
+    pub(super) started: Instant,
 }
 
 impl Drop for Good {
@@ -70,6 +66,8 @@ pub(super) struct Crew<'a> {
     pub(super) scene: &'a Scene<'a>,
     pub(super) clients: Vec<Good>,
     pub(super) sender: Sender<Event>,
+    /// Told of what is waited for.
+    pub(super) tell: &'a dyn Fn(&str),
 }
 
 impl Crew<'_> {
@@ -91,7 +89,7 @@ impl Crew<'_> {
         }
         self.scene.board.count(index, Count::ProgressNs).store(now_ns(), Ordering::Relaxed);
         let input = child.stdin.take();
-        Ok(Good { child, input, ready: false, told: false, started: Instant::now() })
+        Ok(Good { child, input, ready: false, rests: false, told: false, started: Instant::now() })
     }
 
     /// Hears what there is, and sees to clients that have ended or hang.
@@ -116,7 +114,7 @@ impl Crew<'_> {
         Ok(())
     }
 
-    fn note(&mut self, event: Event, tally: &mut Tally) -> Result<(), ChaosError> {
+    pub(super) fn note(&mut self, event: Event, tally: &mut Tally) -> Result<(), ChaosError> {
         match event {
             Event::Fault { kind, answer } => {
                 let kind = tally.faults.entry(kind).or_default();
@@ -132,6 +130,7 @@ impl Crew<'_> {
                 let words: Vec<&str> = line.split_whitespace().collect();
                 match words.as_slice() {
                     ["ready"] if is_current => client.ready = true,
+                    ["rests"] if is_current => client.rests = true,
                     ["p", _, gap_ns, phase] => {
                         let phase = Phase::from_name(phase).unwrap_or_default();
                         tally.survived.add(phase);
@@ -171,60 +170,8 @@ impl Crew<'_> {
         Ok(())
     }
 
-    /// What is held once that stays as it is: a peer may still be making ready what it will need, such as an executor that stands by.
-    pub(super) fn steady_belongings(
-        &mut self,
-        events: &Receiver<Event>,
-        tally: &mut Tally,
-    ) -> Result<Belongings, ChaosError> {
-        let (began, mut since) = (Instant::now(), Instant::now());
-        let mut last = self.belongings();
-        while began.elapsed() < SETTLING {
-            self.hear(events, tally)?;
-            let now = self.belongings();
-            if now != last {
-                (last, since) = (now, Instant::now());
-            }
-            let may_come = began.elapsed() < STANDBY_COMES;
-            let is_missed = may_come && self.ask()?.is_some_and(|answer| !answer.stands_by);
-            if since.elapsed() >= STEADY && !is_missed {
-                break;
-            }
-        }
-        last.free_device_bytes = self.scene.free_device_bytes().ok_or(ChaosError::NoProbe)?;
-        Ok(last)
-    }
-
-    /// Waits until nothing is missing of what there was before the faults and no more than that is held, but not for ever. Returns what is left over,
-    /// and the server's counts.
-    pub(super) fn settle(
-        &mut self,
-        events: &Receiver<Event>,
-        tally: &mut Tally,
-        before: &Belongings,
-    ) -> Result<(Leaks, Option<Served>), ChaosError> {
-        let began = Instant::now();
-        loop {
-            self.hear(events, tally)?;
-            let mut now = self.belongings();
-            // A look at the memory is a client more, so it comes last.
-            now.free_device_bytes = before.free_device_bytes;
-            if now.since(before) == Leaks::default() || began.elapsed() > SETTLING {
-                now.free_device_bytes = self.scene.free_device_bytes().unwrap_or(0);
-            }
-            let leaks = now.since(before);
-            let served = self.ask()?.map(|answer| answer.served);
-            let all = self.clients.len() as u64;
-            let is_whole = self.clients.iter().all(|client| client.ready && !client.told)
-                && served.is_none_or(|served| served.good_clients == all);
-            if leaks == Leaks::default() && is_whole || began.elapsed() > SETTLING {
-                return Ok((leaks, served));
-            }
-        }
-    }
-
     /// What the server says, where there is one that can be asked.
-    fn ask(&self) -> Result<Option<Answer>, ChaosError> {
+    pub(super) fn ask(&self) -> Result<Option<Answer>, ChaosError> {
         if self.scene.plan.peer != Peer::Openmps {
             return Ok(None);
         }
@@ -232,13 +179,8 @@ impl Crew<'_> {
         Ok(Some(Served::ask(self.scene.running.directory(), &pids)?))
     }
 
-    fn pids(&self) -> Vec<u32> {
+    pub(super) fn pids(&self) -> Vec<u32> {
         self.clients.iter().map(|client| client.child.id()).collect()
-    }
-
-    /// Without the device's memory.
-    fn belongings(&self) -> Belongings {
-        Belongings::of(self.scene.running.directory(), &self.pids())
     }
 
     /// Lets all end by themselves.

@@ -2,7 +2,8 @@
 //! processor computes.
 //!
 //! What it has (memory, a stream, an event, a module, an executable graph) it makes once and uses to its end. It tells by lines on standard output:
-//! `ready`; `p FAULT GAP_NS PHASE`, once for every fault that it has survived, with the longest that one of its waits took after that;
+//! `ready`; `p FAULT GAP_NS PHASE`, once for every fault that it has survived, with the longest that one of its waits took after that; `rests` when it is
+//! idle because the board says that all shall be, and stays so;
 //! `e CODE PHASE CALL` when a call fails, and ends then. It ends well when its standard input does.
 
 use super::Phase;
@@ -138,7 +139,12 @@ impl<'a> Client<'a> {
             }
             *phase = Phase::Idle;
             let until = now_ns() + self.phase_ns();
-            while now_ns() < until {
+            let mut told = false;
+            // Relaxed: a wish; no data travels with it.
+            while now_ns() < until || self.board.rests() && !ends.load(Ordering::Relaxed) {
+                if self.board.rests() && !std::mem::replace(&mut told, true) {
+                    println!("rests");
+                }
                 std::thread::sleep(IDLE_LOOK);
                 self.notice(*phase, now_ns());
                 // Nothing is in flight: whatever is wrong now went wrong meanwhile.

@@ -1,11 +1,13 @@
 //! Chaos: well-behaved clients that check every word of their results, beside others that make every kind of fault.
 //!
 //! [`good`] and [`bad`] are the clients, processes of their own; [`board`] is the page that they share. [`harness`] is a run: [`scene`] starts
-//! clients under a [`Peer`](crate::peer::Peer), [`crew`] hears the good ones; [`tally`] counts what came of it; [`served`] is what the server itself counted, [`belongings`] looks for what is left over.
+//! clients under a [`Peer`](crate::peer::Peer), [`crew`] hears the good ones; [`tally`] counts what came of it; [`served`] is what the server itself counted, [`belongings`] looks for what is left over
+//! and [`settling`] says when.
 
 pub mod bad;
 mod belongings;
 pub mod board;
+mod bounded;
 mod crew;
 pub mod good;
 pub mod harness;
@@ -13,6 +15,7 @@ mod kernels;
 pub mod kind;
 mod scene;
 mod served;
+mod settling;
 pub mod tally;
 
 use serde::{Deserialize, Serialize};

@@ -1,16 +1,18 @@
 //! Where everything happens: how good clients are started under the peer, and bad ones, one fault each.
 
-use super::TORCH;
 use super::board::Board;
 use super::crew::Event;
 use super::harness::{ChaosError, PATIENCE, Plan, io_error};
 use super::kind::Kind;
+use super::{TORCH, bounded};
 use crate::peer::{Peer, Running};
-use std::io::{self, BufRead, BufReader, Write};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where everything happens.
@@ -19,6 +21,8 @@ pub(super) struct Scene<'a> {
     pub(super) running: &'a Running,
     board_file: PathBuf,
     pub(super) board: Board,
+    /// Faults that are being made, by their numbers, and since when.
+    underway: Mutex<BTreeMap<u64, (Kind, Instant)>>,
     _directory: tempfile::TempDir,
 }
 
@@ -27,7 +31,17 @@ impl<'a> Scene<'a> {
         let directory = tempfile::tempdir().map_err(io_error("make a directory"))?;
         let board_file = directory.path().join("board");
         let board = Board::open(&board_file).map_err(io_error("make the board"))?;
-        Ok(Self { plan, running, board_file, board, _directory: directory })
+        let underway = Mutex::default();
+        Ok(Self { plan, running, board_file, board, underway, _directory: directory })
+    }
+
+    /// Faults that are being made, in words.
+    pub(super) fn underway(&self) -> String {
+        let underway = self.underway.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = underway
+            .values()
+            .map(|(kind, since)| format!("{} for {} s", kind.name(), since.elapsed().as_secs()));
+        words.collect::<Vec<_>>().join(", ")
     }
 
     fn client(&self, role: &str) -> Command {
@@ -69,7 +83,15 @@ impl<'a> Scene<'a> {
     }
 
     /// Says what the bad client was told; `None`: nothing, and it had to be killed.
-    fn make_fault(&self, kind: Kind, turn: u64) -> io::Result<Option<String>> {
+    pub(super) fn make_fault(&self, kind: Kind, turn: u64) -> io::Result<Option<String>> {
+        let underway = || self.underway.lock().unwrap_or_else(PoisonError::into_inner);
+        underway().insert(turn, (kind, Instant::now()));
+        let answer = self.run_bad(kind, turn);
+        underway().remove(&turn);
+        answer
+    }
+
+    fn run_bad(&self, kind: Kind, turn: u64) -> io::Result<Option<String>> {
         let mut command = self.client("bad");
         command.args(["--kind", kind.name(), "--seed", &turn.to_string(), "--directory"]);
         command.arg(self.running.directory());
@@ -133,7 +155,7 @@ impl<'a> Scene<'a> {
     /// Has an operator end a client; says whether the peer has a way to.
     fn terminate(&self, pid: u32) -> bool {
         let shell = |line: &str| -> io::Result<String> {
-            let mut command = match self.plan.peer {
+            let command = match self.plan.peer {
                 Peer::Openmps => {
                     let (mut command, _) = self.running.client(&self.plan.places.openmps);
                     command.arg("control");
@@ -142,15 +164,7 @@ impl<'a> Scene<'a> {
                 Peer::Nvidia => self.running.client(Path::new("nvidia-cuda-mps-control")).0,
                 Peer::None | Peer::Passthrough => return Err(io::ErrorKind::Unsupported.into()),
             };
-            let mut child = command
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()?;
-            if let Some(mut input) = child.stdin.take() {
-                input.write_all(format!("{line}\n").as_bytes())?;
-            }
-            Ok(String::from_utf8_lossy(&child.wait_with_output()?.stdout).into_owned())
+            bounded::output(command, &format!("{line}\n"), PATIENCE)
         };
         let Ok(servers) = shell("get_server_list") else { return false };
         let Some(server) = servers.split_whitespace().next() else { return false };
@@ -159,9 +173,7 @@ impl<'a> Scene<'a> {
 
     /// Memory of the device that is free, by a client of its own; `None` if that cannot be had.
     pub(super) fn free_device_bytes(&self) -> Option<u64> {
-        let mut command = self.client("probe");
-        let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
-        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        text.ok().and_then(|text| text.trim().parse().ok())
+        let text = bounded::output(self.client("probe"), "", PATIENCE).ok()?;
+        text.trim().parse().ok()
     }
 }

@@ -29,11 +29,13 @@ pub struct Served {
 }
 
 /// What the daemon says at one moment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
     pub(super) served: Served,
     /// Whether each device that is in use has an executor to spare.
     pub(super) stands_by: bool,
+    /// Executors that serve or stand by. Others are on their way in or out, or there for a while.
+    pub(super) executors: Vec<u32>,
 }
 
 impl Served {
@@ -51,7 +53,11 @@ impl Served {
         }
         let devices = || state.servers.iter().flat_map(|server| &server.snapshot.devices);
         let stands_by = devices().all(|it| it.executor_pid == 0 || it.standby_pid != 0);
-        Ok(Answer { served, stands_by })
+        let executors = devices().flat_map(|it| {
+            let of_domains = it.domains.iter().map(|domain| domain.executor_pid);
+            of_domains.chain([it.executor_pid, it.standby_pid])
+        });
+        Ok(Answer { served, stands_by, executors: executors.collect() })
     }
 
     fn count(&mut self, server: &ServerSnapshot, good: &[u32]) {

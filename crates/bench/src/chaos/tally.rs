@@ -48,6 +48,9 @@ pub struct Tally {
     pub pauses_us: Vec<u64>,
     /// What was left over.
     pub leaks: Leaks,
+    /// The same in words, and whatever else was not as it should be when no faults were made any more.
+    #[serde(default)]
+    pub left_over: Vec<String>,
     /// What the peer's own counters say; absent: it has none that can be asked.
     #[serde(default)]
     pub served: Option<Served>,
@@ -115,6 +118,7 @@ impl Tally {
             && self.faults.values().all(|kind| kind.stuck == 0)
             && self.lost.idle == 0
             && self.leaks == Leaks::default()
+            && self.left_over.is_empty()
             && self.served.is_none_or(|served| served.good_clients == self.good_clients as u64)
     }
 
@@ -170,6 +174,7 @@ impl Tally {
             text,
             "leaks: device memory {device_bytes} B, descriptors {descriptors}, processes {processes}"
         )?;
+        self.left_over.iter().try_for_each(|what| writeln!(text, "    {what}"))?;
         let Some(served) = self.served else { return Ok(()) };
         let Served { clients, kernels, device_faults, .. } = served;
         writeln!(
@@ -206,6 +211,7 @@ mod tests {
             Tally { faults: stuck, ..clean.clone() },
             Tally { good_clients: 8, served: Some(Served::default()), ..clean.clone() },
             Tally { lost: ByPhase { busy: 0, idle: 1 }, ..clean.clone() },
+            Tally { left_over: vec!["nobody stands by".to_owned()], ..clean.clone() },
             Tally { leaks: Leaks { processes: 1, ..Leaks::default() }, ..clean },
         ] {
             assert!(!dirty.is_clean());

@@ -31,6 +31,10 @@ def say(line):
     sys.stdout.flush()
 
 
+def rests():
+    return struct.unpack_from("Q", board, 16)[0] == 1
+
+
 def notice():
     global survived
     struct.pack_into("Q", board, slot, time.monotonic_ns())
@@ -80,9 +84,13 @@ try:
         # Its libraries have variables, which are saved a moment after the work has ended: only then nothing is in flight.
         settled = time.monotonic() + SETTLE_S
         until = settled + random.uniform(0.15, 0.3)
-        while time.monotonic() < until:
+        told = False
+        while time.monotonic() < until or (rests() and not ends.is_set()):
             time.sleep(0.01)
             phase = "idle" if time.monotonic() > settled else "busy"
+            if phase == "idle" and rests() and not told:
+                told = True
+                say("rests")
             notice()
             torch.cuda.synchronize()
         if ends.is_set():
