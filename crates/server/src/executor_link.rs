@@ -26,7 +26,29 @@ pub(crate) enum ToExecutor {
     Warm(CodeOptions),
     /// To the same: one session less has it.
     Cool(CodeOptions),
-    /// What a session has that is announced next; comes with a descriptor for each.
+    /// To one that stands by: memory in the device window of a session of another executor, to be mapped; comes with a descriptor for each.
+    /// Answered by `MappedAhead`.
+    MapAhead {
+        /// Which.
+        session: u64,
+        /// The session's.
+        window: Window,
+        /// First address and length of each.
+        grants: Vec<(u64, u64)>,
+    },
+    /// To the same: the session does not have this any more.
+    UnmapAhead {
+        /// Which.
+        session: u64,
+        /// First address.
+        address: u64,
+    },
+    /// To the same: nothing of the session's is to be mapped any more.
+    ForgetAhead {
+        /// Which.
+        session: u64,
+    },
+    /// What a session has that is announced next, but for what is mapped already; comes with a descriptor for each.
     Inherit {
         /// Which.
         session: u64,
@@ -56,7 +78,8 @@ pub(crate) enum ToExecutor {
         /// See [`crate::policy::fairness::Claim`].
         weight: u32,
     },
-    /// Whether sessions may keep grants that their clients have given up. `Forbidden` is answered by `NothingKept`.
+    /// Whether sessions may keep grants that their clients have given up. `Forbidden` is answered by `NothingKept`, also by one that stands by, which
+    /// unmaps all that it has mapped ahead.
     SetKeeping(Keeping),
     /// Memory is to be moved out to the host, where nothing of the session is in flight.
     Move {
@@ -290,6 +313,13 @@ pub(crate) enum FromExecutor {
         number: u64,
         /// It is code that may be loaded ahead.
         code: Option<CodeOptions>,
+    },
+    /// Answer to `MapAhead`.
+    MappedAhead {
+        /// Which session.
+        session: u64,
+        /// First addresses of what could not be mapped.
+        failed: Vec<u64>,
     },
     /// Files that no executor needs any more.
     LetGo {

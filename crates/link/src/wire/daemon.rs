@@ -248,6 +248,9 @@ pub struct DeviceSnapshot {
     /// Process id of the executor that stands by to take over; 0: none, or it is not ready.
     #[serde(default)]
     pub standby_pid: u32,
+    /// Memory of clients that this executor has mapped already.
+    #[serde(default)]
+    pub standby_memory_bytes: u64,
     /// Contexts refused since the server started, because the device had as many as are allowed.
     #[serde(default)]
     pub refused_contexts: u64,

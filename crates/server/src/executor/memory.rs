@@ -3,6 +3,7 @@
 use super::allowance::Allowance;
 use super::context::Context;
 use super::failure::Failure;
+use super::mapping::{self, DeviceWindow};
 use super::session_handle::DeliveredGrant;
 use super::state::State;
 use crate::executor_link::{FromExecutor, OpenSession, Placement};
@@ -17,7 +18,7 @@ use link::wire::command::{
     RegionUnmap, Release, StreamWriteValue,
 };
 use link::wire::layout::{COMPLETION_BYTES, GUARD_RECORD_OFFSET};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr;
@@ -42,7 +43,7 @@ enum RegionKind {
 
 /// What a session may address, and what keeps it so.
 pub(crate) struct Memory {
-    pub(super) device_window: Window,
+    pub(super) device_window: DeviceWindow,
     host: Reservation,
     completion_base: u64,
     completion_device_base: u64,
@@ -61,10 +62,11 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Reserves the session's windows and registers its completion words.
-    pub(crate) fn reserve(
+    /// Reserves the session's windows, as far as that was not done ahead, and registers its completion words.
+    pub(super) fn reserve(
         context: &Context,
         wanted: &OpenSession,
+        ahead: Option<DeviceWindow>,
         words: &CompletionWords,
         socket: Connection,
         grants_from_keeper: Receiver<DeliveredGrant>,
@@ -73,35 +75,22 @@ impl Memory {
         let driver = context.driver();
         let host = Reservation::new(wanted.host_window)
             .map_err(|error| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string()))?;
-        let Window { base, size_bytes } = wanted.device_window;
-        let mut reserved = 0;
-        // SAFETY: `reserved` is written.
-        let result =
-            unsafe { driver.cuMemAddressReserve(&mut reserved, size_bytes as usize, 0, base, 0) };
-        let failed = |what: &str, result: CUresult| {
-            (result, format!("{what} of a new session failed: {result}"))
+        let device_window = match ahead {
+            Some(there) if there.window() == wanted.device_window => there,
+            other => {
+                drop(other);
+                DeviceWindow::reserve(context, wanted.device_window)?
+            }
         };
-        context.check(result).map_err(|result| failed("reserving the device window", result))?;
-        let release = || {
-            // SAFETY: just reserved, nothing mapped.
-            let _ = unsafe { driver.cuMemAddressFree(reserved, size_bytes as usize) };
-        };
-        if reserved != base {
-            release();
-            let message = format!(
-                "the driver reserved {reserved:#x} instead of {base:#x}: the addresses are taken"
-            );
-            return Err((CUresult::ERROR_OUT_OF_MEMORY, message));
-        }
         let completion_base = words.address();
         let completion = address(completion_base);
         // SAFETY: the words are mapped for as long as the session's handle lives, and unregistered before that ends.
         let registered =
             unsafe { driver.cuMemHostRegister_v2(completion, COMPLETION_BYTES, REGISTER_FLAGS) };
-        if let Err(result) = context.check(registered) {
-            release();
-            return Err(failed("registering the completion words", result));
-        }
+        context.check(registered).map_err(|result| {
+            let what = "registering the completion words of a new session failed";
+            (result, format!("{what}: {result}"))
+        })?;
         let mut completion_device_base = 0;
         // SAFETY: just registered; the result is written.
         let mapped = unsafe {
@@ -111,7 +100,7 @@ impl Memory {
             completion_device_base = completion_base;
         }
         Ok(Self {
-            device_window: wanted.device_window,
+            device_window,
             host,
             completion_base,
             completion_device_base,
@@ -139,14 +128,14 @@ impl Memory {
                 .and_then(|offset| offset.checked_add(size_bytes))
                 .is_some_and(|end| end <= window.size_bytes)
         };
-        (is_in(self.device_window) || is_in(self.host.window()))
+        (is_in(self.device_window.window()) || is_in(self.host.window()))
             && self.addressable.contain(at, size_bytes)
     }
 
     /// Where the windows of device memory and of pinned memory begin.
     #[cfg(test)]
     pub(super) fn window_bases(&self) -> [u64; 2] {
-        [self.device_window.base, self.host.window().base]
+        [self.device_window.window().base, self.host.window().base]
     }
 
     /// Where the device records what guarded code was about to touch.
@@ -235,16 +224,14 @@ impl Memory {
         pinned.map(|(at, _)| at).chain([self.completion_base]).collect()
     }
 
-    /// Takes everything else out of the driver; nobody uses it any more.
+    /// Takes everything else out of the driver but the window; nobody uses it any more.
     fn clear(&mut self, context: &Context) {
         let driver = context.driver();
         for (at, size_bytes) in std::mem::take(&mut self.grants) {
             // SAFETY: mapped by this session.
             let _ = unsafe { driver.cuMemUnmap(at, size_bytes as usize) };
         }
-        let Window { base, size_bytes } = self.device_window;
-        // SAFETY: reserved by `reserve`, nothing is mapped there now.
-        let _ = unsafe { driver.cuMemAddressFree(base, size_bytes as usize) };
+        self.device_window.unmap_all();
     }
 }
 
@@ -327,14 +314,7 @@ impl State {
         &self,
         file: BorrowedFd<'_>,
     ) -> Result<CUmemGenericAllocationHandle, CUresult> {
-        let mut memory = CUmemGenericAllocationHandle::default();
-        let descriptor = ptr::without_provenance_mut::<c_void>(file.as_raw_fd() as usize);
-        let kind = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
-        // SAFETY: the descriptor is open; `memory` is written.
-        self.context().check(unsafe {
-            self.driver().cuMemImportFromShareableHandle(&mut memory, descriptor, kind)
-        })?;
-        Ok(memory)
+        mapping::import(self.context(), file)
     }
 
     pub(super) fn map_grant(
@@ -354,36 +334,12 @@ impl State {
         size_bytes: u64,
         offset_bytes: u64,
     ) -> Result<(), CUresult> {
-        self.bind(file, at, size_bytes, offset_bytes)?;
-        self.open_access(at, size_bytes).inspect_err(|_| {
+        let context = self.context();
+        mapping::bind(context, file, at, size_bytes, offset_bytes)?;
+        mapping::open_access(context, at, size_bytes).inspect_err(|_| {
             // SAFETY: just mapped, and nobody has used it.
             let _ = unsafe { self.driver().cuMemUnmap(at, size_bytes as usize) };
         })
-    }
-
-    /// Maps memory that a descriptor stands for, to which nobody has access before [`Self::open_access`].
-    pub(super) fn bind(
-        &self,
-        file: &impl AsFd,
-        at: u64,
-        size_bytes: u64,
-        offset_bytes: u64,
-    ) -> Result<(), CUresult> {
-        let (driver, context) = (self.driver(), self.context());
-        let memory = self.import_memory(file.as_fd())?;
-        // SAFETY: the handle is live; the range lies in this session's reservation and is free. The mapping keeps the memory, so the
-        // handle can go.
-        unsafe {
-            let mapped = driver.cuMemMap(at, size_bytes as usize, offset_bytes as usize, memory, 0);
-            let _ = driver.cuMemRelease(memory);
-            context.check(mapped)
-        }
-    }
-
-    /// Gives this device access to a mapping of the session's, or to several that adjoin.
-    pub(super) fn open_access(&self, at: u64, size_bytes: u64) -> Result<(), CUresult> {
-        // SAFETY: the range is mapped, by this session.
-        unsafe { self.allow(at, size_bytes, CUmemAccess_flags::READWRITE) }
     }
 
     pub(super) fn release(&mut self, wanted: Release) -> Result<(), Failure> {

@@ -4,6 +4,7 @@
 //! checks them and submits them; one monitor thread ([`monitor`]) watches completions for clients that sleep. The keeper's end of the socket
 //! closing ends the process: without a keeper nobody could reclaim anything.
 
+mod ahead;
 mod allowance;
 mod array;
 mod array_contents;
@@ -29,6 +30,7 @@ mod instructions;
 mod kept;
 mod launch;
 mod link_texts;
+mod mapping;
 mod marks;
 mod memory;
 mod meter;
@@ -71,9 +73,10 @@ mod watching;
 
 use crate::counters::CounterPage;
 use crate::driver::Driver;
-use crate::executor_link::{FromExecutor, OpenSession, ToExecutor};
+use crate::executor_link::{FromExecutor, Keeping, OpenSession, ToExecutor};
 use crate::log::log_server;
 use crate::policy::reservations::Reservations;
+use ahead::Ahead;
 use context::Context;
 use cuda_abi::types::CUresult;
 use descriptors::Descriptors;
@@ -191,7 +194,8 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             let mover = Arc::new(resharing::Mover::start(&shared)?);
             let warming = Warming::start(&shared)?;
             let (sessions, estates) = (HashMap::new(), HashMap::new());
-            Ok(Executor { shared, monitor, mover, warming, sessions, estates })
+            let ahead = Ahead::default();
+            Ok(Executor { shared, monitor, mover, warming, ahead, sessions, estates })
         }
         Err(message) => {
             let failed = FromExecutor::Failed { message: message.clone() };
@@ -269,6 +273,7 @@ struct Executor {
     monitor: monitor::Monitor,
     mover: Arc<resharing::Mover>,
     warming: Warming,
+    ahead: Ahead,
     sessions: HashMap<u64, Arc<SessionHandle>>,
     /// What sessions have that are announced next.
     estates: HashMap<u64, Estate>,
@@ -282,9 +287,10 @@ impl Executor {
                 swept = Instant::now();
                 self.shared.sweep_old(self.sessions.values());
             }
-            match self.shared.keeper.receive::<ToExecutor>(kept::SWEEP_INTERVAL) {
+            let patience = self.ahead.patience().unwrap_or(kept::SWEEP_INTERVAL);
+            match self.shared.keeper.receive::<ToExecutor>(patience) {
                 Ok(Received { message, descriptors }) => self.handle(message, descriptors),
-                Err(SocketError::TimedOut(_)) => {}
+                Err(SocketError::TimedOut(_)) => self.ahead.drop_some(),
                 Err(SocketError::Closed) => {
                     // Session threads may be inside the driver, whose own clean-up would meet them; there is nothing
                     // to save here that the keeper does not have, and the kernel frees what the device has of us.
@@ -312,9 +318,19 @@ impl Executor {
             ToExecutor::Cool(options) => {
                 self.warming.order(Order::Unload, options, descriptors.into_iter().next());
             }
+            ToExecutor::MapAhead { session, window, grants } => {
+                let failed =
+                    self.ahead.map(&self.shared.context, session, window, grants, descriptors);
+                self.shared.tell(&FromExecutor::MappedAhead { session, failed });
+            }
+            ToExecutor::UnmapAhead { session, address } => self.ahead.unmap(session, address),
+            ToExecutor::ForgetAhead { session } => drop(self.ahead.take(session)),
             // Relaxed, here and where it is read: nothing is published by it.
             ToExecutor::Quiesce => self.shared.quiescing.store(true, Ordering::Relaxed),
-            ToExecutor::Resume => self.shared.quiescing.store(false, Ordering::Relaxed),
+            ToExecutor::Resume => {
+                self.ahead.end();
+                self.shared.quiescing.store(false, Ordering::Relaxed);
+            }
             ToExecutor::Inherit { session, heirlooms } => {
                 self.estates.entry(session).or_default().add(heirlooms, descriptors);
             }
@@ -350,6 +366,9 @@ impl Executor {
                 self.shared.group_memory.set_limit(&group, limit_bytes);
             }
             ToExecutor::SetKeeping(keeping) => {
+                if keeping == Keeping::Forbidden {
+                    self.ahead.clear();
+                }
                 self.shared.obey_keeping(keeping, self.sessions.values());
             }
             ToExecutor::Weigh { session, weight } => {
@@ -367,7 +386,9 @@ impl Executor {
 
     fn open_session(&mut self, wanted: OpenSession, descriptors: Vec<OwnedFd>) {
         let id = wanted.session;
-        let estate = self.estates.remove(&id).unwrap_or_default();
+        let mut estate = self.estates.remove(&id).unwrap_or_default();
+        estate.window = self.ahead.take(id);
+        self.ahead.make_way(wanted.device_window);
         let files = SessionFiles::new(descriptors);
         match session_opening::open(&self.shared, &self.monitor, &self.mover, wanted, files, estate)
         {

@@ -7,6 +7,7 @@
 use super::array_contents::CONTENTS;
 use super::failure::Failure;
 use super::images;
+use super::mapping::{self, DeviceWindow};
 use super::state::State;
 use super::variables::VALUES;
 use super::virtual_journal::Thing;
@@ -26,11 +27,13 @@ use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What the keeper has of a session.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Estate {
     /// First address or key, length, descriptor.
     pub(super) grants: Grants,
     pub(super) files: HashMap<u64, OwnedFd>,
+    /// What this executor has mapped of it while it stood by: no descriptors come for that.
+    pub(super) window: Option<DeviceWindow>,
 }
 
 impl Estate {
@@ -137,7 +140,8 @@ impl State {
         times.tell(&self.handle.label);
         self.end_remaking();
         // Granted by a command that was not answered, and will be done again.
-        for address in grants.into_keys() {
+        let mapped = self.memory.device_window.unmap_all();
+        for address in grants.into_keys().chain(mapped) {
             self.shared.tell(&FromExecutor::Released { session: self.handle.id, address });
         }
         let unneeded: Vec<u64> = std::mem::take(&mut self.records.files).into_keys().collect();
@@ -237,7 +241,7 @@ impl State {
         self.records.files.remove(&number).ok_or(ReplayError::Different("a file"))
     }
 
-    /// Maps all memory that the session was granted before, and makes what adjoins accessible by one call.
+    /// Takes what was mapped ahead, maps the rest of all memory that the session was granted before, and makes what adjoins of that accessible by one call.
     fn regain_grants(
         &mut self,
         entries: &[(u64, Entry)],
@@ -252,23 +256,19 @@ impl State {
             let (reply, _) = parse::<GrowReply>(Opcode::Grow, &entry.body)?;
             granted.insert(reply.address, reply.size_bytes);
         }
-        for (&address, &size_bytes) in &granted {
-            let memory = grants.remove(&address).filter(|(length, _)| *length == size_bytes);
-            let (_, file) = memory.ok_or(ReplayError::Different("a grant"))?;
-            self.bind(&file, address, size_bytes, 0).map_err(failed)?;
+        let mut bound = BTreeMap::new();
+        for (address, size_bytes) in granted {
+            let sent = grants.remove(&address).filter(|(length, _)| *length == size_bytes);
+            if !self.memory.device_window.take(address, size_bytes) {
+                let (_, file) = sent.ok_or(ReplayError::Different("a grant"))?;
+                mapping::bind(self.context(), &file, address, size_bytes, 0).map_err(failed)?;
+                bound.insert(address, size_bytes);
+            }
             self.handle.allowance.hold(size_bytes);
             self.memory.grants.insert(address, size_bytes);
             let _ = self.memory.addressable.insert(address, size_bytes);
         }
-        for (at, size_bytes) in runs(&granted) {
-            if self.open_access(at, size_bytes).is_err() {
-                // A driver may want them one by one.
-                for (&at, &size_bytes) in granted.range(at..at + size_bytes) {
-                    self.open_access(at, size_bytes).map_err(failed)?;
-                }
-            }
-        }
-        Ok(())
+        mapping::open_access_to_all(self.context(), &bound).map_err(failed)
     }
 
     /// Says in the log why the session cannot go on, and ends it.
@@ -289,18 +289,6 @@ fn texture(body: &[u8]) -> Result<(TextureCreate, TextureHandle), ReplayError> {
 
 fn parse<T: FromBytes + IntoBytes>(opcode: Opcode, body: &[u8]) -> Result<(T, &[u8]), ReplayError> {
     T::read_from_prefix(body).map_err(|_| ReplayError::Unknown(opcode as u16))
-}
-
-/// What adjoins, of ranges by their first address that do not overlap.
-fn runs(ranges: &BTreeMap<u64, u64>) -> Vec<(u64, u64)> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for (&at, &size_bytes) in ranges {
-        match runs.last_mut() {
-            Some((base, length)) if *base + *length == at => *length += size_bytes,
-            _ => runs.push((at, size_bytes)),
-        }
-    }
-    runs
 }
 
 /// What it takes to make a session again is told in the log if it is so much.
@@ -372,33 +360,63 @@ impl Times {
 mod tests {
     use super::*;
     use crate::executor::testbed::{self, Bed};
+    use link::wire::attach::Window;
+    use std::sync::Arc;
 
-    #[test]
-    fn what_adjoins_is_one_run() {
-        let ranges = [(0, 2), (2, 3), (6, 1), (7, 1)].into();
-        assert_eq!(runs(&ranges), [(0, 5), (6, 2)]);
-        assert_eq!(runs(&BTreeMap::new()), []);
+    const GRANTS: u64 = 100;
+    const GRANT_BYTES: u64 = 2 << 20;
+
+    /// Grants at the beginning of a window, with descriptors.
+    fn grants(window: Window) -> Vec<(u64, u64, OwnedFd)> {
+        let file = || images::write(b"memory").unwrap();
+        let grant = |number| (window.base + number * GRANT_BYTES, GRANT_BYTES, file());
+        (0..GRANTS).map(grant).collect()
+    }
+
+    /// The journal of a session that has them.
+    fn journal(grants: &[(u64, u64, OwnedFd)]) -> Vec<(u64, Entry)> {
+        let entry = |&(address, size_bytes, _): &(u64, u64, OwnedFd)| {
+            let body = GrowReply { address, size_bytes }.as_bytes().to_vec();
+            (0, Entry { opcode: Opcode::Grow as u16, file: 0, body })
+        };
+        grants.iter().map(entry).collect()
+    }
+
+    fn sent(grants: Vec<(u64, u64, OwnedFd)>) -> Grants {
+        grants.into_iter().map(|(at, size_bytes, file)| (at, (size_bytes, file))).collect()
     }
 
     #[test]
     fn memory_is_mapped_by_few_calls_of_the_driver() {
-        const GRANTS: u64 = 100;
-        const GRANT_BYTES: u64 = 2 << 20;
         let bed = Bed::new();
         let mut client = bed.open();
         let state = client.session.state();
-        let (mut entries, mut grants) = (Vec::new(), Grants::new());
-        for number in 0..GRANTS {
-            let address = state.memory.device_window.base + number * GRANT_BYTES;
-            let reply = GrowReply { address, size_bytes: GRANT_BYTES };
-            let body = reply.as_bytes().to_vec();
-            entries.push((0, Entry { opcode: Opcode::Grow as u16, file: 0, body }));
-            grants.insert(address, (GRANT_BYTES, images::write(b"memory").unwrap()));
-        }
+        let grants = grants(state.memory.device_window.window());
+        let entries = journal(&grants);
         let before = testbed::mapping_calls();
-        state.replay(entries, grants).unwrap();
+        state.replay(entries, sent(grants)).unwrap();
         assert_eq!(state.memory.grants.len() as u64, GRANTS);
         // To import, to map and to release each; and once to make them accessible. This number can only shrink.
         assert_eq!(u64::from(testbed::mapping_calls() - before), 3 * GRANTS + 1);
+    }
+
+    #[test]
+    fn what_was_mapped_ahead_is_not_mapped_again() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        let mut grants = grants(state.memory.device_window.window());
+        let mut entries = journal(&grants);
+        let late = grants.split_off(GRANTS as usize - 1);
+        // One that was freed at the end, so that the session does not have it.
+        entries.remove(0);
+        let shared = Arc::clone(&state.shared);
+        assert!(state.memory.device_window.map(&shared.context, grants).is_empty());
+        let before = testbed::mapping_calls();
+        state.replay(entries, sent(late)).unwrap();
+        assert_eq!(state.memory.grants.len() as u64, GRANTS - 1);
+        // The one that was not; and the one that is nobody's is unmapped.
+        assert_eq!(testbed::mapping_calls() - before, 3 + 1 + 1);
+        assert!(state.memory.device_window.is_empty());
     }
 }

@@ -98,7 +98,8 @@ pub(super) fn prepare(
     let committed = standing.committed_bytes();
     let (journal, entries) =
         Journal::open(journal_file.as_fd(), committed).map_err(|error| no_memory(&error))?;
-    let Estate { grants: inherited, files } = estate;
+    let Estate { grants: inherited, files, window } = estate;
+    let ahead = window.filter(|_| wanted.origin == Origin::Inherited);
     let (sender, grants) = channel();
     let group = wanted.group.as_ref();
     let group = group.map(|group| shared.group_memory.join(&group.name, group.memory_limit_bytes));
@@ -111,7 +112,7 @@ pub(super) fn prepare(
         sender,
     ));
     let memory =
-        Memory::reserve(&shared.context, &wanted, &handle.words, socket, grants, allowance)?;
+        Memory::reserve(&shared.context, &wanted, ahead, &handle.words, socket, grants, allowance)?;
     let repeating = Repeating::open(shared, wanted.repeatable, redo_file)?;
     handle.allowance.hold(SESSION_BYTES);
     let streams = Streams::new(standing.clone());

@@ -386,6 +386,8 @@ fn table() -> DriverTable {
                                    size_bytes: usize,
                                    access: *const CUmemAccessDesc,
                                    count: usize| note_mapping()),
+        cuMemUnmap: function!(|at: CUdeviceptr, size_bytes: usize| note_mapping()),
+        cuMemAddressFree: function!(|at: CUdeviceptr, size_bytes: usize| DONE),
         cuMemRelease: function!(|memory: CUmemGenericAllocationHandle| note_mapping()),
         cuMemcpyAsync: function!(|to: CUdeviceptr,
                                   from: CUdeviceptr,

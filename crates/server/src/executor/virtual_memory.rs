@@ -5,6 +5,7 @@
 
 use super::descriptors::Kept;
 use super::failure::{Failure, below};
+use super::mapping;
 use super::memory::FILE_TIMEOUT;
 use super::state::State;
 use super::virtual_journal::Thing;
@@ -438,13 +439,8 @@ impl State {
         size_bytes: u64,
         flags: CUmemAccess_flags,
     ) -> Result<(), CUresult> {
-        let location =
-            CUmemLocation { type_: CUmemLocationType::DEVICE, id: self.context().device() };
-        let descriptor = CUmemAccessDesc { location, flags };
         // SAFETY: as the caller says.
-        self.context().check(unsafe {
-            self.driver().cuMemSetAccess(address, size_bytes as usize, &descriptor, 1)
-        })
+        unsafe { mapping::allow(self.context(), address, size_bytes, flags) }
     }
 
     pub(super) fn memory_export(&mut self, wanted: MemoryNumber) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! The executor processes: started, heard, stopped, started again. There is one for each device and trust domain
 //! ([`crate::policy::domains`]) that has clients; those for clients that nothing sets apart are there from the start.
 
+use super::ahead::Ahead;
 use super::devices::{ComputeMode, Device};
 use super::leaving::{Killed, kill};
 use super::session::Service;
@@ -46,6 +47,16 @@ pub(crate) struct Executor {
     pub(crate) process: ExecutorProcess,
     pub(crate) stage: Stage,
     pub(super) started: Instant,
+    /// What it has mapped of sessions while it stood by.
+    pub(super) ahead: Ahead,
+}
+
+impl Executor {
+    /// One that makes its context.
+    pub(super) fn starting(process: ExecutorProcess) -> Self {
+        let started = Instant::now();
+        Self { process, stage: Stage::Starting, started, ahead: Ahead::default() }
+    }
 }
 
 /// A running executor.
@@ -153,8 +164,7 @@ impl Device {
         let of = if label.is_empty() { String::new() } else { format!(" for {label}") };
         log_server!("Creating server context on device {index} ({}){of}", self.info.name);
         let process = ExecutorProcess::start(options, self.ordinal, index, devices)?;
-        let executor = Executor { process, stage: Stage::Starting, started: Instant::now() };
-        self.executors.insert(place.domain, executor);
+        self.executors.insert(place.domain, Executor::starting(process));
         Ok(())
     }
 
@@ -348,7 +358,12 @@ impl Keeper {
                     false => self.answer_held(place),
                 }
             }
-            FromExecutor::NothingKept => self.nothing_kept(place),
+            FromExecutor::NothingKept => {
+                let pid = self.executor(place).map_or(0, ExecutorProcess::pid);
+                self.nothing_kept(place.device, pid);
+            }
+            // It was told while it stood by, and stands by no more.
+            FromExecutor::MappedAhead { .. } => {}
             FromExecutor::Failed { message } => self.could_not_start(place, message),
             FromExecutor::SessionOpened { session } => self.session_opened(session),
             FromExecutor::Keep { session, number, code } => {

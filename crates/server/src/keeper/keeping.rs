@@ -1,16 +1,16 @@
 //! Memory that sessions keep though their clients have given it up ([`crate::executor`]'s `kept.rs`): who needs memory gets it first.
 //!
 //! When a device has no more, its executors are told to give back what they keep, and to keep nothing; who wanted memory waits until all have answered,
-//! and is served then, or treated as if nothing had ever been kept. They may keep again when memory has not been short for a while.
+//! and is served then, or treated as if nothing had ever been kept. Those that stand by are told as well, for what they have mapped ahead. They may keep again when memory has not been short for a while.
 
 use super::Keeper;
 use super::executors::{Place, Stage};
 use super::memory::now_ms;
 use super::session::Session;
 use crate::executor_link::{Keeping, ToExecutor};
-use crate::policy::domains::Domain;
 use crate::policy::residency::Wish;
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 /// Executors that have not answered for so long are not waited for.
 const ANSWER_MS: u64 = 2000;
@@ -25,7 +25,8 @@ pub(super) enum DeviceKeeping {
     /// They were told to give it back.
     Ending {
         since_ms: u64,
-        asked: BTreeSet<Domain>,
+        /// Processes that have not answered yet, those included that stand by.
+        asked: BTreeSet<u32>,
         /// Who is to be served afterwards.
         wishes: Vec<(u64, Wish)>,
     },
@@ -62,13 +63,19 @@ impl Keeper {
         }
     }
 
-    fn tell_all_keeping(&self, device: usize, keeping: Keeping) -> BTreeSet<Domain> {
-        let executors = self.devices[device].executors.iter();
-        let ready = executors.filter(|(_, executor)| executor.stage == Stage::Ready);
+    /// Those that stand by are told as well, and map nothing ahead any more when it is forbidden. Returns who was told.
+    fn tell_all_keeping(&mut self, device: usize, keeping: Keeping) -> BTreeSet<u32> {
+        let device = &mut self.devices[device];
+        if keeping == Keeping::Forbidden {
+            device.standby.short_since = Some(Instant::now());
+            device.standby.executors.iter_mut().for_each(|standby| drop(standby.ahead.clear()));
+        }
+        let executors = device.executors.values().chain(&device.standby.executors);
+        let ready = executors.filter(|executor| executor.stage == Stage::Ready);
         ready
-            .map(|(domain, executor)| {
+            .map(|executor| {
                 executor.process.tell(&ToExecutor::SetKeeping(keeping), &[]);
-                *domain
+                executor.process.pid()
             })
             .collect()
     }
@@ -83,11 +90,11 @@ impl Keeper {
     }
 
     /// An executor has given all back that it kept.
-    pub(super) fn nothing_kept(&mut self, place: Place) {
-        if let DeviceKeeping::Ending { asked, .. } = &mut self.devices[place.device].keeping {
-            asked.remove(&place.domain);
+    pub(super) fn nothing_kept(&mut self, device: usize, pid: u32) {
+        if let DeviceKeeping::Ending { asked, .. } = &mut self.devices[device].keeping {
+            asked.remove(&pid);
         }
-        self.see_to_keeping(place.device);
+        self.see_to_keeping(device);
     }
 
     /// Whether somebody waits for kept memory.
@@ -103,7 +110,8 @@ impl Keeper {
         match &mut slot.keeping {
             DeviceKeeping::Allowed => {}
             DeviceKeeping::Ending { since_ms, asked, wishes } => {
-                asked.retain(|domain| slot.executors.contains_key(domain));
+                let there = || slot.executors.values().chain(&slot.standby.executors);
+                asked.retain(|pid| there().any(|executor| executor.process.pid() == *pid));
                 if !asked.is_empty() && now_ms.saturating_sub(*since_ms) < ANSWER_MS {
                     return;
                 }

@@ -60,6 +60,7 @@ impl Keeper {
             }
         });
         session.memory.insert(address, memory);
+        self.offer_ahead(id, address);
         Ok(())
     }
 
@@ -149,8 +150,16 @@ impl Keeper {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let device = &self.devices[session.device];
         let residency = &mut self.residencies[session.device];
+        let mut made = Vec::new();
+        let mut result = Ok(());
         while let Some((address, size_bytes)) = residency.next_to_return(id) {
-            let memory = DeviceMemory::make(self.driver, device.handle, size_bytes)?;
+            let memory = match DeviceMemory::make(self.driver, device.handle, size_bytes) {
+                Ok(memory) => memory,
+                Err(code) => {
+                    result = Err(code);
+                    break;
+                }
+            };
             residency.returned(id, address, now_ms());
             let memory = memory.sent(|file| {
                 if let Some(executor) = device.executors.get(&session.domain) {
@@ -160,8 +169,10 @@ impl Keeper {
                 }
             });
             session.memory.insert(address, memory);
+            made.push(address);
         }
-        Ok(())
+        made.into_iter().for_each(|address| self.offer_ahead(id, address));
+        result
     }
 
     /// A session does not wait any more.
@@ -175,6 +186,7 @@ impl Keeper {
 
     /// A session was asked to move memory out: what it has, what it has not now, and what it never will.
     pub(super) fn moved_out(&mut self, id: u64, done: &[u64], stayed: &[u64], fixed: &[u64]) {
+        done.iter().for_each(|address| self.withdraw_ahead(id, *address));
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let device = session.device;
         let residency = &mut self.residencies[device];
@@ -195,6 +207,7 @@ impl Keeper {
 
     /// An executor has unmapped a grant.
     pub(super) fn release(&mut self, id: u64, address: u64) {
+        self.withdraw_ahead(id, address);
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.lending.keep(address) {
             return;

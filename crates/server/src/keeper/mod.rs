@@ -4,6 +4,7 @@
 //! creates without a CUDA context ([`session`]), starts an executor per device ([`executors`]), and knows who is attached
 //! ([`clients`]). What it tells the daemon is in [`snapshot`]. No client can make it wait: packets to clients are sent at once or never.
 
+mod ahead;
 mod attach;
 mod blaming;
 mod clients;
@@ -284,6 +285,7 @@ impl Keeper {
             self.see_to_leaving();
             self.see_to_doomed();
             self.see_to_standbys();
+            self.see_to_ahead();
             self.see_to_waiting();
             self.see_to_headroom();
             self.finish_changes();
@@ -363,8 +365,10 @@ impl Keeper {
             }
         }
         // An interrupted or failed wait is an empty one: the loop comes back.
-        let looks =
-            self.is_memory_waited_for() || self.is_anybody_doomed() || !self.leaving.is_empty();
+        let looks = self.is_memory_waited_for()
+            || self.is_anybody_doomed()
+            || !self.leaving.is_empty()
+            || self.is_anything_due_ahead();
         let timeout = if looks { WAITING_TIMEOUT } else { LOOP_TIMEOUT };
         let _ = rustix::event::poll(&mut polled, Some(&timeout));
         let ready = polled.iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>();

@@ -269,6 +269,7 @@ impl Keeper {
     fn end_session(&mut self, id: u64) -> Option<Ended> {
         let code: Vec<u64> = self.sessions.get(&id)?.code.keys().copied().collect();
         code.into_iter().for_each(|file| self.tell_standbys_of_code(id, file, Code::Gone));
+        self.forget_ahead(id);
         let mut session = self.sessions.remove(&id)?;
         self.forget_changes_of(id);
         for (owner, key) in session.lending.borrowed() {

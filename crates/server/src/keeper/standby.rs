@@ -37,15 +37,17 @@ pub(crate) struct Standbys {
     in_use_since: Option<Instant>,
     /// When a fault found none ready.
     missed: Option<Instant>,
+    /// When somebody looked last at what they are to map, and when memory was short last.
+    pub(super) looked_ahead: Option<Instant>,
+    pub(super) short_since: Option<Instant>,
     failures: u32,
     last_failure: Option<Instant>,
 }
 
 impl Standbys {
-    /// A process that could take over now; 0: none.
-    pub(super) fn ready_pid(&self) -> u32 {
-        let ready = self.executors.iter().find(|executor| executor.stage == Stage::Ready);
-        ready.map_or(0, |executor| executor.process.pid())
+    /// One that could take over now.
+    pub(super) fn ready(&self) -> Option<&Executor> {
+        self.executors.iter().find(|executor| executor.stage == Stage::Ready)
     }
 
     fn note_failure(&mut self) {
@@ -142,9 +144,7 @@ impl Keeper {
         let started = ExecutorProcess::start(&options, device.ordinal, number as u32, count);
         match started {
             Ok(process) => {
-                let started = Instant::now();
-                let executor = Executor { process, stage: Stage::Starting, started };
-                device.standby.executors.push(executor);
+                device.standby.executors.push(Executor::starting(process));
             }
             Err(message) => {
                 log_server!("{message}");
@@ -166,6 +166,14 @@ impl Keeper {
             }
             Ok(Some(Received { message: FromExecutor::Failed { message }, .. })) => {
                 self.drop_standby(number, pid, &message);
+            }
+            Ok(Some(Received {
+                message: FromExecutor::MappedAhead { session, failed }, ..
+            })) => {
+                self.mapped_ahead(number, pid, session, &failed);
+            }
+            Ok(Some(Received { message: FromExecutor::NothingKept, .. })) => {
+                self.nothing_kept(number, pid);
             }
             Ok(Some(_)) => {}
             Err(SocketError::Closed) => self.drop_standby(number, pid, "it ended"),

@@ -290,6 +290,7 @@ impl Keeper {
             (!session.is_some_and(|it| it.files.has_unfinished()), things)
         });
         let count = waiting.len();
+        self.keep_apart(place);
         // Addresses that one of them has reserved are not to be given to another that comes sooner.
         let tell = |keeper: &Self, message| {
             if let Some(executor) = keeper.executor(place) {
@@ -301,6 +302,9 @@ impl Keeper {
             self.hand_over(place, id);
         }
         tell(self, ToExecutor::Resume);
+        if let Some(executor) = self.devices[place.device].executors.get_mut(&place.domain) {
+            executor.ahead = Default::default();
+        }
         let pid = self.executor(place).map_or(0, |executor| executor.pid());
         log_server!("Executor {pid} serves device {} with {count} sessions", place.device);
         self.tell_first_reservations(place);
@@ -340,9 +344,14 @@ impl Keeper {
         let guard = guard_mode(&client.hello.limits);
         let repeatable = Repeatable::of(&client.hello.limits);
         let Service::Waiting(origin) = session.service else { return };
+        let executors = &self.devices[place.device].executors;
+        let Some(ahead) = executors.get(&place.domain).map(|it| &it.ahead) else { return };
         let mut heirlooms: Vec<(Heirloom, OwnedFd)> = Vec::new();
         for (&address, memory) in &session.memory {
             let Some(size_bytes) = session.grants.length(address) else { continue };
+            if ahead.has(id, address, size_bytes) {
+                continue;
+            }
             match memory.descriptor(self.driver) {
                 Ok(file) => heirlooms.push((Heirloom::Grant { address, size_bytes }, file)),
                 Err(code) => {

@@ -131,7 +131,7 @@ impl Grants {
             self.granted_bytes -= size_bytes;
             return Some(size_bytes);
         }
-        let (_, size_bytes) = self.ranges.iter().find(|&(start, _)| start == address)?;
+        let size_bytes = self.ranges.length(address)?;
         self.ranges.remove(address, size_bytes);
         self.granted_bytes -= size_bytes;
         Some(size_bytes)
@@ -139,8 +139,7 @@ impl Grants {
 
     /// The length of the grant that begins at `address`, or of the piece of that key.
     pub fn length(&self, address: u64) -> Option<u64> {
-        let granted = || self.ranges.iter().find(|&(start, _)| start == address);
-        self.pieces.get(&address).copied().or_else(|| granted().map(|(_, size_bytes)| size_bytes))
+        self.pieces.get(&address).copied().or_else(|| self.ranges.length(address))
     }
 
     /// Bytes granted now.

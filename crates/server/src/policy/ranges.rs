@@ -62,6 +62,11 @@ impl Ranges {
         }
     }
 
+    /// The length of the range that begins at `address`.
+    pub fn length(&self, address: u64) -> Option<u64> {
+        self.ends.get(&address).map(|end| end - address)
+    }
+
     /// The ranges, (address, length), in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.ends.iter().map(|(&address, &end)| (address, end - address))

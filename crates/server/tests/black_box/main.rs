@@ -3,6 +3,7 @@
 //!
 //! This program is also the server and the executor: it starts itself.
 
+mod ahead;
 mod fake_client;
 mod graphs;
 mod keeping;
@@ -71,6 +72,7 @@ fn tests() -> impl Iterator<Item = &'static Test> {
         graphs::ALL,
         waits::ALL,
         takeover::ALL,
+        ahead::ALL,
         spilling::ALL,
         keeping::ALL,
         memory::ALL,

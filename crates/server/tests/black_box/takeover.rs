@@ -76,19 +76,19 @@ impl Counting {
     }
 }
 
-fn culprit(server: &mut Server) -> Client {
+pub(crate) fn culprit(server: &mut Server) -> Client {
     let mut culprit = server.client();
     culprit.function(0, &code(), POKE, "poke");
     culprit
 }
 
-fn fault(culprit: &mut Client) {
+pub(crate) fn fault(culprit: &mut Client) {
     culprit.launch(POKE, 0, 1, 1, 0x10u64.as_bytes());
     let ended = culprit.finish(0);
     assert_eq!(ended, Err(CompletionError::SessionFailed(CUresult::ERROR_ILLEGAL_ADDRESS.0)));
 }
 
-fn hear_recovery(server: &mut Server) {
+pub(crate) fn hear_recovery(server: &mut Server) {
     assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Fault)));
     assert!(matches!(server.hear(), ToDaemon::Status(ServerStatus::Active)));
 }
@@ -323,7 +323,7 @@ fn who_comes_waits() {
     idle.go_on();
 }
 
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < Duration::from_secs(60), "{what} does not come");
