@@ -5,10 +5,11 @@ Build first (`cargo xtask build`), then, on a machine with a GPU and its driver,
 
     python3 tests/gpu/chaos.py
 
-One command is one run of at most 8 minutes; what it counted is kept in `--state`. The same command again goes on until each peer has had its 10 minutes, and says
-when that is so. Prints what was counted, peer beside peer, and writes it as JSON beside the state. Exits with 0 when all is done and OpenMPS kept its promise (no good
+Where there are two GPUs each peer has one of its own, and they run at once; on one they take turns. One command takes at most `--seconds` [480], of which the last
+minute is for the clients' end; what it counted is kept in `--state`. The same command again goes on until each peer has had its 10 minutes of faults, and says when
+that is so. Prints what was counted, peer beside peer, and writes it as JSON beside the state; what each run said is there, too. Exits with 0 when all is done and OpenMPS kept its promise (no good
 client with nothing in flight lost, no wrong word, hang or leak, at least 100 faults in 10 minutes), with 3 when there is more to do, with 1 when the promise is broken. `--torch 0` is the
-run without PyTorch, with counts of its own. Without a GPU: `--softcuda --torch 0 --minutes 0.5`.
+run without PyTorch, with counts of its own. Without a GPU: `--softcuda --torch 0 --minutes 0.5`, or with two of the software's: `--peers openmps,none`, without any MPS beside.
 """
 
 import argparse
@@ -19,12 +20,12 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCHEMA = 1
-# Of one command. Beyond the time in which faults are made a run takes what its clients need to start and to end.
-MOST_MINUTES = 8.0
-START_AND_END_MINUTES = 1.0
+# Beyond the time in which faults are made a run takes what its clients need to start and to end.
+START_AND_END_S = 55
 # Too short for a fault of every kind.
 LEAST_MINUTES = 0.2
 # In ten minutes.
@@ -33,6 +34,10 @@ REACH_MS = {"p50": 400, "p99": 800}
 MORE_TO_DO = 3
 # Kernels that do not end are killed after this: by default it is 10 s, which leaves no time for faults.
 KILL_PATIENCE_MS = "500"
+# Of clients that are not heard of: the longest fault that NVIDIA's driver tells late takes 3.2 s.
+PATIENCE_S = "20"
+# Lines of what a run said that are printed.
+LAST_LINES = 12
 
 
 class Peer:
@@ -42,6 +47,7 @@ class Peer:
         self.name, self.options = name, options
         kind = "torch" if options.torch else "plain"
         self.state = options.state / f"chaos-{name}-{kind}.json"
+        self.told = options.state / f"chaos-{name}-{kind}.log"
 
     def counted(self):
         return json.loads(self.state.read_text()) if self.state.exists() else {}
@@ -49,18 +55,60 @@ class Peer:
     def minutes_left(self):
         return self.options.minutes - self.counted().get("seconds", 0) / 60
 
-    def run(self, minutes):
-        """One run; its end is heard of by the state that it leaves."""
+    def start(self, minutes, gpu):
+        """Starts a run; its end is heard of by the state that it leaves."""
         options = self.options
         command = [options.dist / "bin/openmps", "bench", "chaos", "--peer", self.name, "--json", "--state", self.state,
                    "--minutes", str(options.minutes), "--this-run", str(minutes), "--clients", str(options.clients),
-                   "--torch", str(options.torch)]
+                   "--torch", str(options.torch), "--patience-s", PATIENCE_S]
         if options.softcuda:
             command.append("--softcuda")
         environment = dict(os.environ, OPENMPS_KILL_PATIENCE_MS=KILL_PATIENCE_MS)
-        done = subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, check=False)
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        print(f"{self.name}: faults for {minutes:.1f} minutes" + (f" on {gpu}" if gpu else ""), flush=True)
+        with self.told.open("a") as told:
+            return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=told)
+
+    def finish(self, run):
+        status = run.wait()
+        print(f"{self.name}: exit status {status}; its last words:")
+        print("".join(f"    {line}\n" for line in self.told.read_text().splitlines()[-LAST_LINES:]), flush=True)
         if not self.state.exists():
-            raise SystemExit(f"the run under {self.name} came to nothing (exit status {done.returncode})")
+            raise SystemExit(f"the run under {self.name} came to nothing")
+
+
+def run_all(peers, gpus, seconds):
+    """One run of each peer that has something left to do: at once where each has a GPU, else one after the other."""
+    ends = time.monotonic() + seconds
+    at_once = len(gpus) >= len(peers)
+    running = []
+    for place, peer in enumerate(peers):
+        minutes = min(peer.minutes_left(), (ends - time.monotonic() - START_AND_END_S) / 60)
+        if minutes <= 0 or minutes < min(LEAST_MINUTES, peer.minutes_left()):
+            continue
+        run = peer.start(minutes, gpus[place] if at_once else None)
+        if at_once:
+            running.append((peer, run))
+        else:
+            peer.finish(run)
+    for peer, run in running:
+        peer.finish(run)
+
+
+def software_uuid(number):
+    """Of the software's GPUs (`crates/softcuda/src/device/properties.rs`)."""
+    name = bytearray(b"OpenMPS-soft-gpu")
+    name[15] = number
+    return f"GPU-{uuid.UUID(bytes=bytes(name), version=4)}"
+
+
+def gpus_of(options):
+    """What CUDA_VISIBLE_DEVICES calls the GPUs. By UUID, since NVIDIA's MPS numbers those anew that its daemon sees."""
+    if options.softcuda:
+        return [software_uuid(number) for number in range(int(os.environ.get("OPENMPS_SOFT_DEVICES", "1")))]
+    listed = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], text=True, capture_output=True, check=False)
+    return listed.stdout.split()
 
 
 def percentile_ms(pauses_us, part):
@@ -95,6 +143,7 @@ def summary(counted):
         "leaked device memory [B]": leaks["device_bytes"],
         "leaked descriptors": leaks["descriptors"],
         "leaked processes": leaks["processes"],
+        "things not as they should be at the end": len(counted.get("left_over", [])),
         "faults of the device, by the server": served.get("device_faults"),
         "executors replaced": served.get("executors_replaced"),
         "of these, ended unexpectedly": served.get("executors_died"),
@@ -130,6 +179,7 @@ def broken(counted, least_faults):
                 "leaked descriptors", "leaked processes"]:
         if told[row]:
             found.append(f"{row}: {told[row]}")
+    found.extend(counted.get("left_over", []))
     if (counted.get("served") or {}).get("good_clients") != counted["good_clients"]:
         found.append("not all good clients were attached")
     if told["faults, kills and attacks"] < least_faults:
@@ -153,7 +203,7 @@ def main():
     parser.add_argument("--dist", type=pathlib.Path, default=ROOT / "target/dist", help="the product [target/dist]")
     parser.add_argument("--state", type=pathlib.Path, default=ROOT / "target/chaos", help="directory of what was counted [target/chaos]")
     parser.add_argument("--minutes", type=float, default=10.0, help="of each peer, all runs together [10]")
-    parser.add_argument("--this-run", type=float, default=MOST_MINUTES, help="minutes of this command, at most 8 [8]")
+    parser.add_argument("--seconds", type=float, default=480.0, help="of this command, about [480]")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--torch", type=int, default=2, help="how many of them are PyTorch programs [2]")
     parser.add_argument("--peers", default="openmps,nvidia")
@@ -167,12 +217,7 @@ def main():
             print(f"no run under {name}: {why}")
         else:
             peers.append(Peer(name, options))
-    ends = time.monotonic() + min(options.this_run, MOST_MINUTES) * 60
-    for peer in peers:
-        minutes = min(peer.minutes_left(), (ends - time.monotonic()) / 60 - START_AND_END_MINUTES)
-        if minutes >= min(LEAST_MINUTES, peer.minutes_left()) and minutes > 0:
-            print(f"{peer.name}: faults for {minutes:.1f} minutes", flush=True)
-            peer.run(minutes)
+    run_all(peers, gpus_of(options), options.seconds)
     counts = {peer.name: counted for peer in peers if (counted := peer.counted())}
     if any(counted["schema"] != SCHEMA for counted in counts.values()):
         raise SystemExit(f"{options.state} is of another version: remove it")

@@ -46,6 +46,9 @@ pub(crate) struct Chaos {
     /// Between two faults, in milliseconds.
     #[arg(long, default_value_t = 100, value_name = "MILLISECONDS")]
     rest_ms: u64,
+    /// Clients of which nothing is heard for so many seconds hang: they are killed, and counted.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    patience_s: u64,
     /// The way to share the device.
     #[arg(long, default_value = "openmps", value_parser = peer, value_name = "none,nvidia,openmps")]
     peer: Peer,
@@ -161,6 +164,7 @@ pub(crate) fn chaos(options: Chaos) -> anyhow::Result<ExitCode> {
             duration,
             most_faults: options.faults,
             rest: Duration::from_millis(options.rest_ms),
+            patience: Duration::from_secs(options.patience_s),
         };
         let began = Instant::now();
         harness::run(&plan, &mut tally, &|line| {

@@ -2,7 +2,7 @@
 
 use super::Phase;
 use super::board::{Count, now_ns};
-use super::harness::{ChaosError, PATIENCE, TICK, io_error};
+use super::harness::{ChaosError, TICK, io_error};
 use super::kind::Kind;
 use super::scene::Scene;
 use super::served::{Answer, Served};
@@ -103,10 +103,11 @@ impl Crew<'_> {
             self.note(heard, tally)?;
             event = events.try_recv().ok();
         }
+        let patience = self.scene.plan.patience;
         for index in 0..self.clients.len() {
             let heard_ns = self.scene.board.count(index, Count::ProgressNs).load(Ordering::Relaxed);
             let silent = Duration::from_nanos(now_ns().saturating_sub(heard_ns));
-            if silent > PATIENCE && self.clients[index].started.elapsed() > PATIENCE {
+            if silent > patience && self.clients[index].started.elapsed() > patience {
                 tally.hangs += 1;
                 self.clients[index] = self.start(index)?;
             }
@@ -191,7 +192,7 @@ impl Crew<'_> {
             client.told = true;
             waited_for.push(client.child.id());
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.scene.plan.patience;
         while !waited_for.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             match events.recv_timeout(left) {

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// A good client of which nothing is heard for so long hangs; so does a bad one.
+/// Of starts, and of helpers.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// What is given back late is no leak. An executor more stands by for 20 s after faults in close succession.
 const SETTLING: Duration = Duration::from_secs(90);
@@ -49,6 +49,8 @@ pub struct Plan {
     pub most_faults: u64,
     /// Between two faults of one bad client's place.
     pub rest: Duration,
+    /// A good client of which nothing is heard for so long hangs; so does a bad one.
+    pub patience: Duration,
 }
 
 /// Why there is no result.
@@ -106,16 +108,17 @@ pub fn run(plan: &Plan, tally: &mut Tally, tell: &dyn Fn(&str)) -> Result<(), Ch
         crew.clients.push(client);
     }
     await_ready(&mut crew, &events)?;
+    let settling = if plan.peer == Peer::Openmps { SETTLING } else { plan.patience };
     tell("all good clients work; first a fault of each kind");
     let began = Instant::now();
-    crew.warm_up(&events, tally)?;
+    crew.warm_up(&events, tally, began + plan.duration)?;
     let warmed_up = began.elapsed();
-    let (before, mut odd) = crew.take_stock(&events, tally, Instant::now() + SETTLING)?;
+    let (before, mut odd) = crew.take_stock(&events, tally, Instant::now() + settling)?;
     tell(&format!("before further faults: {before}"));
     let duration = plan.duration.saturating_sub(warmed_up);
     tally.seconds += (warmed_up + make_faults(&mut crew, &events, tally, duration)?).as_secs_f64();
     tell("no further faults; what is held is to become what it was");
-    let (leaks, found) = crew.find_leaks(&events, tally, &before, Instant::now() + SETTLING)?;
+    let (leaks, found) = crew.find_leaks(&events, tally, &before, Instant::now() + settling)?;
     odd.extend(found);
     if let Some(answer) = crew.ask()? {
         tally.served.get_or_insert_default().add(answer.served);

@@ -2,7 +2,7 @@
 
 use super::board::Board;
 use super::crew::Event;
-use super::harness::{ChaosError, PATIENCE, Plan, io_error};
+use super::harness::{ChaosError, Plan, io_error};
 use super::kind::Kind;
 use super::{TORCH, bounded};
 use crate::peer::{Peer, Running};
@@ -109,7 +109,7 @@ impl<'a> Scene<'a> {
             });
         }
         let mut answer = None;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.plan.patience;
         let mut killed = false;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -164,7 +164,7 @@ impl<'a> Scene<'a> {
                 Peer::Nvidia => self.running.client(Path::new("nvidia-cuda-mps-control")).0,
                 Peer::None | Peer::Passthrough => return Err(io::ErrorKind::Unsupported.into()),
             };
-            bounded::output(command, &format!("{line}\n"), PATIENCE)
+            bounded::output(command, &format!("{line}\n"), self.plan.patience)
         };
         let Ok(servers) = shell("get_server_list") else { return false };
         let Some(server) = servers.split_whitespace().next() else { return false };
@@ -173,7 +173,7 @@ impl<'a> Scene<'a> {
 
     /// Memory of the device that is free, by a client of its own; `None` if that cannot be had.
     pub(super) fn free_device_bytes(&self) -> Option<u64> {
-        let text = bounded::output(self.client("probe"), "", PATIENCE).ok()?;
+        let text = bounded::output(self.client("probe"), "", self.plan.patience).ok()?;
         text.trim().parse().ok()
     }
 }
