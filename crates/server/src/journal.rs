@@ -138,6 +138,12 @@ fn room(body_bytes: usize) -> u64 {
 }
 
 impl Journal {
+    /// Bytes that are written.
+    #[cfg(test)]
+    pub(crate) fn end_bytes(&self) -> u64 {
+        self.end
+    }
+
     /// Goes on in a file: what does not count is dropped, and the rest is to be told by [`Self::adopt`], in this order.
     pub(crate) fn open(
         file: BorrowedFd<'_>,

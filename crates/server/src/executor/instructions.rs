@@ -7,8 +7,12 @@
 
 use super::session::Step;
 use super::testbed::{Bed, Client, submitted};
+use crate::standing::Standing;
+use link::wire::command::{Opcode, StreamCreate};
+use rustix::fd::AsFd;
 use std::arch::asm;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zerocopy::IntoBytes;
 
 /// Launches that wait together: a full batch.
 const TOGETHER: u64 = super::batch::MOST_WAITING as u64;
@@ -20,6 +24,8 @@ const ROUNDS: usize = 3;
 /// Of the test build, per launch.
 const LAUNCH_OF_A_BATCH: u64 = 1672;
 const LAUNCH_WITH_ITS_SIGNAL: u64 = 4646;
+/// Of this, per command, what is for the next executor: where the session stands.
+const STANDING: u64 = 42;
 
 /// Instructions of this program since it was last set to zero.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -97,4 +103,44 @@ fn launches_take_no_more_instructions_than_they_did() {
     });
     assert_eq!(submissions, 1, "the signal goes with it");
     assert_bound("a launch with its signal", both, LAUNCH_WITH_ITS_SIGNAL);
+}
+
+#[test]
+fn launches_and_waits_write_no_journal_and_tell_the_keeper_nothing() {
+    const ROUNDS: u64 = 200;
+    let bed = Bed::new();
+    let mut client = bed.open();
+    let rounds = |client: &mut Client, from: u64| {
+        for value in from..from + ROUNDS {
+            // What `infer` does: launches, some of which find others in the ring, and a wait.
+            (0..20).for_each(|_| client.post_launch());
+            client.post_signal(value);
+            assert_eq!(client.serve(), Step::Nothing, "it waits");
+        }
+    };
+    rounds(&mut client, 1);
+    bed.told_keeper();
+    let written = client.session.state().records.journal_bytes();
+    rounds(&mut client, 1 + ROUNDS);
+    assert_eq!(client.session.state().records.journal_bytes(), written);
+    assert_eq!(bed.told_keeper(), 0);
+    // What is to be made again is written down.
+    let stream = StreamCreate { stream: 1, ..Default::default() };
+    client.post(Opcode::StreamCreate, stream.as_bytes());
+    assert_eq!(client.serve(), Step::Nothing);
+    assert!(client.session.state().records.journal_bytes() > written);
+}
+
+#[test]
+fn where_a_session_stands_is_a_few_words_for_each_command() {
+    let file = Standing::create_file().unwrap();
+    let standing = Standing::map(file.as_fd()).unwrap();
+    let each = |position: u64| {
+        standing.begin(Opcode::Launch as u16);
+        standing.note_stream(0, true, position);
+        standing.commit(position);
+    };
+    each(16);
+    assert_bound("where it stands, for a launch", instructions(|| each(32)), STANDING);
+    assert!(STANDING * 100 <= LAUNCH_OF_A_BATCH * 3, "a small part of the launch");
 }

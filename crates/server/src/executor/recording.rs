@@ -38,6 +38,12 @@ pub(crate) struct Records {
 }
 
 impl Records {
+    /// Bytes of the journal that are written.
+    #[cfg(test)]
+    pub(super) fn journal_bytes(&self) -> u64 {
+        self.journal.end_bytes()
+    }
+
     pub(super) fn new(journal: Journal, position: u64, files: HashMap<u64, OwnedFd>) -> Self {
         let next_file = files.keys().max().map_or(1, |last| last + 1);
         let (new_file, graves, replaying, given_up) = (0, Vec::new(), false, Vec::new());

@@ -15,7 +15,7 @@ use super::session::{Session, Step};
 use super::session_opening::{SessionFiles, prepare};
 use crate::counters::CounterPage;
 use crate::driver::Driver;
-use crate::executor_link::{OpenSession, Origin, ShareWish};
+use crate::executor_link::{FromExecutor, OpenSession, Origin, ShareWish};
 use crate::journal;
 use crate::policy::fairness::Claim;
 use crate::policy::limits::GuardMode;
@@ -83,7 +83,8 @@ pub(super) struct Bed {
     pub(super) shared: Arc<Shared>,
     monitor: Monitor,
     mover: Arc<Mover>,
-    _keeper: Connection,
+    /// The keeper's end: nobody answers.
+    keeper: Connection,
 }
 
 impl Bed {
@@ -118,7 +119,13 @@ impl Bed {
         });
         let monitor = Monitor::start(Arc::clone(&shared)).unwrap();
         let mover = Arc::new(Mover::start(&shared).unwrap());
-        Self { shared, monitor, mover, _keeper: other_end }
+        Self { shared, monitor, mover, keeper: other_end }
+    }
+
+    /// How many messages the keeper has got since it was last asked.
+    pub(super) fn told_keeper(&self) -> usize {
+        let receive = || self.keeper.try_receive::<FromExecutor>().unwrap();
+        std::iter::from_fn(receive).count()
     }
 
     /// A session whose client has loaded a kernel, which is its function 0.
