@@ -25,7 +25,7 @@ import uuid
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCHEMA = 1
 # Beyond the time in which faults are made a run takes what its clients need to start and to end.
-START_AND_END_S = 55
+START_AND_END_S = 50
 # Too short for a fault of every kind.
 LEAST_MINUTES = 0.2
 # In ten minutes.
@@ -118,6 +118,11 @@ def percentile_ms(pauses_us, part):
     return pauses_us[max(0, -(-len(pauses_us) * part // 100) - 1)] / 1e3
 
 
+def but_of_traps(counted):
+    """Pauses after all other faults: a trap is told by NVIDIA's driver 3.2 s after it happened, and until then nothing of the device's work ends."""
+    return [pause for kind, of_kind in counted["faults"].items() if kind != "trap" for pause in of_kind.get("pauses_us", [])]
+
+
 def summary(counted):
     """What is told of a peer."""
     served, leaks, pauses = counted.get("served") or {}, counted["leaks"], counted["pauses_us"]
@@ -133,6 +138,10 @@ def summary(counted):
         "pause p50 [ms]": percentile_ms(pauses, 50),
         "pause p99 [ms]": percentile_ms(pauses, 99),
         "pause longest [ms]": percentile_ms(pauses, 100),
+        "pause p50 but of traps [ms]": percentile_ms(but_of_traps(counted), 50),
+        "pause p99 but of traps [ms]": percentile_ms(but_of_traps(counted), 99),
+        "pause longest but of traps [ms]": percentile_ms(but_of_traps(counted), 100),
+        "bad inputs (calls, images, commands, messages)": sum(kind.get("inputs", 0) for kind in counted["faults"].values()),
         "kernels of good clients": counted["kernels"],
         "words compared": counted["words"],
         "wrong words": counted["wrong_words"],
@@ -152,22 +161,23 @@ def summary(counted):
 
 def table(summaries):
     names = list(summaries)
-    lines = [f"{'':<38}" + "".join(f"{name:>16}" for name in names)]
+    lines = [f"{'':<48}" + "".join(f"{name:>16}" for name in names)]
     for row in next(iter(summaries.values()), {}):
         values = ("-" if summaries[name][row] is None else str(summaries[name][row]) for name in names)
-        lines.append(f"{row:<38}" + "".join(f"{value:>16}" for value in values))
+        lines.append(f"{row:<48}" + "".join(f"{value:>16}" for value in values))
     return "\n".join(lines)
 
 
 def kinds_table(counts):
-    lines = [f"{'fault':<20}{'peer':<10}{'count':>7}{'stuck':>7}  what its maker was told"]
+    lines = [f"{'fault':<20}{'peer':<10}{'count':>7}{'inputs':>8}{'stuck':>7}{'p50':>8}{'p99':>8}  what its maker was told (pauses in ms, of clients in flight that lived on)"]
     kinds = dict.fromkeys(kind for counted in counts.values() for kind in counted["faults"])
     for kind in kinds:
         for peer, counted in counts.items():
             made = counted["faults"].get(kind)
             if made:
                 answers = ", ".join(f"{answer} x{count}" for answer, count in made["answers"].items())
-                lines.append(f"{kind:<20}{peer:<10}{made['count']:>7}{made['stuck']:>7}  {answers}")
+                p50, p99 = ("-" if pause is None else f"{pause:.0f}" for pause in (percentile_ms(made.get("pauses_us"), part) for part in (50, 99)))
+                lines.append(f"{kind:<20}{peer:<10}{made['count']:>7}{made.get('inputs', 0):>8}{made['stuck']:>7}{p50:>8}{p99:>8}  {answers}")
     return "\n".join(lines)
 
 
@@ -235,8 +245,9 @@ def main():
     for fault in faults:
         print(f"BROKEN: {fault}")
     if ours:
-        reached = {name: percentile_ms(ours["pauses_us"], int(name[1:])) for name in REACH_MS}
-        print("pauses: " + ", ".join(f"{name} {'not measured' if ms is None else f'{ms:.0f} ms'} (within reach: {REACH_MS[name]} ms)" for name, ms in reached.items()))
+        for what, pauses in [("pauses", ours["pauses_us"]), ("pauses but of traps", but_of_traps(ours))]:
+            reached = {name: percentile_ms(pauses, int(name[1:])) for name in REACH_MS}
+            print(f"{what}: " + ", ".join(f"{name} {'not measured' if ms is None else f'{ms:.0f} ms'} (within reach: {REACH_MS[name]} ms)" for name, ms in reached.items()))
     if left:
         print("more to do, by the same command: " + ", ".join(f"{name} {minutes:.1f} minutes" for name, minutes in left.items()))
     return 1 if faults else MORE_TO_DO if left else 0

@@ -67,6 +67,14 @@ fn check(tally: &Tally) -> Result<()> {
             kind.name()
         );
     }
+    for kind in [Kind::CorruptImage, Kind::RefusedCalls, Kind::HostileRing, Kind::HostileMessages] {
+        let made = &tally.faults[&kind];
+        ensure!(made.inputs > 5 * made.count, "{}: few inputs: {made:?}", kind.name());
+    }
+    for (kind, answer) in [(Kind::RefusedCalls, "refused"), (Kind::HostileRing, "thrown out")] {
+        let answers = &tally.faults[&kind].answers;
+        ensure!(answers.keys().eq([answer]), "{}: {answers:?}", kind.name());
+    }
     let served = tally.served.context("the daemon was not asked")?;
     ensure!(served.good_clients == GOOD_CLIENTS, "not all good clients were attached");
     ensure!(served.kernels > 0 && served.clients > FAULTS, "bad clients were not attached");

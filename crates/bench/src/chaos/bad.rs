@@ -1,9 +1,10 @@
-//! A client that makes one fault, or one attack. It tells by lines on standard output: `flying` when what it does must be ended from outside, `r CODE` with
-//! what the driver said in the end.
+//! A client that makes one fault, or one attack. It tells by lines on standard output: `flying` when what it does must be ended from outside, `n COUNT`
+//! of bad inputs that it has made, `r CODE` with what the driver said in the end.
 
 use super::board::Board;
 use super::kernels::{self, Faults, THREADS};
 use super::kind::Kind;
+use super::refused;
 use crate::driver::{Driver, DriverError, check};
 use crate::hostile::raw_session::{RawError, RawSession, Sent, attach};
 use crate::hostile::{Random, commands, images, messages};
@@ -23,7 +24,8 @@ const PRINTED_LINES: u32 = 2000;
 const LAUNCHES: u32 = 200;
 /// Images of one that loads damaged ones.
 const IMAGES: usize = 20;
-/// Inputs of one that writes its ring by hand, unless it is thrown out before.
+/// Sessions of one that writes its rings by hand, and inputs of each, unless it is thrown out before.
+const SESSIONS: usize = 8;
 const INPUTS: usize = 40;
 /// What such a client may have.
 const MEMORY_LIMIT: &str = "0=64M";
@@ -53,13 +55,25 @@ pub fn run(task: &BadTask) -> Result<ExitCode, WorkerError> {
     let mut random = Random(task.seed);
     let answer = match task.kind {
         Kind::HostileRing => {
-            board.announce_fault();
+            board.announce_fault(task.kind);
             attack(&socket, &mut random).map_or_else(|error| error.to_string(), str::to_owned)
         }
         Kind::HostileMessages => {
-            board.announce_fault();
-            let sent = messages::send(&socket, &mut random);
-            sent.map_or_else(|error| error.to_string(), |()| "sent".to_owned())
+            board.announce_fault(task.kind);
+            match messages::send(&socket, &mut random) {
+                Ok(packets) => {
+                    tell(&format!("n {packets}"))?;
+                    "sent".to_owned()
+                }
+                Err(error) => error.to_string(),
+            }
+        }
+        Kind::RefusedCalls => {
+            let driver = Driver::open(&task.driver)?;
+            board.announce_fault(task.kind);
+            let (calls, wrong) = refused::make_all(&driver, board.shown_memory())?;
+            tell(&format!("n {calls}"))?;
+            if wrong.is_empty() { "refused".to_owned() } else { wrong.join(", ") }
         }
         _ => match fault(task, &board) {
             Ok(()) => "0".to_owned(),
@@ -67,7 +81,8 @@ pub fn run(task: &BadTask) -> Result<ExitCode, WorkerError> {
             Err(error) => return Err(error.into()),
         },
     };
-    tell(&format!("r {answer}"))?;
+    // What kernels have printed may not have ended its line.
+    tell(&format!("\nr {answer}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -98,7 +113,7 @@ fn fault(task: &BadTask, board: &Board) -> Result<(), DriverError> {
     };
     // Whatever the kernel is that begins here, its code is there already.
     if !task.kind.ends_from_outside() {
-        board.announce_fault();
+        board.announce_fault(task.kind);
     }
     match task.kind {
         Kind::IllegalAddress => launch(c"poke", 1, 1, 0x10)?,
@@ -119,8 +134,11 @@ fn fault(task: &BadTask, board: &Board) -> Result<(), DriverError> {
             }
         }
         Kind::Printf => launch(c"printing", 8, 32, PRINTED_LINES.into())?,
-        Kind::CorruptImage => load_corrupt(&driver, &mut Random(task.seed))?,
-        Kind::HostileRing | Kind::HostileMessages => {}
+        Kind::CorruptImage => {
+            let _ = tell(&format!("n {IMAGES}"));
+            load_corrupt(&driver, &mut Random(task.seed))?;
+        }
+        Kind::RefusedCalls | Kind::HostileRing | Kind::HostileMessages => {}
         Kind::Exit => {
             steps(LAUNCHES)?;
             let _ = tell("r 0");
@@ -142,21 +160,38 @@ fn load_corrupt(driver: &Driver, random: &mut Random) -> Result<(), DriverError>
     last
 }
 
-/// Writes mutated commands into a ring; says what became of the session.
+/// Writes mutated commands into rings, into the next one when it is thrown out; says what became of the last session.
 fn attack(socket: &Path, random: &mut Random) -> Result<&'static str, RawError> {
     let limits = RequestedLimits {
         pinned_device_mem_limit: Some(MEMORY_LIMIT.to_owned()),
         ..RequestedLimits::default()
     };
-    let mut session = RawSession::open(attach(socket, limits)?)?;
-    for _ in 0..INPUTS {
-        session.refill(random)?;
-        let input = commands::input(random, session.targets());
-        match session.send(&input)? {
-            Sent::Taken => {}
-            Sent::Ended => return Ok("thrown out"),
-            Sent::Stuck => return Ok("not heard"),
+    let (mut made, mut last) = (0, "heard");
+    for number in 0..SESSIONS {
+        let mut session = RawSession::open(attach(socket, limits.clone())?)?;
+        // The last one says at once that it has written what it has not.
+        let mut sent = Sent::Taken;
+        for _ in 0..if number + 1 == SESSIONS { 0 } else { INPUTS } {
+            session.refill(random)?;
+            made += 1;
+            sent = session.send(&commands::input(random, session.targets()))?;
+            if sent != Sent::Taken {
+                break;
+            }
+        }
+        if sent == Sent::Taken {
+            made += 1;
+            sent = session.lie(random)?;
+        }
+        last = match sent {
+            Sent::Taken => "believed",
+            Sent::Ended => "thrown out",
+            Sent::Stuck => "not heard",
+        };
+        if sent != Sent::Ended {
+            break;
         }
     }
-    Ok("heard")
+    let _ = tell(&format!("n {made}"));
+    Ok(last)
 }

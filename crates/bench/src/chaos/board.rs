@@ -1,5 +1,6 @@
 //! A page that all processes of a run share: when the latest fault was, and how far each good client is.
 
+use super::kind::Kind;
 use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::time::{ClockId, clock_gettime};
@@ -60,14 +61,26 @@ impl Board {
     }
 
     /// Says that a fault is about to happen, now.
-    pub fn announce_fault(&self) {
+    pub fn announce_fault(&self, kind: Kind) {
+        self.word(3).store(kind.code(), Ordering::Relaxed);
         self.word(1).store(now_ns(), Ordering::Relaxed);
         self.word(0).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of the latest fault, and when it was announced.
-    pub fn fault(&self) -> (u64, u64) {
-        (self.word(0).load(Ordering::Relaxed), self.word(1).load(Ordering::Relaxed))
+    /// The number of the latest fault, when it was announced, and its [`Kind::code`].
+    pub fn fault(&self) -> (u64, u64, u64) {
+        let [number, time_ns, kind] = [0, 1, 3].map(|at| self.word(at).load(Ordering::Relaxed));
+        (number, time_ns, kind)
+    }
+
+    /// Shows where a good client has device memory.
+    pub fn show_memory(&self, address: u64) {
+        self.word(4).store(address, Ordering::Relaxed);
+    }
+
+    /// Device memory of some good client.
+    pub fn shown_memory(&self) -> u64 {
+        self.word(4).load(Ordering::Relaxed)
     }
 
     /// A count of a good client.

@@ -4,7 +4,7 @@ use super::Phase;
 use super::board::{Count, now_ns};
 use super::harness::{ChaosError, TICK, io_error};
 use super::kind::Kind;
-use super::scene::Scene;
+use super::scene::{Made, Scene};
 use super::served::{Answer, Served};
 use super::tally::Tally;
 use crate::peer::Peer;
@@ -23,7 +23,7 @@ pub(super) enum Event {
     /// It has closed its output.
     Silent { index: usize, pid: u32 },
     /// A bad client has made its fault.
-    Fault { kind: Kind, answer: Option<String> },
+    Fault { kind: Kind, made: Made },
 }
 
 /// Whether an error is that of work that a fault has ended, and not of a context that could not be had.
@@ -117,10 +117,11 @@ impl Crew<'_> {
 
     pub(super) fn note(&mut self, event: Event, tally: &mut Tally) -> Result<(), ChaosError> {
         match event {
-            Event::Fault { kind, answer } => {
+            Event::Fault { kind, made } => {
                 let kind = tally.faults.entry(kind).or_default();
                 kind.count += 1;
-                match answer {
+                kind.inputs += made.inputs;
+                match made.answer {
                     Some(answer) => *kind.answers.entry(answer).or_default() += 1,
                     None => kind.stuck += 1,
                 }
@@ -132,11 +133,16 @@ impl Crew<'_> {
                 match words.as_slice() {
                     ["ready"] if is_current => client.ready = true,
                     ["rests"] if is_current => client.rests = true,
-                    ["p", _, gap_ns, phase] => {
+                    ["p", _, gap_ns, phase, kind] => {
                         let phase = Phase::from_name(phase).unwrap_or_default();
                         tally.survived.add(phase);
                         if phase == Phase::Busy {
-                            tally.pauses_us.push(gap_ns.parse::<u64>().unwrap_or(0) / 1000);
+                            let pause_us = gap_ns.parse::<u64>().unwrap_or(0) / 1000;
+                            tally.pauses_us.push(pause_us);
+                            let kind = kind.parse().ok().and_then(Kind::from_code);
+                            if let Some(kind) = kind {
+                                tally.faults.entry(kind).or_default().pauses_us.push(pause_us);
+                            }
                         }
                     }
                     ["e", code, phase, call] => {

@@ -2,7 +2,7 @@
 //! processor computes.
 //!
 //! What it has (memory, a stream, an event, a module, an executable graph) it makes once and uses to its end. It tells by lines on standard output:
-//! `ready`; `p FAULT GAP_NS PHASE`, once for every fault that it has survived, with the longest that one of its waits took after that; `rests` when it is
+//! `ready`; `p FAULT GAP_NS PHASE KIND`, once for every fault that it has survived, with the longest that one of its waits took after that; `rests` when it is
 //! idle because the board says that all shall be, and stays so;
 //! `e CODE PHASE CALL` when a call fails, and ends then. It ends well when its standard input does.
 
@@ -75,6 +75,7 @@ pub fn run(task: &GoodTask) -> Result<std::process::ExitCode, WorkerError> {
 struct Survived {
     number: u64,
     time_ns: u64,
+    kind: u64,
     gap_ns: u64,
     phase: Phase,
 }
@@ -111,8 +112,9 @@ impl<'a> Client<'a> {
         check!(driver.table, cuEventCreate(&mut event, 0))?;
         check!(driver.table, cuEventRecord(event, driver.stream))?;
         driver.wait()?;
-        let (number, time_ns) = board.fault();
-        let survived = Survived { number, time_ns, ..Survived::default() };
+        board.show_memory(memory);
+        let (number, time_ns, kind) = board.fault();
+        let survived = Survived { number, time_ns, kind, ..Survived::default() };
         let mut client = Self {
             driver,
             step,
@@ -235,18 +237,18 @@ impl<'a> Client<'a> {
 
     fn notice(&mut self, phase: Phase, now_ns: u64) {
         self.board.count(self.index, Count::ProgressNs).store(now_ns, Ordering::Relaxed);
-        let (number, time_ns) = self.board.fault();
+        let (number, time_ns, kind) = self.board.fault();
         if number != self.survived.number {
             self.tell_survived();
-            self.survived = Survived { number, time_ns, gap_ns: 0, phase };
+            self.survived = Survived { number, time_ns, kind, gap_ns: 0, phase };
         }
     }
 
     fn tell_survived(&self) {
-        let Survived { number, gap_ns, phase, .. } = self.survived;
+        let Survived { number, kind, gap_ns, phase, .. } = self.survived;
         if number > 0 {
             // Whoever listened may be gone.
-            let _ = writeln!(std::io::stdout(), "p {number} {gap_ns} {}", phase.name());
+            let _ = writeln!(std::io::stdout(), "p {number} {gap_ns} {} {kind}", phase.name());
         }
     }
 }

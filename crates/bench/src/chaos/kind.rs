@@ -31,6 +31,8 @@ pub enum Kind {
     Exit,
     /// A kernel does not end; an operator ends its client.
     Terminated,
+    /// Calls with one mistake each, addresses of other processes among them, all of which are refused.
+    RefusedCalls,
     /// A client writes mutated commands into its ring.
     HostileRing,
     /// Mutated messages and stray descriptors on the daemon's socket, and on that of a client.
@@ -39,7 +41,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::IllegalAddress,
         Self::Misaligned,
         Self::Trap,
@@ -52,6 +54,7 @@ impl Kind {
         Self::CorruptImage,
         Self::Exit,
         Self::Terminated,
+        Self::RefusedCalls,
         Self::HostileRing,
         Self::HostileMessages,
     ];
@@ -71,6 +74,7 @@ impl Kind {
             Self::CorruptImage => "corrupt_image",
             Self::Exit => "exit",
             Self::Terminated => "terminated",
+            Self::RefusedCalls => "refused_calls",
             Self::HostileRing => "hostile_ring",
             Self::HostileMessages => "hostile_messages",
         }
@@ -81,9 +85,20 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether it is made under this peer: attacks on a protocol are of no use to who speaks another one.
+    /// Whether it is made under this peer: attacks on a protocol are of no use to who speaks another one, and a native library does not look at handles.
     pub fn is_for(self, peer: Peer) -> bool {
-        peer == Peer::Openmps || !matches!(self, Self::HostileRing | Self::HostileMessages)
+        peer == Peer::Openmps
+            || !matches!(self, Self::RefusedCalls | Self::HostileRing | Self::HostileMessages)
+    }
+
+    /// As a number that is not 0, and back.
+    pub fn code(self) -> u64 {
+        self as u64 + 1
+    }
+
+    /// See [`Self::code`].
+    pub fn from_code(code: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
     /// Whether it must go on until somebody ends it from outside.

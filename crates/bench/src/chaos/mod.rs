@@ -13,6 +13,7 @@ pub mod good;
 pub mod harness;
 mod kernels;
 pub mod kind;
+mod refused;
 mod scene;
 mod served;
 mod settling;

@@ -15,6 +15,15 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// What came of a fault.
+#[derive(Debug, Default)]
+pub(super) struct Made {
+    /// What the bad client was told; `None`: nothing, and it had to be killed.
+    pub(super) answer: Option<String>,
+    /// Bad inputs that it is made of, where there is more than the fault itself.
+    pub(super) inputs: u64,
+}
+
 /// Where everything happens.
 pub(super) struct Scene<'a> {
     pub(super) plan: &'a Plan,
@@ -71,19 +80,19 @@ impl<'a> Scene<'a> {
         while !stop.load(Ordering::Relaxed) {
             let turn = turn.fetch_add(1, Ordering::Relaxed);
             let kind = self.plan.kinds[turn as usize % self.plan.kinds.len()];
-            let answer = match self.make_fault(kind, turn) {
-                Ok(answer) => answer,
-                Err(error) => Some(format!("failed: {error}")),
-            };
-            if sender.send(Event::Fault { kind, answer }).is_err() {
+            let made = self.make_fault(kind, turn).unwrap_or_else(|error| Made {
+                answer: Some(format!("failed: {error}")),
+                inputs: 0,
+            });
+            if sender.send(Event::Fault { kind, made }).is_err() {
                 return;
             }
             std::thread::sleep(self.plan.rest);
         }
     }
 
-    /// Says what the bad client was told; `None`: nothing, and it had to be killed.
-    pub(super) fn make_fault(&self, kind: Kind, turn: u64) -> io::Result<Option<String>> {
+    /// Makes one fault.
+    pub(super) fn make_fault(&self, kind: Kind, turn: u64) -> io::Result<Made> {
         let underway = || self.underway.lock().unwrap_or_else(PoisonError::into_inner);
         underway().insert(turn, (kind, Instant::now()));
         let answer = self.run_bad(kind, turn);
@@ -91,7 +100,7 @@ impl<'a> Scene<'a> {
         answer
     }
 
-    fn run_bad(&self, kind: Kind, turn: u64) -> io::Result<Option<String>> {
+    fn run_bad(&self, kind: Kind, turn: u64) -> io::Result<Made> {
         let mut command = self.client("bad");
         command.args(["--kind", kind.name(), "--seed", &turn.to_string(), "--directory"]);
         command.arg(self.running.directory());
@@ -100,15 +109,16 @@ impl<'a> Scene<'a> {
         let (sender, lines) = channel();
         if let Some(output) = child.stdout.take() {
             std::thread::spawn(move || {
-                let lines = BufReader::new(output).lines().map_while(Result::ok);
+                // What kernels print may be anything.
+                let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
                 for line in lines {
-                    if sender.send(line).is_err() {
+                    if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
                         break;
                     }
                 }
             });
         }
-        let mut answer = None;
+        let (mut answer, mut inputs) = (None, 0);
         let deadline = Instant::now() + self.plan.patience;
         let mut killed = false;
         loop {
@@ -117,7 +127,7 @@ impl<'a> Scene<'a> {
                 Ok(line) if line == "flying" => {
                     // Any moment will do, but not always the same.
                     std::thread::sleep(Duration::from_millis(5 + turn * 7 % 40));
-                    self.board.announce_fault();
+                    self.board.announce_fault(kind);
                     if kind != Kind::Terminated || !self.terminate(child.id()) {
                         killed = true;
                         child.kill()?;
@@ -126,12 +136,14 @@ impl<'a> Scene<'a> {
                 Ok(line) => {
                     let result = line.strip_prefix("r ").map(str::to_owned);
                     answer = result.or(answer);
+                    let told = line.strip_prefix("n ").and_then(|number| number.parse().ok());
+                    inputs = told.unwrap_or(inputs);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     child.kill()?;
                     child.wait()?;
-                    return Ok(None);
+                    return Ok(Made { answer: None, inputs });
                 }
             }
         }
@@ -140,16 +152,17 @@ impl<'a> Scene<'a> {
             if Instant::now() > deadline {
                 child.kill()?;
                 child.wait()?;
-                return Ok(None);
+                return Ok(Made { answer: None, inputs });
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         let status = child.wait()?;
-        Ok(Some(match answer {
+        let answer = match answer {
             _ if killed => "killed".to_owned(),
             Some(code) => code,
             None => format!("{status}"),
-        }))
+        };
+        Ok(Made { answer: Some(answer), inputs })
     }
 
     /// Has an operator end a client; says whether the peer has a way to.

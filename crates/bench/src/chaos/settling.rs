@@ -111,8 +111,8 @@ impl Crew<'_> {
     /// Makes a fault while nobody else does.
     fn make_fault(&mut self, kind: Kind, tally: &mut Tally) -> Result<(), ChaosError> {
         let made = self.scene.make_fault(kind, tally.fault_count());
-        let answer = made.map_err(io_error("start a bad client"))?;
-        self.note(Event::Fault { kind, answer }, tally)
+        let made = made.map_err(io_error("start a bad client"))?;
+        self.note(Event::Fault { kind, made }, tally)
     }
 
     /// Waits until all is as it shall be and stays so, but not for ever. Returns what is not.

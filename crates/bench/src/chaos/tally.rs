@@ -82,8 +82,14 @@ pub struct KindTally {
     pub count: u64,
     /// What those who made them were told, by `CUresult`; `killed` for those that were.
     pub answers: BTreeMap<String, u64>,
-    /// Those who were told nothing within a minute.
+    /// Those who were told nothing for too long.
     pub stuck: u64,
+    /// Bad inputs that these were made of: commands, messages, images, calls; where there are none, each is one.
+    #[serde(default)]
+    pub inputs: u64,
+    /// As [`Tally::pauses_us`], after faults of this kind.
+    #[serde(default)]
+    pub pauses_us: Vec<u64>,
 }
 
 /// What there is more of than there was before the faults.
@@ -105,10 +111,7 @@ impl Tally {
 
     /// The pause that so many parts of a hundred do not exceed, in milliseconds.
     pub fn pause_ms(&self, percent: usize) -> f64 {
-        let mut sorted = self.pauses_us.clone();
-        sorted.sort_unstable();
-        let at = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
-        sorted.get(at).map_or(0.0, |&us| us as f64 / 1e3)
+        percentile_ms(&self.pauses_us, percent)
     }
 
     /// Whether no innocent idle client, no result and nothing else was lost, nothing hung, and the good clients were what they should be: clients.
@@ -137,12 +140,22 @@ impl Tally {
             "peer {peer}, {good_clients} good clients ({torch_clients} of PyTorch), {seconds:.0} s, {} faults",
             self.fault_count()
         )?;
-        writeln!(text, "{:<22}{:>7}{:>7}  answers", "fault", "count", "stuck")?;
+        writeln!(
+            text,
+            "{:<22}{:>7}{:>8}{:>7}{:>10}{:>10}  answers (pauses of those in flight, in ms)",
+            "fault", "count", "inputs", "stuck", "p50", "p99"
+        )?;
         for (kind, tally) in &self.faults {
             let answers: Vec<String> =
                 tally.answers.iter().map(|(answer, count)| format!("{answer} x{count}")).collect();
             let (name, answers) = (kind.name(), answers.join(", "));
-            writeln!(text, "{name:<22}{:>7}{:>7}  {answers}", tally.count, tally.stuck)?;
+            let pause = |percent| percentile_ms(&tally.pauses_us, percent);
+            let KindTally { count, inputs, stuck, .. } = tally;
+            let (p50, p99) = (pause(50), pause(99));
+            writeln!(
+                text,
+                "{name:<22}{count:>7}{inputs:>8}{stuck:>7}{p50:>10.1}{p99:>10.1}  {answers}"
+            )?;
         }
         writeln!(text, "{:<22}{:>14}{:>14}", "good clients", "in flight", "idle")?;
         let ByPhase { busy, idle } = self.survived;
@@ -183,6 +196,13 @@ impl Tally {
             served.good_clients, served.executors_replaced, served.executors_died
         )
     }
+}
+
+fn percentile_ms(times_us: &[u64], percent: usize) -> f64 {
+    let mut sorted = times_us.to_vec();
+    sorted.sort_unstable();
+    let at = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(at).map_or(0.0, |&us| us as f64 / 1e3)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ slot = 64 + int(sys.argv[2]) * 32
 ends = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ends.set()), daemon=True).start()
 phase = "busy"
-survived = [struct.unpack_from("QQ", board)[0], struct.unpack_from("QQ", board)[1], 0, "busy"]
+survived = [*struct.unpack_from("QQ", board), 0, "busy", struct.unpack_from("Q", board, 24)[0]]
 
 
 def add(place, value):
@@ -41,12 +41,12 @@ def notice():
     number, at = struct.unpack_from("QQ", board)
     if number != survived[0]:
         tell()
-        survived = [number, at, 0, phase]
+        survived = [number, at, 0, phase, struct.unpack_from("Q", board, 24)[0]]
 
 
 def tell():
     if survived[0]:
-        say(f"p {survived[0]} {survived[2]} {survived[3]}")
+        say(f"p {survived[0]} {survived[2]} {survived[3]} {survived[4]}")
 
 
 def round_trip():
@@ -98,5 +98,5 @@ try:
             break
 except Exception as error:
     say(f"e 1 {phase} {type(error).__name__}")
-    sys.stderr.write(f"{error}\n")
+    sys.stderr.write(str(error).split("\n")[0] + "\n")
     os._exit(3)

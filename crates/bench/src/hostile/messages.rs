@@ -34,25 +34,25 @@ const REQUESTS: [&str; 4] = [
     r#"{"close_context":{"device":77}}"#,
 ];
 
-/// Says all of it to the daemon behind `socket`; whoever answers, hangs up or says nothing has done right.
+/// Says all of it to the daemon behind `socket`; whoever answers, hangs up or says nothing has done right. Returns how many packets that were.
 ///
 /// # Errors
 /// The daemon cannot be reached, or does not let a client in.
-pub fn send(socket: &Path, random: &mut Random) -> Result<(), RawError> {
+pub fn send(socket: &Path, random: &mut Random) -> Result<usize, RawError> {
     for _ in 0..PACKETS {
         let stranger = Connection::connect(socket, PATIENCE)?;
         packet(&stranger, random, &GREETINGS);
     }
     let client = attach(socket, RequestedLimits::default())?;
-    for _ in 0..PACKETS {
+    for sent in 1..=PACKETS {
         packet(&client, random, &REQUESTS);
         // What it says to that is heard, so that it has room for more; it may well have hung up.
         match client.receive::<ClientReply>(Duration::from_millis(5)) {
-            Err(SocketError::Closed | SocketError::Kernel(_)) => return Ok(()),
+            Err(SocketError::Closed | SocketError::Kernel(_)) => return Ok(PACKETS + sent),
             _ => continue,
         }
     }
-    Ok(())
+    Ok(2 * PACKETS)
 }
 
 /// One packet: a text that could be right, changed or not, or noise; sometimes with descriptors. That it is not taken is no matter.

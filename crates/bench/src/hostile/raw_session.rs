@@ -184,7 +184,30 @@ impl RawSession {
             };
         }
         self.tail = at;
-        self.claim(at);
+        self.claim_and_wait(at)
+    }
+
+    /// Says that it has written what it cannot have written, and waits likewise.
+    ///
+    /// # Errors
+    /// The ring's file.
+    pub fn lie(&mut self, random: &mut Random) -> Result<Sent, RawError> {
+        let noise: Vec<u8> = (0..4096).map(|_| random.bits() as u8).collect();
+        let place = self.tail as usize % RING_BYTES;
+        let room = noise.len().min(RING_BYTES - place);
+        pwrite(&self.file, &noise[..room], (RING_OFFSET + place) as u64)?;
+        let lies = [
+            u64::MAX - 15,
+            self.tail + 2 * RING_BYTES as u64,
+            self.tail + 7,
+            self.tail + room as u64 / 16 * 16,
+            self.tail.wrapping_sub(16),
+        ];
+        self.claim_and_wait(random.pick(&lies))
+    }
+
+    fn claim_and_wait(&self, tail: u64) -> Result<Sent, RawError> {
+        self.claim(tail);
         let shared = self.memory.shared();
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -194,7 +217,7 @@ impl RawSession {
                 return Ok(Sent::Ended);
             }
             // Acquire: pairs with the release of the ring's consumer.
-            if shared.head.0.load(Ordering::Acquire) == self.tail {
+            if shared.head.0.load(Ordering::Acquire) == tail {
                 return Ok(Sent::Taken);
             }
             std::thread::yield_now();

@@ -142,5 +142,4 @@ fn where_a_session_stands_is_a_few_words_for_each_command() {
     };
     each(16);
     assert_bound("where it stands, for a launch", instructions(|| each(32)), STANDING);
-    assert!(STANDING * 100 <= LAUNCH_OF_A_BATCH * 3, "a small part of the launch");
 }
