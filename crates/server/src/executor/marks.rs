@@ -18,6 +18,14 @@ pub(super) struct Work {
     pub(super) launches: u32,
 }
 
+/// What is not known to have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InFlight {
+    pub(super) all: Work,
+    /// What ends with the first mark, by estimate.
+    pub(super) first_ns: u64,
+}
+
 /// Work on a stream after its last mark.
 #[derive(Clone, Copy, Debug)]
 struct Loose {
@@ -63,6 +71,13 @@ impl Marks {
     /// What is not known to have ended.
     pub(super) fn in_flight(&self) -> Work {
         self.in_flight
+    }
+
+    /// The same, with what ends at the first mark.
+    pub(super) fn ahead(&self) -> InFlight {
+        let first = self.marks.iter().map(|mark| mark.work).find(|work| work.launches > 0);
+        let first_ns = first.map_or(self.in_flight.cost_ns, |work| work.cost_ns);
+        InFlight { all: self.in_flight, first_ns }
     }
 
     pub(super) fn is_empty(&self) -> bool {

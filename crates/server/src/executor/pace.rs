@@ -96,6 +96,11 @@ impl Pace {
         self.busy_until_ns.0.fetch_max(until_ns, Ordering::Relaxed);
     }
 
+    /// Whether contenders wait for the ends of each other's work.
+    pub(super) fn is_contest(&self) -> bool {
+        self.lock().fairness.is_contest()
+    }
+
     /// Changes the policy's state; wakes those who may go on.
     pub(super) fn change(&self, act: impl FnOnce(&mut Fairness)) {
         let mut shared = self.lock();

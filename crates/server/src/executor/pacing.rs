@@ -8,10 +8,11 @@
 //! Who keeps the device busy for long in company contends for turns: [`crate::policy::fairness`] decides, by way of [`super::pace`]. Its thread waits
 //! with a bound, is woken when a turn passes, and looks at its own marks meanwhile; no other command of its client waits, except behind a launch in the ring.
 //!
-//! What is held may be what a kernel waits for. So a session whose work should have ended long ago ([`PATIENCE`]) gets a launch through; what others have
+//! What is held may be what a kernel waits for. So a session whose work should have ended long ago ([`looks`]) gets a launch through; what others have
 //! overtaken then counts no more; and where nothing of anybody ends the turn is given up.
 
 mod extent;
+mod looks;
 
 use super::batch::Together;
 use super::costs::{Costs, Piece, Timed};
@@ -26,6 +27,7 @@ use crate::policy::priorities::{Class, stream_priority};
 use cuda_abi::types::*;
 use extent::Extent;
 use link::wire::command::Opcode;
+use looks::{Concern, Looks};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -47,19 +49,10 @@ const MOST_SHORT: u32 = 64;
 const UNKNOWN_NS: u64 = 2_000_000;
 /// A contender that has nothing to submit keeps its place for so long.
 const GRACE: Duration = Duration::from_micros(300);
-/// Looks at the marks of a thread that waits for its work, in the time that the work is thought to take.
-const LOOKS: u32 = 32;
-const LOOK_SHORTEST: Duration = Duration::from_micros(20);
-const LOOK_LONGEST: Duration = Duration::from_micros(500);
 /// Longest sleep of a session that waits for its turn with nothing in flight, if few do.
 const TURN_SLEEP: Duration = Duration::from_millis(1);
 /// Who has a turn, and of whom nothing begins or ends for so long, is not waited for: a kernel may be waiting for what is held.
 const STALL: Duration = Duration::from_secs(5);
-/// Work is overdue so long after twice the time that it should take; where that lets a launch through and still nothing ends, after four times that.
-const PATIENCE: Duration = Duration::from_millis(100);
-
-/// Waiting is taken to last so many times longer than the device's work, at most.
-const MOST_SLOWNESS: u32 = 1000;
 
 /// How a kernel fills the device.
 #[derive(Clone, Copy, Debug)]
@@ -105,12 +98,7 @@ pub(crate) struct Pacing {
     held: Held,
     /// With so much in flight it is looked at the completion words.
     settles_at_ns: u64,
-    /// How long it has slept since a mark was reached.
-    waited: Duration,
-    /// Launches that it got through since then although it was to wait.
-    exceptions: u32,
-    /// How many times longer it waits for its work than that takes by the device's clock: 1, but for a software's device, or a starved process.
-    slowness: u32,
+    looks: Looks,
     /// Others were told that it is away.
     is_away: bool,
     /// Since when a contender has had nothing to submit.
@@ -132,42 +120,21 @@ impl Pacing {
             is_alone: false,
             held: Held::ForCredit,
             settles_at_ns: SETTLE_NS,
-            waited: Duration::ZERO,
-            exceptions: 0,
-            slowness: 1,
+            looks: Looks::default(),
             is_away: false,
             quiet: None,
             new_weight,
         }
     }
 
-    /// How long to sleep until the next look at the marks: a small part of what is in flight, and longer and longer where that takes longer than was thought.
-    fn next_look(&mut self) -> Duration {
-        let due = Duration::from_nanos(self.marks.in_flight().cost_ns);
-        let overdue = self.waited.saturating_sub(due);
-        let sleep = (due / LOOKS).max(overdue / LOOKS).clamp(LOOK_SHORTEST, LOOK_LONGEST);
-        self.waited += sleep;
-        sleep
+    /// How long to sleep until the next look at the marks.
+    fn next_look(&mut self, concern: Concern, longest: Duration) -> Duration {
+        self.looks.next(self.marks.ahead(), concern, longest)
     }
 
-    /// A mark was reached after `busy_ns` of the device's time.
-    fn note_wait(&mut self, busy_ns: u64) {
-        let waited_ns = std::mem::take(&mut self.waited).as_nanos() as u64;
-        if busy_ns > 0 {
-            let seen = waited_ns.div_ceil(busy_ns).min(MOST_SLOWNESS.into()) as u32;
-            self.slowness = seen.max(self.slowness - self.slowness / 8).max(1);
-        }
-    }
-
-    /// Whether it has waited for its own work far longer than that should take; then it waits four times as long for the next such answer.
+    /// Whether its work should have ended long ago.
     fn is_overdue(&mut self) -> bool {
-        let in_flight = self.marks.in_flight();
-        // As this process is run, and as the device's clock goes, which may be a software's.
-        let due = 2 * Duration::from_nanos(in_flight.cost_ns) * self.slowness + PATIENCE;
-        let is_overdue = in_flight.launches > 0
-            && self.waited >= due.saturating_mul(4_u32.pow(self.exceptions.min(8)));
-        self.exceptions += u32::from(is_overdue);
-        is_overdue
+        self.looks.is_overdue(self.marks.in_flight())
     }
 
     /// Whether enough was sampled of a piece.
@@ -234,12 +201,17 @@ impl State {
 
     /// After [`Self::may_submit`] said no: sleeps until it may say yes. `waiting` of its client's calls are to be answered meanwhile.
     pub(super) fn wait_for_turn(&mut self, waiting: usize) {
+        let held = self.pacing.held;
+        let concern = match (waiting, held) {
+            (0, Held::ForCredit) => Concern::Credit,
+            _ => Concern::End,
+        };
         let longest = match (self.pacing.marks.is_empty(), waiting) {
             (true, 0) => Longest::OfMany(TURN_SLEEP),
             (true, _) => Longest::OfItsOwn(TURN_SLEEP),
-            (false, _) => Longest::OfItsOwn(self.pacing.next_look()),
+            (false, _) => Longest::OfItsOwn(self.pacing.next_look(concern, Duration::MAX)),
         };
-        self.shared.pace.wait(self.handle.id, self.pacing.held, longest);
+        self.shared.pace.wait(self.handle.id, held, longest);
     }
 
     /// Before a command that may take long: what others wait for is marked, and they are told not to wait for this session meanwhile.
@@ -272,8 +244,7 @@ impl State {
         }
         self.pacing.settles_at_ns = SETTLE_NS;
         self.pacing.marks.forget();
-        self.pacing.waited = Duration::ZERO;
-        self.pacing.exceptions = 0;
+        self.pacing.looks.settle();
     }
 
     /// Before a launch: says whether it is counted.
@@ -388,7 +359,9 @@ impl State {
         }
         let in_flight = self.pacing.marks.in_flight();
         if in_flight.launches > 0 {
-            return longest.min(self.pacing.next_look());
+            let is_contest = self.shared.pace.is_contest();
+            let concern = if is_contest { Concern::End } else { Concern::Nobody };
+            return self.pacing.next_look(concern, longest);
         }
         let since = *self.pacing.quiet.get_or_insert_with(Instant::now);
         if since.elapsed() >= GRACE {
@@ -463,8 +436,7 @@ impl State {
             return;
         }
         self.pacing.settles_at_ns = SETTLE_NS;
-        self.pacing.note_wait(look.busy_ns);
-        if std::mem::take(&mut self.pacing.exceptions) > 0 && look.overtook {
+        if self.pacing.looks.reached(&look) && look.overtook {
             // What was overdue still is, and what came after it has ended.
             self.pacing.marks.give_up();
         }

@@ -2,6 +2,7 @@
 
 use super::super::session::Step;
 use super::super::testbed::{Bed, Client, Takes, end_at_once, submitted, take};
+use super::looks::{PATIENCE, UNASKED};
 use super::*;
 
 /// Launches a kernel of which nothing is known, so that it is taken to last.
@@ -52,10 +53,10 @@ fn a_launch_gets_past_work_that_is_overdue() {
         assert_eq!(launch(&mut endless), Step::Nothing);
     }
     assert_eq!(launch(&mut endless), Step::Held);
-    endless.session.state().pacing.waited = 2 * PATIENCE;
+    endless.session.state().pacing.looks.waited = 2 * PATIENCE;
     assert_eq!(endless.serve(), Step::Nothing, "it may be what they wait for");
     assert_eq!(launch(&mut endless), Step::Held, "it was not");
-    endless.session.state().pacing.waited = 8 * PATIENCE;
+    endless.session.state().pacing.looks.waited = 8 * PATIENCE;
     assert_eq!(endless.serve(), Step::Nothing);
     end_at_once(true);
 }
@@ -76,6 +77,31 @@ fn a_command_that_takes_long_is_known_to_those_who_wait_for_a_turn() {
     std::thread::sleep(Duration::from_millis(2));
     assert_eq!(other.serve(), Step::Nothing);
     holder.session.state().come_back();
+}
+
+#[test]
+fn a_thread_with_nothing_to_submit_looks_seldom_unless_others_wait_for_its_turns_end() {
+    let bed = Bed::new();
+    let mut clients: Vec<Client> = (0..4).map(|_| bed.open()).collect();
+    let mut wide = bed.open();
+    for client in &mut clients {
+        // A large device, on which all their kernels have room.
+        client.session.state().pacing.extent.multiprocessors = 132;
+    }
+    end_at_once(false);
+    for client in &mut clients {
+        assert_eq!(launch(client), Step::Nothing);
+    }
+    let next_look = |client: &mut Client| client.session.state().pace_idle(Duration::MAX);
+    for client in &mut clients {
+        assert_eq!(next_look(client), UNASKED, "it is in nobody's way");
+        assert!(client.session.state().pacing.contends);
+    }
+    assert_eq!(launch(&mut wide), Step::Nothing);
+    for client in &mut clients {
+        assert!(next_look(client) < UNASKED / 8, "another one waits for its end");
+    }
+    end_at_once(true);
 }
 
 /// How often eight clients have given the driver something to do, each for a launch for which it waits.
