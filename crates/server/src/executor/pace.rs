@@ -5,9 +5,10 @@
 
 use crate::counters::monotonic_ns;
 use crate::policy::fairness::{Fairness, Verdict};
+use link::session_memory::SessionMemory;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,8 @@ struct Shared {
     away: HashMap<u64, Instant>,
     /// Threads that sleep until their turn comes.
     waiting: HashMap<u64, Thread>,
+    /// Contenders that look after their work seldom, as nobody waits for its end.
+    resting: HashMap<u64, Arc<SessionMemory>>,
 }
 
 /// What a session is told when it asks for a turn.
@@ -96,9 +99,19 @@ impl Pace {
         self.busy_until_ns.0.fetch_max(until_ns, Ordering::Relaxed);
     }
 
-    /// Whether contenders wait for the ends of each other's work.
-    pub(super) fn is_contest(&self) -> bool {
-        self.lock().fairness.is_contest()
+    /// Whether nobody waits for the end of a client's work. If so, it is woken when that changes.
+    pub(super) fn may_rest(&self, client: u64, memory: &Arc<SessionMemory>) -> bool {
+        let mut shared = self.lock();
+        let may_rest = !shared.fairness.is_contest();
+        if may_rest {
+            shared.resting.entry(client).or_insert_with(|| Arc::clone(memory));
+        }
+        may_rest
+    }
+
+    /// Whether that holds still, for a thread that has announced its sleep.
+    pub(super) fn is_resting(&self, client: u64) -> bool {
+        self.lock().resting.contains_key(&client)
     }
 
     /// Changes the policy's state; wakes those who may go on.
@@ -120,6 +133,7 @@ impl Pace {
         let mut shared = self.lock();
         shared.alive.remove(&client);
         shared.given_up.remove(&client);
+        shared.resting.remove(&client);
     }
 
     /// Gives up on contenders other than `client` that are at work, and of whom nothing has begun or ended for so long; says whether there were any.
@@ -190,15 +204,17 @@ impl Pace {
 }
 
 impl Shared {
-    /// Wakes those who have been given a turn, or all if there is no contest any more.
+    /// Wakes those who have been given a turn; all that wait if there is no contest any more, and all that rest if there is one now.
     fn wake(&mut self, was_contest: bool) {
         let now = Instant::now();
         for client in self.fairness.take_served() {
             self.alive.insert(client, now);
             self.waiting.get(&client).into_iter().for_each(Thread::unpark);
         }
-        if was_contest && !self.fairness.is_contest() {
-            self.waiting.values().for_each(Thread::unpark);
+        match (was_contest, self.fairness.is_contest()) {
+            (true, false) => self.waiting.values().for_each(Thread::unpark),
+            (false, true) => self.resting.drain().for_each(|(_, memory)| memory.wake_consumer()),
+            _ => {}
         }
     }
 

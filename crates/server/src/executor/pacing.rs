@@ -99,6 +99,8 @@ pub(crate) struct Pacing {
     /// With so much in flight it is looked at the completion words.
     settles_at_ns: u64,
     looks: Looks,
+    /// Its thread sleeps long, as nobody waits for the end of its work.
+    rests: bool,
     /// Others were told that it is away.
     is_away: bool,
     /// Since when a contender has had nothing to submit.
@@ -121,6 +123,7 @@ impl Pacing {
             held: Held::ForCredit,
             settles_at_ns: SETTLE_NS,
             looks: Looks::default(),
+            rests: false,
             is_away: false,
             quiet: None,
             new_weight,
@@ -346,6 +349,7 @@ impl State {
 
     /// Nothing is in the ring. Says how long the thread may sleep as far as pacing is concerned.
     pub(super) fn pace_idle(&mut self, longest: Duration) -> Duration {
+        self.pacing.rests = false;
         if !self.pacing.contends && !self.is_far_ahead() {
             return longest;
         }
@@ -359,8 +363,9 @@ impl State {
         }
         let in_flight = self.pacing.marks.in_flight();
         if in_flight.launches > 0 {
-            let is_contest = self.shared.pace.is_contest();
-            let concern = if is_contest { Concern::End } else { Concern::Nobody };
+            let may_rest = self.shared.pace.may_rest(self.handle.id, &self.handle.memory);
+            self.pacing.rests = may_rest;
+            let concern = if may_rest { Concern::Nobody } else { Concern::End };
             return self.pacing.next_look(concern, longest);
         }
         let since = *self.pacing.quiet.get_or_insert_with(Instant::now);
@@ -369,6 +374,11 @@ impl State {
             return longest;
         }
         longest.min(GRACE)
+    }
+
+    /// Whether [`Self::pace_idle`] would say less now. For a thread that has announced its sleep.
+    pub(super) fn is_looked_for(&self) -> bool {
+        self.pacing.rests && !self.shared.pace.is_resting(self.handle.id)
     }
 
     /// Whether a session has more in flight than company allows it.

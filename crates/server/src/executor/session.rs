@@ -447,6 +447,7 @@ impl Session {
                 || handle.mailbox.has_mail()
                 || (!ordered && handle.moves.is_any())
                 || state.sleep_limit(limit) < limit
+                || state.is_looked_for()
         });
         if waited == Waited::Nothing && self.awaited.is_empty() {
             self.state.look_whether_idle();

@@ -11,7 +11,7 @@ use std::time::Duration;
 const LOOKS: u32 = 32;
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_micros(500);
-/// Between two looks that nobody waits for: somebody may begin to.
+/// Between two looks that nobody waits for. Who begins to wakes the thread.
 pub(super) const UNASKED: Duration = Duration::from_millis(1);
 /// Work is overdue so long after twice the time that it should take; where that lets a launch through and still nothing ends, after four times that.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);

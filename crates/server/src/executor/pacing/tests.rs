@@ -95,10 +95,11 @@ fn a_thread_with_nothing_to_submit_looks_seldom_unless_others_wait_for_its_turns
     let next_look = |client: &mut Client| client.session.state().pace_idle(Duration::MAX);
     for client in &mut clients {
         assert_eq!(next_look(client), UNASKED, "it is in nobody's way");
-        assert!(client.session.state().pacing.contends);
+        assert!(client.session.state().pacing.contends && !client.session.state().is_looked_for());
     }
     assert_eq!(launch(&mut wide), Step::Nothing);
     for client in &mut clients {
+        assert!(client.session.state().is_looked_for(), "it is woken");
         assert!(next_look(client) < UNASKED / 8, "another one waits for its end");
     }
     end_at_once(true);
