@@ -12,6 +12,7 @@ use link::wire::command::{Opcode, StreamCreate};
 use rustix::fd::AsFd;
 use std::arch::asm;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
 /// Launches that wait together: a full batch.
@@ -29,6 +30,8 @@ const STANDING: u64 = 42;
 
 /// Instructions of this program since it was last set to zero.
 static COUNT: AtomicU64 = AtomicU64::new(0);
+/// Held by the thread that counts: tests run at the same time.
+static COUNTING: Mutex<()> = Mutex::new(());
 
 unsafe extern "C" {
     /// Where the linker says that this program's code begins and ends.
@@ -48,6 +51,7 @@ extern "C" fn count_one(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_v
 
 /// How many instructions of this program `act` takes.
 fn instructions(act: impl FnOnce()) -> u64 {
+    let _alone = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: plain data; a handler that calls nothing. Nobody else in this program uses the signal.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
