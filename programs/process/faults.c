@@ -16,7 +16,7 @@
  *   large A B M S  A allocations of B bytes, M modules with a kernel each, S streams, beside what it has: `ok`
  *   reset          resets its primary context, makes everything anew and checks it: `ok`
  */
-#include "process.h"
+#include "orders.h"
 
 static const char kernels_ptx[] =
     ".version 6.4\n"
@@ -481,93 +481,98 @@ static void begin(void) {
     wait_for_start();
 }
 
+static void large(const char *rest) {
+    unsigned allocations, modules, many_streams;
+    size_t bytes;
+    REQUIRE(sscanf(rest, "%u %zu %u %u", &allocations, &bytes, &modules, &many_streams) == 4);
+    make_large(allocations, bytes, modules, many_streams);
+}
+
+static const char *elapsed(void) {
+    static char text[32];
+    float milliseconds = -1;
+    CUresult result = FUNCTION(cuEventElapsedTime, "")(&milliseconds, timed[0], timed[1]);
+    if (result != CUDA_SUCCESS) {
+        snprintf(text, sizeof text, "error %d", (int)result);
+        return text;
+    }
+    return milliseconds < 0 ? "a time below zero" : "ok";
+}
+
+static void started_again(void) {
+    static uint32_t seen = 1;
+    while (state[1] == seen) {
+        usleep(1000);
+    }
+    seen = state[1];
+}
+
+static const char *end(void) {
+    static char text[64];
+    state[0] = 12345;
+    CUresult result = synchronize();
+    if (result != CUDA_SUCCESS) {
+        snprintf(text, sizeof text, "error %d", (int)result);
+    } else if (came_back[0] != 1000 || came_back[1] != 3007 || came_back[2] != 15036 || came_back[3] != 77) {
+        return "wrong results";
+    } else {
+        snprintf(text, sizeof text, "runs %u ticks %u", state[1], state[2]);
+    }
+    return text;
+}
+
+static CUresult lurk(void) {
+    CUresult launched = launch_on(streams[0], ambush);
+    if (launched == CUDA_SUCCESS) {
+        wait_for_start();
+    }
+    return launched;
+}
+
+static CUresult spring(void) {
+    state[0] = 12345;
+    return synchronize();
+}
+
+static CUresult spin(void) {
+    if (!state) {
+        ready();
+    }
+    state[1] = 0;
+    return lurk();
+}
+
+static const char *reset(void) {
+    CALL(cuDevicePrimaryCtxReset, device);
+    with_variable = NULL;
+    state = NULL;
+    open_context();
+    make();
+    return check();
+}
+
 int main(void) {
-    char line[64];
+    static const struct Order orders[] = {
+        {"make", .act = make},
+        {"check", .say = check},
+        {"variable", .say = variable},
+        {"large", .act_on = large},
+        {"fault", .try_on = fault},
+        {"record", .act = record_times},
+        {"elapsed", .say = elapsed},
+        {"ready", .act = ready},
+        {"begin", .act = begin},
+        {"started again", .act = started_again},
+        {"end", .say = end},
+        {"ambush", .try = lurk},
+        {"spring", .try = spring},
+        {"spin", .try = spin},
+        {"sync", .try = synchronize},
+        {"reset", .say = reset},
+    };
     CALL(cuInit, 0);
     CALL(cuDeviceGet, &device, 0);
     open_context();
-    while (fgets(line, sizeof line, stdin)) {
-        line[strcspn(line, "\n")] = 0;
-        if (strcmp(line, "make") == 0) {
-            make();
-            answer("ok");
-        } else if (strcmp(line, "check") == 0) {
-            answer(check());
-        } else if (strcmp(line, "variable") == 0) {
-            answer(variable());
-        } else if (strncmp(line, "large ", 6) == 0) {
-            unsigned allocations, modules, many_streams;
-            size_t bytes;
-            REQUIRE(sscanf(line, "large %u %zu %u %u", &allocations, &bytes, &modules, &many_streams) == 4);
-            make_large(allocations, bytes, modules, many_streams);
-            answer("ok");
-        } else if (strncmp(line, "fault ", 6) == 0) {
-            answer_result(fault(line + 6));
-        } else if (strcmp(line, "record") == 0) {
-            record_times();
-            answer("ok");
-        } else if (strcmp(line, "elapsed") == 0) {
-            float milliseconds = -1;
-            CUresult result = FUNCTION(cuEventElapsedTime, "")(&milliseconds, timed[0], timed[1]);
-            if (result == CUDA_SUCCESS && milliseconds < 0) {
-                answer("a time below zero");
-            } else {
-                answer_result(result);
-            }
-        } else if (strcmp(line, "ready") == 0) {
-            ready();
-            answer("ok");
-        } else if (strcmp(line, "begin") == 0) {
-            begin();
-            answer("ok");
-        } else if (strcmp(line, "started again") == 0) {
-            static uint32_t seen = 1;
-            while (state[1] == seen) {
-                usleep(1000);
-            }
-            seen = state[1];
-            answer("ok");
-        } else if (strcmp(line, "end") == 0) {
-            state[0] = 12345;
-            CUresult result = FUNCTION(cuCtxSynchronize, "")();
-            if (result != CUDA_SUCCESS) {
-                answer_result(result);
-            } else if (came_back[0] != 1000 || came_back[1] != 3007 || came_back[2] != 15036 || came_back[3] != 77) {
-                answer("wrong results");
-            } else {
-                char text[64];
-                snprintf(text, sizeof text, "runs %u ticks %u", state[1], state[2]);
-                answer(text);
-            }
-        } else if (strcmp(line, "ambush") == 0) {
-            CUresult launched = launch_on(streams[0], ambush);
-            wait_for_start();
-            answer_result(launched);
-        } else if (strcmp(line, "spring") == 0) {
-            state[0] = 12345;
-            answer_result(FUNCTION(cuCtxSynchronize, "")());
-        } else if (strcmp(line, "spin") == 0) {
-            if (!state) {
-                ready();
-            }
-            state[1] = 0;
-            CUresult launched = launch_on(streams[0], ambush);
-            if (launched == CUDA_SUCCESS) {
-                wait_for_start();
-            }
-            answer_result(launched);
-        } else if (strcmp(line, "sync") == 0) {
-            answer_result(FUNCTION(cuCtxSynchronize, "")());
-        } else if (strcmp(line, "reset") == 0) {
-            CALL(cuDevicePrimaryCtxReset, device);
-            with_variable = NULL;
-            state = NULL;
-            open_context();
-            make();
-            answer(check());
-        } else {
-            answer("no such order");
-        }
-    }
+    OBEY(orders);
     return 0;
 }

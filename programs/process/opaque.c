@@ -11,7 +11,7 @@
  *   sync           waits for everything: `ok` or `error N`
  *   unmake         destroys everything: `ok`
  */
-#include "process.h"
+#include "orders.h"
 
 /* Threads are texels: x, y and z of width and height. */
 #define READER(name, instruction)                                                                                          \
@@ -39,26 +39,35 @@
     "    ret;\n"                                                                                                           \
     "}\n"
 
+/* Where the middle of the thread's texel is. */
+#define CENTRES                      \
+    "    cvt.rn.f32.u32 %f0, %r3;\n" \
+    "    cvt.rn.f32.u32 %f1, %r4;\n" \
+    "    cvt.rn.f32.u32 %f2, %r5;\n" \
+    "    add.f32 %f0, %f0, 0f3F000000;\n" \
+    "    add.f32 %f1, %f1, 0f3F000000;\n" \
+    "    add.f32 %f2, %f2, 0f3F000000;\n"
+
 static const char readers_ptx[] =
     ".version 6.4\n"
     ".target sm_50\n"
     ".address_size 64\n"
     ".extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);\n"
-    READER("line", "    tex.1d.v4.u32.s32 {%r8, %r9, %r10, %r11}, [%rd0, {%r3}];\n")
-    READER("plane", "    tex.2d.v4.u32.s32 {%r8, %r9, %r10, %r11}, [%rd0, {%r3, %r4}];\n")
-    READER("volume", "    tex.3d.v4.u32.s32 {%r8, %r9, %r10, %r11}, [%rd0, {%r3, %r4, %r5, %r5}];\n")
-    READER("layers", "    tex.a2d.v4.u32.s32 {%r8, %r9, %r10, %r11}, [%rd0, {%r5, %r3, %r4, %r4}];\n")
+    /* A line of memory is read by whole numbers, arrays and planes of memory by fractions: a texture unit has lines of an array as planes of one row,
+     * and answers 0 to who asks for a line by whole numbers. */
+    READER("memory", "    tex.1d.v4.u32.s32 {%r8, %r9, %r10, %r11}, [%rd0, {%r3}];\n")
+    READER("line", CENTRES "    tex.1d.v4.u32.f32 {%r8, %r9, %r10, %r11}, [%rd0, {%f0}];\n")
+    READER("plane", CENTRES "    tex.2d.v4.u32.f32 {%r8, %r9, %r10, %r11}, [%rd0, {%f0, %f1}];\n")
+    READER("volume", CENTRES "    tex.3d.v4.u32.f32 {%r8, %r9, %r10, %r11}, [%rd0, {%f0, %f1, %f2, %f2}];\n")
+    READER("layers", CENTRES "    tex.a2d.v4.u32.f32 {%r8, %r9, %r10, %r11}, [%rd0, {%r5, %f0, %f1, %f1}];\n")
     READER("levels",
-           "    cvt.rn.f32.u32 %f0, %r3;\n"
-           "    cvt.rn.f32.u32 %f1, %r4;\n"
-           "    cvt.rn.f32.u32 %f2, %r1;\n"
-           "    cvt.rn.f32.u32 %f3, %r2;\n"
-           "    cvt.rn.f32.u32 %f4, %r13;\n"
-           "    add.f32 %f0, %f0, 0f3F000000;\n"
-           "    add.f32 %f1, %f1, 0f3F000000;\n"
-           "    div.rn.f32 %f0, %f0, %f2;\n"
-           "    div.rn.f32 %f1, %f1, %f3;\n"
-           "    tex.level.2d.v4.u32.f32 {%r8, %r9, %r10, %r11}, [%rd0, {%f0, %f1}], %f4;\n")
+           CENTRES
+           "    cvt.rn.f32.u32 %f3, %r1;\n"
+           "    cvt.rn.f32.u32 %f4, %r2;\n"
+           "    cvt.rn.f32.u32 %f5, %r13;\n"
+           "    div.rn.f32 %f0, %f0, %f3;\n"
+           "    div.rn.f32 %f1, %f1, %f4;\n"
+           "    tex.level.2d.v4.u32.f32 {%r8, %r9, %r10, %r11}, [%rd0, {%f0, %f1}], %f5;\n")
     READER("draw",
            "    shl.b32 %r6, %r3, 2;\n"
            "    suld.b.2d.b32.trap {%r8}, [%rd0, {%r6, %r4}];\n"
@@ -380,7 +389,7 @@ static const char *check(void) {
             }
         }
     }
-    if (!run("line", of_memory, THREADS, 1, THREADS, 0, in_memory)) {
+    if (!run("memory", of_memory, THREADS, 1, THREADS, 0, in_memory)) {
         return "memory through a texture";
     }
     if (!run("plane", of_pitched, 16, PITCHED_ROWS, 16 * PITCHED_ROWS, 0, in_pitched)) {
@@ -404,10 +413,10 @@ static void draw(void) {
     }
 }
 
-static void churn(unsigned count) {
+static void churn(const char *times) {
     uint32_t texels[16 * 16] = {0};
     CUDA_ARRAY3D_DESCRIPTOR described = {.Width = 16, .Height = 16, .Format = CU_AD_FORMAT_UNSIGNED_INT32, .NumChannels = 1};
-    for (unsigned i = 0; i < count; ++i) {
+    for (int i = atoi(times); i > 0; --i) {
         struct Array one = KIND("", 16, 16, 0, UNSIGNED_INT32, 1, 4, 0, 0, NULL);
         CALL(cuArray3DCreate, &one.array, &described);
         CUtexObject texture = texture_of(of_array(one.array), 0);
@@ -417,7 +426,7 @@ static void churn(unsigned count) {
     }
 }
 
-static void hold(unsigned count) {
+static void hold(const char *count) {
     CUDA_RESOURCE_DESC linear = {.resType = CU_RESOURCE_TYPE_LINEAR};
     CUdeviceptr held;
     CALL(cuMemAlloc, &held, 4096);
@@ -425,7 +434,7 @@ static void hold(unsigned count) {
     linear.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32;
     linear.res.linear.numChannels = 1;
     linear.res.linear.sizeInBytes = 4096;
-    for (unsigned i = 0; i < count; ++i) {
+    for (int i = 0; i < atoi(count); ++i) {
         CUtexObject made = texture_of(linear, 0);
         if (i % 2) {
             CALL(cuTexObjectDestroy, made);
@@ -434,52 +443,40 @@ static void hold(unsigned count) {
     }
 }
 
+static const char *values(void) {
+    static char text[512];
+    int length = snprintf(text, sizeof text, "surface %llu textures", surface);
+    for (const struct Array *it = arrays; it < arrays + ARRAYS; ++it) {
+        length += snprintf(text + length, sizeof text - (size_t)length, " %llu", it->texture);
+    }
+    snprintf(text + length, sizeof text - (size_t)length, " %llu %llu %llu condition %#llx", of_memory, of_pitched, orphan,
+             (unsigned long long)condition);
+    return text;
+}
+
+static CUresult trap(void) {
+    CUresult launched = FUNCTION(cuLaunchKernel, "")(function("trap_"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    return launched != CUDA_SUCCESS ? launched : synchronize();
+}
+
 int main(void) {
-    char line[64];
-    unsigned count;
+    static const struct Order orders[] = {
+        {"make", .act = make},
+        {"check", .say = check},
+        {"draw", .act = draw},
+        {"write", .act = write_all},
+        {"churn", .act_on = churn},
+        {"hold", .act_on = hold},
+        {"values", .say = values},
+        {"trap", .try = trap},
+        {"sync", .try = synchronize},
+        {"unmake", .act = unmake},
+    };
     CALL(cuInit, 0);
     CALL(cuDeviceGet, &device, 0);
     CALL(cuDevicePrimaryCtxRetain, &context, device);
     CALL(cuCtxSetCurrent, context);
     CALL(cuModuleLoadData, &module, readers_ptx);
-    while (fgets(line, sizeof line, stdin)) {
-        line[strcspn(line, "\n")] = 0;
-        if (strcmp(line, "make") == 0) {
-            make();
-            answer("ok");
-        } else if (strcmp(line, "check") == 0) {
-            answer(check());
-        } else if (strcmp(line, "draw") == 0) {
-            draw();
-            answer("ok");
-        } else if (strcmp(line, "write") == 0) {
-            write_all();
-            answer("ok");
-        } else if (sscanf(line, "churn %u", &count) == 1) {
-            churn(count);
-            answer("ok");
-        } else if (sscanf(line, "hold %u", &count) == 1) {
-            hold(count);
-            answer("ok");
-        } else if (strcmp(line, "values") == 0) {
-            printf("surface %llu textures", (unsigned long long)surface);
-            for (const struct Array *it = arrays; it < arrays + ARRAYS; ++it) {
-                printf(" %llu", (unsigned long long)it->texture);
-            }
-            printf(" %llu %llu %llu condition %#llx\n", (unsigned long long)of_memory, (unsigned long long)of_pitched,
-                   (unsigned long long)orphan, (unsigned long long)condition);
-            fflush(stdout);
-        } else if (strcmp(line, "trap") == 0) {
-            CUresult launched = FUNCTION(cuLaunchKernel, "")(function("trap_"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
-            answer_result(launched != CUDA_SUCCESS ? launched : FUNCTION(cuCtxSynchronize, "")());
-        } else if (strcmp(line, "sync") == 0) {
-            answer_result(FUNCTION(cuCtxSynchronize, "")());
-        } else if (strcmp(line, "unmake") == 0) {
-            unmake();
-            answer("ok");
-        } else {
-            answer("no such order");
-        }
-    }
+    OBEY(orders);
     return 0;
 }

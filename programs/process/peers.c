@@ -3,7 +3,7 @@
  *   check   has a kernel on each device work with memory of both, copies between them, and compares every word: `ok`, or what is wrong
  *   unmake  takes access back, and gives memory back: `ok`
  */
-#include "process.h"
+#include "orders.h"
 
 enum { WORDS = 4096, THREADS = 128 };
 
@@ -92,22 +92,13 @@ static void unmake(void) {
 }
 
 int main(void) {
-    char line[64];
+    static const struct Order orders[] = {
+        {"make", .act = make},
+        {"check", .say = check},
+        {"unmake", .act = unmake},
+    };
     CALL(cuInit, 0);
     open_sides();
-    while (fgets(line, sizeof line, stdin)) {
-        line[strcspn(line, "\n")] = 0;
-        if (strcmp(line, "make") == 0) {
-            make();
-            answer("ok");
-        } else if (strcmp(line, "check") == 0) {
-            answer(check());
-        } else if (strcmp(line, "unmake") == 0) {
-            unmake();
-            answer("ok");
-        } else {
-            answer("no such order");
-        }
-    }
+    OBEY(orders);
     return 0;
 }

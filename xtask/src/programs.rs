@@ -289,7 +289,7 @@ impl Builder<'_> {
         let name = stem(source)?;
         let text = read(source)?;
         let mut inputs = format!("{}\n{text}", self.toolchain.include().display());
-        for header in ["driver_api/check.h", "process/process.h"] {
+        for header in ["driver_api/check.h", "process/process.h", "process/orders.h"] {
             inputs.push_str(&read(&self.paths.root.join("programs").join(header))?);
         }
         let stamp = self.out.join("stamps").join(format!("{kind}-{name}.c"));
