@@ -20,25 +20,43 @@ pub(crate) enum Unpacked {
     Skipped(String),
 }
 
-/// Unpacks packages, and those that they depend on and that the system does not have, under `target/debian/NAME`; quick when they are there.
+/// What is fetched.
+#[derive(Clone, Copy)]
+pub(crate) enum Packages<'a> {
+    /// These, and those that they depend on and that the system does not have.
+    WithDependencies(&'a [&'a str]),
+    /// These and no others: some depend on what nobody needs here.
+    Only(&'a [&'a str]),
+}
+
+/// Unpacks packages with what they depend on under `target/debian/NAME`; quick when they are there.
 ///
 /// # Errors
 /// When apt cannot fetch them, which needs the network once.
 pub(crate) fn ensure(paths: &Paths, name: &str, packages: &[&str]) -> Result<Unpacked> {
+    let folder = paths.target.join("debian").join(name);
+    ensure_in(&folder, Packages::WithDependencies(packages))
+}
+
+/// Unpacks packages in the directory `root` of a folder, which is theirs alone; quick when they are there.
+///
+/// # Errors
+/// When apt cannot fetch them, which needs the network once.
+pub(crate) fn ensure_in(folder: &Path, packages: Packages<'_>) -> Result<Unpacked> {
     if !succeeds(Command::new("apt-get").arg("--version"))
         || !succeeds(Command::new("dpkg-deb").arg("--version"))
     {
         return Ok(Unpacked::Skipped("this is no system with apt".to_owned()));
     }
-    let folder = paths.target.join("debian").join(name);
+    let (Packages::WithDependencies(named) | Packages::Only(named)) = packages;
     let (root, stamp) = (folder.join("root"), folder.join("packages.txt"));
-    let wanted = packages.join("\n");
+    let wanted = named.join("\n");
     if fs::read_to_string(&stamp).is_ok_and(|there| there == wanted) {
         return Ok(Unpacked::At(root));
     }
-    println!("unpacking Debian packages into {}: {}", root.display(), packages.join(" "));
+    println!("unpacking Debian packages into {}: {}", root.display(), named.join(" "));
     if folder.exists() {
-        fs::remove_dir_all(&folder)
+        fs::remove_dir_all(folder)
             .with_context(|| format!("cannot remove {}", folder.display()))?;
     }
     let downloads = folder.join("downloads");
@@ -46,9 +64,12 @@ pub(crate) fn ensure(paths: &Paths, name: &str, packages: &[&str]) -> Result<Unp
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }
-    let apt = Apt::with_lists(&folder)?;
-    let missing = apt.missing(packages)?;
-    run_quietly(apt.command().arg("download").args(&missing).current_dir(&downloads))
+    let apt = Apt::with_lists(folder)?;
+    let fetched = match packages {
+        Packages::WithDependencies(packages) => apt.missing(packages)?,
+        Packages::Only(packages) => packages.iter().map(|&name| name.to_owned()).collect(),
+    };
+    run_quietly(apt.command().arg("download").args(&fetched).current_dir(&downloads))
         .context("apt could not fetch the packages, which needs the network")?;
     for package in fs::read_dir(&downloads)? {
         run_quietly(Command::new("dpkg-deb").arg("-x").arg(package?.path()).arg(&root))?;

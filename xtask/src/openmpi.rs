@@ -6,11 +6,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::command::{run_quietly, succeeds};
+use crate::debian::{self, Packages, Unpacked};
 use crate::paths::Paths;
 
 /// Open MPI, its headers, and what its libraries need beyond the C library. Without Fortran, Java and what speaks to other nodes.
@@ -79,37 +78,15 @@ impl OpenMpi {
 /// When the packages cannot be fetched or unpacked.
 pub(crate) fn ensure(paths: &Paths) -> Result<Option<OpenMpi>> {
     let folder = paths.target.join("openmpi");
-    let openmpi = OpenMpi { root: folder.join("root") };
-    let stamp = folder.join("installed.txt");
-    let wanted = format!("{}\n{MPIRUN}", PACKAGES.join(" "));
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-        return Ok(Some(openmpi));
-    }
-    if !succeeds(Command::new("apt-get").arg("--version")) {
-        println!("no Open MPI: this system has no apt to fetch it with");
-        return Ok(None);
-    }
-    println!("fetching Debian's Open MPI into {} (7 MB)", folder.display());
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    let downloads = folder.join("downloads");
-    fs::create_dir_all(&downloads)?;
-    let download = || {
-        run_quietly(Command::new("apt-get").arg("download").args(PACKAGES).current_dir(&downloads))
+    let root = match debian::ensure_in(&folder, Packages::Only(&PACKAGES))? {
+        Unpacked::At(root) => root,
+        Unpacked::Skipped(why) => {
+            println!("no Open MPI: {why}");
+            return Ok(None);
+        }
     };
-    if let Err(error) = download() {
-        // A fresh container has no lists of packages; root may fetch them.
-        run_quietly(Command::new("apt-get").arg("update")).context(format!("{error:#}"))?;
-        download().context("Debian's Open MPI cannot be fetched")?;
-    }
-    for entry in fs::read_dir(&downloads)? {
-        run_quietly(Command::new("dpkg-deb").arg("-x").arg(entry?.path()).arg(&openmpi.root))?;
-    }
-    fs::remove_dir_all(&downloads)?;
     write_script(&folder.join("mpirun"))?;
-    fs::write(&stamp, wanted)?;
-    Ok(Some(openmpi))
+    Ok(Some(OpenMpi { root }))
 }
 
 fn write_script(path: &Path) -> Result<()> {
