@@ -23,7 +23,8 @@ import sys
 import tempfile
 import time
 
-from openmps import OpenMps, Puppet, natively
+from openmps import OpenMps, natively
+from puppet import Puppet
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT_S = 120

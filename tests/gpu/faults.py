@@ -20,7 +20,8 @@ import sys
 import tempfile
 import time
 
-from openmps import OpenMps, Puppet
+from openmps import OpenMps
+from puppet import Puppet
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KINDS = ["address", "misaligned", "trap", "assert", "stack", "shared"]

@@ -18,7 +18,8 @@ import sys
 import tempfile
 import time
 
-from openmps import OpenMps, Puppet
+from openmps import OpenMps
+from puppet import Puppet
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TENANT = pathlib.Path(__file__).resolve().parent / "memory/tenant.py"

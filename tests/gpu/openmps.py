@@ -4,9 +4,6 @@ import json
 import os
 import subprocess
 
-# A process that was told to end does so.
-END_LIMIT_S = 60
-
 
 class OpenMps:
     """A daemon in directories of its own."""
@@ -77,26 +74,3 @@ def natively(*command, directory, limit_s):
     """A finished run of a program with the system's own driver and no daemon."""
     environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nobody"))
     return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=limit_s, check=False)
-
-
-class Puppet:
-    """A started process that takes orders by line on standard input, and answers each with a line."""
-
-    def __init__(self, command, environment):
-        self.process = subprocess.Popen(command, env=environment, text=True, bufsize=1, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE)
-        self.pid = self.process.pid
-
-    def tell(self, order):
-        self.process.stdin.write(order + "\n")
-
-    def answer(self):
-        return self.process.stdout.readline().strip()
-
-    def ask(self, order):
-        self.tell(order)
-        return self.answer()
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait(timeout=END_LIMIT_S)

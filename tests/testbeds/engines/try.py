@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 
+from puppet import Puppet
+
 IMAGE_ARCHIVE = "/image-with-programs.tar"
 # The same, unpacked: for what runs without an image.
 ROOT = "/var/tmp/image"
@@ -95,24 +97,14 @@ def tried(line, replacements, user=None):
     return None
 
 
-class Puppet:
-    """A program in a container that takes orders."""
+class Client(Puppet):
+    """The tests' `puppet` in a container."""
 
     def __init__(self, *command, user=None):
         if user:
             command = ("su", "-", user, "-c", shlex.join(command))
+        super().__init__(command)
         self.pid = None
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-
-    def tell(self, order):
-        self.process.stdin.write(order + "\n")
-
-    def answer(self):
-        return self.process.stdout.readline().strip()
-
-    def ask(self, order):
-        self.tell(order)
-        return self.answer()
 
     def open(self):
         """Becomes a client, and learns which."""
@@ -124,10 +116,6 @@ class Puppet:
         answer = self.ask(order)
         if answer != wanted:
             raise RuntimeError(f"{order}: {answer!r} instead of {wanted!r}")
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait(PATIENCE_S)
 
 
 def two_containers(start, enter, kill, share_a_limit, users=(None, None)):
@@ -178,11 +166,11 @@ def engine(name, has_cdi):
     small = ("--device", "openmps.dev/share=small") if has_cdi else (*small, "-e", "CUDA_MPS_PIPE_DIRECTORY=/run/openmps")
 
     def start(container, user):
-        return Puppet(name, "run", "--rm", "-i", "--name", container, *small, "image", "puppet", user=user)
+        return Client(name, "run", "--rm", "-i", "--name", container, *small, "image", "puppet", user=user)
 
     def enter(container, user):
         until(f"{container} runs", lambda: run(name, "exec", container, "true", user=user).returncode == 0)
-        return Puppet(name, "exec", "-i", container, "puppet", user=user)
+        return Client(name, "exec", "-i", container, "puppet", user=user)
 
     def kill(container, user, _process):
         run(name, "kill", container, user=user)
@@ -228,7 +216,7 @@ def apptainer():
 
     def start(_container, user):
         order = line.replace("quarter", "small").replace("\\\n", " ").replace("IMAGE", f"{ROOT}.sif").replace("CMD", "puppet")
-        return Puppet(*shlex.split(order), user=user)
+        return Client(*shlex.split(order), user=user)
 
     def kill(_container, user, puppet):
         os.kill(puppet.pid, 9)
