@@ -1,10 +1,12 @@
 //! Memory of sessions that standbys have mapped before they take over.
 
 use crate::fake_client::{Client, Server};
+use crate::spilling::Small;
 use crate::takeover::{culprit, fault, hear_recovery, wait_for};
 use link::wire::command::{self as wire, Opcode};
 use link::wire::daemon::{DeviceSnapshot, ServerSnapshot};
 use rustix::process::{Pid, Signal, kill_process};
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 pub(crate) const ALL: &[super::Test] = &[
@@ -12,6 +14,7 @@ pub(crate) const ALL: &[super::Test] = &[
     ("two_standbys_take_over_one_right_after_the_other", two_take_over),
     ("what_is_given_up_is_unmapped_by_who_stands_by", given_up_is_unmapped),
     ("a_standby_that_is_killed_is_replaced_with_all_that_it_had", a_killed_one_is_replaced),
+    ("what_a_standby_still_maps_goes_to_whoever_needs_it", goes_to_whoever_needs_it),
     ("what_is_mapped_ahead_of_who_is_lost_is_unmapped", of_the_lost_is_unmapped),
 ];
 
@@ -160,6 +163,35 @@ fn a_killed_one_is_replaced() {
     fault(&mut culprit(&mut server));
     hear_recovery(&mut server);
     large.check();
+}
+
+/// More than the rest of the device is wanted while the standby has not unmapped what was given up.
+fn goes_to_whoever_needs_it() {
+    const DEVICE_MIB: u64 = 4096;
+    const GIVEN_UP: u64 = 256 * MIB;
+    let mut small = Small::start(DEVICE_MIB, &[]);
+    let server = &mut small.server;
+    let mut one = Large::start(server.client(), 1);
+    let mut two = server.client();
+    let given_up: Vec<_> = (0..4).map(|_| one.client.grow(GIVEN_UP)).collect();
+    let standby = await_mapped(server).standby_pid;
+    kill(standby, Signal::STOP);
+    given_up.into_iter().for_each(|grant| one.release(grant));
+    let wanted = wire::Grow { size_bytes: 3600 * MIB };
+    let (status, _) = std::thread::scope(|threads| {
+        let asks = threads.spawn(|| two.try_call(Opcode::Grow, &[wanted.as_bytes()]));
+        // So long nobody could have it, if it was asked for by now.
+        std::thread::sleep(Duration::from_millis(300));
+        kill(standby, Signal::CONT);
+        asks.join().unwrap()
+    });
+    assert_eq!(status, 0, "memory that was free was refused");
+    assert_eq!(server.snapshot().devices[0].standby_memory_bytes, 0, "memory is short");
+    one.check();
+    let mut bad = culprit(server);
+    fault(&mut bad);
+    hear_recovery(server);
+    one.check();
 }
 
 fn of_the_lost_is_unmapped() {

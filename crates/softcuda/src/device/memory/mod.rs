@@ -8,6 +8,7 @@
 //! | file | concept |
 //! |---|---|
 //! | [`physical`] | memfd-backed allocations and each device's account |
+//! | [`holders`] | who still has what a process of a machine has let go |
 //! | [`ranges`] | which addresses kernels may touch; how an unmap waits for those who do |
 //! | [`space`] | reservations, mappings, host registrations |
 //! | [`heap`] | `cuMemAlloc`: sub-allocation from 2 MiB chunks |
@@ -15,6 +16,7 @@
 //! | [`os`] | the few `mmap` calls, the only `unsafe` of memory management |
 
 pub(crate) mod heap;
+pub(crate) mod holders;
 pub(crate) mod os;
 pub(crate) mod physical;
 pub(crate) mod ranges;

@@ -8,7 +8,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
 
-use super::{GRANULARITY_BYTES, round_up};
+use super::{GRANULARITY_BYTES, holders, round_up};
 use crate::device::error::{DeviceError, Result};
 use crate::device::machine::Machine;
 
@@ -47,7 +47,11 @@ impl Account {
 
     fn charge(&self, size_bytes: u64) -> Result<()> {
         if let Some((machine, device)) = &self.machine {
-            let is_taken = machine.take(*device, size_bytes, self.total_bytes);
+            let take = || machine.take(*device, size_bytes, self.total_bytes);
+            let is_taken = take() || {
+                holders::refund_all();
+                take()
+            };
             return if is_taken { Ok(()) } else { Err(DeviceError::OutOfMemory) };
         }
         // Relaxed: the counter guards no other memory.
@@ -59,7 +63,7 @@ impl Account {
             .map_err(|_| DeviceError::OutOfMemory)
     }
 
-    fn refund(&self, size_bytes: u64) {
+    pub(super) fn refund(&self, size_bytes: u64) {
         match &self.machine {
             Some((machine, device)) => machine.give(*device, size_bytes),
             // Relaxed: as in `charge`.
@@ -123,7 +127,7 @@ impl Physical {
     /// Takes a descriptor that another process exported: it must be a memfd that cannot shrink.
     ///
     /// It is charged to the account that `account_of` gives for its device, as far as this process has one, unless the account
-    /// is the whole machine's: there the process that made it is charged, while it lives.
+    /// is the whole machine's: there the process that made it is charged, until nobody holds it.
     pub(crate) fn import<'a>(
         fd: BorrowedFd<'_>,
         account_of: impl FnOnce(u32) -> Option<&'a Arc<Account>>,
@@ -143,9 +147,12 @@ impl Physical {
         if size_bytes == 0 || !size_bytes.is_multiple_of(unit) {
             return Err(REFUSED);
         }
-        let is_own = |account: &&Arc<Account>| account.machine.is_none();
-        let account = device.and_then(account_of).filter(is_own).cloned();
-        let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
+        let account = device.and_then(account_of);
+        let fd = match account.is_some_and(|account| account.machine.is_some()) {
+            true => holders::hold(fd)?,
+            false => rustix::io::fcntl_dupfd_cloexec(fd, 0)?,
+        };
+        let account = account.filter(|account| account.machine.is_none()).cloned();
         if let Some(account) = &account {
             account.charge(size_bytes)?;
         }
@@ -175,7 +182,10 @@ impl AsFd for Physical {
 impl Drop for Physical {
     fn drop(&mut self) {
         if let Some(account) = &self.account {
-            account.refund(self.size_bytes);
+            match account.machine {
+                Some(_) => holders::refund(self.fd.as_fd(), account, self.size_bytes),
+                None => account.refund(self.size_bytes),
+            }
         }
     }
 }
@@ -211,6 +221,26 @@ mod tests {
         assert_eq!(account.free_bytes(), 2 << 20);
         drop(second);
         assert_eq!(account.free_bytes(), 4 << 20);
+    }
+
+    #[test]
+    fn memory_of_a_machine_is_taken_until_nobody_holds_it() {
+        let path = std::env::temp_dir().join(format!("softcuda-holders-{}", std::process::id()));
+        let machine = Machine::join(path.to_str().expect("UTF-8")).expect("joins");
+        let account = Arc::new(Account::shared(4 << 20, Arc::new(machine), 0));
+        let made = Physical::on_device(0, &account, 2 << 20).expect("fits");
+        let exported = made.export().expect("exports");
+        let held = Physical::import(exported.as_fd(), |_| Some(&account)).expect("imports");
+        drop((made, exported));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(account.free_bytes(), 2 << 20, "who imported it holds it");
+        drop(held);
+        let began = std::time::Instant::now();
+        while account.free_bytes() != 4 << 20 {
+            assert!(began.elapsed().as_secs() < 60, "it is not refunded");
+            std::thread::yield_now();
+        }
+        std::fs::remove_file(path).expect("removed");
     }
 
     #[test]
