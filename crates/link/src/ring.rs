@@ -328,6 +328,13 @@ impl Consumer {
         self.head
     }
 
+    /// The same for what was taken before a position.
+    pub fn commit_until(&mut self, position: u64) -> u64 {
+        let committed = position.min(self.head);
+        self.reuse = Reuse::Committed(committed);
+        committed
+    }
+
     /// Bytes taken so far.
     pub fn taken_bytes(&self) -> u64 {
         self.head

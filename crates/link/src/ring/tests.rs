@@ -92,6 +92,23 @@ fn each_kind_of_nonsense_has_its_error() {
 }
 
 #[test]
+fn what_is_committed_is_not_taken_again() {
+    let (mut producer, _) = ends(4096);
+    let memory = Arc::clone(&producer.memory);
+    let mut consumer = Consumer::resume(Arc::clone(&memory), 0);
+    let mut positions = Vec::new();
+    for number in 0..3 {
+        producer.post(Opcode::Copy, 3, number, &[&[0; 100]], &mut dead).unwrap();
+        assert!(consumer.take().unwrap().is_some());
+        positions.push(consumer.taken_bytes());
+    }
+    assert_eq!(consumer.commit_until(positions[0]), positions[0]);
+    let mut next = Consumer::resume(memory, positions[0]);
+    assert_eq!(next.take().unwrap().unwrap().header.context, 1);
+    assert_eq!(consumer.commit_until(u64::MAX), positions[2], "no more than was taken");
+}
+
+#[test]
 fn a_tail_that_goes_back_is_refused() {
     let (mut producer, mut consumer) = ends(4096);
     producer.post(Opcode::Ping, 0, 0, &[&[0; 64]], &mut dead).unwrap();

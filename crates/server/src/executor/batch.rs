@@ -4,18 +4,22 @@
 //! and again, so what a node was set to is remembered. A launch that nothing waits behind goes to the driver at once; only launches that are in the ring
 //! already wait for each other, and any other command ends the batch. What node parameters cannot say (attributes, clusters, output) is launched directly.
 //!
+//! Each submission is a turn of the driver's lock. So while the device is at work on the first launches of a burst the others wait for those behind them
+//! ([`super::gathering`]), and what begins a burst is as many as a power of two: the rest is as long the next time, and finds its chain as it was.
+//!
 //! A chain of one is launched in half the time of a kernel and starts sooner, but several threads that launch graphs hinder each other more than threads that
-//! launch kernels; so lone launches take that way where few clients have work.
+//! launch kernels; so lone launches take that way where few clients have work, and those that begin bursts where some have.
 
-use super::chain::{Chain, Ending, StreamChains};
+use super::chain::{Chain, Ending, Kind};
 use super::costs::Piece;
 use super::failure::Failure;
+use super::gathering::Gathering;
+use super::lengths::StreamChains;
 use super::meter::Submitted;
 use super::module::Touch;
 use super::own_kernels::COPIER;
 use super::state::State;
 use super::stream::is_same;
-use crate::driver::Driver;
 use crate::log::log_server;
 use link::ring::Command;
 use link::wire::command::{Header, Launch, NO_CALL, Opcode};
@@ -26,6 +30,8 @@ use zerocopy::FromBytes;
 pub(super) const MOST_WAITING: usize = 32;
 /// Up to so many clients with work, a launch alone goes as a chain of one.
 const FEW: u32 = 1;
+/// The same for one that begins a burst.
+const SOME: u32 = 8;
 /// Streams of a session that have chains.
 const MOST_STREAMS: usize = 16;
 
@@ -62,6 +68,8 @@ impl Batching {
 struct Waiting {
     header: Header,
     launch: Launch,
+    /// Where its command ends in the session's ring.
+    position: u64,
     /// Where what follows the launch begins and ends.
     start: usize,
     end: usize,
@@ -109,6 +117,10 @@ impl<'a> Together<'a> {
     fn first(self, count: usize) -> Self {
         Self { waiting: &self.waiting[..count.min(self.waiting.len())], ..self }
     }
+
+    fn without(self, count: usize) -> Self {
+        Self { waiting: &self.waiting[count.min(self.waiting.len())..], ..self }
+    }
 }
 
 /// The launches of one session that wait, and its chains.
@@ -120,7 +132,8 @@ pub(crate) struct Batches {
     copies: usize,
     stream: u32,
     /// Of a few streams.
-    streams: Vec<StreamChains>,
+    pub(super) streams: Vec<StreamChains>,
+    pub(super) gathering: Gathering,
     /// Functions that the driver does not take into a chain.
     pub(super) declined: HashSet<u32>,
     /// The driver does not take signals into a chain.
@@ -131,40 +144,19 @@ pub(crate) struct Batches {
 pub(super) type Refused = (Header, Failure);
 
 impl Batches {
-    /// Destroys all chains: code that they name may be about to go.
-    pub(super) fn clear_chains(&mut self, driver: Driver) {
-        self.streams.drain(..).for_each(|chains| chains.destroy(driver));
-        self.declined.clear();
-    }
-
-    /// Destroys the chains of a stream that is closed.
-    pub(super) fn forget_stream(&mut self, driver: Driver, slot: u32) {
-        if let Some(at) = self.streams.iter().position(|chains| chains.slot == slot) {
-            self.streams.swap_remove(at).destroy(driver);
-        }
-    }
-
     /// The chains of a stream.
     pub(super) fn chains(&mut self, slot: u32) -> Option<&mut StreamChains> {
         self.streams.iter_mut().find(|chains| chains.slot == slot)
     }
 
-    /// The same, for the first time perhaps; `None` where too many streams have chains.
-    fn chains_or_new(&mut self, slot: u32) -> Option<&mut StreamChains> {
-        let at = match self.streams.iter().position(|chains| chains.slot == slot) {
-            Some(at) => at,
-            None if self.streams.len() >= MOST_STREAMS => return None,
-            None => {
-                self.streams.push(StreamChains::new(slot));
-                self.streams.len() - 1
-            }
-        };
-        self.streams.get_mut(at)
-    }
-
     /// Whether the driver takes a function into a chain, as far as is known.
     pub(super) fn takes(&self, function: u32) -> bool {
         !self.declined.contains(&function)
+    }
+
+    /// The stream that what waits is for.
+    pub(super) fn stream(&self) -> u32 {
+        self.stream
     }
 
     /// Whether one more may wait that is for this stream.
@@ -180,12 +172,24 @@ impl Batches {
     }
 
     /// One more waits.
-    pub(super) fn add(&mut self, header: Header, launch: Launch, parameters: &[u8]) {
+    pub(super) fn add(&mut self, header: Header, launch: Launch, parameters: &[u8], position: u64) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(parameters);
         self.stream = launch.stream;
         self.copies += usize::from(launch.function == COPIER);
-        self.waiting.push(Waiting { header, launch, start, end: self.bytes.len() });
+        self.waiting.push(Waiting { header, launch, position, start, end: self.bytes.len() });
+    }
+
+    /// The first ones wait no more; the others do.
+    fn remove(&mut self, count: usize) {
+        self.waiting.drain(..count);
+        let begin = self.waiting.first().map_or(self.bytes.len(), |one| one.start);
+        self.bytes.drain(..begin);
+        for one in &mut self.waiting {
+            one.start -= begin;
+            one.end -= begin;
+        }
+        self.copies = self.waiting.iter().filter(|one| one.launch.function == COPIER).count();
     }
 }
 
@@ -227,7 +231,7 @@ impl State {
         if !may_wait {
             return Admission::ByItself;
         }
-        self.batches.add(header, launch, rest);
+        self.batches.add(header, launch, rest, self.records.position);
         self.trace_waits();
         Admission::Waits
     }
@@ -256,23 +260,62 @@ impl State {
         if self.batch_is_empty() {
             return refused;
         }
-        let waiting = std::mem::take(&mut self.batches.waiting);
-        let bytes = std::mem::take(&mut self.batches.bytes);
-        let mut rest = Together { waiting: &waiting, bytes: &bytes, copies: self.batches.copies };
-        while let Some(one) = rest.waiting.first() {
-            let done = self.submit_chain(rest).unwrap_or_else(|| {
-                if let Err(failure) = self.launch_one(rest.first(1)) {
-                    refused.push((one.header, failure));
-                }
-                1
-            });
-            self.trace_waited(done);
-            rest.waiting = &rest.waiting[done..];
-        }
-        self.batches.waiting = waiting;
-        self.batches.bytes = bytes;
+        self.with_waiting(|state, mut rest| {
+            // Powers of two are wished for as they are submitted.
+            if !rest.len().is_power_of_two() && state.takes_all(rest) {
+                state.wish(rest.len(), Ending::Open);
+            }
+            while rest.len() > 0 {
+                rest = rest.without(state.submit_piece(rest, &mut refused));
+            }
+        });
         self.batches.clear();
         refused
+    }
+
+    /// Submits the first launches that wait, as many as are a power of two; says where the last of them ends in the ring.
+    pub(super) fn submit_beginning(&mut self) -> (Vec<Refused>, Option<u64>) {
+        let mut refused = Vec::new();
+        let done = self.with_waiting(|state, all| {
+            let first = all.first(piece(all.len()));
+            let mut rest = first;
+            while rest.len() > 0 {
+                rest = rest.without(state.submit_piece(rest, &mut refused));
+            }
+            first.len()
+        });
+        let last = done.checked_sub(1).and_then(|last| self.batches.waiting.get(last));
+        let position = last.map(|last| last.position);
+        self.batches.remove(done);
+        (refused, position)
+    }
+
+    fn with_waiting<R>(&mut self, act: impl FnOnce(&mut Self, Together<'_>) -> R) -> R {
+        let waiting = std::mem::take(&mut self.batches.waiting);
+        let bytes = std::mem::take(&mut self.batches.bytes);
+        let all = Together { waiting: &waiting, bytes: &bytes, copies: self.batches.copies };
+        let result = act(self, all);
+        self.batches.waiting = waiting;
+        self.batches.bytes = bytes;
+        result
+    }
+
+    /// Submits some of the first launches, together if there is a chain for them; says how many.
+    fn submit_piece(&mut self, rest: Together<'_>, refused: &mut Vec<Refused>) -> usize {
+        let launches = match self.submit_chain(rest) {
+            Ok(done) => {
+                self.trace_waited(done);
+                return done;
+            }
+            Err(launches) => launches,
+        };
+        for one in (0..launches).map(|index| rest.without(index).first(1)) {
+            if let (Err(failure), Some(first)) = (self.launch_one(one), one.waiting.first()) {
+                refused.push((first.header, failure));
+            }
+            self.trace_waited(1);
+        }
+        launches
     }
 
     fn launch_one(&mut self, one: Together<'_>) -> Result<(), Failure> {
@@ -286,22 +329,59 @@ impl State {
         let traced = self.trace_batch_begins(launch.stream, one);
         self.launch(*launch, parameters)?;
         self.trace_batch_began(traced, one);
+        self.note_ahead(launch.stream, one);
         Ok(())
     }
 
-    /// Submits as many of the first launches as the longest chain has that they fill; says how many. `None`: the first one is to be launched
-    /// by itself.
-    fn submit_chain(&mut self, launches: Together<'_>) -> Option<usize> {
-        let taken = launches.functions().take_while(|&function| self.batches.takes(function));
-        let launches = launches.first(taken.count());
+    /// Submits as many of the first launches as the longest chain has that they fill; says how many.
+    ///
+    /// # Errors
+    /// How many are to be launched by themselves.
+    fn submit_chain(&mut self, rest: Together<'_>) -> Result<usize, usize> {
         let slot = self.batches.stream;
-        let begins_with_copy = launches.functions().next() == Some(COPIER);
-        let shortest = if begins_with_copy || self.shared.flights.busy() > FEW { 2 } else { 1 };
-        let length = self.choose_chain(slot, Ending::Open, launches.len(), shortest)?;
-        self.submit_as_chain(slot, launches.first(length), None).map(|()| length)
+        let taken = rest.functions().take_while(|&function| self.batches.takes(function));
+        let launches = rest.first(taken.count());
+        let shortest = self.shortest_chain(launches);
+        if launches.len() < shortest {
+            return Err(launches.len().max(1));
+        }
+        let piece = piece(launches.len());
+        self.wish(piece, Ending::Open);
+        let longest =
+            |chains: &mut StreamChains| chains.longest(Ending::Open, launches.len(), shortest);
+        let length = self.batches.chains(slot).and_then(longest).ok_or(piece)?;
+        self.submit_as_chain(slot, launches.first(length), None).map(|()| length).ok_or(1)
     }
 
-    /// Submits launches as the chain that fits them, which is there or is made.
+    fn shortest_chain(&self, launches: Together<'_>) -> usize {
+        let begins_with_copy = launches.functions().next() == Some(COPIER);
+        let few = if self.batches.gathering.are_bursts() { SOME } else { FEW };
+        if begins_with_copy || self.shared.flights.busy() > few { 2 } else { 1 }
+    }
+
+    /// Whether the driver takes all of them into chains, as far as is known.
+    fn takes_all(&self, launches: Together<'_>) -> bool {
+        launches.functions().all(|function| self.batches.takes(function))
+    }
+
+    /// A chain of so many launches would be of use on the stream of those that wait.
+    fn wish(&mut self, length: usize, ending: Ending) {
+        let slot = self.batches.stream;
+        let partition = self.streams.partition(slot);
+        let known = self.batches.chains(slot);
+        if known.is_none_or(|chains| !is_same(&chains.partition, partition)) {
+            // Chains belong to one share of the SMs.
+            self.forget_stream_chains(slot);
+            if self.batches.streams.len() >= MOST_STREAMS {
+                return;
+            }
+            let partition = self.streams.partition(slot).clone();
+            self.batches.streams.push(StreamChains::new(slot, partition));
+        }
+        self.wish_for_chain(slot, Kind { length, ending });
+    }
+
+    /// Submits launches as a chain of just so many, if there is one.
     fn submit_as_chain(
         &mut self,
         slot: u32,
@@ -309,12 +389,15 @@ impl State {
         signal: Option<u64>,
     ) -> Option<()> {
         let ending = if signal.is_some() { Ending::Signalled } else { Ending::Open };
-        let mut chain = self.take_chain(slot, launches, ending)?;
+        let kind = Kind { length: launches.len(), ending };
+        let completed = self.handle.words.completed(slot);
+        let mut chain = self.batches.chains(slot)?.take(kind, completed)?;
         let submitted = self.run_chain(&mut chain, slot, launches, signal);
-        if let Some(chains) = self.batches.chains(slot) {
-            chains.put_back(chain, ending, launches.len());
+        match self.batches.chains(slot) {
+            Some(chains) if submitted != Err(Unsubmitted::IsSpoiled) => chains.put(chain),
+            _ => chain.destroy(self.driver()),
         }
-        submitted
+        submitted.ok()
     }
 
     /// Whether a signal may go together with the launches before it.
@@ -334,83 +417,73 @@ impl State {
         if !is_possible {
             return false;
         }
-        let waiting = std::mem::take(&mut self.batches.waiting);
-        let bytes = std::mem::take(&mut self.batches.bytes);
-        let launches = Together { waiting: &waiting, bytes: &bytes, copies: self.batches.copies };
-        let submitted = self.submit_signalled(slot, value, launches).is_some();
-        self.batches.waiting = waiting;
-        self.batches.bytes = bytes;
-        if submitted {
-            self.trace_waited(self.batches.waiting.len());
-            self.batches.clear();
+        let (done, submitted) =
+            self.with_waiting(|state, all| state.submit_signalled(slot, value, all));
+        self.trace_waited(if submitted { self.batches.waiting.len() - done } else { 0 });
+        match submitted {
+            true => self.batches.clear(),
+            false => self.batches.remove(done),
         }
         submitted
     }
 
-    fn submit_signalled(&mut self, slot: u32, value: u64, launches: Together<'_>) -> Option<()> {
-        if !launches.functions().all(|function| self.batches.takes(function)) {
-            return None;
+    /// Submits launches, the last of them together with a signal; says how many went before those, and whether those went. The others wait still.
+    fn submit_signalled(&mut self, slot: u32, value: u64, launches: Together<'_>) -> (usize, bool) {
+        if !self.takes_all(launches) {
+            return (0, false);
         }
-        // All of them or none: a signal ends one chain.
-        self.choose_chain(slot, Ending::Signalled, launches.len(), launches.len())?;
-        self.submit_as_chain(slot, launches, Some(value))
+        self.wish(launches.len(), Ending::Signalled);
+        let mut done = 0;
+        loop {
+            let rest = launches.without(done);
+            let Some(chains) = self.batches.chains(slot) else { return (done, false) };
+            let Some(before) = chains.before_signal(rest.len()) else { return (done, false) };
+            if before == 0 {
+                return (done, self.submit_as_chain(slot, rest, Some(value)).is_some());
+            }
+            if self.submit_as_chain(slot, rest.first(before), None).is_none() {
+                return (done, false);
+            }
+            self.trace_waited(before);
+            done += before;
+        }
     }
 
-    /// The length of the chain that is to take the first of so many launches on a stream.
-    fn choose_chain(
-        &mut self,
-        slot: u32,
-        ending: Ending,
-        launches: usize,
-        shortest: usize,
-    ) -> Option<usize> {
-        let driver = self.driver();
-        let partition = self.streams.partition(slot);
-        let chains = self.batches.chains_or_new(slot)?;
-        if !is_same(&chains.partition, partition) {
-            // Chains belong to one share of the SMs.
-            let place = partition.clone();
-            std::mem::replace(chains, StreamChains::new(slot)).destroy(driver);
-            chains.partition = place;
-        }
-        chains.choose(ending, launches, shortest)
-    }
-
-    /// Gives the chain's nodes these launches and submits it. `None`: nothing was submitted.
+    /// Gives the chain's nodes these launches and submits it.
     fn run_chain(
         &mut self,
         chain: &mut Chain,
         slot: u32,
         launches: Together<'_>,
         signal: Option<u64>,
-    ) -> Option<()> {
+    ) -> Result<(), Unsubmitted> {
         for ((launch, parameters), link) in launches.iter().zip(&mut chain.links) {
             if !self.set_link(chain.executable, link, slot, launch, parameters) {
                 self.batches.declined.insert(launch.function);
-                return None;
+                return Err(Unsubmitted::IsSpoiled);
             }
         }
         if let Some(value) = signal
             && self.set_signal(chain, slot, value).is_none()
         {
             self.batches.signals_declined = true;
-            return None;
+            return Err(Unsubmitted::IsSpoiled);
         }
         let kernels = launches.kernel_count();
-        self.refresh_guard().ok()?;
+        self.refresh_guard()?;
         self.begin_launches(slot, Submitted::Chain(launches));
-        let stream = self.stream_for_work(slot).ok()?;
+        let stream = self.stream_for_work(slot)?;
         launches.functions().for_each(|function| self.touch_variables(Touch::Function(function)));
         let session = &self.handle;
         let given_up = || session.stopped();
         let count = launches.len() as u32;
-        self.streams.admit_launches(&self.shared.context, slot, count, given_up).ok()?;
+        self.streams.admit_launches(&self.shared.context, slot, count, given_up)?;
         if self.handle.stopped() {
             // What a client that has left had queued is never run.
-            return Some(());
+            return Ok(());
         }
         if let Some(value) = signal {
-            self.streams.for_signal(&self.shared.context, slot, value).ok()?;
+            self.streams.for_signal(&self.shared.context, slot, value)?;
             self.handle.note_streams(self.streams.slots());
             // All of it, and before it can have ended: what has ended is not to be done again, and what is not reached is known to be in flight.
             self.standing.commit(self.records.position);
@@ -428,13 +501,18 @@ impl State {
         if let Some(value) = signal {
             self.history().signal(slot, value);
         }
+        chain.submitted(self.streams.last_signal(slot));
         // SAFETY: a live executable graph whose nodes were all checked just now.
         let result = unsafe { self.driver().cuGraphLaunch(chain.executable, stream) };
         drop(pass);
         self.launch_measured(measured, stream);
         self.paced(paced);
-        self.check(result).ok()?;
+        self.check(result)?;
         self.trace_batch_began(traced, launches);
+        match signal {
+            None => self.note_ahead(slot, launches),
+            Some(_) => self.batches.gathering.end(),
+        }
         self.last_function = launches.kernels().last().or(self.last_function);
         match launches.len() {
             1 => self.counters().count_kernels(kernels as u64),
@@ -443,6 +521,63 @@ impl State {
         if signal.is_some() {
             self.counters().count_chained_signal();
         }
-        Some(())
+        Ok(())
+    }
+}
+
+/// How many of so many launches go together where nothing is known of them.
+fn piece(launches: usize) -> usize {
+    launches.checked_ilog2().map_or(0, |exponent| 1 << exponent)
+}
+
+/// Why a chain was not submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unsubmitted {
+    /// Its nodes may be anything now.
+    IsSpoiled,
+    /// It is as it was.
+    IsWhole,
+}
+
+impl<E: Into<Failure>> From<E> for Unsubmitted {
+    fn from(_: E) -> Self {
+        Self::IsWhole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testbed::{Bed, submitted};
+    use super::*;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn a_piece_is_a_power_of_two() {
+        assert_eq!([0, 1, 2, 3, 19, 32].map(piece), [0, 1, 2, 2, 16, 32]);
+    }
+
+    #[test]
+    fn what_begins_a_burst_goes_and_the_rest_waits_as_it_was() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        for index in 0..7 {
+            let launch = Launch { grid: [1; 3], block: [32, 1, 1], ..Launch::new_zeroed() };
+            let header = Header { call_slot: NO_CALL, ..Header::new_zeroed() };
+            let parameters = vec![index; 8 * usize::from(index)];
+            state.batches.add(header, launch, &parameters, 64 * u64::from(index));
+        }
+        let before = submitted();
+        let (refused, position) = state.submit_beginning();
+        assert!(refused.is_empty());
+        assert_eq!(position, Some(64 * 3));
+        assert_eq!(submitted() - before, 4, "there is no chain yet");
+        let left = state.with_waiting(|_, all| {
+            all.iter().map(|(_, parameters)| parameters.to_vec()).collect::<Vec<_>>()
+        });
+        assert_eq!(left, [4, 5, 6].map(|index| vec![index; 8 * usize::from(index)]));
+        state.submit_batch();
+        assert!(state.batch_is_empty() && state.batches.bytes.is_empty());
+        assert_eq!(submitted() - before, 7);
     }
 }

@@ -87,6 +87,11 @@ impl Costs {
         self.find(piece).map(|cost| cost.most_ns.into())
     }
 
+    /// Nanoseconds that a piece takes at least; 0 where nothing is known of it.
+    pub(super) fn at_least(&self, piece: Piece) -> u64 {
+        self.find(piece).map_or(0, |cost| cost.least_ns.into())
+    }
+
     /// Whether a piece may take less than so long, as far as is known.
     pub(super) fn may_take_less(&self, piece: Piece, than_ns: u64) -> bool {
         self.find(piece).is_some_and(|cost| {

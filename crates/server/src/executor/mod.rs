@@ -11,6 +11,7 @@ mod array_contents;
 mod backlog;
 mod batch;
 mod chain;
+mod chain_stock;
 mod charges;
 mod claims;
 mod context;
@@ -21,6 +22,7 @@ mod event;
 mod failure;
 mod flight;
 mod gate;
+mod gathering;
 mod graph;
 mod guard;
 mod holding;
@@ -29,6 +31,7 @@ mod images;
 mod instructions;
 mod kept;
 mod launch;
+mod lengths;
 mod link_texts;
 mod mapping;
 mod marks;
@@ -177,6 +180,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 flights: flight::Flights::from_environment(),
                 batching: batch::Batching::from_environment(),
                 own_kernels,
+                chain_stock: Default::default(),
                 gate: Default::default(),
                 descriptors: Descriptors::of_process(),
                 pace: Default::default(),
@@ -193,6 +197,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
             let mover = Arc::new(resharing::Mover::start(&shared)?);
             let warming = Warming::start(&shared)?;
+            chain_stock::start_maker(&shared)?;
             let (sessions, estates) = (HashMap::new(), HashMap::new());
             let ahead = Ahead::default();
             Ok(Executor { shared, monitor, mover, warming, ahead, sessions, estates })
@@ -224,8 +229,10 @@ pub(crate) struct Shared {
     pub(crate) flights: flight::Flights,
     /// Whether launches are submitted together.
     pub(crate) batching: batch::Batching,
-    /// Ends chains whose client waits.
+    /// What chains are made of; without them there are none.
     pub(crate) own_kernels: Option<own_kernels::OwnKernels>,
+    /// Chains for whoever needs one next.
+    pub(crate) chain_stock: chain_stock::ChainStock,
     /// Through which work goes to the device.
     pub(crate) gate: gate::Gate,
     /// Open files of clients' memory.

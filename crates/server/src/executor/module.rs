@@ -77,7 +77,7 @@ pub(crate) struct Function {
     pub(super) prints: bool,
     /// Its client has said that it may be run again.
     pub(super) repeatable: bool,
-    module: u32,
+    pub(super) module: u32,
 }
 
 /// The modules and functions of one session.
@@ -332,7 +332,7 @@ impl State {
         let module = self.modules.modules.remove(&number).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         self.memory.discharge(module.charged_bytes);
         self.modules.with_variables -= usize::from(module.values.are_any());
-        self.batches.clear_chains(self.shared.context.driver());
+        self.forget_module_in_chains(number);
         self.forget_traced_functions();
         self.guard.forget(number);
         for function in &mut self.modules.functions {

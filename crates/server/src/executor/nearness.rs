@@ -24,12 +24,17 @@ pub(super) struct Nearness {
     misses: u32,
     /// Launches without a look until the next one.
     skipped: u32,
+    looked: bool,
 }
 
 impl Nearness {
     /// Looks for something posted, for as long as a signal may take. `busy` sessions have work on the device.
     pub(super) fn look(busy: u32, is_posted: impl Fn() -> bool) {
-        let limit = if busy > 1 { IN_COMPANY } else { ALONE };
+        Self::look_for(if busy > 1 { IN_COMPANY } else { ALONE }, is_posted);
+    }
+
+    /// The same for as long as this.
+    pub(super) fn look_for(limit: Duration, is_posted: impl Fn() -> bool) {
         let started = Instant::now();
         loop {
             for _ in 0..LOOKS {
@@ -51,8 +56,14 @@ impl Nearness {
         is_due
     }
 
+    /// Whether there has been a look, and the last one was not in vain.
+    pub(super) fn found_the_last(&self) -> bool {
+        self.looked && self.misses == 0
+    }
+
     /// After a look: was there a signal?
     pub(super) fn learn(&mut self, is_near: bool) {
+        self.looked = true;
         self.misses = if is_near { 0 } else { (self.misses + 1).min(MOST_MISSES) };
         self.skipped = (1 << self.misses) - 1;
     }

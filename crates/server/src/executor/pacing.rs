@@ -342,6 +342,11 @@ impl State {
         self.pacing.costs.of(piece).unwrap_or(UNKNOWN_NS)
     }
 
+    /// What a piece takes at least, as far as is known.
+    pub(super) fn least_cost_ns(&self, piece: Piece) -> u64 {
+        self.pacing.costs.at_least(piece)
+    }
+
     /// What a sample said of a piece.
     pub(super) fn learn_cost(&mut self, piece: Piece, timed: Timed) {
         self.pacing.costs.learn(piece, timed);

@@ -213,8 +213,10 @@ impl Session {
         }
         if self.state.admit_to_batch(&command) == Admission::Waits {
             self.state.counters().count_command();
-            if self.state.batch_is_full() || !(self.consumer.has_posted() || self.more_is_near()?) {
+            if self.state.batch_is_full() {
                 self.submit_batch()?;
+            } else if !self.consumer.has_posted() && !self.more_is_near()? {
+                self.submit_some()?;
             }
             return Ok(Step::Done);
         }
@@ -299,6 +301,25 @@ impl Session {
         let is_near = next.is_some_and(|opcode| self.state.goes_with_batch(opcode));
         self.nearness.learn(is_near);
         Ok(is_near)
+    }
+
+    /// Nothing is behind the launches that wait: submits them, or some of them, unless they go together with what comes soon.
+    fn submit_some(&mut self) -> Result<(), StepError> {
+        if self.state.gathers(|| self.consumer.has_posted()) {
+            return Ok(());
+        }
+        if self.state.has_burst_begun() {
+            let (refused, position) = self.state.submit_beginning();
+            self.tell_refused(refused)?;
+            if let Some(position) = position {
+                self.state.standing.commit(self.consumer.commit_until(position));
+            }
+            let has_more = || self.consumer.has_posted();
+            if !self.state.batch_is_empty() && (has_more() || self.state.gathers(has_more)) {
+                return Ok(());
+            }
+        }
+        self.submit_batch().map(drop)
     }
 
     /// Submits the launches that wait for others; says whether there were any.

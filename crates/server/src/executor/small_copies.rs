@@ -32,7 +32,8 @@ impl State {
         if !may_wait {
             return Admission::ByItself;
         }
-        self.batches.add(command.header, parameters.shape(stream), parameters.as_bytes());
+        let position = self.records.position;
+        self.batches.add(command.header, parameters.shape(stream), parameters.as_bytes(), position);
         Admission::Waits
     }
 

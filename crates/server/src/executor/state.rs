@@ -216,7 +216,7 @@ impl State {
             Opcode::StreamCreate => self.stream_create(parse(command)?.0),
             Opcode::StreamDestroy => {
                 let wanted: wire::StreamDestroy = parse(command)?.0;
-                self.batches.forget_stream(self.driver(), wanted.stream);
+                self.forget_stream_chains(wanted.stream);
                 self.streams.destroy(&self.shared.context, wanted.stream)
             }
             Opcode::Signal => {

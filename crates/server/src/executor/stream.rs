@@ -253,6 +253,12 @@ impl Streams {
         Ok(handle)
     }
 
+    /// The last signal of a slot.
+    pub(crate) fn last_signal(&self, slot: u32) -> u64 {
+        let stream = self.slots.get(slot as usize).and_then(Option::as_ref);
+        stream.map_or(0, |stream| stream.last_signal)
+    }
+
     /// Which default stream work of slot `slot` is ordered with.
     pub(crate) fn ordered(&self, slot: u32) -> Ordered {
         let stream = self.slots.get(slot as usize).and_then(Option::as_ref);

@@ -30,7 +30,7 @@ impl State {
             self.clear_holding();
             self.forget_fence();
             self.clear_graphs();
-            self.batches.clear_chains(driver);
+            self.end_chains();
             self.end_sharing();
             for (_, event) in self.events.drain() {
                 // SAFETY: a live event of this session whose work has ended.

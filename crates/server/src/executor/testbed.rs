@@ -55,6 +55,8 @@ std::thread_local! {
     static SUBMITTED: AtomicU32 = const { AtomicU32::new(0) };
     /// Images and functions that this thread has had loaded.
     static LOADED: AtomicU32 = const { AtomicU32::new(0) };
+    /// Executable graphs that this thread has had made, and ended.
+    static GRAPHS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     /// Calls about mapped memory that this thread has made.
     static MAPPING: AtomicU32 = const { AtomicU32::new(0) };
     /// Whether events are reached as soon as they are recorded.
@@ -104,6 +106,7 @@ impl Bed {
             partitions: Default::default(),
             flights: Default::default(),
             batching: Batching::On,
+            chain_stock: Default::default(),
             gate: Default::default(),
             descriptors: Descriptors::of_process(),
             pace: Default::default(),
@@ -281,7 +284,8 @@ fn launch_graph() -> CUresult {
 
 /// A word of a completion file, which the test's process has mapped, as the device sees it.
 fn write_word(address: u64, value: u64) -> CUresult {
-    if WRITES.get() {
+    // Nodes that are to name nothing name no address.
+    if WRITES.get() && address != 0 {
         let word = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
         // SAFETY: an address that the executor took from a mapping of its own, aligned, of words that other threads load only.
         unsafe { word.write_volatile(value) };
@@ -292,6 +296,11 @@ fn write_word(address: u64, value: u64) -> CUresult {
 /// Says whether work of this thread has ended when it is next looked at.
 pub(super) fn end_at_once(ends: bool) {
     ENDS_AT_ONCE.with(|word| word.store(ends, Ordering::Relaxed));
+}
+
+/// How many executable graphs this thread has had made, and ended.
+pub(super) fn graphs() -> (u32, u32) {
+    GRAPHS.get()
 }
 
 /// How many images and functions this thread has had loaded.
@@ -489,9 +498,17 @@ fn table() -> DriverTable {
         ),
         cuGraphInstantiateWithFlags: function!(
             |executable: *mut CUgraphExec, graph: CUgraph, flags: u64| {
+                let (made, ended) = GRAPHS.get();
+                GRAPHS.set((made + 1, ended));
                 give!(executable, CUgraphExec(handle()))
             }
         ),
+        cuGraphExecDestroy: function!(|executable: CUgraphExec| {
+            let (made, ended) = GRAPHS.get();
+            GRAPHS.set((made, ended + 1));
+            DONE
+        }),
+        cuGraphDestroy: function!(|graph: CUgraph| DONE),
         cuGraphExecKernelNodeSetParams_v2: function!(
             |executable: CUgraphExec,
              node: CUgraphNode,
