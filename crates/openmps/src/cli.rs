@@ -21,6 +21,10 @@ Environment:
   OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
   OPENMPS_PREWARM          users whose servers start with the daemon: ids with commas between them, or self [none]
   OPENMPS_MEMORY_POLICY    where programs want more memory than a GPU has: fail, queue or spill [fail]
+  OPENMPS_STANDBY          executors that stand by on each device to take over after a fault, 0 to 4 [1]
+  OPENMPS_DURING_FAULT     wait or refuse: what becomes of programs that come during a recovery [wait]
+  OPENMPS_KILL_PATIENCE_MS  how long work may go on whose client is gone, in milliseconds [10000]
+  OPENMPS_SAVED_ARRAYS_MIB  host memory for the copies of a client's arrays, in MiB; 0: none are saved [256]
   OPENMPS_GROUPS           limits of groups, for a daemon: 'NAME memory=4G sm-percent=30 weight=3; ...' [none]
   OPENMPS_GROUP_BY_CGROUP  1: each cgroup is a group, for a daemon [groups are what clients name]
   OPENMPS_PROFILES         limits of profiles, for a daemon, which gives each a socket directory of its own: as OPENMPS_GROUPS [none]

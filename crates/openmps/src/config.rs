@@ -16,6 +16,7 @@ use control::core::PREWARM_VARIABLE;
 use control::core::group_text::{GROUPS_VARIABLE, parse_groups, parse_profiles};
 use link::wire::shares::{GROUP_BY_CGROUP_VARIABLE, PROFILES_VARIABLE};
 use serde::{Deserialize, Serialize};
+use server::policy::fault_settings::{self, FaultSettings};
 use server::policy::memory_settings::{self, MemorySettings};
 
 use crate::cli::Format;
@@ -42,6 +43,8 @@ struct File {
     #[serde(default)]
     memory: Memory,
     #[serde(default)]
+    faults: Faults,
+    #[serde(default)]
     groups: Groups,
     #[serde(default)]
     profiles: BTreeMap<String, GroupLimits>,
@@ -66,6 +69,37 @@ impl Memory {
             ("memory.wait_ms", memory_settings::WAIT_VARIABLE, number(self.wait_ms)),
             ("memory.turn_ms", memory_settings::TURN_VARIABLE, number(self.turn_ms)),
             ("memory.spill_limit", memory_settings::SPILL_LIMIT_VARIABLE, self.spill_limit.clone()),
+        ]
+    }
+}
+
+/// What is kept ready for faults, and what becomes of programs meanwhile.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Faults {
+    standbys: Option<u64>,
+    arrivals: Option<String>,
+    kill_patience_ms: Option<u64>,
+    saved_arrays_mib: Option<u64>,
+}
+
+impl Faults {
+    /// Its variables, with the file's values.
+    fn variables(&self) -> [(&'static str, &'static str, Option<String>); 4] {
+        let number = |number: Option<u64>| number.map(|number| number.to_string());
+        [
+            ("faults.standbys", fault_settings::STANDBY_VARIABLE, number(self.standbys)),
+            ("faults.arrivals", fault_settings::ARRIVALS_VARIABLE, self.arrivals.clone()),
+            (
+                "faults.kill_patience_ms",
+                fault_settings::KILL_PATIENCE_VARIABLE,
+                number(self.kill_patience_ms),
+            ),
+            (
+                "faults.saved_arrays_mib",
+                fault_settings::SAVED_ARRAYS_VARIABLE,
+                number(self.saved_arrays_mib),
+            ),
         ]
     }
 }
@@ -190,8 +224,8 @@ impl File {
         let path = |path: &Option<PathBuf>| path.clone().map(OsString::from);
         let text = |text: Option<String>| text.map(OsString::from);
         let limits = &self.limits;
-        let memory = self.memory.variables();
-        let memory = memory.map(|(key, variable, value)| (key, variable, text(value)));
+        let of_groups = self.memory.variables().into_iter().chain(self.faults.variables());
+        let of_groups = of_groups.map(|(key, variable, value)| (key, variable, text(value)));
         [
             ("directories.pipe", "CUDA_MPS_PIPE_DIRECTORY", path(&self.directories.pipe)),
             ("directories.log", "CUDA_MPS_LOG_DIRECTORY", path(&self.directories.log)),
@@ -260,7 +294,7 @@ impl File {
             ),
         ]
         .into_iter()
-        .chain(memory)
+        .chain(of_groups)
         .map(|(key, variable, value)| Setting { key, variable, value })
         .collect()
     }
@@ -284,6 +318,11 @@ fn read(path: &Path) -> anyhow::Result<File> {
         .with_context(|| format!("{} is no configuration of OpenMPS", path.display()))?;
     check(&parsed).with_context(|| path.display().to_string())?;
     Ok(parsed)
+}
+
+/// What a file says for a variable.
+fn value_of(variables: &[(&str, &str, Option<String>)], wanted: &str) -> Option<String> {
+    variables.iter().find(|(_, variable, _)| *variable == wanted).and_then(|(.., it)| it.clone())
 }
 
 /// Refuses values that their variables would refuse.
@@ -314,12 +353,12 @@ fn check(file: &File) -> anyhow::Result<()> {
     if let Some(list) = &file.limits.device_memory {
         control::values::parse_limit_list(list).context("limits.device_memory")?;
     }
-    let memory = file.memory.variables();
-    let value = |wanted: &str| {
-        memory.iter().find(|(_, variable, _)| *variable == wanted).and_then(|(.., v)| v.clone())
-    };
-    if let Some(complaint) = MemorySettings::read(0, value).1.first() {
+    let [memory, faults] = [file.memory.variables(), file.faults.variables()];
+    if let Some(complaint) = MemorySettings::read(0, |name| value_of(&memory, name)).1.first() {
         bail!("memory: {complaint}");
+    }
+    if let Some(complaint) = FaultSettings::read(|name| value_of(&faults, name)).1.first() {
+        bail!("faults: {complaint}");
     }
     if let Some(text) = limits_text(&file.groups.limits) {
         parse_groups(&text).map_err(anyhow::Error::msg).context("groups.limits")?;
@@ -448,7 +487,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[faults]\nstandbys = 2\narrivals = 'refuse'\nkill_patience_ms = 500\nsaved_arrays_mib = 64\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));
@@ -471,6 +510,9 @@ mod tests {
             ("[daemon]\nprovisioning = 'all'", "all"),
             ("[memory]\npolicy = 'swap'", "swap"),
             ("[memory]\nspill_limit = 'much'", "much"),
+            ("[faults]\nstandbys = 5", "faults"),
+            ("[faults]\narrivals = 'refused'", "refused"),
+            ("[faults]\nsaved_arrays_mib = 9999999", "OPENMPS_SAVED_ARRAYS_MIB"),
             ("[isolation]\nby = 'container'", "container"),
             ("[groups.limits.a]\nmemory = '3X'", "3X"),
             ("[groups.limits.'a b']\nmemory = '3G'", "groups.limits"),

@@ -2,7 +2,7 @@
 //! the keeper has, and the next executor writes them back.
 //!
 //! Saved is what work may have changed since: arrays that were copied to, and those with a surface when kernels have run. That is done in pieces, between which the session
-//! takes commands, and in a tenth of its time at most. What cannot be saved (more than [`MOST_VARIABLE`] allows together, formats of which only the driver knows the texels)
+//! takes commands, and in a tenth of its time at most. What cannot be saved (more than [`FaultSettings::saved_arrays_mib`] allows together, formats of which only the driver knows the texels)
 //! leaves the session marked as having something that a fault would cost it.
 
 use super::array::{Held, texel_bytes};
@@ -11,6 +11,7 @@ use super::moving::Direction;
 use super::replay::ReplayError;
 use super::state::State;
 use crate::log::log_server;
+use crate::policy::fault_settings::FaultSettings;
 use cuda_abi::types::*;
 use link::shm::{self, Access, Mapping};
 use rustix::fd::{AsFd, OwnedFd};
@@ -20,9 +21,6 @@ use std::time::{Duration, Instant};
 
 /// Marks entries of the journal that are contents and no command: the array's number; the bytes are in the entry's file.
 pub(super) const CONTENTS: u16 = u16::MAX - 1;
-/// How much host memory the saved arrays of a client may take, in MiB.
-const MOST_VARIABLE: &str = "OPENMPS_SAVED_ARRAYS_MIB";
-const MOST_MIB: u64 = 256;
 /// A copy.
 const PIECE_BYTES: u64 = 1 << 20;
 /// Copies between two looks for commands.
@@ -32,10 +30,10 @@ const PAUSE: u32 = 9;
 /// While there is something to be saved now.
 const SOON: Duration = Duration::from_micros(20);
 
-/// How much of all arrays of a session is saved, in bytes.
+/// How much of all arrays of a session is saved, in bytes. The keeper says what is wrong with the setting.
 pub(super) fn most_bytes() -> u64 {
-    let set = std::env::var(MOST_VARIABLE).ok().and_then(|text| text.trim().parse().ok());
-    set.unwrap_or(MOST_MIB).saturating_mul(1 << 20)
+    let (settings, _) = FaultSettings::read(|name| std::env::var(name).ok());
+    settings.saved_arrays_mib << 20
 }
 
 /// An array, or a level of a mipmapped one, row by row in a file.

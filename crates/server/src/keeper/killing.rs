@@ -11,29 +11,11 @@ use crate::log::log_server;
 use crate::policy::recovery::Cause;
 use std::time::{Duration, Instant};
 
-/// Sets how long work may go on whose client is gone, and then how long that of others may, in milliseconds.
-const PATIENCE_VARIABLE: &str = "OPENMPS_KILL_PATIENCE_MS";
-const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
-
 /// An executor that is about to be replaced because of one session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Killing {
     session: u64,
     since: Instant,
-}
-
-/// How long work may go on.
-pub(super) fn patience() -> Duration {
-    let set = std::env::var(PATIENCE_VARIABLE).ok();
-    let set = set.filter(|text| !text.is_empty());
-    let Some(text) = set else { return DEFAULT_PATIENCE };
-    text.trim().parse().map_or_else(
-        |_| {
-            log_server!("{PATIENCE_VARIABLE} is {text:?}, no number of milliseconds; ignored");
-            DEFAULT_PATIENCE
-        },
-        Duration::from_millis,
-    )
 }
 
 impl Keeper {
@@ -52,7 +34,8 @@ impl Keeper {
 
     /// From time to time: ends what does not end.
     pub(super) fn see_to_doomed(&mut self) {
-        let (patience, mut late) = (self.patience, Vec::new());
+        let patience = Duration::from_millis(self.fault_settings.kill_patience_ms);
+        let mut late = Vec::new();
         for (&id, session) in &mut self.sessions {
             let Some(since) = session.doomed_since else { continue };
             if session.service != Service::Serving || !session.files.in_flight(&session.standing) {

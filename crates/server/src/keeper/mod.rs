@@ -29,6 +29,7 @@ pub use options::Options;
 use crate::driver::Driver;
 use crate::log::{log_other, log_server};
 use crate::policy::domains::{Domains, SHARED};
+use crate::policy::fault_settings::FaultSettings;
 use crate::policy::memory_settings::{MemoryPolicy, MemorySettings};
 use crate::policy::residency::Residency;
 use crate::policy::windows::WindowSpace;
@@ -49,7 +50,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
-use takeover::Arrivals;
 
 /// Longest wait for a daemon or an executor to take a packet.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -145,10 +145,18 @@ fn read_memory_settings() -> MemorySettings {
         (host_memory_bytes.totalram as u64).saturating_mul(host_memory_bytes.mem_unit.into());
     let (settings, complaints) =
         MemorySettings::read(host_memory_bytes, |name| std::env::var(name).ok());
-    for complaint in complaints {
-        log_server!("{complaint}; ignored");
-    }
+    tell_ignored(&complaints);
     settings
+}
+
+fn read_fault_settings() -> FaultSettings {
+    let (settings, complaints) = FaultSettings::read(|name| std::env::var(name).ok());
+    tell_ignored(&complaints);
+    settings
+}
+
+fn tell_ignored(complaints: &[String]) {
+    complaints.iter().for_each(|complaint| log_server!("{complaint}; ignored"));
 }
 
 /// The first number of the version of NVIDIA's kernel driver, if one is loaded.
@@ -201,13 +209,9 @@ pub(crate) struct Keeper {
     leaving: Vec<leaving::Leaving>,
     /// Executors that are about to be replaced.
     killings: BTreeMap<Place, killing::Killing>,
-    /// How long work may go on whose client is gone.
-    patience: Duration,
     /// What the daemon was told.
     status: ServerStatus,
-    /// How many executors each device has in reserve.
-    standbys: usize,
-    arrivals: Arrivals,
+    fault_settings: FaultSettings,
 }
 
 /// Who has something to say.
@@ -261,10 +265,8 @@ impl Keeper {
             started_again: BTreeSet::new(),
             leaving: Vec::new(),
             killings: BTreeMap::new(),
-            patience: killing::patience(),
             status: ServerStatus::Active,
-            standbys: standby::from_environment(),
-            arrivals: Arrivals::from_environment(),
+            fault_settings: read_fault_settings(),
         }
     }
 

@@ -6,10 +6,10 @@ use super::clients::{Client, share_of};
 use super::devices::uuid_text;
 use super::executors::{Place, Stage};
 use super::session::{Service, Session, SessionFiles};
-use super::takeover::Arrivals;
 use crate::counters::monotonic_ns;
 use crate::executor_link::{OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
+use crate::policy::fault_settings::Arrivals;
 use crate::policy::grants::Grants;
 use crate::policy::limits::{context_percentage, guard_mode, latency_class, memory_limit_bytes};
 use crate::policy::priorities::Class;
@@ -53,7 +53,7 @@ impl Keeper {
         }
         let place = Place { device: device as usize, domain: client.domain };
         if self.is_recovering(place) && !client.sessions.contains_key(&device) {
-            if self.arrivals == Arrivals::Refused {
+            if self.fault_settings.arrivals == Arrivals::Refuse {
                 let code = CUresult::ERROR_MPS_SERVER_NOT_READY.0;
                 let message = format!("device {device} is recovering from a fault");
                 return self.reply(id, &ClientReply::Refused(Refusal { code, message }), &[]);

@@ -15,10 +15,6 @@ use link::socket::{Received, SocketError};
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How many executors are kept in reserve for each device: `0` to `4`.
-pub(crate) const STANDBY_VARIABLE: &str = "OPENMPS_STANDBY";
-const DEFAULT_STANDBYS: usize = 1;
-const MOST_STANDBYS: usize = 4;
 /// Sessions last so long before a standby is worth its memory.
 const WORTH_A_STANDBY: Duration = Duration::from_secs(2);
 /// So long after a fault that found no standby ready there is one more.
@@ -65,23 +61,10 @@ impl Standbys {
     }
 }
 
-/// How many executors each device has in reserve.
-pub(super) fn from_environment() -> usize {
-    let Ok(text) = std::env::var(STANDBY_VARIABLE) else { return DEFAULT_STANDBYS };
-    match text.trim().parse() {
-        Ok(count) if count <= MOST_STANDBYS => count,
-        _ if text.is_empty() => DEFAULT_STANDBYS,
-        _ => {
-            log_server!("{STANDBY_VARIABLE} is {text:?}, no number up to {MOST_STANDBYS}; ignored");
-            DEFAULT_STANDBYS
-        }
-    }
-}
-
 impl Keeper {
     /// From time to time: starts standbys where they are missed, and ends what is one too many.
     pub(super) fn see_to_standbys(&mut self) {
-        if self.standbys == 0 || self.course != super::Course::Serving {
+        if self.fault_settings.standbys == 0 || self.course != super::Course::Serving {
             return;
         }
         for number in 0..self.devices.len() {
@@ -104,7 +87,8 @@ impl Keeper {
                 continue;
             }
             let is_missed = standby.missed.is_some_and(|missed| missed.elapsed() < ONE_MORE);
-            let wanted = self.standbys + usize::from(is_missed && in_use && !is_short);
+            let wanted =
+                self.fault_settings.standbys + usize::from(is_missed && in_use && !is_short);
             let (there, may_start) = (standby.executors.len(), standby.may_start());
             if there > wanted {
                 standby.missed = None;
@@ -113,7 +97,7 @@ impl Keeper {
                 }
             } else if may_start
                 && since.is_some_and(|since| since.elapsed() >= WORTH_A_STANDBY)
-                && (there < self.standbys.min(wanted)
+                && (there < self.fault_settings.standbys.min(wanted)
                     || there < wanted && self.has_room_for_contexts(number, 1))
             {
                 self.start_standby(number);

@@ -21,25 +21,6 @@ use link::socket::{MAX_DESCRIPTORS, Received};
 use link::wire::attach::Refusal;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// `refuse`: programs that come during a recovery are told CUDA_ERROR_MPS_SERVER_NOT_READY, as by the original; else they wait.
-const ARRIVALS_VARIABLE: &str = "OPENMPS_DURING_FAULT";
-
-/// What becomes of programs that come during a recovery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrivals {
-    Wait,
-    Refused,
-}
-
-impl Arrivals {
-    pub(super) fn from_environment() -> Self {
-        match std::env::var(ARRIVALS_VARIABLE).as_deref() {
-            Ok("refuse") => Self::Refused,
-            _ => Self::Wait,
-        }
-    }
-}
-
 /// What a fault means for the sessions of a place.
 #[derive(Default)]
 struct Verdicts {

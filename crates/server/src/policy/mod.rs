@@ -6,6 +6,7 @@ pub mod devices;
 pub mod domains;
 pub mod exports;
 pub mod fairness;
+pub mod fault_settings;
 pub mod grants;
 pub mod holds;
 pub mod limits;

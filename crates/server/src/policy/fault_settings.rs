@@ -1,0 +1,149 @@
+//! What is kept ready for faults, and what becomes of programs meanwhile: the settings, as their variables say them.
+
+use std::str::FromStr;
+
+/// What becomes of programs that come during a recovery.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arrivals {
+    /// They wait until it is over.
+    #[default]
+    Wait,
+    /// They are told CUDA_ERROR_MPS_SERVER_NOT_READY, as by the original.
+    Refuse,
+}
+
+impl FromStr for Arrivals {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "wait" => Ok(Self::Wait),
+            "refuse" => Ok(Self::Refuse),
+            _ => Err(()),
+        }
+    }
+}
+
+/// All of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultSettings {
+    /// How many executors each device has in reserve.
+    pub standbys: usize,
+    /// See [`Arrivals`].
+    pub arrivals: Arrivals,
+    /// How long work may go on whose client is gone, and then how long that of others may, in milliseconds.
+    pub kill_patience_ms: u64,
+    /// How much host memory the copies of a client's arrays may take, in MiB.
+    pub saved_arrays_mib: u64,
+}
+
+/// [`FaultSettings::standbys`].
+pub const STANDBY_VARIABLE: &str = "OPENMPS_STANDBY";
+/// [`FaultSettings::arrivals`]: `wait` or `refuse`.
+pub const ARRIVALS_VARIABLE: &str = "OPENMPS_DURING_FAULT";
+/// [`FaultSettings::kill_patience_ms`].
+pub const KILL_PATIENCE_VARIABLE: &str = "OPENMPS_KILL_PATIENCE_MS";
+/// [`FaultSettings::saved_arrays_mib`].
+pub const SAVED_ARRAYS_VARIABLE: &str = "OPENMPS_SAVED_ARRAYS_MIB";
+
+const MOST_STANDBYS: usize = 4;
+/// A day.
+const MOST_PATIENCE_MS: u64 = 86_400_000;
+/// A TiB.
+const MOST_SAVED_ARRAYS_MIB: u64 = 1 << 20;
+
+impl Default for FaultSettings {
+    fn default() -> Self {
+        Self {
+            standbys: 1,
+            arrivals: Arrivals::Wait,
+            kill_patience_ms: 10_000,
+            saved_arrays_mib: 256,
+        }
+    }
+}
+
+impl FaultSettings {
+    /// What these variables say, and what is wrong with those that count as not set for it.
+    pub fn read(variable: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
+        let mut settings = Self::default();
+        let mut complaints = Vec::new();
+        let mut set = |name: &str, takes: &mut dyn FnMut(&str) -> Option<()>, wanted: String| {
+            let text = variable(name).filter(|text| !text.trim().is_empty());
+            if let Some(text) = text
+                && takes(text.trim()).is_none()
+            {
+                complaints.push(format!("{name}={text} is not {wanted}"));
+            }
+        };
+        set(
+            STANDBY_VARIABLE,
+            &mut |text| number(text, MOST_STANDBYS, &mut settings.standbys),
+            format!("a number of executors, 0 to {MOST_STANDBYS}"),
+        );
+        set(
+            ARRIVALS_VARIABLE,
+            &mut |text| text.parse().map(|arrivals| settings.arrivals = arrivals).ok(),
+            "wait or refuse".to_owned(),
+        );
+        set(
+            KILL_PATIENCE_VARIABLE,
+            &mut |text| number(text, MOST_PATIENCE_MS, &mut settings.kill_patience_ms),
+            format!("a time in milliseconds, 0 to {MOST_PATIENCE_MS}"),
+        );
+        set(
+            SAVED_ARRAYS_VARIABLE,
+            &mut |text| number(text, MOST_SAVED_ARRAYS_MIB, &mut settings.saved_arrays_mib),
+            format!("a number of MiB, 0 to {MOST_SAVED_ARRAYS_MIB}"),
+        );
+        (settings, complaints)
+    }
+}
+
+/// Takes a number up to `most`.
+fn number<T: FromStr + PartialOrd>(text: &str, most: T, into: &mut T) -> Option<()> {
+    *into = text.parse().ok().filter(|number| *number <= most)?;
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> (FaultSettings, Vec<String>) {
+        FaultSettings::read(|wanted| {
+            let found = variables.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn variables_set_what_they_name_and_complaints_name_them() {
+        let (settings, complaints) = read(&[
+            (STANDBY_VARIABLE, "0"),
+            (ARRIVALS_VARIABLE, "refuse"),
+            (KILL_PATIENCE_VARIABLE, " 200 "),
+            (SAVED_ARRAYS_VARIABLE, "1024"),
+        ]);
+        let expected = FaultSettings {
+            standbys: 0,
+            arrivals: Arrivals::Refuse,
+            kill_patience_ms: 200,
+            saved_arrays_mib: 1024,
+        };
+        assert_eq!((settings, complaints), (expected, Vec::new()));
+        assert_eq!(read(&[]), (FaultSettings::default(), Vec::new()));
+        assert_eq!(read(&[(STANDBY_VARIABLE, "")]), (FaultSettings::default(), Vec::new()));
+        for (name, wrong) in [
+            (STANDBY_VARIABLE, "5"),
+            (ARRIVALS_VARIABLE, "refused"),
+            (KILL_PATIENCE_VARIABLE, "-1"),
+            (SAVED_ARRAYS_VARIABLE, "1G"),
+        ] {
+            let (settings, complaints) = read(&[(name, wrong)]);
+            assert_eq!(settings, FaultSettings::default());
+            let [complaint] = complaints.as_slice() else { panic!("{complaints:?}") };
+            assert!(complaint.contains(name) && complaint.contains(wrong), "{complaint}");
+        }
+    }
+}
