@@ -32,6 +32,7 @@ use link::wire::attach::Window;
 use link::wire::command::{Copy, FunctionGet, Launch, ModuleLoad, NO_CALL, Opcode, Signal};
 use rustix::fd::AsFd;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -65,6 +66,8 @@ std::thread_local! {
     static TAKES: Cell<Takes> = const { Cell::new(AT_ONCE) };
     /// Whether what this thread's driver is given changes memory; not where instructions are counted.
     static WRITES: Cell<bool> = const { Cell::new(false) };
+    /// How many conditions this thread's graphs have.
+    static CONDITIONS: RefCell<HashMap<usize, u64>> = RefCell::default();
     /// What the graph that this thread submits next does to memory.
     static EFFECTS: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) };
 }
@@ -341,6 +344,15 @@ fn look_at_work() -> CUresult {
     }
 }
 
+/// Each graph's conditions are numbered from 1, as on an H200.
+fn next_condition(graph: CUgraph) -> CUgraphConditionalHandle {
+    CONDITIONS.with_borrow_mut(|counts| {
+        let count = counts.entry(graph.0).or_default();
+        *count += 1;
+        *count
+    })
+}
+
 fn handle() -> usize {
     HANDLES.fetch_add(1, Ordering::Relaxed)
 }
@@ -496,6 +508,14 @@ fn table() -> DriverTable {
                 CUgraphNode(handle())
             )
         ),
+        cuGraphDestroy: function!(|graph: CUgraph| DONE),
+        cuGraphConditionalHandleCreate: function!(
+            |condition: *mut CUgraphConditionalHandle,
+             graph: CUgraph,
+             context: CUcontext,
+             value: u32,
+             flags: u32| give!(condition, next_condition(graph))
+        ),
         cuGraphInstantiateWithFlags: function!(
             |executable: *mut CUgraphExec, graph: CUgraph, flags: u64| {
                 let (made, ended) = GRAPHS.get();
@@ -508,7 +528,6 @@ fn table() -> DriverTable {
             GRAPHS.set((made, ended + 1));
             DONE
         }),
-        cuGraphDestroy: function!(|graph: CUgraph| DONE),
         cuGraphExecKernelNodeSetParams_v2: function!(
             |executable: CUgraphExec,
              node: CUgraphNode,

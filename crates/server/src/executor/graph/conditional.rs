@@ -4,8 +4,8 @@
 //! empty graph of the driver's, is kept for each graph of a client that has conditions; it becomes the template of that graph's only
 //! executable graph, and is emptied when that ends.
 //!
-//! The next executor must come to the same handles ([`super::super::claims`]). A condition ends with its graph, not before, so what comes next is tried out with graphs that are
-//! destroyed again.
+//! The next executor must come to the same handles ([`super::super::claims`]). A driver may number the conditions of each graph from 1, as one does on an H200, or all together, as
+//! the software GPU does. A condition ends with its graph, not before, so what comes next is tried out with graphs that are destroyed again.
 
 use super::super::claims::{Kind, MOST_CONDITIONS_TRIED, Value, make_until};
 use super::super::failure::{Failure, below};
@@ -71,17 +71,19 @@ impl State {
         };
         let shared = Arc::clone(&self.shared);
         let claims = shared.claims.lock();
-        let claimed = |handle| claims.contains(&(Kind::Condition, handle));
-        let handle = match claims.iter().any(|(kind, _)| *kind == Kind::Condition) {
+        let is_claimed = |handle| claims.contains(&(Kind::Condition, handle));
+        let is_any_claimed = claims.iter().any(|(kind, _)| *kind == Kind::Condition);
+        let handle = match is_any_claimed && self.are_numbered_together()? {
             false => self.make_condition(graph, value, flags)?,
-            true => self.after_fillers(
-                |next| !claimed(next),
-                |state| state.make_condition(graph, value, flags),
-            )?,
+            true => {
+                let make = |state: &Self| state.make_condition(graph, value, flags);
+                let handle = self.after_fillers(|next| !is_claimed(next), make)?;
+                if is_claimed(handle) {
+                    return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+                }
+                handle
+            }
         };
-        if claimed(handle) {
-            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
-        }
         drop(claims);
         if let Some(home) = self.graphs.homes.0.get_mut(&number) {
             home.conditions.push(handle);
@@ -102,6 +104,25 @@ impl State {
             driver.cuGraphConditionalHandleCreate(&mut handle, graph, context, value, flags)
         })?;
         Ok(handle)
+    }
+
+    /// Whether the conditions of different graphs have different handles, so that one may have what another graph claims.
+    fn are_numbered_together(&self) -> Result<bool, Failure> {
+        self.with_graph(|state, one| {
+            let first = state.make_condition(one, 0, 0)?;
+            state.with_graph(|state, other| Ok(state.make_condition(other, 0, 0)? != first))
+        })
+    }
+
+    /// Does something with a graph that is destroyed afterwards.
+    fn with_graph<T>(
+        &self,
+        then: impl FnOnce(&Self, CUgraph) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let graph = self.empty_graph()?;
+        let done = then(self, graph);
+        self.destroy_template(graph);
+        done
     }
 
     /// Does something when the handle that comes next, as far as can be told, is accepted.
@@ -167,28 +188,42 @@ impl State {
         let make = |state: &Self, graph, asked: &GraphCondition| {
             state.make_condition(graph, asked.value, asked.flags)
         };
-        let mut graph = self.empty_graph().map_err(failed)?;
-        let mut are_same = true;
-        for (handle, asked) in wanted {
-            are_same &= make(self, graph, asked).map_err(failed)? == *handle;
-        }
-        if !are_same {
-            self.destroy_template(graph);
-            graph = self.empty_graph().map_err(failed)?;
-            for (handle, asked) in wanted {
-                let made =
-                    self.after_fillers(|next| next == *handle, |state| make(state, graph, asked));
-                if made.map_err(failed)? != *handle {
-                    return Err(ReplayError::Different("the handle of a graph's condition"));
-                }
+        let plainly = self.graph_with(wanted, |state, graph, _, asked| make(state, graph, asked));
+        let graph = match plainly.map_err(failed)? {
+            Some(graph) => Some(graph),
+            None => {
+                let steered = self.graph_with(wanted, |state, graph, handle, asked| {
+                    state.after_fillers(|next| next == handle, |state| make(state, graph, asked))
+                });
+                steered.map_err(failed)?
             }
-        }
+        };
+        let Some(graph) = graph else {
+            return Err(ReplayError::Different("the handle of a graph's condition"));
+        };
         let conditions = wanted.iter().map(|(handle, _)| *handle).collect();
         for (handle, _) in wanted {
             self.claimed.settle(claims, (Kind::Condition, *handle));
         }
         self.graphs.homes.0.insert(number, Home { graph, conditions, usage: Usage::Free });
         Ok(())
+    }
+
+    /// A graph with conditions of these handles, each of which `make` makes; `None` if one comes out otherwise.
+    fn graph_with(
+        &self,
+        wanted: &[(u64, GraphCondition)],
+        make: impl Fn(&Self, CUgraph, u64, &GraphCondition) -> Result<u64, Failure>,
+    ) -> Result<Option<CUgraph>, Failure> {
+        let graph = self.empty_graph()?;
+        for (handle, asked) in wanted {
+            let made = make(self, graph, *handle, asked);
+            if !matches!(made, Ok(made) if made == *handle) {
+                self.destroy_template(graph);
+                return made.map(|_| None);
+            }
+        }
+        Ok(Some(graph))
     }
 
     pub(in super::super) fn graph_home_destroy(
@@ -247,5 +282,46 @@ impl State {
             // SAFETY: a live handle of this session, which nothing names any more.
             let _ = unsafe { self.driver().cuGraphDestroy(home.graph) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::testbed::Bed;
+
+    fn asked(home: u32) -> GraphCondition {
+        GraphCondition { home, ..Default::default() }
+    }
+
+    fn entry(home: u32, handle: u64) -> (u64, Entry) {
+        let body = [asked(home).as_bytes(), GraphConditionReply { handle }.as_bytes()].concat();
+        (0, Entry { opcode: Opcode::GraphCondition as u16, file: 0, body })
+    }
+
+    #[test]
+    fn where_each_graph_numbers_its_conditions_nobody_is_refused_for_anothers_claim() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        bed.shared.claims.lock().insert((Kind::Condition, 1));
+        let state = client.session.state();
+        assert!(!state.are_numbered_together().unwrap());
+        for (home, handle) in [(0, 1), (0, 2), (1, 1)] {
+            state.reply.clear();
+            state.graph_condition(asked(home)).unwrap();
+            assert_eq!(state.reply, GraphConditionReply { handle }.as_bytes());
+        }
+    }
+
+    #[test]
+    fn graphs_come_to_the_conditions_that_they_had_or_the_session_is_told() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        state.remake_conditions(&[entry(0, 1), entry(5, 1), entry(0, 2)]).unwrap();
+        assert_eq!(state.graphs.homes.conditions(0), [1, 2]);
+        assert_eq!(state.graphs.homes.conditions(5), [1]);
+        let refused = state.remake_conditions(&[entry(6, 3)]);
+        assert!(matches!(refused, Err(ReplayError::Different(_))), "{refused:?}");
     }
 }
