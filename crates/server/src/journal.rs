@@ -219,6 +219,12 @@ impl Journal {
         self.places.insert(key, place);
     }
 
+    /// The file of what was made under a key, 0: none.
+    pub(crate) fn file(&self, key: Key) -> u64 {
+        let head = self.places.get(&key).and_then(|&place| head(&self.mapping, place));
+        head.map_or(0, |head| head.file.load(Ordering::Relaxed))
+    }
+
     /// What was made under a key has ended. Returns its file, 0: none.
     pub(crate) fn end(&mut self, key: Key, ended_at: u64) -> Option<u64> {
         let place = self.places.remove(&key)?;
@@ -394,6 +400,18 @@ mod tests {
         let many = (0..5000).map(|number| ((2, number), [1; 64]));
         many.for_each(|(key, body)| written.add(key, 1 << 30, &body));
         assert_eq!(written.read(u64::MAX).len(), 5011);
+    }
+
+    #[test]
+    fn an_entrys_file_is_known_until_it_ends_or_is_replaced() {
+        let mut written = Written::new();
+        let key = (1, 5);
+        assert_eq!(written.journal.file(key), 0);
+        written.journal.add(key, 16, 7, b"first").unwrap();
+        assert_eq!(written.journal.file(key), 7);
+        written.journal.add(key, 32, 8, b"second").unwrap();
+        assert_eq!(written.journal.file(key), 8);
+        assert_eq!((written.journal.end(key, 48), written.journal.file(key)), (Some(8), 0));
     }
 
     #[test]

@@ -34,6 +34,21 @@ struct Words {
     work: [AtomicU64; STREAM_SLOTS],
 }
 
+/// How much is saved of what goes with the executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Saved {
+    /// All that work may have changed.
+    Whole,
+    /// Not all.
+    InPart,
+}
+
+impl Saved {
+    fn unsaved_word(self) -> u32 {
+        u32::from(self == Self::InPart)
+    }
+}
+
 /// One session's words.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing(Arc<Mapping>);
@@ -97,11 +112,20 @@ impl Standing {
         Some(self.words().in_hand.load(Ordering::Relaxed) as u16).filter(|opcode| *opcode != 0)
     }
 
-    /// What a stream has submitted: whether anything after its last signal, and the value of that.
-    pub(crate) fn note_stream(&self, slot: u32, unsignalled: bool, last_signal: u64) {
+    /// A stream has submitted something after its last signal, whose value this is.
+    pub(crate) fn note_submitted(&self, slot: u32, last_signal: u64) {
+        self.note_stream(slot, last_signal << 1 | 1);
+    }
+
+    /// A stream has submitted nothing after its last signal.
+    pub(crate) fn note_signalled(&self, slot: u32, last_signal: u64) {
+        self.note_stream(slot, last_signal << 1);
+    }
+
+    fn note_stream(&self, slot: u32, work: u64) {
         let words = self.words();
         if let Some(word) = words.work.get(slot as usize) {
-            word.store(last_signal << 1 | u64::from(unsignalled), Ordering::Relaxed);
+            word.store(work, Ordering::Relaxed);
             // One thread writes.
             if words.streams.load(Ordering::Relaxed) <= slot {
                 words.streams.store(slot + 1, Ordering::Relaxed);
@@ -109,19 +133,24 @@ impl Standing {
         }
     }
 
-    /// Copies apart from all streams are submitted, or have ended.
-    pub(crate) fn note_side_work(&self, is_any: bool) {
-        self.words().side_work.store(is_any.into(), Ordering::Relaxed);
+    /// Copies apart from all streams are submitted.
+    pub(crate) fn note_side_work(&self) {
+        self.words().side_work.store(1, Ordering::Relaxed);
     }
 
-    /// Work may change variables of the session's code, or they are saved.
-    pub(crate) fn note_unsaved(&self, is_any: bool) {
-        self.words().unsaved.store(is_any.into(), Ordering::Relaxed);
+    /// All of those have ended.
+    pub(crate) fn note_side_work_ended(&self) {
+        self.words().side_work.store(0, Ordering::Relaxed);
     }
 
-    /// The same for what is in its arrays.
-    pub(crate) fn note_unsaved_arrays(&self, is_any: bool) {
-        self.words().unsaved_arrays.store(is_any.into(), Ordering::Relaxed);
+    /// How much of the variables of the session's code is saved.
+    pub(crate) fn note_variables(&self, saved: Saved) {
+        self.words().unsaved.store(saved.unsaved_word(), Ordering::Relaxed);
+    }
+
+    /// How much of what is in its arrays is.
+    pub(crate) fn note_arrays(&self, saved: Saved) {
+        self.words().unsaved_arrays.store(saved.unsaved_word(), Ordering::Relaxed);
     }
 
     /// Whether variables, or what is in arrays, are lost with the executor.
@@ -157,7 +186,7 @@ impl Standing {
         let words = self.words();
         let streams = words.streams.swap(0, Ordering::Relaxed).min(STREAM_SLOTS as u32);
         (0..streams as usize).for_each(|slot| words.work[slot].store(0, Ordering::Relaxed));
-        self.note_side_work(false);
+        self.note_side_work_ended();
         self.note_held(0);
         words.in_hand.store(0, Ordering::Relaxed);
     }
@@ -176,12 +205,12 @@ mod tests {
     fn work_is_in_flight_until_its_signal_is_reached() {
         let standing = standing();
         assert!(!standing.in_flight(|_| 0));
-        standing.note_stream(3, true, 0);
+        standing.note_submitted(3, 0);
         assert!(standing.in_flight(|_| 100), "no signal was asked for");
-        standing.note_stream(3, false, 7);
+        standing.note_signalled(3, 7);
         assert!(standing.in_flight(|slot| if slot == 3 { 6 } else { 100 }));
         assert!(!standing.in_flight(|_| 7));
-        standing.note_side_work(true);
+        standing.note_side_work();
         assert!(standing.in_flight(|_| 7));
         standing.forget_work();
         assert!(!standing.in_flight(|_| 0));

@@ -12,6 +12,7 @@ use super::replay::ReplayError;
 use super::state::State;
 use crate::log::log_server;
 use crate::policy::fault_settings::FaultSettings;
+use crate::standing::Saved;
 use cuda_abi::types::*;
 use link::shm::{self, Access, Mapping};
 use rustix::fd::{AsFd, OwnedFd};
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Marks entries of the journal that are contents and no command: the array's number; the bytes are in the entry's file.
 pub(super) const CONTENTS: u16 = u16::MAX - 1;
+/// Arrays of a session that are saved: each takes an open file of the keeper's.
+const MOST_COPIES: usize = 4096;
 /// A copy.
 const PIECE_BYTES: u64 = 1 << 20;
 /// Copies between two looks for commands.
@@ -89,6 +92,8 @@ struct Copy {
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     copies: BTreeMap<u32, Copy>,
+    /// What they take.
+    copied_bytes: u64,
     /// Arrays that may differ from their copies.
     changed: BTreeSet<u32>,
     /// The same, of which there is no copy and can be none.
@@ -101,9 +106,12 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Whether anything is not saved.
-    pub(super) fn are_unsaved(&self) -> bool {
-        self.surfaces_at_work || !self.changed.is_empty() || !self.unsavable.is_empty()
+    /// How much is saved.
+    fn saved(&self) -> Saved {
+        match self.are_due() || !self.unsavable.is_empty() {
+            true => Saved::InPart,
+            false => Saved::Whole,
+        }
     }
 
     /// Whether anything is to be saved.
@@ -120,8 +128,21 @@ impl Contents {
         }
     }
 
-    fn bytes(&self) -> u64 {
-        self.copies.values().map(|copy| copy.mapping.size_bytes() as u64).sum()
+    /// Whether so many bytes more may be saved.
+    fn have_room(&self, size_bytes: u64, most_bytes: u64) -> bool {
+        self.copies.len() < MOST_COPIES
+            && self.copied_bytes.saturating_add(size_bytes) <= most_bytes
+    }
+
+    fn insert(&mut self, array: u32, copy: Copy) {
+        self.copied_bytes += copy.mapping.size_bytes() as u64;
+        self.copies.insert(array, copy);
+    }
+
+    fn remove(&mut self, array: u32) -> Option<Copy> {
+        let copy = self.copies.remove(&array)?;
+        self.copied_bytes -= copy.mapping.size_bytes() as u64;
+        Some(copy)
     }
 
     fn touch(&mut self, array: u32) {
@@ -135,7 +156,7 @@ impl Contents {
     fn forget(&mut self, array: u32) {
         self.changed.remove(&array);
         self.unsavable.remove(&array);
-        if self.copies.remove(&array).is_some() {
+        if self.remove(array).is_some() {
             // There may be room now.
             self.changed.append(&mut self.unsavable);
         }
@@ -146,14 +167,14 @@ impl State {
     /// Before work that may change an array.
     pub(super) fn touch_array(&mut self, number: u32) {
         self.contents.touch(self.arrays.owner(number));
-        self.standing.note_unsaved_arrays(true);
+        self.standing.note_arrays(Saved::InPart);
     }
 
     /// Before kernels that may write to arrays through surfaces.
     pub(super) fn touch_surfaces(&mut self) {
         if self.objects.have_surfaces() {
             self.contents.surfaces_at_work = true;
-            self.standing.note_unsaved_arrays(true);
+            self.standing.note_arrays(Saved::InPart);
         }
     }
 
@@ -170,13 +191,15 @@ impl State {
     pub(super) fn forget_contents(&mut self, number: u32) {
         self.settle_surfaces();
         self.contents.forget(number);
-        self.standing.note_unsaved_arrays(self.contents.are_unsaved());
+        self.standing.note_arrays(self.contents.saved());
     }
 
     /// All work has ended: saves a part of what it may have changed.
     pub(super) fn save_arrays(&mut self) {
         let began = Instant::now();
-        if !self.contents.are_unsaved() || self.contents.not_before.is_some_and(|at| began < at) {
+        if self.contents.saved() == Saved::Whole
+            || self.contents.not_before.is_some_and(|at| began < at)
+        {
             return;
         }
         self.settle_surfaces();
@@ -194,7 +217,7 @@ impl State {
         if self.contents.changed.is_empty() {
             let spent = std::mem::take(&mut self.contents.spent);
             self.contents.not_before = Some(Instant::now() + PAUSE * spent);
-            self.standing.note_unsaved_arrays(self.contents.are_unsaved());
+            self.standing.note_arrays(self.contents.saved());
         }
     }
 
@@ -215,7 +238,7 @@ impl State {
         };
         let copied = piece.map(|piece| self.copy_piece(&plane, piece, base, Direction::Out));
         if let Some(Err(Failure::Cuda(CUresult::ERROR_NOT_READY))) = copied
-            && let Some(copy) = self.contents.copies.remove(&number)
+            && let Some(copy) = self.contents.remove(number)
         {
             // The driver may write to it yet.
             std::mem::forget(copy.mapping);
@@ -236,15 +259,17 @@ impl State {
     fn open_copy(&mut self, number: u32) -> Result<bool, Failure> {
         let Some(planes) = self.planes(number) else { return Ok(false) };
         let size_bytes: u64 = planes.iter().map(Plane::size_bytes).sum();
-        if self.contents.bytes().saturating_add(size_bytes) > self.shared.most_saved_bytes {
+        if !self.contents.have_room(size_bytes, self.shared.most_saved_bytes) {
             return Ok(false);
         }
         let Some((file, mapping)) = make_file(size_bytes) else {
             log_server!("{}: the host has no memory for an array's copy", self.handle.label);
             return Ok(false);
         };
-        self.note_contents(number, file.as_fd())?;
-        self.contents.copies.insert(number, Copy { planes, mapping, done: (0, 0) });
+        if self.note_contents(number, file.as_fd()).is_err() {
+            return Ok(false);
+        }
+        self.contents.insert(number, Copy { planes, mapping, done: (0, 0) });
         Ok(true)
     }
 
@@ -360,7 +385,7 @@ impl State {
             }
         }
         let done = (planes.len(), 0);
-        self.contents.copies.insert(number, Copy { planes, mapping, done });
+        self.contents.insert(number, Copy { planes, mapping, done });
         Ok(())
     }
 }
@@ -408,16 +433,22 @@ mod tests {
     #[test]
     fn what_changes_while_it_is_saved_is_saved_again() {
         let mut contents = Contents::default();
-        assert!(!contents.are_unsaved());
+        assert_eq!(contents.saved(), Saved::Whole);
         contents.touch(3);
         let (_, mapping) = make_file(64).unwrap();
-        contents.copies.insert(3, Copy { planes: Vec::new(), mapping, done: (2, 7) });
+        contents.insert(3, Copy { planes: Vec::new(), mapping, done: (2, 7) });
+        let taken = contents.copied_bytes;
+        assert!(contents.have_room(10, taken + 10) && !contents.have_room(11, taken + 10));
         contents.unsavable.insert(4);
         contents.touch(3);
         assert_eq!(contents.copies[&3].done, (0, 0));
         contents.forget(3);
-        assert_eq!((contents.changed.first(), contents.bytes()), (Some(&4), 0), "there is room");
+        assert_eq!(
+            (contents.changed.first(), contents.copied_bytes),
+            (Some(&4), 0),
+            "there is room"
+        );
         contents.forget(4);
-        assert!(!contents.are_unsaved());
+        assert_eq!(contents.saved(), Saved::Whole);
     }
 }

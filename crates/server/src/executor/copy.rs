@@ -37,7 +37,7 @@ impl State {
         self.note_work();
         self.touch_variables(Touch::Known);
         let stream = self.side_stream()?;
-        self.standing.note_side_work(true);
+        self.standing.note_side_work();
         // SAFETY: both ranges are this client's, in memory that the driver knows.
         self.check(unsafe {
             self.driver().cuMemcpyAsync(destination, source, size_bytes as usize, stream)

@@ -200,7 +200,7 @@ impl State {
             unsafe { self.driver().cuStreamQuery(stream) }.is_success()
         });
         if copied {
-            self.standing.note_side_work(false);
+            self.standing.note_side_work_ended();
         }
         if copied && self.streams.have_ended(&self.shared.context, |slot| words.completed(slot)) {
             self.shared.flights.set_idle(&self.flight);

@@ -141,7 +141,7 @@ fn where_a_session_stands_is_a_few_words_for_each_command() {
     let standing = Standing::map(file.as_fd()).unwrap();
     let each = |position: u64| {
         standing.begin(Opcode::Launch as u16);
-        standing.note_stream(0, true, position);
+        standing.note_submitted(0, position);
         standing.commit(position);
     };
     each(16);

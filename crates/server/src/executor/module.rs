@@ -13,6 +13,7 @@ use super::state::State;
 use super::variables::{Values, Variables};
 use crate::executor_link::CodeOptions;
 use crate::policy::code_state::may_have_variables;
+use crate::standing::Saved;
 use cuda_abi::image::Image;
 use cuda_abi::types::*;
 use link::wire::command::{
@@ -175,7 +176,7 @@ impl State {
             (Touch::All, _) => modules.values_mut().for_each(&mut mark),
         }
         if is_any {
-            self.standing.note_unsaved(true);
+            self.standing.note_variables(Saved::InPart);
         }
     }
 

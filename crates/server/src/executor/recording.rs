@@ -225,8 +225,14 @@ impl State {
     }
 
     fn note_entry(&mut self, key: Key, file: u64, body: &[u8]) -> Result<(), Failure> {
-        let position = self.records.position;
-        let moved = self.records.journal.add(key, position, file, body);
+        let Records { journal, position, .. } = &mut self.records;
+        let replaced = journal.file(key);
+        let moved = journal.add(key, *position, file, body);
+        // What nothing names any more: of the entry before, or of one for which there is no room.
+        let useless = if moved.is_ok() { replaced } else { file };
+        if useless != 0 {
+            self.let_go_files(vec![useless]);
+        }
         self.follow_journal(moved.map_err(|error| error.to_string()))
     }
 
@@ -263,7 +269,10 @@ impl State {
         self.begin_record(self.records.position);
         self.keep_file(file);
         let number = std::mem::take(&mut self.records.new_file);
-        self.note_entry((CONTENTS, array.into()), number, &array.to_le_bytes())
+        let noted = self.note_entry((CONTENTS, array.into()), number, &array.to_le_bytes());
+        // All commands so far are committed.
+        self.tell_given_up();
+        noted
     }
 
     /// Tells the keeper where the journal goes on, if it does so elsewhere.

@@ -499,7 +499,7 @@ impl Session {
         });
         // After the answers: whoever waits when this process ends must be told.
         if has_copied && self.awaited.is_empty() {
-            self.state.standing.note_side_work(false);
+            self.state.standing.note_side_work_ended();
         }
         wrong
     }

@@ -180,7 +180,7 @@ impl Streams {
         stream.unsignalled = true;
         let (handle, last_signal) = (stream.handle, stream.last_signal);
         let kind = stream.kind;
-        self.standing.note_stream(slot, true, last_signal);
+        self.standing.note_submitted(slot, last_signal);
         match kind {
             Kind::NonBlocking => Ok(handle),
             Kind::Default => {
@@ -246,7 +246,7 @@ impl Streams {
         stream.unsignalled = false;
         stream.last_signal = value;
         let (handle, kind) = (stream.handle, stream.kind);
-        self.standing.note_stream(slot, false, value);
+        self.standing.note_signalled(slot, value);
         if kind == Kind::Default {
             self.join_into_default(context, slot, handle)?;
         }
@@ -313,7 +313,7 @@ impl Streams {
                     return false;
                 }
                 stream.unsignalled = false;
-                self.standing.note_stream(slot as u32, false, stream.last_signal);
+                self.standing.note_signalled(slot as u32, stream.last_signal);
             } else if completed(slot as u32) < stream.last_signal {
                 return false;
             }

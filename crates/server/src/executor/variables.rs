@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::state::State;
 use crate::log::log_server;
 use crate::policy::code_state::variable_names;
+use crate::standing::Saved;
 use cuda_abi::types::*;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
@@ -81,16 +82,16 @@ impl State {
         if !self.standing.has_unsaved() {
             return;
         }
-        let mut is_any_left = false;
+        let mut saved = Saved::Whole;
         for number in self.modules.changed() {
             match self.save_module(number) {
                 Ok(true) => {}
-                Ok(false) => is_any_left = true,
+                Ok(false) => saved = Saved::InPart,
                 // The next look tries again; the context may be lost.
                 Err(_) => return,
             }
         }
-        self.standing.note_unsaved(is_any_left);
+        self.standing.note_variables(saved);
     }
 
     /// Saves one module's; says whether that is possible.

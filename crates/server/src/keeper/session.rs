@@ -303,7 +303,8 @@ impl Keeper {
         code: Option<CodeOptions>,
         descriptors: Vec<OwnedFd>,
     ) {
-        let file = descriptors.into_iter().next();
+        // Without it the session cannot go on elsewhere: that costs nobody but who has so many.
+        let file = descriptors.into_iter().next().filter(leaves_descriptors);
         if let Some((session, file)) = self.sessions.get_mut(&id).zip(file) {
             session.kept.insert(number, file);
             session.code.extend(code.map(|code| (number, code)));
@@ -370,8 +371,7 @@ impl DeviceMemory {
         if let Some(file) = &self.file {
             send(file.as_fd());
         }
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        self.file = self.file.filter(|file| (file.as_raw_fd() as u64) < limit / 2);
+        self.file = self.file.filter(leaves_descriptors);
         self
     }
 
@@ -387,6 +387,12 @@ impl DeviceMemory {
     }
 }
 
+/// Whether a file may be kept: the process has no more than half of the descriptors that it may have.
+fn leaves_descriptors(file: &OwnedFd) -> bool {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (file.as_raw_fd() as u64) < limit / 2
+}
+
 fn export(driver: Driver, memory: CUmemGenericAllocationHandle) -> Result<OwnedFd, CUresult> {
     let mut descriptor: i32 = -1;
     let kind = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
@@ -395,4 +401,19 @@ fn export(driver: Driver, memory: CUmemGenericAllocationHandle) -> Result<OwnedF
         .ok()?;
     // SAFETY: the driver made this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_descriptors_are_left_for_clients_that_come() {
+        let file =
+            rustix::fs::memfd_create("openmps-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert!(leaves_descriptors(&file));
+        let limit = getrlimit(Resource::Nofile).current.unwrap();
+        let high = rustix::io::fcntl_dupfd_cloexec(&file, (limit / 2) as i32).unwrap();
+        assert!(!leaves_descriptors(&high));
+    }
 }
