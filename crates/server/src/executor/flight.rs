@@ -207,6 +207,8 @@ impl State {
             self.history().settle();
             self.pace_settled();
             self.save_variables();
+            let unkept = self.renew_leaving();
+            self.quietly_each(unkept, |library| drop(self.unload(library)));
             self.save_arrays();
             self.repeating.settle(self.records.position + 1);
         }

@@ -148,7 +148,7 @@ impl Shared {
 
     /// What the keeper says about keeping, for all sessions.
     pub(super) fn obey_keeping<'a>(
-        &self,
+        self: &std::sync::Arc<Self>,
         keeping: Keeping,
         sessions: impl Iterator<Item = &'a std::sync::Arc<SessionHandle>>,
     ) {
@@ -156,7 +156,9 @@ impl Shared {
         self.kept.is_forbidden.store(keeping == Keeping::Forbidden, Ordering::SeqCst);
         if keeping == Keeping::Forbidden {
             sessions.for_each(|session| self.sweep(session, |_| true));
-            self.tell(&FromExecutor::NothingKept);
+            self.give_up_spares();
+        } else {
+            self.spares.open();
         }
     }
 

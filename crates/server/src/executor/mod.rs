@@ -48,6 +48,7 @@ mod pacing;
 mod partition;
 mod peer;
 mod printing;
+mod pristine;
 mod probe;
 mod query;
 mod recording;

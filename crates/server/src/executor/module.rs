@@ -88,6 +88,8 @@ pub(crate) struct Modules {
     functions: Vec<Option<Function>>,
     /// How many have variables.
     with_variables: usize,
+    /// Code that was unloaded while kernels ran that may write to its variables.
+    pub(super) leaving: Vec<(CUlibrary, Origin)>,
 }
 
 impl Modules {
@@ -126,6 +128,18 @@ impl Modules {
         module
             .map(|module| Arc::clone(&module.library))
             .ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    /// What code was loaded from that its next owner may get.
+    pub(super) fn origin_of(&mut self, number: u32) -> Option<&mut Origin> {
+        self.modules.get_mut(&number)?.origin.as_mut()
+    }
+
+    /// Nobody else may get this code.
+    pub(super) fn forget_origin(&mut self, number: u32) {
+        if let Some(module) = self.modules.get_mut(&number) {
+            module.origin = None;
+        }
     }
 
     /// All libraries, which are forgotten here.
@@ -217,21 +231,28 @@ impl State {
         let stored = stored.inspect_err(|_| self.memory.discharge(charged_bytes))?;
         let prints = can_print(&image[..size_bytes as usize]);
         let has_variables = may_have_variables(&image[..size_bytes as usize]);
-        let is_plain =
-            self.guard.is_off() && size_bytes <= MAX_SPARE_BYTES && !prints && !has_variables;
+        let is_plain = self.guard.is_off()
+            && size_bytes <= MAX_SPARE_BYTES
+            && !prints
+            && !uses_heap(&image[..size_bytes as usize]);
         // By the next executor, which nobody asks for what the driver's compiler says.
-        let ahead = is_plain.then_some(CodeOptions { optimization_level, max_registers });
+        let ahead = CodeOptions { optimization_level, max_registers };
+        let ahead = (is_plain && !has_variables).then_some(ahead);
         let may_be_spare = is_plain && log_bytes == 0;
-        let origin = may_be_spare.then(|| {
+        let mut origin = may_be_spare.then(|| {
             let exact = image[..size_bytes as usize].to_vec();
-            Origin::new(exact, optimization_level, max_registers)
+            Origin::new(exact, optimization_level, max_registers, charged_bytes)
         });
         if let Some((origin, library)) =
             origin.as_ref().and_then(|wanted| self.shared.spares.take(wanted))
         {
             let head = ModuleLoadReply { info_bytes: 0, error_bytes: 0 };
             self.reply.extend_from_slice(head.as_bytes());
-            let (origin, variables) = (Some(origin), Variables::None);
+            let variables = match has_variables {
+                true => self.find_variables(library, &origin.image),
+                false => Variables::None,
+            };
+            let origin = Some(origin);
             let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
             self.add_module(module, made, ahead);
             return Ok(());
@@ -312,10 +333,11 @@ impl State {
         if let Some(guarded) = guarded {
             self.guard_module(module, library, guarded)?;
         }
-        let variables = match has_variables {
-            true => self.find_variables(library, &image[..size_bytes as usize]),
-            false => Variables::None,
-        };
+        let mut variables = Variables::None;
+        if has_variables {
+            variables = self.find_variables(library, &image[..size_bytes as usize]);
+            origin = origin.and_then(|origin| self.with_initial(origin, library));
+        }
         let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
         self.add_module(module, made, ahead);
         Ok(())
@@ -345,9 +367,17 @@ impl State {
         self.unloaded_in_use = in_use(&module.library);
         // What a graph names goes with the last such graph.
         let Some(library) = Arc::into_inner(module.library) else { return Ok(()) };
-        let Some(library) = self.shared.spares.keep(module.origin, library) else { return Ok(()) };
+        let unkept = self.give_up_code(library, module.origin);
+        if unkept.is_empty() {
+            return Ok(());
+        }
         let _quiet = self.quiet()?;
-        // SAFETY: a library that nothing names any more; the driver waits for its kernels.
+        unkept.into_iter().try_for_each(|library| self.unload(library))
+    }
+
+    /// Unloads code that nothing names any more; in a quiet moment, as the driver waits for its kernels.
+    pub(super) fn unload(&self, library: CUlibrary) -> Result<(), Failure> {
+        // SAFETY: the caller's word.
         self.check(unsafe { self.driver().cuLibraryUnload(library) })
     }
 
@@ -461,11 +491,8 @@ impl State {
         wanted: FunctionSetAttribute,
     ) -> Result<(), Failure> {
         let FunctionSetAttribute { function, attribute, value, .. } = wanted;
-        let Function { handle, kernel, module, .. } = *self.modules.function(function)?;
-        if let Some(module) = self.modules.modules.get_mut(&module) {
-            // The next owner expects it as it was.
-            module.origin = None;
-        }
+        let Function { handle, kernel, .. } = *self.modules.function(function)?;
+        self.note_setting(function, attribute);
         let (driver, device) = (self.driver(), self.context().device());
         if let Ok(attribute) = u32::try_from(attribute) {
             let attribute = CUfunction_attribute(attribute);
@@ -566,6 +593,12 @@ impl JitOptions {
         self.names.push(name);
         self.values.push(value);
     }
+}
+
+/// Whether kernels of this code can allocate memory: what they leave behind is the context's.
+fn uses_heap(image: &[u8]) -> bool {
+    const ALLOCATE: &[u8] = b"malloc";
+    image.windows(ALLOCATE.len()).any(|window| window == ALLOCATE)
 }
 
 /// Refuses images that say they are longer than what was sent: drivers believe what an image says.

@@ -5,7 +5,7 @@
 use super::state::State;
 use crate::executor_link::FromExecutor;
 use crate::log::log_server;
-use cuda_abi::types::{CUlibrary, CUresult};
+use cuda_abi::types::CUresult;
 use std::time::{Duration, Instant};
 
 /// After so long the log says whose work does not end.
@@ -36,14 +36,11 @@ impl State {
                 // SAFETY: a live event of this session whose work has ended.
                 let _ = unsafe { driver.cuEventDestroy_v2(*event) };
             }
-            let libraries = self.modules.take_libraries().into_iter();
-            let libraries: Vec<CUlibrary> = libraries
-                .filter_map(|(library, origin)| self.shared.spares.keep(origin, library))
-                .collect();
-            self.quietly_each(libraries, |library| {
-                // SAFETY: a live library that nothing names any more.
-                let _ = unsafe { driver.cuLibraryUnload(library) };
-            });
+            let mut libraries = self.renew_leaving();
+            for (library, origin) in self.modules.take_libraries() {
+                libraries.extend(self.give_up_code(library, origin));
+            }
+            self.quietly_each(libraries, |library| drop(self.unload(library)));
             if let Some(stream) = self.side_stream.take() {
                 // SAFETY: the session's own stream; the driver lets its copies end.
                 let _ = unsafe { driver.cuStreamDestroy_v2(stream) };

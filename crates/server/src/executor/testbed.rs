@@ -42,6 +42,10 @@ use zerocopy::IntoBytes;
 /// A kernel without parameters.
 pub(super) const CODE: &[u8] =
     b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry f() { ret; }\n\0";
+/// The same with a variable, which is [`LOADED_VALUE`] when it is loaded.
+pub(super) const CODE_WITH_VARIABLE: &[u8] = b".version 7.0\n.target sm_70\n.address_size 64\n\
+    .visible .global .align 8 .u64 x = 5;\n.visible .entry f() { ret; }\n\0";
+pub(super) const LOADED_VALUE: u64 = 5;
 /// Far from anything of a process.
 const WINDOWS: u64 = 0x5000_0000_0000;
 const WINDOW_BYTES: u64 = 1 << 30;
@@ -58,6 +62,10 @@ std::thread_local! {
     static LOADED: AtomicU32 = const { AtomicU32::new(0) };
     /// Executable graphs that this thread has had made, and ended.
     static GRAPHS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    /// Libraries that this thread has had unloaded.
+    static UNLOADED: AtomicU32 = const { AtomicU32::new(0) };
+    /// The variable of each of this thread's libraries, once it was asked for.
+    static VARIABLES: RefCell<HashMap<usize, Box<u64>>> = RefCell::default();
     /// Calls about mapped memory that this thread has made.
     static MAPPING: AtomicU32 = const { AtomicU32::new(0) };
     /// Whether events are reached as soon as they are recorded.
@@ -315,6 +323,36 @@ fn note_load() {
     LOADED.with(|count| count.fetch_add(1, Ordering::Relaxed));
 }
 
+/// How many libraries this thread has had unloaded.
+pub(super) fn unloaded() -> u32 {
+    UNLOADED.with(|count| count.load(Ordering::Relaxed))
+}
+
+/// Where the variable of a library is: in this process, as copies and fills of this driver are done here and at once.
+fn variable_of(library: CUlibrary) -> CUdeviceptr {
+    VARIABLES.with_borrow_mut(|all| {
+        let variable = all.entry(library.0).or_insert_with(|| Box::new(LOADED_VALUE));
+        (&raw mut **variable).expose_provenance() as u64
+    })
+}
+
+/// A copy between a variable of a library's and memory of the executor.
+///
+/// # Safety
+/// Both ends are exposed, and so long.
+unsafe fn copy(to: usize, from: usize, size_bytes: usize) -> CUresult {
+    let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
+    // SAFETY: the caller's promise.
+    unsafe { to.copy_from(std::ptr::with_exposed_provenance(from), size_bytes) };
+    note_submission()
+}
+
+fn unload(library: CUlibrary) -> CUresult {
+    VARIABLES.with_borrow_mut(|all| all.remove(&library.0));
+    UNLOADED.with(|count| count.fetch_add(1, Ordering::Relaxed));
+    CUresult::SUCCESS
+}
+
 /// How many calls about mapped memory this thread has made.
 pub(super) fn mapping_calls() -> u32 {
     MAPPING.with(|count| count.load(Ordering::Relaxed))
@@ -448,6 +486,30 @@ fn table() -> DriverTable {
             name,
             c"f".as_ptr()
         )),
+        cuLibraryGetManaged: function!(
+            |at: *mut CUdeviceptr,
+             size_bytes: *mut usize,
+             library: CUlibrary,
+             name: *const c_char| CUresult::ERROR_NOT_FOUND
+        ),
+        cuLibraryGetGlobal: function!(|at: *mut CUdeviceptr,
+                                       size_bytes: *mut usize,
+                                       library: CUlibrary,
+                                       name: *const c_char| {
+            at.write(variable_of(library));
+            give!(size_bytes, size_of::<u64>())
+        }),
+        cuLibraryUnload: function!(|library: CUlibrary| unload(library)),
+        cuMemcpyDtoHAsync_v2: function!(
+            |to: *mut c_void, from: CUdeviceptr, size_bytes: usize, stream: CUstream| {
+                copy(to.expose_provenance(), from as usize, size_bytes)
+            }
+        ),
+        cuMemcpyHtoDAsync_v2: function!(
+            |to: CUdeviceptr, from: *const c_void, size_bytes: usize, stream: CUstream| {
+                copy(to as usize, from.expose_provenance(), size_bytes)
+            }
+        ),
         cuLibraryGetModule: function!(|module: *mut CUmodule, library: CUlibrary| give!(
             module,
             CUmodule(handle())

@@ -5,6 +5,7 @@
 //! in quiet moments, so that an executor holds what lives, whatever lived before.
 
 use super::Shared;
+use super::charges::module_bytes;
 use super::images;
 use super::link_texts::is_linked;
 use super::spares::{MAX_SPARE_BYTES, Origin};
@@ -112,7 +113,7 @@ fn unload_all(shared: &Shared) {
 /// Unloads an image that was loaded ahead, once.
 fn unload(shared: &Shared, options: CodeOptions, file: &OwnedFd) -> Result<(), CUresult> {
     let CodeOptions { optimization_level, max_registers } = options;
-    let origin = Origin::new(images::read(file.as_fd())?, optimization_level, max_registers);
+    let origin = Origin::new(images::read(file.as_fd())?, optimization_level, max_registers, 0);
     let Some(library) = shared.spares.take_back(Some(&origin)) else { return Ok(()) };
     // SAFETY: a live library that nobody has.
     shared.context.check(unsafe { shared.context.driver().cuLibraryUnload(library) })
@@ -137,7 +138,8 @@ fn load(shared: &Shared, options: CodeOptions, file: &OwnedFd) -> Result<(), CUr
     if max_registers != 0 {
         option(CUjit_option::MAX_REGISTERS, max_registers);
     }
-    let mut origin = Origin::new(image.clone(), optimization_level, max_registers);
+    let loaded_bytes = module_bytes(&image);
+    let mut origin = Origin::new(image.clone(), optimization_level, max_registers, loaded_bytes);
     // Room for a NUL after PTX text, and for readers that look a little further.
     let mut code = image;
     code.resize(code.len() + 64, 0);

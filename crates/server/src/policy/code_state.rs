@@ -1,23 +1,26 @@
-//! Whether code has variables of its own: then it is like new for its next user only when it is loaded anew.
+//! Whether code has variables of its own, and which: it is like new for its next user when all of them are as they were loaded.
 
 use cuda_abi::image::Image;
-use cuda_abi::image::elf::Elf;
+use cuda_abi::image::elf::{Elf, Section};
+use std::ffi::CString;
 
 /// Whether an image may have variables: global, constant or managed ones, or references to textures. What cannot be told has some.
 pub(crate) fn may_have_variables(image: &[u8]) -> bool {
     match Image::parse(image) {
-        Ok(Image::Elf(elf)) => elf.sections().any(|section| {
-            section.is_ok_and(|section| {
-                section.name.starts_with(b".nv.global")
-                    || section.name.starts_with(b".nv.constant3")
-            })
-        }),
+        Ok(Image::Elf(elf)) => {
+            elf.sections().any(|section| section.is_ok_and(|section| has_variables_in(&section)))
+        }
         Ok(Image::Ptx(text)) => text_has_variables(text),
         _ => true,
     }
 }
 
-/// Directives that declare variables, outside of functions and their parameters.
+/// Whether a section consists of variables.
+fn has_variables_in(section: &Section<'_>) -> bool {
+    section.name.starts_with(b".nv.global") || section.name.starts_with(b".nv.constant3")
+}
+
+/// Directives that declare variables, outside of parameters.
 const DECLARING: [&[u8]; 5] = [b".global", b".const", b".texref", b".surfref", b".samplerref"];
 
 fn text_has_variables(text: &[u8]) -> bool {
@@ -27,9 +30,11 @@ fn text_has_variables(text: &[u8]) -> bool {
 /// Declarations of variables in a text, one after the other.
 struct Declarations<'a> {
     rest: &'a [u8],
-    /// Of braces and parentheses.
+    /// Of parentheses.
     depth: i32,
     is_external: bool,
+    /// What comes before is part of a word: of an instruction, as `ld` before `.global`.
+    in_word: bool,
 }
 
 /// One of them.
@@ -44,7 +49,7 @@ struct Declaration<'a> {
 
 impl<'a> Declarations<'a> {
     fn of(text: &'a [u8]) -> Self {
-        Self { rest: text, depth: 0, is_external: false }
+        Self { rest: text, depth: 0, is_external: false, in_word: false }
     }
 }
 
@@ -55,19 +60,19 @@ impl<'a> Iterator for Declarations<'a> {
         while let Some(&first) = self.rest.first() {
             let rest = self.rest;
             let (mut found, mut skipped) = (None, 1);
+            let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
             match first {
                 b'/' if rest.starts_with(b"//") => skipped = length_to(rest, b"\n"),
                 b'/' if rest.starts_with(b"/*") => skipped = length_to(rest, b"*/"),
                 b'"' => skipped = 1 + length_to(&rest[1..], b"\""),
-                b'{' | b'(' => self.depth += 1,
-                b'}' | b')' => self.depth -= 1,
+                b'(' => self.depth += 1,
+                b')' => self.depth -= 1,
                 b';' => self.is_external = false,
                 b'.' => {
-                    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
                     skipped = 1 + rest[1..].iter().take_while(|byte| is_part(byte)).count();
                     let word = &rest[..skipped];
                     self.is_external |= word == b".extern";
-                    if self.depth <= 0 && DECLARING.contains(&word) {
+                    if self.depth <= 0 && !self.in_word && DECLARING.contains(&word) {
                         // All of it: initial values may contain anything.
                         skipped = skipped.max(length_to(rest, b";"));
                         let is_external = std::mem::take(&mut self.is_external);
@@ -77,6 +82,7 @@ impl<'a> Iterator for Declarations<'a> {
                 }
                 _ => {}
             }
+            self.in_word = rest.get(skipped - 1).is_some_and(is_part);
             self.rest = rest.get(skipped..).unwrap_or_default();
             if found.is_some() {
                 return found;
@@ -119,6 +125,9 @@ fn names_in_text(text: &[u8]) -> Option<Vec<Vec<u8>>> {
 fn name_declared(declaration: &[u8]) -> Option<Vec<u8>> {
     let head = declaration.split(|byte| matches!(byte, b'=' | b';')).next()?;
     let contains = |what: &[u8]| head.windows(what.len()).any(|window| window == what);
+    if declares_several(declaration) {
+        return None;
+    }
     let references: [&[u8]; 3] = [b".texref", b".surfref", b".samplerref"];
     if contains(b".managed") || contains(b",") || references.into_iter().any(contains) {
         return None;
@@ -129,33 +138,129 @@ fn name_declared(declaration: &[u8]) -> Option<Vec<u8>> {
     Some(name.to_vec())
 }
 
+/// Whether a comma is outside of all initial values.
+fn declares_several(declaration: &[u8]) -> bool {
+    let mut depth = 0;
+    declaration.iter().any(|byte| {
+        match byte {
+            b'{' | b'(' => depth += 1,
+            b'}' | b')' => depth -= 1,
+            _ => {}
+        }
+        *byte == b',' && depth == 0
+    })
+}
+
 /// Objects in sections of variables.
 fn names_in_elf(elf: &Elf<'_>) -> Option<Vec<Vec<u8>>> {
-    const OBJECT: u8 = 1;
-    const SYMBOL_BYTES: usize = 24;
-    const SYMBOLS: u32 = 2;
     let sections: Vec<_> = elf.sections().collect::<Result<_, _>>().ok()?;
-    let is_of_variables = |index: usize| {
-        sections.get(index).is_some_and(|section| {
-            section.name.starts_with(b".nv.global") || section.name.starts_with(b".nv.constant3")
-        })
+    let is_of_variables = |symbol: &Symbol<'_>| {
+        symbol.kind == Symbol::OBJECT && sections.get(symbol.section).is_some_and(has_variables_in)
     };
-    let symbols = sections.iter().find(|section| section.kind == SYMBOLS)?;
-    let strings = sections.iter().find(|section| section.name == b".strtab")?;
     let mut names = Vec::new();
-    for symbol in symbols.contents.chunks_exact(SYMBOL_BYTES) {
-        let name = u32::from_le_bytes(symbol[..4].try_into().ok()?) as usize;
-        let section = u16::from_le_bytes(symbol[6..8].try_into().ok()?);
-        if symbol[4] & 0xf != OBJECT || !is_of_variables(section.into()) {
-            continue;
-        }
-        let name = strings.contents.get(name..)?;
-        let name = name.split(|byte| *byte == 0).next()?;
-        if !is_constant(name) {
-            names.push(name.to_vec());
+    for symbol in symbols(&sections)? {
+        let symbol = symbol?;
+        if is_of_variables(&symbol) && !is_constant(symbol.name) {
+            names.push(symbol.name.to_vec());
         }
     }
     Some(names)
+}
+
+/// A name of an ELF file's.
+struct Symbol<'a> {
+    name: &'a [u8],
+    kind: u8,
+    is_managed: bool,
+    /// Where it lies: a section's number, and the offset there.
+    section: usize,
+    offset: u64,
+    size_bytes: u64,
+}
+
+impl Symbol<'_> {
+    const OBJECT: u8 = 1;
+    /// Of a symbol's "other" byte; observed on the output of nvcc 13.0.
+    const MANAGED: u8 = 4;
+    /// References to textures, to surfaces, samplers.
+    const REFERENCES: std::ops::RangeInclusive<u8> = 10..=12;
+}
+
+/// All names; `None` in place of one that is cut off.
+fn symbols<'a>(sections: &[Section<'a>]) -> Option<impl Iterator<Item = Option<Symbol<'a>>>> {
+    const SYMBOL_BYTES: usize = 24;
+    const SYMBOLS: u32 = 2;
+    let table = sections.iter().find(|section| section.kind == SYMBOLS)?;
+    let strings = sections.iter().find(|section| section.name == b".strtab")?.contents;
+    Some(table.contents.chunks_exact(SYMBOL_BYTES).map(move |symbol| {
+        let name = u32::from_le_bytes(symbol[..4].try_into().ok()?) as usize;
+        Some(Symbol {
+            name: strings.get(name..)?.split(|byte| *byte == 0).next()?,
+            kind: symbol[4] & 0xf,
+            is_managed: symbol[5] & Symbol::MANAGED != 0,
+            section: u16::from_le_bytes(symbol[6..8].try_into().ok()?).into(),
+            offset: u64::from_le_bytes(symbol[8..16].try_into().ok()?),
+            size_bytes: u64::from_le_bytes(symbol[16..].try_into().ok()?),
+        })
+    }))
+}
+
+/// Memory that loading code sets, in one piece.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Block {
+    /// A variable of a text; how long it is the driver says.
+    Variable(CString),
+    /// A section of machine code, and all that has a name in it: its offset there, and its length.
+    Section { size_bytes: u64, names: Vec<(CString, u64, u64)> },
+}
+
+/// All memory that loading an image sets, whoever has access to it; `None` if that cannot be told, or if some of it cannot be copied.
+pub(crate) fn blocks(image: &[u8]) -> Option<Vec<Block>> {
+    match Image::parse(image).ok()? {
+        Image::Elf(elf) => blocks_in_elf(&elf),
+        Image::Ptx(text) => blocks_in_text(text),
+        _ => None,
+    }
+}
+
+fn blocks_in_text(text: &[u8]) -> Option<Vec<Block>> {
+    let mut blocks = Vec::new();
+    for declaration in Declarations::of(text) {
+        if declaration.space != b".global" && declaration.space != b".const" {
+            return None;
+        }
+        let has_comment = declaration.text.windows(2).any(|two| two == b"/*" || two == b"//");
+        let name = name_declared(declaration.text).filter(|_| !has_comment)?;
+        if !declaration.is_external {
+            blocks.push(Block::Variable(CString::new(name).ok()?));
+        }
+    }
+    Some(blocks)
+}
+
+fn blocks_in_elf(elf: &Elf<'_>) -> Option<Vec<Block>> {
+    let sections: Vec<_> = elf.sections().collect::<Result<_, _>>().ok()?;
+    let symbols: Vec<_> = symbols(&sections)?.collect::<Option<_>>()?;
+    if symbols.iter().any(|symbol| Symbol::REFERENCES.contains(&symbol.kind)) {
+        return None;
+    }
+    let of_variables = sections.iter().enumerate().filter(|(_, section)| has_variables_in(section));
+    let with_bytes = of_variables.filter(|(_, section)| section.size_bytes > 0);
+    let block = |(number, section): (usize, &Section<'_>)| {
+        let inside = symbols.iter().filter(|symbol| {
+            symbol.kind == Symbol::OBJECT && symbol.section == number && symbol.size_bytes > 0
+        });
+        let name = |symbol: &Symbol<'_>| {
+            let end = symbol.offset.checked_add(symbol.size_bytes)?;
+            let name = CString::new(symbol.name).ok()?;
+            let is_inside = end <= section.size_bytes && !symbol.is_managed;
+            is_inside.then_some((name, symbol.offset, symbol.size_bytes))
+        };
+        let names: Vec<_> = inside.map(name).collect::<Option<_>>()?;
+        // Without a name nobody can say where it lies.
+        (!names.is_empty()).then_some(Block::Section { size_bytes: section.size_bytes, names })
+    };
+    with_bytes.map(block).collect()
 }
 
 /// What compilers put beside the program's own variables, and nobody writes to: tables, texts, empty objects of header libraries.
@@ -170,7 +275,8 @@ fn is_constant(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{may_have_variables, variable_names};
+    use super::{Block, blocks, may_have_variables, variable_names};
+    use std::ffi::CString;
 
     #[test]
     fn names_of_variables_are_those_declared() {
@@ -206,6 +312,7 @@ mod tests {
     #[test]
     fn variables_are_found_wherever_they_are_declared() {
         for variable in [
+            ".visible .entry k()\n{\n .global .u32 x;\n ret;\n}\n",
             ".global .align 4 .u32 x;",
             ".visible .global .align 4 .u32 x;",
             ".const .align 4 .f32 table[4] = {0f00000000};",
@@ -215,5 +322,107 @@ mod tests {
             assert!(text(variable), "{variable}");
         }
         assert!(may_have_variables(b"\x01\x02\x03\x04what is this"));
+    }
+
+    #[test]
+    fn all_that_a_text_sets_is_told_or_nothing() {
+        let names = |body: &str| {
+            let blocks = blocks(format!("{HEAD}{body}").as_bytes())?;
+            let name = |block| match block {
+                Block::Variable(name) => name.into_string().unwrap(),
+                Block::Section { .. } => panic!("a text has no sections"),
+            };
+            Some(blocks.into_iter().map(name).collect::<Vec<_>>())
+        };
+        // What nobody is said to write to is set, too.
+        let body = ".global .align 1 .b8 $str[3] = {104, 105, 0};\n.extern .global .u32 elsewhere;\n.const .f32 t[2] = {0f00000000, 0f3F800000};\n\
+                    .visible .entry k(.param .u64 .ptr .global .align 4 p)\n{\n ld.volatile.global.u32 %r1, [%rd1];\n ret;\n}\n.global .u32 _ZZ1kvE1n = 7;\n";
+        assert_eq!(names(body).unwrap(), ["$str", "t", "_ZZ1kvE1n"]);
+        assert_eq!(names(".visible .entry k()\n{\n .global .u32 x;\n ret;\n}\n").unwrap(), ["x"]);
+        for untold in [
+            ".global .u32 a, b;",
+            ".global .u32 a = 1, b = 2;",
+            ".global .u32 t[2] = {1, 2}, b;",
+            ".global /* x; */ .u32 a;",
+            ".global .attribute(.managed) .u32 m;",
+            ".global .texref t;",
+            ".surfref s;",
+        ] {
+            assert_eq!(names(untold), None, "{untold}");
+        }
+    }
+
+    /// A cubin with an object in each section of variables; names: offset of the name, kind (and the managed mark), section, offset and length there.
+    fn cubin(symbols: &[(u32, u8, u16, u64, u64)]) -> Vec<u8> {
+        const NAMES: &[u8] = b"\0.strtab\0.symtab\0.nv.global\0.nv.constant3\0x\0local\0";
+        let table: Vec<u8> = symbols
+            .iter()
+            .flat_map(|&(name, kind, section, offset, size_bytes)| {
+                let mut symbol = name.to_le_bytes().to_vec();
+                symbol.extend([kind & 0x1f, kind >> 5]);
+                symbol.extend(section.to_le_bytes());
+                symbol.extend(offset.to_le_bytes());
+                symbol.extend(size_bytes.to_le_bytes());
+                symbol
+            })
+            .collect();
+        let mut file = vec![0_u8; 64];
+        file[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\x33");
+        file[18..20].copy_from_slice(&0xbe_u16.to_le_bytes());
+        file.extend(NAMES);
+        let table_at = file.len() as u64;
+        file.extend(&table);
+        let sections_at = file.len() as u64;
+        // Name, type, flags, offset and length.
+        let sections = [
+            (0, 0, 0, 0, 0),
+            (1, 3, 0, 64, NAMES.len() as u64),
+            (9, 2, 0, table_at, table.len() as u64),
+            (17, 8, 3, 0, 24),
+            (28, 1, 2, 64, 8),
+        ];
+        for (name, kind, flags, offset, size_bytes) in sections {
+            let mut header = [0_u8; 64];
+            header[..4].copy_from_slice(&u32::to_le_bytes(name));
+            header[4..8].copy_from_slice(&u32::to_le_bytes(kind));
+            header[8..16].copy_from_slice(&u64::to_le_bytes(flags));
+            header[24..32].copy_from_slice(&u64::to_le_bytes(offset));
+            header[32..40].copy_from_slice(&u64::to_le_bytes(size_bytes));
+            file.extend(header);
+        }
+        file[40..48].copy_from_slice(&sections_at.to_le_bytes());
+        file[52..54].copy_from_slice(&64_u16.to_le_bytes());
+        file[58..60].copy_from_slice(&64_u16.to_le_bytes());
+        file[60..62].copy_from_slice(&5_u16.to_le_bytes());
+        file[62..64].copy_from_slice(&1_u16.to_le_bytes());
+        file
+    }
+
+    #[test]
+    fn sections_of_machine_code_are_told_whole_or_not_at_all() {
+        const X: u32 = 42;
+        const LOCAL: u32 = 44;
+        let global = (X, 0x11, 3, 8, 4);
+        let constant = (LOCAL, 1, 4, 0, 8);
+        let named =
+            |name: &str, offset, size_bytes| (CString::new(name).unwrap(), offset, size_bytes);
+        // A kernel and a section have names, too.
+        let whole = cubin(&[(0, 3, 3, 0, 0), global, (LOCAL, 0x12, 1, 0, 64), constant]);
+        assert!(may_have_variables(&whole));
+        let sections = [
+            Block::Section { size_bytes: 24, names: vec![named("x", 8, 4)] },
+            Block::Section { size_bytes: 8, names: vec![named("local", 0, 8)] },
+        ];
+        assert_eq!(blocks(&whole).unwrap(), sections);
+        for (what, symbols) in [
+            ("nobody knows where the constants are", vec![global]),
+            ("it ends outside", vec![global, constant, (X, 1, 4, 4, 8)]),
+            ("its end overflows", vec![global, constant, (X, 1, 4, u64::MAX, 8)]),
+            ("a managed variable", vec![global, constant, (X, 0x81, 4, 0, 8)]),
+            ("a reference to a texture", vec![global, constant, (LOCAL, 0x1a, 0, 0, 8)]),
+            ("its name is cut off", vec![global, (9999, 1, 4, 0, 8)]),
+        ] {
+            assert_eq!(blocks(&cubin(&symbols)), None, "{what}");
+        }
     }
 }
