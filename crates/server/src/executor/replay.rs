@@ -272,7 +272,8 @@ impl State {
     }
 
     /// Says in the log why the session cannot go on, and ends it.
-    pub(super) fn give_up_replay(&self, error: &ReplayError) {
+    pub(super) fn give_up_replay(&mut self, error: &ReplayError) {
+        self.claimed.give_up();
         log_server!("{} cannot go on after the fault: {error}", self.handle.label);
         self.handle.end(CUresult::ERROR_LAUNCH_FAILED.0);
     }

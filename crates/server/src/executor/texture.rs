@@ -4,7 +4,7 @@
 //! order of their values. What was made of something that is gone since cannot be used and is not made again; its value is nobody's until the client ends it.
 
 use super::array::row_bytes;
-use super::claims::{Kind, MOST_OBJECTS_TRIED, Value, make_until};
+use super::claims::{Kind, LONGEST_WAIT, MOST_OBJECTS_TRIED, Value, group_of, make_until};
 use super::failure::Failure;
 use super::replay::ReplayError;
 use super::state::State;
@@ -89,6 +89,7 @@ impl State {
         }
         let resource = self.resource(&wanted)?;
         let shared = Arc::clone(&self.shared);
+        shared.claims.await_lower(u64::MAX, LONGEST_WAIT);
         let claims = shared.claims.lock();
         let is_free = |handle| {
             let kinds = [TEXTURE, SURFACE].map(Kind::Object);
@@ -119,14 +120,37 @@ impl State {
             return Ok(());
         }
         objects.sort_by_key(|(_, object)| object.handle);
+        let mut fillers = Vec::new();
+        let mut result = Ok(());
+        for group in
+            objects.chunk_by(|(_, one), (_, next)| group_of(one.handle) == group_of(next.handle))
+        {
+            result = self.remake_group(group, &mut fillers);
+            if result.is_err() {
+                break;
+            }
+        }
+        self.destroy_fillers(fillers);
+        result
+    }
+
+    /// Makes those of one group of values again. What was made in vain of lower groups, which nobody wants any more, stays in `fillers`.
+    fn remake_group(
+        &mut self,
+        objects: &[(TextureCreate, TextureHandle)],
+        fillers: &mut Vec<(u32, u64)>,
+    ) -> Result<(), ReplayError> {
+        let Some((_, first)) = objects.first() else { return Ok(()) };
+        let group = group_of(first.handle);
         let shared = Arc::clone(&self.shared);
+        shared.await_turn(group);
         let mut claims = shared.claims.lock();
-        let mut fillers: Vec<(u32, u64)> = Vec::new();
         let mut result = Ok(());
         for (wanted, object) in objects {
             let kind = object.object;
-            let Ok(resource) = self.resource(&wanted) else {
-                self.objects.insert(value(object), Made::Gone);
+            let Ok(resource) = self.resource(wanted) else {
+                self.objects.insert(value(*object), Made::Gone);
+                self.claimed.pass_over(value(*object));
                 continue;
             };
             if let Some(at) = fillers.iter().position(|(_, handle)| *handle == object.handle) {
@@ -138,7 +162,7 @@ impl State {
                 MOST_OBJECTS_TRIED,
                 |handle| handle == object.handle,
                 &mut others,
-                || self.make_object(&wanted, &resource),
+                || self.make_object(wanted, &resource),
             );
             fillers.extend(others.into_iter().map(|handle| (kind, handle)));
             result = match made {
@@ -149,13 +173,20 @@ impl State {
             if result.is_err() {
                 break;
             }
-            self.objects.insert(value(object), Made::Live(written_array(&wanted)));
-            self.claimed.settle(&mut claims, value(object));
+            self.objects.insert(value(*object), Made::Live(written_array(wanted)));
+            self.claimed.settle(&mut claims, value(*object));
         }
+        // Others may want these.
+        let of_others = fillers.extract_if(.., |(_, handle)| group_of(*handle) >= group);
+        self.destroy_fillers(of_others.collect());
+        result
+    }
+
+    fn destroy_fillers(&self, fillers: Vec<(u32, u64)>) {
         for (kind, handle) in fillers {
+            // What cannot be destroyed in a living context is lost to it.
             let _ = self.destroy_object(kind, handle);
         }
-        result
     }
 
     /// Has the driver make an object; returns its value.
