@@ -2,20 +2,19 @@
 //!
 //! All of it by copies and fills on the session's own stream, which hold up nobody; and at once, so that whatever is kept is like new and nobody ever sees what
 //! another client's variables were. Code whose kernels may still run waits for their end, since they could write to it afterwards. What cannot be told whole
-//! (managed variables, references to textures, names that the driver does not know) is not kept: see [`crate::policy::code_state::blocks`].
+//! (managed variables, references to textures, names that the driver does not know) is not kept: see [`crate::policy::code_state::all_variables`].
 
 use super::failure::Failure;
 use super::spares::Origin;
 use super::state::State;
-use crate::policy::code_state::{Block, blocks};
+use crate::policy::code_state::{Variable, all_variables};
 use cuda_abi::types::*;
 use link::wire::command::CACHE_CONFIG;
-use std::ffi::CStr;
 
 /// Of one image. Code with more is loaded anew each time.
 const MOST_BYTES: u64 = 1 << 20;
 /// Likewise: each is a command of its own.
-const MOST_BLOCKS: usize = 64;
+const MOST_VARIABLES: usize = 64;
 /// Code of a session that waits for the end of kernels; more is unloaded, which waits for them too.
 const MOST_LEAVING: usize = 8;
 
@@ -57,43 +56,23 @@ impl State {
         mut origin: Origin,
         library: CUlibrary,
     ) -> Option<Origin> {
-        let spans = self.spans(library, &blocks(&origin.image)?)?;
+        let spans = self.spans(library, &all_variables(&origin.image)?)?;
         origin.initial = Some(self.read_initial(&spans)?);
         Some(origin)
     }
 
-    /// Where the blocks of loaded code are.
-    fn spans(&self, library: CUlibrary, blocks: &[Block]) -> Option<Vec<(CUdeviceptr, usize)>> {
-        if blocks.len() > MOST_BLOCKS {
+    /// Where the variables of loaded code are.
+    fn spans(&self, library: CUlibrary, all: &[Variable]) -> Option<Vec<(CUdeviceptr, usize)>> {
+        if all.len() > MOST_VARIABLES {
             return None;
         }
-        let spans: Option<Vec<_>> = blocks.iter().map(|block| self.span(library, block)).collect();
+        let spans: Option<Vec<_>> = all.iter().map(|each| self.span(library, each)).collect();
         let sum = spans.iter().flatten().fold(0_u64, |sum, span| sum.saturating_add(span.1 as u64));
         spans.filter(|_| sum <= MOST_BYTES)
     }
 
-    fn span(&self, library: CUlibrary, block: &Block) -> Option<(CUdeviceptr, usize)> {
-        let (size_bytes, names) = match block {
-            Block::Variable(name) => return self.variable(library, name),
-            Block::Section { size_bytes, names } => (usize::try_from(*size_bytes).ok()?, names),
-        };
-        if names.len() > MOST_BLOCKS {
-            return None;
-        }
-        let mut base = None;
-        for (name, offset, length) in names {
-            let (at, size) = self.variable(library, name)?;
-            let start = at.checked_sub(*offset)?;
-            // A driver that lays it out otherwise than the file says keeps its code to itself.
-            if size as u64 != *length || *base.get_or_insert(start) != start {
-                return None;
-            }
-        }
-        Some((base?, size_bytes))
-    }
-
-    fn variable(&self, library: CUlibrary, name: &CStr) -> Option<(CUdeviceptr, usize)> {
-        let (driver, name) = (self.driver(), name.as_ptr());
+    fn span(&self, library: CUlibrary, variable: &Variable) -> Option<(CUdeviceptr, usize)> {
+        let (driver, name) = (self.driver(), variable.name.as_ptr());
         let (mut at, mut size) = (0, 0);
         // SAFETY: a live library; both results are written.
         let managed = unsafe { driver.cuLibraryGetManaged(&mut at, &mut size, library, name) };
@@ -102,7 +81,8 @@ impl State {
         }
         // SAFETY: as above.
         let found = unsafe { driver.cuLibraryGetGlobal(&mut at, &mut size, library, name) };
-        (found.is_success() && size > 0).then_some((at, size))
+        let is_told = variable.size_bytes.is_none_or(|size_bytes| size_bytes == size as u64);
+        (found.is_success() && size > 0 && is_told).then_some((at, size))
     }
 
     fn read_initial(&mut self, spans: &[(CUdeviceptr, usize)]) -> Option<Initial> {

@@ -205,26 +205,25 @@ fn symbols<'a>(sections: &[Section<'a>]) -> Option<impl Iterator<Item = Option<S
     }))
 }
 
-/// Memory that loading code sets, in one piece.
+/// A variable that is set when code is loaded.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Block {
-    /// A variable of a text; how long it is the driver says.
-    Variable(CString),
-    /// A section of machine code, and all that has a name in it: its offset there, and its length.
-    Section { size_bytes: u64, names: Vec<(CString, u64, u64)> },
+pub(crate) struct Variable {
+    pub(crate) name: CString,
+    /// Its length; `None` where only the driver says it.
+    pub(crate) size_bytes: Option<u64>,
 }
 
-/// All memory that loading an image sets, whoever has access to it; `None` if that cannot be told, or if some of it cannot be copied.
-pub(crate) fn blocks(image: &[u8]) -> Option<Vec<Block>> {
+/// All variables that loading an image sets, whoever has access to them; `None` if they cannot be told, or if some cannot be copied.
+pub(crate) fn all_variables(image: &[u8]) -> Option<Vec<Variable>> {
     match Image::parse(image).ok()? {
-        Image::Elf(elf) => blocks_in_elf(&elf),
-        Image::Ptx(text) => blocks_in_text(text),
+        Image::Elf(elf) => all_in_elf(&elf),
+        Image::Ptx(text) => all_in_text(text),
         _ => None,
     }
 }
 
-fn blocks_in_text(text: &[u8]) -> Option<Vec<Block>> {
-    let mut blocks = Vec::new();
+fn all_in_text(text: &[u8]) -> Option<Vec<Variable>> {
+    let mut all = Vec::new();
     for declaration in Declarations::of(text) {
         if declaration.space != b".global" && declaration.space != b".const" {
             return None;
@@ -232,36 +231,51 @@ fn blocks_in_text(text: &[u8]) -> Option<Vec<Block>> {
         let has_comment = declaration.text.windows(2).any(|two| two == b"/*" || two == b"//");
         let name = name_declared(declaration.text).filter(|_| !has_comment)?;
         if !declaration.is_external {
-            blocks.push(Block::Variable(CString::new(name).ok()?));
+            all.push(Variable { name: CString::new(name).ok()?, size_bytes: None });
         }
     }
-    Some(blocks)
+    Some(all)
 }
 
-fn blocks_in_elf(elf: &Elf<'_>) -> Option<Vec<Block>> {
+/// Variables lie apart from each other on a GPU (H200), not as in the file, so that each has a name or is not found.
+fn all_in_elf(elf: &Elf<'_>) -> Option<Vec<Variable>> {
     let sections: Vec<_> = elf.sections().collect::<Result<_, _>>().ok()?;
     let symbols: Vec<_> = symbols(&sections)?.collect::<Option<_>>()?;
     if symbols.iter().any(|symbol| Symbol::REFERENCES.contains(&symbol.kind)) {
         return None;
     }
-    let of_variables = sections.iter().enumerate().filter(|(_, section)| has_variables_in(section));
-    let with_bytes = of_variables.filter(|(_, section)| section.size_bytes > 0);
-    let block = |(number, section): (usize, &Section<'_>)| {
-        let inside = symbols.iter().filter(|symbol| {
+    let mut all = Vec::new();
+    for (number, section) in sections.iter().enumerate() {
+        if !has_variables_in(section) {
+            continue;
+        }
+        let objects = symbols.iter().filter(|symbol| {
             symbol.kind == Symbol::OBJECT && symbol.section == number && symbol.size_bytes > 0
         });
-        let name = |symbol: &Symbol<'_>| {
+        let mut objects: Vec<_> = objects.collect();
+        objects.sort_by_key(|symbol| symbol.offset);
+        let mut covered_bytes = 0;
+        for symbol in objects {
             let end = symbol.offset.checked_add(symbol.size_bytes)?;
+            if symbol.is_managed
+                || end > section.size_bytes
+                || symbol.offset.saturating_sub(covered_bytes) >= GAP_BYTES
+            {
+                return None;
+            }
+            covered_bytes = end.max(covered_bytes);
             let name = CString::new(symbol.name).ok()?;
-            let is_inside = end <= section.size_bytes && !symbol.is_managed;
-            is_inside.then_some((name, symbol.offset, symbol.size_bytes))
-        };
-        let names: Vec<_> = inside.map(name).collect::<Option<_>>()?;
-        // Without a name nobody can say where it lies.
-        (!names.is_empty()).then_some(Block::Section { size_bytes: section.size_bytes, names })
-    };
-    with_bytes.map(block).collect()
+            all.push(Variable { name, size_bytes: Some(symbol.size_bytes) });
+        }
+        if section.size_bytes - covered_bytes >= GAP_BYTES {
+            return None;
+        }
+    }
+    Some(all)
 }
+
+/// So much of a section without a name is more than what aligns the next variable.
+const GAP_BYTES: u64 = 16;
 
 /// What compilers put beside the program's own variables, and nobody writes to: tables, texts, empty objects of header libraries.
 fn is_constant(name: &[u8]) -> bool {
@@ -275,7 +289,7 @@ fn is_constant(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Block, blocks, may_have_variables, variable_names};
+    use super::{Variable, all_variables, may_have_variables, variable_names};
     use std::ffi::CString;
 
     #[test]
@@ -327,12 +341,9 @@ mod tests {
     #[test]
     fn all_that_a_text_sets_is_told_or_nothing() {
         let names = |body: &str| {
-            let blocks = blocks(format!("{HEAD}{body}").as_bytes())?;
-            let name = |block| match block {
-                Block::Variable(name) => name.into_string().unwrap(),
-                Block::Section { .. } => panic!("a text has no sections"),
-            };
-            Some(blocks.into_iter().map(name).collect::<Vec<_>>())
+            let all = all_variables(format!("{HEAD}{body}").as_bytes())?;
+            let name = |variable: Variable| variable.name.into_string().unwrap();
+            Some(all.into_iter().map(name).collect::<Vec<_>>())
         };
         // What nobody is said to write to is set, too.
         let body = ".global .align 1 .b8 $str[3] = {104, 105, 0};\n.extern .global .u32 elsewhere;\n.const .f32 t[2] = {0f00000000, 0f3F800000};\n\
@@ -399,30 +410,30 @@ mod tests {
     }
 
     #[test]
-    fn sections_of_machine_code_are_told_whole_or_not_at_all() {
+    fn variables_of_machine_code_are_told_all_or_not_at_all() {
         const X: u32 = 42;
         const LOCAL: u32 = 44;
-        let global = (X, 0x11, 3, 8, 4);
+        let global = (X, 0x11, 3, 8, 16);
         let constant = (LOCAL, 1, 4, 0, 8);
-        let named =
-            |name: &str, offset, size_bytes| (CString::new(name).unwrap(), offset, size_bytes);
+        let named = |name: &str, size_bytes| Variable {
+            name: CString::new(name).unwrap(),
+            size_bytes: Some(size_bytes),
+        };
         // A kernel and a section have names, too.
         let whole = cubin(&[(0, 3, 3, 0, 0), global, (LOCAL, 0x12, 1, 0, 64), constant]);
         assert!(may_have_variables(&whole));
-        let sections = [
-            Block::Section { size_bytes: 24, names: vec![named("x", 8, 4)] },
-            Block::Section { size_bytes: 8, names: vec![named("local", 0, 8)] },
-        ];
-        assert_eq!(blocks(&whole).unwrap(), sections);
+        assert_eq!(all_variables(&whole).unwrap(), [named("x", 16), named("local", 8)]);
         for (what, symbols) in [
-            ("nobody knows where the constants are", vec![global]),
+            ("a managed variable", vec![global, constant, (X, 0x81, 4, 0, 8)]),
+            ("its end is nobody's", vec![(X, 1, 3, 0, 8), constant]),
+            ("its beginning is nobody's", vec![(X, 1, 3, 16, 8), constant]),
+            ("nothing has a name", vec![constant]),
             ("it ends outside", vec![global, constant, (X, 1, 4, 4, 8)]),
             ("its end overflows", vec![global, constant, (X, 1, 4, u64::MAX, 8)]),
-            ("a managed variable", vec![global, constant, (X, 0x81, 4, 0, 8)]),
             ("a reference to a texture", vec![global, constant, (LOCAL, 0x1a, 0, 0, 8)]),
             ("its name is cut off", vec![global, (9999, 1, 4, 0, 8)]),
         ] {
-            assert_eq!(blocks(&cubin(&symbols)), None, "{what}");
+            assert_eq!(all_variables(&cubin(&symbols)), None, "{what}");
         }
     }
 }
