@@ -7,8 +7,8 @@
 //! Each submission is a turn of the driver's lock. So while the device is at work on the first launches of a burst the others wait for those behind them
 //! ([`super::gathering`]), and what begins a burst is as many as a power of two: the rest is as long the next time, and finds its chain as it was.
 //!
-//! A chain of one is launched in half the time of a kernel and starts sooner, but several threads that launch graphs hinder each other more than threads that
-//! launch kernels; so lone launches take that way where few clients have work, and those that begin bursts where some have.
+//! A chain of one is launched in half the time of a kernel and starts sooner, but it is submitted again while it runs, and where that was done on an H200 the
+//! device now and then stood still for milliseconds until the next signal. So a lone launch goes as a kernel, unless its signal goes with it.
 
 use super::chain::{Chain, Ending, Kind};
 use super::costs::Piece;
@@ -28,10 +28,8 @@ use zerocopy::FromBytes;
 
 /// Launches that are submitted together at most.
 pub(super) const MOST_WAITING: usize = 32;
-/// Up to so many clients with work, a launch alone goes as a chain of one.
-const FEW: u32 = 1;
-/// The same for one that begins a burst.
-const SOME: u32 = 8;
+/// Launches that go as a chain without a signal at least.
+const SHORTEST: usize = 2;
 /// Streams of a session that have chains.
 const MOST_STREAMS: usize = 16;
 
@@ -341,22 +339,15 @@ impl State {
         let slot = self.batches.stream;
         let taken = rest.functions().take_while(|&function| self.batches.takes(function));
         let launches = rest.first(taken.count());
-        let shortest = self.shortest_chain(launches);
-        if launches.len() < shortest {
+        if launches.len() < SHORTEST {
             return Err(launches.len().max(1));
         }
         let piece = piece(launches.len());
         self.wish(piece, Ending::Open);
         let longest =
-            |chains: &mut StreamChains| chains.longest(Ending::Open, launches.len(), shortest);
+            |chains: &mut StreamChains| chains.longest(Ending::Open, launches.len(), SHORTEST);
         let length = self.batches.chains(slot).and_then(longest).ok_or(piece)?;
         self.submit_as_chain(slot, launches.first(length), None).map(|()| length).ok_or(1)
-    }
-
-    fn shortest_chain(&self, launches: Together<'_>) -> usize {
-        let begins_with_copy = launches.functions().next() == Some(COPIER);
-        let few = if self.batches.gathering.are_bursts() { SOME } else { FEW };
-        if begins_with_copy || self.shared.flights.busy() > few { 2 } else { 1 }
     }
 
     /// Whether the driver takes all of them into chains, as far as is known.

@@ -144,50 +144,62 @@ impl State {
     fn get_chain(&mut self, slot: u32, kind: Kind, lack: Lack) {
         let shared = Arc::clone(&self.shared);
         let (stock, Some(own_kernels)) = (&shared.chain_stock, &shared.own_kernels) else { return };
+        let partition = self.streams.partition(slot).clone();
+        let is_shared = partition.is_none();
+        // Looked for before another one goes for it.
+        let mut found = if is_shared { stock.take(kind) } else { None };
+        let is_to_be_made = found.is_none() && lack == Lack::WorthMaking;
+        if found.is_none() && !is_to_be_made {
+            return;
+        }
         if !self.has_room_for_chain(slot, kind) {
+            found.into_iter().for_each(|chain| stock.give(shared.context.driver(), chain));
             if let Some(chains) = self.batches.chains(slot) {
                 chains.ignore(kind);
             }
             return;
         }
-        let partition = self.streams.partition(slot).clone();
-        let mut found = match partition {
-            None => stock.take(kind),
-            Some(_) => None,
-        };
-        let is_to_be_made = found.is_none() && lack == Lack::WorthMaking;
-        let is_ordered =
-            is_to_be_made && partition.is_none() && stock.order(kind) == Ordered::Noted;
+        let is_ordered = is_to_be_made && is_shared && stock.order(kind) == Ordered::Noted;
         if is_to_be_made && !is_ordered {
             let make =
                 || Chain::make(&shared.context, own_kernels, partition.as_deref(), kind).ok();
             found = stock.unless_busy(make).flatten();
         }
+        if found.is_some() {
+            self.make_room_for_chain();
+        }
         if let Some(chains) = self.batches.chains(slot) {
             match found {
                 Some(chain) => chains.put(chain),
-                None if is_to_be_made => chains.be_patient(kind),
-                None => {}
+                None => chains.be_patient(kind),
             }
         }
     }
 
-    /// Whether the session may have one more chain: after another one has gone for it, perhaps.
+    /// Whether the session may have one more chain: in the place of another one that has ended, perhaps.
     fn has_room_for_chain(&mut self, slot: u32, kind: Kind) -> bool {
+        let Some((wanted, _)) = self.least_wanted_chain() else { return true };
+        self.batches.chains(slot).is_some_and(|chains| chains.is_worth(kind, wanted))
+    }
+
+    /// The chain that goes for the next one, where the session has as many as it may: how often it is wanted, and on which stream.
+    fn least_wanted_chain(&mut self) -> Option<(u32, u32)> {
         let streams = &mut self.batches.streams;
         if streams.iter_mut().map(StreamChains::count).sum::<usize>() < MOST_CHAINS {
-            return true;
+            return None;
         }
         let least =
             streams.iter_mut().filter_map(|chains| Some((chains.least_wanted()?, chains.slot)));
-        let Some((wanted, least)) = least.min() else { return false };
-        let is_worth =
-            self.batches.chains(slot).is_some_and(|chains| chains.is_worth(kind, wanted));
-        if is_worth && let Some(chains) = self.batches.chains(least) {
+        least.min()
+    }
+
+    fn make_room_for_chain(&mut self) {
+        if let Some((wanted, least)) = self.least_wanted_chain()
+            && let Some(chains) = self.batches.chains(least)
+        {
             let (partition, chain) = (chains.partition.clone(), chains.give_up(wanted));
             chain.into_iter().for_each(|chain| self.retire_chain(least, partition.as_ref(), chain));
         }
-        is_worth
     }
 
     /// A chain that a stream has no use for goes to the stock, unless it may still run there or names a part of the SMs.

@@ -28,7 +28,7 @@ pub(super) struct Gathering {
 
 impl Gathering {
     /// Whether more came whenever it was looked for lately.
-    pub(super) fn are_bursts(&self) -> bool {
+    fn are_bursts(&self) -> bool {
         self.nearness.found_the_last()
     }
 
