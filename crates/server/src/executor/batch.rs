@@ -7,8 +7,8 @@
 //! Each submission is a turn of the driver's lock. So while the device is at work on the first launches of a burst the others wait for those behind them
 //! ([`super::gathering`]), and what begins a burst is as many as a power of two: the rest is as long the next time, and finds its chain as it was.
 //!
-//! A chain of one is launched in half the time of a kernel and starts sooner, but it is submitted again while it runs, and where that was done on an H200 the
-//! device now and then stood still for milliseconds until the next signal. So a lone launch goes as a kernel, unless its signal goes with it.
+//! A chain of one is launched in half the time of a kernel and starts sooner. But where lone launches went so on an H200, the same chain again while it ran, the
+//! device now and then stood still for milliseconds; why is not known (docs/performance.md). So a lone launch goes as a kernel, unless its signal goes with it.
 
 use super::chain::{Chain, Ending, Kind};
 use super::costs::Piece;

@@ -144,19 +144,17 @@ impl State {
     fn get_chain(&mut self, slot: u32, kind: Kind, lack: Lack) {
         let shared = Arc::clone(&self.shared);
         let (stock, Some(own_kernels)) = (&shared.chain_stock, &shared.own_kernels) else { return };
-        let partition = self.streams.partition(slot).clone();
-        let is_shared = partition.is_none();
-        // Looked for before another one goes for it.
-        let mut found = if is_shared { stock.take(kind) } else { None };
-        let is_to_be_made = found.is_none() && lack == Lack::WorthMaking;
-        if found.is_none() && !is_to_be_made {
-            return;
-        }
         if !self.has_room_for_chain(slot, kind) {
-            found.into_iter().for_each(|chain| stock.give(shared.context.driver(), chain));
             if let Some(chains) = self.batches.chains(slot) {
                 chains.ignore(kind);
             }
+            return;
+        }
+        let partition = self.streams.partition(slot).clone();
+        let is_shared = partition.is_none();
+        let mut found = if is_shared { stock.take(kind) } else { None };
+        let is_to_be_made = found.is_none() && lack == Lack::WorthMaking;
+        if found.is_none() && !is_to_be_made {
             return;
         }
         let is_ordered = is_to_be_made && is_shared && stock.order(kind) == Ordered::Noted;
@@ -166,6 +164,7 @@ impl State {
             found = stock.unless_busy(make).flatten();
         }
         if found.is_some() {
+            // No sooner: nothing goes for what is not there.
             self.make_room_for_chain();
         }
         if let Some(chains) = self.batches.chains(slot) {
@@ -176,7 +175,7 @@ impl State {
         }
     }
 
-    /// Whether the session may have one more chain: in the place of another one that has ended, perhaps.
+    /// Whether the session may have one more chain: in the place of another one, perhaps.
     fn has_room_for_chain(&mut self, slot: u32, kind: Kind) -> bool {
         let Some((wanted, _)) = self.least_wanted_chain() else { return true };
         self.batches.chains(slot).is_some_and(|chains| chains.is_worth(kind, wanted))
@@ -311,6 +310,41 @@ mod tests {
         }
         assert_eq!(burst(&mut client, 11, value + 1), 1, "what has become usual has its chain");
         assert!(graphs().0 - made < 4);
+    }
+
+    #[test]
+    fn a_chain_goes_only_for_one_that_is_there() {
+        writes();
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let mut value = settle(&mut client, 3);
+        for length in (1..=super::super::batch::MOST_WAITING).cycle().take(4000) {
+            value += 1;
+            burst(&mut client, length, value);
+        }
+        assert_eq!(chains_of(&mut client), MOST_CHAINS);
+        // Somebody who takes orders and makes nothing.
+        lock(&bed.shared.chain_stock.shelves).has_maker = true;
+        for length in [11, 13] {
+            for _ in 0..400 {
+                value += 1;
+                burst(&mut client, length, value);
+                assert_eq!(chains_of(&mut client), MOST_CHAINS);
+            }
+        }
+        assert!(!lock(&bed.shared.chain_stock.shelves).orders.is_empty());
+    }
+
+    #[test]
+    fn a_lone_launch_is_no_chain() {
+        writes();
+        let bed = Bed::new();
+        let mut client = bed.open();
+        for _ in 0..400 {
+            client.post_launch();
+            assert_eq!(client.serve(), Step::Nothing);
+        }
+        assert_eq!(graphs(), (0, 0));
     }
 
     #[test]
