@@ -307,8 +307,13 @@ fn after_a_fault_the_gpu_is_healthy_again() -> Result<()> {
     let answer = faulty.ask("fault")?;
     ensure!(answer.starts_with("error "), "{answer}");
     faulty.kill()?;
-    node.await_all()?;
-    let next = node.kubelet.admit(PERCENT, 30)?;
+    // The plugin may see the fault only after the GPU was found healthy here: pods are then tried again, as their controllers do.
+    let mut next = None;
+    wait::until("the GPU is lent again", PATIENCE, || {
+        next = node.kubelet.admit(PERCENT, 30).ok();
+        next.is_some()
+    })?;
+    let next = next.context("a pod")?;
     node.opened(&next)?.must("work 2")
 }
 

@@ -7,6 +7,7 @@
 //! - an init container's devices are lent again to its pod's other containers, before it has run;
 //! - after a restart it has its own checkpoint and asks nothing again.
 
+mod preference;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -233,38 +234,6 @@ impl Ledger {
         devices.into_iter().map(|(id, health)| Device { id, health }).collect()
     }
 
-    /// The devices that are best lent together: all of one GPU, the fullest that has enough, so that others stay whole.
-    pub fn preferred(
-        &self,
-        resource: &str,
-        available: &[String],
-        must_include: &[String],
-        units: usize,
-    ) -> Vec<String> {
-        let mut by_gpu: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
-        for id in available.iter().filter(|id| !must_include.contains(id)) {
-            if let Some((gpu, _)) = device_gpu(id) {
-                by_gpu.entry(gpu).or_default().push(id);
-            }
-        }
-        let bound = must_include.iter().find_map(|id| device_gpu(id)).map(|(gpu, _)| gpu);
-        let wanted = units.saturating_sub(must_include.len());
-        let enough = |ids: &[&String]| ids.len() >= wanted;
-        let chosen = match bound {
-            Some(gpu) => by_gpu.get(gpu).filter(|ids| enough(ids)),
-            None => by_gpu
-                .iter()
-                .filter(|(_, ids)| enough(ids))
-                .min_by_key(|(gpu, ids)| (self.free_percent(resource, gpu), ids.len(), **gpu))
-                .map(|(_, ids)| ids),
-        };
-        // On several GPUs it is refused later, with the reason.
-        let everything: Vec<&String> = by_gpu.values().flatten().copied().collect();
-        let mut ids = chosen.cloned().unwrap_or(everything);
-        ids.sort_by_key(|id| device_gpu(id).map(|(gpu, number)| (gpu.to_owned(), number)));
-        must_include.iter().chain(ids).take(units).cloned().collect()
-    }
-
     /// Lends devices to a container. The kubelet lends a device only when it is free: who is recorded to have it has ended, or is an init container of the
     /// same pod.
     ///
@@ -466,14 +435,6 @@ impl Ledger {
     /// Units that can be lent now.
     fn room(&self, resource: &Resource, gpu: &Gpu) -> u32 {
         self.units_in(resource, gpu, self.used(&gpu.uuid))
-    }
-
-    /// How empty a GPU is: units of the resource that fit.
-    fn free_percent(&self, resource: &str, gpu: &str) -> u32 {
-        match (self.resource(resource), self.gpus.get(gpu)) {
-            (Some(resource), Some(gpu)) => self.room(resource, gpu),
-            _ => u32::MAX,
-        }
     }
 }
 

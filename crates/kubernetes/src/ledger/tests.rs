@@ -144,6 +144,31 @@ fn shares_are_packed_on_the_fullest_gpu_that_has_room() {
 }
 
 #[test]
+fn a_kubelet_that_is_late_is_not_led_to_a_full_gpu() {
+    let mut ledger = ledger();
+    let before = healthy(&ledger, SMALL);
+    let chosen = |ledger: &Ledger| ledger.preferred(SMALL, &before, &[], 1);
+    assert_eq!(chosen(&ledger), ids("a", 0..1));
+    ledger.lend(PERCENT, &ids("a", 0..76), "one", 0).unwrap();
+    assert_eq!(chosen(&ledger), ids("b", 0..1), "by SMs");
+    // What another container had is free by the kubelet's word, and fits: it counts already.
+    ledger.lend(SMALL, &ids("b", 0..1), "two", 0).unwrap();
+    ledger.lend(PERCENT, &ids("b", 0..75), "three", 0).unwrap();
+    let chosen_of_b = ledger.preferred(SMALL, &ids("b", 0..4), &[], 1);
+    assert_eq!(chosen_of_b, ids("b", 0..1));
+    assert_eq!(ledger.preferred(SMALL, &ids("b", 1..4), &[], 1), ids("b", 1..2), "refused later");
+    // What must be included takes room, too.
+    let must = ids("a", 80..90);
+    let rest = ledger.preferred(PERCENT, &ids("a", 76..80), &must, 14);
+    assert_eq!(rest.len(), 14);
+    // A GPU that has failed meanwhile is no choice while there is another.
+    ledger.take_back("three");
+    ledger.set_gpus(vec![gpu("a", Health::Unhealthy), gpu("b", Health::Healthy)]);
+    let both = [ids("a", 90..95), ids("b", 0..5)].concat();
+    assert_eq!(ledger.preferred(PERCENT, &both, &[], 5), ids("b", 0..5));
+}
+
+#[test]
 fn what_the_kubelet_no_longer_lists_is_free_after_a_moment() {
     let mut ledger = ledger();
     let devices = ids("a", 0..60);
@@ -212,11 +237,22 @@ fn a_gpu_that_goes_takes_its_devices_along_but_not_its_containers() {
     assert_eq!(healthy(&ledger, PERCENT).len(), 0);
 }
 
+/// How the kubelet comes to a container's devices.
+#[derive(Clone, Copy, Debug)]
+enum Choice {
+    /// As the plugin prefers, of what it offers now.
+    Preferred,
+    /// As the plugin prefers, of what it offered when the kubelet last looked.
+    PreferredLate,
+    /// The first that are free.
+    First,
+}
+
 /// What happens to a node.
 #[derive(Clone, Debug)]
 enum Step {
     /// A pod asks for units of a resource.
-    Start { resource: usize, units: usize, preferred: bool },
+    Start { resource: usize, units: usize, by: Choice },
     /// A pod ends.
     End(Index),
     /// So much time passes, and the plugin looks at the list.
@@ -227,10 +263,14 @@ enum Step {
     Fault { gpu: usize, health: bool },
 }
 
+fn choice() -> impl Strategy<Value = Choice> {
+    prop_oneof![Just(Choice::Preferred), Just(Choice::PreferredLate), Just(Choice::First)]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        5 => (0..3_usize, 1..70_usize, any::<bool>())
-            .prop_map(|(resource, units, preferred)| Step::Start { resource, units, preferred }),
+        5 => (0..3_usize, 1..70_usize, choice())
+            .prop_map(|(resource, units, by)| Step::Start { resource, units, by }),
         3 => any::<Index>().prop_map(Step::End),
         2 => (0..120_u64).prop_map(|seconds| Step::Look { seconds }),
         1 => any::<bool>().prop_map(|records_lost| Step::Restart { records_lost }),
@@ -241,6 +281,8 @@ fn step() -> impl Strategy<Value = Step> {
 /// The kubelet's own books, and the plugin's.
 struct World {
     ledger: Ledger,
+    /// What the ledger was when the kubelet last looked.
+    offered: Ledger,
     pods: Vec<Owner>,
     gpus: Vec<Gpu>,
     now: Now,
@@ -248,18 +290,23 @@ struct World {
 }
 
 impl World {
-    fn start(&mut self, resource: usize, units: usize, preferred: bool) {
+    fn start(&mut self, resource: usize, units: usize, by: Choice) {
         let resource = resources().remove(resource).name;
         let in_use: BTreeSet<&String> =
             self.pods.iter().filter(|p| p.resource == resource).flat_map(|p| &p.devices).collect();
-        let mut free = healthy(&self.ledger, &resource);
+        let mut free = match by {
+            Choice::PreferredLate => healthy(&self.offered, &resource),
+            Choice::Preferred | Choice::First => healthy(&self.ledger, &resource),
+        };
         free.retain(|id| !in_use.contains(id));
         if free.len() < units {
             return; // The scheduler sends no pod.
         }
-        let chosen = match preferred {
-            true => self.ledger.preferred(&resource, &free, &[], units),
-            false => free[..units].to_vec(),
+        let chosen = match by {
+            Choice::Preferred | Choice::PreferredLate => {
+                self.ledger.preferred(&resource, &free, &[], units)
+            }
+            Choice::First => free[..units].to_vec(),
         };
         assert_eq!(chosen.len(), units);
         self.started += 1;
@@ -273,7 +320,33 @@ impl World {
                 }
                 self.pods.push(owner(&name, &resource, &chosen));
             }
-            Err(_) => assert_eq!(self.ledger.allocations().len(), before),
+            Err(refused) => {
+                assert_eq!(self.ledger.allocations().len(), before);
+                if !matches!(by, Choice::First) {
+                    self.check_that_none_had_room(&resource, &free, units, &refused);
+                }
+            }
+        }
+    }
+
+    /// Whoever went by what the plugin prefers is refused only what no GPU has.
+    fn check_that_none_had_room(
+        &self,
+        resource: &str,
+        free: &[String],
+        units: usize,
+        refused: &Refusal,
+    ) {
+        for gpu in &self.gpus {
+            let of_it = |id: &&String| device_gpu(id).unwrap().0 == gpu.uuid;
+            let mut ids: Vec<String> = free.iter().filter(of_it).cloned().collect();
+            let lent = self.ledger.lent_devices(resource);
+            ids.sort_by_key(|id| !lent.contains(id));
+            ids.truncate(units);
+            if ids.len() == units {
+                let other = self.ledger.clone().lend(resource, &ids, "another", self.now);
+                assert!(other.is_err(), "{refused}, but {other:?}");
+            }
         }
     }
 
@@ -317,10 +390,10 @@ proptest! {
     fn allocations_stay_true(steps in proptest::collection::vec(step(), 1..60)) {
         let gpus = vec![gpu("a", Health::Healthy), gpu("b", Health::Healthy)];
         let mut world =
-            World { ledger: ledger(), pods: Vec::new(), gpus, now: 1_000_000, started: 0 };
+            World { ledger: ledger(), offered: ledger(), pods: Vec::new(), gpus, now: 1_000_000, started: 0 };
         for step in steps {
             match step {
-                Step::Start { resource, units, preferred } => world.start(resource, units, preferred),
+                Step::Start { resource, units, by } => world.start(resource, units, by),
                 Step::End(which) if !world.pods.is_empty() => {
                     world.pods.remove(which.index(world.pods.len()));
                 }
@@ -331,6 +404,7 @@ proptest! {
                     for ended in reconcile(&mut world.ledger, &pods, world.now) {
                         prop_assert!(pods.iter().all(|pod| pod.name != ended.id));
                     }
+                    world.offered = world.ledger.clone();
                 }
                 Step::Restart { records_lost } => {
                     let kept = match records_lost {
