@@ -297,7 +297,7 @@ mod tests {
         let bed = Bed::new();
         let mut client = bed.open();
         let mut value = settle(&mut client, 3);
-        for length in (1..=super::super::batch::MOST_WAITING).cycle().take(4000) {
+        for length in (1..=super::super::waiting::MOST_WAITING).cycle().take(4000) {
             value += 1;
             burst(&mut client, length, value);
             assert!(chains_of(&mut client) <= MOST_CHAINS);
@@ -318,7 +318,7 @@ mod tests {
         let bed = Bed::new();
         let mut client = bed.open();
         let mut value = settle(&mut client, 3);
-        for length in (1..=super::super::batch::MOST_WAITING).cycle().take(4000) {
+        for length in (1..=super::super::waiting::MOST_WAITING).cycle().take(4000) {
             value += 1;
             burst(&mut client, length, value);
         }

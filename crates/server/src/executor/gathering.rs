@@ -4,10 +4,10 @@
 //! five are there, then ten, then the rest. Each submission is a turn of the driver's lock, which clients queue for. The first kernel alone keeps the device busy for
 //! longer than it takes to post the others, so that those wait and go together. By estimate: what the samples say that its kernels take at least.
 
-use super::batch::Together;
 use super::costs::Piece;
 use super::nearness::Nearness;
 use super::state::State;
+use super::waiting::Together;
 use link::spin::Cores;
 use std::time::{Duration, Instant};
 

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
 /// Launches that wait together: a full batch.
-const TOGETHER: u64 = super::batch::MOST_WAITING as u64;
+const TOGETHER: u64 = super::waiting::MOST_WAITING as u64;
 /// Until chains are made, and what kernels cost is known.
 const BEFORE: usize = 40;
 /// The round with the fewest counts. A trap takes microseconds, on some virtual machines some twenty.

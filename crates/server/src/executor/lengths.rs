@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 /// Chains of one session: each takes some 112 KiB of an H200's memory, which the driver never gives back.
 pub(super) const MOST_CHAINS: usize = 10;
+/// Launches that go as a chain without a signal, at least.
+pub(super) const SHORTEST_OPEN: usize = 2;
 /// How often a number of launches is wanted before a chain is got that another session had: it is set to other launches, node by node.
 const WORTH_TAKING: u32 = 2;
 /// The same before one is made, which holds the driver's lock for as long as some thirty launches.
@@ -128,14 +130,10 @@ impl StreamChains {
         shelves.get(kind.length).is_some_and(|shelf| !shelf.chains.is_empty())
     }
 
-    /// The longest chain there is for so many launches or fewer, `shortest` at least.
-    pub(super) fn longest(
-        &self,
-        ending: Ending,
-        launches: usize,
-        shortest: usize,
-    ) -> Option<usize> {
-        (shortest..=launches).rev().find(|&length| self.has(Kind { length, ending }))
+    /// The longest chain there is that does not signal, for so many launches or fewer.
+    pub(super) fn longest_open(&self, launches: usize) -> Option<usize> {
+        let is_there = |&length: &usize| self.has(Kind { length, ending: Ending::Open });
+        (SHORTEST_OPEN..=launches).rev().find(is_there)
     }
 
     /// How many of so many launches are to go before the chain that signals: as one chain, or as the first of several. 0: all of them signal. `None`: there
@@ -279,9 +277,8 @@ mod tests {
     #[test]
     fn the_longest_chain_is_used_that_is_there() {
         let chains = with(&[open(1), open(7), signalled(9)]);
-        assert_eq!(chains.longest(Ending::Open, 9, 2), Some(7));
-        assert_eq!(chains.longest(Ending::Open, 6, 2), None, "a shorter one than it may be");
-        assert_eq!(chains.longest(Ending::Open, 6, 1), Some(1));
+        assert_eq!(chains.longest_open(9), Some(7));
+        assert_eq!(chains.longest_open(6), None, "a chain of one is for a signal");
     }
 
     #[test]

@@ -9,10 +9,10 @@
 //! time that the driver takes to submit it as well. Where several clients queue for the driver that is more than a short kernel takes, so it is taken off
 //! where it is known to lie between them: the stream was idle when the sample began.
 
-use super::batch::Together;
 use super::costs::{Piece, Timed};
 use super::state::State;
 use super::stream::new_event;
+use super::waiting::Together;
 use cuda_abi::types::*;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

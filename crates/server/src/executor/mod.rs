@@ -12,6 +12,7 @@ mod backlog;
 mod batch;
 mod chain;
 mod chain_stock;
+mod chain_submission;
 mod charges;
 mod claims;
 mod context;
@@ -72,6 +73,7 @@ mod tracing;
 mod variables;
 mod virtual_journal;
 mod virtual_memory;
+mod waiting;
 mod warming;
 mod watching;
 

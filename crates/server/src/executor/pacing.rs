@@ -14,13 +14,13 @@
 mod extent;
 mod looks;
 
-use super::batch::Together;
 use super::costs::{Costs, Piece, Timed};
 use super::launch::shape_of;
 use super::marks::{Marks, Work};
 use super::own_kernels::COPIER;
 use super::pace::{Held, InDriver, Longest};
 use super::state::State;
+use super::waiting::Together;
 use crate::log::log_server;
 use crate::policy::fairness::{Busy, Claim, Verdict};
 use crate::policy::priorities::{Class, stream_priority};

@@ -3,7 +3,6 @@
 use super::Shared;
 use super::array::Arrays;
 use super::array_contents::Contents;
-use super::batch::Batches;
 use super::claims::Claimed;
 use super::context::Context;
 use super::failure::Failure;
@@ -28,6 +27,7 @@ use super::stream::Streams;
 use super::texture::Objects;
 use super::tracing::Tracing;
 use super::virtual_memory::VirtualMemory;
+use super::waiting::Batches;
 use super::watching::Watched;
 use crate::counters::Counters;
 use crate::driver::Driver;

@@ -13,10 +13,11 @@ mod telling;
 mod times;
 mod work;
 
-use super::batch::{Admission, Together};
+use super::batch::Admission;
 use super::failure::Failure;
 use super::state::{Outcome, State};
 use super::stream::new_event;
+use super::waiting::Together;
 use crate::counters::monotonic_ns;
 use cuda_abi::types::*;
 use link::ring::Command;
