@@ -3,6 +3,46 @@
 
 #include <algorithm>
 
+// Keeps the legacy stream at work for some milliseconds.
+__global__ void linger(unsigned *result, int rounds) {
+    unsigned value = *result;
+    for (int i = 0; i < rounds; ++i) {
+        value = value * 1664525u + 1013904223u;
+    }
+    *result = value;
+}
+
+// A synchronous copy from pageable memory has arrived when the call returns, whatever the legacy stream had to do before: a stream that waits for
+// nobody finds it, and so does the host where the destination is pinned.
+static void synchronous_copies_have_arrived(Checksum &checksum) {
+    constexpr int kCount = 5000, kRounds = 2000000;
+    std::vector<int> values(kCount);
+    DeviceArray<unsigned> sink(1);
+    DeviceArray<int> device(kCount);
+    int *pinned = nullptr;
+    CHECK(cudaMallocHost(&pinned, 2 * kCount * sizeof(int)));
+    cudaStream_t alone;
+    CHECK(cudaStreamCreateWithFlags(&alone, cudaStreamNonBlocking));
+    CHECK(cudaMemset(sink.get(), 0, sizeof(unsigned)));
+    for (int round = 1; round <= 3; ++round) {
+        for (int i = 0; i < kCount; ++i) {
+            values[i] = i * round + 1;
+        }
+        linger<<<1, 1>>>(sink.get(), kRounds);
+        CHECK(cudaGetLastError());
+        CHECK(cudaMemcpy(device.get(), values.data(), device.size_bytes(), cudaMemcpyHostToDevice));
+        CHECK(cudaMemcpyAsync(pinned, device.get(), device.size_bytes(), cudaMemcpyDeviceToHost, alone));
+        CHECK(cudaStreamSynchronize(alone));
+        REQUIRE(std::equal(values.begin(), values.end(), pinned));
+        linger<<<1, 1>>>(sink.get(), kRounds);
+        CHECK(cudaMemcpy(pinned + kCount, values.data(), device.size_bytes(), cudaMemcpyHostToHost));
+        REQUIRE(std::equal(values.begin(), values.end(), pinned + kCount));
+        checksum.add(values);
+    }
+    CHECK(cudaStreamDestroy(alone));
+    CHECK(cudaFreeHost(pinned));
+}
+
 int main() {
     Random random(13);
     Checksum checksum;
@@ -82,5 +122,6 @@ int main() {
     checksum.add(ordinary);
     CHECK(cudaStreamDestroy(stream));
     CHECK(cudaFreeHost(pinned));
+    synchronous_copies_have_arrived(checksum);
     return report_ok("copies", checksum);
 }

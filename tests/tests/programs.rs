@@ -68,7 +68,7 @@ const KERNELS: &[(&str, u64)] = &[
     ("graphs", 43),
     ("stream_capture", 84),
     ("graph_api", 6),
-    ("copies", 0),
+    ("copies", 6),
     ("ptx_text", 2),
     ("linking", 1),
     ("virtual_memory", 1),

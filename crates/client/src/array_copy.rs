@@ -108,10 +108,17 @@ pub(crate) unsafe fn copy(
             }
             Ok(())
         }
-        // SAFETY: the caller's promise, here and below.
-        (false, true) => unsafe { stage(target, to, from, extent, Way::In) },
+        (false, true) => {
+            // SAFETY: the caller's promise, here and below.
+            let last = unsafe { stage(target, to, from, extent, Way::In) }?;
+            match timing {
+                // As of memory: see `crate::copy`.
+                Timing::Synchronous => target.wait(last),
+                Timing::Asynchronous => Ok(()),
+            }
+        }
         // SAFETY: as above.
-        (true, false) => unsafe { stage(target, to, from, extent, Way::Out) },
+        (true, false) => unsafe { stage(target, to, from, extent, Way::Out) }.map(drop),
         // One end is an array.
         (true, true) => Err(INVALID),
     }
@@ -123,11 +130,12 @@ enum Way {
     Out,
 }
 
-/// Copies through staging pieces, as many rows at a time as one holds. The private end is memory.
+/// Copies through staging pieces, as many rows at a time as one holds; returns the last one's mark. The private end is memory.
 ///
 /// # Safety
 /// The private end is the caller's.
-unsafe fn stage(target: &Target, to: &Side, from: &Side, extent: Extent, way: Way) -> Result {
+unsafe fn stage(target: &Target, to: &Side, from: &Side, extent: Extent, way: Way) -> Result<Mark> {
+    let mut last = Mark { slot: target.slot, number: 0 };
     let width = extent.width_bytes;
     // The longest rows that arrays have are shorter.
     let rows_at_once = PIECE_BYTES / width;
@@ -162,7 +170,7 @@ unsafe fn stage(target: &Target, to: &Side, from: &Side, extent: Extent, way: Wa
             });
             let Ok(mark) = arrived else {
                 target.backend.staging.free(piece);
-                return arrived.map(drop);
+                return arrived;
             };
             if way == Way::Out {
                 for line in 0..rows {
@@ -173,8 +181,9 @@ unsafe fn stage(target: &Target, to: &Side, from: &Side, extent: Extent, way: Wa
                 }
             }
             target.backend.unstage(piece, target.id, mark);
+            last = mark;
             row += rows;
         }
     }
-    Ok(())
+    Ok(last)
 }

@@ -1,8 +1,9 @@
 //! Copies, of whatever shape, between whatever ends.
 //!
 //! What the executor reaches at both ends is one posted command. Private memory goes through the staging ring, in pieces, so that
-//! copying here and the device's work overlap. What the caller may rely on when the call returns is CUDA's table: a synchronous copy with a host end has
-//! arrived, or (from pageable memory) been taken; a copy within the device has only been ordered; a copy between two host ends is done.
+//! copying here and the device's work overlap. What the caller may rely on when the call returns: a synchronous copy with a host end has arrived; an
+//! asynchronous one from pageable memory has been taken; a copy within the device has only been ordered; a copy between two host ends is done.
+//! CUDA's table promises less for synchronous copies from pageable memory (taken, too), but drivers wait, and programs read them in streams that wait for nobody.
 
 use crate::client::Client;
 use crate::cross_copy;
@@ -18,6 +19,7 @@ use crate::stream::Target;
 use cuda_abi::types::CUresult;
 use link::wire::command::{Copy, Copy3d, Opcode};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Pieces in flight from the device.
 const DEPTH: usize = 4;
@@ -173,13 +175,22 @@ pub(crate) unsafe fn copy(
             Ok(())
         }
         (Reach::Shared(area), Reach::Private) => {
+            let last = AtomicU64::new(0);
             in_portions(destination, source, extent, |(to, from, extent)| {
                 // SAFETY: the caller's promise, here and below.
-                unsafe { stage_in(target, to, from, extent) }
+                let mark = unsafe { stage_in(target, to, from, extent) }?;
+                // Relaxed: the portions' threads have ended when it is read.
+                last.fetch_max(mark.number, Ordering::Relaxed);
+                Ok(())
             })?;
-            // The host may look at such a variable next.
-            let is_mirrored = matches!(area.kind, Kind::ManagedGlobal);
-            if timing == Timing::Synchronous && is_mirrored { target.synchronize() } else { Ok(()) }
+            match (timing, &area.kind) {
+                (Timing::Asynchronous, _) => Ok(()),
+                // The host may look at such a variable next.
+                (Timing::Synchronous, Kind::ManagedGlobal) => target.synchronize(),
+                (Timing::Synchronous, _) => {
+                    target.wait(Mark { slot: target.slot, number: last.into_inner() })
+                }
+            }
         }
         (Reach::Private, Reach::Shared(_)) => {
             in_portions(destination, source, extent, |(to, from, extent)| {
@@ -266,9 +277,12 @@ fn dense(address: u64, part: Part) -> End {
     End { address, pitch_bytes: part.width_bytes, slice_bytes: part.width_bytes * part.rows }
 }
 
+/// Returns the last piece's mark.
+///
 /// # Safety
 /// The source is the caller's to read.
-unsafe fn stage_in(target: &Target, destination: End, source: End, extent: Extent) -> Result {
+unsafe fn stage_in(target: &Target, destination: End, source: End, extent: Extent) -> Result<Mark> {
+    let mut last = Mark { slot: target.slot, number: 0 };
     for part in parts(destination, source, extent) {
         let piece = target.backend.stage(target.id, part.width_bytes * part.rows)?;
         // SAFETY: the piece is ours and long enough; the caller's promise for the source.
@@ -277,14 +291,17 @@ unsafe fn stage_in(target: &Target, destination: End, source: End, extent: Exten
         };
         let to = End { address: part.destination, ..destination };
         match post_part(target, part, to, dense(piece.address, part)) {
-            Ok(mark) => target.backend.unstage(piece, target.id, mark),
+            Ok(mark) => {
+                target.backend.unstage(piece, target.id, mark);
+                last = mark;
+            }
             Err(error) => {
                 target.backend.staging.free(piece);
                 return Err(error);
             }
         }
     }
-    Ok(())
+    Ok(last)
 }
 
 /// # Safety
