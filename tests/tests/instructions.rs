@@ -14,10 +14,10 @@ const BOUNDS: &[(&str, u64)] = &[
     ("context", 45),
     ("pointer", 160),
     ("capturing", 160),
-    ("launch", 1900),
-    ("record", 1030),
-    ("wait-event", 1200),
-    ("fill", 1240),
+    ("launch", 1440),
+    ("record", 930),
+    ("wait-event", 1100),
+    ("fill", 1140),
 ];
 
 #[test]

@@ -34,6 +34,7 @@ pub(crate) struct Device {
     pub(crate) index: u32,
     pub(crate) info: DeviceInfo,
     attributes: Attributes,
+    pub(crate) launch_limits: LaunchLimits,
     pub(crate) primary: Arc<Context>,
     /// `cuDeviceGetDefaultMemPool`.
     pub(crate) default_pool: Arc<Pool>,
@@ -41,6 +42,43 @@ pub(crate) struct Device {
     pub(crate) pool: Mutex<Arc<Pool>>,
     backend: Current,
     opening: Mutex<()>,
+}
+
+/// What a launch may have of a device of this kind, looked at by every launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaunchLimits {
+    /// Blocks.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a block, by direction.
+    pub(crate) block: [u32; 3],
+    /// Threads of a block, all in all.
+    pub(crate) block_threads: u32,
+}
+
+impl LaunchLimits {
+    fn of(attributes: &Attributes) -> Self {
+        type Known = CUdevice_attribute;
+        let limit = |attribute, otherwise| limit(attributes, attribute, otherwise);
+        Self {
+            grid: [
+                limit(Known::MAX_GRID_DIM_X, i32::MAX.unsigned_abs()),
+                limit(Known::MAX_GRID_DIM_Y, 65535),
+                limit(Known::MAX_GRID_DIM_Z, 65535),
+            ],
+            block: [
+                limit(Known::MAX_BLOCK_DIM_X, 1024),
+                limit(Known::MAX_BLOCK_DIM_Y, 1024),
+                limit(Known::MAX_BLOCK_DIM_Z, 64),
+            ],
+            block_threads: limit(Known::MAX_THREADS_PER_BLOCK, 1024),
+        }
+    }
+}
+
+/// An attribute that every driver knows, with what to assume if not.
+fn limit(attributes: &Attributes, attribute: CUdevice_attribute, otherwise: u32) -> u32 {
+    let known = attributes.get(attribute.0);
+    known.and_then(|value| u32::try_from(value).ok()).unwrap_or(otherwise)
 }
 
 /// What a client is told otherwise than the driver says it, since it does not hold behind a server: kernels reach only memory of the session,
@@ -84,6 +122,7 @@ impl Device {
             ordinal,
             index,
             info,
+            launch_limits: LaunchLimits::of(&attributes),
             attributes,
             primary,
             pool: Mutex::new(Arc::clone(&default_pool)),
@@ -100,7 +139,7 @@ impl Device {
 
     /// An attribute that every driver knows, with what to assume if not.
     pub(crate) fn limit(&self, attribute: CUdevice_attribute, otherwise: u32) -> u32 {
-        self.attribute(attribute).and_then(|value| u32::try_from(value).ok()).unwrap_or(otherwise)
+        limit(&self.attributes, attribute, otherwise)
     }
 
     /// SMs that this client's work runs on: what it was told when it attached, or what an administrator has made of that since.

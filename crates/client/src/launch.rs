@@ -4,7 +4,7 @@ use crate::client::{Client, Launches};
 use crate::context::Context;
 use crate::device::Device;
 use crate::graph::{KernelWork, NodeKind};
-use crate::library::function_of;
+use crate::library::{function_of, look_at_function_of};
 use crate::module::Function;
 use crate::session::Result;
 use crate::stream::{self, Target};
@@ -56,22 +56,16 @@ pub(crate) unsafe fn launch(
     let target = stream::target(client, configuration.stream)?;
     let mut packed = PACKED.try_with(RefCell::take).unwrap_or_default();
     packed.clear();
+    let asked = Arguments { handle, configuration, parameters, extra };
     // SAFETY: the caller's promise.
-    let prepared = unsafe {
-        prepare(client, &target.context, handle, configuration, parameters, extra, &mut packed)
-    };
-    if prepared.is_err() {
-        client.graphs.registry.captures.invalidate(target.captured());
-    }
-    let posted = prepared.and_then(|function| {
-        let work = || KernelWork::captured(&function, configuration, &packed, &target);
-        match target.capture(client, || Ok(NodeKind::Kernel(work())))? {
-            true => Ok(Submitted::Captured),
-            false => post(&target, &function, configuration, &packed).map(|()| Submitted::Posted),
+    let submitted = unsafe {
+        match client.graphs.registry.captures.is_empty() {
+            true => post(client, &target, &asked, &mut packed).map(|()| Submitted::Posted),
+            false => capture_or_post(client, &target, &asked, &mut packed),
         }
-    });
+    };
     let _ = PACKED.try_with(|kept| kept.replace(packed));
-    match (posted?, client.launches) {
+    match (submitted?, client.launches) {
         (Submitted::Captured, _) | (_, Launches::Asynchronous) => Ok(()),
         (Submitted::Posted, Launches::Blocking) => {
             target.synchronize()?;
@@ -87,6 +81,58 @@ enum Submitted {
     Captured,
 }
 
+/// What a launch is asked for with.
+pub(crate) struct Arguments<'a> {
+    /// A function, or a kernel of a library.
+    pub(crate) handle: usize,
+    pub(crate) configuration: &'a Configuration<'a>,
+    pub(crate) parameters: *mut *mut c_void,
+    pub(crate) extra: *mut *mut c_void,
+}
+
+/// Posts a launch on a stream that is not captured.
+///
+/// # Safety
+/// As for [`launch`].
+unsafe fn post(
+    client: &Client,
+    target: &Target,
+    asked: &Arguments<'_>,
+    packed: &mut Vec<u8>,
+) -> Result {
+    let context = &target.context;
+    look_at_function_of(client, asked.handle, context.owner(), |function| {
+        // SAFETY: the caller's promise.
+        unsafe { check_and_pack(client, context, function, asked, packed) }?;
+        post_packed(target, function, asked.configuration, packed)
+    })
+}
+
+/// The same while something is captured, perhaps this stream.
+///
+/// # Safety
+/// As for [`launch`].
+unsafe fn capture_or_post(
+    client: &Client,
+    target: &Target,
+    asked: &Arguments<'_>,
+    packed: &mut Vec<u8>,
+) -> Result<Submitted> {
+    // SAFETY: the caller's promise.
+    let prepared = unsafe { prepare(client, &target.context, asked, packed) };
+    if prepared.is_err() {
+        client.graphs.registry.captures.invalidate(target.captured());
+    }
+    let function = prepared?;
+    let work = || KernelWork::captured(&function, asked.configuration, packed, target);
+    match target.capture(client, || Ok(NodeKind::Kernel(work())))? {
+        true => Ok(Submitted::Captured),
+        false => {
+            post_packed(target, &function, asked.configuration, packed).map(|()| Submitted::Posted)
+        }
+    }
+}
+
 /// Finds what a launch names, checks its shape and packs its parameters.
 ///
 /// # Safety
@@ -94,27 +140,34 @@ enum Submitted {
 pub(crate) unsafe fn prepare(
     client: &Client,
     context: &Arc<Context>,
-    handle: usize,
-    configuration: &Configuration<'_>,
-    parameters: *mut *mut c_void,
-    extra: *mut *mut c_void,
+    asked: &Arguments<'_>,
     packed: &mut Vec<u8>,
 ) -> Result<Arc<Function>> {
-    if handle == 0 {
-        return Err(CUresult::ERROR_INVALID_HANDLE);
-    }
-    let owner = context.owner();
-    let function = function_of(client, handle, owner)?;
-    if function.context.token != owner.token || function.wire_id != owner.wire_id() {
-        return Err(CUresult::ERROR_INVALID_HANDLE);
-    }
-    check_shape(client, context, &function, configuration)?;
+    let function = function_of(client, asked.handle, context.owner())?;
     // SAFETY: the caller's promise.
-    unsafe { pack(&function, parameters, extra, packed) }?;
+    unsafe { check_and_pack(client, context, &function, asked, packed) }?;
     Ok(function)
 }
 
-fn post(
+/// # Safety
+/// As for [`launch`].
+unsafe fn check_and_pack(
+    client: &Client,
+    context: &Arc<Context>,
+    function: &Function,
+    asked: &Arguments<'_>,
+    packed: &mut Vec<u8>,
+) -> Result {
+    let owner = context.owner();
+    if function.context.token != owner.token || function.wire_id != owner.wire_id() {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
+    check_shape(client, context, function, asked.configuration)?;
+    // SAFETY: the caller's promise.
+    unsafe { pack(function, asked.parameters, asked.extra, packed) }
+}
+
+fn post_packed(
     target: &Target,
     function: &Function,
     configuration: &Configuration<'_>,
@@ -146,27 +199,17 @@ fn check_shape(
     configuration: &Configuration<'_>,
 ) -> Result {
     let device = client.device(context.device)?;
+    let limits = &device.launch_limits;
     let invalid = Err(CUresult::ERROR_INVALID_VALUE);
     let Configuration { grid, block, dynamic_shared_bytes, attributes, .. } = configuration;
-    if grid.contains(&0) || block.contains(&0) {
-        return invalid;
-    }
-    let limits = [
-        (grid[0], CUdevice_attribute::MAX_GRID_DIM_X, i32::MAX.unsigned_abs()),
-        (grid[1], CUdevice_attribute::MAX_GRID_DIM_Y, 65535),
-        (grid[2], CUdevice_attribute::MAX_GRID_DIM_Z, 65535),
-        (block[0], CUdevice_attribute::MAX_BLOCK_DIM_X, 1024),
-        (block[1], CUdevice_attribute::MAX_BLOCK_DIM_Y, 1024),
-        (block[2], CUdevice_attribute::MAX_BLOCK_DIM_Z, 64),
-    ];
-    if limits
-        .iter()
-        .any(|&(asked, attribute, otherwise)| asked > device.limit(attribute, otherwise))
-    {
+    let is_within = |asked: &[u32; 3], most: &[u32; 3]| {
+        asked.iter().zip(most).all(|(asked, most)| (1..=*most).contains(asked))
+    };
+    if !is_within(grid, &limits.grid) || !is_within(block, &limits.block) {
         return invalid;
     }
     let threads = u64::from(block[0]) * u64::from(block[1]) * u64::from(block[2]);
-    if threads > device.limit(CUdevice_attribute::MAX_THREADS_PER_BLOCK, 1024).into() {
+    if threads > limits.block_threads.into() {
         return invalid;
     }
     let function_threads = function.count(CUfunction_attribute::MAX_THREADS_PER_BLOCK);
@@ -247,8 +290,8 @@ unsafe fn pack(
         // SAFETY: the caller's promise.
         unsafe { take_packed(extra, packed) }?;
         // A buffer may end before the last parameter does: NCCL gives as much of its one large structure as the kernel is going to read.
-        if packed.len() < function.packed_bytes() {
-            packed.resize(function.packed_bytes(), 0);
+        if packed.len() < function.packed_bytes {
+            packed.resize(function.packed_bytes, 0);
         }
         return Ok(());
     }
@@ -258,7 +301,7 @@ unsafe fn pack(
     if parameters.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    packed.resize(function.packed_bytes(), 0);
+    packed.resize(function.packed_bytes, 0);
     for (i, parameter) in function.parameters.iter().enumerate() {
         // SAFETY: the caller's promise: one pointer per parameter.
         let value = unsafe { parameters.add(i).read() };
@@ -266,10 +309,17 @@ unsafe fn pack(
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let place = &mut packed[parameter.offset as usize..][..parameter.size_bytes as usize];
-        // SAFETY: the caller's promise: a value of the parameter's size; `place` is memory of our own.
-        unsafe {
-            core::ptr::copy_nonoverlapping(value.cast::<u8>(), place.as_mut_ptr(), place.len())
-        };
+        // Most parameters are pointers and numbers: a move each.
+        match place.len() {
+            // SAFETY: the caller's promise: a value of the parameter's size, here and below; bytes may lie anywhere.
+            8 => place.copy_from_slice(unsafe { &*value.cast::<[u8; 8]>() }),
+            // SAFETY: as above.
+            4 => place.copy_from_slice(unsafe { &*value.cast::<[u8; 4]>() }),
+            // SAFETY: as above.
+            length => place.copy_from_slice(unsafe {
+                core::slice::from_raw_parts(value.cast::<u8>(), length)
+            }),
+        }
     }
     Ok(())
 }

@@ -192,7 +192,24 @@ impl Kernel {
     }
 }
 
-/// What a launch names: a function, or a kernel of a library, which means its function in `context`.
+/// What `see` finds of what a launch names: a function, or a kernel of a library, which means its function in `context`.
+pub(crate) fn look_at_function_of<T>(
+    client: &Client,
+    handle: usize,
+    context: &Arc<Context>,
+    see: impl FnOnce(&Function) -> Result<T>,
+) -> Result<T> {
+    let seen = if Kind::Kernel.is(handle) {
+        client
+            .kernels
+            .look(handle, |kernel| kernel.with_function(client, context, |function| see(function)))
+    } else {
+        client.functions.look(handle, see)
+    };
+    seen.unwrap_or(Err(CUresult::ERROR_INVALID_HANDLE))
+}
+
+/// The same, to be kept.
 pub(crate) fn function_of(
     client: &Client,
     handle: usize,

@@ -44,6 +44,8 @@ pub(crate) struct Function {
     /// Handle of the library's kernel that it is the function of, if it is.
     pub(crate) kernel: OnceLock<usize>,
     pub(crate) parameters: Vec<Parameter>,
+    /// Length of the packed parameters.
+    pub(crate) packed_bytes: usize,
     /// It can print.
     pub(crate) prints: bool,
     settings: FunctionSettings,
@@ -177,6 +179,7 @@ impl Module {
             number,
             name: name.to_owned(),
             kernel: OnceLock::new(),
+            packed_bytes: packed_bytes(&parameters),
             parameters,
             prints,
             settings: FunctionSettings::new(&attributes),
@@ -240,6 +243,11 @@ fn described(reply: &[u8]) -> Option<Described> {
         <[Parameter]>::ref_from_prefix_with_elems(rest, counts.parameters as usize).ok()?;
     let attributes = attributes(rest, counts.attributes as usize)?;
     Some((counts.prints != 0, parameters.to_vec(), attributes))
+}
+
+/// Length of a kernel's packed parameters.
+fn packed_bytes(parameters: &[Parameter]) -> usize {
+    parameters.iter().map(|p| (p.offset + p.size_bytes) as usize).max().unwrap_or(0)
 }
 
 fn attributes(bytes: &[u8], count: usize) -> Option<Attributes> {
@@ -319,10 +327,5 @@ impl Function {
             backend.session.call_for(id, Opcode::ClusterOccupancy, &parts)
         });
         reply.map(|reply| reply.value)
-    }
-
-    /// Length of the packed parameters.
-    pub(crate) fn packed_bytes(&self) -> usize {
-        self.parameters.iter().map(|p| (p.offset + p.size_bytes) as usize).max().unwrap_or(0)
     }
 }

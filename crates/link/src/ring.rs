@@ -11,9 +11,10 @@
 
 use crate::atomic::Ordering;
 use crate::doorbell::Doorbell;
-use crate::session_memory::{SessionMemory, store_bytes};
+use crate::session_memory::SessionMemory;
 use crate::spin::{Cores, Spin};
 use crate::wire::command::{ALIGN, Header, MAX_COMMAND_BYTES, Opcode};
+use core::sync::atomic::AtomicU64 as Word;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -97,13 +98,16 @@ impl Producer {
     }
 
     fn write(&self, header: &Header, parts: &[&[u8]]) {
-        let mut writer =
-            Writer { memory: &self.memory, position: self.tail, pending: [0; 8], pending_bytes: 0 };
-        writer.append(header.as_bytes());
-        for part in parts {
-            writer.append(part);
+        let ring = self.memory.ring_words();
+        let size_words = header.size_bytes as usize / 8;
+        let (first_words, from_first) = ring.split_at((self.tail as usize / 8) & (ring.len() - 1));
+        match from_first.get(..size_words) {
+            Some(places) => write_words(places.iter(), header, parts),
+            None => {
+                let places = from_first.iter().chain(first_words).take(size_words);
+                write_words(places, header, parts);
+            }
         }
-        writer.finish();
     }
 
     fn has_room(&mut self, size_bytes: u64) -> bool {
@@ -147,66 +151,64 @@ impl Producer {
     }
 }
 
-/// Joins parts of any length into words.
-struct Writer<'a> {
-    memory: &'a SessionMemory,
-    /// Where the pending word goes; a multiple of 8.
-    position: u64,
-    pending: [u8; 8],
-    pending_bytes: usize,
+/// Writes a command into its places: its parts joined, and zeros in what is left.
+#[inline]
+fn write_words<'a>(places: impl Iterator<Item = &'a Word>, header: &Header, parts: &[&[u8]]) {
+    let mut places = places;
+    // Relaxed: published by the tail.
+    let mut write = |word: u64| {
+        if let Some(place) = places.next() {
+            place.store(word, Ordering::Relaxed);
+        }
+    };
+    for word in header.as_bytes().as_chunks::<8>().0 {
+        write(u64::from_ne_bytes(*word));
+    }
+    let mut pending = Pending::default();
+    for part in parts {
+        let mut bytes = *part;
+        if pending.length > 0 {
+            bytes = pending.fill(bytes);
+            if pending.length < 8 {
+                continue;
+            }
+            write(pending.take());
+        }
+        let (whole, rest) = bytes.as_chunks::<8>();
+        for word in whole {
+            write(u64::from_ne_bytes(*word));
+        }
+        pending.fill(rest);
+    }
+    if pending.length > 0 {
+        write(pending.take());
+    }
+    places.for_each(|place| place.store(0, Ordering::Relaxed));
 }
 
-impl Writer<'_> {
-    fn append(&mut self, mut bytes: &[u8]) {
-        if self.pending_bytes > 0 {
-            let taken = bytes.len().min(8 - self.pending_bytes);
-            self.pending[self.pending_bytes..][..taken].copy_from_slice(&bytes[..taken]);
-            self.pending_bytes += taken;
-            bytes = &bytes[taken..];
-            if self.pending_bytes < 8 {
-                return;
-            }
-            let word = self.pending;
-            self.store(&word);
-            self.pending_bytes = 0;
+/// A word that parts of odd lengths meet in.
+#[derive(Debug, Default)]
+struct Pending {
+    bytes: [u8; 8],
+    length: usize,
+}
+
+impl Pending {
+    /// Takes bytes while there is room; returns the others.
+    fn fill<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let (taken, others) = bytes.split_at(bytes.len().min(8 - self.length));
+        // By bytes: they are fewer than a call of memcpy is worth.
+        for (place, byte) in self.bytes[self.length..].iter_mut().zip(taken) {
+            *place = *byte;
         }
-        let (whole, rest) = bytes.split_at(bytes.len() & !7);
-        self.store(whole);
-        self.pending[..rest.len()].copy_from_slice(rest);
-        self.pending_bytes = rest.len();
+        self.length += taken.len();
+        others
     }
 
-    fn finish(mut self) {
-        if self.pending_bytes > 0 {
-            self.pending[self.pending_bytes..].fill(0);
-            let word = self.pending;
-            self.store(&word);
-        }
-        if !self.position.is_multiple_of(ALIGN as u64) {
-            self.store(&[0; 8]);
-        }
-    }
-
-    /// Stores whole words, running on at the ring's start.
-    #[inline]
-    fn store(&mut self, bytes: &[u8]) {
-        let ring = self.memory.ring_words();
-        let first = (self.position as usize / 8) & (ring.len() - 1);
-        let words = bytes.as_chunks::<8>().0;
-        match ring.get(first..first + words.len()) {
-            Some(places) => {
-                for (place, word) in places.iter().zip(words) {
-                    // Relaxed: published by the tail, as `store_bytes`.
-                    place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-                }
-            }
-            None => {
-                let (before, after) = bytes.split_at((ring.len() - first) * 8);
-                store_bytes(ring, first, before);
-                store_bytes(ring, 0, after);
-            }
-        }
-        self.position += bytes.len() as u64;
+    /// The word, with zeros where nothing was filled in.
+    fn take(&mut self) -> u64 {
+        self.length = 0;
+        u64::from_ne_bytes(std::mem::take(&mut self.bytes))
     }
 }
 

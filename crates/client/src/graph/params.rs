@@ -7,7 +7,7 @@ use crate::copy::{End, Extent};
 use crate::current;
 use crate::entry::{batch_node, copied_volume};
 use crate::events;
-use crate::launch::{Configuration, prepare};
+use crate::launch::{Arguments, Configuration, prepare};
 use crate::memory::{Pattern, Rows, check_fill};
 use crate::session::Result;
 use cuda_abi::graph::params::{Asked, Told, read_any};
@@ -55,7 +55,8 @@ pub(crate) unsafe fn kernel(
     // SAFETY: by the caller's promise.
     let function = unsafe {
         let (parameters, extra) = (asked.kernelParams, asked.extra);
-        prepare(client, &context, handle, &configuration, parameters, extra, &mut packed)?
+        let asked = Arguments { handle, configuration: &configuration, parameters, extra };
+        prepare(client, &context, &asked, &mut packed)?
     };
     let mut work = KernelWork::new(function, &configuration, &packed);
     work.partition = context.partition();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::atomic::Ordering;
+use crate::session_memory::store_bytes;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
