@@ -132,8 +132,13 @@ mod tests {
     /// What a piece that goes together with others takes less than.
     const LASTS_NS: u64 = 20_000;
 
-    fn timed(took_us: u64, host_us: u64, alone: bool) -> Timed {
-        Timed { took: Duration::from_micros(took_us), host: Duration::from_micros(host_us), alone }
+    fn alone(took_us: u64, host_us: u64) -> Timed {
+        let (took, host) = (Duration::from_micros(took_us), Duration::from_micros(host_us));
+        Timed { took, host, alone: true }
+    }
+
+    fn in_company(took_us: u64, host_us: u64) -> Timed {
+        Timed { alone: false, ..alone(took_us, host_us) }
     }
 
     fn learned(samples: &[Timed]) -> Costs {
@@ -144,8 +149,8 @@ mod tests {
 
     #[test]
     fn a_stall_of_the_host_is_not_the_kernels() {
-        for alone in [true, false] {
-            let costs = learned(&[timed(6, 4, alone), timed(2_000, 1_996, alone)]);
+        for timed in [alone, in_company] {
+            let costs = learned(&[timed(6, 4), timed(2_000, 1_996)]);
             assert_eq!(costs.of(PIECE), Some(6_000));
             assert!(costs.may_take_less(PIECE, LASTS_NS));
         }
@@ -153,10 +158,10 @@ mod tests {
 
     #[test]
     fn a_first_sample_that_a_stall_made_long_is_not_the_last() {
-        let mut costs = learned(&[timed(2_000, 1_996, true)]);
+        let mut costs = learned(&[alone(2_000, 1_996)]);
         assert_eq!(costs.of(PIECE), Some(2_000_000), "it may be so");
         assert!(!costs.may_take_less(PIECE, LASTS_NS) && !costs.is_settled(PIECE));
-        costs.learn(PIECE, timed(6, 4, true));
+        costs.learn(PIECE, alone(6, 4));
         assert_eq!(costs.of(PIECE), Some(6_000));
         assert!(costs.may_take_less(PIECE, LASTS_NS) && costs.is_settled(PIECE));
     }
@@ -167,33 +172,33 @@ mod tests {
         let mut costs = Costs::default();
         let mut tries = 0;
         while !costs.may_take_less(PIECE, LASTS_NS) {
-            costs.learn(PIECE, timed(35, 30, false));
+            costs.learn(PIECE, in_company(35, 30));
             tries += 1;
             assert!(tries < 10, "it would go by itself for ever");
         }
         assert_eq!(costs.of(PIECE), Some(35_000), "nobody knows that it takes less");
         // As one of twenty, which took 100 us together.
-        costs.learn(PIECE, timed(5, 1, false));
+        costs.learn(PIECE, in_company(5, 1));
         assert_eq!(costs.of(PIECE), Some(5_000));
     }
 
     #[test]
     fn what_lasts_does_not_go_with_others() {
-        let costs = learned(&[timed(2_000, 6, true); 3]);
+        let costs = learned(&[alone(2_000, 6); 3]);
         assert!(!costs.may_take_less(PIECE, LASTS_NS) && costs.is_settled(PIECE));
         // The gate was closed for a while, three times.
-        let costs = learned(&[timed(7_000, 5_000, false); 3]);
+        let costs = learned(&[in_company(7_000, 5_000); 3]);
         assert!(!costs.may_take_less(PIECE, LASTS_NS));
     }
 
     #[test]
     fn what_takes_longer_than_before_is_found_out_alone_only() {
-        let company = learned(&[timed(5, 1, true), timed(900, 5, false), timed(900, 5, false)]);
-        assert_eq!(company.of(PIECE), Some(5_000));
-        let mut alone = learned(&[timed(5, 1, true)]);
-        (0..20).for_each(|_| alone.learn(PIECE, timed(900, 5, true)));
-        assert!(alone.of(PIECE).unwrap() > 800_000);
-        assert!(!alone.may_take_less(PIECE, LASTS_NS));
+        let shared = learned(&[alone(5, 1), in_company(900, 5), in_company(900, 5)]);
+        assert_eq!(shared.of(PIECE), Some(5_000));
+        let mut apart = learned(&[alone(5, 1)]);
+        (0..20).for_each(|_| apart.learn(PIECE, alone(900, 5)));
+        assert!(apart.of(PIECE).unwrap() > 800_000);
+        assert!(!apart.may_take_less(PIECE, LASTS_NS));
     }
 
     #[test]
@@ -201,7 +206,7 @@ mod tests {
         let mut costs = Costs::default();
         for _ in 0..MOST_TRIES {
             assert!(!costs.is_settled(PIECE));
-            costs.learn(PIECE, timed(600, 5, false));
+            costs.learn(PIECE, in_company(600, 5));
         }
         assert!(costs.is_settled(PIECE));
         assert!(!costs.is_settled(Piece::Graph(3)));

@@ -5,7 +5,7 @@
 //! longer than it takes to post the others, so that those wait and go together. By estimate: what the samples say that its kernels take at least.
 
 use super::costs::Piece;
-use super::nearness::Nearness;
+use super::nearness::{Look, Nearness};
 use super::state::State;
 use super::waiting::Together;
 use link::spin::Cores;
@@ -60,7 +60,7 @@ impl Gathering {
         }
         Nearness::look_for(LONGEST_GAP, &is_posted);
         let is_near = is_posted();
-        self.nearness.learn(is_near);
+        self.nearness.learn(if is_near { Look::Found } else { Look::InVain });
         is_near
     }
 }

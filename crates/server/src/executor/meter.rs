@@ -40,8 +40,17 @@ pub(crate) struct Meter {
     launches: u64,
     launches_at_sample: u64,
     sampled: Option<Instant>,
-    /// The stream of the launches in hand was idle before them. Never so on a software GPU, whose events may go by a clock of its own.
-    was_idle: bool,
+    /// Of the launches in hand.
+    stream: StreamBefore,
+}
+
+/// What a stream did before launches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum StreamBefore {
+    /// All its earlier work had ended. Never said on a software GPU, whose events may go by a clock of its own.
+    Idle,
+    #[default]
+    MayBeBusy,
 }
 
 /// Events before and after a launch, which stand for so many launches.
@@ -57,8 +66,8 @@ struct Sample {
     host: Duration,
     /// Nobody else had work on the device when it began.
     alone: bool,
-    /// All earlier work of its stream had ended when it began.
-    was_idle: bool,
+    /// When it began.
+    stream: StreamBefore,
     /// What the driver took to accept what lies between the events.
     submission: Duration,
 }
@@ -66,7 +75,7 @@ struct Sample {
 impl Sample {
     /// Whether the submission is known to lie between the events.
     fn contains_submission(&self) -> bool {
-        self.was_idle && self.submission <= LONGEST_SUBMISSION
+        self.stream == StreamBefore::Idle && self.submission <= LONGEST_SUBMISSION
     }
 
     /// How long what lies between the events ran, of the time between them.
@@ -145,9 +154,10 @@ impl State {
             Submitted::Piece(_) => true,
             Submitted::Chain(_) => self.meter.is_timed(submitted.launches()),
         };
-        self.meter.was_idle = may_be_sampled
+        let is_idle = may_be_sampled
             && !self.driver().is_software()
             && self.streams.is_idle(slot, || self.handle.words.completed(slot));
+        self.meter.stream = if is_idle { StreamBefore::Idle } else { StreamBefore::MayBeBusy };
     }
 
     /// Before launches on `stream`.
@@ -156,7 +166,7 @@ impl State {
         stream: CUstream,
         submitted: Submitted<'_>,
     ) -> Measured {
-        let was_idle = std::mem::take(&mut self.meter.was_idle);
+        let before = std::mem::take(&mut self.meter.stream);
         let is_timed = self.meter.is_timed(submitted.launches());
         self.meter.launches += u64::from(submitted.launches());
         let is_new = match submitted {
@@ -175,7 +185,7 @@ impl State {
         let started = Instant::now();
         let due = self.meter.sampled.is_none_or(|at| started - at >= SAMPLE_INTERVAL);
         let ended = match due || is_new {
-            true => self.begin_sample(stream, submitted, started, was_idle),
+            true => self.begin_sample(stream, submitted, started, before),
             false => None,
         };
         let (sampled, started) = match ended {
@@ -279,7 +289,7 @@ impl State {
         stream: CUstream,
         submitted: Submitted<'_>,
         now: Instant,
-        was_idle: bool,
+        before: StreamBefore,
     ) -> Option<(CUevent, Instant)> {
         self.read_samples();
         let alone = self.has_device();
@@ -313,7 +323,7 @@ impl State {
             sampled,
             host,
             alone,
-            was_idle,
+            stream: before,
             submission,
         });
         Some((end, began))

@@ -454,8 +454,14 @@ fn does_without_memory(opcode: u16) -> bool {
 mod tests {
     use super::*;
 
-    fn start(pauses: bool) -> MoveOrder {
-        MoveOrder::Start { allocations: vec![(1, 2)], pauses }
+    const ALLOCATION: (u64, u64) = (1, 2);
+
+    fn start_when_idle() -> MoveOrder {
+        MoveOrder::Start { allocations: vec![ALLOCATION], pauses: false }
+    }
+
+    fn start_now() -> MoveOrder {
+        MoveOrder::Start { allocations: vec![ALLOCATION], pauses: true }
     }
 
     #[test]
@@ -463,11 +469,11 @@ mod tests {
         let orders = MoveOrders::default();
         orders.give(MoveOrder::Pause);
         assert!(!orders.is_any(), "a pause for what was answered already");
-        orders.give(start(false));
+        orders.give(start_when_idle());
         assert!(orders.is_any() && !orders.pauses());
         orders.give(MoveOrder::Pause);
         assert!(orders.pauses());
-        assert_eq!(orders.take(), [(1, 2)]);
+        assert_eq!(orders.take(), [ALLOCATION]);
         assert!(!orders.is_any() && !orders.pauses());
     }
 
@@ -476,7 +482,7 @@ mod tests {
         let orders = MoveOrders::default();
         orders.give(MoveOrder::CallOff);
         assert!(!orders.is_any());
-        orders.give(start(true));
+        orders.give(start_now());
         orders.give(MoveOrder::CallOff);
         assert!(orders.is_any() && !orders.pauses() && orders.is_called_off());
         assert_eq!(orders.take(), [(1, 0)], "no grant is that short");

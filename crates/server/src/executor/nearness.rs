@@ -17,6 +17,14 @@ const LOOKS: u32 = 4;
 /// After so many looks in vain, one launch in 256 is worth one.
 const MOST_MISSES: u32 = 8;
 
+/// What came of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// What was looked for is there.
+    Found,
+    InVain,
+}
+
 /// What one session's launches have taught.
 #[derive(Debug, Default)]
 pub(super) struct Nearness {
@@ -61,10 +69,13 @@ impl Nearness {
         self.looked && self.misses == 0
     }
 
-    /// After a look: was there a signal?
-    pub(super) fn learn(&mut self, is_near: bool) {
+    /// After a look.
+    pub(super) fn learn(&mut self, look: Look) {
         self.looked = true;
-        self.misses = if is_near { 0 } else { (self.misses + 1).min(MOST_MISSES) };
+        self.misses = match look {
+            Look::Found => 0,
+            Look::InVain => (self.misses + 1).min(MOST_MISSES),
+        };
         self.skipped = (1 << self.misses) - 1;
     }
 }
@@ -87,12 +98,12 @@ mod tests {
         for _ in 0..10_000 {
             if nearness.is_worth_a_look() {
                 looks += 1;
-                nearness.learn(false);
+                nearness.learn(Look::InVain);
             }
         }
         assert!(looks < 60, "{looks}");
         while !nearness.is_worth_a_look() {}
-        nearness.learn(true);
+        nearness.learn(Look::Found);
         assert!(nearness.is_worth_a_look());
     }
 }

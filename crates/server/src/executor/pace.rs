@@ -116,10 +116,7 @@ impl Pace {
 
     /// Changes the policy's state; wakes those who may go on.
     pub(super) fn change(&self, act: impl FnOnce(&mut Fairness)) {
-        let mut shared = self.lock();
-        let was_contest = shared.fairness.is_contest();
-        act(&mut shared.fairness);
-        shared.wake(was_contest);
+        self.lock().change(|shared| act(&mut shared.fairness));
     }
 
     /// A contender has begun, or ended, something.
@@ -138,35 +135,35 @@ impl Pace {
 
     /// Gives up on contenders other than `client` that are at work, and of whom nothing has begun or ended for so long; says whether there were any.
     pub(super) fn give_up_on_stalled(&self, client: u64, after: Duration) -> bool {
-        let mut shared = self.lock();
-        let was_contest = shared.fairness.is_contest();
-        let others = shared.fairness.at_work().filter(|&other| other != client);
-        let stands_still =
-            |other: &u64| shared.alive.get(other).is_none_or(|alive| alive.elapsed() >= after);
-        let stalled: Vec<u64> = others.filter(stands_still).collect();
-        for &other in &stalled {
-            shared.fairness.give_up_on(other);
-            shared.given_up.insert(other);
-        }
-        shared.wake(was_contest);
-        !stalled.is_empty()
+        self.lock().change(|shared| {
+            let others = shared.fairness.at_work().filter(|&other| other != client);
+            let stands_still =
+                |other: &u64| shared.alive.get(other).is_none_or(|alive| alive.elapsed() >= after);
+            let stalled: Vec<u64> = others.filter(stands_still).collect();
+            for &other in &stalled {
+                shared.fairness.give_up_on(other);
+                shared.given_up.insert(other);
+            }
+            !stalled.is_empty()
+        })
     }
 
     /// A contender wants to submit.
     pub(super) fn ask(&self, client: u64, in_driver: InDriver) -> Answer {
         let mut shared = self.lock();
-        let was_contest = shared.fairness.is_contest();
-        if in_driver == InDriver::Nothing {
-            shared.fairness.settle(client);
-        }
-        let mut verdict = shared.fairness.ask(client);
-        if verdict == Verdict::Wait && shared.pass_over_absent() {
-            verdict = shared.fairness.ask(client);
-        }
-        if verdict == Verdict::Go && in_driver == InDriver::Nothing {
-            shared.alive.insert(client, Instant::now());
-        }
-        shared.wake(was_contest);
+        let verdict = shared.change(|shared| {
+            if in_driver == InDriver::Nothing {
+                shared.fairness.settle(client);
+            }
+            let mut verdict = shared.fairness.ask(client);
+            if verdict == Verdict::Wait && shared.pass_over_absent() {
+                verdict = shared.fairness.ask(client);
+            }
+            if verdict == Verdict::Go && in_driver == InDriver::Nothing {
+                shared.alive.insert(client, Instant::now());
+            }
+            verdict
+        });
         Answer {
             verdict,
             is_alone: shared.fairness.is_alone(client),
@@ -204,8 +201,10 @@ impl Pace {
 }
 
 impl Shared {
-    /// Wakes those who have been given a turn; all that wait if there is no contest any more, and all that rest if there is one now.
-    fn wake(&mut self, was_contest: bool) {
+    /// Changes something, and wakes those who have been given a turn; all that wait if there is no contest any more, and all that rest if there is one now.
+    fn change<R>(&mut self, act: impl FnOnce(&mut Self) -> R) -> R {
+        let was_contest = self.fairness.is_contest();
+        let result = act(self);
         let now = Instant::now();
         for client in self.fairness.take_served() {
             self.alive.insert(client, now);
@@ -216,6 +215,7 @@ impl Shared {
             (false, true) => self.resting.drain().for_each(|(_, memory)| memory.wake_consumer()),
             _ => {}
         }
+        result
     }
 
     /// Makes contenders step aside that have been away for too long; says whether there were any.

@@ -315,14 +315,14 @@ mod tests {
         load(client.session.state());
         let at = variable(client.session.state());
         client.post_launch();
-        testbed::end_at_once(false);
+        testbed::set_work(testbed::Work::Lasts);
         client.serve();
         unload(client.session.state());
         set(at, SECRET);
         assert_eq!(client.session.state().modules.leaving.len(), 1);
         client.session.state().look_whether_idle();
         assert_eq!((value(at), testbed::unloaded()), (SECRET, 0), "its kernel runs");
-        testbed::end_at_once(true);
+        testbed::set_work(testbed::Work::EndsAtOnce);
         client.session.state().look_whether_idle();
         assert_eq!(value(at), LOADED_VALUE);
         let before = testbed::loaded();

@@ -7,7 +7,7 @@ use super::batch::{Admission, Refused};
 use super::failure::Failure;
 use super::holding::Deferred;
 use super::monitor::{Waker, sleep_exactly};
-use super::nearness::{Nearness, signal_of};
+use super::nearness::{Look, Nearness, signal_of};
 use super::pacing::is_paced;
 use super::replay::Past;
 use super::state::{Awaited, Outcome, State};
@@ -299,7 +299,7 @@ impl Session {
         Nearness::look(self.state.shared.flights.busy(), || self.consumer.has_posted());
         let next = self.consumer.next_opcode()?;
         let is_near = next.is_some_and(|opcode| self.state.goes_with_batch(opcode));
-        self.nearness.learn(is_near);
+        self.nearness.learn(if is_near { Look::Found } else { Look::InVain });
         Ok(is_near)
     }
 

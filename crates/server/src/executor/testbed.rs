@@ -68,8 +68,8 @@ std::thread_local! {
     static VARIABLES: RefCell<HashMap<usize, Box<u64>>> = RefCell::default();
     /// Calls about mapped memory that this thread has made.
     static MAPPING: AtomicU32 = const { AtomicU32::new(0) };
-    /// Whether events are reached as soon as they are recorded.
-    static ENDS_AT_ONCE: AtomicBool = const { AtomicBool::new(true) };
+    /// When work is done.
+    static WORK: Cell<Work> = const { Cell::new(Work::EndsAtOnce) };
     /// What this thread's driver takes for things.
     static TAKES: Cell<Takes> = const { Cell::new(AT_ONCE) };
     /// Whether what this thread's driver is given changes memory; not where instructions are counted.
@@ -78,6 +78,13 @@ std::thread_local! {
     static CONDITIONS: RefCell<HashMap<usize, u64>> = RefCell::default();
     /// What the graph that this thread submits next does to memory.
     static EFFECTS: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether what a driver was given has ended when somebody looks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    EndsAtOnce,
+    Lasts,
 }
 
 /// What a driver takes, and says that others take.
@@ -304,9 +311,9 @@ fn write_word(address: u64, value: u64) -> CUresult {
     CUresult::SUCCESS
 }
 
-/// Says whether work of this thread has ended when it is next looked at.
-pub(super) fn end_at_once(ends: bool) {
-    ENDS_AT_ONCE.with(|word| word.store(ends, Ordering::Relaxed));
+/// What has become of this thread's work when it is next looked at.
+pub(super) fn set_work(work: Work) {
+    WORK.set(work);
 }
 
 /// How many executable graphs this thread has had made, and ended.
@@ -376,9 +383,9 @@ fn note_submission() -> CUresult {
 }
 
 fn look_at_work() -> CUresult {
-    match ENDS_AT_ONCE.with(|ends| ends.load(Ordering::Relaxed)) {
-        true => CUresult::SUCCESS,
-        false => CUresult::ERROR_NOT_READY,
+    match WORK.get() {
+        Work::EndsAtOnce => CUresult::SUCCESS,
+        Work::Lasts => CUresult::ERROR_NOT_READY,
     }
 }
 

@@ -119,13 +119,15 @@ struct Turn {
 enum Kind {
     /// It has its time.
     Due,
-    /// It has room that the first who waits could not use.
+    /// It has room that the first who waits cannot use now.
     Meanwhile,
+    /// It has room that nobody who waits could use anyway.
+    Beside,
 }
 
 impl Turn {
     fn has_had_its_time(&self) -> bool {
-        self.kind == Kind::Meanwhile || self.used_ns >= TURN_NS
+        self.kind != Kind::Due || self.used_ns >= TURN_NS
     }
 }
 
@@ -419,36 +421,38 @@ impl Fairness {
             })
             .collect();
         order.sort_unstable();
-        let mut first: Option<(u64, u128)> = None;
+        // What the first has had who must wait.
+        let mut first: Option<u128> = None;
         for (place, (_, had, _, client)) in order.into_iter().enumerate() {
-            if self.has_room_beside(&active, client) {
-                let (kind, is_beside) = match first {
-                    None => (Kind::Due, false),
-                    Some(_) => (Kind::Meanwhile, self.is_beside_all(&active, client)),
-                };
-                let contender = self.clients.get(&client);
-                let is_far_ahead = first.is_some_and(|(_, had)| {
-                    contender.is_some_and(|contender| contender.is_far_ahead_of(had))
-                });
-                if is_far_ahead && !is_beside {
-                    continue;
-                }
-                active.push(client);
-                self.give_turn(client, kind, is_beside, place == 0);
-            } else if first.is_none() {
-                if self.make_room_for(client) {
-                    active = self.at_work().collect();
-                    let has_room = self.has_room_beside(&active, client);
-                    // If some work has yet to end: what comes after must have room beside it.
+            let mut has_room = self.has_room_beside(&active, client);
+            if !has_room && first.is_none() && self.make_room_for(client) {
+                active = self.at_work().collect();
+                has_room = self.has_room_beside(&active, client);
+                if !has_room {
+                    // Some work has yet to end: what comes after must have room beside it.
                     active.push(client);
-                    if has_room {
-                        self.give_turn(client, Kind::Due, false, place == 0);
-                        continue;
-                    }
                 }
-                first = Some((client, had));
+            }
+            if !has_room {
+                first.get_or_insert(had);
+                continue;
+            }
+            let kind = match first {
+                None => Kind::Due,
+                Some(_) if self.is_beside_all(&active, client) => Kind::Beside,
+                Some(had) if self.is_far_ahead_of(client, had) => continue,
+                Some(_) => Kind::Meanwhile,
+            };
+            active.push(client);
+            self.give_turn(client, kind);
+            if place == 0 {
+                self.now = self.now.max(had);
             }
         }
+    }
+
+    fn is_far_ahead_of(&self, client: u64, had: u128) -> bool {
+        self.clients.get(&client).is_some_and(|contender| contender.is_far_ahead_of(had))
     }
 
     fn has_room_beside(&self, active: &[u64], client: u64) -> bool {
@@ -506,23 +510,23 @@ impl Fairness {
             }
         }
         for holder in kept {
-            let is_beside = self.is_beside_all(&stay, holder);
+            let kind = match self.is_beside_all(&stay, holder) {
+                true => Kind::Beside,
+                false => Kind::Meanwhile,
+            };
             let Some(contender) = self.clients.get_mut(&holder) else { continue };
-            contender.is_beside = is_beside;
-            contender.turn.iter_mut().for_each(|turn| turn.kind = Kind::Meanwhile);
+            contender.is_beside = kind == Kind::Beside;
+            contender.turn.iter_mut().for_each(|turn| turn.kind = kind);
         }
         true
     }
 
-    fn give_turn(&mut self, client: u64, kind: Kind, is_beside: bool, is_first: bool) {
+    fn give_turn(&mut self, client: u64, kind: Kind) {
         let Some(contender) = self.clients.get_mut(&client) else { return };
         contender.turn = Some(Turn { used_ns: 0, kind });
-        contender.is_beside = is_beside;
+        contender.is_beside = kind == Kind::Beside;
         contender.leaves = false;
         contender.last_turn = self.turns_given;
-        if is_first {
-            self.now = self.now.max(contender.had);
-        }
         self.turns_given += 1;
         self.served.push(client);
     }

@@ -1,7 +1,7 @@
 //! Sessions that take turns, each served from the test's own thread.
 
 use super::super::session::Step;
-use super::super::testbed::{Bed, Client, Takes, end_at_once, submitted, take};
+use super::super::testbed::{Bed, Client, Takes, Work, set_work, submitted, take};
 use super::looks::{PATIENCE, UNASKED};
 use super::*;
 
@@ -21,16 +21,16 @@ fn what_has_ended_when_its_session_begins_to_contend_is_not_waited_for() {
     let bed = Bed::new();
     let (mut company, mut holder, mut third, mut quick) =
         (bed.open(), bed.open(), bed.open(), bed.open());
-    end_at_once(false);
+    set_work(Work::Lasts);
     for client in [&mut company, &mut holder, &mut third] {
         assert_eq!(launch(client), Step::Nothing);
     }
-    end_at_once(true);
+    set_work(Work::EndsAtOnce);
     rest(&mut third);
-    end_at_once(false);
+    set_work(Work::Lasts);
     assert_eq!(launch(&mut holder), Step::Nothing, "it alone is at work");
     assert!(holder.session.state().pacing.is_alone);
-    end_at_once(true);
+    set_work(Work::EndsAtOnce);
     assert_eq!(launch(&mut quick), Step::Nothing);
     assert!(quick.session.state().pacing.contends && quick.session.state().pacing.marks.is_empty());
     assert_eq!(launch(&mut quick), Step::Held);
@@ -47,7 +47,7 @@ fn what_has_ended_when_its_session_begins_to_contend_is_not_waited_for() {
 fn a_launch_gets_past_work_that_is_overdue() {
     let bed = Bed::new();
     let (mut company, mut endless) = (bed.open(), bed.open());
-    end_at_once(false);
+    set_work(Work::Lasts);
     assert_eq!(launch(&mut company), Step::Nothing);
     for _ in 0..IN_COMPANY.launches {
         assert_eq!(launch(&mut endless), Step::Nothing);
@@ -58,18 +58,18 @@ fn a_launch_gets_past_work_that_is_overdue() {
     assert_eq!(launch(&mut endless), Step::Held, "it was not");
     endless.session.state().pacing.looks.waited = 8 * PATIENCE;
     assert_eq!(endless.serve(), Step::Nothing);
-    end_at_once(true);
+    set_work(Work::EndsAtOnce);
 }
 
 #[test]
 fn a_command_that_takes_long_is_known_to_those_who_wait_for_a_turn() {
     let bed = Bed::new();
     let (mut company, mut holder, mut other) = (bed.open(), bed.open(), bed.open());
-    end_at_once(false);
+    set_work(Work::Lasts);
     for client in [&mut company, &mut holder, &mut other] {
         assert_eq!(launch(client), Step::Nothing);
     }
-    end_at_once(true);
+    set_work(Work::EndsAtOnce);
     rest(&mut other);
     assert_eq!(launch(&mut other), Step::Held);
     // The holder's thread does something else, and does not see that its work has ended.
@@ -88,7 +88,7 @@ fn a_thread_with_nothing_to_submit_looks_seldom_unless_others_wait_for_its_turns
         // A large device, on which all their kernels have room.
         client.session.state().pacing.extent.multiprocessors = 132;
     }
-    end_at_once(false);
+    set_work(Work::Lasts);
     for client in &mut clients {
         assert_eq!(launch(client), Step::Nothing);
     }
@@ -102,7 +102,7 @@ fn a_thread_with_nothing_to_submit_looks_seldom_unless_others_wait_for_its_turns
         assert!(client.session.state().is_looked_for(), "it is woken");
         assert!(next_look(client) < UNASKED / 8, "another one waits for its end");
     }
-    end_at_once(true);
+    set_work(Work::EndsAtOnce);
 }
 
 /// How often eight clients have given the driver something to do, each for a launch for which it waits.
