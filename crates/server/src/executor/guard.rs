@@ -232,7 +232,38 @@ fn nearest(allocations: impl Iterator<Item = (u64, u64)>, address: u64) -> Strin
 
 #[cfg(test)]
 mod tests {
-    use super::{nearest, place};
+    use super::super::testbed::{Bed, CODE_WITH_VARIABLE};
+    use super::super::variables::Variables;
+    use super::{Guard, GuardMode, nearest, place};
+    use crate::policy::code_state::variable_names;
+    use link::wire::command::ModuleLoad;
+
+    #[test]
+    fn the_variables_of_guarded_code_are_found_whatever_its_length() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        state.guard = Guard::new(GuardMode::On);
+        let longer = [CODE_WITH_VARIABLE, &[0; 1 << 16]].concat();
+        let text = str::from_utf8(CODE_WITH_VARIABLE).unwrap().trim_end_matches('\0');
+        let last = format!("{text}.visible .global .align 8 .u64 at_the_end;\n\0").into_bytes();
+        for (module, image) in [(1, longer), (2, last)] {
+            let guarded = ptx_guard::instrument(str::from_utf8(&image).unwrap()).unwrap();
+            let wanted = ModuleLoad {
+                module,
+                optimization_level: u32::MAX,
+                max_registers: 0,
+                log_bytes: 0,
+                address: 0,
+                size_bytes: image.len() as u64,
+            };
+            state.load_image(wanted, image, None).unwrap();
+            let found = &state.modules.values(module).unwrap().variables;
+            let Variables::Known(found) = found else { panic!("{found:?}") };
+            let names = variable_names(guarded.text.as_bytes()).unwrap();
+            assert_eq!(found.len(), names.len(), "{names:?}");
+        }
+    }
 
     #[test]
     fn an_address_is_before_behind_or_across_the_end_of_an_allocation() {

@@ -335,7 +335,7 @@ impl State {
         }
         let mut variables = Variables::None;
         if has_variables {
-            variables = self.find_variables(library, &image[..size_bytes as usize]);
+            variables = self.find_variables(library, &image[..code_bytes]);
             origin = origin.and_then(|origin| self.with_initial(origin, library));
         }
         let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
