@@ -3,7 +3,7 @@
 //! The client puts a comment between the inputs of `cuLinkAddData` ([`LINKED_TEXTS`]); the native driver's own linker does the rest.
 
 use super::failure::Failure;
-use super::module::JitOptions;
+use super::jit_options::JitOptions;
 use super::state::State;
 use cuda_abi::types::*;
 use link::wire::command::LINKED_TEXTS;

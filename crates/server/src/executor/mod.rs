@@ -30,6 +30,7 @@ mod holding;
 mod images;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod instructions;
+mod jit_options;
 mod kept;
 mod launch;
 mod lengths;

@@ -1,0 +1,204 @@
+//! Loading a module's image, and unloading it.
+//!
+//! An image is copied out of the client's region before the driver sees it: drivers read images without knowing their length, and
+//! the client could change them meanwhile.
+
+use super::Module;
+use crate::executor::charges::module_bytes;
+use crate::executor::failure::{Failure, below};
+use crate::executor::jit_options::JitOptions;
+use crate::executor::printing::can_print;
+use crate::executor::recording::in_use;
+use crate::executor::spares::{MAX_SPARE_BYTES, Origin};
+use crate::executor::state::State;
+use crate::executor::variables::Variables;
+use crate::executor_link::CodeOptions;
+use crate::policy::code_state::may_have_variables;
+use cuda_abi::image::Image;
+use cuda_abi::types::*;
+use link::wire::command::{
+    MAX_IMAGE_BYTES, MAX_MODULES, ModuleLoad, ModuleLoadReply, ModuleUnload,
+};
+use rustix::fd::{AsFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Zeros behind an image that the driver gets: PTX is text that ends with NUL, and anything else is no longer than it says, which is checked.
+const PADDING_BYTES: usize = 64;
+
+impl State {
+    pub(in crate::executor) fn module_load(&mut self, wanted: ModuleLoad) -> Result<(), Failure> {
+        let ModuleLoad { module, address, size_bytes, .. } = wanted;
+        if module >= MAX_MODULES || self.modules.modules.contains_key(&module) {
+            return Err(Failure::Protocol(format!(
+                "module {module} cannot be loaded: in use, or beyond {MAX_MODULES}"
+            )));
+        }
+        let image = self.memory.read_region(address, size_bytes, MAX_IMAGE_BYTES)?;
+        self.load_image(wanted, image, None)
+    }
+
+    /// Loads an image, which lies in a file already if it was loaded before.
+    pub(in crate::executor) fn load_image(
+        &mut self,
+        wanted: ModuleLoad,
+        image: Vec<u8>,
+        file: Option<OwnedFd>,
+    ) -> Result<(), Failure> {
+        let ModuleLoad { module, optimization_level, max_registers, log_bytes, .. } = wanted;
+        check_image(&image)?;
+        let charged_bytes = module_bytes(&image);
+        match self.records.replaying {
+            // It had them before.
+            true => self.handle.allowance.hold(charged_bytes),
+            false => self.memory.charge(charged_bytes)?,
+        }
+        let stored = match file {
+            Some(file) => self.shared.images.adopt(&image, file),
+            None => self.shared.images.store(&image),
+        };
+        let stored = stored.inspect_err(|_| self.memory.discharge(charged_bytes))?;
+        let prints = can_print(&image);
+        let has_variables = may_have_variables(&image);
+        let is_plain = self.guard.is_off()
+            && image.len() as u64 <= MAX_SPARE_BYTES
+            && !prints
+            && !uses_heap(&image);
+        // By the next executor, which nobody asks for what the driver's compiler says.
+        let ahead = CodeOptions { optimization_level, max_registers };
+        let ahead = (is_plain && !has_variables).then_some(ahead);
+        let may_be_spare = is_plain && log_bytes == 0;
+        let mut origin = may_be_spare
+            .then(|| Origin::new(image.clone(), optimization_level, max_registers, charged_bytes));
+        if let Some((origin, library)) =
+            origin.as_ref().and_then(|wanted| self.shared.spares.take(wanted))
+        {
+            let head = ModuleLoadReply { info_bytes: 0, error_bytes: 0 };
+            self.reply.extend_from_slice(head.as_bytes());
+            let variables = match has_variables {
+                true => self.find_variables(library, &origin.image),
+                false => Variables::None,
+            };
+            let origin = Some(origin);
+            let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
+            self.add_module(module, made, ahead);
+            return Ok(());
+        }
+        let guarded = self.guarded(&image);
+        let mut guarded = guarded.inspect_err(|_| self.memory.discharge(charged_bytes))?;
+        let mut code = match &mut guarded {
+            Some(guarded) => std::mem::take(&mut guarded.text).into_bytes(),
+            None => image,
+        };
+        let code_bytes = code.len();
+        code.resize(code_bytes + PADDING_BYTES, 0);
+        let mut options = JitOptions::new(&wanted);
+        let loaded = self.load_library(&code, &mut options);
+        let [info, errors] = options.logs();
+        let head =
+            ModuleLoadReply { info_bytes: info.len() as u32, error_bytes: errors.len() as u32 };
+        self.reply.extend_from_slice(head.as_bytes());
+        self.reply.extend_from_slice(info);
+        self.reply.extend_from_slice(errors);
+        let library = loaded.inspect_err(|_| self.memory.discharge(charged_bytes))?;
+        if let Some(guarded) = guarded {
+            self.guard_module(module, library, guarded)?;
+        }
+        let mut variables = Variables::None;
+        if has_variables {
+            variables = self.find_variables(library, &code[..code_bytes]);
+            origin = origin.and_then(|origin| self.with_initial(origin, library));
+        }
+        let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
+        self.add_module(module, made, ahead);
+        Ok(())
+    }
+
+    /// Has the driver load code, which is private, checked and padded.
+    fn load_library(&self, padded: &[u8], options: &mut JitOptions) -> Result<CUlibrary, Failure> {
+        let linked = self.link(&padded[..padded.len() - PADDING_BYTES], options)?;
+        let code = linked.as_deref().unwrap_or(padded);
+        let mut library = CUlibrary::NULL;
+        // SAFETY: the image is private, checked and padded; the logs outlive the call; `library` is written.
+        self.check(unsafe {
+            self.driver().cuLibraryLoadData(
+                &mut library,
+                code.as_ptr().cast(),
+                options.names.as_mut_ptr(),
+                options.values.as_mut_ptr(),
+                options.names.len() as u32,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                0,
+            )
+        })?;
+        // A library is compiled and loaded when it is first needed; its client wants to hear of errors now, and the logs
+        // must not be written to once they are gone.
+        let mut module = CUmodule::NULL;
+        let compiled = self.quiet().and_then(|_quiet| {
+            // SAFETY: a live library; the result is written.
+            match unsafe { self.driver().cuLibraryGetModule(&mut module, library) } {
+                CUresult::ERROR_NOT_SUPPORTED => Ok(()),
+                result => self.check(result),
+            }
+        });
+        if compiled.is_err() {
+            // SAFETY: a live library that nothing names.
+            let _ = unsafe { self.driver().cuLibraryUnload(library) };
+        }
+        compiled.map(|()| library)
+    }
+
+    fn add_module(&mut self, number: u32, module: Module, ahead: Option<CodeOptions>) {
+        self.keep_code(module.image.as_fd(), ahead);
+        self.modules.with_variables += usize::from(module.values.are_any());
+        self.modules.modules.insert(number, module);
+    }
+
+    pub(in crate::executor) fn module_unload(
+        &mut self,
+        wanted: ModuleUnload,
+    ) -> Result<(), Failure> {
+        let number = wanted.module;
+        below("module", number, MAX_MODULES)?;
+        let module = self.modules.modules.remove(&number).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        self.memory.discharge(module.charged_bytes);
+        self.modules.with_variables -= usize::from(module.values.are_any());
+        self.forget_module_in_chains(number);
+        self.forget_traced_functions();
+        self.guard.forget(number);
+        for function in &mut self.modules.functions {
+            function.take_if(|function| function.module == number);
+        }
+        for (at, size_bytes) in module.globals {
+            self.memory.addressable.remove(at, size_bytes);
+        }
+        self.unloaded_in_use = in_use(&module.library);
+        // What a graph names goes with the last such graph.
+        let Some(library) = Arc::into_inner(module.library) else { return Ok(()) };
+        let unkept = self.give_up_code(library, module.origin);
+        if unkept.is_empty() {
+            return Ok(());
+        }
+        let _quiet = self.quiet()?;
+        unkept.into_iter().try_for_each(|library| self.unload(library))
+    }
+
+    /// Unloads code that nothing names any more; in a quiet moment, as the driver waits for its kernels.
+    pub(in crate::executor) fn unload(&self, library: CUlibrary) -> Result<(), Failure> {
+        // SAFETY: the caller's word.
+        self.check(unsafe { self.driver().cuLibraryUnload(library) })
+    }
+}
+
+/// Whether kernels of this code can allocate memory: what they leave behind is the context's.
+fn uses_heap(image: &[u8]) -> bool {
+    const ALLOCATE: &[u8] = b"malloc";
+    image.windows(ALLOCATE.len()).any(|window| window == ALLOCATE)
+}
+
+/// Refuses images that say they are longer than what was sent: drivers believe what an image says.
+fn check_image(image: &[u8]) -> Result<(), Failure> {
+    Image::parse(image).map(drop).map_err(|error| Failure::Cuda(error.result()))
+}
