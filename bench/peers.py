@@ -27,15 +27,15 @@ def available():
 
 
 class Peer:
-    """A running peer: `command` wraps what a client runs, `environment` is what it runs in."""
+    """A running peer: `command` wraps what a client runs, `environment` is what it runs in, `variables` of it included."""
 
-    def __init__(self, name, dist):
-        self.name, self.dist = name, dist
+    def __init__(self, name, dist, variables=None):
+        self.name, self.dist, self.variables = name, dist, variables or {}
 
     def __enter__(self):
         self.directory = tempfile.TemporaryDirectory(prefix="openmps-bench-")
         pipe = pathlib.Path(self.directory.name)
-        self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(pipe), CUDA_MPS_LOG_DIRECTORY=str(pipe))
+        self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(pipe), CUDA_MPS_LOG_DIRECTORY=str(pipe), **self.variables)
         self.daemon = None
         if self.name == "nvidia":
             self._start([nvidia_mps(), "-f"], pipe / "control")

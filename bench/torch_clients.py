@@ -1,6 +1,7 @@
 """What the PyTorch benches share: clients that start together, work for a while and say what they did; peers in turn; a table."""
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -20,16 +21,24 @@ def percentile(values, part):
     return values[min(len(values) - 1, int(len(values) * part))] if values else 0.0
 
 
-def client(step, checksum, seconds):
-    """One client: warms up, says `ready`, works when told, and writes what it found as JSON."""
+def get_ready(post, wait, checksum):
+    """A client warms up, says `ready` and waits until it is told to work; its checksum."""
     for _ in range(10):
-        step()
+        post()
+        wait()
     found = checksum()
     print("ready", flush=True)
     sys.stdin.readline()
+    return found
+
+
+def client(post, wait, checksum, seconds):
+    """One client: gets ready, works, and writes what it found as JSON."""
+    found = get_ready(post, wait, checksum)
     times, began = [], time.perf_counter()
     while (now := time.perf_counter()) - began < seconds:
-        step()
+        post()
+        wait()
         times.append(time.perf_counter() - now)
     print(json.dumps({"requests": len(times), "seconds": time.perf_counter() - began, "p50_ms": percentile(times, 0.5) * 1e3,
                       "p99_ms": percentile(times, 0.99) * 1e3, "checksum": found}), flush=True)
@@ -45,23 +54,19 @@ def used_mib():
         return None
 
 
-def together(peer, program, model, processes, seconds):
-    """So many clients at once under a peer."""
-    command = peer.command(sys.executable, program, "--client", "--models", model, "--seconds", str(seconds))
+@contextlib.contextmanager
+def clients(peer, command, processes):
+    """So many clients at once under a peer, all of them ready."""
     # One thread each: the processors are the clients', not the mathematics library's.
     environment = dict(peer.environment, OMP_NUM_THREADS="1")
-    running = [subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    running = [subprocess.Popen(peer.command(*command), env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
                for _ in range(processes)]
     try:
         for one in running:
             line = one.stdout.readline()
             if line.strip() != "ready":
                 raise RuntimeError(f"a client of {peer.name} ended early")
-        memory_mib = used_mib()
-        for one in running:
-            one.stdin.write("go\n")
-            one.stdin.flush()
-        outcomes = [json.loads(one.stdout.readline()) for one in running]
+        yield running
     finally:
         for one in running:
             one.stdin.close()
@@ -70,6 +75,22 @@ def together(peer, program, model, processes, seconds):
                 one.wait(timeout=READY_LIMIT_S)
             except subprocess.TimeoutExpired:
                 one.kill()
+
+
+def tell(running, what):
+    """Tells all of them: `go`, at first."""
+    for one in running:
+        one.stdin.write(f"{what}\n")
+        one.stdin.flush()
+
+
+def together(peer, program, model, processes, seconds):
+    """What so many clients do at once under a peer."""
+    command = [sys.executable, program, "--client", "--models", model, "--seconds", str(seconds)]
+    with clients(peer, command, processes) as running:
+        memory_mib = used_mib()
+        tell(running, "go")
+        outcomes = [json.loads(one.stdout.readline()) for one in running]
     return {"peer": peer.name, "model": model, "processes": processes,
             "per_second": sum(found["requests"] / found["seconds"] for found in outcomes),
             "p50_ms": statistics.median(found["p50_ms"] for found in outcomes),
@@ -93,7 +114,7 @@ def summary(runs):
 
 
 def main(program, description, models, make):
-    """`make(model, device)` gives a step and a checksum."""
+    """`make(model, device)` gives what posts a request, what waits for its end, and a checksum."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dist", type=pathlib.Path, default=ROOT / "target/dist", help="an installation, as `cargo xtask build` makes it")
     parser.add_argument("--models", default=",".join(models), help=f"of {','.join(models)} [all]")
