@@ -1,4 +1,4 @@
-//! The table of what is promised about speed: that it can be made here. What its numbers are is not looked at.
+//! The table of what is promised about speed, and the report of why some requests are slow: that they can be made here. What their numbers are is not looked at.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::Installation;
@@ -28,5 +28,52 @@ fn the_table_is_printed_and_resumed_on_the_software_gpu() -> Result<()> {
     // Nothing is left to be measured, and nothing is forgotten.
     let again = table(&["--part", "calls", "--resume"])?;
     ensure!(again.success()? == printed, "{printed}");
+    Ok(())
+}
+
+/// `python3` with a script of the folder `bench`, or a module of Python's there.
+fn python(installation: &Installation) -> Command {
+    let mut command = Command::new("python3");
+    command
+        .current_dir(installation.sources().join("../bench"))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+#[test]
+fn slow_requests_are_told_from_others_and_reported_again() -> Result<()> {
+    let installation = Installation::find()?;
+    let dist = installation.openmps();
+    let dist = dist.ancestors().nth(2).context("the installation's directory")?;
+    let directory = tempfile::tempdir()?;
+    let (raw, json) = (directory.path().join("raw.json"), directory.path().join("report.json"));
+    let mut command = python(&installation);
+    command.args(["torch_tail.py", "--model", "burst", "--processes", "2", "--peers", "openmps"]);
+    command.args(["--softcuda", "--seconds", "0.5", "--switch", "OPENMPS_BATCHING=off", "--dist"]);
+    command.arg(dist).arg("--raw").arg(&raw).arg("--json").arg(&json);
+    let first = process::run(&mut command, Duration::from_secs(300))?;
+    let printed = first.success()?;
+    let row = |name: &str| printed.lines().find(|line| line.contains(name)).unwrap_or_default();
+    ensure!(row("p99, ms").split('|').count() == 5, "a column is missing:\n{printed}");
+    ensure!(row("waiting, ms").contains('%'), "{printed}");
+    ensure!(!row("session: on a processor").is_empty(), "no thread was looked at:\n{printed}");
+    let reports: serde_json::Value = serde_json::from_slice(&std::fs::read(&json)?)?;
+    ensure!(reports[0]["traced_requests"].as_u64() > Some(0), "no trace:\n{printed}");
+    let chained = |run: usize| reports[run]["counters"]["chained_kernels_ever"].as_u64();
+    ensure!(
+        chained(0) > Some(0) && chained(1).is_none(),
+        "the switch is not the server's:\n{printed}"
+    );
+    let mut again = python(&installation);
+    again.args(["torch_tail.py", "--again"]).arg(&raw);
+    ensure!(process::run(&mut again, Duration::from_secs(100))?.success()? == printed);
+    Ok(())
+}
+
+#[test]
+fn what_makes_requests_slow_is_found_in_made_up_ones() -> Result<()> {
+    let mut command = python(&Installation::find()?);
+    command.args(["-m", "unittest", "tail_analysis_test"]);
+    process::run(&mut command, Duration::from_secs(300))?.success()?;
     Ok(())
 }
