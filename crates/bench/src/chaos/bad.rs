@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 const WORDS: u32 = 4096;
 /// Lines of a kernel that prints: more than a megabyte.
-const PRINTED_LINES: u32 = 2000;
+const PRINTED_LINES: u32 = 500;
 /// Launches of a process that ends among them.
 const LAUNCHES: u32 = 200;
 /// Images of one that loads damaged ones.

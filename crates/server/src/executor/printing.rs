@@ -143,7 +143,8 @@ pub(crate) struct Printing {
     in_flight: Vec<CUevent>,
     /// A stream without work: synchronising with it makes the driver write its buffer out.
     idle_stream: Option<CUstream>,
-    text: Vec<u8>,
+    /// Not asked for yet; taken from the front, piece by piece.
+    text: VecDeque<u8>,
 }
 
 impl Printing {
@@ -224,7 +225,7 @@ impl State {
         match self.shared.console.take() {
             Ok(text) => {
                 let room = MOST_TEXT_BYTES.saturating_sub(self.printing.text.len());
-                self.printing.text.extend_from_slice(&text[..text.len().min(room)]);
+                self.printing.text.extend(&text[..text.len().min(room)]);
             }
             Err(error) => log_server!("What kernels printed cannot be read: {error}"),
         }
