@@ -1,7 +1,9 @@
 //! A session's thread: takes commands off the client's ring, has them done, and says how they ended.
 //!
 //! How a session begins is [`super::session_opening`], what other threads may ask of it [`super::session_handle`], what it has
-//! [`super::state`].
+//! [`super::state`], what it does while there is nothing to take [`idling`].
+
+mod idling;
 
 use super::batch::{Admission, Refused};
 use super::failure::Failure;
@@ -11,23 +13,18 @@ use super::nearness::{Look, Nearness, signal_of};
 use super::pacing::is_paced;
 use super::replay::Past;
 use super::state::{Awaited, Outcome, State};
-use super::tracing::Idleness;
-use crate::counters::monotonic_ns;
 use crate::executor_link::{FromExecutor, ShareWish};
 use crate::log::log_server;
 use cuda_abi::types::CUresult;
 use link::call::{self, Prepared};
-use link::ring::{Command, Consumer, RingError, Waited};
+use link::ring::{Command, Consumer, RingError};
 use link::spin::Cores;
 use link::wire::command::{Header, NO_CALL, Opcode, Signal};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Longest sleep of an idle session thread.
 const IDLE: Duration = Duration::from_secs(1);
-/// Between two questions to the driver while a client waits for a stream's end.
-const SYNCHRONIZE_POLL: Duration = Duration::from_micros(50);
 /// Between two looks at whether a pausing session's work has ended.
 const PAUSE_POLL: Duration = Duration::from_micros(200);
 /// Failed commands of one session that the log tells of: a client that goes on and on must not fill the disk.
@@ -404,104 +401,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// The next launch must wait: sees to those who wait for earlier ones, then sleeps.
-    fn wait_for_turn(&mut self) -> Result<(), StepError> {
-        if std::mem::take(&mut self.is_idle) {
-            self.state.counters().set_idle_since(None);
-        }
-        self.see_to_waiters()?;
-        if self.state.handle.memory.sleepers() > 0 {
-            self.waker.wake();
-        }
-        self.state.wait_for_turn(self.awaited.len());
-        Ok(())
-    }
-
-    fn see_to_waiters(&mut self) -> Result<(), StepError> {
-        self.answer_awaited()?;
-        if self.state.collect_output().is_err() {
-            // The context is lost, which the monitor tells everybody.
-            self.waker.wake();
-        }
-        Ok(())
-    }
-
-    /// Nothing to take: sees to those who wait, then sleeps.
-    fn idle(&mut self) -> Result<(), StepError> {
-        self.see_to_waiters()?;
-        let idleness = match std::mem::replace(&mut self.is_idle, true) {
-            true => Idleness::Lasts,
-            false => Idleness::Begins,
-        };
-        if idleness == Idleness::Begins {
-            self.state.counters().set_idle_since(Some(monotonic_ns()));
-        }
-        let handle = Arc::clone(&self.state.handle);
-        let ordered = handle.moves.is_any();
-        if ordered {
-            let has_commands = self.consumer.backlog_bytes() > 0 && !self.state.must_pause();
-            if self.awaited.is_empty() && !has_commands && self.state.move_out() {
-                return Ok(());
-            }
-            if self.state.must_pause() {
-                std::thread::sleep(self.state.pace_idle(PAUSE_POLL));
-                return Ok(());
-            }
-        }
-        let waits = ordered
-            || self.state.trace_idle(idleness)
-            || !self.awaited.is_empty()
-            || self.state.printing.is_active()
-            || self.state.resharing.is_active()
-            || !self.state.holding.is_empty();
-        let limit = if waits { SYNCHRONIZE_POLL } else { self.state.sleep_limit(IDLE) };
-        let limit = self.state.pace_idle(limit);
-        let (waker, state) = (&self.waker, &self.state);
-        // Looked at after this thread has announced its sleep: a client that begins to sleep later rings.
-        let waited = self.consumer.wait(self.state.shared.flights.cores(), limit, &mut || {
-            if handle.memory.sleepers() > 0 {
-                waker.wake();
-            }
-            handle.stopped()
-                || handle.mailbox.has_mail()
-                || (!ordered && handle.moves.is_any())
-                || state.sleep_limit(limit) < limit
-                || state.is_looked_for()
-        });
-        if waited == Waited::Nothing && self.awaited.is_empty() {
-            self.state.look_whether_idle();
-        }
-        Ok(())
-    }
-
-    fn answer_awaited(&mut self) -> Result<(), StepError> {
-        let (state, mut wrong, mut has_copied) = (&self.state, Ok(()), false);
-        self.awaited.retain(|&(slot, awaited)| {
-            let result = match state.awaited_stream(awaited) {
-                // SAFETY: a live stream of this session: one that took the place of another waits for it.
-                Some(stream) => unsafe { state.driver().cuStreamQuery(stream) },
-                None => CUresult::ERROR_INVALID_HANDLE,
-            };
-            if result == CUresult::ERROR_NOT_READY {
-                return true;
-            }
-            let _ = state.context().check(result);
-            if state.context().lost().is_some() {
-                return true;
-            }
-            if let Err(error) = call::answer(&state.handle.memory, slot, result.0, &[]) {
-                wrong = Err(error.into());
-            }
-            has_copied |= awaited == Awaited::SideStream;
-            false
-        });
-        // After the answers: whoever waits when this process ends must be told.
-        if has_copied && self.awaited.is_empty() {
-            self.state.standing.note_side_work_ended();
-        }
-        wrong
     }
 }
 
