@@ -1,11 +1,13 @@
 //! A session's streams, and what orders its legacy stream with its blocking ones.
 //!
 //! Every stream of a client, its legacy stream among them, is a non-blocking stream of the driver. CUDA's rule that work on the legacy stream
-//! waits for all earlier work on blocking streams, and they for it, is made with events where there is such work, so a
+//! waits for all earlier work on blocking streams, and they for it, is made with events where there is such work ([`ordering`]), so a
 //! program that uses one stream pays nothing. Contexts with a partition of their own have a default stream of their own.
 //!
 //! A destroyed stream's driver stream stays with its slot: the next stream in that slot takes it over, so that completion values of the old
 //! one cannot be written after those of the new one.
+
+mod ordering;
 
 use super::backlog::Backlog;
 use super::context::Context;
@@ -18,6 +20,7 @@ use cuda_abi::types::*;
 use link::wire::command::{DEFAULT_STREAM, LEGACY_STREAM, StreamCreate};
 use link::wire::layout::STREAM_SLOTS;
 use link::wire::partition::OWN_SHARE;
+use ordering::Domain;
 use std::sync::Arc;
 
 const STREAM_NON_BLOCKING: u32 = 1;
@@ -51,17 +54,6 @@ struct Stream {
     last_signal: u64,
     backlog: Backlog,
     track: Arc<Track>,
-}
-
-/// What a default stream is ordered with.
-#[derive(Debug, Default)]
-struct Domain {
-    /// Slots of blocking streams that are ahead of it.
-    ahead: Vec<u32>,
-    /// Counts pieces of work on it.
-    work: u64,
-    /// Recorded on it after so much work.
-    event: Option<(CUevent, u64)>,
 }
 
 /// The streams of one session.
@@ -195,30 +187,6 @@ impl Streams {
                 Ok(handle)
             }
         }
-    }
-
-    /// Makes work of a blocking stream wait for that of its default stream, and notes that the latter must wait for it.
-    fn order_behind(
-        &mut self,
-        context: &Context,
-        slot: u32,
-        default: u32,
-        handle: CUstream,
-    ) -> Result<(), Failure> {
-        let Some(domain) = domain_in(&mut self.domains, default) else { return Ok(()) };
-        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
-            return Ok(());
-        };
-        let behind = std::mem::replace(&mut stream.default_seen, domain.work) != domain.work;
-        if stream.ahead_of.replace(default) != Some(default) {
-            domain.ahead.push(slot);
-        }
-        if behind {
-            let event = self.default_event(context, default)?;
-            // SAFETY: live handles of this session.
-            context.check(unsafe { context.driver().cuStreamWaitEvent(handle, event, 0) })?;
-        }
-        Ok(())
     }
 
     /// Before so many launches on slot `slot`: waits while its launches are too far ahead of the device; see [`Backlog`].
@@ -405,19 +373,6 @@ impl Streams {
         }
     }
 
-    fn domain(&mut self, slot: u32) -> Option<&mut Domain> {
-        domain_in(&mut self.domains, slot)
-    }
-
-    /// Where the domain of a default stream in a slot is; slots are bounded.
-    fn domain_place(&mut self, slot: u32) -> &mut Option<Domain> {
-        let index = slot as usize;
-        if self.domains.len() <= index {
-            self.domains.resize_with(index + 1, || None);
-        }
-        &mut self.domains[index]
-    }
-
     fn open_slot(&mut self, slot: u32) -> Result<&mut Stream, Failure> {
         below("stream slot", slot, STREAM_SLOTS as u32)?;
         let stream =
@@ -425,53 +380,6 @@ impl Streams {
         // A program can use a stream that it has destroyed; its client should have noticed.
         stream.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
-
-    /// Makes a default stream wait for all work of its blocking streams so far.
-    fn join_into_default(
-        &mut self,
-        context: &Context,
-        default: u32,
-        handle: CUstream,
-    ) -> Result<(), Failure> {
-        let Some(domain) = domain_in(&mut self.domains, default) else { return Ok(()) };
-        if domain.ahead.is_empty() {
-            return Ok(());
-        }
-        let driver = context.driver();
-        for slot in std::mem::take(&mut domain.ahead) {
-            let event = event_in(context, &mut self.join_event)?;
-            let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
-                continue;
-            };
-            stream.ahead_of.take_if(|of| *of == default);
-            // SAFETY: live handles of this session. A wait means the record that came before it, so the event can be used again.
-            unsafe {
-                context.check(driver.cuEventRecord(event, stream.handle))?;
-                context.check(driver.cuStreamWaitEvent(handle, event, 0))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// An event after all work of a default stream so far.
-    fn default_event(&mut self, context: &Context, default: u32) -> Result<CUevent, Failure> {
-        let handle = self.open_slot(default)?.handle;
-        let domain = self.domain_place(default).get_or_insert_default();
-        let (event, recorded_at) = match domain.event {
-            Some(known) => known,
-            None => (new_event(context, EVENT_DISABLE_TIMING)?, 0),
-        };
-        domain.event = Some((event, domain.work));
-        if recorded_at != domain.work {
-            // SAFETY: live handles of this session.
-            context.check(unsafe { context.driver().cuEventRecord(event, handle) })?;
-        }
-        Ok(event)
-    }
-}
-
-fn domain_in(domains: &mut [Option<Domain>], slot: u32) -> Option<&mut Domain> {
-    domains.get_mut(slot as usize).and_then(Option::as_mut)
 }
 
 pub(super) fn is_same(one: &Option<Arc<Partition>>, other: &Option<Arc<Partition>>) -> bool {
@@ -536,13 +444,6 @@ fn driver_stream(
         driver.cuStreamCreateWithPriority(&mut handle, STREAM_NON_BLOCKING, priority)
     })?;
     Ok(handle)
-}
-
-fn event_in(context: &Context, place: &mut Option<CUevent>) -> Result<CUevent, Failure> {
-    match *place {
-        Some(event) => Ok(event),
-        None => Ok(*place.insert(new_event(context, EVENT_DISABLE_TIMING)?)),
-    }
 }
 
 /// A driver event with these `CU_EVENT_*` flags.
