@@ -1,24 +1,25 @@
 //! A session's memory without addresses and addresses without memory (`cuMemCreate`, `cuMemAddressReserve`), checked against what is the client's.
+//! Addresses are in [`reserving`], what brings the two together in [`mapping_pieces`].
 //!
 //! Memory is the keeper's, as all device memory: it outlives this process and counts for the client as long as a number or a mapping holds it. Imported
 //! memory belongs to whoever made it. A descriptor that a client sends is handed to the driver, which knows its own.
 
+mod mapping_pieces;
+mod reserving;
+
 use super::descriptors::Kept;
 use super::failure::{Failure, below};
-use super::mapping;
 use super::memory::FILE_TIMEOUT;
 use super::state::State;
 use super::virtual_journal::Thing;
 use crate::executor_link::Placement;
 use crate::log::log_server;
-use crate::policy::reservations::UNIT_BYTES;
 use cuda_abi::types::*;
 use link::wire::attach::Window;
 use link::wire::command::Opcode;
 use link::wire::virtual_memory::{
-    ACCESS_NONE, ACCESS_READ_WRITE, AddressFree, AddressReply, AddressReserve, MAX_MEMORIES,
-    MemoryCreate, MemoryCreateReply, MemoryFile, MemoryMap, MemoryNumber, MemorySetAccess,
-    MemoryUnmap, SHARING_DESCRIPTOR,
+    ACCESS_READ_WRITE, MAX_MEMORIES, MemoryCreate, MemoryCreateReply, MemoryFile, MemoryNumber,
+    SHARING_DESCRIPTOR,
 };
 use rustix::fd::AsFd;
 use std::collections::{BTreeMap, HashMap};
@@ -29,8 +30,6 @@ use zerocopy::IntoBytes;
 const MAX_MAPPINGS: usize = 1 << 16;
 /// Pieces and mappings that a session may have at a time where descriptors are kept, of which the process has only so many.
 const MAX_SHAREABLE: usize = 1 << 15;
-/// Ranges that are tried where the driver reserves others.
-const PLACES_TRIED: usize = 16;
 /// Distinguishes keys of imported memory from the keeper's.
 const IMPORTED: u64 = 1 << 63;
 const INVALID: Failure = Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
@@ -172,89 +171,6 @@ impl VirtualMemory {
 }
 
 impl State {
-    pub(super) fn address_reserve(&mut self, wanted: AddressReserve) -> Result<(), Failure> {
-        if self.virtual_memory.reservations.len() >= MAX_MAPPINGS {
-            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
-        }
-        let AddressReserve { size_bytes, alignment_bytes } = wanted;
-        let (mut passed_over, mut fillers) = (Vec::new(), Vec::new());
-        let reserved = loop {
-            // A driver prefers a gap of just that length that it has to the address that it is asked for: a longer range finds fewer such gaps.
-            let longer_bytes = passed_over.len() as u64 * UNIT_BYTES;
-            let Some(window) = size_bytes
-                .checked_add(longer_bytes)
-                .and_then(|size_bytes| self.reservations().take(size_bytes, alignment_bytes))
-            else {
-                break Err(CUresult::ERROR_OUT_OF_MEMORY);
-            };
-            match self.reserve_at(window) {
-                Ok(None) => break Ok(window),
-                Ok(Some(elsewhere)) => {
-                    // Kept for the moment, so that the gap is filled.
-                    fillers.push((elsewhere, window.size_bytes as usize));
-                    passed_over.push(window);
-                    if passed_over.len() == PLACES_TRIED {
-                        log_server!(
-                            "The driver reserves {:#x} bytes at {elsewhere:#x}, and not at {:#x}, where it is asked; nor did it {} times before",
-                            window.size_bytes,
-                            window.base,
-                            PLACES_TRIED - 1
-                        );
-                        break Err(CUresult::ERROR_OUT_OF_MEMORY);
-                    }
-                }
-                Err(code) => {
-                    passed_over.push(window);
-                    break Err(code);
-                }
-            }
-        };
-        for (at, length) in fillers {
-            // SAFETY: reserved above, nothing mapped.
-            let _ = unsafe { self.driver().cuMemAddressFree(at, length) };
-        }
-        for window in passed_over {
-            self.reservations().give_back(window);
-        }
-        let window = reserved?;
-        let Window { base, size_bytes: reserved_bytes } = window;
-        self.virtual_memory.reservations.insert(base, (size_bytes, window));
-        self.note_thing(Thing::Reservation { base, size_bytes, reserved_bytes })?;
-        self.reply.extend_from_slice(AddressReply { address: window.base }.as_bytes());
-        Ok(())
-    }
-
-    /// Reserves a range with the driver; an address if it has reserved that instead.
-    pub(super) fn reserve_at(&self, window: Window) -> Result<Option<u64>, CUresult> {
-        let (driver, mut got, length) = (self.driver(), 0, window.size_bytes as usize);
-        // SAFETY: the result is written.
-        let result = unsafe { driver.cuMemAddressReserve(&mut got, length, 0, window.base, 0) };
-        self.context().check(result)?;
-        Ok((got != window.base).then_some(got))
-    }
-
-    pub(super) fn reservations(
-        &self,
-    ) -> std::sync::MutexGuard<'_, crate::policy::reservations::Reservations> {
-        self.shared.reservations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn address_free(&mut self, wanted: AddressFree) -> Result<(), Failure> {
-        let AddressFree { address, size_bytes } = wanted;
-        let Some(&(length, window)) = self.virtual_memory.reservations.get(&address) else {
-            return Err(INVALID);
-        };
-        if length != size_bytes || self.virtual_memory.is_mapped(address, size_bytes) {
-            return Err(INVALID);
-        }
-        // SAFETY: reserved by this session, nothing is mapped there.
-        self.check(unsafe { self.driver().cuMemAddressFree(address, window.size_bytes as usize) })?;
-        self.virtual_memory.reservations.remove(&address);
-        self.reservations().give_back(window);
-        self.note_ended(&[Opcode::AddressReserve], address);
-        Ok(())
-    }
-
     fn new_number(&self, memory: u32) -> Result<(), Failure> {
         if memory >= MAX_MEMORIES || self.virtual_memory.pieces.contains_key(&memory) {
             return Err(Failure::Protocol(format!(
@@ -341,106 +257,6 @@ impl State {
             self.peers.shown.remove(&key);
             self.return_to_keeper(key, piece.size_bytes);
         }
-    }
-
-    pub(super) fn memory_map(&mut self, wanted: MemoryMap) -> Result<(), Failure> {
-        let MemoryMap { address, size_bytes, offset_bytes, memory, .. } = wanted;
-        let piece = self.piece(memory)?;
-        let known = &self.virtual_memory;
-        let fits = offset_bytes.checked_add(size_bytes).is_some_and(|end| end <= piece.size_bytes);
-        if size_bytes == 0
-            || !fits
-            || !known.is_reserved(address, size_bytes)
-            || known.is_mapped(address, size_bytes)
-        {
-            return Err(INVALID);
-        }
-        if known.mappings.len() >= MAX_MAPPINGS {
-            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
-        }
-        let (length, offset) = (size_bytes as usize, offset_bytes as usize);
-        let handle = piece.handle().ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
-        // SAFETY: the range lies in a reservation of this session and is free; the handle is live.
-        self.check(unsafe { self.driver().cuMemMap(address, length, offset, handle, 0) })?;
-        let key = piece.key();
-        let mapping = Mapping { size_bytes, offset_bytes, piece, is_accessible: false };
-        self.virtual_memory.mappings.insert(address, mapping);
-        self.note_thing(Thing::Mapped { address, size_bytes, offset_bytes, key })
-    }
-
-    pub(super) fn memory_unmap(&mut self, wanted: MemoryUnmap) -> Result<(), Failure> {
-        let MemoryUnmap { address, size_bytes } = wanted;
-        let found = self.virtual_memory.mappings_of(address, size_bytes).ok_or(INVALID)?;
-        for at in found {
-            self.unmap(at)?;
-        }
-        Ok(())
-    }
-
-    fn unmap(&mut self, at: u64) -> Result<(), Failure> {
-        let Some(mapping) = self.virtual_memory.mappings.get(&at) else { return Ok(()) };
-        if mapping.piece.handle().is_some() {
-            // SAFETY: mapped by this session; its client has waited for its work.
-            self.check(unsafe { self.driver().cuMemUnmap(at, mapping.size_bytes as usize) })?;
-        }
-        if let Some(mapping) = self.virtual_memory.mappings.remove(&at) {
-            self.memory.addressable.remove(at, mapping.size_bytes);
-            self.note_ended(&[Opcode::MemoryMap, Opcode::MemorySetAccess], at);
-            self.let_go(mapping.piece);
-        }
-        Ok(())
-    }
-
-    pub(super) fn memory_set_access(&mut self, wanted: MemorySetAccess) -> Result<(), Failure> {
-        let MemorySetAccess { address, size_bytes, access, .. } = wanted;
-        if ![ACCESS_NONE, ACCESS_READ_WRITE].contains(&access) {
-            return Err(Failure::Protocol(format!("access {access} does not exist")));
-        }
-        let found = self.virtual_memory.mappings_of(address, size_bytes).ok_or(INVALID)?;
-        self.set_access(address, size_bytes, Reach::of(access))?;
-        found.into_iter().try_for_each(|address| self.note_thing(Thing::Access { address, access }))
-    }
-
-    /// Lets whole mappings be read and written, or not be touched.
-    pub(super) fn set_access(
-        &mut self,
-        address: u64,
-        size_bytes: u64,
-        reach: Reach,
-    ) -> Result<(), Failure> {
-        let found = self.virtual_memory.mappings_of(address, size_bytes).ok_or(INVALID)?;
-        let flags = match reach {
-            Reach::None => CUmemAccess_flags::NONE,
-            Reach::ReadWrite => CUmemAccess_flags::READWRITE,
-        };
-        // SAFETY: whole mappings of this session.
-        unsafe { self.allow(address, size_bytes, flags) }?;
-        for at in found {
-            let Some(mapping) = self.virtual_memory.mappings.get_mut(&at) else { continue };
-            let accessible = reach == Reach::ReadWrite;
-            match (mapping.is_accessible, accessible) {
-                // Mappings do not overlap, nor does anything else lie in reservations.
-                (false, true) => drop(self.memory.addressable.insert(at, mapping.size_bytes)),
-                (true, false) => drop(self.memory.addressable.remove(at, mapping.size_bytes)),
-                _ => {}
-            }
-            mapping.is_accessible = accessible;
-        }
-        Ok(())
-    }
-
-    /// Says who may use mapped memory: this device, or nobody.
-    ///
-    /// # Safety
-    /// The range is that of whole mappings which this session has made.
-    pub(super) unsafe fn allow(
-        &self,
-        address: u64,
-        size_bytes: u64,
-        flags: CUmemAccess_flags,
-    ) -> Result<(), CUresult> {
-        // SAFETY: as the caller says.
-        unsafe { mapping::allow(self.context(), address, size_bytes, flags) }
     }
 
     pub(super) fn memory_export(&mut self, wanted: MemoryNumber) -> Result<(), Failure> {
