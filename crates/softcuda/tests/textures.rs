@@ -117,6 +117,8 @@ fn rows_and_buffers_are_sampled() {
     assert_eq!(results, [[words[5], 0, 0, 0], [words[63], 0, 0, 0]]);
     let body = "tex.1d.v4.s32.f32 {r0,r1,r2,r3}, [h, {c0}];";
     assert_eq!(run(body, handle, &[at(&[9.75])])[0][0], words[9]);
+    let by_number = "tex.1d.v4.u32.s32 {r0,r1,r2,r3}, [h, {c0}];";
+    assert_eq!(run(by_number, handle, &[[5, 0, 0, 0]]), [[0; 4]], "no line of memory");
     // A buffer of two-channel 16-bit integers.
     let memory = allocate(256);
     let shorts: Vec<i16> = (0..128).map(|i| 50 - i).collect();
@@ -133,6 +135,8 @@ fn rows_and_buffers_are_sampled() {
     let signed = |value: i32| value as u32;
     assert_eq!(results[..2], [[50, 49, 0, 0], [signed(-76), signed(-77), 0, 0]]);
     assert_eq!(results[2][..2], [0, 0], "outside a buffer is zero");
+    let by_fraction = "tex.1d.v4.s32.f32 {r0,r1,r2,r3}, [h, {c0}];";
+    assert_eq!(run(by_fraction, handle, &[at(&[5.5])])[0][..2], [0, 0], "no line of an array");
     // A pitched plane of floats, filtered.
     let memory = allocate(512 * 4);
     let plane: Vec<f32> = (0..512).map(|i| i as f32).collect();

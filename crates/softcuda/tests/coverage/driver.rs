@@ -35,6 +35,8 @@ pub(crate) enum ObjectKind {
     Linear,
     /// The nearest texel; integers stay integers.
     Point,
+    /// As `Point`, of a line of memory.
+    Buffer,
     /// As `Point`, with coordinates from 0 to 1.
     PointNormalized,
     Surface,
@@ -102,12 +104,18 @@ impl Object {
         bytes
     }
 
-    /// The handle and the array behind it (that of level 0).
+    /// The handle and the array behind it (that of level 0), if there is one.
     fn create(&self) -> (u64, usize) {
         let asked = self.descriptor();
         let mut resource = CUDA_RESOURCE_DESC::default();
         let mut array = 0usize;
-        if self.levels.len() == 1 {
+        if self.kind == ObjectKind::Buffer {
+            resource.resType = CUresourcetype::LINEAR;
+            resource.res.linear.devPtr = upload(&self.levels[0]);
+            resource.res.linear.format = self.format;
+            resource.res.linear.numChannels = self.channels;
+            resource.res.linear.sizeInBytes = self.levels[0].len();
+        } else if self.levels.len() == 1 {
             let code = cu!(cuArray3DCreate_v2(&mut array => *mut usize, &asked => *const CUDA_ARRAY3D_DESCRIPTOR));
             assert_eq!(code, 0, "{asked:?}");
             self.fill(array, self.extent, &self.levels[0]);

@@ -189,11 +189,23 @@ impl Texture {
             }
         };
         let view = self.view(memory, image, dimensions, layer);
+        if geometry == G::D1 && !self.is_line_for(coordinates) {
+            return Some(view.nothing());
+        }
         match coordinates {
             TextureCoordinates::Integer(at) => view.fetched(at),
             TextureCoordinates::Float(at) => {
                 view.filtered(std::array::from_fn(|axis| view.scale(at[axis], axis)))
             }
+        }
+    }
+
+    /// Whether `.1d` with such coordinates finds a line in it: integers (`tex1Dfetch`) find one in linear memory only, floats (`tex1D`) in
+    /// anything else. To a GPU's texture unit the line of an array is a plane with one row; an H200 answers the others with zeros.
+    fn is_line_for(&self, coordinates: TextureCoordinates) -> bool {
+        match coordinates {
+            TextureCoordinates::Integer(_) => self.backing == Backing::Buffer,
+            TextureCoordinates::Float(_) => self.backing == Backing::Array,
         }
     }
 
@@ -263,10 +275,15 @@ impl View<'_> {
         if (0..self.dimensions).all(is_inside) {
             return self.texel(at.map(i64::from));
         }
-        Some(match self.image.texel.channel.is_float(self.sampler.read) {
+        Some(self.nothing())
+    }
+
+    /// Zeros.
+    fn nothing(&self) -> Color {
+        match self.image.texel.channel.is_float(self.sampler.read) {
             true => Color::Float([0.0; 4]),
             false => Color::Bits([0; 4]),
-        })
+        }
     }
 
     /// The texel at whole coordinates, which may be outside; `None`: its memory is gone.

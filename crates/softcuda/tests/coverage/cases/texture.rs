@@ -71,6 +71,7 @@ fn sample(form: &Form<'_>) -> Case {
     let kind = match geometry {
         "cube" => ObjectKind::PointNormalized,
         _ if form.has("level") => ObjectKind::PointNormalized,
+        "1d" if by_index => ObjectKind::Buffer,
         _ if integers || by_index => ObjectKind::Point,
         _ => ObjectKind::Linear,
     };
@@ -119,7 +120,7 @@ fn sample(form: &Form<'_>) -> Case {
                 let [x, y] = [0, 1].map(|k| nearest(at[k] * size[k] as f64, size[k]));
                 return place(x, y, 0);
             }
-            if kind == ObjectKind::Point {
+            if matches!(kind, ObjectKind::Point | ObjectKind::Buffer) {
                 let [x, y] = [0, 1].map(|k| nearest(at[k], size[k]));
                 return place(x, if axes > 1 { y } else { 0 }, 0);
             }
