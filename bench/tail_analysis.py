@@ -18,6 +18,9 @@ TOGETHER_RATIO = 3.0
 TOGETHER_PART = 0.3
 # Of the excess, from here on a cause is named.
 CAUSE_PART = 0.25
+# What a kind of thread does more during slow requests than during others: of the time, and times what it does then.
+BUSY_PART = 0.1
+BUSY_RATIO = 1.5
 # The first tenth of a run has a tenth of its slow requests, unless something is still being learnt there.
 BEGINNING = 0.1
 BEGINNING_RATIO = 3.0
@@ -321,6 +324,9 @@ def conclusions(found):
         if more_ms >= CAUSE_PART * excess_ms:
             said[f"delayed {name}"] = (f"a thread `{name}` of the server has no processor for {row['slow']['most_delayed_ms']:.2f} ms of a slow "
                                        f"request, {row['middle']['most_delayed_ms']:.2f} ms of a middle one")
+        busy, usual = row["slow"]["running"], row["middle"]["running"]
+        if busy >= BUSY_PART + BUSY_RATIO * usual:
+            said[f"busy {name}"] = f"threads `{name}` of the server are at work for {busy:.2f} of the time of slow requests, {usual:.2f} of that of middle ones"
     return said
 
 

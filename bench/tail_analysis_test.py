@@ -115,6 +115,19 @@ class Causes(unittest.TestCase):
         self.assertIn("delayed openmps: session", found["conclusions"])
         self.assertAlmostEqual(found["threads"]["openmps: session"]["middle"]["running"], 0.5, delta=0.2)
 
+    def test_a_thread_of_the_server_that_is_at_work_then_only(self):
+        # It begins and ends something of 4 ms now and then, and all that is under way then takes longer.
+        begins = [50 + 180 * number for number in range(15)]
+        requests = run(lambda _, __, at: any(at <= begin < at + 1.8 for begin in begins), waits)
+        samples, ran_ns = [], 0
+        for at in range(0, 2800):
+            ran_ns += int(NS_PER_MS) * any(begin <= at < begin + 4 for begin in begins)
+            samples.append([int((at + 1) * NS_PER_MS), ran_ns, 0])
+        threads = [{"process": "openmps", "name": "warming", "samples": samples}]
+        self.assertIn("busy openmps: warming", self.conclusions(requests, threads))
+        steady = [{"process": "openmps", "name": "monitor", "samples": [[at, at // 2, 0] for at, _, _ in samples]}]
+        self.assertNotIn("busy openmps: monitor", self.conclusions(requests, steady))
+
     def test_few_requests_without_a_scheduler_that_counts(self):
         requests = [Request(0, at, at + 10, at + 100, 5, 5, None, None, 0, 0, 0, 0) for at in range(0, 1000, 100)]
         found = tail_analysis.analyse(requests)

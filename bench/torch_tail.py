@@ -3,7 +3,7 @@
 and under OpenMPS, beside each other.
 
     python3 bench/torch_tail.py                                     # ResNet-18, 8 processes: a minute
-    python3 bench/torch_tail.py --switch OPENMPS_BATCHING=off       # ... and OpenMPS once more with a setting of its server
+    python3 bench/torch_tail.py --switch OPENMPS_STANDBY=0          # ... and OpenMPS once more with a setting of its server
     python3 bench/torch_tail.py --raw found.json --json report.json # keep what was recorded, and what it says
     python3 bench/torch_tail.py --again found.json                  # the same report of what was kept
     python3 bench/torch_tail.py --model burst --processes 2         # without PyTorch, and without a GPU
