@@ -26,6 +26,7 @@ struct Holdings {
 #[test]
 fn a_thousand_clients_leave_nothing() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;
+    have_a_standby(&daemon)?;
     serve(&daemon, WARM_UP)?;
     let before = holdings(&daemon)?;
     serve(&daemon, CLIENTS)?;
@@ -41,10 +42,22 @@ fn a_thousand_clients_leave_nothing() -> Result<()> {
 
 fn same(before: Option<&Holdings>, now: &Holdings) -> bool {
     before.is_some_and(|before| {
-        now.descriptors == before.descriptors
-            && now.threads == before.threads
+        // Fewer, where the last sessions of before had not come to their end yet.
+        now.descriptors <= before.descriptors
+            && now.threads <= before.threads
             && now.resident_bytes <= before.resident_bytes + RESIDENT_SLACK_BYTES
     })
+}
+
+/// An executor stands by once clients have stayed for a while, which a few do on a machine that stands still: the server has it from the beginning.
+fn have_a_standby(daemon: &Daemon) -> Result<()> {
+    let mut stays = daemon.puppet()?;
+    stays.must("open")?;
+    stays.must("work 1")?;
+    wait::until("an executor stands by", PATIENCE, || {
+        daemon.snapshot().is_ok_and(|snapshot| snapshot.devices[0].standby_pid != 0)
+    })?;
+    stays.dismiss()
 }
 
 fn serve(daemon: &Daemon, clients: usize) -> Result<()> {
