@@ -4,10 +4,18 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use openmps_tests::wait::{self, PATIENCE};
-use openmps_tests::{Daemon, Sandbox};
+use openmps_tests::{Daemon, Puppet, Sandbox};
 
-/// What CUDA promises is nothing; what we promise is an error from the next call within this time.
+/// What CUDA promises is nothing; what we promise is an error from the next call within this time, if the machine runs whoever wants to run.
 const SERVER_DEATH_LIMIT: Duration = Duration::from_secs(1);
+const SLICE: Duration = Duration::from_millis(10);
+
+/// An answer within [`SERVER_DEATH_LIMIT`], by slices: one that ends late, since the machine stood still or ran others, counts once.
+fn answer_in_time(puppet: &mut Puppet) -> Result<String> {
+    let slices = SERVER_DEATH_LIMIT.as_millis() / SLICE.as_millis();
+    let answer = (1..slices).find_map(|_| puppet.answer_within(SLICE).ok());
+    answer.map_or_else(|| puppet.answer_within(SLICE), Ok)
+}
 
 /// Where in its life each victim is killed: after so many milliseconds of work. Spread like this the deaths meet
 /// module loads, copies, launches and waits.
@@ -72,7 +80,7 @@ fn a_dead_server_is_an_error_and_never_a_hang() -> Result<()> {
     daemon.kill_server()?;
     idle.tell("work 1")?;
     for (who, puppet) in [("busy", &mut busy), ("idle", &mut idle)] {
-        let answer = puppet.answer_within(SERVER_DEATH_LIMIT)?;
+        let answer = answer_in_time(puppet)?;
         ensure!(answer.starts_with("error "), "the {who} client was told {answer:?}");
     }
     // Exit handlers make calls too: they must neither hang nor crash.
