@@ -4,9 +4,12 @@
 //! instruction. Counters of the processor would be quicker, but most virtual machines and containers keep them to themselves.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Puppet;
 
@@ -15,8 +18,8 @@ pub const MARK: i32 = libc::SIGURG;
 /// How often a puppet does what is counted.
 pub const ROUNDS: usize = 16;
 
-/// For all rounds of one call; a thousand instructions take some milliseconds.
-const LIMIT: Duration = Duration::from_secs(60);
+/// For all rounds of one call; a thousand instructions take some milliseconds, and many times that where others want the processors.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,27 +43,42 @@ pub fn count(puppet: &mut Puppet, order: &str) -> Result<Counted> {
         }
         Err(error) => return Err(error).context("ptrace"),
     }
+    let (counted, is_counted) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        // Waits for a thread that is traced have no limit: whoever waits for it longer than that sees it killed.
+        scope.spawn(move || {
+            if let Err(RecvTimeoutError::Timeout) = is_counted.recv_timeout(LIMIT) {
+                let _ = Pid::from_raw(tracee).map(|pid| kill_process(pid, Signal::KILL));
+            }
+        });
+        let fewest = count_rounds(puppet, order, tracee);
+        drop(counted);
+        Ok(Counted::Instructions(fewest?))
+    })
+}
+
+/// The instructions of the round with the fewest, of a puppet that is traced, and is let go.
+fn count_rounds(puppet: &mut Puppet, order: &str, tracee: i32) -> Result<u64> {
     puppet.tell(order)?;
-    let deadline = Instant::now() + LIMIT;
     let mut fewest = u64::MAX;
     for _ in 0..ROUNDS {
-        go_to_mark(tracee, deadline)?;
-        fewest = fewest.min(step_to_mark(tracee, deadline)?);
+        go_to_mark(tracee)?;
+        fewest = fewest.min(step_to_mark(tracee)?);
         trace(libc::PTRACE_CONT, tracee)?;
     }
     // It must stop once more to be let go.
     trace(libc::PTRACE_INTERRUPT, tracee)?;
-    stopped(tracee, deadline)?;
+    stopped(tracee)?;
     trace(libc::PTRACE_DETACH, tracee)?;
     let answer = puppet.answer_within(LIMIT)?;
     ensure!(answer == "ok", "{order:?} was answered {answer:?}");
-    Ok(Counted::Instructions(fewest))
+    Ok(fewest)
 }
 
 /// Lets the thread run until it stops at a mark.
-fn go_to_mark(tracee: i32, deadline: Instant) -> Result<()> {
+fn go_to_mark(tracee: i32) -> Result<()> {
     loop {
-        let signal = stopped(tracee, deadline)?;
+        let signal = stopped(tracee)?;
         if signal == MARK {
             return Ok(());
         }
@@ -69,11 +87,11 @@ fn go_to_mark(tracee: i32, deadline: Instant) -> Result<()> {
 }
 
 /// Lets the thread go on from one mark to the next; how many instructions that were.
-fn step_to_mark(tracee: i32, deadline: Instant) -> Result<u64> {
+fn step_to_mark(tracee: i32) -> Result<u64> {
     let mut instructions = 0;
     trace(libc::PTRACE_SINGLESTEP, tracee)?;
     loop {
-        match stopped(tracee, deadline)? {
+        match stopped(tracee)? {
             MARK => return Ok(instructions),
             libc::SIGTRAP => {
                 instructions += 1;
@@ -84,19 +102,15 @@ fn step_to_mark(tracee: i32, deadline: Instant) -> Result<u64> {
     }
 }
 
-/// Waits until the thread has stopped; the signal that did it.
-fn stopped(tracee: i32, deadline: Instant) -> Result<i32> {
-    loop {
-        let mut status = 0;
-        // SAFETY: a valid place for the status.
-        let found = unsafe { libc::waitpid(tracee, &raw mut status, libc::WNOHANG | libc::__WALL) };
-        match found {
-            0 if Instant::now() > deadline => bail!("the puppet does not stop at its marks"),
-            0 => std::thread::yield_now(),
-            _ if found == tracee && libc::WIFSTOPPED(status) => return Ok(libc::WSTOPSIG(status)),
-            _ if found == tracee => bail!("the puppet has ended: status {status:#x}"),
-            _ => return Err(io::Error::last_os_error()).context("waitpid"),
-        }
+/// Waits until the thread has stopped; the signal that did it. Asleep, so that it is run at once when others want the processors too.
+fn stopped(tracee: i32) -> Result<i32> {
+    let mut status = 0;
+    // SAFETY: a valid place for the status.
+    let found = unsafe { libc::waitpid(tracee, &raw mut status, libc::__WALL) };
+    match found {
+        _ if found == tracee && libc::WIFSTOPPED(status) => Ok(libc::WSTOPSIG(status)),
+        _ if found == tracee => bail!("the puppet has ended: status {status:#x}"),
+        _ => Err(io::Error::last_os_error()).context("waitpid"),
     }
 }
 
