@@ -49,7 +49,6 @@ struct Known {
     /// Resource to device to whether it is healthy; empty once the plugin is gone.
     devices: BTreeMap<String, BTreeMap<String, bool>>,
     pods: Vec<Pod>,
-    registrations: u32,
     lists: u32,
 }
 
@@ -129,9 +128,9 @@ impl Kubelet {
         Ok(())
     }
 
-    /// How often a plugin has registered.
-    pub(crate) fn registrations(&self) -> u32 {
-        self.known().registrations
+    /// Resources that have been registered since it was started.
+    pub(crate) fn registered(&self) -> usize {
+        self.known().endpoints.len()
     }
 
     /// Devices of a resource that may be lent, also those that are.
@@ -248,7 +247,6 @@ impl Registration for Services {
         let resource = request.resource_name;
         {
             let mut known = lock(&self.known);
-            known.registrations += 1;
             known.endpoints.insert(resource.clone(), socket.clone());
         }
         let known = Arc::clone(&self.known);
