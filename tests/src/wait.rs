@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// For what should take milliseconds, on a machine that is busy.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 const INTERVAL: Duration = Duration::from_millis(10);
 

@@ -1,5 +1,7 @@
 //! Launches, and small copies, that are submitted together: the same results as one by one, on the client's share of the SMs, and counted.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use openmps_tests::process;
 use openmps_tests::wait::{self, PATIENCE};
@@ -9,6 +11,9 @@ use openmps_tests::{Daemon, Runtime, Sandbox};
 const QUARTER: u32 = 20;
 /// Time is the work that is done: what a launch costs decides whether it may wait for others, whatever else the machine does.
 const CLOCK: (&str, &str) = ("OPENMPS_SOFT_CLOCK", "virtual");
+
+/// Until launches go together, which depends on who is run when: each run takes a second, or many on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// What the program prints, attached with these variables and arguments.
 fn run(daemon: &Daemon, variables: &[(&str, &str)], arguments: &[&str]) -> Result<String> {
@@ -35,7 +40,7 @@ fn run_until_chained(
 ) -> Result<String> {
     let first = run(daemon, variables, arguments)?;
     let mut outcome = Ok(());
-    wait::until("launches that go together", PATIENCE, || {
+    wait::until("launches that go together", LIMIT, || {
         let again = || -> Result<bool> {
             if chained(daemon)? > 0 {
                 return Ok(true);
@@ -83,7 +88,7 @@ fn small_copies_that_go_with_launches_give_what_single_ones_give() -> Result<()>
     let mut printed = run(&daemon, &[], &["copies"])?;
     let mut outcome = Ok(());
     // They do where the client is just ahead of the server, so perhaps not in the first run.
-    wait::until("copies that go with launches, and their signals", PATIENCE, || {
+    wait::until("copies that go with launches, and their signals", LIMIT, || {
         let mut again = || -> Result<bool> {
             let snapshot = daemon.snapshot()?;
             let device = &snapshot.devices[0];

@@ -27,12 +27,11 @@ fn clients_up_to_the_limit_work_at_once_and_the_next_is_refused() -> Result<()> 
 
     let mut refused = daemon.puppet()?;
     refused.expect("open", MPS_MAX_CLIENTS_REACHED)?;
-    let pid = refused.pid();
+    let named = format!("Client {} gets no context on device 0", refused.pid());
     wait::until("the log names the refused process", PATIENCE, || {
-        daemon.sandbox().logs().contains(&pid.to_string())
+        daemon.sandbox().logs().contains(&named)
     })?;
     let lines = daemon.sandbox().logs();
-    let named = format!("Client {pid} gets no context on device 0");
     ensure!(lines.lines().filter(|line| line.contains(&named)).count() == 1, "{lines}");
     ensure!(daemon.snapshot()?.devices[0].refused_contexts == 1, "the refusal is counted");
     refused.dismiss()?;

@@ -209,7 +209,7 @@ fn defaults_that_are_set_before_the_start_are_the_next_daemons() {
 fn in_the_foreground_it_logs_to_standard_output_tells_its_manager_and_ends_on_a_signal() {
     let place = Place::new();
     let manager = UnixDatagram::bind(place.path("notify")).unwrap();
-    manager.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    manager.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
     let mut daemon = place.alias();
     daemon.arg("--forground").env("NOTIFY_SOCKET", place.path("notify"));
     let daemon = daemon.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();

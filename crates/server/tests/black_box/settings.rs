@@ -163,9 +163,9 @@ fn the_recorded_log_is_written_line_by_line() {
     promises::compute(&mut victim, 10);
     server.daemon.send(&ToServer::Terminate { id: 1, pid: 1807 }, &[], SOON).unwrap();
     assert!(matches!(server.hear(), ToDaemon::Terminated { code: 0, .. }));
-    while victim.memory.error() != CUresult::ERROR_MPS_CLIENT_TERMINATED.0 {
-        std::thread::yield_now();
-    }
+    super::takeover::wait_for("the end of the victim's session", || {
+        victim.memory.error() == CUresult::ERROR_MPS_CLIENT_TERMINATED.0
+    });
     drop(victim);
     left(&mut server, 0);
     check(69..=82, name, uuid);
