@@ -52,8 +52,7 @@ impl Gathering {
     }
 
     /// Whether something is posted behind what waits, on a stream, before the device has nothing more to do there.
-    fn look(&mut self, slot: u32, is_posted: impl Fn() -> bool) -> bool {
-        let now = Instant::now();
+    fn look(&mut self, slot: u32, now: Instant, is_posted: impl Fn() -> bool) -> bool {
         let began = *self.began.get_or_insert(now);
         if !self.is_ahead(slot, now) || now - began >= LONGEST || !self.nearness.is_worth_a_look() {
             return false;
@@ -82,7 +81,9 @@ impl State {
     pub(super) fn gathers(&mut self, is_posted: impl Fn() -> bool) -> bool {
         let has_cores = self.shared.flights.cores() == Cores::Spare;
         let slot = self.batches.stream();
-        has_cores && self.may_be_delayed() && self.batches.gathering.look(slot, is_posted)
+        has_cores
+            && self.may_be_delayed()
+            && self.batches.gathering.look(slot, Instant::now(), is_posted)
     }
 
     /// Whether more is to be expected behind what waits, and the device has nothing to do meanwhile, as far as is known.
@@ -100,19 +101,20 @@ mod tests {
 
     #[test]
     fn launches_wait_while_the_device_is_at_work_and_more_comes() {
+        // All at one moment, however long the test's thread is kept from running.
+        let now = Instant::now();
         let mut gathering = Gathering::default();
-        assert!(!gathering.look(0, || true), "nothing was submitted");
+        assert!(!gathering.look(0, now, || true), "nothing was submitted");
         gathering.submitted(0, LONG);
-        assert!(!gathering.look(1, || true), "another stream's");
-        assert!(gathering.look(0, || true) && gathering.are_bursts());
-        assert!(!gathering.look(0, || false) && !gathering.are_bursts(), "nothing came");
-        assert!((0..4).any(|_| gathering.look(0, || true)));
-        gathering.began = Instant::now().checked_sub(LONGEST);
-        assert!(!gathering.look(0, || true), "they have waited for long");
+        assert!(!gathering.look(1, now, || true), "another stream's");
+        assert!(gathering.look(0, now, || true) && gathering.are_bursts());
+        assert!(!gathering.look(0, now, || false) && !gathering.are_bursts(), "nothing came");
+        assert!((0..4).any(|_| gathering.look(0, now, || true)));
+        assert!(!gathering.look(0, now + LONGEST, || true), "they have waited for long");
         gathering.submitted(0, LONG);
-        assert!(gathering.look(0, || true));
+        assert!(gathering.look(0, now, || true));
         gathering.submitted(1, Duration::ZERO);
-        assert!(!gathering.look(1, || true), "the device has nothing to do");
+        assert!(!gathering.look(1, Instant::now(), || true), "the device has nothing to do");
     }
 
     #[test]
