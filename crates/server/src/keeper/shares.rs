@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// A change is answered within this time.
-const CHANGE_LIMIT: Duration = Duration::from_secs(5);
+const CHANGE_LIMIT: Duration = Duration::from_secs(10);
 /// Changes whose answers are awaited, at most; of a daemon that sends more the oldest are answered at once.
 const MOST_CHANGES: usize = 64;
 
