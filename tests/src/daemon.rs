@@ -97,11 +97,25 @@ impl Daemon {
         Puppet::spawn(command.envs(environment.iter().copied()))
     }
 
-    /// What `openmps status --json` prints.
+    /// What `openmps status --json` prints once all servers have answered: what one said to an earlier question is no proof of anything.
     ///
     /// # Errors
-    /// When the daemon does not answer.
+    /// When the daemon does not answer, or a server.
     pub fn state(&self) -> Result<DaemonState> {
+        let mut state = self.printed_state()?;
+        let is_said = |state: &DaemonState| state.servers.iter().all(|server| !server.silent);
+        if !is_said(&state) {
+            wait::until("all servers answer", PATIENCE, || {
+                self.printed_state().is_ok_and(|printed| {
+                    state = printed;
+                    is_said(&state)
+                })
+            })?;
+        }
+        Ok(state)
+    }
+
+    fn printed_state(&self) -> Result<DaemonState> {
         let mut command =
             self.sandbox.command(self.sandbox.installation.openmps(), Runtime::OpenMps);
         let finished = process::run(command.args(["status", "--json"]), PATIENCE)?;

@@ -99,7 +99,7 @@ pub(crate) fn status(format: Format) -> anyhow::Result<ExitCode> {
 }
 
 fn print_server(server: &ServerState) {
-    let ServerState { pid, uid, status, snapshot } = server;
+    let ServerState { pid, uid, status, snapshot, .. } = server;
     let status = match status {
         ServerStatus::Initializing => "INITIALIZING",
         ServerStatus::Active => "ACTIVE",
@@ -132,7 +132,11 @@ fn print_server(server: &ServerState) {
 }
 
 fn daemon_state() -> anyhow::Result<DaemonState> {
-    Ok(Frontend::connect(&Directories::from_environment())?.state()?)
+    let state = Frontend::connect(&Directories::from_environment())?.state()?;
+    for server in state.servers.iter().filter(|server| server.silent) {
+        eprintln!("server {} does not answer: what it said last is shown", server.pid);
+    }
+    Ok(state)
 }
 
 /// Prints a document with its schema version.

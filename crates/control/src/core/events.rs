@@ -240,6 +240,8 @@ pub enum Effect {
     ReplyState {
         /// Which.
         connection: ConnectionId,
+        /// Servers that were asked and have not answered in time.
+        silent: Vec<Pid>,
     },
     /// Kill a server's process.
     Kill {

@@ -45,8 +45,10 @@ pub type Now = Duration;
 
 /// A server that is not ready by then is killed, and its clients are told.
 const SERVER_START_LIMIT: Duration = Duration::from_secs(120);
-/// How long a front end waits for a server's word before it gets what the server said last.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// How long whoever asks for the state waits for a server's word before it gets what the server said last, marked as such.
+const STATE_ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// The same for who gave a command, whose output has no room for such a mark: as long as it takes a server that is merely busy.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// Between telling a server to stop at once and killing it.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 /// Clients that wait for a server, at most; one more is refused.
@@ -233,8 +235,8 @@ impl Core {
         servers.chain(asks).chain(quit).flatten().min()
     }
 
-    /// Everything, for [`Effect::ReplyState`].
-    pub fn state(&self) -> UiReply {
+    /// Everything, for [`Effect::ReplyState`], which names the silent servers.
+    pub fn state(&self, silent: &[Pid]) -> UiReply {
         UiReply::State(link::wire::ui::DaemonState {
             daemon_pid: self.config.daemon_pid,
             servers: self
@@ -245,6 +247,7 @@ impl Core {
                     uid: server.uid,
                     status: server.status,
                     snapshot: server.snapshot.clone(),
+                    silent: silent.contains(&server.pid),
                 })
                 .collect(),
             groups: self.groups.clone(),

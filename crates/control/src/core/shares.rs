@@ -17,9 +17,6 @@ use super::shell::AskKind;
 use super::{ConnectionId, Core, Effect, Message, Now, Provisioning};
 use crate::values::{DeviceRef, MemoryLimit as Size, Percentage};
 
-/// How long a front end waits for servers: a server answers sooner, also while kernels still run.
-const CHANGE_ANSWER_LIMIT: Now = Now::from_secs(15);
-
 /// What a front end asks for.
 #[derive(Debug, Clone)]
 pub enum ShareRequest {
@@ -69,12 +66,7 @@ impl Core {
         match done {
             Ok((open, kind)) => {
                 let change = Change { report: ChangeReport::default(), kind };
-                self.ask_until(
-                    now + CHANGE_ANSWER_LIMIT,
-                    connection,
-                    AskKind::Change(change),
-                    open,
-                );
+                self.ask(now, connection, AskKind::Change(change), open);
             }
             Err(message) => {
                 self.log(format!("Refused: {message}"));

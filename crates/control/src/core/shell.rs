@@ -11,7 +11,9 @@ use link::{printable, printable_prefix};
 
 use super::command::{Command, ParsedLine, Pid, TableFormat, parse_line};
 use super::shares::Change;
-use super::{ANSWER_LIMIT, ConnectionId, Core, Effect, Limits, Message, Now, Server};
+use super::{
+    ANSWER_LIMIT, ConnectionId, Core, Effect, Limits, Message, Now, STATE_ANSWER_LIMIT, Server,
+};
 use crate::values::{DeviceRef, ValueError};
 
 /// A front end that waits for servers' answers.
@@ -134,7 +136,7 @@ impl Core {
 
     pub(super) fn ui_state(&mut self, now: Now, connection: ConnectionId) {
         let open = self.request_snapshots();
-        self.ask(now, connection, AskKind::State, open);
+        self.ask_until(now + STATE_ANSWER_LIMIT, connection, AskKind::State, open);
     }
 
     /// Asks every server that can answer.
@@ -155,11 +157,17 @@ impl Core {
             .collect()
     }
 
-    fn ask(&mut self, now: Now, connection: ConnectionId, kind: AskKind, open: Vec<(Pid, u64)>) {
+    pub(super) fn ask(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        kind: AskKind,
+        open: Vec<(Pid, u64)>,
+    ) {
         self.ask_until(now + ANSWER_LIMIT, connection, kind, open);
     }
 
-    pub(super) fn ask_until(
+    fn ask_until(
         &mut self,
         deadline: Now,
         connection: ConnectionId,
@@ -210,18 +218,18 @@ impl Core {
         self.asks = open;
         for Ask { connection, kind, open, .. } in finished {
             let mut output = Output::default();
-            for (server, _) in &open {
+            let silent: Vec<Pid> = open.iter().map(|(server, _)| *server).collect();
+            for server in &silent {
                 output.complain(format_args!(
                     "server {server} does not answer: what it said last is shown"
                 ));
             }
             match kind {
                 AskKind::State => {
-                    self.effects.push(Effect::ReplyState { connection });
+                    self.effects.push(Effect::ReplyState { connection, silent });
                     continue;
                 }
                 AskKind::Change(change) => {
-                    let silent: Vec<Pid> = open.iter().map(|(server, _)| *server).collect();
                     self.finish_change(connection, change, &silent);
                     continue;
                 }

@@ -319,6 +319,38 @@ fn quit_waits_for_clients_and_a_timeout_forces() {
 }
 
 #[test]
+fn a_server_that_does_not_answer_is_marked_in_the_state() {
+    let mut world = recorded_world();
+    for answers in [true, false] {
+        world.event(Event::UiState { connection: UI });
+        let asked = world.effects.iter().rev().find_map(|effect| match effect {
+            Effect::Send { server: 975, message: Message::Snapshot(id) } => Some(*id),
+            _ => None,
+        });
+        let (id, snapshot) = (asked.expect("the server is asked"), world.snapshot.clone());
+        if answers {
+            world.event(Event::ServerSaid {
+                server: 975,
+                message: ToDaemon::Snapshot { id, snapshot },
+            });
+        } else {
+            world.now = world.core.next_deadline().unwrap();
+            world.event(Event::Tick);
+        }
+        let replied = world.effects.iter().rev().find_map(|effect| match effect {
+            Effect::ReplyState { silent, .. } => Some(silent.clone()),
+            _ => None,
+        });
+        let silent = replied.expect("the front end is answered");
+        assert_eq!(silent, if answers { vec![] } else { vec![975] });
+        let UiReply::State(state) = world.core.state(&silent) else { panic!("no state") };
+        assert_eq!(state.servers[0].silent, !answers);
+        assert_eq!(state.servers[0].snapshot.clients.len(), world.snapshot.clients.len());
+        world.effects.clear();
+    }
+}
+
+#[test]
 fn a_signal_quits_and_a_second_one_forces() {
     let mut world = recorded_world();
     world.event(Event::StopSignal);

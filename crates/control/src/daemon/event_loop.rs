@@ -465,8 +465,8 @@ impl Daemon {
                     .reply(connection, &UiReply::Command { output, error, exit_status });
             }
             Effect::ReplyShares { connection, reply } => self.connections.reply(connection, &reply),
-            Effect::ReplyState { connection } => {
-                let state = self.core.state();
+            Effect::ReplyState { connection, silent } => {
+                let state = self.core.state(&silent);
                 self.connections.reply(connection, &state);
             }
             Effect::Kill { server } => {

@@ -471,7 +471,8 @@ mod tests {
             faults: vec![fault],
             ..Default::default()
         };
-        let server = ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot };
+        let server =
+            ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot, silent: false };
         DaemonState {
             daemon_pid: 1,
             servers: vec![server],

@@ -88,4 +88,7 @@ pub struct ServerState {
     pub status: ServerStatus,
     /// What it said last.
     pub snapshot: ServerSnapshot,
+    /// It did not answer in time: `snapshot` is what it said to an earlier question.
+    #[serde(default)]
+    pub silent: bool,
 }

@@ -149,7 +149,7 @@ fn ask(directories: &Directories, request: &UiRequest) -> Result<(), String> {
     report.refused.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// The daemon's clients; none without a daemon.
+/// The daemon's clients, by its servers' word of this moment; none without a daemon.
 pub(crate) fn clients(directories: &Directories) -> Result<Vec<ClientSnapshot>, BatchError> {
     let state = match Frontend::connect(directories) {
         Ok(mut daemon) => daemon.state(),
@@ -157,6 +157,9 @@ pub(crate) fn clients(directories: &Directories) -> Result<Vec<ClientSnapshot>, 
         Err(error) => Err(error),
     };
     let state = state.map_err(|error| BatchError::Daemon(error.to_string()))?;
+    if let Some(silent) = state.servers.iter().find(|server| server.silent) {
+        return Err(BatchError::Daemon(format!("server {} does not answer", silent.pid)));
+    }
     Ok(state.servers.into_iter().flat_map(|server| server.snapshot.clients).collect())
 }
 

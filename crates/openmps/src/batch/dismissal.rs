@@ -50,6 +50,11 @@ fn end_clients(locked: &Locked, job: &Job, is_last: bool) -> Result<Option<Strin
     loop {
         let clients = match daemon::clients(&locked.directories) {
             Ok(clients) => clients,
+            // A server may be busy for a moment.
+            Err(_) if Instant::now() < deadline => {
+                thread::sleep(INTERVAL);
+                continue;
+            }
             // One that does not answer is ended with the last job.
             Err(error) if is_last => {
                 eprintln!("openmps: {error}");
@@ -67,23 +72,22 @@ fn end_clients(locked: &Locked, job: &Job, is_last: bool) -> Result<Option<Strin
             )));
         }
         for zombie in &zombies {
-            kill(zombie, locked)?;
+            kill(zombie, locked);
         }
         thread::sleep(INTERVAL);
     }
 }
 
-/// Ends a client's process, and no other that got its number meanwhile.
-fn kill(client: &ClientSnapshot, locked: &Locked) -> Result<(), BatchError> {
+/// Ends a client's process, and no other that got its number meanwhile; does nothing where that is not certain.
+fn kill(client: &ClientSnapshot, locked: &Locked) {
     let pid = i32::try_from(client.pid).ok().and_then(Pid::from_raw);
     let Some(process) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
-        return Ok(());
+        return;
     };
     // What is still listed now is what the descriptor is of: its connection is open.
-    let listed = daemon::clients(&locked.directories)?;
+    let Ok(listed) = daemon::clients(&locked.directories) else { return };
     if listed.iter().any(|other| (other.client_id, other.pid) == (client.client_id, client.pid)) {
         eprintln!("openmps: killing process {} ({}), still a client", client.pid, client.command);
         let _ = pidfd_send_signal(&process, Signal::KILL);
     }
-    Ok(())
 }

@@ -259,7 +259,8 @@ mod tests {
             clients: vec![client(5, ClientDeviceSnapshot::default()), client(7, share)],
             ..Default::default()
         };
-        let server = ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot };
+        let server =
+            ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot, silent: false };
         DaemonState {
             daemon_pid: 1,
             servers: vec![server],
