@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use link::wire::ui::DaemonState;
 use openmps_tests::process;
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
+use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn clients_outlive_the_daemon_and_a_new_one_serves_new_clients() -> Result<()> {
@@ -138,6 +140,29 @@ fn our_own_commands_show_what_runs() -> Result<()> {
     let looked = process::run(&mut command, PATIENCE)?;
     ensure!(looked.status.code() == Some(1) && looked.stdout.contains("/nowhere"), "{looked:?}");
     Ok(())
+}
+
+#[test]
+fn a_server_that_stands_still_is_said_to_be_silent() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut client = daemon.puppet()?;
+    client.must("open")?;
+    let server = daemon.server()?;
+    ensure!(!server.silent && server.snapshot.clients.len() == 1, "{server:?}");
+    let pid = Pid::from_raw(server.pid.cast_signed()).context("no process id")?;
+    kill_process(pid, Signal::STOP)?;
+    let sandbox = daemon.sandbox();
+    let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+    let shown = process::run(command.args(["status", "--json"]), PATIENCE)?;
+    kill_process(pid, Signal::CONT)?;
+    let state: DaemonState = serde_json::from_str(shown.success()?)?;
+    let last = &state.servers[0];
+    ensure!(last.silent && last.snapshot.clients.len() == 1, "{shown:?}");
+    ensure!(shown.stderr.contains("does not answer"), "{shown:?}");
+    client.must("work 1")?;
+    let clients = daemon.snapshot()?.clients;
+    ensure!(clients[0].kernels == 1, "{clients:?}");
+    client.dismiss()
 }
 
 #[test]
