@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::wait::{self, PATIENCE};
-use crate::{Installation, Puppet, Sandbox, process};
+use crate::{Installation, Puppet, Sandbox, executable, process};
 
 /// Joins a control group, shows crun a unified hierarchy alone (it refuses to run with controllers in both kinds), and becomes crun.
 const WRAPPER: &str = r#"
@@ -185,7 +185,7 @@ impl Engine {
         fs::create_dir_all(&directory)?;
         let target = directory.join(file.file_name().context("a file without a name")?);
         if !target.exists() {
-            fs::copy(file, &target).with_context(|| format!("cannot copy {}", file.display()))?;
+            executable::copy(file, &target)?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 
 pub mod container;
 pub mod daemon;
+pub mod executable;
 pub mod installation;
 pub mod process;
 pub mod puppet;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Installation, process, wait};
+use crate::{Installation, executable, process, wait};
 
 /// For all jobs of a test, on a machine that is busy.
 pub const JOBS_LIMIT: Duration = Duration::from_secs(300);
@@ -113,19 +113,15 @@ impl Bed {
         for directory in [&bin, &lib.join("openmps"), &lib.join("softcuda")] {
             fs::create_dir_all(directory)?;
         }
-        let copy = |from: PathBuf, to: PathBuf| {
-            fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
-            fs::set_permissions(&to, Permissions::from_mode(0o755)).map_err(anyhow::Error::from)
-        };
-        copy(installation.openmps(), bin.join("openmps"))?;
+        executable::copy(&installation.openmps(), &bin.join("openmps"))?;
         for library in ["libcuda.so.1", "libsoftcuda.so", "spank_openmps.so"] {
             let from = installation.client_directory().join(library);
-            copy(from, lib.join("openmps").join(library))?;
+            executable::copy(&from, &lib.join("openmps").join(library))?;
         }
         symlink("../openmps/libsoftcuda.so", lib.join("softcuda/libcuda.so.1"))?;
-        copy(installation.puppet()?, self.path().join("puppet"))?;
+        executable::copy(&installation.puppet()?, &self.path().join("puppet"))?;
         let multiprocessors = installation.program("driver-api", "multiprocessors");
-        copy(multiprocessors, self.path().join("multiprocessors"))
+        executable::copy(&multiprocessors, &self.path().join("multiprocessors"))
     }
 
     /// Its directory: readable by all users, `log` writable.

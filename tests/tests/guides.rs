@@ -3,13 +3,14 @@
 //! `nvidia-smi` and `sudo` stand for what a test may not do: they say what they were called with, and `sudo` runs it. Paths under `/tmp` and `/var/log` are the test's own.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::Sandbox;
+use openmps_tests::executable;
 use openmps_tests::process::{self, Finished};
 use openmps_tests::wait::{self, PATIENCE};
 
@@ -48,9 +49,7 @@ impl User {
             ("sudo", "#!/bin/sh\nexec \"$@\"\n"),
         ];
         for (name, text) in stand_ins.into_iter().chain(ps) {
-            let path = tools.join(name);
-            fs::write(&path, text)?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+            executable::write(&tools.join(name), text)?;
         }
         for program in ["process1", "process2"] {
             symlink(sandbox.installation.program("recipes", program), home.join(program))?;

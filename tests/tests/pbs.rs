@@ -1,11 +1,11 @@
 //! Prologue and epilogue of Torque jobs, called as Torque calls them: with its arguments, positions 1 to 10, and little environment.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use openmps_tests::executable;
 use openmps_tests::process::{self, Finished};
 use openmps_tests::wait::PATIENCE;
 use openmps_tests::{Puppet, Runtime, Sandbox};
@@ -27,9 +27,7 @@ impl Node {
         let calls = sandbox.log_directory().join("calls");
         for program in ["pbsnodes", "logger", "nvidia-smi"] {
             let script = format!("#!/bin/sh\necho {program} \"$@\" >> {}\n", calls.display());
-            let path = bin.join(program);
-            fs::write(&path, script)?;
-            fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+            executable::write(&bin.join(program), &script)?;
         }
         let user = process::run(Command::new("id").arg("-un"), PATIENCE)?;
         let user = user.success()?.trim().to_owned();

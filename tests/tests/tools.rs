@@ -3,11 +3,11 @@
 //!
 //! The debugger is `programs/process/tracer`, which traces as debuggers do, under the name of NVIDIA's.
 
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use openmps_tests::executable;
 use openmps_tests::process::{self, Running};
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Runtime, Sandbox};
@@ -19,10 +19,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 fn tracer_called(sandbox: &Sandbox, name: &str) -> Result<PathBuf> {
     let (tracer, link) =
         (sandbox.installation.program("process", "tracer"), sandbox.log_directory().join(name));
-    // No copy where it can be avoided: a process that another test forks meanwhile has it open for writing, and it cannot be started.
-    fs::hard_link(&tracer, &link)
-        .or_else(|_| fs::copy(&tracer, &link).map(drop))
-        .context("cannot copy the tracer")?;
+    executable::copy(&tracer, &link)?;
     Ok(link)
 }
 
