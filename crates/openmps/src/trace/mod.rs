@@ -157,6 +157,8 @@ fn trace_client(pid: u32, options: &Trace) -> anyhow::Result<ExitCode> {
     let socket = Directories::from_environment().socket();
     let connection = Connection::connect(&socket, TIMEOUT)
         .with_context(|| format!("no daemon answers at {}", socket.display()))?;
+    // Before the client hears of it: whoever sees that it is traced may end that.
+    let signals = Signals::for_client()?;
     let hello = Hello::Trace { protocol: PROTOCOL_VERSION, pid };
     connection.send(&hello, &[], TIMEOUT)?;
     let first = match connection.receive::<serde_json::Value>(TIMEOUT) {
@@ -174,7 +176,6 @@ fn trace_client(pid: u32, options: &Trace) -> anyhow::Result<ExitCode> {
     let mut source = Source::new(connection);
     let mut writer = Writer::new(Output::create(&output)?)?;
     source.take(message, first.descriptors, &mut writer)?;
-    let signals = Signals::for_client()?;
     let mut tracer = Tracer { sources: vec![source], writer, is_ending: None };
     let until = options.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
     eprintln!("openmps: tracing process {pid} into {}; Ctrl-C ends that", output.display());
