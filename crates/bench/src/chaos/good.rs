@@ -106,7 +106,8 @@ impl<'a> Client<'a> {
             driver.table,
             cuMemcpyHtoD_v2(memory, expected.as_ptr().cast(), expected.len() * 4)
         )?;
-        // A copy from pageable memory returns when its bytes are taken, and nothing orders the client's stream, which is a non-blocking one, behind it.
+        // Of a copy from pageable memory CUDA promises that its bytes are taken when it returns, and nothing orders the client's stream, which is a non-blocking
+        // one, behind it.
         check!(driver.table, cuCtxSynchronize())?;
         let mut event = CUevent::default();
         check!(driver.table, cuEventCreate(&mut event, 0))?;
