@@ -261,6 +261,7 @@ mod tests {
     use super::super::chain::Ending;
     use super::super::session::Step;
     use super::super::testbed::{Bed, Client, Takes, graphs, submitted, take};
+    use super::super::waiting::MOST_WAITING;
     use super::*;
     use std::time::{Duration, Instant};
 
@@ -287,6 +288,18 @@ mod tests {
         done.unwrap_or_default()
     }
 
+    /// Bursts of all lengths, until the session has as many chains as it may; says what its last signal was.
+    fn launch_all_lengths(client: &mut Client) -> u64 {
+        let mut value = settle(client, 3);
+        for length in (1..=MOST_WAITING).cycle().take(4000) {
+            value += 1;
+            burst(client, length, value);
+            assert!(chains_of(client) <= MOST_CHAINS);
+        }
+        assert_eq!(chains_of(client), MOST_CHAINS);
+        value
+    }
+
     fn writes() {
         take(Takes { between_events_ms: 0.001, launch: Duration::ZERO });
     }
@@ -296,13 +309,7 @@ mod tests {
         writes();
         let bed = Bed::new();
         let mut client = bed.open();
-        let mut value = settle(&mut client, 3);
-        for length in (1..=super::super::waiting::MOST_WAITING).cycle().take(4000) {
-            value += 1;
-            burst(&mut client, length, value);
-            assert!(chains_of(&mut client) <= MOST_CHAINS);
-        }
-        assert_eq!(chains_of(&mut client), MOST_CHAINS);
+        let mut value = launch_all_lengths(&mut client);
         let (made, _) = graphs();
         for _ in 0..100 {
             value += 1;
@@ -317,12 +324,7 @@ mod tests {
         writes();
         let bed = Bed::new();
         let mut client = bed.open();
-        let mut value = settle(&mut client, 3);
-        for length in (1..=super::super::waiting::MOST_WAITING).cycle().take(4000) {
-            value += 1;
-            burst(&mut client, length, value);
-        }
-        assert_eq!(chains_of(&mut client), MOST_CHAINS);
+        let mut value = launch_all_lengths(&mut client);
         // Somebody who takes orders and makes nothing.
         lock(&bed.shared.chain_stock.shelves).has_maker = true;
         for length in [11, 13] {
