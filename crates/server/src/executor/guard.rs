@@ -232,11 +232,11 @@ fn nearest(allocations: impl Iterator<Item = (u64, u64)>, address: u64) -> Strin
 
 #[cfg(test)]
 mod tests {
-    use super::super::testbed::{Bed, CODE_WITH_VARIABLE};
+    use super::super::testbed::{Bed, CODE, CODE_WITH_VARIABLE, hide_variables, load_of, unloaded};
     use super::super::variables::Variables;
-    use super::{Guard, GuardMode, nearest, place};
+    use super::{Failure, Guard, GuardMode, nearest, place};
     use crate::policy::code_state::variable_names;
-    use link::wire::command::ModuleLoad;
+    use cuda_abi::types::CUresult;
 
     #[test]
     fn the_variables_of_guarded_code_are_found_whatever_its_length() {
@@ -249,20 +249,28 @@ mod tests {
         let last = format!("{text}.visible .global .align 8 .u64 at_the_end;\n\0").into_bytes();
         for (module, image) in [(1, longer), (2, last)] {
             let guarded = ptx_guard::instrument(str::from_utf8(&image).unwrap()).unwrap();
-            let wanted = ModuleLoad {
-                module,
-                optimization_level: u32::MAX,
-                max_registers: 0,
-                log_bytes: 0,
-                address: 0,
-                size_bytes: image.len() as u64,
-            };
-            state.load_image(wanted, image, None).unwrap();
+            state.load_image(load_of(module, &image), image, None).unwrap();
             let found = &state.modules.values(module).unwrap().variables;
             let Variables::Known(found) = found else { panic!("{found:?}") };
             let names = variable_names(guarded.text.as_bytes()).unwrap();
             assert_eq!(found.len(), names.len(), "{names:?}");
         }
+    }
+
+    #[test]
+    fn code_whose_table_is_not_found_is_unloaded_and_counts_no_longer() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        state.guard = Guard::new(GuardMode::On);
+        state.handle.allowance.set_limit(Some(1 << 30));
+        let (left, before) = (state.handle.allowance.left_bytes(), unloaded());
+        hide_variables();
+        let refused = state.load_image(load_of(1, CODE), CODE.to_vec(), None);
+        let Err(Failure::Cuda(CUresult::ERROR_NOT_FOUND)) = refused else { panic!("{refused:?}") };
+        assert_eq!(unloaded() - before, 1);
+        assert_eq!(state.handle.allowance.left_bytes(), left);
+        assert!(state.modules.values(1).is_none());
     }
 
     #[test]

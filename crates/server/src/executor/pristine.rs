@@ -234,23 +234,16 @@ impl State {
 #[cfg(test)]
 mod tests {
     use crate::executor::state::State;
-    use crate::executor::testbed::{self, Bed, CODE_WITH_VARIABLE, LOADED_VALUE};
+    use crate::executor::testbed::{self, Bed, CODE_WITH_VARIABLE, LOADED_VALUE, load_of};
     use cuda_abi::types::CUdeviceptr;
-    use link::wire::command::{FunctionGet, GlobalGet, GlobalGetReply, ModuleLoad, ModuleUnload};
+    use link::wire::command::{FunctionGet, GlobalGet, GlobalGetReply, ModuleUnload};
     use zerocopy::FromBytes;
 
     const MODULE: u32 = 7;
     const SECRET: u64 = 0x5ec2e7;
 
     fn load(state: &mut State) {
-        let load = ModuleLoad {
-            module: MODULE,
-            optimization_level: u32::MAX,
-            max_registers: 0,
-            log_bytes: 0,
-            address: 0,
-            size_bytes: CODE_WITH_VARIABLE.len() as u64,
-        };
+        let load = load_of(MODULE, CODE_WITH_VARIABLE);
         state.load_image(load, CODE_WITH_VARIABLE.to_vec(), None).unwrap();
         let get = FunctionGet { module: MODULE, function: MODULE, name_bytes: 1, reserved: 0 };
         state.function_get(get, b"f").unwrap();

@@ -5,7 +5,8 @@
 mod driver;
 
 pub(super) use driver::{
-    LOADED_VALUE, Takes, Work, graphs, loaded, mapping_calls, set_work, submitted, take, unloaded,
+    LOADED_VALUE, Takes, Work, graphs, hide_variables, loaded, mapping_calls, set_work, submitted,
+    take, unloaded,
 };
 
 use super::Shared;
@@ -139,18 +140,22 @@ impl Bed {
             prepare(&self.shared, &self.monitor, &self.mover, wanted, files, Estate::default())
                 .unwrap();
         let state = session.state();
-        let load = ModuleLoad {
-            module: 0,
-            optimization_level: u32::MAX,
-            max_registers: 0,
-            log_bytes: 0,
-            address: 0,
-            size_bytes: CODE.len() as u64,
-        };
-        state.load_image(load, CODE.to_vec(), None).unwrap();
+        state.load_image(load_of(0, CODE), CODE.to_vec(), None).unwrap();
         let get = FunctionGet { module: 0, function: 0, name_bytes: 1, reserved: 0 };
         state.function_get(get, b"f").unwrap();
         Client { session, producer: Producer::new(posts), _socket: client }
+    }
+}
+
+/// What a client says that loads this image, apart from where it is.
+pub(super) fn load_of(module: u32, image: &[u8]) -> ModuleLoad {
+    ModuleLoad {
+        module,
+        optimization_level: u32::MAX,
+        max_registers: 0,
+        log_bytes: 0,
+        address: 0,
+        size_bytes: image.len() as u64,
     }
 }
 

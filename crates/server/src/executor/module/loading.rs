@@ -103,7 +103,12 @@ impl State {
         self.reply.extend_from_slice(errors);
         let library = loaded.inspect_err(|_| self.memory.discharge(charged_bytes))?;
         if let Some(guarded) = guarded {
-            self.guard_module(module, library, guarded)?;
+            let noted = self.guard_module(module, library, guarded);
+            noted.inspect_err(|_| {
+                // Nothing names it: the session's end would leave it loaded.
+                self.quietly_each([library], |library| drop(self.unload(library)));
+                self.memory.discharge(charged_bytes);
+            })?;
         }
         let mut variables = Variables::None;
         if has_variables {

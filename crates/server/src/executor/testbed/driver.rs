@@ -25,6 +25,8 @@ std::thread_local! {
     static UNLOADED: AtomicU32 = const { AtomicU32::new(0) };
     /// The variable of each of this thread's libraries, once it was asked for.
     static VARIABLES: RefCell<HashMap<usize, Box<u64>>> = RefCell::default();
+    /// Whether this thread's driver finds no variable by its name.
+    static HIDES: Cell<bool> = const { Cell::new(false) };
     /// Calls about mapped memory that this thread has made.
     static MAPPING: AtomicU32 = const { AtomicU32::new(0) };
     /// When work is done.
@@ -133,6 +135,11 @@ fn note_load() {
 /// How many libraries this thread has had unloaded.
 pub(in crate::executor) fn unloaded() -> u32 {
     UNLOADED.with(|count| count.load(Ordering::Relaxed))
+}
+
+/// From now on this thread's driver finds no variables.
+pub(in crate::executor) fn hide_variables() {
+    HIDES.set(true);
 }
 
 /// Where the variable of a library is: in this process, as copies and fills of this driver are done here and at once.
@@ -303,6 +310,9 @@ pub(super) fn table() -> DriverTable {
                                        size_bytes: *mut usize,
                                        library: CUlibrary,
                                        name: *const c_char| {
+            if HIDES.get() {
+                return CUresult::ERROR_NOT_FOUND;
+            }
             at.write(variable_of(library));
             give!(size_bytes, size_of::<u64>())
         }),
