@@ -1,22 +1,22 @@
 //! Spare executors of a device: their contexts are made, and nobody uses them until an executor is gone.
 //!
-//! Each costs a context's memory on the device, so there is none before clients have stayed for a while, and none where the driver lets one process have
-//! contexts. After a fault that found none ready there is one more for a while, if the device has the memory: faults in close succession come again. A standby
+//! Each costs a context's memory on the device, so there is none before clients have stayed for a while ([`crate::policy::standby_start`]), and none where the driver
+//! lets one process have contexts. After a fault that found none ready there is one more for a while, if the device has the memory: faults in close succession come again. A standby
 //! belongs to no trust domain before it takes over. One that is still being made takes over all the same: it is nearer to its end than a new one.
 
 use super::Keeper;
 use super::devices::ComputeMode;
 use super::executors::{Executor, ExecutorProcess, START_TIMEOUT, Stage};
 use super::session::{Service, Session};
+use crate::counters::monotonic_ns;
 use crate::executor_link::{FromExecutor, ToExecutor};
 use crate::log::log_server;
 use crate::policy::domains::SHARED;
+use crate::policy::standby_start::Lacking;
 use link::socket::{Received, SocketError};
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Sessions last so long before a standby is worth its memory.
-const WORTH_A_STANDBY: Duration = Duration::from_secs(2);
 /// So long after a fault that found no standby ready there is one more.
 const ONE_MORE: Duration = Duration::from_secs(20);
 /// Standbys that end by themselves so often are not started again before [`FORGIVEN`].
@@ -31,6 +31,8 @@ pub(crate) struct Standbys {
     pub(crate) executors: Vec<Executor>,
     /// Since when the device has had sessions.
     in_use_since: Option<Instant>,
+    /// When an executor was lost last.
+    lost: Option<Instant>,
     /// When a fault found none ready.
     missed: Option<Instant>,
     /// When somebody looked last at what they are to map, and when memory was short last.
@@ -49,6 +51,13 @@ impl Standbys {
     fn note_failure(&mut self) {
         self.failures += 1;
         self.last_failure = Some(Instant::now());
+    }
+
+    /// What speaks for one more; nothing does where there are no clients.
+    fn lacking(&self, quiet: Option<Duration>) -> Option<Lacking> {
+        let since = |then: Instant| then.elapsed();
+        let in_use = self.in_use_since.map(since)?;
+        Some(Lacking { in_use, quiet, since_fault: self.lost.map(since) })
     }
 
     fn may_start(&self) -> bool {
@@ -73,10 +82,11 @@ impl Keeper {
                 .values()
                 .any(|session| session.device == number && session.service == Service::Serving);
             let is_short = self.residencies[number].is_waited_for();
+            let quiet = self.quiet_for(number);
             let standby = &mut self.devices[number].standby;
-            let since = match in_use {
-                true => Some(*standby.in_use_since.get_or_insert_with(Instant::now)),
-                false => standby.in_use_since.take().and(None),
+            standby.in_use_since = match in_use {
+                true => standby.in_use_since.or_else(|| Some(Instant::now())),
+                false => None,
             };
             let late = standby.executors.iter().find(|executor| {
                 executor.stage == Stage::Starting && executor.started.elapsed() > START_TIMEOUT
@@ -89,6 +99,7 @@ impl Keeper {
             let is_missed = standby.missed.is_some_and(|missed| missed.elapsed() < ONE_MORE);
             let wanted =
                 self.fault_settings.standbys + usize::from(is_missed && in_use && !is_short);
+            let is_due = standby.lacking(quiet).is_some_and(|lacking| lacking.is_due());
             let (there, may_start) = (standby.executors.len(), standby.may_start());
             if there > wanted {
                 standby.missed = None;
@@ -96,7 +107,7 @@ impl Keeper {
                     std::thread::spawn(move || executor.process.stop());
                 }
             } else if may_start
-                && since.is_some_and(|since| since.elapsed() >= WORTH_A_STANDBY)
+                && is_due
                 && (there < self.fault_settings.standbys.min(wanted)
                     || there < wanted && self.has_room_for_contexts(number, 1))
             {
@@ -114,6 +125,16 @@ impl Keeper {
         let held: u64 = sessions.map(|session| session.grants.granted_bytes()).sum();
         let total = device.info.total_memory_bytes;
         held.saturating_add((contexts as u64 + more) * CONTEXT_BYTES) <= total - total / 16
+    }
+
+    /// For how long no session of a device has taken a command; absent: one does.
+    fn quiet_for(&self, number: usize) -> Option<Duration> {
+        let now_ns = monotonic_ns();
+        let sessions = self.sessions.values().filter(|session| session.device == number);
+        let idle_since = sessions
+            .map(|session| session.counters.slot(session.counter_slot).idle_since_ns())
+            .try_fold(0, |latest, since_ns| Some(since_ns?.max(latest)))?;
+        Some(Duration::from_nanos(now_ns.saturating_sub(idle_since)))
     }
 
     fn start_standby(&mut self, number: usize) {
@@ -198,9 +219,9 @@ impl Keeper {
     pub(super) fn take_standby(&mut self, number: usize) -> Option<Executor> {
         let standby = &mut self.devices[number].standby;
         let ready = standby.executors.iter().position(|it| it.stage == Stage::Ready);
-        if ready.is_none() && standby.in_use_since.is_some_and(|it| it.elapsed() >= WORTH_A_STANDBY)
-        {
-            standby.missed = Some(Instant::now());
+        standby.lost = Some(Instant::now());
+        if ready.is_none() && standby.lacking(None).is_some_and(|lacking| lacking.is_worth_it()) {
+            standby.missed = standby.lost;
         }
         let next = ready.or((!standby.executors.is_empty()).then_some(0))?;
         Some(standby.executors.remove(next))

@@ -21,6 +21,7 @@ pub mod refusals;
 pub mod repeatable;
 pub mod reservations;
 pub mod residency;
+pub mod standby_start;
 pub mod windows;
 
 /// Contexts that one device serves at a time unless set otherwise, as the original; the next is refused with
