@@ -340,9 +340,10 @@ fn a_standby_that_is_being_made_takes_over() {
     let directory = tempfile::tempdir().unwrap();
     let hold = directory.path().join("hold");
     let mut server = Server::start_with(&[(HOLD_VARIABLE, hold.to_str().unwrap())]);
-    std::fs::write(&hold, "").unwrap();
     let mut idle = Counting::start(server.client());
     idle.go_on();
+    // Only now: the first executor has begun.
+    std::fs::write(&hold, "").unwrap();
     let mut bad = culprit(&mut server);
     let begun = || std::fs::read_to_string(began(&hold)).unwrap_or_default();
     wait_for("the standby's process", || begun().ends_with('\n'));
