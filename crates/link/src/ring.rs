@@ -11,6 +11,7 @@
 
 use crate::atomic::Ordering;
 use crate::doorbell::Doorbell;
+use crate::futex::Woke;
 use crate::session_memory::SessionMemory;
 use crate::spin::{Cores, Spin};
 use crate::wire::command::{ALIGN, Header, MAX_COMMAND_BYTES, Opcode};
@@ -415,9 +416,12 @@ impl Consumer {
         let began = Instant::now();
         if !spin.until(cores, || self.has_posted()) {
             let bell = Doorbell::new(&self.memory.shared().consumer_asleep.0);
-            bell.sleep(timeout, || self.has_posted() || interrupted());
+            let woke = bell.sleep(timeout, || self.has_posted() || interrupted());
             if self.has_posted() {
                 spin.came_after(began.elapsed());
+            } else if woke == Woke::LookAgain && !interrupted() {
+                // Who rings and has posted nothing is about to.
+                spin.announced();
             }
         }
         self.spin = spin;

@@ -71,6 +71,8 @@ pub struct Spin {
     rarity: u32,
     /// The next spin, or the last one, is a trial.
     trial: bool,
+    /// The next spin is for something that was announced.
+    announced: bool,
     cores: Cores,
 }
 
@@ -92,6 +94,7 @@ impl Spin {
             doubts: 0,
             rarity: 1,
             trial: false,
+            announced: false,
             cores: Cores::Spare,
         }
     }
@@ -120,6 +123,16 @@ impl Spin {
                 self.trial = true;
             }
         }
+    }
+
+    /// Somebody woke this waiter for what is about to come: the next spin is as long as may be, and where it is in vain it teaches nothing.
+    pub fn announced(&mut self) {
+        self.announced = true;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_announced(&self) -> bool {
+        self.announced
     }
 
     /// A wait that was too long for spinning took so long.
@@ -167,6 +180,8 @@ impl Spin {
     }
 
     fn spin(&mut self, mut ready: impl FnMut() -> bool, clock: &impl Clock) -> bool {
+        let announced = std::mem::take(&mut self.announced);
+        let limit = if announced { self.most } else { self.limit };
         loop {
             for _ in 0..32 {
                 clock.pause();
@@ -183,7 +198,7 @@ impl Spin {
                 // It teaches nothing for other times.
                 return ready();
             }
-            if before >= self.limit {
+            if before >= limit {
                 break;
             }
             if before >= POLITE_AFTER {
@@ -194,10 +209,12 @@ impl Spin {
                 }
             }
         }
-        self.limit = match std::mem::take(&mut self.trial) {
-            true => self.least,
-            false => (self.limit / 2).max(self.least),
-        };
+        if !announced {
+            self.limit = match std::mem::take(&mut self.trial) {
+                true => self.least,
+                false => (self.limit / 2).max(self.least),
+            };
+        }
         ready()
     }
 }

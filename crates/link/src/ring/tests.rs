@@ -161,3 +161,20 @@ fn two_threads_pass_a_million_bytes_through_a_small_ring() {
     }
     posting.join().unwrap();
 }
+
+#[test]
+fn who_is_woken_with_nothing_posted_is_told_that_something_comes() {
+    let (_, mut consumer) = ends(4096);
+    consumer.spin = Spin::never();
+    let memory = Arc::clone(consumer.memory());
+    let wakes = std::thread::spawn(move || {
+        while memory.shared().consumer_asleep.0.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        memory.wake_consumer();
+    });
+    let hour = Duration::from_secs(3600);
+    assert_eq!(consumer.wait(Cores::Spare, hour, &mut dead), Waited::Nothing);
+    wakes.join().unwrap();
+    assert!(consumer.spin.is_announced());
+}

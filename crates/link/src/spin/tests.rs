@@ -218,3 +218,14 @@ fn the_limit_shrinks_on_failure_to_a_floor_and_grows_on_success() {
     assert_eq!(waiter.asleep([us(1); 10]), 0);
     assert_eq!(waiter.spin.limit, MOST);
 }
+
+#[test]
+fn what_is_announced_is_looked_for_as_long_as_may_be_whatever_was_learned() {
+    let mut waiter = Waiter::woken_late(Duration::ZERO);
+    waiter.asleep([us(100_000); 10]);
+    waiter.spin.announced();
+    assert_eq!(waiter.wait(MOST * 8), Met::Asleep);
+    assert_eq!(waiter.spin.limit, MOST / 16, "it taught nothing");
+    waiter.spin.announced();
+    assert_eq!(waiter.wait(MOST * 3 / 4), Met::Awake);
+}
