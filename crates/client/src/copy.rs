@@ -14,7 +14,7 @@ use crate::peer;
 use crate::portions::in_portions;
 use crate::session::Result;
 use crate::slots::Mark;
-use crate::staging::{PIECE_BYTES, Piece};
+use crate::staging::{Piece, piece_bytes};
 use crate::stream::Target;
 use cuda_abi::types::CUresult;
 use link::wire::command::{Copy, Copy3d, Opcode};
@@ -101,13 +101,14 @@ pub(crate) struct Part {
 /// Cuts a copy into parts that fit into a staging piece.
 pub(crate) fn parts(destination: End, source: End, extent: Extent) -> impl Iterator<Item = Part> {
     let Extent { width_bytes, height, depth } = extent;
-    let rows_at_once = (PIECE_BYTES / width_bytes).max(1);
-    let width_at_once = width_bytes.min(PIECE_BYTES);
+    let piece_bytes = piece_bytes(width_bytes.saturating_mul(height).saturating_mul(depth));
+    let rows_at_once = (piece_bytes / width_bytes).max(1);
+    let width_at_once = width_bytes.min(piece_bytes);
     (0..depth).flat_map(move |slice| {
         (0..height).step_by(usize::try_from(rows_at_once).unwrap_or(usize::MAX)).flat_map(
             move |row| {
                 let rows = rows_at_once.min(height - row);
-                (0..width_bytes).step_by(PIECE_BYTES as usize).map(move |x| Part {
+                (0..width_bytes).step_by(piece_bytes as usize).map(move |x| Part {
                     destination: destination.row(slice, row) + x,
                     source: source.row(slice, row) + x,
                     width_bytes: width_at_once.min(width_bytes - x),
@@ -382,6 +383,7 @@ unsafe fn copy_rows(from: u64, from_pitch: u64, to: u64, to_pitch: u64, part: Pa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::staging::PIECE_BYTES;
 
     #[test]
     fn dense_rows_are_one_row() {
@@ -399,19 +401,20 @@ mod tests {
         let source = End { address: 0, pitch_bytes: 3000, slice_bytes: 3000 * 700 };
         let extent = Extent { width_bytes: 3000, height: 700, depth: 3 };
         let all: Vec<_> = parts(destination, source, extent).collect();
-        assert!(all.iter().all(|part| part.width_bytes * part.rows <= PIECE_BYTES));
+        assert!(all.iter().all(|part| part.width_bytes * part.rows <= piece_bytes(3000 * 700 * 3)));
         assert_eq!(
             all.iter().map(|part| part.width_bytes * part.rows).sum::<u64>(),
             3000 * 700 * 3
         );
-        let long = Extent::linear(3 * PIECE_BYTES + 5);
+        assert!(piece_bytes(1 << 20) < 1 << 20, "the device takes one while the next is filled");
+        let long = Extent::linear(5 * PIECE_BYTES + 5);
         let all: Vec<_> = parts(End::linear(100), End::linear(7), long).collect();
-        assert_eq!(all.len(), 4);
+        assert_eq!(all.len(), 6);
         assert_eq!(
-            all[3],
+            all[5],
             Part {
-                destination: 100 + 3 * PIECE_BYTES,
-                source: 7 + 3 * PIECE_BYTES,
+                destination: 100 + 5 * PIECE_BYTES,
+                source: 7 + 5 * PIECE_BYTES,
                 width_bytes: 5,
                 rows: 1
             }

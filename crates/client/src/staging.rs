@@ -18,8 +18,17 @@ const RING_BYTES: u64 = 2 << 20;
 const TRAY_BYTES: u64 = 256 << 10;
 /// Longest piece.
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
+/// Pieces of a copy that one thread makes: it fills one while the device takes the one before, and they come from the ring, which a core's cache holds.
+const SHORT_PIECE_BYTES: u64 = 192 << 10;
+/// Copies from this length on are worth long pieces.
+const LONG_COPY_BYTES: u64 = 4 << 20;
 const ALIGN_BYTES: u64 = 64;
 const OWNER_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How long the pieces of a copy are, at most.
+pub(crate) fn piece_bytes(copy_bytes: u64) -> u64 {
+    if copy_bytes < LONG_COPY_BYTES { SHORT_PIECE_BYTES } else { PIECE_BYTES }
+}
 
 /// See the module's description.
 #[derive(Default)]
