@@ -33,15 +33,18 @@ def get_ready(post, wait, checksum):
 
 
 def client(post, wait, checksum, seconds):
-    """One client: gets ready, works, and writes what it found as JSON."""
-    found = get_ready(post, wait, checksum)
+    """One client: gets ready, works, and writes what it found as JSON. Its checksum is computed twice, so that a result that went wrong under load shows."""
+    before = get_ready(post, wait, checksum)
     times, began = [], time.perf_counter()
     while (now := time.perf_counter()) - began < seconds:
         post()
         wait()
         times.append(time.perf_counter() - now)
-    print(json.dumps({"requests": len(times), "seconds": time.perf_counter() - began, "p50_ms": percentile(times, 0.5) * 1e3,
-                      "p99_ms": percentile(times, 0.99) * 1e3, "checksum": found}), flush=True)
+    took = time.perf_counter() - began
+    # While others still work, or have just ended.
+    after = checksum()
+    print(json.dumps({"requests": len(times), "seconds": took, "p50_ms": percentile(times, 0.5) * 1e3,
+                      "p99_ms": percentile(times, 0.99) * 1e3, "checksums": sorted({before, after})}), flush=True)
 
 
 def used_mib():
@@ -95,7 +98,7 @@ def together(peer, program, model, processes, seconds):
             "per_second": sum(found["requests"] / found["seconds"] for found in outcomes),
             "p50_ms": statistics.median(found["p50_ms"] for found in outcomes),
             "p99_ms": max(found["p99_ms"] for found in outcomes),
-            "memory_mib": memory_mib, "checksums": sorted({found["checksum"] for found in outcomes})}
+            "memory_mib": memory_mib, "checksums": sorted({value for found in outcomes for value in found["checksums"]})}
 
 
 def summary(runs):
@@ -111,6 +114,27 @@ def summary(runs):
             row[name] = statistics.median(values) if values else None
         rows.append(row)
     return rows
+
+
+def table(rows):
+    """Lines of a table of medians."""
+    lines = ["| PyTorch | processes | peer | per second | p50 ms | p99 ms | GPU memory, MiB | checksums |", "|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        memory = "-" if row["memory_mib"] is None else f"{row['memory_mib']:.0f}"
+        lines.append(f"| {row['model']} | {row['processes']} | {row['peer']} | {row['per_second']:.0f} | {row['p50_ms']:.2f} | "
+                     f"{row['p99_ms']:.2f} | {memory} | {' '.join(row['checksums'])} |")
+    return lines
+
+
+def differing(rows):
+    """Of each model whose checksums are not the same everywhere: a line that says who had which."""
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        of = [row for row in rows if row["model"] == model]
+        if len({value for row in of for value in row["checksums"]}) > 1:
+            told = ", ".join(f"{row['peer']} with {row['processes']} had {' and '.join(row['checksums'])}" for row in of)
+            lines.append(f"the checksums of {model} differ: {told}")
+    return lines
 
 
 def main(program, description, models, make):
@@ -136,15 +160,10 @@ def main(program, description, models, make):
                         runs.append(together(peer, program, model, processes, options.seconds))
                         print(f"{name} {model} {processes} repeat {repeat + 1}: {runs[-1]['per_second']:.0f}/s", file=sys.stderr)
     rows = summary(runs)
-    print("| model | processes | peer | per second | p50 ms | p99 ms | GPU memory, MiB | checksums |\n|---|---|---|---|---|---|---|---|")
-    for row in rows:
-        memory = "-" if row["memory_mib"] is None else f"{row['memory_mib']:.0f}"
-        print(f"| {row['model']} | {row['processes']} | {row['peer']} | {row['per_second']:.0f} | {row['p50_ms']:.2f} | "
-              f"{row['p99_ms']:.2f} | {memory} | {' '.join(row['checksums'])} |")
+    print("\n".join(table(rows)))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
-    alike = all(len({value for row in rows if row["model"] == model for value in row["checksums"]}) == 1
-                for model in options.models.split(","))
-    if not alike:
-        print("the checksums of a model differ", file=sys.stderr)
-    return os.EX_OK if alike else 1
+    wrong = differing(rows)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else os.EX_OK

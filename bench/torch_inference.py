@@ -4,8 +4,8 @@ that share a GPU, natively, under NVIDIA's MPS and under OpenMPS.
 
     python3 bench/torch_inference.py --processes 1,8
 
-Needs PyTorch and a GPU. The models have random weights of a fixed seed; their checksums must be the same everywhere.
-Exits with 1 when they are not.
+Needs PyTorch and a GPU. The models have random weights of a fixed seed; their checksums, before and after the work,
+must be the same everywhere. Exits with 1 when they are not.
 """
 
 import sys
