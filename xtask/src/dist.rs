@@ -1,6 +1,7 @@
 //! `cargo xtask build`: the layout that an installation has, under `target/dist`.
 //!
 //! ```text
+//! commit                             what was built, as git describes it, where git knows
 //! bin/openmps                        the executable
 //! bin/nvidia-cuda-mps-control     -> openmps, the original's front end by name
 //! lib/openmps/libcuda.so.1           the client library, as CUDA programs ask for it
@@ -11,8 +12,10 @@
 //! ```
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -71,7 +74,24 @@ pub(crate) fn build(paths: &Paths) -> Result<Dist> {
     install(&built.join("libsoftcuda.so"), &lib.join("libsoftcuda.so"))?;
     install(&built.join("libspank_openmps.so"), &lib.join("spank_openmps.so"))?;
     link(Path::new("../openmps/libsoftcuda.so"), &softcuda.join("libcuda.so.1"))?;
+    note_commit(paths, &dist.root.join("commit"))?;
     Ok(dist)
+}
+
+/// Notes what was built, for what measures it elsewhere; without git nothing, rather than what an earlier build had.
+fn note_commit(paths: &Paths, at: &Path) -> Result<()> {
+    let described = Command::new("git")
+        .args(["describe", "--always", "--dirty"])
+        .current_dir(&paths.root)
+        .output();
+    match described {
+        Ok(output) if output.status.success() => fs::write(at, output.stdout),
+        _ => match fs::remove_file(at) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        },
+    }
+    .with_context(|| format!("cannot write {}", at.display()))
 }
 
 /// Copies under another name first, so that a running process keeps the file that it has mapped.
