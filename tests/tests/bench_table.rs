@@ -19,14 +19,30 @@ fn the_table_is_printed_and_resumed_on_the_software_gpu() -> Result<()> {
         command.arg("--state").arg(directory.path().join("state.json")).args(arguments);
         process::run(&mut command, Duration::from_secs(300))
     };
-    let first = table(&["--part", "calls"])?;
+    let json = directory.path().join("table.json");
+    let first = table(&["--all", "--json", json.to_str().context("a path that is text")?])?;
     let printed = first.success()?;
     let row = |name: &str| printed.lines().find(|line| line.contains(name)).unwrap_or_default();
     ensure!(row("posting a launch").contains(" us (native "), "{printed}");
     ensure!(row("client start").contains(" ms (native "), "{printed}");
     ensure!(row("GPU memory of one more client").contains("needs a GPU"), "{printed}");
+    ensure!(row("infer on 1 core | 2 | openmps").split('|').count() == 9, "{printed}");
+    let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&json)?)?;
+    let rows = told["rows"].as_array().context("no rows")?;
+    let needs_no_gpu = |name: &str| {
+        ["beside native", "in the client", "client start", "copies", "software GPU"]
+            .iter()
+            .any(|part| name.contains(part))
+    };
+    let mut found = 0;
+    for row in rows.iter().filter(|row| needs_no_gpu(row["name"].as_str().unwrap_or_default())) {
+        found += 1;
+        ensure!(matches!(row["verdict"].as_str(), Some("met" | "missed")), "{row}\n{printed}");
+        ensure!(row["measured"].as_f64() > Some(0.0) && row["ratio"].as_f64() > Some(0.0), "{row}");
+    }
+    ensure!(found > 9, "{found} rows\n{printed}");
     // Nothing is left to be measured, and nothing is forgotten.
-    let again = table(&["--part", "calls", "--resume"])?;
+    let again = table(&["--all", "--resume"])?;
     ensure!(again.success()? == printed, "{printed}");
     Ok(())
 }
@@ -71,9 +87,9 @@ fn slow_requests_are_told_from_others_and_reported_again() -> Result<()> {
 }
 
 #[test]
-fn what_makes_requests_slow_is_found_in_made_up_ones() -> Result<()> {
+fn what_is_made_of_measurements_is_right_for_made_up_ones() -> Result<()> {
     let mut command = python(&Installation::find()?);
-    command.args(["-m", "unittest", "tail_analysis_test"]);
+    command.args(["-m", "unittest", "table_test", "torch_clients_test", "tail_analysis_test"]);
     process::run(&mut command, Duration::from_secs(300))?.success()?;
     Ok(())
 }
