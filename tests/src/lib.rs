@@ -6,6 +6,7 @@
 //!
 //! The tests need what `cargo xtask programs` builds; `cargo xtask test` does that first.
 
+pub mod batching;
 pub mod container;
 pub mod daemon;
 pub mod executable;

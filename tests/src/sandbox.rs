@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::Installation;
+use crate::{Installation, batching};
 
 /// Which driver library a program opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,7 @@ impl Sandbox {
         command.env_clear();
         let kept = ["PATH", "HOME", "LANG", "TMPDIR"];
         command.envs(kept.iter().filter_map(|name| Some((name, env::var_os(name)?))));
+        command.envs(batching::of_this_run());
         let libraries = match runtime {
             Runtime::Softcuda => self.installation.softcuda_directory(),
             Runtime::OpenMps => self.installation.client_directory(),

@@ -1,11 +1,13 @@
 //! Launches, and small copies, that are submitted together: the same results as one by one, on the client's share of the SMs, and counted.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use openmps_tests::process;
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Runtime, Sandbox};
+use openmps_tests::{batching, process};
 
 /// SMs that a quarter of the software GPU has.
 const QUARTER: u32 = 20;
@@ -63,9 +65,9 @@ fn run_until_chained(
 
 #[test]
 fn launches_that_go_together_give_what_single_ones_give() -> Result<()> {
-    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK])?;
+    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::ON])?;
     let together = run_until_chained(&daemon, &[], &[])?;
-    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, ("OPENMPS_BATCHING", "off")])?;
+    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::OFF])?;
     let single = run(&daemon, &[], &[])?;
     let chained = chained(&daemon)?;
     ensure!(chained == 0, "{chained} launches went together, although that was switched off");
@@ -75,7 +77,7 @@ fn launches_that_go_together_give_what_single_ones_give() -> Result<()> {
 
 #[test]
 fn launches_that_go_together_keep_to_the_clients_share() -> Result<()> {
-    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK])?;
+    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::ON])?;
     let quarter = [("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25")];
     let printed = run_until_chained(&daemon, &quarter, &["sms"])?;
     ensure!(printed.trim() == format!("many_launches: on {QUARTER} SMs of {QUARTER}"), "{printed}");
@@ -84,7 +86,7 @@ fn launches_that_go_together_keep_to_the_clients_share() -> Result<()> {
 
 #[test]
 fn small_copies_that_go_with_launches_give_what_single_ones_give() -> Result<()> {
-    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK])?;
+    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::ON])?;
     let mut printed = run(&daemon, &[], &["copies"])?;
     let mut outcome = Ok(());
     // They do where the client is just ahead of the server, so perhaps not in the first run.
@@ -105,10 +107,25 @@ fn small_copies_that_go_with_launches_give_what_single_ones_give() -> Result<()>
     })?;
     outcome?;
     ensure!(printed == run(&daemon, &[], &["copies"])? && printed.contains(": ok"), "{printed}");
-    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, ("OPENMPS_BATCHING", "off")])?;
+    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::OFF])?;
     let single = run(&daemon, &[], &["copies"])?;
     let chained = daemon.snapshot()?.devices[0].chained_copies_ever;
     ensure!(chained == 0, "{chained} copies went with launches, although that was switched off");
     ensure!(printed == single, "{printed} {single}");
     Ok(())
+}
+
+#[test]
+fn what_the_tests_are_told_their_executors_are_told() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut client = daemon.puppet()?;
+    client.must("open")?;
+    let executor = daemon.snapshot()?.devices[0].executor_pid;
+    let environment = std::fs::read(format!("/proc/{executor}/environ"))?;
+    let told = |(name, value): (&str, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
+    let told = batching::of_this_run().map(told);
+    let mut variables = environment.split(|&byte| byte == 0);
+    let has = variables.find(|variable| variable.starts_with(b"OPENMPS_BATCHING="));
+    ensure!(has == told.as_deref(), "{has:?}, {told:?}");
+    client.dismiss()
 }

@@ -1,8 +1,7 @@
 //! The table of what is promised about speed, and the report of why some requests are slow: that they can be made here. What their numbers are is not looked at.
 
 use anyhow::{Context, Result, ensure};
-use openmps_tests::Installation;
-use openmps_tests::process;
+use openmps_tests::{Installation, batching, process};
 use std::process::Command;
 use std::time::Duration;
 
@@ -64,7 +63,15 @@ fn slow_requests_are_told_from_others_and_reported_again() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let (raw, json) = (directory.path().join("raw.json"), directory.path().join("report.json"));
     let mut command = python(&installation);
-    command.args(["torch_tail.py", "--model", "burst", "--processes", "2", "--peers", "openmps"]);
+    command.envs([batching::ON]).args([
+        "torch_tail.py",
+        "--model",
+        "burst",
+        "--processes",
+        "2",
+        "--peers",
+        "openmps",
+    ]);
     command.args(["--softcuda", "--seconds", "0.5", "--switch", "OPENMPS_BATCHING=off", "--dist"]);
     command.arg(dist).arg("--raw").arg(&raw).arg("--json").arg(&json);
     let first = process::run(&mut command, Duration::from_secs(300))?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::Sandbox;
+use openmps_tests::batching;
 use openmps_tests::executable;
 use openmps_tests::process::{self, Finished};
 use openmps_tests::wait::{self, PATIENCE};
@@ -76,7 +77,8 @@ impl User {
             .env("CUDA_MPS_PIPE_DIRECTORY", self.sandbox.pipe_directory())
             .env("CUDA_MPS_LOG_DIRECTORY", self.sandbox.log_directory())
             // Stands for NVIDIA's driver, which is found without a variable.
-            .env("OPENMPS_NATIVE_DRIVER", self.sandbox.installation.softcuda());
+            .env("OPENMPS_NATIVE_DRIVER", self.sandbox.installation.softcuda())
+            .envs(batching::of_this_run());
         process::run(&mut command, LIMIT)
     }
 }

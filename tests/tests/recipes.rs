@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use openmps_tests::batching;
 use openmps_tests::process::{self, Finished};
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Runtime, Sandbox};
@@ -25,6 +26,7 @@ impl Utility<'_> {
             .env("CUDA_MPS_LOG_DIRECTORY", self.sandbox.log_directory())
             // Stands for NVIDIA's driver, which is found without a variable.
             .env("OPENMPS_NATIVE_DRIVER", self.sandbox.installation.softcuda())
+            .envs(batching::of_this_run())
             .envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }

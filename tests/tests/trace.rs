@@ -5,11 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use openmps_tests::process;
 use openmps_tests::trace::Trace;
 use openmps_tests::tracer::Tracer;
-use openmps_tests::wait;
 use openmps_tests::{Daemon, Runtime, Sandbox};
+use openmps_tests::{batching, process, wait};
 
 /// A hundred thousand launches on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -57,8 +56,8 @@ fn a_hundred_thousand_launches_are_all_there() -> Result<()> {
 #[test]
 fn traced_launches_go_together_as_others_do() -> Result<()> {
     // Time is the work that is done: what a launch costs decides whether it may wait for others, whatever else the machine does.
-    let clock = [("OPENMPS_SOFT_CLOCK", "virtual")];
-    let daemon = Daemon::start_with(Sandbox::new()?, &clock)?;
+    let clock = ("OPENMPS_SOFT_CLOCK", "virtual");
+    let daemon = Daemon::start_with(Sandbox::new()?, &[clock, batching::ON])?;
     let sandbox = daemon.sandbox();
     let file = output(sandbox, "together.json");
     const LAUNCHES: usize = 4000;

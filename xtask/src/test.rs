@@ -38,6 +38,9 @@ pub(crate) struct Test {
 /// Threads of a test runner. The black-box tests mostly wait for other processes.
 const BLACK_BOX_THREADS: &str = "--test-threads=2";
 
+/// Kept by black-box tests for the daemons that they start.
+const BATCHING_VARIABLE: &str = "OPENMPS_BATCHING";
+
 /// Tests passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
@@ -49,6 +52,8 @@ struct Count {
 struct Step {
     name: &'static str,
     counts: Counts,
+    calls: Calls,
+    batching: Batching,
     arguments: Vec<String>,
 }
 
@@ -59,6 +64,22 @@ enum Counts {
     AsOne,
     /// Its runners print `test result:` lines.
     ByRunner,
+}
+
+/// Which calls of the driver are recorded, for the table of proofs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Calls {
+    OfUnitTests,
+    OfPrograms,
+    Unrecorded,
+}
+
+/// Whether launches go together under the daemons that black-box tests start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Batching {
+    /// Unless our own environment says otherwise, where it pays.
+    Default,
+    Off,
 }
 
 /// Runs all steps, also after one has failed.
@@ -170,6 +191,8 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
 
 const PACKAGE: &str = "Debian package";
 const BLACK_BOX: &str = "black-box tests";
+const WITHOUT_BATCHING: &str = "black-box tests without batching";
+const PROGRAMS_WITHOUT_BATCHING: &str = "CUDA programs without batching";
 /// As a filter it means this step alone.
 const SUITES: &str = "suites";
 const GENERATED: &str = "generated files";
@@ -192,22 +215,38 @@ fn steps(options: &Test) -> Vec<Step> {
         unit.extend(words(&["--", "--include-ignored"]));
         black_box.extend(words(&["--include-ignored"]));
     }
+    let step = |name, counts, calls, arguments| Step {
+        name,
+        counts,
+        calls,
+        batching: Batching::Default,
+        arguments,
+    };
+    let by_runner = |name, calls, arguments| step(name, Counts::ByRunner, calls, arguments);
     let mut steps = Vec::new();
     if options.filter.is_none() {
-        steps.push(Step {
-            name: "format",
-            counts: Counts::AsOne,
-            arguments: words(&["fmt", "--all", "--check"]),
-        });
-        steps.push(Step {
-            name: "lints",
-            counts: Counts::AsOne,
-            arguments: words(&["clippy", "--workspace", "--all-targets", "--", "-Dwarnings"]),
-        });
+        let format = words(&["fmt", "--all", "--check"]);
+        steps.push(step("format", Counts::AsOne, Calls::Unrecorded, format));
+        let lints = words(&["clippy", "--workspace", "--all-targets", "--", "-Dwarnings"]);
+        steps.push(step("lints", Counts::AsOne, Calls::Unrecorded, lints));
     }
-    steps.push(Step { name: "unit tests", counts: Counts::ByRunner, arguments: unit });
-    steps.push(Step { name: BLACK_BOX, counts: Counts::ByRunner, arguments: black_box });
+    steps.push(by_runner("unit tests", Calls::OfUnitTests, unit));
+    steps.push(by_runner(BLACK_BOX, Calls::OfPrograms, black_box.clone()));
+    let (name, again) = match options.full {
+        true => (WITHOUT_BATCHING, black_box),
+        false => (PROGRAMS_WITHOUT_BATCHING, programs_attached(options)),
+    };
+    let again = by_runner(name, Calls::Unrecorded, again);
+    steps.push(Step { batching: Batching::Off, ..again });
     steps
+}
+
+/// The CUDA programs under OpenMPS alone.
+fn programs_attached(options: &Test) -> Vec<String> {
+    let mut arguments = vec!["test", "--package=openmps-tests", "--test=programs"];
+    arguments.extend(options.filter.as_deref());
+    arguments.extend(["--", BLACK_BOX_THREADS, "--skip=::softcuda", "--skip=::no_daemon"]);
+    arguments.into_iter().map(str::to_owned).collect()
 }
 
 fn announce(step: &str) {
@@ -249,11 +288,14 @@ fn cargo(paths: &Paths, step: &Step) -> Command {
     cargo.env("RUST_BACKTRACE", "0");
     // The software GPU's debug build has one instruction set unless told.
     cargo.env("OPENMPS_SOFT_LEVELS", "all");
-    let calls = match step.name {
-        BLACK_BOX => proofs::directory(paths),
-        _ => proofs::unit_tests_directory(paths),
+    match step.calls {
+        Calls::OfUnitTests => cargo.env(VARIABLE, proofs::unit_tests_directory(paths)),
+        Calls::OfPrograms => cargo.env(VARIABLE, proofs::directory(paths)),
+        Calls::Unrecorded => cargo.env_remove(VARIABLE),
     };
-    cargo.env(VARIABLE, calls);
+    if step.batching == Batching::Off {
+        cargo.env(BATCHING_VARIABLE, "off");
+    }
     cargo
 }
 
@@ -268,7 +310,17 @@ fn parse_result(line: &str) -> Option<Count> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Count, parse_result};
+    use super::{BLACK_BOX, Batching, Count, Test, parse_result, steps};
+
+    #[test]
+    fn a_full_run_has_all_black_box_tests_with_batching_and_without() {
+        let steps = steps(&Test { full: true, filter: None });
+        let black_box = steps.iter().find(|step| step.name == BLACK_BOX).unwrap();
+        let without: Vec<_> = steps.iter().filter(|step| step.batching == Batching::Off).collect();
+        assert!(black_box.batching == Batching::Default);
+        assert_eq!(without.len(), 1);
+        assert_eq!(without[0].arguments, black_box.arguments);
+    }
 
     #[test]
     fn results_are_read_from_the_runners_closing_line() {
