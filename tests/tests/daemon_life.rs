@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use link::wire::ui::DaemonState;
+use link::wire::ui::{DaemonState, ServerState};
 use openmps_tests::process;
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
@@ -30,6 +30,31 @@ fn clients_outlive_the_daemon_and_a_new_one_serves_new_clients() -> Result<()> {
     })?;
     new_client.must("work 3")?;
     new_client.dismiss()
+}
+
+#[test]
+fn a_server_that_was_wanted_beforehand_has_an_executor_for_the_first_client() -> Result<()> {
+    let daemon = Daemon::start_with(Sandbox::new()?, &[("OPENMPS_PREWARM", "self")])?;
+    let mut found = None;
+    wait::until("an executor before any client", PATIENCE, || {
+        let is_there = |server: &ServerState| {
+            server.snapshot.devices.first().is_some_and(|device| device.executor_pid != 0)
+        };
+        found = daemon.server().ok().filter(is_there);
+        found.is_some()
+    })
+    .with_context(|| daemon.sandbox().last_log_lines())?;
+    let early = found.context("a server that was found")?;
+    ensure!(early.snapshot.clients_ever == 0, "{early:?}");
+    let mut client = daemon.puppet()?;
+    client.must("open")?;
+    client.must("work 3")?;
+    let now = daemon.server()?;
+    let (was, is) = (&early.snapshot.devices[0], &now.snapshot.devices[0]);
+    ensure!(now.pid == early.pid && is.executor_pid == was.executor_pid, "{early:?} {now:?}");
+    ensure!(is.domains.is_empty() && is.kernels_ever == 3, "{now:?}");
+    ensure!(now.snapshot.clients[0].pid == client.pid(), "{now:?}");
+    client.dismiss()
 }
 
 #[test]
