@@ -18,8 +18,9 @@ use crate::installation::{self, DriverWish};
 ///
 /// Every peer runs the same client program: `none` is the native driver alone, `nvidia` NVIDIA's MPS where it is installed, `openmps` this project,
 /// `passthrough` its library where no daemon runs. The peers take turns, and the whole is repeated; the table shows medians, and each peer's rate
-/// over the first peer's. The others show nanoseconds, and each peer's over the first's: `post` of calls that hand work over, `calls` of those that need no device,
+/// over the first peer's and over NVIDIA's MPS. The others show nanoseconds, and each peer's over the same two: `post` of calls that hand work over, `calls` of those that need no device,
 /// `memory` of copies, allocations and module loads, `start` from a process's `cuInit` to the end of its first kernel, the server being up.
+/// One run measures what it is told and keeps nothing: bench/table.py in the sources measures all that is promised about speed, in parts, and goes on where it stopped.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Bench {
