@@ -21,7 +21,8 @@ from openmps import OpenMps, natively
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT_S = 120
 # Programs that launch no kernel.
-WITHOUT_KERNELS = {"array_descriptors", "arrays", "batch_copies", "copies_and_fills", "device_facts", "memory_calls", "occupancy", "stream_calls"}
+WITHOUT_KERNELS = {"array_descriptors", "arrays", "batch_copies", "contexts", "copies_and_fills", "device_facts", "memory_calls", "occupancy",
+                   "peers", "stream_calls"}
 # Their launches end the context, and what runs beside them.
 FAULTY = {"errors"}
 AT_ONCE = 4

@@ -82,13 +82,15 @@ fn memory(
     number: u32,
     device: i32,
 ) -> Result<ArrayMemoryReply> {
+    let (backend, id) = context.backend()?;
+    let body = ArrayNumber { array: number, reserved: 0 };
+    // First: who says it of no such array says so whatever the device (an H200's driver, of arrays that have memory).
+    let needed = backend.session.call_for(id, Opcode::ArrayMemory, &[body.as_bytes()])?;
     client.device(device)?;
     if device != context.device {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let (backend, id) = context.backend()?;
-    let body = ArrayNumber { array: number, reserved: 0 };
-    backend.session.call_for(id, Opcode::ArrayMemory, &[body.as_bytes()])
+    Ok(needed)
 }
 
 impl Array {
