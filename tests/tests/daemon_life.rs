@@ -179,11 +179,16 @@ fn a_server_that_stands_still_is_said_to_be_silent() -> Result<()> {
     let sandbox = daemon.sandbox();
     let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
     let shown = process::run(command.args(["status", "--json"]), PATIENCE)?;
+    let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+    let top = process::run(command.args(["top", "--once", "--interval", "0.1"]), PATIENCE)?;
     kill_process(pid, Signal::CONT)?;
     let state: DaemonState = serde_json::from_str(shown.success()?)?;
     let last = &state.servers[0];
     ensure!(last.silent && last.snapshot.clients.len() == 1, "{shown:?}");
-    ensure!(shown.stderr.contains("does not answer"), "{shown:?}");
+    ensure!(top.success()?.contains("SILENT"), "{top:?}");
+    for shown in [shown, top] {
+        ensure!(shown.stderr.contains("does not answer"), "{shown:?}");
+    }
     client.must("work 1")?;
     let clients = daemon.snapshot()?.clients;
     ensure!(clients[0].kernels == 1, "{clients:?}");

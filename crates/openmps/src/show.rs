@@ -133,10 +133,16 @@ fn print_server(server: &ServerState) {
 
 fn daemon_state() -> anyhow::Result<DaemonState> {
     let state = Frontend::connect(&Directories::from_environment())?.state()?;
-    for server in state.servers.iter().filter(|server| server.silent) {
-        eprintln!("server {} does not answer: what it said last is shown", server.pid);
-    }
+    silences(&state).iter().for_each(|silence| eprintln!("{silence}"));
     Ok(state)
+}
+
+/// What is to be said of the servers that do not answer, a line each.
+pub(crate) fn silences(state: &DaemonState) -> Vec<String> {
+    let silent = state.servers.iter().filter(|server| server.silent);
+    silent
+        .map(|server| format!("server {} does not answer: what it said last is shown", server.pid))
+        .collect()
 }
 
 /// Prints a document with its schema version.

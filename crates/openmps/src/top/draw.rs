@@ -6,7 +6,7 @@ use link::wire::daemon::ServerStatus;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Line;
+use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row as TableRow, Table, TableState};
 
 use super::columns::{Side, aligned, columns, count};
@@ -28,17 +28,19 @@ const KEYS: &str = "q quit  s sort  / filter  up, down select  t terminate";
 /// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, settings: &Settings) {
     let gpus = u16::try_from(scene.gpus.len()).unwrap_or(u16::MAX).clamp(1, 8) + 1;
-    let [title, gpu_area, gap, client_area, footer] = Layout::vertical([
+    // A gap, where nobody is silent.
+    let silences = u16::try_from(scene.silences.len()).unwrap_or(u16::MAX).clamp(1, 8);
+    let [title, gpu_area, silence_area, client_area, footer] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(gpus),
-        Constraint::Length(1),
+        Constraint::Length(silences),
         Constraint::Min(1),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     frame.render_widget(Line::from(title_text(scene, settings)).style(bold()), title);
     frame.render_widget(gpu_table(scene), gpu_area);
-    frame.render_widget(Line::default(), gap);
+    frame.render_widget(Text::from_iter(scene.silences.iter().map(String::as_str)), silence_area);
     let mut state = TableState::default();
     if !scene.rows.is_empty() {
         state.select(Some(settings.selected.min(scene.rows.len() - 1)));
@@ -102,6 +104,7 @@ fn gpu_headings() -> [String; 9] {
 
 fn gpu_cells(gpu: &Gpu) -> [String; 9] {
     let status = match gpu.status {
+        _ if gpu.silent => "SILENT",
         ServerStatus::Initializing => "INIT",
         ServerStatus::Active => "ACTIVE",
         ServerStatus::Fault => "FAULT",
@@ -134,6 +137,7 @@ fn gpu_table(scene: &Scene) -> Table<'_> {
     let rows = scene.gpus.iter().map(|gpu| {
         let style = match gpu.status {
             ServerStatus::Fault => Style::default().fg(Color::Red),
+            _ if gpu.silent => Style::default().fg(Color::Yellow),
             _ => Style::default(),
         };
         TableRow::new(gpu_cells(gpu).map(Cell::from)).style(style)
@@ -218,6 +222,7 @@ mod tests {
             server_pid: 99,
             name: "NVIDIA H200".into(),
             status: ServerStatus::Active,
+            silent: false,
             clients: clients as usize,
             granted_bytes: 3 << 30,
             total_bytes: 139 << 30,
@@ -228,14 +233,19 @@ mod tests {
             last_fault: None,
             restarts: 0,
         };
-        Scene { daemon_pid: 1, gpus: vec![gpu], rows: (100..100 + clients).map(row).collect() }
+        let rows = (100..100 + clients).map(row).collect();
+        Scene { daemon_pid: 1, gpus: vec![gpu], rows, silences: Vec::new() }
     }
 
     fn screen(width: u16, clients: u32, selected: usize) -> String {
+        screen_of(&scene(clients), width, selected)
+    }
+
+    fn screen_of(scene: &Scene, width: u16, selected: usize) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
         let settings =
             Settings { sort: SortKey::Busy, filter: String::new(), selected, message: None };
-        terminal.draw(|frame| draw(frame, &scene(clients), &settings)).unwrap();
+        terminal.draw(|frame| draw(frame, scene, &settings)).unwrap();
         terminal.backend().to_string()
     }
 
@@ -265,6 +275,27 @@ mod tests {
                 assert!(screen(width, 60, selected).contains(&pid), "{pid} is not on the screen");
             }
             assert!(!screen(width, 1, 0).contains(" of "), "all are shown");
+        }
+    }
+
+    #[test]
+    fn a_silent_server_is_said_to_be_silent_above_its_clients() {
+        let mut scene = scene(60);
+        scene.gpus[0].silent = true;
+        scene.silences = vec!["server 99 does not answer".into(), "nor does server 98".into()];
+        for width in [80, 200] {
+            let screen = screen_of(&scene, width, 0);
+            assert!(screen.contains("SILENT") && !screen.contains("ACTIVE"), "{screen}");
+            let line = |with: &str| screen.lines().position(|line| line.contains(with));
+            let said = [
+                line("NVIDIA H200"),
+                line("server 99 does not answer"),
+                line("nor does server 98"),
+                line("P50us"),
+            ];
+            assert!(said.iter().all(Option::is_some) && said.is_sorted(), "{screen}");
+            // Two lines instead of the gap's one.
+            assert!(screen.contains("1-17 of 60"), "{screen}");
         }
     }
 

@@ -32,6 +32,7 @@ pub(crate) fn top(options: &Top) -> anyhow::Result<ExitCode> {
     if options.once || options.json || !stdout().is_terminal() {
         std::thread::sleep(interval);
         watch.look()?;
+        watch.scene.silences.iter().for_each(|silence| eprintln!("{silence}"));
         if options.json {
             crate::show::print_json(watch.arranged(&Settings::new()))?;
             return Ok(ExitCode::SUCCESS);

@@ -8,6 +8,8 @@ use link::wire::daemon::{
 use link::wire::ui::{DaemonState, ServerState};
 use serde::Serialize;
 
+use crate::show::silences;
+
 /// One GPU of one server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Gpu {
@@ -15,6 +17,8 @@ pub(super) struct Gpu {
     pub(super) server_pid: u32,
     pub(super) name: String,
     pub(super) status: ServerStatus,
+    /// Its server did not answer in time: this is what it said before.
+    pub(super) silent: bool,
     pub(super) clients: usize,
     pub(super) granted_bytes: u64,
     pub(super) total_bytes: u64,
@@ -63,6 +67,9 @@ pub(super) struct Scene {
     pub(super) gpus: Vec<Gpu>,
     #[serde(rename = "clients")]
     pub(super) rows: Vec<Row>,
+    /// What is to be said of servers that do not answer; for programs there is [`Gpu::silent`].
+    #[serde(skip)]
+    pub(super) silences: Vec<String>,
 }
 
 /// What clients are sorted by, the largest first.
@@ -100,7 +107,8 @@ impl SortKey {
 /// The scene after `elapsed` since `before`; without `before`, rates are since the clients' start and shown as none.
 pub(super) fn scene(before: Option<&DaemonState>, now: &DaemonState, elapsed: Duration) -> Scene {
     let seconds = elapsed.as_secs_f64().max(1e-3);
-    let mut scene = Scene { daemon_pid: now.daemon_pid, ..Scene::default() };
+    let mut scene =
+        Scene { daemon_pid: now.daemon_pid, silences: silences(now), ..Scene::default() };
     for server in &now.servers {
         let server_before =
             before.and_then(|state| state.servers.iter().find(|old| old.pid == server.pid));
@@ -125,6 +133,7 @@ pub(super) fn scene(before: Option<&DaemonState>, now: &DaemonState, elapsed: Du
                 server_pid: server.pid,
                 name: device.name.clone(),
                 status: server.status,
+                silent: server.silent,
                 clients: rows.len(),
                 granted_bytes: device.granted_bytes,
                 total_bytes: device.total_memory_bytes,
