@@ -44,6 +44,15 @@ pub(super) enum Ordered {
     Refused,
 }
 
+/// How likely it is that somebody wants a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The next session wants what the last one had.
+    Likely,
+    /// A session has one that it wants more: one such chain is enough for all, as each takes memory of the device.
+    Little,
+}
+
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -57,8 +66,13 @@ impl ChainStock {
     }
 
     /// Puts a chain here that nobody uses and that names nothing of a session's.
-    pub(super) fn give(&self, driver: Driver, chain: Chain) {
+    pub(super) fn give(&self, driver: Driver, chain: Chain, wanted: Wanted) {
         let mut shelves = lock(&self.shelves);
+        let is_there = || shelves.idle.iter().any(|idle| idle.kind == chain.kind);
+        if wanted == Wanted::Little && is_there() {
+            drop(shelves);
+            return chain.destroy(driver);
+        }
         shelves.idle.push_back(chain);
         let oldest = if shelves.idle.len() > MOST_IDLE { shelves.idle.pop_front() } else { None };
         drop(shelves);
@@ -126,7 +140,7 @@ fn make_all(shared: &Shared) {
         };
         // Who ordered what cannot be made goes on without, and orders again.
         if let Ok(chain) = made {
-            stock.give(shared.context.driver(), chain);
+            stock.give(shared.context.driver(), chain, Wanted::Likely);
         }
     }
 }
@@ -197,18 +211,26 @@ impl State {
             && let Some(chains) = self.batches.chains(least)
         {
             let (partition, chain) = (chains.partition.clone(), chains.give_up(wanted));
-            chain.into_iter().for_each(|chain| self.retire_chain(least, partition.as_ref(), chain));
+            if let Some(chain) = chain {
+                self.retire_chain(least, partition.as_ref(), chain, Wanted::Little);
+            }
         }
     }
 
     /// A chain that a stream has no use for goes to the stock, unless it may still run there or names a part of the SMs.
-    fn retire_chain(&self, slot: u32, partition: Option<&Arc<Partition>>, mut chain: Chain) {
+    fn retire_chain(
+        &self,
+        slot: u32,
+        partition: Option<&Arc<Partition>>,
+        mut chain: Chain,
+        wanted: Wanted,
+    ) {
         let driver = self.driver();
         let is_free = partition.is_none() && chain.has_ended(self.handle.words.completed(slot));
         let own_kernels = self.shared.own_kernels.as_ref();
         if is_free && own_kernels.is_some_and(|own| chain.reset(driver, own.word_writer.code(None)))
         {
-            self.shared.chain_stock.give(driver, chain);
+            self.shared.chain_stock.give(driver, chain, wanted);
         } else {
             chain.destroy(driver);
         }
@@ -216,7 +238,9 @@ impl State {
 
     fn retire_all(&self, chains: StreamChains) {
         let (slot, partition) = (chains.slot, chains.partition.clone());
-        chains.into_chains().for_each(|chain| self.retire_chain(slot, partition.as_ref(), chain));
+        for chain in chains.into_chains() {
+            self.retire_chain(slot, partition.as_ref(), chain, Wanted::Likely);
+        }
     }
 
     /// The chains of a stream that is closed are no longer its own.
@@ -422,12 +446,27 @@ mod tests {
     }
 
     #[test]
+    fn of_what_is_wanted_little_one_is_kept() {
+        let bed = Bed::new();
+        let stock = &bed.shared.chain_stock;
+        let kind = Kind { length: 3, ending: Ending::Open };
+        let give =
+            |wanted| stock.give(bed.shared.context.driver(), Chain::of_nothing(kind), wanted);
+        (0..2).for_each(|_| give(Wanted::Little));
+        assert!(stock.take(kind).is_some() && stock.take(kind).is_none());
+        (0..2).for_each(|_| give(Wanted::Likely));
+        give(Wanted::Little);
+        assert!((0..2).all(|_| stock.take(kind).is_some()) && stock.take(kind).is_none());
+    }
+
+    #[test]
     fn old_chains_go_where_there_are_too_many() {
         let bed = Bed::new();
         let stock = &bed.shared.chain_stock;
         let driver = bed.shared.context.driver();
         let kind = |length| Kind { length, ending: Ending::Open };
-        (0..=MOST_IDLE).for_each(|length| stock.give(driver, Chain::of_nothing(kind(length))));
+        let give = |length| stock.give(driver, Chain::of_nothing(kind(length)), Wanted::Likely);
+        (0..=MOST_IDLE).for_each(give);
         assert!(stock.take(kind(0)).is_none());
         assert!(stock.take(kind(1)).is_some() && stock.take(kind(MOST_IDLE)).is_some());
         assert!(stock.take(kind(1)).is_none());

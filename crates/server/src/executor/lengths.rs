@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use std::sync::Arc;
 
 /// Chains of one session: each takes some 112 KiB of an H200's memory, which the driver never gives back.
-pub(super) const MOST_CHAINS: usize = 10;
+pub(super) const MOST_CHAINS: usize = 9;
 /// Launches that go as a chain without a signal, at least.
 pub(super) const SHORTEST_OPEN: usize = 2;
 /// How often a number of launches is wanted before a chain is got that another session had: it is set to other launches, node by node.
