@@ -16,7 +16,6 @@ pub mod puppet;
 pub mod recording;
 pub mod sandbox;
 pub mod slurm;
-pub mod stepping;
 pub mod trace;
 pub mod tracer;
 pub mod wait;

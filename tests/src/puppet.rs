@@ -10,6 +10,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::wait::PATIENCE;
 
+/// How often a puppet makes a call whose instructions it counts.
+pub const COUNTED_ROUNDS: usize = 16;
+
 /// The process.
 #[derive(Debug)]
 pub struct Puppet {
@@ -110,6 +113,15 @@ impl Puppet {
             );
         }
         Ok(())
+    }
+
+    /// Instructions of the client library that a call takes: its name is one that the order `counted` knows.
+    ///
+    /// # Errors
+    /// When they cannot be counted.
+    pub fn count(&mut self, call: &str) -> Result<u64> {
+        let answer = self.ask(&format!("counted {call}"))?;
+        answer.parse().with_context(|| format!("{call:?} is not counted: {answer}"))
     }
 
     /// Ends it with SIGKILL.

@@ -12,7 +12,7 @@
 //! | `churn` | answers, then works without end | `ok` |
 //! | `fault` | a kernel that writes to address 0x10, then a wait for it | `ok` if that went well |
 //! | `poke ADDRESS` | the same with another address | |
-//! | `counted CALL` | one call several times, each between two signals: see [`counted`] | `ok` |
+//! | `counted CALL` | one call [`COUNTED_ROUNDS`](openmps_tests::puppet::COUNTED_ROUNDS) times: see [`counted`] | the fewest instructions of the client library that one took |
 //! | `bad NAME [ADDRESS]` | one call that CUDA refuses: see [`bad`] | |
 //!
 //! What the driver refuses is answered with `error CODE`, the number of the `CUresult`. At the end of its input it exits with 0.
@@ -78,7 +78,7 @@ impl State {
             ["churn"] => {}
             ["fault"] => work::write_to(self.context()?, 0x10)?,
             ["poke", address] => work::write_to(self.context()?, address.parse()?)?,
-            ["counted", call] => counted::call(self.context()?, call)?,
+            ["counted", call] => return Ok(counted::call(self.context()?, call)?.to_string()),
             ["bad", name] => bad::call(self.context()?, name, 0)?,
             ["bad", name, address] => bad::call(self.context()?, name, address.parse()?)?,
             _ => bail!("no such order: {line}"),
