@@ -7,10 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use openmps_tests::wait::{self, PATIENCE};
+use openmps_tests::wait;
 use openmps_tests::{Daemon, Sandbox};
 
 const CLIENTS: usize = 8;
+/// For what takes seconds, on a machine that is busy.
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// How long processes are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -64,7 +66,7 @@ fn clients_that_stand_idle_cost_nothing() -> Result<()> {
     }
     let mut server = daemon.server()?;
     // It is started when clients have stayed for a while.
-    wait::until("an executor stands by", PATIENCE, || {
+    wait::until("an executor stands by", LIMIT, || {
         server = daemon.server().unwrap_or_else(|_| server.clone());
         server.snapshot.devices[0].standby_pid != 0
     })?;
@@ -93,25 +95,22 @@ fn clients_that_stand_idle_cost_nothing() -> Result<()> {
 
 /// Looks until everybody was idle [`LOOKS`] times in a row. What clients have just done may be seen to for a while.
 fn quiet_looks(processes: &[(Role, u32)]) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut seen: Vec<String> = Vec::new();
+    let deadline = Instant::now() + LIMIT;
     let mut in_a_row = 0;
     while in_a_row < LOOKS {
-        ensure!(Instant::now() < deadline, "not idle after {PATIENCE:?}:\n{}", seen.join("\n"));
+        ensure!(Instant::now() < deadline, "not idle after {LIMIT:?}: the looks are above");
         let (start, before) = (Instant::now(), everybody(processes)?);
         thread::sleep(LOOK);
         let (now, elapsed) = (everybody(processes)?, start.elapsed());
         let mut is_quiet = true;
-        let mut look = String::new();
         for (role, was) in before {
             let is = now[&role];
             let waits_per_s = is.waits.saturating_sub(was.waits) as f64 / elapsed.as_secs_f64();
             let worked = is.processor_time.saturating_sub(was.processor_time);
             let share = worked.as_secs_f64() / elapsed.as_secs_f64();
             is_quiet &= waits_per_s <= role.most_waits_per_s() && share <= MOST_PROCESSOR_TIME;
-            look.push_str(&format!("{role:?}: {waits_per_s:.1} waits/s, {share:.2} processors; "));
+            println!("{role:?}: {waits_per_s:.1} waits/s, {share:.2} processors");
         }
-        seen.push(look);
         in_a_row = if is_quiet { in_a_row + 1 } else { 0 };
     }
     Ok(())
