@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use openmps_tests::process::{self, Finished};
+use openmps_tests::process::{self, Finished, Running};
 use openmps_tests::wait::PATIENCE;
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
 
@@ -127,6 +127,31 @@ fn kernels_stay_in_order_while_shares_change() -> Result<()> {
     }
     client.seen()?.must_be(42)?;
     client.0.dismiss()
+}
+
+/// Also if it is asked for once more while it waits for kernels that run.
+#[test]
+fn a_change_is_in_force_when_it_is_said_to_be() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let sandbox = daemon.sandbox();
+    let program = sandbox.installation.program("process", "faults");
+    let mut client = Puppet::spawn(&mut sandbox.command(program, Runtime::OpenMps))?;
+    for order in ["make", "ready", "begin"] {
+        client.must(order)?;
+    }
+    let pid = client.pid().to_string();
+    let half = ["limit", "--client", &pid, "--sm-percent", "50"];
+    let ask = || {
+        let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+        Running::start(command.args(half))
+    };
+    for asked in [ask()?, ask()?] {
+        let finished = asked.finish(PATIENCE)?;
+        ensure!(finished.success()?.contains("as soon as"), "{finished:?}");
+    }
+    client.expect("end", "runs 1 ticks 1")?;
+    must(&daemon, &half)?;
+    client.dismiss()
 }
 
 #[test]

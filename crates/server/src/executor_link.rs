@@ -92,8 +92,8 @@ pub(crate) enum ToExecutor {
     Reshare {
         /// Which.
         session: u64,
-        /// The daemon's number of the change.
-        change: u64,
+        /// See [`crate::policy::orders`].
+        order: u64,
         /// Which SMs.
         share: ShareWish,
     },
@@ -426,8 +426,8 @@ pub(crate) enum FromExecutor {
     Reshared {
         /// Which.
         session: u64,
-        /// The change that asked for it; 0: the session has just begun.
-        change: u64,
+        /// The order that it follows; 0: the session has just begun.
+        order: u64,
         /// How many.
         multiprocessors: u32,
         /// Why not all of it runs where it should.

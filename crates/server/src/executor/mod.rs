@@ -360,9 +360,9 @@ impl Executor {
                     handle.order_move(order);
                 }
             }
-            ToExecutor::Reshare { session, change, share } => {
+            ToExecutor::Reshare { session, order, share } => {
                 if let Some(handle) = self.sessions.get(&session) {
-                    self.mover.reshare(handle, change, share);
+                    self.mover.reshare(handle, order, share);
                 }
             }
             ToExecutor::Reserve { change, reservations } => {

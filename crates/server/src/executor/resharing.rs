@@ -3,7 +3,7 @@
 //! What takes long happens beside the session's thread: a partition is made by the [`Mover`], which waits for running kernels where the driver
 //! does (others' launches do not, measured on an H200); executable graphs are made anew by a thread of their own
 //! ([`super::graph`]) while the old ones are launched. The session's thread only replaces its streams, each of which waits for the one
-//! before. A change is in force when what was submitted before it has ended.
+//! before. An order is in force when what was submitted before it has ended.
 
 use super::Shared;
 use super::failure::Failure;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) enum Mail {
     /// Where its work is to run.
-    Share { change: u64, placed: Result<Placed, String> },
+    Share { order: u64, placed: Result<Placed, String> },
     /// Where its contexts' work is to run, by the numbers of their partitions.
     Contexts { made: Vec<(u32, Result<Arc<Partition>, String>)> },
     /// An executable graph that was made anew.
@@ -74,7 +74,7 @@ impl Mailbox {
 }
 
 enum Job {
-    Share { session: Arc<SessionHandle>, change: u64, wish: ShareWish },
+    Share { session: Arc<SessionHandle>, order: u64, wish: ShareWish },
     Contexts { session: Arc<SessionHandle>, outer: Option<Arc<Partition>>, wanted: Vec<(u32, u32)> },
     Reserve { change: u64, reservations: Vec<(String, u32)> },
 }
@@ -101,9 +101,9 @@ impl Mover {
     }
 
     /// Gives a session another share.
-    pub(super) fn reshare(&self, session: &Arc<SessionHandle>, change: u64, wish: ShareWish) {
+    pub(super) fn reshare(&self, session: &Arc<SessionHandle>, order: u64, wish: ShareWish) {
         let session = Arc::clone(session);
-        self.send(Job::Share { session, change, wish });
+        self.send(Job::Share { session, order, wish });
     }
 
     /// Makes these reservations the only ones.
@@ -120,10 +120,10 @@ impl Mover {
 fn carry_out(shared: &Shared, job: Job) {
     let (context, partitions) = (&shared.context, &shared.partitions);
     match job {
-        Job::Share { session, change, wish } => {
+        Job::Share { session, order, wish } => {
             let current = session.share.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let placed = partitions.place(context, &wish, current.as_ref()).map_err(refusal);
-            session.deliver(Mail::Share { change, placed });
+            session.deliver(Mail::Share { order, placed });
         }
         Job::Contexts { session, outer, wanted } => {
             let made = wanted.into_iter().map(|(number, count)| {
@@ -151,19 +151,19 @@ fn refusal(failure: Failure) -> String {
 /// How far a session is on its way.
 #[derive(Debug, Default)]
 pub(crate) struct Resharing {
-    /// Changes that wait to be in force.
-    changes: Vec<u64>,
+    /// Those that are not yet in force.
+    orders: Vec<u64>,
     /// Questions that the mover has not answered.
     asked: usize,
     refused: Option<String>,
-    /// Recorded when all was moved; the change is in force once they are reached.
+    /// Recorded when all was moved; the orders are in force once they are reached.
     fence: Option<Vec<CUevent>>,
 }
 
 impl Resharing {
     /// Whether there is something to look after.
     pub(super) fn is_active(&self) -> bool {
-        !self.changes.is_empty()
+        !self.orders.is_empty()
     }
 }
 
@@ -190,14 +190,14 @@ impl State {
         moves
     }
 
-    fn tell_share(&self, change: u64, refused: Option<String>) {
+    fn tell_share(&self, order: u64, refused: Option<String>) {
         let own = self.partitions.own().map(|own| own.multiprocessors());
         let multiprocessors = own.unwrap_or(self.shared.multiprocessors);
         let session = self.handle.id;
-        self.shared.tell(&FromExecutor::Reshared { session, change, multiprocessors, refused });
+        self.shared.tell(&FromExecutor::Reshared { session, order, multiprocessors, refused });
     }
 
-    /// Between two commands: takes the mail, and says when a change is in force.
+    /// Between two commands: takes the mail, and says when an order is in force.
     pub(super) fn see_to_shares(&mut self) {
         if self.handle.mailbox.has_mail() {
             for mail in self.handle.mailbox.take() {
@@ -211,9 +211,9 @@ impl State {
 
     fn take_mail(&mut self, mail: Mail) {
         match mail {
-            Mail::Share { change, placed } => {
+            Mail::Share { order, placed } => {
                 self.forget_fence();
-                self.resharing.changes.push(change);
+                self.resharing.orders.push(order);
                 match placed {
                     Ok(placed) => self.begin_move(placed),
                     Err(message) => self.resharing.refused = Some(message),
@@ -293,12 +293,12 @@ impl State {
         }
         self.resharing.fence = None;
         let refused = self.resharing.refused.take();
-        for change in std::mem::take(&mut self.resharing.changes) {
-            self.tell_share(change, refused.clone());
+        for order in std::mem::take(&mut self.resharing.orders) {
+            self.tell_share(order, refused.clone());
         }
     }
 
-    /// At the session's end, or when another change comes first.
+    /// At the session's end, or when another order comes first.
     pub(super) fn forget_fence(&mut self) {
         for event in self.resharing.fence.take().into_iter().flatten() {
             // SAFETY: a live event of this session; the driver keeps it until it is reached.

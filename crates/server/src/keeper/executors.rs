@@ -4,7 +4,7 @@
 use super::ahead::Ahead;
 use super::devices::{ComputeMode, Device};
 use super::leaving::{Killed, kill};
-use super::session::Service;
+use super::session::{Service, Session};
 use super::{Keeper, Options, PEER_TIMEOUT};
 use crate::counters::{CounterPage, SLOTS};
 use crate::executor_link::{FromExecutor, ToExecutor};
@@ -196,8 +196,7 @@ impl Keeper {
 
     /// Whether an executor has a session.
     pub(super) fn is_served(&self, session: u64) -> bool {
-        let service = self.sessions.get(&session).map(|session| session.service);
-        matches!(service, Some(Service::Opening | Service::Serving))
+        self.sessions.get(&session).is_some_and(Session::is_served)
     }
 
     /// Whether a session waits for its executor to leave the device.
@@ -396,8 +395,8 @@ impl Keeper {
             FromExecutor::Guarded { session, address, message } => {
                 self.guarded(session, address, message);
             }
-            FromExecutor::Reshared { session, change, multiprocessors, refused } => {
-                self.reshared(session, change, multiprocessors, refused);
+            FromExecutor::Reshared { session, order, multiprocessors, refused } => {
+                self.reshared(session, order, multiprocessors, refused);
             }
             FromExecutor::Reserved { change, made, refused } => {
                 self.reserved(place, change, made, refused);

@@ -13,6 +13,7 @@ use crate::journal;
 use crate::log::log_server;
 use crate::policy::domains::Domain;
 use crate::policy::grants::Grants;
+use crate::policy::orders::Orders;
 use crate::policy::repeatable::Repeatable;
 use crate::policy::windows::WindowPair;
 use crate::redo::{Redo, Verdict};
@@ -179,7 +180,7 @@ pub(crate) struct Session {
     pub(crate) windows: WindowPair,
     pub(crate) grants: Grants,
     /// The SMs that it is to have, and how many it has; 0: it has not said.
-    pub(crate) share: ShareWish,
+    pub(super) share: Orders<ShareWish>,
     pub(crate) multiprocessors: u32,
     /// Its weight, as its executor was told.
     pub(crate) weight: u32,
@@ -219,7 +220,7 @@ impl Session {
             counter_slot,
             windows,
             grants,
-            share,
+            share: Orders::new(share),
             multiprocessors: 0,
             weight,
             memory: BTreeMap::new(),
@@ -227,6 +228,11 @@ impl Session {
             refusals_logged: 0,
             lending: Lending::default(),
         }
+    }
+
+    /// Whether an executor has it.
+    pub(super) fn is_served(&self) -> bool {
+        matches!(self.service, Service::Opening | Service::Serving)
     }
 
     /// What it has done so far.
@@ -282,7 +288,7 @@ impl Keeper {
         let counts = session.counters.read(session.counter_slot);
         device.departed.add(&counts);
         if let Some(executor) = device.executors.get_mut(&session.domain)
-            && matches!(session.service, Service::Opening | Service::Serving)
+            && session.is_served()
         {
             executor.process.free_slot(session.counter_slot);
         }

@@ -15,6 +15,7 @@ use crate::policy::grants::is_beyond_group;
 use crate::policy::limits::{
     active_thread_percentage, client_priority, memory_limit_bytes, weight,
 };
+use crate::policy::orders::{Outcome, Step};
 use crate::policy::partitions::HEADROOM;
 use link::wire::daemon::{SMALLEST_SHARE, ToDaemon};
 use link::wire::shares::{
@@ -42,8 +43,8 @@ pub(crate) struct LiveLimits {
 enum Awaited {
     /// An executor: that SMs are reserved.
     Executor(Place),
-    /// A session: that its work runs where it is to run.
-    Session(u64),
+    /// A session: that its work runs where this order says.
+    Session { session: u64, order: u64 },
 }
 
 /// A change that the daemon waits for.
@@ -229,7 +230,7 @@ impl Keeper {
         }
     }
 
-    /// Tells the sessions of a client what they may have now, if that is not what they have.
+    /// Tells the sessions of a client what they may have now, if that is not what they have, and awaits those that were told and are not yet there.
     fn put_in_force(&mut self, pending: &mut PendingChange, id: u64) {
         let Some(client) = self.clients.get(&id) else { return };
         let Claim { weight, .. } = self.claim_of(client);
@@ -249,11 +250,19 @@ impl Keeper {
                 known.weight = weight;
                 executor.tell(&ToExecutor::Weigh { session, weight }, &[]);
             }
-            if known.share != share {
-                known.share = share.clone();
-                executor.tell(&ToExecutor::Reshare { session, change: pending.id, share }, &[]);
-                pending.open.insert(Awaited::Session(session));
+            if !known.is_served() {
+                // Its next executor begins with that.
+                continue;
             }
+            let order = match known.share.wish_for(share.clone()) {
+                Step::Nothing => continue,
+                Step::Await(order) => order,
+                Step::Give(order) => {
+                    executor.tell(&ToExecutor::Reshare { session, order, share }, &[]);
+                    order
+                }
+            };
+            pending.open.insert(Awaited::Session { session, order });
         }
     }
 
@@ -352,19 +361,20 @@ impl Keeper {
                 continue;
             };
             let (pid, share) = (client.peer.pid, self.share_wish(client, device));
-            if let Some(known) = self.sessions.get_mut(&session) {
-                known.share = share.clone();
-            }
+            let served = self.sessions.get_mut(&session).filter(|known| known.is_served());
+            let Some(known) = served else { continue };
+            // Whatever it has: that may be reserved now.
+            let order = known.share.order(share.clone());
             if let Some(executor) = self.executor(place) {
-                executor.tell(&ToExecutor::Reshare { session, change, share }, &[]);
-                asked.push((session, pid));
+                executor.tell(&ToExecutor::Reshare { session, order, share }, &[]);
+                asked.push((Awaited::Session { session, order }, pid));
             }
         }
         if let Some(pending) = self.changes.iter_mut().find(|pending| pending.id == change) {
             pending.open.remove(&Awaited::Executor(place));
             pending.report.refused.extend(refused);
-            for (session, pid) in asked {
-                pending.open.insert(Awaited::Session(session));
+            for (awaited, pid) in asked {
+                pending.open.insert(awaited);
                 pending.report.clients.push(pid);
             }
         }
@@ -393,28 +403,34 @@ impl Keeper {
     pub(super) fn reshared(
         &mut self,
         session: u64,
-        change: u64,
+        order: u64,
         multiprocessors: u32,
         refused: Option<String>,
     ) {
         let Some(known) = self.sessions.get_mut(&session) else { return };
         known.multiprocessors = multiprocessors;
+        let outcome = if refused.is_some() { Outcome::Refused } else { Outcome::Done };
+        known.share.answered(order, outcome);
         let pid = self.clients.get(&known.client).map_or(0, |client| client.peer.pid);
         if let Some(message) = &refused {
             log_server!("The SMs of client {pid} cannot be changed: {message}");
         }
-        for pending in self.changes.iter_mut().filter(|pending| pending.id == change) {
-            pending.open.remove(&Awaited::Session(session));
-            let refused = refused.iter().map(|message| format!("client {pid}: {message}"));
-            pending.report.refused.extend(refused);
+        for pending in &mut self.changes {
+            if pending.open.remove(&Awaited::Session { session, order }) {
+                let refused = refused.iter().map(|message| format!("client {pid}: {message}"));
+                pending.report.refused.extend(refused);
+            }
         }
         self.finish_changes();
     }
 
     /// Nothing more is heard of a session.
-    pub(super) fn forget_changes_of(&mut self, session: u64) {
+    pub(super) fn forget_changes_of(&mut self, id: u64) {
         for pending in &mut self.changes {
-            pending.open.remove(&Awaited::Session(session));
+            pending.open.retain(|awaited| match *awaited {
+                Awaited::Executor(_) => true,
+                Awaited::Session { session, .. } => session != id,
+            });
         }
     }
 
@@ -436,7 +452,7 @@ impl Keeper {
                 Awaited::Executor(Place { device, .. }) => {
                     report.refused.push(format!("the executor of device {device} does not answer"))
                 }
-                Awaited::Session(session) => {
+                Awaited::Session { session, .. } => {
                     let known = self.sessions.get(&session);
                     let client = known.and_then(|known| self.clients.get(&known.client));
                     report.waiting.extend(client.map(|client| client.peer.pid));

@@ -86,7 +86,7 @@ impl Keeper {
     fn reservation_snapshots(&self, index: usize) -> Vec<ReservationSnapshot> {
         let of = |name: &str| {
             let members = self.sessions.values().filter(|session| {
-                session.device == index && session.share.reservation.as_deref() == Some(name)
+                session.device == index && session.share.wish().reservation.as_deref() == Some(name)
             });
             members.count() as u32
         };

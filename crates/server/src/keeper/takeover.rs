@@ -320,6 +320,7 @@ impl Keeper {
         let Some(session) = self.sessions.get(&id) else { return };
         let Some(client) = self.clients.get(&session.client) else { return };
         let limit = self.memory_limit_of(client, place.device);
+        let share = self.share_wish(client, place.device);
         let group = self.membership(client, place.device);
         let (claim, class) = (self.claim_of(client), latency_class(&client.hello.limits));
         let guard = guard_mode(&client.hello.limits);
@@ -357,6 +358,7 @@ impl Keeper {
         (session.counters, session.counter_slot) = (executor.counters.clone(), slot);
         session.counters.slot(slot).restore(&counts);
         session.standing.forget_work();
+        session.share.begin_anew(share.clone());
         session.service = match origin {
             Origin::New => Service::Opening,
             Origin::Inherited => Service::Serving,
@@ -375,7 +377,7 @@ impl Keeper {
             device_window: session.windows.device,
             host_window: session.windows.host,
             memory_limit_bytes: limit,
-            share: session.share.clone(),
+            share,
             group,
             origin,
             claim,

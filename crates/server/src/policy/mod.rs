@@ -11,6 +11,7 @@ pub mod grants;
 pub mod holds;
 pub mod limits;
 pub mod memory_settings;
+pub mod orders;
 pub mod partitions;
 pub mod priorities;
 pub mod questions;
