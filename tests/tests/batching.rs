@@ -1,7 +1,9 @@
-//! Launches, and small copies, that are submitted together: the same results as one by one, on the client's share of the SMs, and counted.
+//! Launches, and small copies, that are submitted together: the same results as one by one, whatever comes between them, on the client's share of the SMs, and counted.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -17,17 +19,25 @@ const CLOCK: (&str, &str) = ("OPENMPS_SOFT_CLOCK", "virtual");
 /// Until launches go together, which depends on who is run when: each run takes a second, or many on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What the program prints, attached with these variables and arguments.
-fn run(daemon: &Daemon, variables: &[(&str, &str)], arguments: &[&str]) -> Result<String> {
+/// What a program prints, attached with these variables and arguments.
+fn run(daemon: &Daemon, variables: &[(&str, &str)], program: &[&str]) -> Result<String> {
     let sandbox = daemon.sandbox();
-    let program = sandbox.installation.program("cudart-13.0-static", "many_launches");
-    let mut command = sandbox.command(program, Runtime::OpenMps);
-    command.envs(variables.iter().copied()).args(arguments);
+    let mut command = command(sandbox, Runtime::OpenMps, program);
+    command.envs(variables.iter().copied());
     let finished = process::run(&mut command, PATIENCE)?;
     let printed = finished.success().with_context(|| sandbox.last_log_lines())?.to_owned();
     let kernels = daemon.departed(finished.pid)?.kernels;
     ensure!(kernels >= 1000, "only {kernels} kernels ran in the server");
     Ok(printed)
+}
+
+/// A program and its arguments.
+fn command(sandbox: &Sandbox, runtime: Runtime, program: &[&str]) -> Command {
+    let (name, arguments) = program.split_first().unwrap_or((&"", &[]));
+    let path = sandbox.installation.program("cudart-13.0-static", name);
+    let mut command = sandbox.command(path, runtime);
+    command.args(arguments);
+    command
 }
 
 fn chained(daemon: &Daemon) -> Result<u64> {
@@ -38,16 +48,16 @@ fn chained(daemon: &Daemon) -> Result<u64> {
 fn run_until_chained(
     daemon: &Daemon,
     variables: &[(&str, &str)],
-    arguments: &[&str],
+    program: &[&str],
 ) -> Result<String> {
-    let first = run(daemon, variables, arguments)?;
+    let first = run(daemon, variables, program)?;
     let mut outcome = Ok(());
     wait::until("launches that go together", LIMIT, || {
         let again = || -> Result<bool> {
             if chained(daemon)? > 0 {
                 return Ok(true);
             }
-            let printed = run(daemon, variables, arguments)?;
+            let printed = run(daemon, variables, program)?;
             ensure!(printed == first, "{printed} after {first}");
             Ok(false)
         };
@@ -58,7 +68,7 @@ fn run_until_chained(
     })?;
     outcome?;
     // With chains from the first launch on.
-    let printed = run(daemon, variables, arguments)?;
+    let printed = run(daemon, variables, program)?;
     ensure!(printed == first, "{printed} after {first}");
     Ok(printed)
 }
@@ -66,9 +76,9 @@ fn run_until_chained(
 #[test]
 fn launches_that_go_together_give_what_single_ones_give() -> Result<()> {
     let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::ON])?;
-    let together = run_until_chained(&daemon, &[], &[])?;
+    let together = run_until_chained(&daemon, &[], &["many_launches"])?;
     let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::OFF])?;
-    let single = run(&daemon, &[], &[])?;
+    let single = run(&daemon, &[], &["many_launches"])?;
     let chained = chained(&daemon)?;
     ensure!(chained == 0, "{chained} launches went together, although that was switched off");
     ensure!(together == single && together.contains(": ok"), "{together} {single}");
@@ -79,7 +89,7 @@ fn launches_that_go_together_give_what_single_ones_give() -> Result<()> {
 fn launches_that_go_together_keep_to_the_clients_share() -> Result<()> {
     let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::ON])?;
     let quarter = [("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25")];
-    let printed = run_until_chained(&daemon, &quarter, &["sms"])?;
+    let printed = run_until_chained(&daemon, &quarter, &["many_launches", "sms"])?;
     ensure!(printed.trim() == format!("many_launches: on {QUARTER} SMs of {QUARTER}"), "{printed}");
     Ok(())
 }
@@ -87,7 +97,7 @@ fn launches_that_go_together_keep_to_the_clients_share() -> Result<()> {
 #[test]
 fn small_copies_that_go_with_launches_give_what_single_ones_give() -> Result<()> {
     let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::ON])?;
-    let mut printed = run(&daemon, &[], &["copies"])?;
+    let mut printed = run(&daemon, &[], &["many_launches", "copies"])?;
     let mut outcome = Ok(());
     // They do where the client is just ahead of the server, so perhaps not in the first run.
     wait::until("copies that go with launches, and their signals", LIMIT, || {
@@ -97,7 +107,7 @@ fn small_copies_that_go_with_launches_give_what_single_ones_give() -> Result<()>
             if device.chained_copies_ever > 0 && device.chained_signals_ever > 0 {
                 return Ok(true);
             }
-            printed = run(&daemon, &[], &["copies"])?;
+            printed = run(&daemon, &[], &["many_launches", "copies"])?;
             Ok(false)
         };
         again().unwrap_or_else(|error| {
@@ -106,12 +116,62 @@ fn small_copies_that_go_with_launches_give_what_single_ones_give() -> Result<()>
         })
     })?;
     outcome?;
-    ensure!(printed == run(&daemon, &[], &["copies"])? && printed.contains(": ok"), "{printed}");
+    ensure!(
+        printed == run(&daemon, &[], &["many_launches", "copies"])? && printed.contains(": ok"),
+        "{printed}"
+    );
     let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::OFF])?;
-    let single = run(&daemon, &[], &["copies"])?;
+    let single = run(&daemon, &[], &["many_launches", "copies"])?;
     let chained = daemon.snapshot()?.devices[0].chained_copies_ever;
     ensure!(chained == 0, "{chained} copies went with launches, although that was switched off");
     ensure!(printed == single, "{printed} {single}");
+    Ok(())
+}
+
+/// Several clients at once whose runs of launches are interrupted by all else that streams take: each computes what it does natively.
+fn run_mixed(daemon: &Daemon, variables: &[(&str, &str)]) -> Result<()> {
+    let one = |seed: &str| -> Result<()> {
+        let program = ["mixed_commands", seed];
+        let attached = run(daemon, variables, &program)?;
+        let mut native = command(daemon.sandbox(), Runtime::Softcuda, &program);
+        let native = process::run(&mut native, PATIENCE)?;
+        let expected = native.success()?;
+        ensure!(attached == expected, "{attached} natively {expected}");
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let running = ["1", "2", "3"].map(|seed| scope.spawn(move || one(seed)));
+        running.into_iter().try_for_each(|client| client.join().expect("it does not panic"))
+    })
+}
+
+/// The same until launches have gone together, and once more.
+fn run_mixed_until_chained(variables: &[(&str, &str)]) -> Result<()> {
+    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::ON])?;
+    let mut outcome = Ok(());
+    wait::until("interrupted launches that go together", LIMIT, || {
+        outcome = run_mixed(&daemon, variables);
+        outcome.is_err() || chained(&daemon).is_ok_and(|launches| launches > 0)
+    })?;
+    outcome?;
+    run_mixed(&daemon, variables)
+}
+
+#[test]
+fn launches_between_all_else_that_streams_take_give_what_they_give_natively() -> Result<()> {
+    run_mixed_until_chained(&[])
+}
+
+#[test]
+fn they_do_on_a_quarter_of_the_sms() -> Result<()> {
+    run_mixed_until_chained(&[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25")])
+}
+
+#[test]
+fn they_do_one_by_one() -> Result<()> {
+    let daemon = Daemon::start_with(Sandbox::new()?, &[CLOCK, batching::OFF])?;
+    run_mixed(&daemon, &[])?;
+    ensure!(chained(&daemon)? == 0, "launches went together, although that was switched off");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The CUDA programs that the tests run, compiled into `target/programs/KIND/NAME`.
 //!
-//! Every file of `programs/cuda` is compiled once and linked five ways, with the static and the shared runtime library of
+//! Every file of `programs/cuda` (its own headers lie in a directory of its name) is compiled once and linked five ways, with the static and the shared runtime library of
 //! CUDA 13.0 and 12.9 and the shared one of 11.8; `programs/runtimes` is one program with three of them; every file of `programs/kernels` is linked once; `programs/driver_api` and `programs/process` hold C programs,
 //! `programs/cudarc` a Rust one, `programs/mpi` what is linked with Open MPI. A line `// nvcc-flags: ...` in a source adds compiler flags,
 //! a line `// nvcc-arch: compute_90` names another virtual architecture than the oldest. Nothing is compiled again unless
@@ -71,7 +71,8 @@ const LINKAGES: [Linkage; 5] = [
 ];
 
 /// Programs with functions that did not exist or had other parameters before CUDA 12, so that what is compiled with a header of CUDA 13 does not run with 11.8.
-const NOT_FOR_CUDA_11: [&str; 3] = ["conditional_graphs", "graphs", "stream_capture"];
+const NOT_FOR_CUDA_11: [&str; 4] =
+    ["conditional_graphs", "graphs", "mixed_commands", "stream_capture"];
 
 /// Compiles everything that is not up to date; installs the compiler first if it must.
 ///
@@ -124,8 +125,10 @@ impl Builder<'_> {
             group.flags.join(" "),
             kinds.join(" ")
         );
-        for directory in ["programs/cuda", "programs/kernels"] {
-            for header in files_in(&self.paths.root.join(directory), "h")? {
+        let own = source.with_extension("");
+        let shared = ["programs/cuda", "programs/kernels"].map(|path| self.paths.root.join(path));
+        for directory in shared.iter().chain(own.is_dir().then_some(&own)) {
+            for header in files_in(directory, "h")? {
                 inputs.push_str(&read(&header)?);
             }
         }
