@@ -15,11 +15,11 @@ constexpr unsigned LAUNCHES = 5000;
 constexpr unsigned RUN_LENGTHS[] = {1, 2, 3, 4, 4, 7, 8, 8, 12, 16, 20, 33};
 constexpr unsigned MOST_TEMPORARY = 4, MOST_GRAPHS = 3, MOST_TIMED = 16;
 
-// An executable graph: steps on two arrays, beside them steps on two others, then steps on all four.
+// An executable graph: steps on two arrays, beside them others on two others, then some on all four.
 struct Graph {
     cudaGraphExec_t executable;
     std::vector<unsigned> arrays;
-    std::vector<Step> before, beside, after;
+    std::vector<Step> one, other, joined;
 };
 
 struct Timed {
@@ -322,15 +322,15 @@ class Mix {
         prepare(BLOCKING);
         cudaGraph_t captured;
         CHECK(cudaStreamBeginCapture(streams_[URGENT], cudaStreamCaptureModeRelaxed));
-        add(graph.before, URGENT);
-        launch_many(BLOCKING, 1 + below(8));
         CHECK(cudaEventRecord(marks_[URGENT], streams_[URGENT]));
         CHECK(cudaStreamWaitEvent(streams_[LAZY], marks_[URGENT], 0));
-        add(graph.beside, LAZY);
+        add(graph.one, URGENT);
+        launch_many(BLOCKING, 1 + below(8));
+        add(graph.other, LAZY);
         launch_many(BLOCKING, 1 + below(8));
         CHECK(cudaEventRecord(marks_[LAZY], streams_[LAZY]));
         CHECK(cudaStreamWaitEvent(streams_[URGENT], marks_[LAZY], 0));
-        add(graph.after, URGENT);
+        add(graph.joined, URGENT);
         CHECK(cudaStreamEndCapture(streams_[URGENT], &captured));
         return captured;
     }
@@ -360,7 +360,7 @@ class Mix {
     }
 
     void change_graph(Graph &graph) {
-        for (std::vector<Step> *steps : {&graph.before, &graph.beside, &graph.after}) {
+        for (std::vector<Step> *steps : {&graph.one, &graph.other, &graph.joined}) {
             std::for_each(steps->begin(), steps->end(), [&](Step &step) { step.map = any_map(); });
         }
         const cudaGraph_t captured = capture(graph);
@@ -379,7 +379,7 @@ class Mix {
         }
         for (unsigned times = 1 + below(3); times > 0; --times) {
             CHECK(cudaGraphLaunch(graph.executable, streams_[stream]));
-            for (const std::vector<Step> *steps : {&graph.before, &graph.beside, &graph.after}) {
+            for (const std::vector<Step> *steps : {&graph.one, &graph.other, &graph.joined}) {
                 std::for_each(steps->begin(), steps->end(), [&](const Step &step) { memory_.model(step); });
             }
         }

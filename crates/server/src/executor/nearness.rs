@@ -33,6 +33,8 @@ pub(super) struct Nearness {
     /// Launches without a look until the next one.
     skipped: u32,
     looked: bool,
+    #[cfg(test)]
+    looks: u32,
 }
 
 impl Nearness {
@@ -69,9 +71,19 @@ impl Nearness {
         self.looked && self.misses == 0
     }
 
+    /// How often there has been a look.
+    #[cfg(test)]
+    pub(super) fn looks(&self) -> u32 {
+        self.looks
+    }
+
     /// After a look.
     pub(super) fn learn(&mut self, look: Look) {
         self.looked = true;
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
         self.misses = match look {
             Look::Found => 0,
             Look::InVain => (self.misses + 1).min(MOST_MISSES),

@@ -78,6 +78,12 @@ impl Session {
         &mut self.state
     }
 
+    /// What its lone launches have taught.
+    #[cfg(test)]
+    pub(super) fn nearness(&self) -> &Nearness {
+        &self.nearness
+    }
+
     /// The thread: serves until the session is stopped, then takes down what it has.
     pub(super) fn run(mut self) {
         sleep_exactly();

@@ -1,5 +1,7 @@
 use super::*;
-use crate::executor::testbed::{Bed, submitted};
+use crate::executor::session::Step;
+use crate::executor::testbed::{Bed, Client, submitted};
+use std::time::{Duration, Instant};
 use zerocopy::FromZeros;
 
 #[test]
@@ -30,4 +32,28 @@ fn what_begins_a_burst_goes_and_the_rest_waits_as_it_was() {
     state.submit_batch();
     assert!(state.batch_is_empty());
     assert_eq!(submitted() - before, 7);
+}
+
+#[test]
+fn a_lone_launch_goes_at_once_and_nearly_never_with_a_look_for_a_signal_that_did_not_come() {
+    const LAUNCHES: u32 = 10_000;
+    let bed = Bed::new();
+    let mut client = bed.open();
+    let launch = |client: &mut Client| {
+        let before = submitted();
+        client.post_launch();
+        assert_eq!(client.serve(), Step::Nothing);
+        assert!(client.session.state().batch_is_empty());
+        assert!(submitted() > before);
+    };
+    // Whether kernels last is not known at first, and what is not calm has no looks.
+    let began = Instant::now();
+    while client.session.nearness().looks() == 0 {
+        launch(&mut client);
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+    (0..LAUNCHES).for_each(|_| launch(&mut client));
+    let looks = client.session.nearness().looks();
+    // The first eight ever more rarely, then one in 256.
+    assert!(looks <= 8 + LAUNCHES / 256, "{looks} looks");
 }
