@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use openmps_tests::wait::{self, PATIENCE};
+use openmps_tests::wait;
 use openmps_tests::{Daemon, Runtime, Sandbox};
 use openmps_tests::{batching, process};
 
@@ -16,7 +16,7 @@ const QUARTER: u32 = 20;
 /// Time is the work that is done: what a launch costs decides whether it may wait for others, whatever else the machine does.
 const CLOCK: (&str, &str) = ("OPENMPS_SOFT_CLOCK", "virtual");
 
-/// Until launches go together, which depends on who is run when: each run takes a second, or many on a busy machine.
+/// Of a run, which takes a second, or many on a busy machine; and until launches go together, which depends on who is run when.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// What a program prints, attached with these variables and arguments.
@@ -24,7 +24,7 @@ fn run(daemon: &Daemon, variables: &[(&str, &str)], program: &[&str]) -> Result<
     let sandbox = daemon.sandbox();
     let mut command = command(sandbox, Runtime::OpenMps, program);
     command.envs(variables.iter().copied());
-    let finished = process::run(&mut command, PATIENCE)?;
+    let finished = process::run(&mut command, LIMIT)?;
     let printed = finished.success().with_context(|| sandbox.last_log_lines())?.to_owned();
     let kernels = daemon.departed(finished.pid)?.kernels;
     ensure!(kernels >= 1000, "only {kernels} kernels ran in the server");
@@ -134,7 +134,7 @@ fn run_mixed(daemon: &Daemon, variables: &[(&str, &str)]) -> Result<()> {
         let program = ["mixed_commands", seed];
         let attached = run(daemon, variables, &program)?;
         let mut native = command(daemon.sandbox(), Runtime::Softcuda, &program);
-        let native = process::run(&mut native, PATIENCE)?;
+        let native = process::run(&mut native, LIMIT)?;
         let expected = native.success()?;
         ensure!(attached == expected, "{attached} natively {expected}");
         Ok(())
