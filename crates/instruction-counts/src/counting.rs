@@ -156,7 +156,7 @@ mod tests {
             assert!(memory.iter().all(|&byte| byte == 0));
             instructions
         };
-        assert_eq!(clear(10), clear(100_000));
+        assert_eq!(clear(10), clear(10_000));
     }
 
     #[test]
