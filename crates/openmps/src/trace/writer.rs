@@ -109,6 +109,13 @@ impl<W: Write> Writer<W> {
         Micros(at_ns.saturating_sub(self.zero_ns))
     }
 
+    /// Beginning and duration of what is shown from the trace's beginning on, though it may have begun before: with the whole duration it would cross what comes next.
+    fn span(&self, start_ns: u64, end_ns: u64) -> (Micros, Micros) {
+        let (start, end) = (self.micros(start_ns), self.micros(end_ns));
+        let duration = Micros(end.0.saturating_sub(start.0));
+        (start, duration)
+    }
+
     fn event(&mut self, line: &str) -> anyhow::Result<()> {
         if !std::mem::take(&mut self.is_first) {
             self.out.write_all(b",\n")?;
@@ -165,8 +172,7 @@ impl<W: Write> Writer<W> {
         let Some(function) = FUNCTIONS.get(call.function as usize) else { return Ok(()) };
         self.counts.calls += 1;
         let (pid, tid, name) = (process.pid, call.thread, function.symbol);
-        let (ts, dur) =
-            (self.micros(call.start_ns), Micros(call.end_ns.saturating_sub(call.start_ns)));
+        let (ts, dur) = self.span(call.start_ns, call.end_ns);
         let mut line = std::mem::take(&mut self.line);
         line.clear();
         _ = write!(
@@ -210,8 +216,7 @@ impl<W: Write> Writer<W> {
         };
         *count += 1;
         let name = serde_json::to_string(if name.is_empty() { fixed } else { name })?;
-        let (ts, dur) =
-            (self.micros(work.start_ns), Micros(work.end_ns.saturating_sub(work.start_ns)));
+        let (ts, dur) = self.span(work.start_ns, work.end_ns);
         let mut line = std::mem::take(&mut self.line);
         line.clear();
         _ = write!(
@@ -296,7 +301,7 @@ impl<W: Write> Writer<W> {
         self.counts.annotations += 1;
         let tid = self.domain_track(process, from.thread, from.domain, domain)?;
         let (pid, name) = (process.pid, serde_json::to_string(name)?);
-        let (ts, dur) = (self.micros(from.at_ns), Micros(until_ns.saturating_sub(from.at_ns)));
+        let (ts, dur) = self.span(from.at_ns, until_ns);
         self.event(&format!(
             "{{\"ph\":\"X\",\"cat\":\"nvtx\",\"name\":{name},\"pid\":{pid},\"tid\":{tid},\"ts\":{ts},\"dur\":{dur}}}"
         ))
@@ -397,5 +402,24 @@ mod tests {
         assert_eq!(kernel["args"]["queued_us"], 1.5);
         assert_eq!(kernel["args"]["in_server_us"], 1.0);
         assert_eq!(events.iter().filter(|event| event["ph"] == "f").count(), 1);
+    }
+
+    #[test]
+    fn what_began_before_the_trace_ends_when_it_ended() {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        let mut process = writer.process(7, "command").unwrap();
+        let zero = writer.zero_ns;
+        let (start_ns, end_ns) = (zero - 2000, zero + 1000);
+        let call = Call { thread: 8, function: 0, result: 0, start_ns, end_ns, first: 16 };
+        writer.call(&mut process, &call).unwrap();
+        let at = Annotation { thread: 8, text: 0, at_ns: start_ns, domain: 0, id: 4 };
+        writer.range(&mut process, &at, end_ns, "range", "").unwrap();
+        let trace: Value = serde_json::from_slice(&writer.finish(0).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let slices: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
+        assert_eq!(slices.len(), 2);
+        for slice in slices {
+            assert_eq!((&slice["ts"], &slice["dur"]), (&Value::from(0.0), &Value::from(1.0)));
+        }
     }
 }
