@@ -23,7 +23,7 @@ use link::wire::partition::OWN_SHARE;
 use ordering::Domain;
 use std::sync::Arc;
 
-const STREAM_NON_BLOCKING: u32 = 1;
+pub(super) const STREAM_NON_BLOCKING: u32 = 1;
 const EVENT_DISABLE_TIMING: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! One node: checked ([`checking`]), and made a node of the driver's.
 
+mod captured;
 mod checking;
 
 use super::super::failure::Failure;
@@ -121,6 +122,20 @@ impl State {
         conditions: &[CUgraphConditionalHandle],
     ) -> Result<(Node, Bodies), Failure> {
         let (mut node, work) = self.check_node(described)?;
+        if let Work::Kernel { shape, code, parameters, attributes } = &work
+            && captured::is_cooperative(attributes)
+        {
+            let kernel = (shape, *code, *parameters);
+            let place = node.partition.as_deref();
+            let added = self.capture_kernel(graph, after, kernel, attributes, place);
+            return match added {
+                Ok(handle) => Ok((Node { handle, ..node }, Bodies::new())),
+                Err(failure) => {
+                    node.release(self);
+                    Err(failure)
+                }
+            };
+        }
         let mut bodies = Bodies::new();
         let context = self.context().handle();
         let (driver, place) = (self.driver(), &mut node.handle);
