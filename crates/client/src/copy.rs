@@ -14,7 +14,7 @@ use crate::peer;
 use crate::portions::in_portions;
 use crate::session::Result;
 use crate::slots::Mark;
-use crate::staging::{Piece, piece_bytes};
+use crate::staging::{PIECE_BYTES, Piece, piece_bytes};
 use crate::stream::Target;
 use cuda_abi::types::CUresult;
 use link::wire::command::{Copy, Copy3d, Opcode};
@@ -74,6 +74,10 @@ impl Extent {
         Self { width_bytes: size_bytes, height: 1, depth: 1 }
     }
 
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.width_bytes.saturating_mul(self.height).saturating_mul(self.depth)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.width_bytes == 0 || self.height == 0 || self.depth == 0
     }
@@ -98,10 +102,14 @@ pub(crate) struct Part {
     pub(crate) rows: u64,
 }
 
-/// Cuts a copy into parts that fit into a staging piece.
-pub(crate) fn parts(destination: End, source: End, extent: Extent) -> impl Iterator<Item = Part> {
+/// Cuts a copy into parts that fit into staging pieces of such a length.
+pub(crate) fn parts(
+    destination: End,
+    source: End,
+    extent: Extent,
+    piece_bytes: u64,
+) -> impl Iterator<Item = Part> {
     let Extent { width_bytes, height, depth } = extent;
-    let piece_bytes = piece_bytes(width_bytes.saturating_mul(height).saturating_mul(depth));
     let rows_at_once = (piece_bytes / width_bytes).max(1);
     let width_at_once = width_bytes.min(piece_bytes);
     (0..depth).flat_map(move |slice| {
@@ -170,8 +178,7 @@ pub(crate) unsafe fn copy(
             let mark = post(target, destination, source, extent)?;
             let is_awaited = to.is_host() || from.is_host() || !foreign.is_empty();
             if timing == Timing::Synchronous && is_awaited {
-                let rows = extent.height.saturating_mul(extent.depth);
-                target.wait_for_copy(mark, extent.width_bytes.saturating_mul(rows))?;
+                target.wait_for_copy(mark, extent.size_bytes())?;
             }
             Ok(())
         }
@@ -179,7 +186,7 @@ pub(crate) unsafe fn copy(
             let last = AtomicU64::new(0);
             in_portions(destination, source, extent, |(to, from, extent)| {
                 // SAFETY: the caller's promise, here and below.
-                let mark = unsafe { stage_in(target, to, from, extent) }?;
+                let mark = unsafe { stage_in(target, to, from, extent, timing) }?;
                 // Relaxed: the portions' threads have ended when it is read.
                 last.fetch_max(mark.number, Ordering::Relaxed);
                 Ok(())
@@ -282,9 +289,20 @@ fn dense(address: u64, part: Part) -> End {
 ///
 /// # Safety
 /// The source is the caller's to read.
-unsafe fn stage_in(target: &Target, destination: End, source: End, extent: Extent) -> Result<Mark> {
+unsafe fn stage_in(
+    target: &Target,
+    destination: End,
+    source: End,
+    extent: Extent,
+    timing: Timing,
+) -> Result<Mark> {
     let mut last = Mark { slot: target.slot, number: 0 };
-    for part in parts(destination, source, extent) {
+    let piece_bytes = match timing {
+        Timing::Synchronous => piece_bytes(extent.size_bytes()),
+        // The short ring has little room: who need not wait would wait for earlier work of the stream.
+        Timing::Asynchronous => PIECE_BYTES,
+    };
+    for part in parts(destination, source, extent, piece_bytes) {
         let piece = target.backend.stage(target.id, part.width_bytes * part.rows)?;
         // SAFETY: the piece is ours and long enough; the caller's promise for the source.
         unsafe {
@@ -327,7 +345,7 @@ unsafe fn stage_out(target: &Target, destination: End, source: End, extent: Exte
         arrived
     };
     let mut result = Ok(());
-    for part in parts(destination, source, extent) {
+    for part in parts(destination, source, extent, piece_bytes(extent.size_bytes())) {
         // Never waits for room with pieces of its own in hand: two such callers would wait for each other.
         let piece = loop {
             if in_flight.len() < DEPTH
@@ -383,7 +401,6 @@ unsafe fn copy_rows(from: u64, from_pitch: u64, to: u64, to_pitch: u64, part: Pa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::staging::PIECE_BYTES;
 
     #[test]
     fn dense_rows_are_one_row() {
@@ -400,15 +417,15 @@ mod tests {
         let destination = End { address: 1 << 40, pitch_bytes: 5000, slice_bytes: 5000 * 700 };
         let source = End { address: 0, pitch_bytes: 3000, slice_bytes: 3000 * 700 };
         let extent = Extent { width_bytes: 3000, height: 700, depth: 3 };
-        let all: Vec<_> = parts(destination, source, extent).collect();
-        assert!(all.iter().all(|part| part.width_bytes * part.rows <= piece_bytes(3000 * 700 * 3)));
+        let all: Vec<_> = parts(destination, source, extent, PIECE_BYTES).collect();
+        assert!(all.iter().all(|part| part.width_bytes * part.rows <= PIECE_BYTES));
         assert_eq!(
             all.iter().map(|part| part.width_bytes * part.rows).sum::<u64>(),
             3000 * 700 * 3
         );
         assert!(piece_bytes(1 << 20) < 1 << 20, "the device takes one while the next is filled");
         let long = Extent::linear(5 * PIECE_BYTES + 5);
-        let all: Vec<_> = parts(End::linear(100), End::linear(7), long).collect();
+        let all: Vec<_> = parts(End::linear(100), End::linear(7), long, PIECE_BYTES).collect();
         assert_eq!(all.len(), 6);
         assert_eq!(
             all[5],

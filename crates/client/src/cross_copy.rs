@@ -6,6 +6,7 @@ use crate::client::Client;
 use crate::copy::{End, Extent, parts};
 use crate::memory_map::Reach;
 use crate::session::Result;
+use crate::staging::PIECE_BYTES;
 use crate::stream::Target;
 use link::wire::command::{CopyNow, Opcode};
 use zerocopy::IntoBytes;
@@ -42,7 +43,7 @@ pub(crate) unsafe fn copy(
 ) -> Result {
     target.synchronize()?;
     let (to, from) = (place(client, to)?, place(client, from)?);
-    for part in parts(destination, source, extent) {
+    for part in parts(destination, source, extent, PIECE_BYTES) {
         for row in 0..part.rows {
             let at = part.destination + row * destination.pitch_bytes;
             let of = part.source + row * source.pitch_bytes;

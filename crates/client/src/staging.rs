@@ -25,7 +25,7 @@ const LONG_COPY_BYTES: u64 = 4 << 20;
 const ALIGN_BYTES: u64 = 64;
 const OWNER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long the pieces of a copy are, at most.
+/// How long the pieces of a copy are, at most, whose end its caller waits for.
 pub(crate) fn piece_bytes(copy_bytes: u64) -> u64 {
     if copy_bytes < LONG_COPY_BYTES { SHORT_PIECE_BYTES } else { PIECE_BYTES }
 }

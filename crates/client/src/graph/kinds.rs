@@ -146,7 +146,7 @@ impl CopyWork {
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
-        self.extent.width_bytes * self.extent.height * self.extent.depth
+        self.extent.size_bytes()
     }
 }
 
