@@ -1,6 +1,8 @@
 //! What is tested: the product as `cargo xtask build` lays it out, and the programs that `cargo xtask programs` compiles.
 
 use std::env;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +14,8 @@ pub struct Installation {
     programs: PathBuf,
     debian: PathBuf,
     sources: PathBuf,
+    /// Where the programs of the tests' own package are, if not beside the test.
+    own_programs: Option<PathBuf>,
 }
 
 impl Installation {
@@ -30,6 +34,7 @@ impl Installation {
             programs: target.join("programs"),
             debian: target.join("debian"),
             sources: root.join("programs"),
+            own_programs: None,
         };
         if !found.openmps().exists() || !found.programs.exists() {
             bail!("{} is missing: run `cargo xtask programs` first", found.openmps().display());
@@ -76,13 +81,35 @@ impl Installation {
     /// When it is not there.
     pub fn own_program(&self, name: &str) -> Result<PathBuf> {
         let test = env::current_exe().context("this test has no path")?;
-        let directory =
-            test.parent().and_then(Path::parent).context("this test has no directory")?;
-        let program = directory.join(name);
+        let beside = test.parent().and_then(Path::parent).context("this test has no directory")?;
+        let program = self.own_programs.as_deref().unwrap_or(beside).join(name);
         if !program.exists() {
             bail!("{} is missing: run `cargo test -p openmps-tests`", program.display());
         }
         Ok(program)
+    }
+
+    /// The same product and puppet in `directory`, where other users reach them: a checkout may lie in a directory of
+    /// one user alone.
+    ///
+    /// # Errors
+    /// When a file is missing or cannot be copied.
+    pub fn published(&self, directory: &Path) -> Result<Self> {
+        let dist = directory.join("dist");
+        let own_programs = directory.join("programs");
+        for inside in ["dist/bin", "dist/lib/openmps", "dist/lib/softcuda", "programs"] {
+            fs::create_dir_all(directory.join(inside))?;
+        }
+        let libraries = ["libcuda.so.1", "libsoftcuda.so", "spank_openmps.so"];
+        let libraries = libraries.map(|name| format!("lib/openmps/{name}"));
+        for file in libraries.iter().map(String::as_str).chain(["bin/openmps"]) {
+            publish(&self.dist.join(file), &dist.join(file))?;
+        }
+        symlink("openmps", dist.join("bin/nvidia-cuda-mps-control"))?;
+        symlink("libcuda.so.1", dist.join("lib/openmps/libcuda.so"))?;
+        symlink("../openmps/libsoftcuda.so", dist.join("lib/softcuda/libcuda.so.1"))?;
+        publish(&self.puppet()?, &own_programs.join("puppet"))?;
+        Ok(Self { dist, own_programs: Some(own_programs), ..self.clone() })
     }
 
     /// Debian's packages of this name, unpacked as under `/`; they may be missing.
@@ -94,4 +121,14 @@ impl Installation {
     pub fn sources(&self) -> &Path {
         &self.sources
     }
+}
+
+/// The same file under another name; a copy where file systems differ.
+fn publish(from: &Path, to: &Path) -> Result<()> {
+    if fs::hard_link(from, to).is_ok() {
+        return Ok(());
+    }
+    fs::copy(from, to)
+        .map(drop)
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }

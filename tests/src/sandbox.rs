@@ -2,8 +2,10 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -45,6 +47,45 @@ impl Sandbox {
                 .with_context(|| format!("cannot create {}", inside.display()))?;
         }
         Ok(sandbox)
+    }
+
+    /// The same for tests of several users: all may enter, and reach the product.
+    ///
+    /// # Errors
+    /// As for [`Sandbox::new`].
+    pub fn of_several_users() -> Result<Self> {
+        let mut sandbox = Self::new()?;
+        let directory = sandbox.directory.path();
+        let everybody = Permissions::from_mode(0o755);
+        fs::set_permissions(directory, everybody.clone())?;
+        for inside in [sandbox.pipe_directory(), sandbox.log_directory()] {
+            fs::set_permissions(inside, everybody.clone())?;
+        }
+        sandbox.installation = sandbox.installation.published(directory)?;
+        Ok(sandbox)
+    }
+
+    /// The directory that holds everything of this test.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A new directory in this sandbox that belongs to `uid`, for that user's own files.
+    ///
+    /// # Errors
+    /// When it is there already, or this is not root.
+    pub fn directory_of(&self, uid: u32, name: &str) -> Result<PathBuf> {
+        let path = self.directory.path().join(name);
+        fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        chown(&path, Some(uid), Some(uid))?;
+        Ok(path)
+    }
+
+    /// [`Sandbox::command`] as another user, without further groups.
+    pub fn command_as(&self, uid: u32, program: impl AsRef<Path>, runtime: Runtime) -> Command {
+        let mut command = self.command(program, runtime);
+        command.env("HOME", self.directory.path()).uid(uid).gid(uid);
+        command
     }
 
     /// `CUDA_MPS_PIPE_DIRECTORY` of this test.

@@ -1,0 +1,5 @@
+//! Finding F6.
+
+use crate::Test;
+
+pub(crate) const TESTS: &[Test] = &[];

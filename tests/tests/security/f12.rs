@@ -1,0 +1,5 @@
+//! Finding F12.
+
+use crate::Test;
+
+pub(crate) const TESTS: &[Test] = &[];
