@@ -122,13 +122,67 @@ fn contexts_have_shares_of_their_own() -> Result<()> {
 #[test]
 fn execution_affinity_lies_within_the_clients_share() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;
-    let affinities = ["affinity", "6", "affinity", "48"];
+    // Rounded up to what the device can set apart: a set of SMs that takes clusters, or pairs.
+    let affinities = ["affinity", "6", "affinity", "47"];
     let printed = reports(&daemon, &[], &affinities)?;
-    let expected = [("primary", ALL), ("affinity", 6), ("affinity", 48)];
+    let expected = [("primary", ALL), ("affinity", 8), ("affinity", 48)];
     ensure!(printed == expected.map(|(of, count)| Report::all(of, count)), "{printed:?}");
     let share = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25");
     let printed = reports(&daemon, &[share], &affinities)?;
-    let expected = [("primary", 20), ("affinity", 6), ("affinity", 20)];
+    let expected = [("primary", 20), ("affinity", 8), ("affinity", 20)];
     ensure!(printed == expected.map(|(of, count)| Report::all(of, count)), "{printed:?}");
+    Ok(())
+}
+
+/// What the program `clusters` prints: the SMs that it was told of, and how many clusters of 1, 2, 4 and 8 blocks fit.
+fn clusters(daemon: &Daemon, variables: &[(&str, &str)]) -> Result<(u32, Vec<u32>)> {
+    let sandbox = daemon.sandbox();
+    let program = sandbox.installation.program("driver-api", "clusters");
+    let mut command = sandbox.command(program, Runtime::OpenMps);
+    let finished = process::run(command.envs(variables.iter().copied()), PATIENCE)?;
+    let printed = finished.success().with_context(|| sandbox.last_log_lines())?;
+    let counted = daemon.departed(finished.pid)?.kernels;
+    let (_, launches) = printed.trim_end().rsplit_once(" launches=").context("no launches")?;
+    ensure!(counted >= launches.parse()?, "{counted} kernels were counted:\n{printed}");
+    let (told, fit) = printed.split_once(" SMs; ").context("no SMs")?;
+    let words = fit.lines().next().unwrap_or_default().split(' ');
+    Ok((told.parse()?, words.filter_map(|word| word.parse().ok()).collect()))
+}
+
+#[test]
+fn every_share_takes_clusters() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    for (percentage, share) in SHARES {
+        let (told, fit) = clusters(&daemon, &[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage)])?;
+        ensure!(told == share, "{percentage} %: {told} SMs");
+        ensure!(fit.len() == 4 && fit.iter().all(|&count| count > 0), "{percentage} %: {fit:?}");
+        // An SM has room for 12 such blocks. The share may lack one of the sets of 8 SMs that it could have.
+        let (fewest, most) = (12 * (share / 8 - 1).max(1), 12 * share / 8);
+        ensure!((fewest..=most).contains(&fit[3]), "{percentage} %: {fit:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn groups_reservations_and_the_latency_class_take_clusters() -> Result<()> {
+    let settings = [("OPENMPS_LATENCY_SMS", "8"), ("OPENMPS_GROUPS", "tenant sm-percent=25")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &settings)?;
+    let _holder = daemon.puppet()?;
+    let sandbox = daemon.sandbox();
+    let mut reserve = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+    process::run(reserve.args(["reserve", "night", "--sms", "12"]), PATIENCE)?.success()?;
+    for (variables, most) in [
+        (&[("OPENMPS_GROUP", "tenant")][..], 20),
+        (&[("OPENMPS_GROUP", "tenant"), ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "10")][..], 8),
+        (&[("OPENMPS_RESERVATION", "night")][..], 12),
+        (&[("OPENMPS_LATENCY", "1")][..], ALL),
+        (&[][..], ALL - 12),
+    ] {
+        let (told, fit) = clusters(&daemon, variables)?;
+        ensure!(
+            told <= most && fit.iter().all(|&count| count > 0),
+            "{variables:?}: {told}, {fit:?}"
+        );
+    }
     Ok(())
 }

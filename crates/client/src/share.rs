@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::session::{Result, StreamPlan};
 use link::wire::command::{DEFAULT_STREAM, LEGACY_STREAM, Opcode};
 use link::wire::partition::{
-    OWN_SHARE, PartitionCreate, PartitionDrop, PartitionReply, PartitionTake,
+    OWN_SHARE, PartitionCreate, PartitionDrop, PartitionReply, PartitionTake, ROUND_DOWN, ROUND_UP,
 };
 use zerocopy::IntoBytes;
 
@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 pub(crate) enum Wish {
     /// At most so many: `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, as it was when the context was made. The device's attribute says how many.
     Percentage(u32),
-    /// At most so many: execution affinity.
+    /// At least so many, as far as the client's share has them: execution affinity.
     Affinity(u32),
     /// Those of a description of resources: a green context.
     Described(u32),
@@ -45,7 +45,11 @@ impl Share {
         let session = &backend.session;
         let reply: PartitionReply = match wish {
             Wish::Percentage(multiprocessors) | Wish::Affinity(multiprocessors) => {
-                let body = PartitionTake { partition, multiprocessors };
+                let rounding = match wish {
+                    Wish::Affinity(_) => ROUND_UP,
+                    _ => ROUND_DOWN,
+                };
+                let body = PartitionTake { partition, multiprocessors, rounding, reserved: 0 };
                 session.call_for(id, Opcode::PartitionTake, &[body.as_bytes()])
             }
             Wish::Described(description) => {

@@ -5,6 +5,7 @@ use crate::client::{Client, run};
 use crate::current;
 use crate::library::{function_of, look_at_function};
 use crate::session::Result;
+use crate::stream;
 use cuda_abi::types::*;
 use link::wire::command::{Occupancy, OccupancyReply};
 use link::wire::query::{
@@ -188,8 +189,11 @@ unsafe fn ask_cluster(
         let attributes = unsafe { super::launch::attributes(c.attrs, c.numAttrs) }?;
         let context = current::owner()?;
         let function = function_of(client, func.0, &context)?;
+        let target = stream::located(client, c.hStream)?;
         let question = ClusterOccupancy {
             question,
+            stream: target.slot,
+            multiprocessors: target.context.multiprocessors(client)?,
             grid: [c.gridDimX, c.gridDimY, c.gridDimZ],
             block: [c.blockDimX, c.blockDimY, c.blockDimZ],
             dynamic_shared_bytes: c.sharedMemBytes,

@@ -14,6 +14,10 @@ pub const MAX_PARTITIONS: u32 = 256;
 pub const MAX_RESOURCES: usize = 1 << 14;
 /// Groups that a split may ask for.
 pub const MAX_GROUPS: u32 = 512;
+/// No more SMs than asked for: percentages.
+pub const ROUND_DOWN: u32 = 0;
+/// No fewer: execution affinity.
+pub const ROUND_UP: u32 = 1;
 /// Resources that a description may be made of.
 pub const MAX_DESCRIBED: u32 = 1024;
 
@@ -81,8 +85,12 @@ wire_struct! {
     struct PartitionTake {
         /// The number that it gets, from 1.
         partition: u32,
-        /// How many SMs at most.
+        /// How many SMs.
         multiprocessors: u32,
+        /// [`ROUND_DOWN`] or [`ROUND_UP`], where the device has no unit of so many.
+        rounding: u32,
+        /// Zero.
+        reserved: u32,
     }
     /// Answer to [`super::command::Opcode::PartitionCreate`] and [`super::command::Opcode::PartitionTake`].
     struct PartitionReply {

@@ -31,6 +31,10 @@ wire_struct! {
         dynamic_shared_bytes: u32,
         /// How many attributes.
         attributes: u32,
+        /// On whose SMs the clusters would be.
+        stream: u32,
+        /// How many these are, as far as the client knows: an answer for another number is another answer.
+        multiprocessors: u32,
     }
     /// Answer to [`ClusterOccupancy`].
     struct ClusterReply {

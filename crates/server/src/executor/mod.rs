@@ -62,6 +62,7 @@ mod session_handle;
 mod session_opening;
 mod session_partitions;
 mod sharing;
+mod sm_survey;
 mod small_copies;
 mod spares;
 mod state;
@@ -172,6 +173,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             let multiprocessors = context.multiprocessors();
             let device_bytes = context.memory_bytes();
             let own_kernels = own_kernels::OwnKernels::load(&context);
+            let partitions = partition::Partitions::of_device(&context, own_kernels.as_ref());
             let shared = Arc::new(Shared {
                 context,
                 multiprocessors,
@@ -180,7 +182,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 reservations,
                 shares: Default::default(),
                 group_memory: Default::default(),
-                partitions: Default::default(),
+                partitions,
                 flights: flight::Flights::from_environment(),
                 batching: batch::Batching::from_environment(),
                 own_kernels,

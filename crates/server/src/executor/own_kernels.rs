@@ -1,4 +1,5 @@
-//! The executor's own kernels, which are nodes of chains ([`super::chain`]): one writes a completion word, one copies a little.
+//! The executor's own kernels. Two are nodes of chains ([`super::chain`]): one writes a completion word, one copies a little.
+//! A third says which SMs it runs on ([`super::sm_survey`]).
 //!
 //! Otherwise the word is written by `cuStreamWriteValue64`, which is a submission of its own and costs half as much as a launch, as a copy does; where several
 //! clients wait for each of their launches that is what they queue for. These kernels need room on an SM, so they would wait where others fill them all: they are
@@ -12,14 +13,32 @@ use super::graph::Code;
 use super::partition::Partition;
 use cuda_abi::types::*;
 use link::wire::command::Launch;
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::ptr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const CODE: &CStr = c"
-.version 6.0
+.version 6.3
 .target sm_70
 .address_size 64
+.visible .entry openmps_note_sm(.param .u64 noted, .param .u32 most)
+{
+    .reg .pred %p<1>;
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd0, [noted];
+    ld.param.u32 %r0, [most];
+    mov.u32 %r1, %smid;
+    setp.ge.u32 %p0, %r1, %r0;
+    @%p0 bra NOTED;
+    cvta.to.global.u64 %rd1, %rd0;
+    mad.wide.u32 %rd2, %r1, 4, %rd1;
+    mov.u32 %r2, 1;
+    st.global.u32 [%rd2], %r2;
+NOTED:
+    nanosleep.u32 20000;
+    ret;
+}
 .visible .entry openmps_write_word(.param .u64 address, .param .u64 value)
 {
     .reg .b64 %rd<3>;
@@ -169,7 +188,14 @@ impl OwnKernel {
 pub(crate) struct OwnKernels {
     pub(super) word_writer: OwnKernel,
     pub(super) copier: OwnKernel,
+    sm_noter: OwnKernel,
 }
+
+/// Shared memory of a block that notes its SM: few such blocks fit on one.
+const NOTING_SHARED_BYTES: u32 = 40 << 10;
+/// Blocks for each SM: more than fit, so that none is left out.
+const NOTING_BLOCKS: u32 = 8;
+const WARP_THREADS: u32 = 32;
 
 impl OwnKernels {
     /// Loads them, before there are clients that this could hold up. `None` where the driver does not take them.
@@ -192,7 +218,48 @@ impl OwnKernels {
         Some(Self {
             word_writer: OwnKernel::find(context, library, c"openmps_write_word")?,
             copier: OwnKernel::find(context, library, c"openmps_copy")?,
+            sm_noter: OwnKernel::find(context, library, c"openmps_note_sm")?,
         })
+    }
+
+    /// Numbers, below `most`, of the `count` SMs that a stream has. Some are missing if others were at work there.
+    pub(super) fn note_sms(
+        &self,
+        context: &Context,
+        stream: CUstream,
+        count: u32,
+        most: usize,
+    ) -> Result<Vec<usize>, CUresult> {
+        let driver = context.driver();
+        let (mut noted, mut words) = (0 as CUdeviceptr, vec![0_u32; most]);
+        let bytes = size_of_val(&words[..]);
+        let mut most = most as u32;
+        // SAFETY: the address is written.
+        context.check(unsafe { driver.cuMemAlloc_v2(&mut noted, bytes) })?;
+        let mut parameters = [(&raw mut noted).cast::<c_void>(), (&raw mut most).cast::<c_void>()];
+        let (grid, null) = (count * NOTING_BLOCKS, ptr::null_mut());
+        // SAFETY: `noted` has `bytes`, as `words` has, and both live until the stream was waited for; the parameters are
+        // those of the kernel.
+        let done = unsafe {
+            let cleared = driver.cuMemsetD32Async(noted, 0, words.len(), stream).ok();
+            let launched = cleared.and_then(|()| {
+                let (function, shared) = (self.sm_noter.function, NOTING_SHARED_BYTES);
+                let list = parameters.as_mut_ptr();
+                let threads = WARP_THREADS;
+                driver
+                    .cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, shared, stream, list, null)
+                    .ok()
+            });
+            let words = words.as_mut_ptr().cast();
+            let copied = launched
+                .and_then(|()| driver.cuMemcpyDtoHAsync_v2(words, noted, bytes, stream).ok());
+            let waited = driver.cuStreamSynchronize(stream).ok();
+            let _ = driver.cuMemFree_v2(noted);
+            copied.and(waited)
+        };
+        context.check(done.err().unwrap_or(CUresult::SUCCESS))?;
+        let words = words.into_iter().enumerate();
+        Ok(words.filter(|&(_, word)| word == 1).map(|(sm, _)| sm).collect())
     }
 }
 

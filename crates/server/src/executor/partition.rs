@@ -1,14 +1,17 @@
 //! Sets of SMs that streams run on: shares of clients and of contexts, made by the executor, and green contexts that programs make.
 //!
-//! Each is a green context of the driver's, on which streams are created and which nodes of graphs name. Shares that the executor makes are runs of small
-//! units that one split of the device gave, so that what is disjoint by number is disjoint on the device; they are kept for the next client,
-//! since making one waits for the kernels that run. What a session has of them is in [`super::session_partitions`].
+//! Each is a green context of the driver's, on which streams are created and which nodes of graphs name. Shares that the
+//! executor makes are runs of the small units that [`super::sm_survey`] found, joined of what takes clusters as far as it
+//! reaches; what is disjoint by number is disjoint on the device. They are kept for the next client, since making one
+//! waits for the kernels that run. What a session has of them is in [`super::session_partitions`].
 
 use super::context::Context;
 use super::failure::Failure;
+use super::own_kernels::OwnKernels;
+use super::sm_survey::Survey;
 use crate::driver::Driver;
 use crate::executor_link::ShareWish;
-use crate::policy::partitions::{Layout, Units};
+use crate::policy::partitions::{Layout, ShareSize, Units};
 use cuda_abi::types::*;
 use link::wire::partition::MAX_GROUPS;
 use std::collections::HashMap;
@@ -20,9 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 const DEFAULT_STREAM: u32 = 1;
 const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING`.
-const IGNORE_COSCHEDULING: u32 = 1;
-/// SMs of the smallest unit that is asked for; the driver may give larger ones.
-const UNIT: u32 = 2;
+pub(super) const SPLIT_IGNORE_COSCHEDULING: u32 = 1;
+/// `CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE`.
+pub(super) const SPLIT_MAX_CLUSTER: u32 = 2;
 /// Shares that are kept though nobody has them.
 const IDLE_KEPT: usize = 32;
 
@@ -84,6 +87,12 @@ impl Partition {
         self.context
     }
 
+    /// Has the calling thread's questions answered for these SMs, until it makes the executor's context current again.
+    pub(super) fn make_current(&self) -> Result<(), CUresult> {
+        // SAFETY: a live green context's.
+        unsafe { self.driver.cuCtxSetCurrent(self.context) }.ok()
+    }
+
     /// A new stream that runs here.
     pub(crate) fn stream(&self, context: &Context, priority: i32) -> Result<CUstream, Failure> {
         let mut stream = CUstream::NULL;
@@ -115,7 +124,7 @@ pub(crate) struct Partitions {
 
 #[derive(Default)]
 struct Pool {
-    units: Vec<CUdevResource>,
+    survey: Survey,
     layout: Layout,
     shares: Vec<Arc<Partition>>,
     /// Sets that groups share, as long as somebody has them.
@@ -146,19 +155,8 @@ impl Placed {
 }
 
 impl Pool {
-    fn cut(&mut self, context: &Context) -> Result<(), Failure> {
-        if self.layout.is_empty() {
-            let whole = device_resource(context)?;
-            let (mut units, remaining) = split(context, &whole, UNIT, IGNORE_COSCHEDULING, None)?;
-            units.extend(remaining.filter(|rest| multiprocessors(rest) > 0));
-            self.layout = Layout::new(units.iter().map(multiprocessors).collect());
-            self.units = units;
-        }
-        Ok(())
-    }
-
     fn loads(&self) -> Vec<u32> {
-        let mut loads = vec![0; self.units.len()];
+        let mut loads = vec![0; self.survey.units().len()];
         for share in &self.shares {
             // One of the owners is the pool.
             let users = Arc::strong_count(share).saturating_sub(1) as u32;
@@ -170,15 +168,13 @@ impl Pool {
     }
 
     /// The units of a group's share: those that it has, if they are still what it is to have.
-    fn group(&mut self, name: &str, within: &[usize], multiprocessors: u32) -> Arc<Units> {
+    fn group(&mut self, name: &str, within: &[usize], size: ShareSize) -> Arc<Units> {
         self.groups.retain(|_, units| units.strong_count() > 0);
         let known = self.groups.get(name).and_then(Weak::upgrade);
-        if let Some(known) =
-            known.filter(|units| self.layout.is_share(units, within, multiprocessors))
-        {
+        if let Some(known) = known.filter(|units| self.layout.is_share(units, within, size)) {
             return known;
         }
-        let units = Arc::new(self.layout.place(&self.loads(), within, multiprocessors));
+        let units = Arc::new(self.layout.place(&self.loads(), within, size));
         self.groups.insert(name.to_owned(), Arc::downgrade(&units));
         units
     }
@@ -188,8 +184,7 @@ impl Pool {
         if let Some(known) = self.shares.iter().find(|share| share.units.as_ref() == Some(&units)) {
             return Ok(Arc::clone(known));
         }
-        let mut resources: Vec<CUdevResource> =
-            units.iter().map(|&unit| self.units[unit]).collect();
+        let mut resources = self.survey.resources(&units);
         let of_units = describe(context, &mut resources)
             .and_then(|made| Partition::create(context, made, Some(units.clone())));
         let share = match of_units {
@@ -211,17 +206,29 @@ impl Pool {
 }
 
 impl Partitions {
+    /// Those of a device that has just been opened; looking at it takes some milliseconds in which no client may be there.
+    pub(super) fn of_device(context: &Context, own_kernels: Option<&OwnKernels>) -> Self {
+        let survey = Survey::of_device(context, own_kernels);
+        let layout =
+            Layout::new(survey.units().iter().map(multiprocessors).collect(), survey.clusters());
+        Self { pool: Mutex::new(Pool { survey, layout, ..Pool::default() }) }
+    }
+
+    /// The pool of a device that can be cut; the error of one that cannot is the driver's.
     fn pool(&self, context: &Context) -> Result<MutexGuard<'_, Pool>, Failure> {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        pool.cut(context)?;
+        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if pool.layout.is_empty() {
+            device_resource(context)?;
+            return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
+        }
         Ok(pool)
     }
 
-    /// A share of so many SMs, or a few less, within `outer`; `None` is the whole device.
+    /// A share of this size within `outer`; `None` is the whole device.
     pub(super) fn take(
         &self,
         context: &Context,
-        wanted: u32,
+        wanted: ShareSize,
         outer: Option<&Partition>,
     ) -> Result<Arc<Partition>, Failure> {
         let mut pool = self.pool(context)?;
@@ -246,7 +253,9 @@ impl Partitions {
         let mut pool = self.pool(context)?;
         let mut within = pool.layout.allowed(wish.reservation.as_deref());
         let group = wish.group.as_ref();
-        let group = group.map(|group| pool.group(&group.name, &within, group.multiprocessors));
+        let group = group.map(|group| {
+            pool.group(&group.name, &within, ShareSize::AtMost(group.multiprocessors))
+        });
         if let Some(units) = &group {
             within = units.to_vec();
         }
@@ -257,7 +266,7 @@ impl Partitions {
             });
             current.cloned()
         };
-        let share = match wish.multiprocessors {
+        let share = match wish.multiprocessors.map(ShareSize::AtMost) {
             Some(wanted) => match stays(wanted) {
                 Some(share) => Some(share),
                 None => {
@@ -345,12 +354,12 @@ pub(super) fn split(
 /// So many SMs of the device.
 fn first_group(context: &Context, size: u32) -> Result<CUdevResource, Failure> {
     let from = device_resource(context)?;
-    let (groups, _) = split(context, &from, size, IGNORE_COSCHEDULING, Some(1))?;
+    let (groups, _) = split(context, &from, size, SPLIT_IGNORE_COSCHEDULING, Some(1))?;
     let none = CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION;
     groups.into_iter().next().ok_or(Failure::Cuda(none))
 }
 
-fn describe(
+pub(super) fn describe(
     context: &Context,
     resources: &mut [CUdevResource],
 ) -> Result<CUdevResourceDesc, Failure> {

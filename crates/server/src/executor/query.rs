@@ -34,6 +34,7 @@ impl State {
             attributes.push(translate(&attribute)?);
         }
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (wanted.grid, wanted.block);
+        let partition = self.streams.partition(wanted.stream).clone();
         let config = CUlaunchConfig {
             gridDimX: grid_x,
             gridDimY: grid_y,
@@ -42,13 +43,16 @@ impl State {
             blockDimY: block_y,
             blockDimZ: block_z,
             sharedMemBytes: wanted.dynamic_shared_bytes,
-            hStream: CUstream::NULL,
+            hStream: self.streams.handle(wanted.stream).unwrap_or(CUstream::NULL),
             attrs: if attributes.is_empty() { ptr::null_mut() } else { attributes.as_mut_ptr() },
             numAttrs: attributes.len() as u32,
         };
         let (driver, mut value, mut bytes) = (self.driver(), 0, 0);
+        if let Some(partition) = &partition {
+            partition.make_current()?;
+        }
         // SAFETY: a live function of this session; the attributes hold no handles; the result is written.
-        self.check(unsafe {
+        let answered = unsafe {
             match wanted.question {
                 MAX_ACTIVE_CLUSTERS => {
                     driver.cuOccupancyMaxActiveClusters(&mut value, function, &config)
@@ -64,7 +68,9 @@ impl State {
                 ),
                 _ => CUresult::ERROR_INVALID_VALUE,
             }
-        })?;
+        };
+        self.shared.context.make_current()?;
+        self.check(answered)?;
         if wanted.question == AVAILABLE_SHARED {
             value = i32::try_from(bytes).unwrap_or(i32::MAX);
         }

@@ -13,6 +13,7 @@ use super::session_partitions::Target;
 use super::state::State;
 use crate::executor_link::{FromExecutor, ShareWish};
 use crate::log::log_server;
+use crate::policy::partitions::ShareSize;
 use cuda_abi::types::*;
 use link::wire::partition::OWN_SHARE;
 use std::collections::VecDeque;
@@ -127,7 +128,8 @@ fn carry_out(shared: &Shared, job: Job) {
         }
         Job::Contexts { session, outer, wanted } => {
             let made = wanted.into_iter().map(|(number, count)| {
-                (number, partitions.take(context, count, outer.as_deref()).map_err(refusal))
+                let size = ShareSize::AtMost(count);
+                (number, partitions.take(context, size, outer.as_deref()).map_err(refusal))
             });
             session.deliver(Mail::Contexts { made: made.collect() });
         }

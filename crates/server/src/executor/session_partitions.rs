@@ -6,12 +6,12 @@
 use super::failure::{Failure, below};
 use super::partition::{Partition, Placed, device_resource, multiprocessors, split};
 use super::state::State;
-use crate::policy::partitions::{Units, contains};
+use crate::policy::partitions::{ShareSize, Units, all_among};
 use cuda_abi::types::*;
 use link::wire::partition::{
     DescriptionReply, MAX_DESCRIBED, MAX_PARTITIONS, MAX_RESOURCES, OWN_SHARE, PartitionCreate,
-    PartitionDrop, PartitionReply, PartitionTake, ResourceDescribe, ResourceGet, ResourceSplit,
-    ResourceSplitReply, SmResource,
+    PartitionDrop, PartitionReply, PartitionTake, ROUND_DOWN, ROUND_UP, ResourceDescribe,
+    ResourceGet, ResourceSplit, ResourceSplitReply, SmResource,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl SessionPartitions {
         let moves = self.made.iter().filter_map(|(&number, made)| {
             let holds = |partition: &Partition| match (&within, partition.units()) {
                 (None, _) => true,
-                (Some(within), Some(units)) => contains(within, units),
+                (Some(within), Some(units)) => all_among(within, units),
                 // A program's own choice: it lies in the share that it was chosen from.
                 (Some(_), None) => within == made.within,
             };
@@ -249,7 +249,10 @@ impl State {
         let made = match is_within {
             true => Partition::create(context, *description, None)?,
             // The share has changed since: as many SMs of the present one.
-            false => self.shared.partitions.take(context, count, own.as_deref())?,
+            false => {
+                let size = ShareSize::AtMost(count);
+                self.shared.partitions.take(context, size, own.as_deref())?
+            }
         };
         let reply = self.partitions.insert(wanted.partition, made);
         self.reply.extend_from_slice(reply.as_bytes());
@@ -259,8 +262,12 @@ impl State {
     pub(super) fn partition_take(&mut self, wanted: PartitionTake) -> Result<(), Failure> {
         self.partitions.check_free(wanted.partition)?;
         let (context, outer) = (&self.shared.context, self.partitions.own());
-        let wanted_sms = wanted.multiprocessors;
-        let made = self.shared.partitions.take(context, wanted_sms, outer.as_deref())?;
+        let size = match wanted.rounding {
+            ROUND_UP => ShareSize::AtLeast(wanted.multiprocessors),
+            ROUND_DOWN => ShareSize::AtMost(wanted.multiprocessors),
+            other => return Err(Failure::Protocol(format!("a share is rounded in way {other}"))),
+        };
+        let made = self.shared.partitions.take(context, size, outer.as_deref())?;
         let reply = self.partitions.insert(wanted.partition, made);
         self.reply.extend_from_slice(reply.as_bytes());
         Ok(())

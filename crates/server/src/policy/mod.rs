@@ -22,6 +22,7 @@ pub mod refusals;
 pub mod repeatable;
 pub mod reservations;
 pub mod residency;
+pub mod sm_sets;
 pub mod standby_start;
 pub mod windows;
 

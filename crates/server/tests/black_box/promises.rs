@@ -365,7 +365,7 @@ fn made_up_partitions_are_refused() {
     assert_eq!(status, CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION.0);
     let create = sms::PartitionCreate { partition: 1, description: 7 };
     assert_eq!(client.try_call(Opcode::PartitionCreate, &[create.as_bytes()]).0, invalid);
-    let take = sms::PartitionTake { partition: 1, multiprocessors: 8 };
+    let take = sms::PartitionTake { partition: 1, multiprocessors: 8, ..Default::default() };
     let taken: sms::PartitionReply = client.call(Opcode::PartitionTake, &take, &[]);
     assert_eq!(taken.multiprocessors, 8);
     // No client of ours would do these: the session ends.

@@ -10,6 +10,7 @@ use cuda_abi::types::{
 
 use super::driver::Driver;
 use super::function::max_threads;
+use super::green::is_green;
 use super::module_image::{Function, resolve};
 use super::objects::Context;
 use super::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
@@ -19,6 +20,7 @@ use crate::device::memory::{AddressSpace, touch};
 use crate::device::ops::{Op, Step, Task};
 use crate::device::placement::blocks_per_sm;
 use crate::device::properties::{SM_CAPACITY, block_footprint, limits};
+use crate::device::sm_sets::active_clusters;
 use crate::exec::{self, Launch};
 
 /// Bytes of the workspace that cooperative grids synchronise in.
@@ -197,6 +199,10 @@ impl KernelWork {
 
     fn check(&self) -> Answer {
         self.shape.check(&self.function)?;
+        let blocks = count(self.shape.cluster.map(|blocks| blocks.max(1))) as u32;
+        if blocks > 1 && is_green(&self.owner) && active_clusters(self.mask, blocks, 1) == 0 {
+            return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+        }
         if self.shape.residency == Residency::Cooperative {
             let room = u64::from(blocks_per_sm(self.footprint(), SM_CAPACITY))
                 * u64::from(self.mask.count());

@@ -4,12 +4,14 @@ use cuda_abi::types::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult};
 
 use super::driver::current;
 use super::function::max_threads;
+use super::green::is_green;
 use super::kernel_work::Shape;
 use super::module_image::resolve;
-use super::{Answer, out};
+use super::{Answer, out, stream};
 use crate::device::grid::count;
 use crate::device::placement::blocks_per_sm;
 use crate::device::properties::{SM_CAPACITY, block_footprint, limits};
+use crate::device::sm_sets::active_clusters;
 use crate::exec;
 
 api! {
@@ -81,9 +83,16 @@ api! {
         let shape = unsafe { Shape::from_config(&config)? };
         let threads = config.blockDimX.saturating_mul(config.blockDimY).saturating_mul(config.blockDimZ);
         let threads = i32::try_from(threads).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        let resident = blocks(func, threads, config.sharedMemBytes as usize)? as u64 * u64::from(context.mask.count());
+        let per_sm = blocks(func, threads, config.sharedMemBytes as usize)? as u32;
+        let (driver, _, stream) = stream::find(config.hStream)?;
+        let context = if stream.context == context.handle { context } else { driver.context(stream.context)? };
+        let cluster = count(shape.cluster.map(|blocks| blocks.max(1))) as u32;
+        let clusters = match is_green(&context) {
+            true => active_clusters(context.mask, cluster, per_sm),
+            false => per_sm * context.mask.count() / cluster,
+        };
         // SAFETY: the caller's pointer.
-        unsafe { out::write(numClusters, (resident / count(shape.cluster.map(|blocks| blocks.max(1)))) as i32) }
+        unsafe { out::write(numClusters, clusters as i32) }
     }
 }
 

@@ -7,6 +7,18 @@ pub(crate) const COSCHEDULED_SMS: u32 = 8;
 /// The same when they need not.
 pub(crate) const INDEPENDENT_SMS: u32 = 2;
 
+/// SMs that are one behind the other and can run a cluster together: a GPC. Each has two sets of [`COSCHEDULED_SMS`].
+const GPC_SMS: u32 = 16;
+
+/// How many clusters of `blocks` run on these SMs at a time, if an SM has room for `per_sm` blocks. Each block of a cluster
+/// has an SM of its own, all in one GPC.
+pub(crate) fn active_clusters(mask: SmMask, blocks: u32, per_sm: u32) -> u32 {
+    let mut counts = [0; (256 / GPC_SMS) as usize];
+    mask.iter().for_each(|sm| counts[(sm / GPC_SMS) as usize] += 1);
+    let fits = counts.into_iter().filter(|&count| count >= blocks);
+    fits.map(|count| count * per_sm / blocks.max(1)).sum()
+}
+
 /// What splitting gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Split {
@@ -14,14 +26,19 @@ pub(crate) struct Split {
     pub(crate) remaining: SmMask,
 }
 
-/// Splits `from` into up to `most` groups of at least `least` SMs, in steps of `step`; `None`: not even one fits.
+/// Splits `from` into up to `most` groups of at least `least` SMs, in steps of `step`; `None`: not even one fits. Groups whose
+/// SMs need not stay together are spread over the GPCs, as a real device does it: they take no clusters.
 pub(crate) fn split(from: SmMask, least: u32, step: u32, most: u32) -> Option<Split> {
     let have = from.count();
     if least > have {
         return None;
     }
     let size = least.max(step).next_multiple_of(step).min(have).max(1);
-    let mut sms = from.iter();
+    let mut order: Vec<u32> = from.iter().collect();
+    if step == INDEPENDENT_SMS {
+        order.sort_by_key(|sm| (sm % GPC_SMS / INDEPENDENT_SMS, *sm));
+    }
+    let mut sms = order.into_iter();
     let groups = (0..(have / size).min(most)).map(|_| sms.by_ref().take(size as usize).collect());
     let groups: Vec<SmMask> = groups.collect();
     Some(Split { groups, remaining: sms.collect() })
@@ -78,9 +95,22 @@ mod tests {
         let from: SmMask = [3, 5, 70, 71, 90, 91, 100].into_iter().collect();
         let split = split(from, 2, 2, 9).expect("fits");
         assert_eq!(split.groups.len(), 3);
-        let all: Vec<u32> =
+        let mut all: Vec<u32> =
             split.groups.iter().chain([&split.remaining]).flat_map(|mask| mask.iter()).collect();
+        all.sort_unstable();
         assert_eq!(all, from.iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_was_split_for_clusters_takes_them_and_what_was_not_does_not() {
+        let first =
+            |least, step| split(SmMask::first(132), least, step, 1).expect("fits").groups.remove(0);
+        let clusters = |mask| [1, 2, 4, 8, 16].map(|blocks| active_clusters(mask, blocks, 1));
+        assert_eq!(clusters(first(8, COSCHEDULED_SMS)), [8, 4, 2, 1, 0]);
+        assert_eq!(clusters(first(16, COSCHEDULED_SMS)), [16, 8, 4, 2, 1]);
+        assert_eq!(clusters(first(8, INDEPENDENT_SMS)), [8, 4, 0, 0, 0]);
+        assert_eq!(active_clusters(first(2, INDEPENDENT_SMS), 2, 2), 2);
+        assert_eq!(active_clusters(SmMask::first(132), 8, 2), 32);
     }
 
     #[test]
