@@ -14,6 +14,7 @@ import argparse
 import importlib.util
 import itertools
 import pathlib
+import subprocess
 import sys
 import tempfile
 import threading
@@ -67,6 +68,14 @@ def change(openmps, started):
     return count
 
 
+def is_attached(openmps, pid):
+    """Whether the daemon answers and has this client."""
+    try:
+        return pid in openmps.clients()
+    except subprocess.CalledProcessError:
+        return False
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="programs of `frameworks` [all]")
@@ -78,8 +87,11 @@ def main():
         directory = pathlib.Path(directory)
         openmps = OpenMps(options.target / "dist", directory)
         openmps.environment |= {"OPENMPS_LATENCY_SMS": "16"}
-        holder = openmps.start(sys.executable, "-c", "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()", stdin=-1)
-        while not openmps.clients():
+        holder = openmps.start(sys.executable, "-c", "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()", stdin=subprocess.PIPE)
+        deadline = time.monotonic() + LIMIT_S
+        while not is_attached(openmps, holder.pid):
+            if time.monotonic() > deadline:
+                sys.exit(f"no daemon, or no client of it, after {LIMIT_S} s")
             time.sleep(0.1)
         openmps.command("limit", "--group", "tenant", "--sm-percent", "40")
         openmps.command("reserve", "night", "--sms", "24")

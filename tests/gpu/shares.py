@@ -211,8 +211,8 @@ def main():
                 run(f"{percentage} %", [share(all_sms, percentage)],
                     {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percentage)}, clients=clients)
         if not options.live:
-            run("affinity", [all_sms, 6, 48], arguments=("affinity", "6", "affinity", "48"))
-            run("affinity in 25 %", [share(all_sms, 25), 6, share(all_sms, 25)],
+            run("affinity", [all_sms, SMALLEST, 48], arguments=("affinity", "6", "affinity", "47"))
+            run("affinity in 25 %", [share(all_sms, 25), SMALLEST, share(all_sms, 25)],
                 {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}, ("affinity", "6", "affinity", str(all_sms)))
             run("by context", [all_sms, share(all_sms, 25), share(all_sms, 50)],
                 {"CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING": "1"}, ("percentage", "25", "percentage", "50"))
