@@ -1,11 +1,12 @@
 //! What happens to the daemon, and what it is to do: all that passes between its loop ([`crate::daemon`]) and [`Core`](super::Core).
 
 use link::wire::attach::ClientHello;
-use link::wire::daemon::{Origin, Peer, ShutdownMode, ToDaemon, ToServer};
+use link::wire::daemon::{Peer, ShutdownMode, ToDaemon, ToServer};
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::shares::ServerChange;
 use link::wire::ui::UiReply;
 
+use super::clients::Who;
 use super::command::Pid;
 use super::shares::ShareRequest;
 use super::sockets::SocketRequest;
@@ -22,9 +23,7 @@ pub enum Event {
         /// Its connection.
         connection: ConnectionId,
         /// Who it is.
-        peer: Peer,
-        /// Where it comes from.
-        origin: Origin,
+        who: Box<Who>,
         /// What it said.
         hello: Box<ClientHello>,
         /// How it came in, if by a group's socket.
@@ -120,6 +119,11 @@ pub enum Event {
         /// What.
         message: ToDaemon,
     },
+    /// The process of a client that was handed on has ended.
+    ClientEnded {
+        /// The client's number.
+        client: u64,
+    },
     /// A server's process has ended.
     ServerExited {
         /// Which.
@@ -183,12 +187,12 @@ pub enum Effect {
         connection: ConnectionId,
         /// To whom.
         server: Pid,
+        /// Its number from now on; see [`Event::ClientEnded`].
+        client: u64,
         /// What it said.
         hello: Box<ClientHello>,
         /// Who it is.
-        peer: Peer,
-        /// Where it comes from.
-        origin: Origin,
+        who: Box<Who>,
         /// How it came in.
         admission: Option<Admission>,
     },

@@ -4,6 +4,7 @@
 //! [`Effect`]s, in order. Rules of provisioning come from NVIDIA's MPS guide, section 3.3 (one server at a time, of the
 //! user whose clients came first; others queue); wording from the original's driver 580.
 //!
+//! - [`clients`]: who the servers' clients are;
 //! - [`command`]: lines of the shell as data;
 //! - [`events`]: what happens and what is to be done, as data;
 //! - [`group_text`]: limits of groups as text;
@@ -13,6 +14,7 @@
 //! - [`shares`]: what changes while clients run;
 //! - [`sockets`]: sockets whose clients are of one group.
 
+pub mod clients;
 pub mod command;
 mod events;
 pub mod group_text;
@@ -29,11 +31,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use link::wire::attach::ClientHello;
-use link::wire::daemon::{DeviceSnapshot, Origin, Peer, ServerSnapshot, ServerStatus};
+use link::wire::daemon::{DeviceSnapshot, Peer, ServerSnapshot, ServerStatus};
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::shares::{GroupLimits, Reservation};
 use link::wire::ui::UiReply;
 
+use clients::{Clients, Membership, Who};
 use command::Pid;
 pub use events::{ConnectionId, Effect, Event, Message, ServerExit};
 pub use limits::Limits;
@@ -79,6 +82,8 @@ pub struct Config {
     pub provisioning: Provisioning,
     /// Devices that were looked at when the daemon started (`-q`); shown while no server has said which there are.
     pub ready_devices: Vec<DeviceSnapshot>,
+    /// What makes clients of the daemon's own socket a group.
+    pub membership: Membership,
 }
 
 /// A server that runs.
@@ -109,8 +114,7 @@ enum Stopping {
 #[derive(Debug)]
 struct Pending {
     connection: ConnectionId,
-    peer: Peer,
-    origin: Origin,
+    who: Box<Who>,
     hello: Box<ClientHello>,
     admission: Option<Admission>,
 }
@@ -136,6 +140,7 @@ pub struct Core {
     config: Config,
     defaults: Limits,
     servers: Vec<Server>,
+    clients: Clients,
     pending: VecDeque<Pending>,
     debugged: Vec<Debugged>,
     /// Users that a server was asked for by hand while another's was active.
@@ -160,6 +165,7 @@ impl Core {
             config,
             defaults,
             servers: Vec::new(),
+            clients: Clients::default(),
             pending: VecDeque::new(),
             debugged: Vec::new(),
             wanted: VecDeque::new(),
@@ -189,8 +195,8 @@ impl Core {
     /// Takes one event; the effects are to be carried out in order before the next event.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Effect> {
         match event {
-            Event::ClientArrived { connection, peer, origin, hello, admission } => {
-                self.client_arrived(Pending { connection, peer, origin, hello, admission });
+            Event::ClientArrived { connection, who, hello, admission } => {
+                self.client_arrived(Pending { connection, who, hello, admission });
             }
             Event::DebuggedArrived { connection, peer, debugger } => {
                 self.debugged_arrived(connection, peer, &debugger);
@@ -212,6 +218,7 @@ impl Core {
             Event::ServerSpawned { pid, uid } => self.server_spawned(now, pid, uid),
             Event::SpawnFailed { uid, message } => self.spawn_failed(uid, &message),
             Event::ServerSaid { server, message } => self.server_said(server, message),
+            Event::ClientEnded { client } => self.clients.process_ended(client),
             Event::ServerExited { server, exit } => self.server_exited(server, exit),
             Event::StopSignal => self.stop_signal(now),
             Event::Tick => {}

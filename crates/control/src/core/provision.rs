@@ -3,6 +3,7 @@
 use link::printable_prefix;
 use link::wire::daemon::{Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon};
 
+use super::clients::{ClientRecord, Who};
 use super::command::{Pid, ShutdownKind};
 use super::{
     ConnectionId, Core, Debugged, Effect, KILL_GRACE, MAX_PENDING_CLIENTS, Message, Now, Pending,
@@ -37,7 +38,7 @@ impl Core {
     }
 
     pub(super) fn client_arrived(&mut self, client: Pending) {
-        let Peer { pid, uid, .. } = client.peer;
+        let Peer { pid, uid, .. } = client.who.peer;
         let connection = client.connection;
         let server_uid = self.server_uid(uid);
         if self.quitting.is_some() {
@@ -153,18 +154,15 @@ impl Core {
         let mut still_waiting = std::collections::VecDeque::new();
         let mut waiting_users = Vec::new();
         for client in std::mem::take(&mut self.pending) {
-            let uid = self.server_uid(client.peer.uid);
+            let uid = self.server_uid(client.who.peer.uid);
             match self.serving(uid) {
                 Some(server) if server.takes_clients() => {
                     let server = server.pid;
-                    let Pending { connection, peer, origin, hello, admission } = client;
-                    let forward =
-                        Effect::Forward { connection, server, hello, peer, origin, admission };
-                    self.effects.push(forward);
+                    self.forward(server, client);
                     continue;
                 }
                 Some(_) => {}
-                None => self.make_room_for(uid, Some(client.peer.gid), &waiting_users),
+                None => self.make_room_for(uid, Some(client.who.peer.gid), &waiting_users),
             }
             waiting_users.push(uid);
             still_waiting.push_back(client);
@@ -180,6 +178,16 @@ impl Core {
         }
         self.make_room_for_debugged();
         self.finish_quit();
+    }
+
+    /// Hands a client on, and notes who it is.
+    fn forward(&mut self, server: Pid, client: Pending) {
+        let Pending { connection, who, hello, admission } = client;
+        let group = self.config.membership.group(&who, admission.as_ref(), &hello);
+        let command = hello.command.clone();
+        let record = ClientRecord { server, who: Who::clone(&who), command, group };
+        let client = self.clients.add(record);
+        self.effects.push(Effect::Forward { connection, server, client, hello, who, admission });
     }
 
     /// Starts a server of that user, or asks those in its way to leave; users in `first` come before it.
@@ -245,7 +253,7 @@ impl Core {
     fn refuse_pending_of(&mut self, uid: u32, message: &str) {
         let (refused, kept) = std::mem::take(&mut self.pending)
             .into_iter()
-            .partition(|c| self.server_uid(c.peer.uid) == uid);
+            .partition(|c| self.server_uid(c.who.peer.uid) == uid);
         self.pending = kept;
         for client in refused {
             self.refuse(client.connection, SERVER_NOT_READY, message.to_owned());
@@ -270,6 +278,8 @@ impl Core {
             }
             ToDaemon::Status(status) => server.status = status,
             ToDaemon::Snapshot { id, snapshot } => {
+                let snapshot = self.joined(pid, snapshot);
+                let Some(server) = self.server_mut(pid) else { return };
                 server.snapshot = snapshot;
                 if server.awaits_devices {
                     server.awaits_devices = false;
@@ -277,6 +287,9 @@ impl Core {
                     self.send(pid, Message::SetDefaults(defaults));
                 }
                 self.answered(pid, id, None);
+            }
+            ToDaemon::Left { client_ids } => {
+                client_ids.into_iter().for_each(|client| self.clients.left(pid, client));
             }
             ToDaemon::Terminated { id, code } => self.answered(pid, id, Some(code)),
             ToDaemon::Changed { id, report } => self.changed(pid, id, report),
@@ -286,6 +299,7 @@ impl Core {
     pub(super) fn server_exited(&mut self, pid: Pid, exit: ServerExit) {
         let Some(index) = self.servers.iter().position(|server| server.pid == pid) else { return };
         let server = self.servers.remove(index);
+        self.clients.server_gone(pid);
         match exit {
             ServerExit::Status(status) => {
                 self.log(format!("Server {pid} exited with status {status}"))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal};
-use link::wire::daemon::{Origin, Peer};
+use link::wire::daemon::Peer;
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::ui::{UiReply, UiRequest};
 use rustix::event::PollFlags;
@@ -18,6 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::origin::Home;
 use crate::core::ConnectionId;
+use crate::core::clients::Who;
 use crate::core::shares::ShareRequest;
 use crate::core::sockets::SocketRequest;
 
@@ -54,18 +55,15 @@ enum Role {
 #[derive(Debug)]
 struct Connection {
     socket: Socket,
-    peer: Peer,
-    origin: Origin,
+    who: Who,
     role: Role,
-    /// The group's socket by which it came, if it was not the daemon's own.
-    entrance: Option<Arc<GroupSocket>>,
 }
 
 /// What a connection did.
 #[derive(Debug)]
 pub(super) enum Act {
     /// It is a client, and came in so.
-    Client(Peer, Box<Origin>, Box<ClientHello>, Option<Admission>),
+    Client(Box<Who>, Box<ClientHello>, Option<Admission>),
     /// It is a client under a debugger, which is named.
     Debugged(Peer, String),
     /// It wants to trace the client of this process.
@@ -131,13 +129,13 @@ impl Connections {
         now: Instant,
     ) -> Result<Added, SocketError> {
         let peer = socket.peer()?;
-        let of_user = self.open.values().filter(|other| other.peer.uid == peer.uid).count();
+        let of_user = self.open.values().filter(|other| other.who.peer.uid == peer.uid).count();
         if self.open.len() >= self.max || of_user >= self.max / 2 {
             return Ok(Added::TooMany);
         }
         if let Some(entrance) = &entrance {
             let same = |other: &&Connection| {
-                other.entrance.as_ref().is_some_and(|known| Arc::ptr_eq(known, entrance))
+                other.who.entrance.as_ref().is_some_and(|known| Arc::ptr_eq(known, entrance))
             };
             if self.open.values().filter(same).count() >= MAX_CONNECTIONS_OF_GROUP {
                 return Ok(Added::TooMany);
@@ -151,10 +149,10 @@ impl Connections {
             refuse(&socket, CONNECTION_FAILED, message);
             return Ok(Added::UnknownUser);
         }
-        let (peer, origin) = self.home.look(&socket, peer);
+        let who = Who { entrance, ..self.home.look(&socket, peer) };
         self.last += 1;
         let role = Role::New(now + HELLO_LIMIT);
-        let connection = Connection { socket, peer, origin, role, entrance };
+        let connection = Connection { socket, who, role };
         self.open.insert(ConnectionId(self.last), connection);
         Ok(Added::Yes)
     }
@@ -239,9 +237,9 @@ impl Connection {
         match self.socket.try_receive().map(message) {
             Ok(None) => Act::Nothing,
             Ok(Some(Hello::Client(mut hello))) if hello.protocol == PROTOCOL_VERSION => {
-                let control_group = self.origin.bounding_group.as_deref();
+                let control_group = self.who.origin.bounding_group.as_deref();
                 let admission =
-                    self.entrance.as_ref().map(|entrance| entrance.admission(control_group));
+                    self.who.entrance.as_ref().map(|entrance| entrance.admission(control_group));
                 let admission = match admission.transpose() {
                     Ok(admission) => admission,
                     Err(error) => {
@@ -250,15 +248,14 @@ impl Connection {
                     }
                 };
                 self.role = Role::Client;
-                if let Some(entrance) = &self.entrance {
+                if let Some(entrance) = &self.who.entrance {
                     entrance.restrict(&mut hello.limits);
                 }
-                let origin = Box::new(self.origin.clone());
-                Act::Client(self.peer, origin, Box::new(hello), admission)
+                Act::Client(Box::new(self.who.clone()), Box::new(hello), admission)
             }
             // Behind it are other groups' clients, whom neither may disturb: a front end commands, and a debugger has all others leave; a tracer looks into them.
             Ok(Some(Hello::Debugged { .. } | Hello::Ui { .. } | Hello::Trace { .. }))
-                if self.entrance.is_some() =>
+                if self.who.entrance.is_some() =>
             {
                 let message = "this socket is for the clients of one group: commands, debuggers and traces need the daemon's own";
                 refuse(&self.socket, NOT_PERMITTED, message.into());
@@ -266,11 +263,11 @@ impl Connection {
             }
             Ok(Some(Hello::Debugged { protocol: PROTOCOL_VERSION, debugger })) => {
                 self.role = Role::Client;
-                Act::Debugged(self.peer, debugger)
+                Act::Debugged(self.who.peer, debugger)
             }
             Ok(Some(Hello::Trace { protocol: PROTOCOL_VERSION, pid })) => {
                 self.role = Role::Client;
-                Act::Trace(self.peer, pid)
+                Act::Trace(self.who.peer, pid)
             }
             Ok(Some(Hello::Ui { protocol: PROTOCOL_VERSION })) => {
                 self.role = Role::Ui;
@@ -299,22 +296,22 @@ impl Connection {
             Ok(Some(request)) => {
                 self.role = Role::BusyUi;
                 match request {
-                    UiRequest::Command { line } => Act::UiLine(self.peer, line),
+                    UiRequest::Command { line } => Act::UiLine(self.who.peer, line),
                     UiRequest::State => Act::UiState,
                     UiRequest::Limit(change) => {
-                        Act::UiShares(self.peer, ShareRequest::Limit(change))
+                        Act::UiShares(self.who.peer, ShareRequest::Limit(change))
                     }
                     UiRequest::OpenSocket(socket) => {
-                        Act::UiSocket(self.peer, SocketRequest::Open(socket))
+                        Act::UiSocket(self.who.peer, SocketRequest::Open(socket))
                     }
                     UiRequest::CloseSocket { directory } => {
-                        Act::UiSocket(self.peer, SocketRequest::Close(directory))
+                        Act::UiSocket(self.who.peer, SocketRequest::Close(directory))
                     }
                     UiRequest::Reserve(wanted) => {
-                        Act::UiShares(self.peer, ShareRequest::Reserve(wanted))
+                        Act::UiShares(self.who.peer, ShareRequest::Reserve(wanted))
                     }
                     UiRequest::Release { name } => {
-                        Act::UiShares(self.peer, ShareRequest::Release(name))
+                        Act::UiShares(self.who.peer, ShareRequest::Release(name))
                     }
                 }
             }

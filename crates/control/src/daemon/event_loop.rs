@@ -15,6 +15,7 @@ use link::wire::ui::UiReply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::claim::Claim;
+use super::client_processes::ClientProcesses;
 use super::connections::{Act, Added, Connections};
 use super::detach::{announce, enter_background};
 use super::group_sockets::GroupSockets;
@@ -24,6 +25,7 @@ use super::servers::{Heard, ServerProcess};
 use super::signals::{Signals, came};
 use super::{Options, StartError};
 use crate::core::PREWARM_VARIABLE;
+use crate::core::clients::{Membership, Who};
 use crate::core::command::Pid;
 use crate::core::group_text::{GROUPS_VARIABLE, parse_profiles};
 use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
@@ -61,7 +63,10 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         daemon_gid: rustix::process::getegid().as_raw(),
         provisioning: options.provisioning,
         ready_devices: options.ready_devices.clone(),
+        membership: Membership::from_environment(),
     };
+    let client_processes =
+        ClientProcesses::new().map_err(StartError::system("watch the processes of clients"))?;
     let mut core = Core::new(config, limits);
     if let Ok(text) = std::env::var(GROUPS_VARIABLE) {
         complaints.extend(core.set_groups(&text));
@@ -89,6 +94,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         log,
         connections: Connections::new(),
         group_sockets,
+        client_processes,
         servers: BTreeMap::new(),
         started: Instant::now(),
         connection_lines: RateLimit::new(CONNECTION_LINES_PER_S),
@@ -150,6 +156,7 @@ enum Token {
     GroupListener(u64),
     StopSignal,
     ReopenLogs,
+    ClientProcesses,
     Connection(ConnectionId),
     ServerExit(Pid),
     ServerSocket(Pid),
@@ -160,6 +167,7 @@ struct Daemon {
     log: ControlLog,
     connections: Connections,
     group_sockets: GroupSockets,
+    client_processes: ClientProcesses,
     servers: BTreeMap<Pid, ServerProcess>,
     started: Instant,
     connection_lines: RateLimit,
@@ -214,11 +222,13 @@ impl Daemon {
 
     /// Waits for something to happen or some deadline to pass.
     fn wait(&self, listener: &Listener, signals: &Signals) -> io::Result<Vec<Token>> {
-        let mut tokens = vec![Token::Listener, Token::StopSignal, Token::ReopenLogs];
+        let mut tokens =
+            vec![Token::Listener, Token::StopSignal, Token::ReopenLogs, Token::ClientProcesses];
         let mut fds = vec![
             PollFd::new(listener, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.stop.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(signals.reopen_logs.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.client_processes.as_fd(), PollFlags::IN),
         ];
         for (id, listener) in self.group_sockets.polled() {
             tokens.push(Token::GroupListener(id));
@@ -269,6 +279,10 @@ impl Daemon {
             Token::StopSignal if came(&signals.stop) => events.push_back(Event::StopSignal),
             Token::ReopenLogs if came(&signals.reopen_logs) => self.log.reopen(),
             Token::StopSignal | Token::ReopenLogs => {}
+            Token::ClientProcesses => {
+                let ended = self.client_processes.ended().into_iter();
+                events.extend(ended.map(|client| Event::ClientEnded { client }));
+            }
             Token::Connection(connection) => self.connection_acts(connection, events),
             Token::ServerSocket(pid) => self.hear_server(pid, events),
             Token::ServerExit(pid) => self.reap_server(pid, events),
@@ -332,12 +346,10 @@ impl Daemon {
 
     fn connection_acts(&mut self, connection: ConnectionId, events: &mut VecDeque<Event>) {
         match self.connections.act(connection) {
-            Act::Client(peer, origin, hello, admission) => {
+            Act::Client(who, hello, admission) => {
                 // Of front ends the original says `NEW UI` alone.
                 self.log_connection("Accepting connection...");
-                let origin = *origin;
-                let arrived = Event::ClientArrived { connection, peer, origin, hello, admission };
-                events.push_back(arrived);
+                events.push_back(Event::ClientArrived { connection, who, hello, admission });
             }
             Act::Debugged(peer, debugger) => {
                 self.log_connection("Accepting connection...");
@@ -432,11 +444,14 @@ impl Daemon {
                 });
             }
             Effect::Send { server, message } => self.send(server, message.into(), None),
-            Effect::Forward { connection, server, hello, peer, origin, admission } => {
-                if let Some(socket) = self.connections.remove(connection) {
-                    let attach = ToServer::Attach { hello, peer, admission, origin };
-                    self.send(server, attach, Some(socket.into()));
+            Effect::Forward { connection, server, client, hello, who, admission } => {
+                let Some(socket) = self.connections.remove(connection) else { return None };
+                let Who { peer, origin, process, .. } = *who;
+                if let Some(process) = process {
+                    self.client_processes.watch(client, &process);
                 }
+                let attach = ToServer::Attach { client_id: client, hello, peer, admission, origin };
+                self.send(server, attach, Some(socket.into()));
             }
             Effect::OpenSocket { connection, socket } => {
                 let own = self.options.directories.pipe();

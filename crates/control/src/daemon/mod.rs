@@ -1,6 +1,7 @@
 //! The daemon around [`crate::core`]: one thread, one poll loop.
 //!
 //! - [`claim`]: the directory, its lock, socket and pid file;
+//! - [`client_processes`]: whether those that were handed on still run;
 //! - [`detach`] for `-d`;
 //! - [`group_sockets`]: sockets whose clients are of one group;
 //! - [`origin`]: where a peer comes from;
@@ -10,6 +11,7 @@
 //! - [`event_loop`]: polls all of it.
 
 mod claim;
+mod client_processes;
 mod connections;
 mod detach;
 mod event_loop;

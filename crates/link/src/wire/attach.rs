@@ -116,7 +116,7 @@ pub struct Refusal {
 pub struct Welcome {
     /// The server's [`super::PROTOCOL_VERSION`].
     pub protocol: u32,
-    /// Names this client in logs and in the daemon's lists; never reused by a server.
+    /// Names this client in the daemon's lists; given out by the daemon, and never reused.
     pub client_id: u64,
     /// The server's process id.
     pub server_pid: u32,

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub enum ToServer {
     /// A client of this server's user; its socket comes with the packet.
     Attach {
+        /// Names the client in all that the server says of it, and in [`super::attach::Welcome::client_id`]; given out by the daemon, never twice.
+        client_id: u64,
         /// What the client said.
         hello: Box<ClientHello>,
         /// What the kernel says of it.
@@ -58,7 +60,7 @@ pub enum ToServer {
 }
 
 /// Who is at the other end of a socket, by `SO_PEERCRED`.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     /// Process id in the daemon's namespace.
     pub pid: u32,
@@ -140,6 +142,11 @@ pub enum ToDaemon {
         id: u64,
         /// 0, or a `CUresult`: 201 where there is no such client, as the original answers.
         code: u32,
+    },
+    /// Clients of [`ToServer::Attach`] that have left, or were not taken.
+    Left {
+        /// Their numbers.
+        client_ids: Vec<u64>,
     },
     /// Answer to [`ToServer::Change`].
     Changed {
@@ -303,7 +310,8 @@ pub struct GroupSnapshot {
     pub percentage: Option<f64>,
 }
 
-/// One client, summed over its contexts.
+/// One client, summed over its contexts. Who it is the daemon knows by its number: what a server puts into `pid`, `uid`, `pid_namespace`, `command` and
+/// `group` is for whoever speaks to a server without a daemon.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClientSnapshot {
     /// See [`super::attach::Welcome::client_id`].
