@@ -99,6 +99,10 @@ fn serve(daemon: &Connection) {
                 daemon.send(&ToDaemon::Terminated { id, code }, &[], LONG).unwrap();
             }
             ToServer::SetDefaults(_) => {}
+            ToServer::Resume { id } => {
+                leaving = false;
+                daemon.send(&ToDaemon::Resumed { id }, &[], LONG).unwrap();
+            }
             ToServer::Shutdown(ShutdownMode::WhenIdle) => leaving = true,
             ToServer::Shutdown(ShutdownMode::Now) => return,
         }

@@ -4,7 +4,7 @@
 //! and what else it says of who that is counts for nothing: [`Core::joined`] puts the record in its place. A record ends when the process has ended (the
 //! daemon's loop sees that), when the server says that the client has left, or with the server; of the latest that left so much is kept as a server lists.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -163,7 +163,12 @@ impl Core {
 
     /// What a server says, with the daemon's own word of who its clients are; those that it was never handed are left out.
     pub(super) fn joined(&self, server: Pid, mut said: ServerSnapshot) -> ServerSnapshot {
-        let identify = |client: &mut ClientSnapshot| {
+        let mut listed = BTreeSet::new();
+        let mut identify = |client: &mut ClientSnapshot| {
+            // Once at most.
+            if !listed.insert(client.client_id) {
+                return false;
+            }
             let Some(record) = self.clients.find(server, client.client_id) else { return false };
             client.pid = record.who.peer.pid;
             client.uid = record.who.peer.uid;
@@ -172,8 +177,8 @@ impl Core {
             client.group = record.group.as_ref().map(|group| group.name().to_owned());
             true
         };
-        said.clients.retain_mut(identify);
-        said.departed.retain_mut(identify);
+        said.clients.retain_mut(&mut identify);
+        said.departed.retain_mut(&mut identify);
         let known = self.server(server).map_or(&[][..], |server| &server.snapshot.faults);
         for fault in &mut said.faults {
             let earlier = known.iter().find(|earlier| earlier.number == fault.number);

@@ -1,5 +1,8 @@
 //! What happens to the daemon, and what it is to do: all that passes between its loop ([`crate::daemon`]) and [`Core`](super::Core).
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use link::wire::attach::ClientHello;
 use link::wire::daemon::{Peer, ShutdownMode, ToDaemon, ToServer};
 use link::wire::group_socket::{Admission, GroupSocket};
@@ -87,6 +90,17 @@ pub enum Event {
         connection: ConnectionId,
         /// Why.
         message: String,
+    },
+    /// A front end ends the clients of a group.
+    UiEndClients {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Who it is.
+        peer: Peer,
+        /// The group.
+        group: String,
+        /// Of which user.
+        uid: u32,
     },
     /// A front end asks for everything.
     UiState {
@@ -247,6 +261,11 @@ pub enum Effect {
         /// Servers that were asked and have not answered in time.
         silent: Vec<Pid>,
     },
+    /// Kill a client's process.
+    EndProcess {
+        /// The very process that connected.
+        process: Arc<OwnedFd>,
+    },
     /// Kill a server's process.
     Kill {
         /// Which.
@@ -282,6 +301,8 @@ pub enum Message {
     SetDefaults(link::wire::daemon::Defaults),
     /// [`ToServer::Shutdown`].
     Shutdown(ShutdownMode),
+    /// [`ToServer::Resume`].
+    Resume(u64),
 }
 
 impl From<Message> for ToServer {
@@ -292,6 +313,7 @@ impl From<Message> for ToServer {
             Message::Change { id, change } => ToServer::Change { id, change },
             Message::SetDefaults(defaults) => ToServer::SetDefaults(defaults),
             Message::Shutdown(mode) => ToServer::Shutdown(mode),
+            Message::Resume(id) => ToServer::Resume { id },
         }
     }
 }

@@ -6,8 +6,10 @@
 //!
 //! - [`clients`]: who the servers' clients are;
 //! - [`command`]: lines of the shell as data;
+//! - [`ending`]: ending the clients of a group;
 //! - [`events`]: what happens and what is to be done, as data;
 //! - [`group_text`]: limits of groups as text;
+//! - [`intake`]: what a server says, cleaned;
 //! - [`origin`]: what `/proc` and the control groups say of a process;
 //! - [`provision`]: clients, servers, their users, shutdown;
 //! - [`shell`]: what each command prints and changes;
@@ -16,8 +18,10 @@
 
 pub mod clients;
 pub mod command;
+mod ending;
 mod events;
 pub mod group_text;
+pub mod intake;
 mod limits;
 pub mod origin;
 mod provision;
@@ -100,11 +104,23 @@ struct Server {
     stopping: Stopping,
 }
 
+/// Why a server is to stop when it is idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// By somebody's order.
+    Ordered,
+    /// For somebody who waits, and may give up.
+    InTheWay,
+}
+
 /// How far a server is on its way out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stopping {
     No,
-    WhenIdle,
+    /// Told to stop when its clients have left.
+    WhenIdle(Why),
+    /// Told not to stop after all; it may have stopped before it heard that. Serves again with the answer to this request.
+    Resuming(u64),
     /// Told to stop at once; killed at that time.
     Now(Now),
     Killed,
@@ -213,6 +229,9 @@ impl Core {
             }
             Event::SocketOpened { connection, socket } => self.socket_opened(connection, socket),
             Event::SocketFailed { connection, message } => self.socket_failed(connection, message),
+            Event::UiEndClients { connection, peer, group, uid } => {
+                self.end_clients(connection, peer, &group, uid);
+            }
             Event::UiState { connection } => self.ui_state(now, connection),
             Event::ConnectionClosed { connection } => self.connection_closed(connection),
             Event::ServerSpawned { pid, uid } => self.server_spawned(now, pid, uid),

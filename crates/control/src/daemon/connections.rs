@@ -16,6 +16,7 @@ use link::wire::ui::{UiReply, UiRequest};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::long_answer::{LongAnswer, Sent};
 use super::origin::Home;
 use crate::core::ConnectionId;
 use crate::core::clients::Who;
@@ -50,6 +51,8 @@ enum Role {
     Ui,
     /// Waits for an answer.
     BusyUi,
+    /// Takes a long one.
+    Answered(LongAnswer),
 }
 
 #[derive(Debug)]
@@ -76,6 +79,8 @@ pub(super) enum Act {
     UiShares(Peer, ShareRequest),
     /// It is a front end and opens or closes a group's socket.
     UiSocket(Peer, SocketRequest),
+    /// It is a front end and ends the clients of this group and this user.
+    UiEndClients(Peer, String, u32),
     /// It is a front end and wants everything.
     UiState,
     /// It has gone, with a line for the log.
@@ -98,6 +103,8 @@ pub(super) struct Connections {
 pub(super) enum Added {
     /// It may speak.
     Yes,
+    /// Its process has ended, and who has its number now nobody can tell.
+    Gone,
     /// There are too many, or too many of its user.
     TooMany,
     /// Its user is outside of this process's user namespace, like all others there: nobody can tell whose server it should have.
@@ -149,7 +156,8 @@ impl Connections {
             refuse(&socket, CONNECTION_FAILED, message);
             return Ok(Added::UnknownUser);
         }
-        let who = Who { entrance, ..self.home.look(&socket, peer) };
+        let Some(who) = self.home.look(&socket, peer) else { return Ok(Added::Gone) };
+        let who = Who { entrance, ..who };
         self.last += 1;
         let role = Role::New(now + HELLO_LIMIT);
         let connection = Connection { socket, who, role };
@@ -164,6 +172,7 @@ impl Connections {
                 Role::New(_) | Role::Ui => PollFlags::IN,
                 // Closing is told unasked.
                 Role::Client | Role::BusyUi => PollFlags::empty(),
+                Role::Answered(_) => PollFlags::OUT,
             };
             (*id, &connection.socket, flags)
         })
@@ -188,6 +197,7 @@ impl Connections {
             Role::Ui => connection.request(),
             Role::Client => Act::Closed("A client gave up waiting for a server"),
             Role::BusyUi => Act::Closed("UI closed"),
+            Role::Answered(_) => connection.answer_on(),
         }
     }
 
@@ -215,11 +225,32 @@ impl Connections {
     pub(super) fn reply(&mut self, id: ConnectionId, reply: &UiReply) {
         let Some(connection) = self.open.get_mut(&id) else { return };
         connection.role = Role::Ui;
-        let mut sent = connection.socket.send(reply, &[], NO_WAIT);
+        let sent = connection.socket.send(reply, &[], NO_WAIT);
         if matches!(sent, Err(SocketError::TooLong)) {
-            sent = connection.socket.send(&too_long(), &[], NO_WAIT);
+            return self.reply_long(id, reply);
         }
         if sent.is_err() {
+            self.open.remove(&id);
+        }
+    }
+
+    /// The same, where the answer is longer than a packet: it goes as the front end takes it. How much of such answers is held for those who do not is limited.
+    fn reply_long(&mut self, id: ConnectionId, reply: &UiReply) {
+        let held = self.open.values().map(|other| match &other.role {
+            Role::Answered(answer) => (other.who.peer.uid, answer.held_bytes()),
+            _ => (other.who.peer.uid, 0),
+        });
+        let held: Vec<(u32, usize)> = held.collect();
+        let Some(connection) = self.open.get_mut(&id) else { return };
+        let uid = connection.who.peer.uid;
+        let is_done = match LongAnswer::new(reply, uid, &held) {
+            Some(answer) => {
+                connection.role = Role::Answered(answer);
+                matches!(connection.answer_on(), Act::Closed(_))
+            }
+            None => connection.socket.send(&too_long(), &[], NO_WAIT).is_err(),
+        };
+        if is_done {
             self.open.remove(&id);
         }
     }
@@ -227,8 +258,9 @@ impl Connections {
 
 impl Connection {
     fn deadline(&self) -> Option<Instant> {
-        match self.role {
-            Role::New(at) => Some(at),
+        match &self.role {
+            Role::New(at) => Some(*at),
+            Role::Answered(answer) => Some(answer.deadline),
             Role::Client | Role::Ui | Role::BusyUi => None,
         }
     }
@@ -236,7 +268,14 @@ impl Connection {
     fn hello(&mut self) -> Act {
         match self.socket.try_receive().map(message) {
             Ok(None) => Act::Nothing,
-            Ok(Some(Hello::Client(mut hello))) if hello.protocol == PROTOCOL_VERSION => {
+            Ok(Some(Hello::Client(hello))) if hello.protocol == PROTOCOL_VERSION => {
+                let mut hello = match hello.bounded() {
+                    Ok(hello) => hello,
+                    Err(error) => {
+                        refuse(&self.socket, CONNECTION_FAILED, error.to_string());
+                        return Act::Closed("A client's variable is too long: refused");
+                    }
+                };
                 let control_group = self.who.origin.bounding_group.as_deref();
                 let admission =
                     self.who.entrance.as_ref().map(|entrance| entrance.admission(control_group));
@@ -290,6 +329,17 @@ impl Connection {
         }
     }
 
+    /// Sends what the front end has room for of its long answer.
+    fn answer_on(&mut self) -> Act {
+        let Role::Answered(answer) = &mut self.role else { return Act::Nothing };
+        match answer.send(&self.socket) {
+            Ok(Sent::Some) => {}
+            Ok(Sent::All) => self.role = Role::Ui,
+            Err(_) => return Act::Closed("UI closed"),
+        }
+        Act::Nothing
+    }
+
     fn request(&mut self) -> Act {
         match self.socket.try_receive().map(message) {
             Ok(None) => Act::Nothing,
@@ -298,6 +348,9 @@ impl Connection {
                 match request {
                     UiRequest::Command { line } => Act::UiLine(self.who.peer, line),
                     UiRequest::State => Act::UiState,
+                    UiRequest::EndClients { group, uid } => {
+                        Act::UiEndClients(self.who.peer, group, uid)
+                    }
                     UiRequest::Limit(change) => {
                         Act::UiShares(self.who.peer, ShareRequest::Limit(change))
                     }
@@ -342,7 +395,7 @@ fn is_garbage(error: &SocketError) -> bool {
 fn too_long() -> UiReply {
     UiReply::Command {
         output: String::new(),
-        error: "the answer is too long\n".to_owned(),
+        error: "too many long answers wait for those who asked: try again in a moment\n".to_owned(),
         exit_status: 0,
     }
 }

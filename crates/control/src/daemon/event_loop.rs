@@ -13,6 +13,7 @@ use link::wire::group_socket::{GroupSocket, SocketDomain};
 use link::wire::shares::{GroupLimits, PROFILES_VARIABLE, profile_group};
 use link::wire::ui::UiReply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, pidfd_send_signal};
 
 use super::claim::Claim;
 use super::client_processes::ClientProcesses;
@@ -335,6 +336,7 @@ impl Daemon {
         };
         match self.connections.add(socket, entrance, Instant::now()) {
             Ok(Added::Yes) => {}
+            Ok(Added::Gone) => {}
             Ok(Added::TooMany) => self.log_connection("Too many connections: refused one"),
             Ok(Added::UnknownUser) => self.log_connection(
                 "Refused a user whom this user namespace does not map, as it could be any",
@@ -367,6 +369,9 @@ impl Daemon {
             Act::UiSocket(peer, request) => {
                 events.push_back(Event::UiSocket { connection, peer, request });
             }
+            Act::UiEndClients(peer, group, uid) => {
+                events.push_back(Event::UiEndClients { connection, peer, group, uid });
+            }
             Act::UiState => events.push_back(Event::UiState { connection }),
             Act::Closed(why) => {
                 self.log_connection(why);
@@ -386,7 +391,7 @@ impl Daemon {
             Heard::Message(message) => {
                 events.push_back(Event::ServerSaid { server: pid, message: *message });
             }
-            Heard::Nothing => {}
+            Heard::Nothing | Heard::Part => {}
             Heard::HungUp => server.hang_up(),
         }
     }
@@ -394,8 +399,14 @@ impl Daemon {
     fn reap_server(&mut self, pid: Pid, events: &mut VecDeque<Event>) {
         let Some(server) = self.servers.get_mut(&pid) else { return };
         // Its last words come before its end.
-        while let Heard::Message(message) = server.hear() {
-            events.push_back(Event::ServerSaid { server: pid, message: *message });
+        loop {
+            match server.hear() {
+                Heard::Message(message) => {
+                    events.push_back(Event::ServerSaid { server: pid, message: *message });
+                }
+                Heard::Part => {}
+                Heard::Nothing | Heard::HungUp => break,
+            }
         }
         if let Some(exit) = server.exit() {
             self.servers.remove(&pid);
@@ -443,15 +454,18 @@ impl Daemon {
                     Err(error) => Event::SpawnFailed { uid, message: error.to_string() },
                 });
             }
-            Effect::Send { server, message } => self.send(server, message.into(), None),
+            Effect::Send { server, message } => self.send(server, message.into(), Vec::new()),
             Effect::Forward { connection, server, client, hello, who, admission } => {
                 let Some(socket) = self.connections.remove(connection) else { return None };
                 let Who { peer, origin, process, .. } = *who;
+                let mut descriptors = vec![socket.into()];
                 if let Some(process) = process {
                     self.client_processes.watch(client, &process);
+                    // The server has nothing to find it by that could not be another's by now.
+                    descriptors.extend(process.try_clone());
                 }
                 let attach = ToServer::Attach { client_id: client, hello, peer, admission, origin };
-                self.send(server, attach, Some(socket.into()));
+                self.send(server, attach, descriptors);
             }
             Effect::OpenSocket { connection, socket } => {
                 let own = self.options.directories.pipe();
@@ -467,7 +481,7 @@ impl Daemon {
                     let Some(socket) = socket else { break };
                     // Without a descriptor the server closes nothing, and the tracer sees its own closed.
                     if let Ok(copy) = socket.as_fd().try_clone_to_owned() {
-                        self.send(server, ToServer::Trace { pid, peer }, Some(copy));
+                        self.send(server, ToServer::Trace { pid, peer }, vec![copy]);
                     }
                 }
             }
@@ -484,6 +498,8 @@ impl Daemon {
                 let state = self.core.state(&silent);
                 self.connections.reply(connection, &state);
             }
+            // Fails only if it has ended, or is not ours to end, which who asked sees.
+            Effect::EndProcess { process } => drop(pidfd_send_signal(&*process, Signal::KILL)),
             Effect::Kill { server } => {
                 if let Some(server) = self.servers.get_mut(&server) {
                     server.kill();
@@ -494,9 +510,9 @@ impl Daemon {
         None
     }
 
-    fn send(&mut self, pid: Pid, message: ToServer, descriptor: Option<OwnedFd>) {
+    fn send(&mut self, pid: Pid, message: ToServer, descriptors: Vec<OwnedFd>) {
         if let Some(server) = self.servers.get_mut(&pid)
-            && let Err(error) = server.send(message, descriptor)
+            && let Err(error) = server.send(message, descriptors)
         {
             self.log.write(None, &format!("Cannot send to server {pid}: {error}"));
             server.hang_up();

@@ -4,6 +4,7 @@
 //! - [`client_processes`]: whether those that were handed on still run;
 //! - [`detach`] for `-d`;
 //! - [`group_sockets`]: sockets whose clients are of one group;
+//! - [`long_answer`]: answers longer than a packet;
 //! - [`origin`]: where a peer comes from;
 //! - [`connections`]: clients and front ends, which are hostile until proven otherwise;
 //! - [`servers`]: server processes;
@@ -16,6 +17,7 @@ mod connections;
 mod detach;
 mod event_loop;
 mod group_sockets;
+mod long_answer;
 mod notify;
 mod origin;
 mod rate;

@@ -46,17 +46,18 @@ impl Home {
         can_tell_user(&self.uid_map, uid)
     }
 
-    /// Who the peer is, with its namespaces, and where it comes from. What cannot be seen is none of ours.
-    pub(super) fn look(&self, socket: &Socket, peer: Peer) -> Who {
+    /// Who the peer is, with its namespaces, and where it comes from. What cannot be seen is none of ours; nobody, if the process has been reaped.
+    pub(super) fn look(&self, socket: &Socket, peer: Peer) -> Option<Who> {
         let mut unknown =
             Who { peer: Peer { namespaces: Namespaces::Own, ..peer }, ..Who::default() };
-        if peer.pid == 0 {
-            return unknown;
-        }
-        let Some(process) = process(socket, peer) else { return unknown };
-        if !self.proc_is_ours {
+        let process = match process(socket, peer) {
+            PeerProcess::Held(process) => process,
+            PeerProcess::Gone => return None,
+            PeerProcess::Untold => return Some(unknown),
+        };
+        if peer.pid == 0 || !self.proc_is_ours {
             unknown.process = Some(Arc::new(process));
-            return unknown;
+            return Some(unknown);
         }
         let read = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", peer.pid));
         let (status, uid_map) = (read("status"), read("uid_map"));
@@ -65,7 +66,7 @@ impl Home {
         let group = read("cgroup").ok().and_then(|text| ControlGroup::parse(&text));
         if has_ended(&process) {
             unknown.process = Some(Arc::new(process));
-            return unknown;
+            return Some(unknown);
         }
         let ours = status.is_ok_and(|status| !is_in_nested_pid_namespace(&status))
             && uid_map.is_ok_and(|map| is_same_uid_map(&map, &self.uid_map));
@@ -74,27 +75,28 @@ impl Home {
         let bounding = group.as_ref().map(|group| group.bounding(&self.trusted, owner).to_owned());
         let origin =
             Origin { control_group: group.map(|group| group.path), bounding_group: bounding };
-        Who {
+        Some(Who {
             peer: Peer { namespaces, ..peer },
             origin,
             pid_namespace,
             process: Some(Arc::new(process)),
             entrance: None,
-        }
+        })
     }
 }
 
-fn process(socket: &Socket, peer: Peer) -> Option<OwnedFd> {
-    match link::peer::process(socket.as_fd()) {
-        PeerProcess::Held(process) => Some(process),
-        PeerProcess::Gone => None,
-        // Whoever has the number now: by then it may be another process, but of this user.
-        PeerProcess::Untold => {
-            let pid = i32::try_from(peer.pid).ok().and_then(Pid::from_raw)?;
-            let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-            let user = fs::metadata(format!("/proc/{}", peer.pid)).ok()?.uid();
-            (user == peer.uid && !has_ended(&process)).then_some(process)
-        }
+/// The peer's process. Where the kernel does not tell, whoever has its number now and is its user's.
+fn process(socket: &Socket, peer: Peer) -> PeerProcess {
+    let told = link::peer::process(socket.as_fd());
+    let (PeerProcess::Untold, Some(pid)) =
+        (&told, i32::try_from(peer.pid).ok().and_then(Pid::from_raw))
+    else {
+        return told;
+    };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return PeerProcess::Gone };
+    match fs::metadata(format!("/proc/{}", peer.pid)).map(|found| found.uid()) {
+        Ok(uid) if uid == peer.uid && !has_ended(&process) => PeerProcess::Held(process),
+        _ => PeerProcess::Gone,
     }
 }
 
@@ -110,13 +112,12 @@ mod tests {
     #[test]
     fn this_process_is_at_home() {
         let (one, other) = Socket::pair().unwrap();
-        let us = Home::new().look(&one, other.peer().unwrap());
+        let us = Home::new().look(&one, other.peer().unwrap()).unwrap();
         assert_eq!(us.peer.namespaces, Namespaces::Shared);
         assert!(us.origin.control_group.is_some_and(|group| group.starts_with('/')));
         assert!(us.process.is_some() && us.pid_namespace != 0);
-        let nobody = Home::new().look(&one, Peer { pid: 0, ..us.peer });
+        let nobody = Home::new().look(&one, Peer { pid: 0, ..us.peer }).unwrap();
         assert_eq!(nobody.peer.namespaces, Namespaces::Own);
         assert_eq!(nobody.origin, Origin::default());
-        assert!(nobody.process.is_none());
     }
 }

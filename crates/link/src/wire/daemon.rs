@@ -6,6 +6,7 @@ use super::attach::ClientHello;
 use super::fault::FaultReport;
 use super::group_socket::Admission;
 use super::shares::{ChangeReport, ServerChange};
+use crate::pieces::Piece;
 use serde::{Deserialize, Serialize};
 
 /// From the daemon to a server. [`ToServer::Attach`] carries one descriptor, the client's socket.
@@ -57,6 +58,11 @@ pub enum ToServer {
     SetDefaults(Defaults),
     /// Stop.
     Shutdown(ShutdownMode),
+    /// Do not stop after all, if [`ShutdownMode::WhenIdle`] has not come about yet. Answered by [`ToDaemon::Resumed`].
+    Resume {
+        /// Chosen by the daemon.
+        id: u64,
+    },
 }
 
 /// Who is at the other end of a socket, by `SO_PEERCRED`.
@@ -136,6 +142,13 @@ pub enum ToDaemon {
         /// What the server knows.
         snapshot: ServerSnapshot,
     },
+    /// Of a message that is longer than a packet.
+    Piece(Piece),
+    /// Answer to [`ToServer::Resume`]: clients may come again.
+    Resumed {
+        /// The request's id.
+        id: u64,
+    },
     /// Answer to [`ToServer::Terminate`].
     Terminated {
         /// The request's id.
@@ -171,6 +184,13 @@ pub enum ServerStatus {
 
 /// How many clients that left a server still lists.
 pub const DEPARTED_KEPT: usize = 256;
+
+/// Longest message of a server to the daemon, in bytes of JSON: what [`ServerSnapshot`] may take.
+pub const MAX_SERVER_MESSAGE_BYTES: usize = 8 << 20;
+/// Contexts of one client that a snapshot lists.
+pub const CONTEXTS_LISTED_OF_CLIENT: usize = 256;
+/// Contexts of all clients that a snapshot lists.
+pub const CONTEXTS_LISTED: usize = 16_384;
 
 /// One moment of a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -60,6 +60,8 @@ fn is_reserved(group: &str) -> bool {
 pub(super) struct Arrival {
     pub(super) hello: ClientHello,
     pub(super) peer: Peer,
+    /// Readable once it has ended.
+    pub(super) process: Option<OwnedFd>,
     pub(super) origin: Origin,
     pub(super) admission: Option<Admission>,
 }
@@ -76,7 +78,7 @@ impl Keeper {
     }
 
     fn takes(&mut self, id: u64, arrival: Arrival, socket: OwnedFd) -> bool {
-        let Arrival { hello, peer, origin, admission } = arrival;
+        let Arrival { hello, peer, process, origin, admission } = arrival;
         let connection = match Connection::from_socket(socket) {
             Ok(connection) => connection,
             Err(error) => {
@@ -85,6 +87,16 @@ impl Keeper {
             }
         };
         log_server!("Received new client request for {{PID: {}, Context ID: 0}}", peer.pid);
+        let hello = match hello.bounded() {
+            Ok(hello) => hello,
+            Err(error) => {
+                log_server!("Client {} is refused: {error}", peer.pid);
+                let code = CUresult::ERROR_MPS_CONNECTION_FAILED.0;
+                let refusal = Refusal { code, message: error.to_string() };
+                let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
+                return false;
+            }
+        };
         let named = self.named_sets(&hello, admission.as_ref(), &origin);
         let refusal = self.refuses(&hello).or(named.as_ref().err().cloned());
         if let Some(refusal) = refusal {
@@ -121,8 +133,11 @@ impl Keeper {
         }
         log_server!("Client {{PID: {}, Context ID: 0}} connected", peer.pid);
         log_server!("Creating worker thread for client {{PID: {}, Context ID: 0}}", peer.pid);
-        let process = Pid::from_raw(peer.pid as i32)
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        // From a daemon that cannot hold it there is none.
+        let process = process.or_else(|| {
+            let pid = Pid::from_raw(peer.pid as i32)?;
+            pidfd_open(pid, PidfdFlags::empty()).ok()
+        });
         let client = Client {
             connection,
             domain,

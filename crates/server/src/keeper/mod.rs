@@ -37,6 +37,7 @@ use attach::{Arrival, Membership};
 use clients::Client;
 use devices::{ComputeMode, Device};
 use executors::{Executor, Place};
+use link::pieces::Piece;
 use link::socket::{Connection, Received, SocketError};
 use link::wire::daemon::{
     ClientSnapshot, Defaults, ServerStatus, ShutdownMode, ToDaemon, ToServer,
@@ -216,6 +217,11 @@ pub(crate) struct Keeper {
     /// What the daemon was told.
     status: ServerStatus,
     fault_settings: FaultSettings,
+}
+
+fn send_in_pieces(daemon: &Connection, message: &ToDaemon) -> Result<(), SocketError> {
+    let text = serde_json::to_string(message)?;
+    Piece::all(&text).try_for_each(|piece| daemon.send(&ToDaemon::Piece(piece), &[], PEER_TIMEOUT))
 }
 
 /// Who has something to say.
@@ -404,8 +410,11 @@ impl Keeper {
     fn obey(&mut self, message: ToServer, descriptors: Vec<OwnedFd>) {
         match message {
             ToServer::Attach { client_id, hello, peer, admission, origin } => {
-                let arrival = Arrival { hello: *hello, peer, origin, admission };
-                match descriptors.into_iter().next() {
+                let mut descriptors = descriptors.into_iter();
+                let socket = descriptors.next();
+                let process = descriptors.next();
+                let arrival = Arrival { hello: *hello, peer, process, origin, admission };
+                match socket {
                     Some(socket) => self.attach(client_id, arrival, socket),
                     None => {
                         log_server!(
@@ -427,6 +436,13 @@ impl Keeper {
             ToServer::Trace { pid, peer } => self.trace(pid, peer, &descriptors),
             ToServer::Change { id, change } => self.change(id, change),
             ToServer::SetDefaults(defaults) => self.set_defaults(defaults),
+            ToServer::Resume { id } => {
+                if self.course == Course::Draining {
+                    log_server!("Server has been notified to go on");
+                    self.course = Course::Serving;
+                }
+                self.tell_daemon(&ToDaemon::Resumed { id });
+            }
             ToServer::Shutdown(mode) => {
                 log_server!("Server has been notified to shutdown");
                 self.course = match mode {
@@ -442,7 +458,11 @@ impl Keeper {
 
     fn tell_daemon(&mut self, message: &ToDaemon) {
         let Some(daemon) = &self.daemon else { return };
-        if let Err(error) = daemon.send(message, &[], PEER_TIMEOUT) {
+        let mut sent = daemon.send(message, &[], PEER_TIMEOUT);
+        if matches!(sent, Err(SocketError::TooLong)) {
+            sent = send_in_pieces(daemon, message);
+        }
+        if let Err(error) = sent {
             log_server!("The control daemon cannot be told: {error}");
         }
     }

@@ -37,13 +37,11 @@ fn who_a_client_is_is_no_servers_to_say() {
         ..honest.clone()
     };
     let invented = ClientSnapshot { client_id: 4711, ..liar.clone() };
-    let snapshot = ServerSnapshot {
-        clients: vec![liar.clone(), invented.clone()],
-        departed: vec![invented, liar],
-        ..Default::default()
-    };
-    let believed = believed(&mut world, snapshot);
-    for listed in [believed.clients, believed.departed] {
+    let listed = vec![liar.clone(), invented, liar];
+    let attached = ServerSnapshot { clients: listed.clone(), ..Default::default() };
+    let departed = ServerSnapshot { departed: listed, ..Default::default() };
+    let attached = believed(&mut world, attached).clients;
+    for listed in [attached, believed(&mut world, departed).departed] {
         let [client] = listed.as_slice() else { panic!("{listed:?}") };
         assert_eq!((client.pid, client.uid, client.kernels), (1622, ROOT, 5));
         assert_eq!((client.command.as_str(), client.group.as_deref()), ("/tmp/feas", None));

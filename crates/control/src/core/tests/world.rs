@@ -84,12 +84,12 @@ impl World {
     }
 
     pub(super) fn debugged(&mut self, connection: u64) {
-        let peer = Peer {
-            pid: 100 + connection as Pid,
-            uid: ALICE,
-            gid: ALICE,
-            namespaces: Default::default(),
-        };
+        self.debugged_of(ALICE, connection);
+    }
+
+    pub(super) fn debugged_of(&mut self, uid: u32, connection: u64) {
+        let pid = 100 + connection as Pid;
+        let peer = Peer { pid, uid, gid: uid, namespaces: Default::default() };
         let (connection, debugger) = (ConnectionId(connection), "cuda-gdb\n".to_owned());
         self.event(Event::DebuggedArrived { connection, peer, debugger });
     }
