@@ -11,6 +11,7 @@ pub mod container;
 pub mod daemon;
 pub mod executable;
 pub mod installation;
+pub mod liar;
 pub mod process;
 pub mod puppet;
 pub mod recording;
@@ -22,5 +23,6 @@ pub mod wait;
 
 pub use daemon::Daemon;
 pub use installation::Installation;
+pub use liar::Liar;
 pub use puppet::Puppet;
 pub use sandbox::{Runtime, Sandbox};

@@ -45,6 +45,10 @@ enum Target {
     Control,
     /// Mutated commands in a client's ring, to an executor on the software GPU
     Ring,
+    /// Mutated messages of a user's server to the daemon
+    Server,
+    /// Mutated messages of an executor to its keeper
+    Executor,
 }
 
 impl Target {
@@ -55,6 +59,12 @@ impl Target {
             Target::Fatbin => ["softcuda", "fuzz", "images"],
             Target::Kernels => ["softcuda", "fuzz", "kernels"],
             Target::Control => ["control", "daemon", "mutated_messages_change_nothing"],
+            Target::Server => {
+                ["control", "server_words", "mutated_words_of_a_server_change_nothing"]
+            }
+            Target::Executor => {
+                ["server", "black_box", "mutated_words_of_an_executor_end_it_at_most"]
+            }
             Target::Ring => ["server", "black_box", "mutated_commands_end_their_writer_at_most"],
         }
     }

@@ -49,18 +49,19 @@ fn serve(daemon: &Connection) {
         };
         match received.message {
             ToServer::Trace { .. } => {}
-            ToServer::Attach { hello, peer, .. } => {
+            ToServer::Attach { client_id, hello, peer, .. } => {
                 let socket = received.descriptors.into_iter().next().unwrap();
                 let connection = Connection::from_socket(socket).unwrap();
                 let welcome = Welcome {
                     protocol: PROTOCOL_VERSION,
-                    client_id: clients.len() as u64 + 1,
+                    client_id,
                     server_pid: std::process::id(),
                     driver_version: 13000,
                     devices: Vec::new(),
                 };
                 let _ = connection.send(&HelloReply::Welcome(welcome), &[], LONG);
                 let snapshot = ClientSnapshot {
+                    client_id,
                     pid: peer.pid,
                     uid: peer.uid,
                     command: hello.command,
@@ -98,6 +99,10 @@ fn serve(daemon: &Connection) {
                 daemon.send(&ToDaemon::Terminated { id, code }, &[], LONG).unwrap();
             }
             ToServer::SetDefaults(_) => {}
+            ToServer::Resume { id } => {
+                leaving = false;
+                daemon.send(&ToDaemon::Resumed { id }, &[], LONG).unwrap();
+            }
             ToServer::Shutdown(ShutdownMode::WhenIdle) => leaving = true,
             ToServer::Shutdown(ShutdownMode::Now) => return,
         }

@@ -4,11 +4,12 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use link::pieces::Assembly;
 use link::socket::{Connection, SocketError};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::Hello;
 use link::wire::shares::ChangeReport;
-use link::wire::ui::{DaemonState, UiReply, UiRequest};
+use link::wire::ui::{DaemonState, EndedClient, UiReply, UiRequest};
 
 use rustix::io::Errno;
 
@@ -18,6 +19,9 @@ use crate::directories::Directories;
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Between a daemon's answer to `quit` and its end.
 const EXIT_LIMIT: Duration = Duration::from_secs(10);
+
+/// A daemon's longest answer: what all of its servers say.
+const LONGEST_ANSWER_BYTES: usize = 1 << 30;
 
 /// Why a daemon could not be spoken to. The first words are the original's.
 #[derive(Debug, thiserror::Error)]
@@ -133,14 +137,37 @@ impl Frontend {
         }
     }
 
+    /// Ends the processes of a group's clients, of one user; returns those that were attached, or the daemon's refusal.
+    ///
+    /// # Errors
+    /// [`FrontendError::Broken`].
+    pub fn end_clients(
+        &mut self,
+        group: &str,
+        uid: u32,
+    ) -> Result<Result<Vec<EndedClient>, String>, FrontendError> {
+        self.send(&UiRequest::EndClients { group: group.to_owned(), uid })?;
+        match self.receive(Patience::Limited)? {
+            UiReply::Ended { clients } => Ok(Ok(clients)),
+            UiReply::Refused { message } => Ok(Err(message)),
+            _ => Err(broken("the daemon answered another question")),
+        }
+    }
+
     fn send<T: serde::Serialize>(&self, message: &T) -> Result<(), FrontendError> {
         self.socket.send(message, &[], ANSWER_LIMIT).map_err(broken)
     }
 
     fn receive(&mut self, patience: Patience) -> Result<UiReply, FrontendError> {
+        let mut assembly = Assembly::new(LONGEST_ANSWER_BYTES);
         loop {
-            match self.socket.receive(ANSWER_LIMIT) {
-                Ok(received) => return Ok(received.message),
+            match self.socket.receive(ANSWER_LIMIT).map(|received| received.message) {
+                Ok(UiReply::Piece(piece)) => {
+                    if let Some(text) = assembly.add(piece).map_err(broken)? {
+                        return serde_json::from_str(&text).map_err(broken);
+                    }
+                }
+                Ok(message) => return Ok(message),
                 Err(SocketError::TimedOut(_)) if patience == Patience::UntilItEnds => {}
                 Err(error) => return Err(broken(error)),
             }

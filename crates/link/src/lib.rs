@@ -19,6 +19,7 @@ pub mod completion;
 pub mod doorbell;
 pub mod futex;
 pub mod peer;
+pub mod pieces;
 mod printable;
 pub mod ring;
 pub mod session_memory;
@@ -28,4 +29,4 @@ pub mod spin;
 pub mod trace;
 pub mod wire;
 
-pub use printable::{printable, printable_prefix};
+pub use printable::{is_printable, printable, printable_prefix};

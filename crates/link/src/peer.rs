@@ -35,9 +35,19 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     Ok(Peer { pid, uid, gid, namespaces: Namespaces::Shared })
 }
 
-/// The peer's process as a descriptor, which no later process can take the place of; `None` on kernels before 6.5, or when it has been
-/// reaped.
-pub fn process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+/// The process that connected.
+#[derive(Debug)]
+pub enum PeerProcess {
+    /// As a descriptor, which no later process can take the place of.
+    Held(OwnedFd),
+    /// It has been reaped: its number may be another's.
+    Gone,
+    /// The kernel does not tell: before 6.5.
+    Untold,
+}
+
+/// The peer's process.
+pub fn process(socket: BorrowedFd<'_>) -> PeerProcess {
     /// `SO_PEERPIDFD` of `asm-generic/socket.h`.
     const PEER_PIDFD: libc::c_int = 77;
     let mut descriptor: libc::c_int = -1;
@@ -52,8 +62,14 @@ pub fn process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
             &raw mut size_bytes,
         )
     };
-    // SAFETY: the kernel has just made this descriptor for us, closed on exec.
-    (result == 0 && descriptor >= 0).then(|| unsafe { OwnedFd::from_raw_fd(descriptor) })
+    if result == 0 && descriptor >= 0 {
+        // SAFETY: the kernel has just made this descriptor for us, closed on exec.
+        return PeerProcess::Held(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        Some(libc::ENOPROTOOPT) => PeerProcess::Untold,
+        _ => PeerProcess::Gone,
+    }
 }
 
 #[cfg(test)]

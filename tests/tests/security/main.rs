@@ -25,6 +25,7 @@ mod f12;
 mod f13;
 mod f14;
 mod f15;
+mod hooks;
 
 /// A user without privileges, whom an attack is to harm.
 pub const VICTIM: u32 = 20_001;

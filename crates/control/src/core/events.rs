@@ -1,11 +1,15 @@
 //! What happens to the daemon, and what it is to do: all that passes between its loop ([`crate::daemon`]) and [`Core`](super::Core).
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use link::wire::attach::ClientHello;
-use link::wire::daemon::{Origin, Peer, ShutdownMode, ToDaemon, ToServer};
+use link::wire::daemon::{Peer, ShutdownMode, ToDaemon, ToServer};
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::shares::ServerChange;
 use link::wire::ui::UiReply;
 
+use super::clients::Who;
 use super::command::Pid;
 use super::shares::ShareRequest;
 use super::sockets::SocketRequest;
@@ -22,9 +26,7 @@ pub enum Event {
         /// Its connection.
         connection: ConnectionId,
         /// Who it is.
-        peer: Peer,
-        /// Where it comes from.
-        origin: Origin,
+        who: Box<Who>,
         /// What it said.
         hello: Box<ClientHello>,
         /// How it came in, if by a group's socket.
@@ -89,6 +91,17 @@ pub enum Event {
         /// Why.
         message: String,
     },
+    /// A front end ends the clients of a group.
+    UiEndClients {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Who it is.
+        peer: Peer,
+        /// The group.
+        group: String,
+        /// Of which user.
+        uid: u32,
+    },
     /// A front end asks for everything.
     UiState {
         /// Its connection.
@@ -119,6 +132,11 @@ pub enum Event {
         server: Pid,
         /// What.
         message: ToDaemon,
+    },
+    /// The process of a client that was handed on has ended.
+    ClientEnded {
+        /// The client's number.
+        client: u64,
     },
     /// A server's process has ended.
     ServerExited {
@@ -183,12 +201,12 @@ pub enum Effect {
         connection: ConnectionId,
         /// To whom.
         server: Pid,
+        /// Its number from now on; see [`Event::ClientEnded`].
+        client: u64,
         /// What it said.
         hello: Box<ClientHello>,
         /// Who it is.
-        peer: Peer,
-        /// Where it comes from.
-        origin: Origin,
+        who: Box<Who>,
         /// How it came in.
         admission: Option<Admission>,
     },
@@ -243,6 +261,11 @@ pub enum Effect {
         /// Servers that were asked and have not answered in time.
         silent: Vec<Pid>,
     },
+    /// Kill a client's process.
+    EndProcess {
+        /// The very process that connected.
+        process: Arc<OwnedFd>,
+    },
     /// Kill a server's process.
     Kill {
         /// Which.
@@ -278,6 +301,8 @@ pub enum Message {
     SetDefaults(link::wire::daemon::Defaults),
     /// [`ToServer::Shutdown`].
     Shutdown(ShutdownMode),
+    /// [`ToServer::Resume`].
+    Resume(u64),
 }
 
 impl From<Message> for ToServer {
@@ -288,6 +313,7 @@ impl From<Message> for ToServer {
             Message::Change { id, change } => ToServer::Change { id, change },
             Message::SetDefaults(defaults) => ToServer::SetDefaults(defaults),
             Message::Shutdown(mode) => ToServer::Shutdown(mode),
+            Message::Resume(id) => ToServer::Resume { id },
         }
     }
 }

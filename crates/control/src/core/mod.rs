@@ -4,18 +4,24 @@
 //! [`Effect`]s, in order. Rules of provisioning come from NVIDIA's MPS guide, section 3.3 (one server at a time, of the
 //! user whose clients came first; others queue); wording from the original's driver 580.
 //!
+//! - [`clients`]: who the servers' clients are;
 //! - [`command`]: lines of the shell as data;
+//! - [`ending`]: ending the clients of a group;
 //! - [`events`]: what happens and what is to be done, as data;
 //! - [`group_text`]: limits of groups as text;
+//! - [`intake`]: what a server says, cleaned;
 //! - [`origin`]: what `/proc` and the control groups say of a process;
 //! - [`provision`]: clients, servers, their users, shutdown;
 //! - [`shell`]: what each command prints and changes;
 //! - [`shares`]: what changes while clients run;
 //! - [`sockets`]: sockets whose clients are of one group.
 
+pub mod clients;
 pub mod command;
+mod ending;
 mod events;
 pub mod group_text;
+pub mod intake;
 mod limits;
 pub mod origin;
 mod provision;
@@ -29,11 +35,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use link::wire::attach::ClientHello;
-use link::wire::daemon::{DeviceSnapshot, Origin, Peer, ServerSnapshot, ServerStatus};
+use link::wire::daemon::{DeviceSnapshot, Peer, ServerSnapshot, ServerStatus};
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::shares::{GroupLimits, Reservation};
 use link::wire::ui::UiReply;
 
+use clients::{Clients, Membership, Who};
 use command::Pid;
 pub use events::{ConnectionId, Effect, Event, Message, ServerExit};
 pub use limits::Limits;
@@ -79,6 +86,8 @@ pub struct Config {
     pub provisioning: Provisioning,
     /// Devices that were looked at when the daemon started (`-q`); shown while no server has said which there are.
     pub ready_devices: Vec<DeviceSnapshot>,
+    /// What makes clients of the daemon's own socket a group.
+    pub membership: Membership,
 }
 
 /// A server that runs.
@@ -95,11 +104,23 @@ struct Server {
     stopping: Stopping,
 }
 
+/// Why a server is to stop when it is idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// By somebody's order.
+    Ordered,
+    /// For somebody who waits, and may give up.
+    InTheWay,
+}
+
 /// How far a server is on its way out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stopping {
     No,
-    WhenIdle,
+    /// Told to stop when its clients have left.
+    WhenIdle(Why),
+    /// Told not to stop after all; it may have stopped before it heard that. Serves again with the answer to this request.
+    Resuming(u64),
     /// Told to stop at once; killed at that time.
     Now(Now),
     Killed,
@@ -109,8 +130,7 @@ enum Stopping {
 #[derive(Debug)]
 struct Pending {
     connection: ConnectionId,
-    peer: Peer,
-    origin: Origin,
+    who: Box<Who>,
     hello: Box<ClientHello>,
     admission: Option<Admission>,
 }
@@ -136,6 +156,7 @@ pub struct Core {
     config: Config,
     defaults: Limits,
     servers: Vec<Server>,
+    clients: Clients,
     pending: VecDeque<Pending>,
     debugged: Vec<Debugged>,
     /// Users that a server was asked for by hand while another's was active.
@@ -160,6 +181,7 @@ impl Core {
             config,
             defaults,
             servers: Vec::new(),
+            clients: Clients::default(),
             pending: VecDeque::new(),
             debugged: Vec::new(),
             wanted: VecDeque::new(),
@@ -189,8 +211,8 @@ impl Core {
     /// Takes one event; the effects are to be carried out in order before the next event.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Effect> {
         match event {
-            Event::ClientArrived { connection, peer, origin, hello, admission } => {
-                self.client_arrived(Pending { connection, peer, origin, hello, admission });
+            Event::ClientArrived { connection, who, hello, admission } => {
+                self.client_arrived(Pending { connection, who, hello, admission });
             }
             Event::DebuggedArrived { connection, peer, debugger } => {
                 self.debugged_arrived(connection, peer, &debugger);
@@ -207,11 +229,15 @@ impl Core {
             }
             Event::SocketOpened { connection, socket } => self.socket_opened(connection, socket),
             Event::SocketFailed { connection, message } => self.socket_failed(connection, message),
+            Event::UiEndClients { connection, peer, group, uid } => {
+                self.end_clients(connection, peer, &group, uid);
+            }
             Event::UiState { connection } => self.ui_state(now, connection),
             Event::ConnectionClosed { connection } => self.connection_closed(connection),
             Event::ServerSpawned { pid, uid } => self.server_spawned(now, pid, uid),
             Event::SpawnFailed { uid, message } => self.spawn_failed(uid, &message),
             Event::ServerSaid { server, message } => self.server_said(server, message),
+            Event::ClientEnded { client } => self.clients.process_ended(client),
             Event::ServerExited { server, exit } => self.server_exited(server, exit),
             Event::StopSignal => self.stop_signal(now),
             Event::Tick => {}

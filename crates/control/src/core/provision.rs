@@ -3,10 +3,11 @@
 use link::printable_prefix;
 use link::wire::daemon::{Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon};
 
+use super::clients::{ClientRecord, Who};
 use super::command::{Pid, ShutdownKind};
 use super::{
     ConnectionId, Core, Debugged, Effect, KILL_GRACE, MAX_PENDING_CLIENTS, Message, Now, Pending,
-    Provisioning, Quitting, SERVER_START_LIMIT, Server, ServerExit, Stopping,
+    Provisioning, Quitting, SERVER_START_LIMIT, Server, ServerExit, Stopping, Why,
 };
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
@@ -37,7 +38,7 @@ impl Core {
     }
 
     pub(super) fn client_arrived(&mut self, client: Pending) {
-        let Peer { pid, uid, .. } = client.peer;
+        let Peer { pid, uid, .. } = client.who.peer;
         let connection = client.connection;
         let server_uid = self.server_uid(uid);
         if self.quitting.is_some() {
@@ -120,30 +121,59 @@ impl Core {
         self.effects.push(Effect::HandTracer { connection, servers, pid, peer });
     }
 
-    /// Lets programs under debuggers go when no server has the devices.
+    /// Whether a program under a debugger waits for a server to leave: for its own user's, and for one that has a device to itself if it may command the daemon. Others'
+    /// servers are none of its business; where all users share one, that needs a privilege.
+    fn waits_for(&self, peer: Peer, server: &Server) -> bool {
+        const EXCLUSIVE_PROCESS: u32 = 3;
+        let is_own = server.uid == peer.uid && self.config.provisioning != Provisioning::Multiuser;
+        let mut devices = server.snapshot.devices.iter();
+        let keeps_out = server.uid == peer.uid
+            || devices.any(|device| device.compute_mode == EXCLUSIVE_PROCESS);
+        is_own || (keeps_out && self.check_privilege(peer).is_ok())
+    }
+
+    /// Lets programs under debuggers go when no server is in their way.
     fn release_debugged(&mut self) {
-        if !self.servers.is_empty() || !self.spawning.is_empty() {
-            return;
-        }
-        for Debugged { connection, peer } in std::mem::take(&mut self.debugged) {
+        let (waiting, free): (Vec<Debugged>, Vec<Debugged>) = std::mem::take(&mut self.debugged)
+            .into_iter()
+            .partition(|Debugged { peer, .. }| {
+                self.servers.iter().any(|server| self.waits_for(*peer, server))
+                    || self.spawning.contains(&peer.uid)
+            });
+        self.debugged = waiting;
+        for Debugged { connection, peer } in free {
             self.log(format!("Client {} under a debugger goes on without a server", peer.pid));
             self.effects.push(Effect::Release { connection });
         }
     }
 
-    /// Asks the servers to leave that programs under debuggers wait for; one that starts serves those first for whom it starts.
-    fn make_room_for_debugged(&mut self) {
-        if self.debugged.is_empty() {
+    /// The servers that programs under debuggers wait for; one that starts serves those first for whom it starts.
+    fn in_the_way_of_debugged(&self) -> Vec<Pid> {
+        let waited_for = |server: &&Server| {
+            server.was_ready()
+                && !server.awaits_devices
+                && self.debugged.iter().any(|waiting| self.waits_for(waiting.peer, server))
+        };
+        self.servers.iter().filter(waited_for).map(|server| server.pid).collect()
+    }
+
+    /// Asks those to stay that were asked to leave, and nobody waits for that any more. Whether one does, its answer says.
+    fn ask_to_stay(&mut self, in_the_way: &[Pid]) {
+        if self.quitting.is_some() {
             return;
         }
-        let in_the_way: Vec<Pid> = self
-            .servers
-            .iter()
-            .filter(|server| server.stopping == Stopping::No && server.takes_clients())
-            .map(|server| server.pid)
-            .collect();
-        for pid in in_the_way {
-            self.stop_when_idle(pid);
+        let is_free = |server: &&Server| {
+            server.stopping == Stopping::WhenIdle(Why::InTheWay)
+                && !in_the_way.contains(&server.pid)
+        };
+        let free: Vec<Pid> = self.servers.iter().filter(is_free).map(|s| s.pid).collect();
+        for pid in free {
+            let id = self.next_id();
+            if let Some(server) = self.server_mut(pid) {
+                server.stopping = Stopping::Resuming(id);
+            }
+            self.log(format!("Nobody waits for server {pid} to leave any more: it is to stay"));
+            self.send(pid, Message::Resume(id));
         }
     }
 
@@ -152,19 +182,21 @@ impl Core {
         self.release_debugged();
         let mut still_waiting = std::collections::VecDeque::new();
         let mut waiting_users = Vec::new();
+        let mut in_the_way = Vec::new();
         for client in std::mem::take(&mut self.pending) {
-            let uid = self.server_uid(client.peer.uid);
+            let uid = self.server_uid(client.who.peer.uid);
             match self.serving(uid) {
                 Some(server) if server.takes_clients() => {
                     let server = server.pid;
-                    let Pending { connection, peer, origin, hello, admission } = client;
-                    let forward =
-                        Effect::Forward { connection, server, hello, peer, origin, admission };
-                    self.effects.push(forward);
+                    self.forward(server, client);
                     continue;
                 }
                 Some(_) => {}
-                None => self.make_room_for(uid, Some(client.peer.gid), &waiting_users),
+                None => in_the_way.extend(self.make_room_for(
+                    uid,
+                    Some(client.who.peer.gid),
+                    &waiting_users,
+                )),
             }
             waiting_users.push(uid);
             still_waiting.push_back(client);
@@ -172,20 +204,33 @@ impl Core {
         self.pending = still_waiting;
         for uid in std::mem::take(&mut self.wanted) {
             if self.serving(uid).is_none() {
-                self.make_room_for(uid, None, &waiting_users);
+                in_the_way.extend(self.make_room_for(uid, None, &waiting_users));
                 if !self.spawning.contains(&uid) {
                     self.wanted.push_back(uid);
                 }
             }
         }
-        self.make_room_for_debugged();
+        let of_debugged = self.in_the_way_of_debugged();
+        of_debugged.iter().for_each(|pid| self.stop(*pid, Why::InTheWay));
+        in_the_way.extend(of_debugged);
+        self.ask_to_stay(&in_the_way);
         self.finish_quit();
     }
 
-    /// Starts a server of that user, or asks those in its way to leave; users in `first` come before it.
-    fn make_room_for(&mut self, uid: u32, gid: Option<u32>, first: &[u32]) {
+    /// Hands a client on, and notes who it is.
+    fn forward(&mut self, server: Pid, client: Pending) {
+        let Pending { connection, who, hello, admission } = client;
+        let group = self.config.membership.group(&who, admission.as_ref(), &hello);
+        let command = hello.command.clone();
+        let record = ClientRecord { server, who: Who::clone(&who), command, group };
+        let client = self.clients.add(record);
+        self.effects.push(Effect::Forward { connection, server, client, hello, who, admission });
+    }
+
+    /// Starts a server of that user, or asks those in its way to leave, and says which they are; users in `first` come before it.
+    fn make_room_for(&mut self, uid: u32, gid: Option<u32>, first: &[u32]) -> Vec<Pid> {
         if self.spawning.contains(&uid) || self.servers.iter().any(|server| server.uid == uid) {
-            return; // About to be there, or about to go: its exit comes back here.
+            return Vec::new(); // About to be there, or about to go: its exit comes back here.
         }
         let alone = match self.config.provisioning {
             Provisioning::OneUserAtATime => self.servers.is_empty() && self.spawning.is_empty(),
@@ -196,17 +241,12 @@ impl Core {
             let gid =
                 if uid == self.config.daemon_uid { Some(self.config.daemon_gid) } else { gid };
             self.effects.push(Effect::Spawn { uid, gid });
-            return;
+            return Vec::new();
         }
-        let in_the_way: Vec<Pid> = self
-            .servers
-            .iter()
-            .filter(|server| server.stopping == Stopping::No && !first.contains(&server.uid))
-            .map(|server| server.pid)
-            .collect();
-        for pid in in_the_way {
-            self.stop_when_idle(pid);
-        }
+        let servers = self.servers.iter().filter(|server| !first.contains(&server.uid));
+        let in_the_way: Vec<Pid> = servers.map(|server| server.pid).collect();
+        in_the_way.iter().for_each(|pid| self.stop(*pid, Why::InTheWay));
+        in_the_way
     }
 
     pub(super) fn server_spawned(&mut self, now: Now, pid: Pid, uid: u32) {
@@ -245,7 +285,7 @@ impl Core {
     fn refuse_pending_of(&mut self, uid: u32, message: &str) {
         let (refused, kept) = std::mem::take(&mut self.pending)
             .into_iter()
-            .partition(|c| self.server_uid(c.peer.uid) == uid);
+            .partition(|c| self.server_uid(c.who.peer.uid) == uid);
         self.pending = kept;
         for client in refused {
             self.refuse(client.connection, SERVER_NOT_READY, message.to_owned());
@@ -270,6 +310,8 @@ impl Core {
             }
             ToDaemon::Status(status) => server.status = status,
             ToDaemon::Snapshot { id, snapshot } => {
+                let snapshot = self.joined(pid, snapshot);
+                let Some(server) = self.server_mut(pid) else { return };
                 server.snapshot = snapshot;
                 if server.awaits_devices {
                     server.awaits_devices = false;
@@ -277,6 +319,14 @@ impl Core {
                     self.send(pid, Message::SetDefaults(defaults));
                 }
                 self.answered(pid, id, None);
+            }
+            ToDaemon::Resumed { id } if server.stopping == Stopping::Resuming(id) => {
+                server.stopping = Stopping::No;
+            }
+            // Put together where it came in.
+            ToDaemon::Resumed { .. } | ToDaemon::Piece(_) => {}
+            ToDaemon::Left { client_ids } => {
+                client_ids.into_iter().for_each(|client| self.clients.left(pid, client));
             }
             ToDaemon::Terminated { id, code } => self.answered(pid, id, Some(code)),
             ToDaemon::Changed { id, report } => self.changed(pid, id, report),
@@ -286,6 +336,7 @@ impl Core {
     pub(super) fn server_exited(&mut self, pid: Pid, exit: ServerExit) {
         let Some(index) = self.servers.iter().position(|server| server.pid == pid) else { return };
         let server = self.servers.remove(index);
+        self.clients.server_gone(pid);
         match exit {
             ServerExit::Status(status) => {
                 self.log(format!("Server {pid} exited with status {status}"))
@@ -294,7 +345,9 @@ impl Core {
                 self.log(format!("Server {pid} was killed by signal {signal}"))
             }
         }
-        if server.status == ServerStatus::Initializing && server.stopping != Stopping::WhenIdle {
+        if server.status == ServerStatus::Initializing
+            && !matches!(server.stopping, Stopping::WhenIdle(_))
+        {
             // A new one would fail alike: who waits is told, who comes later tries again.
             let message = format!("server {pid} ended before it was ready: see server.log");
             self.refuse_pending_of(server.uid, &message);
@@ -306,18 +359,34 @@ impl Core {
     }
 
     pub(super) fn stop_when_idle(&mut self, pid: Pid) {
-        self.log(format!("Try shutting down server {pid}, backoff is disabled"));
         if let Some(server) = self.server_mut(pid)
-            && server.stopping == Stopping::No
+            && server.stopping == Stopping::WhenIdle(Why::InTheWay)
         {
-            server.stopping = Stopping::WhenIdle;
+            server.stopping = Stopping::WhenIdle(Why::Ordered);
+        }
+        match self.server(pid).map(|server| server.stopping) {
+            Some(Stopping::No | Stopping::Resuming(_)) => self.stop(pid, Why::Ordered),
+            _ => self.log(format!("Try shutting down server {pid}, backoff is disabled")),
+        }
+    }
+
+    /// Tells a server to stop when its clients have left, unless it has been told.
+    fn stop(&mut self, pid: Pid, why: Why) {
+        if let Some(server) = self.server_mut(pid)
+            && matches!(server.stopping, Stopping::No | Stopping::Resuming(_))
+        {
+            server.stopping = Stopping::WhenIdle(why);
+            self.log(format!("Try shutting down server {pid}, backoff is disabled"));
             self.send(pid, Message::Shutdown(ShutdownMode::WhenIdle));
         }
     }
 
     fn stop_now(&mut self, now: Now, pid: Pid) {
         if let Some(server) = self.server_mut(pid)
-            && matches!(server.stopping, Stopping::No | Stopping::WhenIdle)
+            && matches!(
+                server.stopping,
+                Stopping::No | Stopping::WhenIdle(_) | Stopping::Resuming(_)
+            )
         {
             server.stopping = Stopping::Now(now + KILL_GRACE);
             self.send(pid, Message::Shutdown(ShutdownMode::Now));

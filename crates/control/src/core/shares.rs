@@ -311,7 +311,11 @@ impl Core {
     }
 
     /// A server has said what came of a change.
-    pub(super) fn changed(&mut self, server: Pid, id: u64, report: ChangeReport) {
+    pub(super) fn changed(&mut self, server: Pid, id: u64, mut report: ChangeReport) {
+        let records = || self.clients.attached().filter(|(_, record)| record.server == server);
+        let is_its = |pid: &Pid| records().any(|(_, record)| record.who.peer.pid == *pid);
+        report.clients.retain(is_its);
+        report.waiting.retain(is_its);
         for message in &report.refused {
             self.log(format!("Server {server}: {message}"));
         }

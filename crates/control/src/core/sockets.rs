@@ -116,6 +116,7 @@ mod tests {
             daemon_gid: DAEMON_UID,
             provisioning: Provisioning::Multiuser,
             ready_devices: Vec::new(),
+            membership: Default::default(),
         };
         Core::new(config, Limits::default())
     }

@@ -1,11 +1,10 @@
 //! The original's transcripts, replayed; and who gets a server when.
 
+mod clients;
 mod world;
 
 use super::*;
-use link::wire::daemon::{
-    ClientSnapshot, DeviceSnapshot, Namespaces, ServerStatus, ShutdownMode, ToDaemon,
-};
+use link::wire::daemon::{DeviceSnapshot, Namespaces, ServerStatus, ShutdownMode, ToDaemon};
 use world::*;
 
 #[test]
@@ -18,14 +17,14 @@ fn the_recorded_session_prints_the_same() {
     };
     says(&mut world, ServerStatus::Fault);
     world.replay("--- get_server_status 975\nFAULT\n");
-    let victim = world.snapshot.clients.remove(0);
-    assert_eq!(victim.pid, 1622);
+    world.snapshot.clients.remove(0);
     world.replay("--- get_client_list 975\n1623\n--- get_server_status 975\nFAULT\n");
     world.snapshot.clients.clear();
     says(&mut world, ServerStatus::Active);
     world.replay("--- get_server_status 975\nACTIVE\n");
     // Another victim, terminated.
-    world.snapshot.clients.push(ClientSnapshot { pid: 1807, ..victim });
+    let another = world.attached(1807);
+    world.snapshot.clients.push(another);
     world.replay("--- terminate_client 975 1807\n0\n--- get_server_status 975\nACTIVE\n");
     world.snapshot.clients.clear();
     world.replay("--- get_client_list 975\n");
@@ -407,9 +406,7 @@ fn without_a_server_a_debugged_program_goes_on_at_once() {
 
 #[test]
 fn a_debugged_program_waits_until_the_server_has_left_and_newcomers_get_another() {
-    for provisioning in
-        [Provisioning::OneUserAtATime, Provisioning::Multiuser, Provisioning::Concurrent]
-    {
+    for provisioning in [Provisioning::OneUserAtATime, Provisioning::Concurrent] {
         let mut world = World::new(provisioning, ROOT);
         world.client(1, ALICE);
         // The server starts for a client that came first.
@@ -426,6 +423,73 @@ fn a_debugged_program_waits_until_the_server_has_left_and_newcomers_get_another(
         assert_eq!(world.forwarded(), [(3, 976)]);
         assert_eq!(world.told_to_stop(976), None, "nobody waits for it any more");
     }
+}
+
+/// The last thing that a server was told about staying or leaving.
+fn told(world: &World, server: Pid) -> Option<&Message> {
+    world.effects.iter().rev().find_map(|effect| match effect {
+        Effect::Send {
+            server: to,
+            message: message @ (Message::Shutdown(_) | Message::Resume(_)),
+        } if *to == server => Some(message),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_debugged_program_is_in_the_way_of_its_own_users_server_alone() {
+    // Another user's server, and one that all users share.
+    for (provisioning, owner) in [
+        (Provisioning::OneUserAtATime, BOB),
+        (Provisioning::Concurrent, BOB),
+        (Provisioning::Multiuser, ALICE),
+    ] {
+        let mut world = World::new(provisioning, ROOT);
+        world.client(1, owner);
+        world.ready(975);
+        world.debugged(2);
+        assert_eq!((world.released(), told(&world, 975)), (vec![2], None), "{provisioning:?}");
+    }
+    // Who commands the daemon waits for others' where a device has one context alone.
+    for (compute_mode, waits) in [(0, false), (3, true)] {
+        let mut world = World::new(Provisioning::Concurrent, ROOT);
+        world.client(1, BOB);
+        world.ready(975);
+        let device = DeviceSnapshot { compute_mode, ..Default::default() };
+        let snapshot = ServerSnapshot { devices: vec![device], ..Default::default() };
+        let message = ToDaemon::Snapshot { id: 0, snapshot };
+        world.event(Event::ServerSaid { server: 975, message });
+        world.debugged_of(ROOT, 2);
+        assert_eq!(world.released().is_empty(), waits, "{compute_mode}");
+        assert_eq!(told(&world, 975).is_some(), waits, "{compute_mode}");
+    }
+}
+
+#[test]
+fn a_server_stays_when_nobody_waits_for_it_to_leave_any_more() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ALICE);
+    world.ready(975);
+    world.debugged(2);
+    assert_eq!(told(&world, 975), Some(&Message::Shutdown(ShutdownMode::WhenIdle)));
+    world.client(3, ALICE);
+    world.effects.clear();
+    world.event(Event::ConnectionClosed { connection: ConnectionId(2) });
+    let Some(&Message::Resume(id)) = told(&world, 975) else { panic!("{:?}", world.effects) };
+    assert!(world.forwarded().is_empty(), "it may have stopped before it heard that");
+    let resumed = |id| Event::ServerSaid { server: 975, message: ToDaemon::Resumed { id } };
+    world.event(resumed(id + 1000));
+    assert!(world.forwarded().is_empty());
+    world.event(resumed(id));
+    assert_eq!(world.forwarded(), [(3, 975)]);
+    // The same for another user who waits; and an administrator's order stays one.
+    world.client(4, BOB);
+    world.event(Event::ConnectionClosed { connection: ConnectionId(4) });
+    assert!(matches!(told(&world, 975), Some(Message::Resume(_))));
+    world.client(5, BOB);
+    world.line("shutdown_server 975");
+    world.event(Event::ConnectionClosed { connection: ConnectionId(5) });
+    assert!(!matches!(told(&world, 975), Some(Message::Resume(_))));
 }
 
 #[test]

@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal};
-use link::wire::daemon::{Origin, Peer};
+use link::wire::daemon::Peer;
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::ui::{UiReply, UiRequest};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::long_answer::{LongAnswer, Sent};
 use super::origin::Home;
 use crate::core::ConnectionId;
+use crate::core::clients::Who;
 use crate::core::shares::ShareRequest;
 use crate::core::sockets::SocketRequest;
 
@@ -49,23 +51,22 @@ enum Role {
     Ui,
     /// Waits for an answer.
     BusyUi,
+    /// Takes a long one.
+    Answered(LongAnswer),
 }
 
 #[derive(Debug)]
 struct Connection {
     socket: Socket,
-    peer: Peer,
-    origin: Origin,
+    who: Who,
     role: Role,
-    /// The group's socket by which it came, if it was not the daemon's own.
-    entrance: Option<Arc<GroupSocket>>,
 }
 
 /// What a connection did.
 #[derive(Debug)]
 pub(super) enum Act {
     /// It is a client, and came in so.
-    Client(Peer, Box<Origin>, Box<ClientHello>, Option<Admission>),
+    Client(Box<Who>, Box<ClientHello>, Option<Admission>),
     /// It is a client under a debugger, which is named.
     Debugged(Peer, String),
     /// It wants to trace the client of this process.
@@ -78,6 +79,8 @@ pub(super) enum Act {
     UiShares(Peer, ShareRequest),
     /// It is a front end and opens or closes a group's socket.
     UiSocket(Peer, SocketRequest),
+    /// It is a front end and ends the clients of this group and this user.
+    UiEndClients(Peer, String, u32),
     /// It is a front end and wants everything.
     UiState,
     /// It has gone, with a line for the log.
@@ -100,6 +103,8 @@ pub(super) struct Connections {
 pub(super) enum Added {
     /// It may speak.
     Yes,
+    /// Its process has ended, and who has its number now nobody can tell.
+    Gone,
     /// There are too many, or too many of its user.
     TooMany,
     /// Its user is outside of this process's user namespace, like all others there: nobody can tell whose server it should have.
@@ -131,13 +136,13 @@ impl Connections {
         now: Instant,
     ) -> Result<Added, SocketError> {
         let peer = socket.peer()?;
-        let of_user = self.open.values().filter(|other| other.peer.uid == peer.uid).count();
+        let of_user = self.open.values().filter(|other| other.who.peer.uid == peer.uid).count();
         if self.open.len() >= self.max || of_user >= self.max / 2 {
             return Ok(Added::TooMany);
         }
         if let Some(entrance) = &entrance {
             let same = |other: &&Connection| {
-                other.entrance.as_ref().is_some_and(|known| Arc::ptr_eq(known, entrance))
+                other.who.entrance.as_ref().is_some_and(|known| Arc::ptr_eq(known, entrance))
             };
             if self.open.values().filter(same).count() >= MAX_CONNECTIONS_OF_GROUP {
                 return Ok(Added::TooMany);
@@ -151,10 +156,11 @@ impl Connections {
             refuse(&socket, CONNECTION_FAILED, message);
             return Ok(Added::UnknownUser);
         }
-        let (peer, origin) = self.home.look(&socket, peer);
+        let Some(who) = self.home.look(&socket, peer) else { return Ok(Added::Gone) };
+        let who = Who { entrance, ..who };
         self.last += 1;
         let role = Role::New(now + HELLO_LIMIT);
-        let connection = Connection { socket, peer, origin, role, entrance };
+        let connection = Connection { socket, who, role };
         self.open.insert(ConnectionId(self.last), connection);
         Ok(Added::Yes)
     }
@@ -166,6 +172,7 @@ impl Connections {
                 Role::New(_) | Role::Ui => PollFlags::IN,
                 // Closing is told unasked.
                 Role::Client | Role::BusyUi => PollFlags::empty(),
+                Role::Answered(_) => PollFlags::OUT,
             };
             (*id, &connection.socket, flags)
         })
@@ -190,6 +197,7 @@ impl Connections {
             Role::Ui => connection.request(),
             Role::Client => Act::Closed("A client gave up waiting for a server"),
             Role::BusyUi => Act::Closed("UI closed"),
+            Role::Answered(_) => connection.answer_on(),
         }
     }
 
@@ -217,11 +225,32 @@ impl Connections {
     pub(super) fn reply(&mut self, id: ConnectionId, reply: &UiReply) {
         let Some(connection) = self.open.get_mut(&id) else { return };
         connection.role = Role::Ui;
-        let mut sent = connection.socket.send(reply, &[], NO_WAIT);
+        let sent = connection.socket.send(reply, &[], NO_WAIT);
         if matches!(sent, Err(SocketError::TooLong)) {
-            sent = connection.socket.send(&too_long(), &[], NO_WAIT);
+            return self.reply_long(id, reply);
         }
         if sent.is_err() {
+            self.open.remove(&id);
+        }
+    }
+
+    /// The same, where the answer is longer than a packet: it goes as the front end takes it. How much of such answers is held for those who do not is limited.
+    fn reply_long(&mut self, id: ConnectionId, reply: &UiReply) {
+        let held = self.open.values().map(|other| match &other.role {
+            Role::Answered(answer) => (other.who.peer.uid, answer.held_bytes()),
+            _ => (other.who.peer.uid, 0),
+        });
+        let held: Vec<(u32, usize)> = held.collect();
+        let Some(connection) = self.open.get_mut(&id) else { return };
+        let uid = connection.who.peer.uid;
+        let is_done = match LongAnswer::new(reply, uid, &held) {
+            Some(answer) => {
+                connection.role = Role::Answered(answer);
+                matches!(connection.answer_on(), Act::Closed(_))
+            }
+            None => connection.socket.send(&too_long(), &[], NO_WAIT).is_err(),
+        };
+        if is_done {
             self.open.remove(&id);
         }
     }
@@ -229,8 +258,9 @@ impl Connections {
 
 impl Connection {
     fn deadline(&self) -> Option<Instant> {
-        match self.role {
-            Role::New(at) => Some(at),
+        match &self.role {
+            Role::New(at) => Some(*at),
+            Role::Answered(answer) => Some(answer.deadline),
             Role::Client | Role::Ui | Role::BusyUi => None,
         }
     }
@@ -238,10 +268,17 @@ impl Connection {
     fn hello(&mut self) -> Act {
         match self.socket.try_receive().map(message) {
             Ok(None) => Act::Nothing,
-            Ok(Some(Hello::Client(mut hello))) if hello.protocol == PROTOCOL_VERSION => {
-                let control_group = self.origin.bounding_group.as_deref();
+            Ok(Some(Hello::Client(hello))) if hello.protocol == PROTOCOL_VERSION => {
+                let mut hello = match hello.bounded() {
+                    Ok(hello) => hello,
+                    Err(error) => {
+                        refuse(&self.socket, CONNECTION_FAILED, error.to_string());
+                        return Act::Closed("A client's variable is too long: refused");
+                    }
+                };
+                let control_group = self.who.origin.bounding_group.as_deref();
                 let admission =
-                    self.entrance.as_ref().map(|entrance| entrance.admission(control_group));
+                    self.who.entrance.as_ref().map(|entrance| entrance.admission(control_group));
                 let admission = match admission.transpose() {
                     Ok(admission) => admission,
                     Err(error) => {
@@ -250,15 +287,14 @@ impl Connection {
                     }
                 };
                 self.role = Role::Client;
-                if let Some(entrance) = &self.entrance {
+                if let Some(entrance) = &self.who.entrance {
                     entrance.restrict(&mut hello.limits);
                 }
-                let origin = Box::new(self.origin.clone());
-                Act::Client(self.peer, origin, Box::new(hello), admission)
+                Act::Client(Box::new(self.who.clone()), Box::new(hello), admission)
             }
             // Behind it are other groups' clients, whom neither may disturb: a front end commands, and a debugger has all others leave; a tracer looks into them.
             Ok(Some(Hello::Debugged { .. } | Hello::Ui { .. } | Hello::Trace { .. }))
-                if self.entrance.is_some() =>
+                if self.who.entrance.is_some() =>
             {
                 let message = "this socket is for the clients of one group: commands, debuggers and traces need the daemon's own";
                 refuse(&self.socket, NOT_PERMITTED, message.into());
@@ -266,11 +302,11 @@ impl Connection {
             }
             Ok(Some(Hello::Debugged { protocol: PROTOCOL_VERSION, debugger })) => {
                 self.role = Role::Client;
-                Act::Debugged(self.peer, debugger)
+                Act::Debugged(self.who.peer, debugger)
             }
             Ok(Some(Hello::Trace { protocol: PROTOCOL_VERSION, pid })) => {
                 self.role = Role::Client;
-                Act::Trace(self.peer, pid)
+                Act::Trace(self.who.peer, pid)
             }
             Ok(Some(Hello::Ui { protocol: PROTOCOL_VERSION })) => {
                 self.role = Role::Ui;
@@ -293,28 +329,42 @@ impl Connection {
         }
     }
 
+    /// Sends what the front end has room for of its long answer.
+    fn answer_on(&mut self) -> Act {
+        let Role::Answered(answer) = &mut self.role else { return Act::Nothing };
+        match answer.send(&self.socket) {
+            Ok(Sent::Some) => {}
+            Ok(Sent::All) => self.role = Role::Ui,
+            Err(_) => return Act::Closed("UI closed"),
+        }
+        Act::Nothing
+    }
+
     fn request(&mut self) -> Act {
         match self.socket.try_receive().map(message) {
             Ok(None) => Act::Nothing,
             Ok(Some(request)) => {
                 self.role = Role::BusyUi;
                 match request {
-                    UiRequest::Command { line } => Act::UiLine(self.peer, line),
+                    UiRequest::Command { line } => Act::UiLine(self.who.peer, line),
                     UiRequest::State => Act::UiState,
+                    UiRequest::EndClients { group, uid } => {
+                        Act::UiEndClients(self.who.peer, group, uid)
+                    }
                     UiRequest::Limit(change) => {
-                        Act::UiShares(self.peer, ShareRequest::Limit(change))
+                        Act::UiShares(self.who.peer, ShareRequest::Limit(change))
                     }
                     UiRequest::OpenSocket(socket) => {
-                        Act::UiSocket(self.peer, SocketRequest::Open(socket))
+                        Act::UiSocket(self.who.peer, SocketRequest::Open(socket))
                     }
                     UiRequest::CloseSocket { directory } => {
-                        Act::UiSocket(self.peer, SocketRequest::Close(directory))
+                        Act::UiSocket(self.who.peer, SocketRequest::Close(directory))
                     }
                     UiRequest::Reserve(wanted) => {
-                        Act::UiShares(self.peer, ShareRequest::Reserve(wanted))
+                        Act::UiShares(self.who.peer, ShareRequest::Reserve(wanted))
                     }
                     UiRequest::Release { name } => {
-                        Act::UiShares(self.peer, ShareRequest::Release(name))
+                        Act::UiShares(self.who.peer, ShareRequest::Release(name))
                     }
                 }
             }
@@ -345,7 +395,7 @@ fn is_garbage(error: &SocketError) -> bool {
 fn too_long() -> UiReply {
     UiReply::Command {
         output: String::new(),
-        error: "the answer is too long\n".to_owned(),
+        error: "too many long answers wait for those who asked: try again in a moment\n".to_owned(),
         exit_status: 0,
     }
 }

@@ -13,8 +13,10 @@ use link::wire::group_socket::{GroupSocket, SocketDomain};
 use link::wire::shares::{GroupLimits, PROFILES_VARIABLE, profile_group};
 use link::wire::ui::UiReply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, pidfd_send_signal};
 
 use super::claim::Claim;
+use super::client_processes::ClientProcesses;
 use super::connections::{Act, Added, Connections};
 use super::detach::{announce, enter_background};
 use super::group_sockets::GroupSockets;
@@ -24,6 +26,7 @@ use super::servers::{Heard, ServerProcess};
 use super::signals::{Signals, came};
 use super::{Options, StartError};
 use crate::core::PREWARM_VARIABLE;
+use crate::core::clients::{Membership, Who};
 use crate::core::command::Pid;
 use crate::core::group_text::{GROUPS_VARIABLE, parse_profiles};
 use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
@@ -61,7 +64,10 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         daemon_gid: rustix::process::getegid().as_raw(),
         provisioning: options.provisioning,
         ready_devices: options.ready_devices.clone(),
+        membership: Membership::from_environment(),
     };
+    let client_processes =
+        ClientProcesses::new().map_err(StartError::system("watch the processes of clients"))?;
     let mut core = Core::new(config, limits);
     if let Ok(text) = std::env::var(GROUPS_VARIABLE) {
         complaints.extend(core.set_groups(&text));
@@ -89,6 +95,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         log,
         connections: Connections::new(),
         group_sockets,
+        client_processes,
         servers: BTreeMap::new(),
         started: Instant::now(),
         connection_lines: RateLimit::new(CONNECTION_LINES_PER_S),
@@ -150,6 +157,7 @@ enum Token {
     GroupListener(u64),
     StopSignal,
     ReopenLogs,
+    ClientProcesses,
     Connection(ConnectionId),
     ServerExit(Pid),
     ServerSocket(Pid),
@@ -160,6 +168,7 @@ struct Daemon {
     log: ControlLog,
     connections: Connections,
     group_sockets: GroupSockets,
+    client_processes: ClientProcesses,
     servers: BTreeMap<Pid, ServerProcess>,
     started: Instant,
     connection_lines: RateLimit,
@@ -214,11 +223,13 @@ impl Daemon {
 
     /// Waits for something to happen or some deadline to pass.
     fn wait(&self, listener: &Listener, signals: &Signals) -> io::Result<Vec<Token>> {
-        let mut tokens = vec![Token::Listener, Token::StopSignal, Token::ReopenLogs];
+        let mut tokens =
+            vec![Token::Listener, Token::StopSignal, Token::ReopenLogs, Token::ClientProcesses];
         let mut fds = vec![
             PollFd::new(listener, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.stop.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(signals.reopen_logs.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.client_processes.as_fd(), PollFlags::IN),
         ];
         for (id, listener) in self.group_sockets.polled() {
             tokens.push(Token::GroupListener(id));
@@ -269,6 +280,10 @@ impl Daemon {
             Token::StopSignal if came(&signals.stop) => events.push_back(Event::StopSignal),
             Token::ReopenLogs if came(&signals.reopen_logs) => self.log.reopen(),
             Token::StopSignal | Token::ReopenLogs => {}
+            Token::ClientProcesses => {
+                let ended = self.client_processes.ended().into_iter();
+                events.extend(ended.map(|client| Event::ClientEnded { client }));
+            }
             Token::Connection(connection) => self.connection_acts(connection, events),
             Token::ServerSocket(pid) => self.hear_server(pid, events),
             Token::ServerExit(pid) => self.reap_server(pid, events),
@@ -321,6 +336,7 @@ impl Daemon {
         };
         match self.connections.add(socket, entrance, Instant::now()) {
             Ok(Added::Yes) => {}
+            Ok(Added::Gone) => {}
             Ok(Added::TooMany) => self.log_connection("Too many connections: refused one"),
             Ok(Added::UnknownUser) => self.log_connection(
                 "Refused a user whom this user namespace does not map, as it could be any",
@@ -332,12 +348,10 @@ impl Daemon {
 
     fn connection_acts(&mut self, connection: ConnectionId, events: &mut VecDeque<Event>) {
         match self.connections.act(connection) {
-            Act::Client(peer, origin, hello, admission) => {
+            Act::Client(who, hello, admission) => {
                 // Of front ends the original says `NEW UI` alone.
                 self.log_connection("Accepting connection...");
-                let origin = *origin;
-                let arrived = Event::ClientArrived { connection, peer, origin, hello, admission };
-                events.push_back(arrived);
+                events.push_back(Event::ClientArrived { connection, who, hello, admission });
             }
             Act::Debugged(peer, debugger) => {
                 self.log_connection("Accepting connection...");
@@ -354,6 +368,9 @@ impl Daemon {
             }
             Act::UiSocket(peer, request) => {
                 events.push_back(Event::UiSocket { connection, peer, request });
+            }
+            Act::UiEndClients(peer, group, uid) => {
+                events.push_back(Event::UiEndClients { connection, peer, group, uid });
             }
             Act::UiState => events.push_back(Event::UiState { connection }),
             Act::Closed(why) => {
@@ -374,7 +391,7 @@ impl Daemon {
             Heard::Message(message) => {
                 events.push_back(Event::ServerSaid { server: pid, message: *message });
             }
-            Heard::Nothing => {}
+            Heard::Nothing | Heard::Part => {}
             Heard::HungUp => server.hang_up(),
         }
     }
@@ -382,8 +399,14 @@ impl Daemon {
     fn reap_server(&mut self, pid: Pid, events: &mut VecDeque<Event>) {
         let Some(server) = self.servers.get_mut(&pid) else { return };
         // Its last words come before its end.
-        while let Heard::Message(message) = server.hear() {
-            events.push_back(Event::ServerSaid { server: pid, message: *message });
+        loop {
+            match server.hear() {
+                Heard::Message(message) => {
+                    events.push_back(Event::ServerSaid { server: pid, message: *message });
+                }
+                Heard::Part => {}
+                Heard::Nothing | Heard::HungUp => break,
+            }
         }
         if let Some(exit) = server.exit() {
             self.servers.remove(&pid);
@@ -431,12 +454,18 @@ impl Daemon {
                     Err(error) => Event::SpawnFailed { uid, message: error.to_string() },
                 });
             }
-            Effect::Send { server, message } => self.send(server, message.into(), None),
-            Effect::Forward { connection, server, hello, peer, origin, admission } => {
-                if let Some(socket) = self.connections.remove(connection) {
-                    let attach = ToServer::Attach { hello, peer, admission, origin };
-                    self.send(server, attach, Some(socket.into()));
+            Effect::Send { server, message } => self.send(server, message.into(), Vec::new()),
+            Effect::Forward { connection, server, client, hello, who, admission } => {
+                let Some(socket) = self.connections.remove(connection) else { return None };
+                let Who { peer, origin, process, .. } = *who;
+                let mut descriptors = vec![socket.into()];
+                if let Some(process) = process {
+                    self.client_processes.watch(client, &process);
+                    // The server has nothing to find it by that could not be another's by now.
+                    descriptors.extend(process.try_clone());
                 }
+                let attach = ToServer::Attach { client_id: client, hello, peer, admission, origin };
+                self.send(server, attach, descriptors);
             }
             Effect::OpenSocket { connection, socket } => {
                 let own = self.options.directories.pipe();
@@ -452,7 +481,7 @@ impl Daemon {
                     let Some(socket) = socket else { break };
                     // Without a descriptor the server closes nothing, and the tracer sees its own closed.
                     if let Ok(copy) = socket.as_fd().try_clone_to_owned() {
-                        self.send(server, ToServer::Trace { pid, peer }, Some(copy));
+                        self.send(server, ToServer::Trace { pid, peer }, vec![copy]);
                     }
                 }
             }
@@ -469,6 +498,8 @@ impl Daemon {
                 let state = self.core.state(&silent);
                 self.connections.reply(connection, &state);
             }
+            // Fails only if it has ended, or is not ours to end, which who asked sees.
+            Effect::EndProcess { process } => drop(pidfd_send_signal(&*process, Signal::KILL)),
             Effect::Kill { server } => {
                 if let Some(server) = self.servers.get_mut(&server) {
                     server.kill();
@@ -479,9 +510,9 @@ impl Daemon {
         None
     }
 
-    fn send(&mut self, pid: Pid, message: ToServer, descriptor: Option<OwnedFd>) {
+    fn send(&mut self, pid: Pid, message: ToServer, descriptors: Vec<OwnedFd>) {
         if let Some(server) = self.servers.get_mut(&pid)
-            && let Err(error) = server.send(message, descriptor)
+            && let Err(error) = server.send(message, descriptors)
         {
             self.log.write(None, &format!("Cannot send to server {pid}: {error}"));
             server.hang_up();

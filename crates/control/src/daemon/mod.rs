@@ -1,8 +1,10 @@
 //! The daemon around [`crate::core`]: one thread, one poll loop.
 //!
 //! - [`claim`]: the directory, its lock, socket and pid file;
+//! - [`client_processes`]: whether those that were handed on still run;
 //! - [`detach`] for `-d`;
 //! - [`group_sockets`]: sockets whose clients are of one group;
+//! - [`long_answer`]: answers longer than a packet;
 //! - [`origin`]: where a peer comes from;
 //! - [`connections`]: clients and front ends, which are hostile until proven otherwise;
 //! - [`servers`]: server processes;
@@ -10,10 +12,12 @@
 //! - [`event_loop`]: polls all of it.
 
 mod claim;
+mod client_processes;
 mod connections;
 mod detach;
 mod event_loop;
 mod group_sockets;
+mod long_answer;
 mod notify;
 mod origin;
 mod rate;

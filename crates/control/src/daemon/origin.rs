@@ -7,12 +7,15 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
+use link::peer::PeerProcess;
 use link::socket::Connection as Socket;
 use link::wire::daemon::{Namespaces, Origin, Peer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::core::clients::Who;
 use crate::core::origin::{
     ControlGroup, can_tell_user, is_in_nested_pid_namespace, is_same_uid_map,
 };
@@ -43,18 +46,27 @@ impl Home {
         can_tell_user(&self.uid_map, uid)
     }
 
-    /// The peer with its namespaces, and where it comes from. What cannot be seen is none of ours.
-    pub(super) fn look(&self, socket: &Socket, peer: Peer) -> (Peer, Origin) {
-        let unknown = (Peer { namespaces: Namespaces::Own, ..peer }, Origin::default());
+    /// Who the peer is, with its namespaces, and where it comes from. What cannot be seen is none of ours; nobody, if the process has been reaped.
+    pub(super) fn look(&self, socket: &Socket, peer: Peer) -> Option<Who> {
+        let mut unknown =
+            Who { peer: Peer { namespaces: Namespaces::Own, ..peer }, ..Who::default() };
+        let process = match process(socket, peer) {
+            PeerProcess::Held(process) => process,
+            PeerProcess::Gone => return None,
+            PeerProcess::Untold => return Some(unknown),
+        };
         if peer.pid == 0 || !self.proc_is_ours {
-            return unknown;
+            unknown.process = Some(Arc::new(process));
+            return Some(unknown);
         }
-        let Some(process) = process(socket, peer.pid) else { return unknown };
         let read = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", peer.pid));
         let (status, uid_map) = (read("status"), read("uid_map"));
+        let pid_namespace =
+            fs::metadata(format!("/proc/{}/ns/pid", peer.pid)).map_or(0, |found| found.ino());
         let group = read("cgroup").ok().and_then(|text| ControlGroup::parse(&text));
         if has_ended(&process) {
-            return unknown;
+            unknown.process = Some(Arc::new(process));
+            return Some(unknown);
         }
         let ours = status.is_ok_and(|status| !is_in_nested_pid_namespace(&status))
             && uid_map.is_ok_and(|map| is_same_uid_map(&map, &self.uid_map));
@@ -63,15 +75,29 @@ impl Home {
         let bounding = group.as_ref().map(|group| group.bounding(&self.trusted, owner).to_owned());
         let origin =
             Origin { control_group: group.map(|group| group.path), bounding_group: bounding };
-        (Peer { namespaces, ..peer }, origin)
+        Some(Who {
+            peer: Peer { namespaces, ..peer },
+            origin,
+            pid_namespace,
+            process: Some(Arc::new(process)),
+            entrance: None,
+        })
     }
 }
 
-fn process(socket: &Socket, pid: u32) -> Option<OwnedFd> {
-    link::peer::process(socket.as_fd()).or_else(|| {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
-        pidfd_open(pid, PidfdFlags::empty()).ok()
-    })
+/// The peer's process. Where the kernel does not tell, whoever has its number now and is its user's.
+fn process(socket: &Socket, peer: Peer) -> PeerProcess {
+    let told = link::peer::process(socket.as_fd());
+    let (PeerProcess::Untold, Some(pid)) =
+        (&told, i32::try_from(peer.pid).ok().and_then(Pid::from_raw))
+    else {
+        return told;
+    };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return PeerProcess::Gone };
+    match fs::metadata(format!("/proc/{}", peer.pid)).map(|found| found.uid()) {
+        Ok(uid) if uid == peer.uid && !has_ended(&process) => PeerProcess::Held(process),
+        _ => PeerProcess::Gone,
+    }
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
@@ -86,11 +112,12 @@ mod tests {
     #[test]
     fn this_process_is_at_home() {
         let (one, other) = Socket::pair().unwrap();
-        let (peer, origin) = Home::new().look(&one, other.peer().unwrap());
-        assert_eq!(peer.namespaces, Namespaces::Shared);
-        assert!(origin.control_group.is_some_and(|group| group.starts_with('/')));
-        let nobody = Peer { pid: 0, ..peer };
-        let (nobody, origin) = Home::new().look(&one, nobody);
-        assert_eq!((nobody.namespaces, origin), (Namespaces::Own, Origin::default()));
+        let us = Home::new().look(&one, other.peer().unwrap()).unwrap();
+        assert_eq!(us.peer.namespaces, Namespaces::Shared);
+        assert!(us.origin.control_group.is_some_and(|group| group.starts_with('/')));
+        assert!(us.process.is_some() && us.pid_namespace != 0);
+        let nobody = Home::new().look(&one, Peer { pid: 0, ..us.peer }).unwrap();
+        assert_eq!(nobody.peer.namespaces, Namespaces::Own);
+        assert_eq!(nobody.origin, Origin::default());
     }
 }

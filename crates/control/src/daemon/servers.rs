@@ -17,6 +17,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use super::Options;
 use crate::core::ServerExit;
 use crate::core::command::Pid;
+use crate::core::intake::Intake;
 use crate::log::open_for_append;
 
 /// Shown for servers by `ps`, where scripts look for it.
@@ -34,7 +35,8 @@ pub(super) struct ServerProcess {
     child: Child,
     exit_fd: OwnedFd,
     socket: Option<Socket>,
-    unsent: VecDeque<(ToServer, Option<OwnedFd>)>,
+    unsent: VecDeque<(ToServer, Vec<OwnedFd>)>,
+    intake: Intake,
     /// Set once it has hung up.
     pub(super) kill_at: Option<Instant>,
 }
@@ -45,6 +47,8 @@ pub(super) enum Heard {
     Nothing,
     /// It sent what no server sends, or closed.
     HungUp,
+    /// A part of a message, the rest of which may be there already.
+    Part,
 }
 
 impl ServerProcess {
@@ -92,6 +96,7 @@ impl ServerProcess {
             exit_fd,
             socket: Some(ours),
             unsent: VecDeque::new(),
+            intake: Intake::default(),
             kill_at: None,
         })
     }
@@ -118,12 +123,12 @@ impl ServerProcess {
     pub(super) fn send(
         &mut self,
         message: ToServer,
-        descriptor: Option<OwnedFd>,
+        descriptors: Vec<OwnedFd>,
     ) -> Result<(), SocketError> {
         if self.unsent.len() >= MAX_UNSENT {
             return Err(SocketError::TimedOut(Duration::ZERO));
         }
-        self.unsent.push_back((message, descriptor));
+        self.unsent.push_back((message, descriptors));
         self.flush()
     }
 
@@ -133,8 +138,8 @@ impl ServerProcess {
             self.unsent.clear();
             return Ok(());
         };
-        while let Some((message, descriptor)) = self.unsent.front() {
-            let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
+        while let Some((message, descriptors)) = self.unsent.front() {
+            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             match socket.send(message, &descriptors, Duration::ZERO) {
                 Ok(()) => drop(self.unsent.pop_front()),
                 Err(SocketError::TimedOut(_)) => return Ok(()),
@@ -149,7 +154,11 @@ impl ServerProcess {
     pub(super) fn hear(&mut self) -> Heard {
         let Some(socket) = &self.socket else { return Heard::Nothing };
         match socket.try_receive() {
-            Ok(Some(received)) => Heard::Message(Box::new(received.message)),
+            Ok(Some(received)) => match self.intake.take(received.message) {
+                Ok(Some(message)) => Heard::Message(Box::new(message)),
+                Ok(None) => Heard::Part,
+                Err(_) => Heard::HungUp,
+            },
             Ok(None) => Heard::Nothing,
             Err(_) => Heard::HungUp,
         }

@@ -5,6 +5,7 @@
 //! the socket belongs to client and server: requests ([`ClientRequest`]) get one [`ClientReply`] each, and its closing, however it
 //! comes about, is the end of the client.
 
+use crate::printable_prefix;
 use serde::{Deserialize, Serialize};
 
 /// First packet on any connection to the daemon.
@@ -90,6 +91,55 @@ pub struct RequestedLimits {
     pub reservation: Option<String>,
 }
 
+/// Longest of [`ClientHello::command`], in characters.
+pub const MAX_COMMAND_CHARACTERS: usize = 200;
+/// Longest of [`RequestedLimits`]' variables, in bytes.
+pub const MAX_VARIABLE_BYTES: usize = 8192;
+
+/// A variable of a client that is longer than anybody needs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable} has {bytes} bytes: give at most {MAX_VARIABLE_BYTES}")]
+pub struct VariableTooLong {
+    variable: &'static str,
+    bytes: usize,
+}
+
+impl ClientHello {
+    /// What daemon and server keep of it: the command line is cut, for it is shown; what would change its meaning if it were cut is refused.
+    ///
+    /// # Errors
+    /// [`VariableTooLong`].
+    pub fn bounded(self) -> Result<Self, VariableTooLong> {
+        let limits = &self.limits;
+        let variables = [
+            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", &limits.active_thread_percentage),
+            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", &limits.pinned_device_mem_limit),
+            ("CUDA_MPS_CLIENT_PRIORITY", &limits.client_priority),
+            ("OPENMPS_WEIGHT", &limits.weight),
+            ("OPENMPS_LATENCY", &limits.latency),
+            ("OPENMPS_GUARD", &limits.guard),
+            ("OPENMPS_REPEATABLE", &limits.repeatable),
+            ("CUDA_VISIBLE_DEVICES", &limits.visible_devices),
+            ("CUDA_DEVICE_MAX_CONNECTIONS", &limits.device_max_connections),
+            (
+                "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+                &limits.per_context_partitioning,
+            ),
+            ("OPENMPS_ISOLATE", &limits.isolation),
+            ("OPENMPS_GROUP", &limits.group),
+            ("OPENMPS_RESERVATION", &limits.reservation),
+        ];
+        for (variable, value) in variables {
+            let bytes = value.as_ref().map_or(0, String::len);
+            if bytes > MAX_VARIABLE_BYTES {
+                return Err(VariableTooLong { variable, bytes });
+            }
+        }
+        let command = printable_prefix(&self.command, MAX_COMMAND_CHARACTERS);
+        Ok(Self { command, ..self })
+    }
+}
+
 /// The server's answer to a hello.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -116,7 +166,7 @@ pub struct Refusal {
 pub struct Welcome {
     /// The server's [`super::PROTOCOL_VERSION`].
     pub protocol: u32,
-    /// Names this client in logs and in the daemon's lists; never reused by a server.
+    /// Names this client in the daemon's lists; given out by the daemon, and never reused.
     pub client_id: u64,
     /// The server's process id.
     pub server_pid: u32,

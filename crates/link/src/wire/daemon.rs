@@ -6,6 +6,7 @@ use super::attach::ClientHello;
 use super::fault::FaultReport;
 use super::group_socket::Admission;
 use super::shares::{ChangeReport, ServerChange};
+use crate::pieces::Piece;
 use serde::{Deserialize, Serialize};
 
 /// From the daemon to a server. [`ToServer::Attach`] carries one descriptor, the client's socket.
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 pub enum ToServer {
     /// A client of this server's user; its socket comes with the packet.
     Attach {
+        /// Names the client in all that the server says of it, and in [`super::attach::Welcome::client_id`]; given out by the daemon, never twice.
+        client_id: u64,
         /// What the client said.
         hello: Box<ClientHello>,
         /// What the kernel says of it.
@@ -55,10 +58,15 @@ pub enum ToServer {
     SetDefaults(Defaults),
     /// Stop.
     Shutdown(ShutdownMode),
+    /// Do not stop after all, if [`ShutdownMode::WhenIdle`] has not come about yet. Answered by [`ToDaemon::Resumed`].
+    Resume {
+        /// Chosen by the daemon.
+        id: u64,
+    },
 }
 
 /// Who is at the other end of a socket, by `SO_PEERCRED`.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     /// Process id in the daemon's namespace.
     pub pid: u32,
@@ -134,12 +142,24 @@ pub enum ToDaemon {
         /// What the server knows.
         snapshot: ServerSnapshot,
     },
+    /// Of a message that is longer than a packet.
+    Piece(Piece),
+    /// Answer to [`ToServer::Resume`]: clients may come again.
+    Resumed {
+        /// The request's id.
+        id: u64,
+    },
     /// Answer to [`ToServer::Terminate`].
     Terminated {
         /// The request's id.
         id: u64,
         /// 0, or a `CUresult`: 201 where there is no such client, as the original answers.
         code: u32,
+    },
+    /// Clients of [`ToServer::Attach`] that have left, or were not taken.
+    Left {
+        /// Their numbers.
+        client_ids: Vec<u64>,
     },
     /// Answer to [`ToServer::Change`].
     Changed {
@@ -164,6 +184,13 @@ pub enum ServerStatus {
 
 /// How many clients that left a server still lists.
 pub const DEPARTED_KEPT: usize = 256;
+
+/// Longest message of a server to the daemon, in bytes of JSON: what [`ServerSnapshot`] may take.
+pub const MAX_SERVER_MESSAGE_BYTES: usize = 8 << 20;
+/// Contexts of one client that a snapshot lists.
+pub const CONTEXTS_LISTED_OF_CLIENT: usize = 256;
+/// Contexts of all clients that a snapshot lists.
+pub const CONTEXTS_LISTED: usize = 16_384;
 
 /// One moment of a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -303,7 +330,8 @@ pub struct GroupSnapshot {
     pub percentage: Option<f64>,
 }
 
-/// One client, summed over its contexts.
+/// One client, summed over its contexts. Who it is the daemon knows by its number: what a server puts into `pid`, `uid`, `pid_namespace`, `command` and
+/// `group` is for whoever speaks to a server without a daemon.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClientSnapshot {
     /// See [`super::attach::Welcome::client_id`].

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::attach::RequestedLimits;
 use super::shares::{MOST_WEIGHT, NameError, check_name};
-use crate::printable_prefix;
+use crate::{is_printable, printable_prefix};
 
 /// Sockets of groups of one daemon, at most.
 pub const MAX_GROUP_SOCKETS: usize = 1024;
@@ -91,7 +91,7 @@ impl GroupSocket {
         let directory = Path::new(&self.directory);
         if !directory.is_absolute()
             || self.directory.len() > MAX_DIRECTORY_BYTES
-            || self.directory.chars().any(char::is_control)
+            || !self.directory.chars().all(is_printable)
         {
             let shown = printable_prefix(&self.directory, 128);
             return Err(GroupSocketError::Directory(shown));

@@ -3,6 +3,7 @@
 //! A front end asks the daemon ([`super::ui::UiRequest`]), which tells the servers concerned ([`ServerChange`]); each answers with a
 //! [`ChangeReport`] once the change is in force, or when it has waited for it long enough.
 
+use crate::is_printable;
 use serde::{Deserialize, Serialize};
 
 /// Set to 1 in the daemon's environment, it makes each cgroup a group.
@@ -51,8 +52,8 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     if name.len() > MAX_NAME_BYTES {
         return Err(NameError::TooLong(name.len()));
     }
-    if name.chars().any(|c| c.is_whitespace() || c.is_control() || c == ';') {
-        let shown = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    if name.chars().any(|c| c.is_whitespace() || !is_printable(c) || c == ';') {
+        let shown = name.chars().map(|c| if is_printable(c) { c } else { '?' }).collect();
         return Err(NameError::Character(shown));
     }
     Ok(())
@@ -235,7 +236,7 @@ mod tests {
         for name in ["a", "/kubepods.slice/x:y.scope", "tenant-*"] {
             assert_eq!(check_name(name), Ok(()), "{name}");
         }
-        for name in ["", "a b", "a;b", "a\nb", "\u{7f}"] {
+        for name in ["", "a b", "a;b", "a\nb", "\u{7f}", "a\u{202e}b", "a\u{2028}"] {
             assert!(check_name(name).is_err(), "{name:?}");
         }
         assert!(check_name(&"x".repeat(MAX_NAME_BYTES + 1)).is_err());

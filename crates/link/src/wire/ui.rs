@@ -3,6 +3,7 @@
 use super::daemon::{ServerSnapshot, ServerStatus};
 use super::group_socket::GroupSocket;
 use super::shares::{ChangeReport, GroupLimits, LimitChange, Reservation};
+use crate::pieces::Piece;
 use serde::{Deserialize, Serialize};
 
 /// From the front end, after [`super::attach::Hello::Ui`]; each gets one [`UiReply`].
@@ -27,6 +28,13 @@ pub enum UiRequest {
     },
     /// Open a socket for the clients of a group; one that is open alike stays. Answered as [`UiRequest::Limit`].
     OpenSocket(GroupSocket),
+    /// End the processes of a group's clients that came by its socket, of this user alone. Answered by [`UiReply::Ended`].
+    EndClients {
+        /// The group.
+        group: String,
+        /// The user.
+        uid: u32,
+    },
     /// Close a group's socket: its clients stay, and no more come. Answered as [`UiRequest::Limit`].
     CloseSocket {
         /// Its directory.
@@ -52,11 +60,27 @@ pub enum UiReply {
     State(DaemonState),
     /// What came of a change of shares.
     Changed(ChangeReport),
+    /// Clients that were attached, and whose processes have been killed now; empty when there were none.
+    Ended {
+        /// They.
+        clients: Vec<EndedClient>,
+    },
+    /// Of an answer that is longer than a packet.
+    Piece(Piece),
     /// Nothing was changed.
     Refused {
         /// What was wrong and what to do.
         message: String,
     },
+}
+
+/// A client whose process the daemon has killed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedClient {
+    /// Its process id.
+    pub pid: u32,
+    /// Its command line, in its own words.
+    pub command: String,
 }
 
 /// The daemon and its servers.

@@ -1,23 +1,20 @@
 //! The daemon that the jobs of a set of GPUs share: started, told their limits, ended; and whatever of it would stay behind.
 
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use control::daemon::{BackgroundStart, start_in_background};
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
-use link::wire::daemon::ClientSnapshot;
 use link::wire::group_socket::{GroupSocket, SocketDomain};
 use link::wire::shares::{LimitChange, MemoryLimit, NewLimits, Target};
-use link::wire::ui::UiRequest;
-use rustix::process::{Pid, Signal, kill_process};
+use link::wire::ui::{EndedClient, UiRequest};
 
 use super::gpus::Gpus;
+use super::leftovers::Leftovers;
 use super::{BatchError, Job};
 use crate::installation::{self, NATIVE_DRIVER_VARIABLE};
 use crate::original;
@@ -26,9 +23,6 @@ use crate::original;
 const QUIT_SECONDS: u32 = 5;
 /// A daemon that has not ended after that is killed.
 const QUIT_LIMIT: Duration = Duration::from_secs(20);
-/// What is killed is gone after that, or never.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
-const INTERVAL: Duration = Duration::from_millis(2);
 
 /// Whose clients are served at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -60,7 +54,9 @@ pub(crate) fn ensure(
         Err(error) => return Err(BatchError::Daemon(error.to_string())),
     }
     // Servers of one that was killed would have the devices' memory.
-    end_leftovers(directories.pipe()).map_err(BatchError::Daemon)?;
+    if let Some(leftovers) = Leftovers::of(directories) {
+        leftovers.end().map_err(BatchError::Daemon)?;
+    }
     let wrong = |error: anyhow::Error| BatchError::Daemon(format!("{error:#}"));
     let environment = [
         ("CUDA_MPS_PIPE_DIRECTORY", OsString::from(directories.pipe())),
@@ -149,22 +145,23 @@ fn ask(directories: &Directories, request: &UiRequest) -> Result<(), String> {
     report.refused.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// The daemon's clients, by its servers' word of this moment; none without a daemon.
-pub(crate) fn clients(directories: &Directories) -> Result<Vec<ClientSnapshot>, BatchError> {
-    let state = match Frontend::connect(directories) {
-        Ok(mut daemon) => daemon.state(),
+/// Has the daemon kill the processes of a job that it has attached itself; returns those that were attached. None without a daemon.
+pub(crate) fn end_clients(
+    directories: &Directories,
+    job: &Job,
+) -> Result<Vec<EndedClient>, BatchError> {
+    let ended = match Frontend::connect(directories) {
+        Ok(mut daemon) => daemon.end_clients(&job.name, job.uid),
         Err(FrontendError::NoDaemon { .. }) => return Ok(Vec::new()),
         Err(error) => Err(error),
     };
-    let state = state.map_err(|error| BatchError::Daemon(error.to_string()))?;
-    if let Some(silent) = state.servers.iter().find(|server| server.silent) {
-        return Err(BatchError::Daemon(format!("server {} does not answer", silent.pid)));
-    }
-    Ok(state.servers.into_iter().flat_map(|server| server.snapshot.clients).collect())
+    ended.map_err(|error| BatchError::Daemon(error.to_string()))?.map_err(BatchError::Daemon)
 }
 
 /// Ends the daemon and its servers, with force where they do not end by themselves. The error names what is still there.
 pub(crate) fn stop(directories: &Directories) -> Result<(), String> {
+    // Known by what the daemon leaves behind only as long as it is there.
+    let leftovers = Leftovers::of(directories);
     let (done, is_done) = mpsc::channel();
     let own = directories.clone();
     // A daemon that hangs must not hold the epilog up: the thread ends with the process.
@@ -181,64 +178,7 @@ pub(crate) fn stop(directories: &Directories) -> Result<(), String> {
         Ok(Some(complaint)) => eprintln!("openmps: {complaint}"),
         Err(_) => eprintln!("openmps: the daemon did not quit within {QUIT_LIMIT:?}: it is killed"),
     }
-    // Those that quit are on their way out.
-    if wait_until_gone(directories.pipe(), KILL_LIMIT).is_empty() {
-        return Ok(());
-    }
-    end_leftovers(directories.pipe())
-}
-
-/// Kills what runs of a daemon that does not answer; the error names what does not go.
-fn end_leftovers(pipe: &Path) -> Result<(), String> {
-    let found = processes_of(pipe);
-    if found.is_empty() {
-        return Ok(());
-    }
-    for pid in found {
-        // One that has ended meanwhile is what was wanted.
-        let _ = kill_process(pid, Signal::KILL);
-    }
-    match wait_until_gone(pipe, KILL_LIMIT).as_slice() {
-        [] => Ok(()),
-        left => {
-            let left: Vec<String> = left.iter().map(|pid| pid.as_raw_pid().to_string()).collect();
-            Err(format!("MPS did not quit: process {} cannot be killed", left.join(", ")))
-        }
-    }
-}
-
-fn wait_until_gone(pipe: &Path, limit: Duration) -> Vec<Pid> {
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = processes_of(pipe);
-        if left.is_empty() || Instant::now() >= deadline {
-            return left;
-        }
-        thread::sleep(INTERVAL);
-    }
-}
-
-/// Processes of this executable that were started for this pipe directory: a daemon, its servers, their executors.
-fn processes_of(pipe: &Path) -> Vec<Pid> {
-    let Ok(ours) = std::env::current_exe() else { return Vec::new() };
-    let mut mark = b"CUDA_MPS_PIPE_DIRECTORY=".to_vec();
-    mark.extend(pipe.as_os_str().as_bytes());
-    let me = std::process::id();
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let number = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
-        let Some(number) = number.filter(|number| number.cast_unsigned() != me) else { continue };
-        // What has ended has no executable; one that was replaced by an upgrade has a remark behind its name.
-        let Ok(executable) = fs::read_link(entry.path().join("exe")) else { continue };
-        if !executable.as_os_str().as_bytes().starts_with(ours.as_os_str().as_bytes()) {
-            continue;
-        }
-        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-        if environment.split(|byte| *byte == 0).any(|variable| variable == mark) {
-            found.extend(Pid::from_raw(number));
-        }
-    }
-    found
+    leftovers.map_or(Ok(()), |leftovers| leftovers.end_those_that_stay())
 }
 
 #[cfg(test)]
@@ -253,10 +193,5 @@ mod tests {
         for name in ["PATH", "OPENMPS_CONTEXTS_PER_DEVICE", "CUDA_DEVICE_MAX_CONNECTIONS"] {
             assert!(!is_of_a_job(name.as_ref()), "{name}");
         }
-    }
-
-    #[test]
-    fn processes_are_found_by_their_directory() {
-        assert!(processes_of(Path::new("/nowhere/at/all")).is_empty());
     }
 }

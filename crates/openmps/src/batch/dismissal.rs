@@ -1,11 +1,11 @@
 //! The epilog's work: nothing of a job stays, and the node is looked at before the next one comes (NVIDIA's MPS guide, 5.1.3.2). Doing it twice
 //! changes nothing.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use link::wire::daemon::ClientSnapshot;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use link::wire::ui::EndedClient;
 
 use super::gpus::Gpus;
 use super::place::{Locked, Place};
@@ -44,17 +44,13 @@ pub(crate) fn dismiss(place: &Place, name: &str, gpus: &Gpus) -> Result<Vec<Stri
     Ok(wrong)
 }
 
-/// Kills what is still attached of a job whose processes should have ended; says what does not go.
+/// Has the daemon kill what is still attached of a job whose processes should have ended; says what does not go.
 fn end_clients(locked: &Locked, job: &Job, is_last: bool) -> Result<Option<String>, BatchError> {
     let deadline = Instant::now() + LEAVE_LIMIT;
+    let mut told = BTreeSet::new();
     loop {
-        let clients = match daemon::clients(&locked.directories) {
-            Ok(clients) => clients,
-            // A server may be busy for a moment.
-            Err(_) if Instant::now() < deadline => {
-                thread::sleep(INTERVAL);
-                continue;
-            }
+        let zombies = match daemon::end_clients(&locked.directories, job) {
+            Ok(zombies) => zombies,
             // One that does not answer is ended with the last job.
             Err(error) if is_last => {
                 eprintln!("openmps: {error}");
@@ -62,8 +58,6 @@ fn end_clients(locked: &Locked, job: &Job, is_last: bool) -> Result<Option<Strin
             }
             Err(error) => return Err(error),
         };
-        let zombies: Vec<_> =
-            clients.into_iter().filter(|client| client.group.as_ref() == Some(&job.name)).collect();
         let Some(first) = zombies.first() else { return Ok(None) };
         if Instant::now() >= deadline {
             return Ok(Some(format!(
@@ -71,23 +65,11 @@ fn end_clients(locked: &Locked, job: &Job, is_last: bool) -> Result<Option<Strin
                 first.pid, job.name
             )));
         }
-        for zombie in &zombies {
-            kill(zombie, locked);
+        for EndedClient { pid, command } in &zombies {
+            if told.insert(*pid) {
+                eprintln!("openmps: process {pid} ({command}), still a client, was killed");
+            }
         }
         thread::sleep(INTERVAL);
-    }
-}
-
-/// Ends a client's process, and no other that got its number meanwhile; does nothing where that is not certain.
-fn kill(client: &ClientSnapshot, locked: &Locked) {
-    let pid = i32::try_from(client.pid).ok().and_then(Pid::from_raw);
-    let Some(process) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
-        return;
-    };
-    // What is still listed now is what the descriptor is of: its connection is open.
-    let Ok(listed) = daemon::clients(&locked.directories) else { return };
-    if listed.iter().any(|other| (other.client_id, other.pid) == (client.client_id, client.pid)) {
-        eprintln!("openmps: killing process {} ({}), still a client", client.pid, client.command);
-        let _ = pidfd_send_signal(&process, Signal::KILL);
     }
 }

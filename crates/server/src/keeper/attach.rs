@@ -56,44 +56,65 @@ fn is_reserved(group: &str) -> bool {
     group.starts_with(PROFILE_GROUP_PREFIX)
 }
 
+/// What the daemon says of a client that it hands over.
+pub(super) struct Arrival {
+    pub(super) hello: ClientHello,
+    pub(super) peer: Peer,
+    /// Readable once it has ended.
+    pub(super) process: Option<OwnedFd>,
+    pub(super) origin: Origin,
+    pub(super) admission: Option<Admission>,
+}
+
 /// Attached processes at a time, with or without contexts.
 const MAX_CLIENTS: usize = 1024;
 
 impl Keeper {
-    pub(super) fn attach(
-        &mut self,
-        hello: ClientHello,
-        peer: Peer,
-        origin: &Origin,
-        admission: Option<Admission>,
-        socket: OwnedFd,
-    ) {
+    /// Takes a client, or says why not, and tells the daemon that it has none of this number.
+    pub(super) fn attach(&mut self, id: u64, arrival: Arrival, socket: OwnedFd) {
+        if !self.takes(id, arrival, socket) {
+            self.has_left(id);
+        }
+    }
+
+    fn takes(&mut self, id: u64, arrival: Arrival, socket: OwnedFd) -> bool {
+        let Arrival { hello, peer, process, origin, admission } = arrival;
         let connection = match Connection::from_socket(socket) {
             Ok(connection) => connection,
             Err(error) => {
-                return log_server!("The socket of client {} is not usable: {error}", peer.pid);
+                log_server!("The socket of client {} is not usable: {error}", peer.pid);
+                return false;
             }
         };
         log_server!("Received new client request for {{PID: {}, Context ID: 0}}", peer.pid);
-        let named = self.named_sets(&hello, admission.as_ref(), origin);
+        let hello = match hello.bounded() {
+            Ok(hello) => hello,
+            Err(error) => {
+                log_server!("Client {} is refused: {error}", peer.pid);
+                let code = CUresult::ERROR_MPS_CONNECTION_FAILED.0;
+                let refusal = Refusal { code, message: error.to_string() };
+                let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
+                return false;
+            }
+        };
+        let named = self.named_sets(&hello, admission.as_ref(), &origin);
         let refusal = self.refuses(&hello).or(named.as_ref().err().cloned());
         if let Some(refusal) = refusal {
             log_server!("Client {} is refused: {}", peer.pid, refusal.message);
             let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
-            return;
+            return false;
         }
-        let domain = match self.domain_of(&hello, admission.as_ref(), peer, origin) {
+        let domain = match self.domain_of(id, &hello, admission.as_ref(), peer, &origin) {
             Ok(domain) => domain,
             Err(message) => {
                 log_server!("Client {} is refused: {message}", peer.pid);
                 let refusal = Refusal { code: CUresult::ERROR_INVALID_VALUE.0, message };
                 let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
-                return;
+                return false;
             }
         };
         let (group, reservation) = named.unwrap_or_default();
         self.clients_ever += 1;
-        let id = self.clients_ever;
         let mut devices = self.devices_seen_by(&hello, group.as_deref(), reservation.as_deref());
         for device in &mut devices {
             device.closed = !admits(admission.as_ref(), device);
@@ -107,12 +128,16 @@ impl Keeper {
         };
         if let Err(error) = connection.send(&HelloReply::Welcome(welcome), &[], Duration::ZERO) {
             log_server!("Client {} cannot be answered: {error}", peer.pid);
-            return self.leave_domain(domain);
+            self.leave_domain(domain);
+            return false;
         }
         log_server!("Client {{PID: {}, Context ID: 0}} connected", peer.pid);
         log_server!("Creating worker thread for client {{PID: {}, Context ID: 0}}", peer.pid);
-        let process = Pid::from_raw(peer.pid as i32)
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        // From a daemon that cannot hold it there is none.
+        let process = process.or_else(|| {
+            let pid = Pid::from_raw(peer.pid as i32)?;
+            pidfd_open(pid, PidfdFlags::empty()).ok()
+        });
         let client = Client {
             connection,
             domain,
@@ -133,11 +158,13 @@ impl Keeper {
             retired: Vec::new(),
         };
         self.clients.insert(id, client);
+        true
     }
 
     /// With whom a client shares executors: the administrator's word, and the client's name within it.
     fn domain_of(
         &mut self,
+        id: u64,
         hello: &ClientHello,
         admission: Option<&Admission>,
         peer: Peer,
@@ -152,7 +179,7 @@ impl Keeper {
         let group = match self.options.grouping {
             Grouping::Server => None,
             // All processes that the daemon cannot see have the number 0.
-            Grouping::Process if peer.pid == 0 => Some(format!("client {}", self.clients_ever + 1)),
+            Grouping::Process if peer.pid == 0 => Some(format!("client {id}")),
             Grouping::Process => Some(format!("process {}", peer.pid)),
             Grouping::ControlGroup => {
                 Some(origin.control_group.clone().ok_or(UNKNOWN_CONTROL_GROUP)?)

@@ -86,6 +86,7 @@ impl Keeper {
         snapshot.contexts.clear();
         snapshot.devices.clear();
         let Some(client) = self.clients.remove(&id) else { return };
+        self.has_left(id);
         let pid = client.peer.pid;
         let silent = client.refusals.silent();
         if silent > 0 {

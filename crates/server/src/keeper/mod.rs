@@ -33,10 +33,11 @@ use crate::policy::fault_settings::FaultSettings;
 use crate::policy::memory_settings::{MemoryPolicy, MemorySettings};
 use crate::policy::residency::Residency;
 use crate::policy::windows::WindowSpace;
-use attach::Membership;
+use attach::{Arrival, Membership};
 use clients::Client;
 use devices::{ComputeMode, Device};
 use executors::{Executor, Place};
+use link::pieces::Piece;
 use link::socket::{Connection, Received, SocketError};
 use link::wire::daemon::{
     ClientSnapshot, Defaults, ServerStatus, ShutdownMode, ToDaemon, ToServer,
@@ -53,6 +54,8 @@ use std::time::Duration;
 
 /// Longest wait for a daemon or an executor to take a packet.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Clients that the daemon is told of at a time, when they have left.
+const LEFT_PER_PACKET: usize = 1024;
 /// The CUDA version whose protocol clients are told, as the original logs it.
 const BINARY_VERSION: u32 = 13000;
 /// Longest sleep of the loop.
@@ -191,6 +194,8 @@ pub(crate) struct Keeper {
     held: Vec<(u64, Place)>,
     domains: Domains,
     departed: VecDeque<ClientSnapshot>,
+    /// Clients that are gone, of which the daemon has not been told.
+    untold: Vec<u64>,
     faults: blaming::Faults,
     clients_ever: u64,
     next_session: u64,
@@ -212,6 +217,11 @@ pub(crate) struct Keeper {
     /// What the daemon was told.
     status: ServerStatus,
     fault_settings: FaultSettings,
+}
+
+fn send_in_pieces(daemon: &Connection, message: &ToDaemon) -> Result<(), SocketError> {
+    let text = serde_json::to_string(message)?;
+    Piece::all(&text).try_for_each(|piece| daemon.send(&ToDaemon::Piece(piece), &[], PEER_TIMEOUT))
 }
 
 /// Who has something to say.
@@ -251,6 +261,7 @@ impl Keeper {
             held: Vec::new(),
             domains: Domains::default(),
             departed: VecDeque::new(),
+            untold: Vec::new(),
             faults: Default::default(),
             clients_ever: 0,
             next_session: 1,
@@ -291,6 +302,7 @@ impl Keeper {
             self.see_to_waiting();
             self.see_to_headroom();
             self.finish_changes();
+            self.tell_left();
         }
         self.end()
     }
@@ -397,13 +409,20 @@ impl Keeper {
 
     fn obey(&mut self, message: ToServer, descriptors: Vec<OwnedFd>) {
         match message {
-            ToServer::Attach { hello, peer, admission, origin } => {
-                match descriptors.into_iter().next() {
-                    Some(socket) => self.attach(*hello, peer, &origin, admission, socket),
-                    None => log_server!(
-                        "The control daemon announced client {} without its socket",
-                        peer.pid
-                    ),
+            ToServer::Attach { client_id, hello, peer, admission, origin } => {
+                let mut descriptors = descriptors.into_iter();
+                let socket = descriptors.next();
+                let process = descriptors.next();
+                let arrival = Arrival { hello: *hello, peer, process, origin, admission };
+                match socket {
+                    Some(socket) => self.attach(client_id, arrival, socket),
+                    None => {
+                        log_server!(
+                            "The control daemon announced client {} without its socket",
+                            peer.pid
+                        );
+                        self.has_left(client_id);
+                    }
                 }
             }
             ToServer::Snapshot { id } => {
@@ -417,6 +436,13 @@ impl Keeper {
             ToServer::Trace { pid, peer } => self.trace(pid, peer, &descriptors),
             ToServer::Change { id, change } => self.change(id, change),
             ToServer::SetDefaults(defaults) => self.set_defaults(defaults),
+            ToServer::Resume { id } => {
+                if self.course == Course::Draining {
+                    log_server!("Server has been notified to go on");
+                    self.course = Course::Serving;
+                }
+                self.tell_daemon(&ToDaemon::Resumed { id });
+            }
             ToServer::Shutdown(mode) => {
                 log_server!("Server has been notified to shutdown");
                 self.course = match mode {
@@ -432,8 +458,30 @@ impl Keeper {
 
     fn tell_daemon(&mut self, message: &ToDaemon) {
         let Some(daemon) = &self.daemon else { return };
-        if let Err(error) = daemon.send(message, &[], PEER_TIMEOUT) {
+        let mut sent = daemon.send(message, &[], PEER_TIMEOUT);
+        if matches!(sent, Err(SocketError::TooLong)) {
+            sent = send_in_pieces(daemon, message);
+        }
+        if let Err(error) = sent {
             log_server!("The control daemon cannot be told: {error}");
+        }
+    }
+
+    fn has_left(&mut self, client: u64) {
+        self.untold.push(client);
+    }
+
+    /// Tells the daemon who has left. One that does not listen at the moment is told in the next round: clients come and go without it.
+    fn tell_left(&mut self) {
+        let Some(daemon) = self.daemon.as_ref().filter(|_| !self.untold.is_empty()) else {
+            return self.untold.clear();
+        };
+        let most = self.untold.len().min(LEFT_PER_PACKET);
+        let client_ids = self.untold[..most].to_vec();
+        match daemon.send(&ToDaemon::Left { client_ids }, &[], Duration::ZERO) {
+            Err(SocketError::TimedOut(_)) => {}
+            // A daemon that is gone is seen to where it is heard.
+            _ => drop(self.untold.drain(..most)),
         }
     }
 

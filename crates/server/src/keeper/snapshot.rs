@@ -5,14 +5,21 @@ use super::devices::uuid_text;
 use crate::policy::domains::{Domain, SHARED};
 use cuda_abi::types::CUdevice_attribute;
 use link::wire::daemon::{
-    DeviceSnapshot, DomainSnapshot, GroupSnapshot, ReservationSnapshot, ServerSnapshot,
+    CONTEXTS_LISTED, CONTEXTS_LISTED_OF_CLIENT, DeviceSnapshot, DomainSnapshot, GroupSnapshot,
+    ReservationSnapshot, ServerSnapshot,
 };
 use std::collections::BTreeMap;
 
 impl Keeper {
     pub(super) fn snapshot(&self) -> ServerSnapshot {
-        let clients =
-            self.clients.iter().map(|(&id, client)| self.client_snapshot(id, client)).collect();
+        let clients = self.clients.iter().map(|(&id, client)| self.client_snapshot(id, client));
+        let mut clients: Vec<_> = clients.collect();
+        // A client can make as many contexts as it likes; the list must stay one that the daemon takes.
+        let mut room = CONTEXTS_LISTED;
+        for client in &mut clients {
+            client.contexts.truncate(room.min(CONTEXTS_LISTED_OF_CLIENT));
+            room -= client.contexts.len();
+        }
         let mut departed: Vec<_> = self.departed.iter().cloned().collect();
         // What still runs for those that have just left counts already.
         for session in self.sessions.values() {

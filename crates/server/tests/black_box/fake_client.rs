@@ -58,8 +58,14 @@ impl Server {
         self.daemon.send(&ToServer::SetDefaults(defaults), &[], SOON).unwrap();
     }
 
+    /// What it says next; that clients have left comes whenever they do.
     pub(crate) fn hear(&mut self) -> ToDaemon {
-        self.daemon.receive(SOON).unwrap().message
+        loop {
+            match self.daemon.receive(SOON).unwrap().message {
+                ToDaemon::Left { .. } => {}
+                message => return message,
+            }
+        }
     }
 
     pub(crate) fn snapshot(&mut self) -> ServerSnapshot {
@@ -100,6 +106,7 @@ impl Server {
         pid: u32,
         limits: RequestedLimits,
     ) -> Result<(Connection, Welcome), Refusal> {
+        self.requests += 1;
         let (ours, theirs) = Connection::pair().unwrap();
         let hello = ClientHello {
             protocol: PROTOCOL_VERSION,
@@ -112,6 +119,7 @@ impl Server {
         self.daemon
             .send(
                 &ToServer::Attach {
+                    client_id: self.requests,
                     hello: Box::new(hello),
                     peer,
                     admission: None,

@@ -4,6 +4,7 @@
 //! This program is also the server and the executor: it starts itself.
 
 mod ahead;
+mod executor_fuzz;
 mod fake_client;
 mod graphs;
 mod keeping;
@@ -28,7 +29,9 @@ fn main() -> ExitCode {
         Some("server") => server::keeper::main(arguments.skip(1)),
         Some("executor") => {
             takeover::wait_while_held();
-            server::executor::main(arguments.skip(1))
+            let arguments: Vec<_> = arguments.skip(1).collect();
+            executor_fuzz::stand_between(&arguments)
+                .unwrap_or_else(|| server::executor::main(arguments))
         }
         _ => {
             run(&std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect::<Vec<_>>())
@@ -77,6 +80,7 @@ fn tests() -> impl Iterator<Item = &'static Test> {
         keeping::ALL,
         memory::ALL,
         ring_fuzz::ALL,
+        executor_fuzz::ALL,
     ];
     all.into_iter().flatten()
 }

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use link::wire::daemon::{
-    ClientSnapshot, ContextSnapshot, DeviceSnapshot, Namespaces, Origin, ShutdownMode, ToDaemon,
+    ClientSnapshot, ContextSnapshot, DeviceSnapshot, Namespaces, ShutdownMode, ToDaemon,
 };
 
 pub(super) const ROOT: u32 = 0;
@@ -29,6 +29,7 @@ impl World {
             daemon_gid: daemon_uid,
             provisioning,
             ready_devices: Vec::new(),
+            membership: Default::default(),
         };
         World {
             core: Core::new(config, Limits::default()),
@@ -56,24 +57,39 @@ impl World {
     }
 
     pub(super) fn client(&mut self, connection: u64, uid: u32) {
-        let limits = Default::default();
-        let hello =
-            ClientHello { protocol: 1, pid: 1, pid_namespace: 0, command: String::new(), limits };
+        self.client_of(100 + connection as Pid, connection, uid);
+    }
+
+    /// The same, of this process.
+    fn client_of(&mut self, pid: Pid, connection: u64, uid: u32) {
+        let (limits, command) = (Default::default(), "/tmp/feas".to_owned());
+        let hello = ClientHello { protocol: 1, pid: 1, pid_namespace: 0, command, limits };
         let hello = Box::new(hello);
-        let peer =
-            Peer { pid: 100 + connection as Pid, uid, gid: uid, namespaces: Default::default() };
+        let peer = Peer { pid, uid, gid: uid, namespaces: Default::default() };
         let connection = ConnectionId(connection);
-        let origin = Origin::default();
-        self.event(Event::ClientArrived { connection, peer, origin, hello, admission: None });
+        let who = Box::new(Who { peer, pid_namespace: 4026531836, ..Who::default() });
+        self.event(Event::ClientArrived { connection, who, hello, admission: None });
+    }
+
+    /// A client of root's that was handed to a server, as that lists it.
+    pub(super) fn attached(&mut self, pid: Pid) -> ClientSnapshot {
+        self.client_of(pid, pid.into(), ROOT);
+        let number = |effect: &Effect| match effect {
+            Effect::Forward { client, who, .. } if who.peer.pid == pid => Some(*client),
+            _ => None,
+        };
+        let client_id = self.effects.iter().find_map(number).unwrap();
+        let context = ContextSnapshot { active_thread_percentage: 100.0, ..Default::default() };
+        ClientSnapshot { client_id, contexts: vec![context], ..Default::default() }
     }
 
     pub(super) fn debugged(&mut self, connection: u64) {
-        let peer = Peer {
-            pid: 100 + connection as Pid,
-            uid: ALICE,
-            gid: ALICE,
-            namespaces: Default::default(),
-        };
+        self.debugged_of(ALICE, connection);
+    }
+
+    pub(super) fn debugged_of(&mut self, uid: u32, connection: u64) {
+        let pid = 100 + connection as Pid;
+        let peer = Peer { pid, uid, gid: uid, namespaces: Default::default() };
         let (connection, debugger) = (ConnectionId(connection), "cuda-gdb\n".to_owned());
         self.event(Event::DebuggedArrived { connection, peer, debugger });
     }
@@ -159,7 +175,12 @@ impl World {
                     });
                 }
                 Effect::Send { server, message: Message::Terminate { id, client } } => {
-                    let known = self.snapshot.clients.iter().any(|known| known.pid == client);
+                    let clients = self.core.clients();
+                    let is_it = |known: &ClientSnapshot| {
+                        let record = clients.find(server, known.client_id);
+                        record.is_some_and(|record| record.who.peer.pid == client)
+                    };
+                    let known = self.snapshot.clients.iter().any(is_it);
                     let code = if known { 0 } else { 201 };
                     self.event(Event::ServerSaid {
                         server,
@@ -192,18 +213,6 @@ impl World {
 /// The state of the recording: server 975 of root, two clients on one H200.
 pub(super) fn recorded_world() -> World {
     let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
-    let client = |pid, serial| ClientSnapshot {
-        pid,
-        pid_namespace: 4026531836,
-        command: "/tmp/feas".into(),
-        contexts: vec![ContextSnapshot {
-            device: 0,
-            context_id: 1,
-            serial,
-            active_thread_percentage: 100.0,
-        }],
-        ..Default::default()
-    };
     world.snapshot = ServerSnapshot {
         devices: vec![DeviceSnapshot {
             uuid: "GPU-d123c540-3d02-b0d8-c638-e90011910307".into(),
@@ -211,11 +220,15 @@ pub(super) fn recorded_world() -> World {
             pci_bus_id: "0000:00:06.0".into(),
             ..Default::default()
         }],
-        clients: vec![client(1622, 122), client(1623, 121)],
         ..Default::default()
     };
     world.client(1, ROOT);
     world.ready(975);
+    for (pid, serial) in [(1622, 122), (1623, 121)] {
+        let mut client = world.attached(pid);
+        (client.contexts[0].context_id, client.contexts[0].serial) = (1, serial);
+        world.snapshot.clients.push(client);
+    }
     world
 }
 
