@@ -43,6 +43,11 @@ impl Home {
         can_tell_user(&self.uid_map, uid)
     }
 
+    /// Whether a user of this number, outside of containers, may command the daemon.
+    pub(super) fn trusts(&self, uid: u32) -> bool {
+        self.trusted.contains(&uid)
+    }
+
     /// The peer with its namespaces, and where it comes from. What cannot be seen is none of ours.
     pub(super) fn look(&self, socket: &Socket, peer: Peer) -> (Peer, Origin) {
         let unknown = (Peer { namespaces: Namespaces::Own, ..peer }, Origin::default());
