@@ -26,6 +26,7 @@ pub mod shm;
 pub mod socket;
 pub mod spin;
 pub mod trace;
+pub mod trust;
 pub mod wire;
 
 pub use printable::{printable, printable_prefix};
