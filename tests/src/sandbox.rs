@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
 use crate::{Installation, batching};
@@ -138,6 +138,10 @@ impl Sandbox {
             .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe_directory())
             .env("CUDA_MPS_LOG_DIRECTORY", self.log_directory())
             .env("OPENMPS_NATIVE_DRIVER", self.installation.softcuda());
+        if !geteuid().is_root() {
+            // Tests look into servers, and find by their environment what is to be ended; root may do so anyway.
+            command.env("OPENMPS_DEBUGGABLE", "1");
+        }
         command
     }
 

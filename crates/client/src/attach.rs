@@ -4,11 +4,14 @@
 //! protocol is `link::wire::attach`.
 
 use cuda_abi::types::CUresult;
+use link::printable;
 use link::socket::{Connection, SocketError};
+use link::trust::{TrustError, check_daemon};
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal, RequestedLimits, Welcome};
 use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,9 @@ pub(crate) enum AttachError {
     /// Nobody listens: the process is native.
     #[error("no daemon at {}", .0.display())]
     NoDaemon(PathBuf),
+    /// Somebody listens who may not have this program's data; standard error says who.
+    #[error("there is no daemon but such as are not used")]
+    Untrusted,
     /// Somebody listens and does not answer as a daemon does.
     #[error("the daemon at {} gave no welcome: {source}", path.display())]
     Connection {
@@ -62,7 +68,9 @@ impl AttachError {
             Self::Connection { source: SocketError::TimedOut(_), .. } => {
                 CUresult::ERROR_MPS_SERVER_NOT_READY
             }
-            Self::Connection { .. } | Self::Version { .. } => CUresult::ERROR_MPS_CONNECTION_FAILED,
+            Self::Connection { .. } | Self::Version { .. } | Self::Untrusted => {
+                CUresult::ERROR_MPS_CONNECTION_FAILED
+            }
             Self::Refused { code, .. } => CUresult(*code),
         }
     }
@@ -129,28 +137,50 @@ pub(crate) fn await_release(debugger: &str) -> Result<(), AttachError> {
     }
 }
 
-/// The connection to the first daemon of these places and where it is; nothing if there is none.
+/// The connection to the first daemon of these places that may be used, and where it is; nothing if there is none at all.
+///
+/// A daemon that may not be used is no reason to run natively: the program's user counts on one.
 fn reach_daemon(paths: &[PathBuf]) -> Result<Option<(PathBuf, Connection)>, AttachError> {
+    let mut is_refused = false;
     for path in paths {
-        match Connection::connect(path, CONNECT_TIMEOUT) {
-            Ok(connection) => return Ok(Some((path.clone(), connection))),
-            Err(SocketError::Connect { source, .. }) if means_nobody(source) => {}
-            Err(source) => return Err(AttachError::Connection { path: path.clone(), source }),
-        }
+        let failed = |source| AttachError::Connection { path: path.clone(), source };
+        let why = match Connection::connect(path, CONNECT_TIMEOUT) {
+            Ok(connection) => match check_daemon(&connection, path) {
+                Ok(()) => return Ok(Some((path.clone(), connection))),
+                Err(TrustError::Untrusted(why)) => why.to_string(),
+                Err(TrustError::Socket(source)) => return Err(failed(source)),
+            },
+            Err(SocketError::Connect { source: Errno::ACCESS, .. }) => match owner(path) {
+                Some(uid) => closed_to_us(uid),
+                None => continue,
+            },
+            Err(SocketError::Connect { source, .. }) if means_nobody(source) => continue,
+            Err(source) => return Err(failed(source)),
+        };
+        let place = printable(&path.to_string_lossy());
+        crate::log::tell(format_args!("the daemon at {place} is not used: {why}"));
+        is_refused = true;
     }
-    Ok(None)
+    if is_refused { Err(AttachError::Untrusted) } else { Ok(None) }
 }
 
-/// No socket, a stale one, a path that cannot name one, or one that is not ours to use: as if there were no daemon.
+/// Whose socket this is; nothing if there is none, or none that can be seen.
+fn owner(socket: &Path) -> Option<u32> {
+    let found = std::fs::symlink_metadata(socket).ok()?;
+    found.file_type().is_socket().then(|| found.uid())
+}
+
+fn closed_to_us(uid: u32) -> String {
+    format!(
+        "it is of user {uid} and for that user alone: set CUDA_MPS_PIPE_DIRECTORY to a daemon of root's or of your own, or to a directory without one to run natively"
+    )
+}
+
+/// No socket, a stale one, a path that cannot name one: as if there were no daemon.
 fn means_nobody(error: Errno) -> bool {
     matches!(
         error,
-        Errno::NOENT
-            | Errno::CONNREFUSED
-            | Errno::NOTDIR
-            | Errno::ACCESS
-            | Errno::NAMETOOLONG
-            | Errno::PROTOTYPE
+        Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::PROTOTYPE
     )
 }
 
@@ -216,7 +246,6 @@ fn memory_limits(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
 }
 
 fn pid_namespace() -> Option<u64> {
-    use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/pid").ok().map(|m| m.ino())
 }
 

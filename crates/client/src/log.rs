@@ -1,6 +1,6 @@
 //! What the library says to its user: lines on standard error, only when `OPENMPS_LOG` asks for them.
 //!
-//! A driver library must stay silent by default: its host program owns standard error. `OPENMPS_LOG` is `error`, `warn`,
+//! A driver library must stay silent by default: its host program owns standard error. One thing is said all the same ([`tell`]). `OPENMPS_LOG` is `error`, `warn`,
 //! `info`, `debug` or `trace`; each level includes the ones before it.
 
 use std::fmt::Arguments;
@@ -55,10 +55,19 @@ pub(crate) fn enabled(level: Level) -> bool {
 /// Prints one line; use the macros [`error!`](crate::error), [`warn!`](crate::warn) and [`info!`](crate::info).
 pub(crate) fn write(level: Level, message: Arguments<'_>) {
     if enabled(level) {
-        let line = format!("openmps[{}] {}: {message}\n", std::process::id(), level.name());
-        // Nobody is left to tell when standard error is closed.
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        say(level, message);
     }
+}
+
+/// Prints one line whatever `OPENMPS_LOG` says: what the program's user must know to be safe.
+pub(crate) fn tell(message: Arguments<'_>) {
+    say(Level::Error, message);
+}
+
+fn say(level: Level, message: Arguments<'_>) {
+    let line = format!("openmps[{}] {}: {message}\n", std::process::id(), level.name());
+    // Nobody is left to tell when standard error is closed.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Logs an error.

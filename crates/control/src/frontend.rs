@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use link::pieces::Assembly;
 use link::socket::{Connection, SocketError};
+use link::trust::{TrustError, Untrusted, check_daemon};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::Hello;
 use link::wire::shares::ChangeReport;
@@ -39,6 +40,14 @@ pub enum FrontendError {
         socket: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Somebody else's, or nobody can tell whose.
+    #[error("Cannot authenticate or connect to MPS control daemon process (the daemon at {} is not used: {why})", socket.display())]
+    Untrusted {
+        /// Where.
+        socket: PathBuf,
+        /// Why.
+        why: Untrusted,
     },
     /// It went away, or answered nonsense.
     #[error("Cannot send command to MPS control daemon process ({reason})")]
@@ -84,6 +93,10 @@ impl Frontend {
                 FrontendError::Connect { socket: path.clone(), source: source.into() }
             }
             other => broken(other),
+        })?;
+        check_daemon(&socket, &path).map_err(|error| match error {
+            TrustError::Untrusted(why) => FrontendError::Untrusted { socket: path.clone(), why },
+            TrustError::Socket(error) => broken(error),
         })?;
         let frontend = Frontend { socket };
         frontend.send(&Hello::Ui { protocol: PROTOCOL_VERSION })?;

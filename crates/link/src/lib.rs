@@ -27,6 +27,7 @@ pub mod shm;
 pub mod socket;
 pub mod spin;
 pub mod trace;
+pub mod trust;
 pub mod wire;
 
 pub use printable::{is_printable, printable, printable_prefix};

@@ -41,6 +41,9 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
     let rest: Vec<OsString> = arguments.collect();
+    if internal::is_server_or_executor(&rest) {
+        internal::shut_to_debuggers();
+    }
     // Before anything can be wrong: whatever fails a job's prolog takes the node out of service.
     if slurm::is_no_business(&rest) || pbs::is_no_business(&rest) {
         return ExitCode::SUCCESS;

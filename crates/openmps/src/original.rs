@@ -332,6 +332,9 @@ fn start_daemon(place: Place, settings: Settings, arguments: &[OsString]) -> Res
         let _ = write!(io::stderr(), "{warnings}");
         return Ok(0);
     }
+    if rustix::process::geteuid().is_root() {
+        crate::internal::shut_to_debuggers();
+    }
     let echo = match place {
         Place::Foreground => Echo::Stdout,
         Place::Background => Echo::None,

@@ -11,12 +11,12 @@ use openmps_tests::wait::PATIENCE;
 use openmps_tests::{Puppet, Runtime, Sandbox, executable};
 
 /// A node of a batch system.
-pub struct Node {
+pub(crate) struct Node {
     pub sandbox: Sandbox,
 }
 
 impl Node {
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let sandbox = Sandbox::of_several_users()?;
         let calls = sandbox.directory().join("calls");
         let script = format!("#!/bin/sh\necho \"$@\" >> {}\n", calls.display());
@@ -29,12 +29,12 @@ impl Node {
     }
 
     /// `CUDA_MPS_PIPE_DIRECTORY` of the daemon of GPU 0.
-    pub fn pipe(&self) -> PathBuf {
+    pub(crate) fn pipe(&self) -> PathBuf {
         self.batch().join("gpu-0/pipe")
     }
 
     /// `prolog` or `epilog` of a job of this user.
-    pub fn hook(&self, hook: &str, job: &str, uid: u32) -> Result<Finished> {
+    pub(crate) fn hook(&self, hook: &str, job: &str, uid: u32) -> Result<Finished> {
         let mut command =
             self.sandbox.command(self.sandbox.installation.openmps(), Runtime::Softcuda);
         command.args(["slurm", hook, "--directory"]).arg(self.batch());
@@ -48,7 +48,7 @@ impl Node {
     }
 
     /// The same, which must go well and not drain the node.
-    pub fn must(&self, hook: &str, job: &str, uid: u32) -> Result<Finished> {
+    pub(crate) fn must(&self, hook: &str, job: &str, uid: u32) -> Result<Finished> {
         let finished = self.hook(hook, job, uid)?;
         let drained = self.drained();
         ensure!(finished.status.success() && drained.is_empty(), "{finished:?}\n{drained}");
@@ -56,7 +56,7 @@ impl Node {
     }
 
     /// A job's program.
-    pub fn job_command(&self, program: &str, job: &str, uid: u32) -> Result<Command> {
+    pub(crate) fn job_command(&self, program: &str, job: &str, uid: u32) -> Result<Command> {
         let program = self.sandbox.installation.own_program(program)?;
         let mut command = self.sandbox.command_as(uid, program, Runtime::OpenMps);
         let pipe = self.batch().join(format!("jobs/slurm-{job}/pipe"));
@@ -65,14 +65,14 @@ impl Node {
     }
 
     /// A job's client.
-    pub fn client(&self, job: &str, uid: u32) -> Result<Puppet> {
+    pub(crate) fn client(&self, job: &str, uid: u32) -> Result<Puppet> {
         let mut puppet = Puppet::spawn(&mut self.job_command("puppet", job, uid)?)?;
         puppet.must("open")?;
         Ok(puppet)
     }
 
     /// What the node's daemon says.
-    pub fn state(&self) -> Result<DaemonState> {
+    pub(crate) fn state(&self) -> Result<DaemonState> {
         let mut command =
             self.sandbox.command(self.sandbox.installation.openmps(), Runtime::OpenMps);
         command.env("CUDA_MPS_PIPE_DIRECTORY", self.pipe()).args(["status", "--json"]);

@@ -26,6 +26,7 @@ mod f13;
 mod f14;
 mod f15;
 mod hooks;
+mod second_line;
 
 /// A user without privileges, whom an attack is to harm.
 pub const VICTIM: u32 = 20_001;
@@ -86,7 +87,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 15] = [
+    let tests: [&'static [Test]; 16] = [
         f01::TESTS,
         f02::TESTS,
         f03::TESTS,
@@ -102,6 +103,7 @@ fn main() {
         f13::TESTS,
         f14::TESTS,
         f15::TESTS,
+        second_line::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {
         let is_possible = geteuid().is_root() || is_ci;

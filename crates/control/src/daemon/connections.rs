@@ -1,7 +1,7 @@
 //! Connections to the daemon's socket: who they are, what they may cost.
 //!
-//! A peer is believed nothing. One that says nothing is closed after a while; one that talks nonsense is closed at once; each
-//! user has a share of the connections; a front end's next line is read only after its last one was answered.
+//! A peer is believed nothing. One that says nothing is closed after a while; one that talks nonsense is closed at once; a front end's next line is read only after
+//! its last one was answered. Each user, and each group's socket, has half of the connections that others leave, at most; some are for root and the daemon's own user alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal};
-use link::wire::daemon::Peer;
+use link::wire::daemon::{Namespaces, Peer};
 use link::wire::group_socket::{Admission, GroupSocket};
 use link::wire::ui::{UiReply, UiRequest};
 use rustix::event::PollFlags;
@@ -25,9 +25,13 @@ use crate::core::sockets::SocketRequest;
 
 /// A connection says what it is within this time.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// A front end of somebody who may not command the daemon is closed after so long without a request.
+const IDLE_LIMIT: Duration = Duration::from_secs(3600);
 /// Connections at a time, at most.
 const MAX_CONNECTIONS: usize = 4096;
-/// Of these by one group's socket, at most.
+/// One in so many is for who may command the daemon.
+const RESERVED_SHARE: usize = 8;
+/// Of all by one group's socket, at most.
 const MAX_CONNECTIONS_OF_GROUP: usize = 64;
 /// Descriptors kept free for logs, servers and what passes through.
 const SPARE_DESCRIPTORS: u64 = 128;
@@ -47,8 +51,8 @@ enum Role {
     New(Instant),
     /// Waits for a server; all it does now is leave.
     Client,
-    /// May send a line.
-    Ui,
+    /// May send a line; closed at that time, if one is given.
+    Ui(Option<Instant>),
     /// Waits for an answer.
     BusyUi,
     /// Takes a long one.
@@ -60,6 +64,16 @@ struct Connection {
     socket: Socket,
     who: Who,
     role: Role,
+    standing: Standing,
+}
+
+/// Whose budget a connection counts in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Root's or the daemon's own user's, not in a container: who may command the daemon. As many as there are.
+    Own,
+    /// Of a group's socket, or of that user by the daemon's own.
+    Guest,
 }
 
 /// What a connection did.
@@ -136,17 +150,11 @@ impl Connections {
         now: Instant,
     ) -> Result<Added, SocketError> {
         let peer = socket.peer()?;
-        let of_user = self.open.values().filter(|other| other.who.peer.uid == peer.uid).count();
-        if self.open.len() >= self.max || of_user >= self.max / 2 {
+        let may_be_own = entrance.is_none() && self.home.trusts(peer.uid);
+        if self.open.len() >= self.max
+            || (!may_be_own && !self.has_room_for_guest(peer.uid, entrance.as_ref()))
+        {
             return Ok(Added::TooMany);
-        }
-        if let Some(entrance) = &entrance {
-            let same = |other: &&Connection| {
-                other.who.entrance.as_ref().is_some_and(|known| Arc::ptr_eq(known, entrance))
-            };
-            if self.open.values().filter(same).count() >= MAX_CONNECTIONS_OF_GROUP {
-                return Ok(Added::TooMany);
-            }
         }
         if !self.home.can_tell(peer.uid) {
             let message = format!(
@@ -157,19 +165,43 @@ impl Connections {
             return Ok(Added::UnknownUser);
         }
         let Some(who) = self.home.look(&socket, peer) else { return Ok(Added::Gone) };
+        // Root of a container is a guest.
+        let standing = match may_be_own && who.peer.namespaces == Namespaces::Shared {
+            true => Standing::Own,
+            false => Standing::Guest,
+        };
+        if standing == Standing::Guest && !self.has_room_for_guest(peer.uid, entrance.as_ref()) {
+            return Ok(Added::TooMany);
+        }
         let who = Who { entrance, ..who };
         self.last += 1;
         let role = Role::New(now + HELLO_LIMIT);
-        let connection = Connection { socket, who, role };
+        let connection = Connection { socket, who, role, standing };
         self.open.insert(ConnectionId(self.last), connection);
         Ok(Added::Yes)
+    }
+
+    /// Whether a guest may have one more, who came by a group's socket or as this user.
+    fn has_room_for_guest(&self, uid: u32, entrance: Option<&Arc<GroupSocket>>) -> bool {
+        let is_same = |other: &Connection| match (&other.who.entrance, entrance) {
+            (Some(known), Some(entrance)) => Arc::ptr_eq(known, entrance),
+            (None, None) => other.who.peer.uid == uid,
+            _ => false,
+        };
+        let (mut guests, mut same) = (0, 0);
+        for other in self.open.values().filter(|other| other.standing == Standing::Guest) {
+            guests += 1;
+            same += usize::from(is_same(other));
+        }
+        let left = (self.max - self.max / RESERVED_SHARE).saturating_sub(guests);
+        same < left && (entrance.is_none() || same < MAX_CONNECTIONS_OF_GROUP)
     }
 
     /// What to poll.
     pub(super) fn polled(&self) -> impl Iterator<Item = (ConnectionId, &Socket, PollFlags)> {
         self.open.iter().map(|(id, connection)| {
             let flags = match connection.role {
-                Role::New(_) | Role::Ui => PollFlags::IN,
+                Role::New(_) | Role::Ui(_) => PollFlags::IN,
                 // Closing is told unasked.
                 Role::Client | Role::BusyUi => PollFlags::empty(),
                 Role::Answered(_) => PollFlags::OUT,
@@ -183,10 +215,16 @@ impl Connections {
         self.open.values().filter_map(Connection::deadline).min()
     }
 
-    /// Those that have been silent for too long.
-    pub(super) fn late(&self, now: Instant) -> Vec<ConnectionId> {
-        let late = |connection: &Connection| connection.deadline().is_some_and(|at| at <= now);
-        self.open.iter().filter(|(_, connection)| late(connection)).map(|(id, _)| *id).collect()
+    /// Those that have been silent for too long, each with a line for the log.
+    pub(super) fn late(&self, now: Instant) -> Vec<(ConnectionId, &'static str)> {
+        let late = |(_, connection): &(&ConnectionId, &Connection)| {
+            connection.deadline().is_some_and(|at| at <= now)
+        };
+        let line = |connection: &Connection| match connection.role {
+            Role::Ui(_) => "UI closed: it has asked for nothing in an hour",
+            _ => "Unable to read new connection type information",
+        };
+        self.open.iter().filter(late).map(|(id, connection)| (*id, line(connection))).collect()
     }
 
     /// Looks at a connection that poll named.
@@ -194,7 +232,7 @@ impl Connections {
         let Some(connection) = self.open.get_mut(&id) else { return Act::Nothing };
         match connection.role {
             Role::New(_) => connection.hello(),
-            Role::Ui => connection.request(),
+            Role::Ui(_) => connection.request(),
             Role::Client => Act::Closed("A client gave up waiting for a server"),
             Role::BusyUi => Act::Closed("UI closed"),
             Role::Answered(_) => connection.answer_on(),
@@ -224,7 +262,7 @@ impl Connections {
     /// Answers a front end; one that cannot take the answer is closed.
     pub(super) fn reply(&mut self, id: ConnectionId, reply: &UiReply) {
         let Some(connection) = self.open.get_mut(&id) else { return };
-        connection.role = Role::Ui;
+        connection.await_request();
         let sent = connection.socket.send(reply, &[], NO_WAIT);
         if matches!(sent, Err(SocketError::TooLong)) {
             return self.reply_long(id, reply);
@@ -260,9 +298,15 @@ impl Connection {
     fn deadline(&self) -> Option<Instant> {
         match &self.role {
             Role::New(at) => Some(*at),
+            Role::Ui(at) => *at,
             Role::Answered(answer) => Some(answer.deadline),
-            Role::Client | Role::Ui | Role::BusyUi => None,
+            Role::Client | Role::BusyUi => None,
         }
+    }
+
+    fn await_request(&mut self) {
+        let is_guest = self.standing == Standing::Guest;
+        self.role = Role::Ui(is_guest.then(|| Instant::now() + IDLE_LIMIT));
     }
 
     fn hello(&mut self) -> Act {
@@ -309,7 +353,7 @@ impl Connection {
                 Act::Trace(self.who.peer, pid)
             }
             Ok(Some(Hello::Ui { protocol: PROTOCOL_VERSION })) => {
-                self.role = Role::Ui;
+                self.await_request();
                 Act::Ui
             }
             Ok(Some(
@@ -334,7 +378,7 @@ impl Connection {
         let Role::Answered(answer) = &mut self.role else { return Act::Nothing };
         match answer.send(&self.socket) {
             Ok(Sent::Some) => {}
-            Ok(Sent::All) => self.role = Role::Ui,
+            Ok(Sent::All) => self.await_request(),
             Err(_) => return Act::Closed("UI closed"),
         }
         Act::Nothing

@@ -416,8 +416,8 @@ impl Daemon {
 
     fn close_late(&mut self, events: &mut VecDeque<Event>) {
         let now = Instant::now();
-        for connection in self.connections.late(now) {
-            self.log_connection("Unable to read new connection type information");
+        for (connection, why) in self.connections.late(now) {
+            self.log_connection(why);
             self.connections.remove(connection);
             events.push_back(Event::ConnectionClosed { connection });
         }

@@ -46,6 +46,11 @@ impl Home {
         can_tell_user(&self.uid_map, uid)
     }
 
+    /// Whether a user of this number, outside of containers, may command the daemon.
+    pub(super) fn trusts(&self, uid: u32) -> bool {
+        self.trusted.contains(&uid)
+    }
+
     /// Who the peer is, with its namespaces, and where it comes from. What cannot be seen is none of ours; nobody, if the process has been reaped.
     pub(super) fn look(&self, socket: &Socket, peer: Peer) -> Option<Who> {
         let mut unknown =

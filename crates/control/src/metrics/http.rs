@@ -1,21 +1,30 @@
 //! Answers scrapes: as much of HTTP as a Prometheus server speaks.
 //!
 //! A thread of the daemon's process, which asks the daemon like any front end does: however scrapers behave, clients never wait for
-//! them. One connection at a time, each with a deadline, an answer per connection.
+//! them. Nor do other scrapers: all connections are looked after together, each with a deadline, an answer per connection. Who they are cannot be told, so where there are
+//! too many the oldest has to go: whoever asks as soon as it has connected is answered.
 
-use std::io::{self, Read, Write};
-use std::net::TcpListener;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Address, render};
 use crate::directories::Directories;
 use crate::frontend::Frontend;
 
-/// A scraper asks and takes its answer within this time.
+/// A scraper has asked within this time, and then taken its answer.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(5);
+/// Connections at a time, at most.
+const MAX_CONNECTIONS: usize = 64;
+/// After a connection could not be taken: out of descriptors, perhaps.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Longest request that is read.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -24,6 +33,40 @@ enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
+
+impl Listener {
+    /// The next connection, if one waits.
+    fn accept(&self) -> io::Result<Option<Box<dyn Stream>>> {
+        let accepted = match self {
+            Self::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(true)?;
+                Ok(Box::new(stream) as Box<dyn Stream>)
+            }),
+            Self::Unix(listener) => listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(true)?;
+                Ok(Box::new(stream) as Box<dyn Stream>)
+            }),
+        };
+        match accepted {
+            Err(error) if means_later(&error) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// A connection of either kind, which never blocks.
+trait Stream: Read + Write + AsFd {}
+impl Stream for TcpStream {}
+impl Stream for UnixStream {}
 
 /// Metrics that are being served; a Unix socket is removed when dropped.
 #[derive(Debug)]
@@ -45,10 +88,16 @@ impl Drop for Metrics {
 /// The address is taken or not allowed.
 pub fn serve(address: &Address, directories: &Directories) -> io::Result<Metrics> {
     let (listener, path) = match address {
-        Address::Tcp(address) => (Listener::Tcp(TcpListener::bind(address)?), None),
+        Address::Tcp(address) => {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            (Listener::Tcp(listener), None)
+        }
         Address::Unix(path) => {
             remove_stale(path)?;
-            (Listener::Unix(UnixListener::bind(path)?), Some(path.clone()))
+            let listener = UnixListener::bind(path)?;
+            listener.set_nonblocking(true)?;
+            (Listener::Unix(listener), Some(path.clone()))
         }
     };
     let directories = directories.clone();
@@ -68,64 +117,153 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 }
 
 fn answer_all(listener: &Listener, directories: &Directories) {
-    let mut frontend = None;
+    let mut daemon = Asked { directories, frontend: None, page: None };
+    // In the order in which they came.
+    let mut scrapers: Vec<Scraper> = Vec::new();
     loop {
-        let answered = match listener {
-            Listener::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
-                stream.set_read_timeout(Some(CONNECTION_LIMIT))?;
-                stream.set_write_timeout(Some(CONNECTION_LIMIT))?;
-                answer(stream, directories, &mut frontend)
-            }),
-            Listener::Unix(listener) => listener.accept().and_then(|(stream, _)| {
-                stream.set_read_timeout(Some(CONNECTION_LIMIT))?;
-                stream.set_write_timeout(Some(CONNECTION_LIMIT))?;
-                answer(stream, directories, &mut frontend)
-            }),
-        };
-        if answered.is_err() {
-            // Out of descriptors, perhaps; a scraper that hung up costs the same short pause.
-            std::thread::sleep(Duration::from_millis(10));
+        wait(listener, &scrapers);
+        let now = Instant::now();
+        daemon.page = None;
+        scrapers.retain_mut(|scraper| scraper.until > now && scraper.goes_on(&mut daemon));
+        for _ in 0..MAX_CONNECTIONS {
+            match listener.accept() {
+                Ok(Some(stream)) => {
+                    let mut scraper = Scraper::new(stream);
+                    // What it asks has often come with it.
+                    if scraper.goes_on(&mut daemon) {
+                        if scrapers.len() >= MAX_CONNECTIONS {
+                            scrapers.remove(0);
+                        }
+                        scrapers.push(scraper);
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    std::thread::sleep(ACCEPT_PAUSE);
+                    break;
+                }
+            }
         }
     }
 }
 
-fn answer(
-    mut stream: impl Read + Write,
-    directories: &Directories,
-    frontend: &mut Option<Frontend>,
-) -> io::Result<()> {
-    let request = read_request(&mut stream)?;
-    let (status, content_type, body) = match target(&request) {
-        Some(("GET", "/metrics" | "/")) => match state(directories, frontend) {
-            Ok(state) => ("200 OK", CONTENT_TYPE, render(state)),
-            Err(error) => ("503 Service Unavailable", "text/plain", format!("{error}\n")),
-        },
-        Some(("GET", _)) => ("404 Not Found", "text/plain", "metrics are at /metrics\n".to_owned()),
-        Some(_) => ("405 Method Not Allowed", "text/plain", "ask with GET\n".to_owned()),
-        None => ("400 Bad Request", "text/plain", "this is no HTTP request\n".to_owned()),
-    };
-    write!(
-        stream,
+/// Waits until somebody connects, asks or has room, or somebody's time is over.
+fn wait(listener: &Listener, scrapers: &[Scraper]) {
+    let mut polled = vec![PollFd::new(listener, PollFlags::IN)];
+    polled.extend(scrapers.iter().map(|scraper| {
+        let flags = if scraper.answer.is_some() { PollFlags::OUT } else { PollFlags::IN };
+        PollFd::from_borrowed_fd(scraper.stream.as_fd(), flags)
+    }));
+    let next = scrapers.iter().map(|scraper| scraper.until).min();
+    // A little late is in time; a little early would spin.
+    let limit = next.and_then(|at| {
+        let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        Timespec::try_from(left).ok()
+    });
+    // What goes wrong here, every look at a connection finds again.
+    let _ = poll(&mut polled, limit.as_ref());
+}
+
+/// One connection.
+struct Scraper {
+    stream: Box<dyn Stream>,
+    /// It is closed at this time.
+    until: Instant,
+    request: Vec<u8>,
+    /// Once the request is whole: the answer, and how much of it is sent.
+    answer: Option<(Rc<[u8]>, usize)>,
+}
+
+impl Scraper {
+    fn new(stream: Box<dyn Stream>) -> Self {
+        let until = Instant::now() + CONNECTION_LIMIT;
+        Self { stream, until, request: Vec::new(), answer: None }
+    }
+
+    /// Reads and sends what can be; whether there is more to come.
+    fn goes_on(&mut self, daemon: &mut Asked<'_>) -> bool {
+        match self.step(daemon) {
+            Err(error) => means_later(&error),
+            Ok(()) => false,
+        }
+    }
+
+    /// To the end, unless it is [`ErrorKind::WouldBlock`].
+    fn step(&mut self, daemon: &mut Asked<'_>) -> io::Result<()> {
+        while self.answer.is_none() {
+            let mut piece = [0; 1024];
+            let count = self.stream.read(&mut piece)?;
+            self.request.extend_from_slice(&piece[..count]);
+            let is_whole = count == 0
+                || self.request.windows(4).any(|end| end == b"\r\n\r\n")
+                || self.request.len() >= MAX_REQUEST_BYTES;
+            if is_whole {
+                self.answer = Some((daemon.answer(&self.request), 0));
+                self.until = Instant::now() + CONNECTION_LIMIT;
+            }
+        }
+        while let Some((answer, sent)) = &mut self.answer
+            && *sent < answer.len()
+        {
+            match self.stream.write(&answer[*sent..])? {
+                0 => return Err(ErrorKind::WriteZero.into()),
+                count => *sent += count,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn means_later(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// The daemon, asked over the connection of the last scrape.
+struct Asked<'a> {
+    directories: &'a Directories,
+    frontend: Option<Frontend>,
+    /// What it said to whoever asked first in this round, for all who do.
+    page: Option<Rc<[u8]>>,
+}
+
+impl Asked<'_> {
+    fn answer(&mut self, request: &[u8]) -> Rc<[u8]> {
+        let text = "text/plain";
+        match target(request) {
+            Some(("GET", "/metrics" | "/")) => {
+                let page = self.page.take().unwrap_or_else(|| match self.state() {
+                    Ok(state) => response("200 OK", CONTENT_TYPE, &render(state)),
+                    Err(error) => response("503 Service Unavailable", text, &format!("{error}\n")),
+                });
+                self.page = Some(Rc::clone(&page));
+                page
+            }
+            Some(("GET", _)) => response("404 Not Found", text, "metrics are at /metrics\n"),
+            Some(_) => response("405 Method Not Allowed", text, "ask with GET\n"),
+            None => response("400 Bad Request", text, "this is no HTTP request\n"),
+        }
+    }
+
+    fn state(&mut self) -> Result<link::wire::ui::DaemonState, crate::frontend::FrontendError> {
+        if let Some(open) = &mut self.frontend
+            && let Ok(state) = open.state()
+        {
+            return Ok(state);
+        }
+        self.frontend = None;
+        let mut fresh = Frontend::connect(self.directories)?;
+        let state = fresh.state()?;
+        self.frontend = Some(fresh);
+        Ok(state)
+    }
+}
+
+fn response(status: &str, content_type: &str, body: &str) -> Rc<[u8]> {
+    let text = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
-    )?;
-    stream.flush()
-}
-
-/// The request's head, as far as it came in time.
-fn read_request(stream: &mut impl Read) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + CONNECTION_LIMIT;
-    let (mut request, mut piece) = (Vec::new(), [0; 1024]);
-    while !request.windows(4).any(|end| end == b"\r\n\r\n")
-        && request.len() < MAX_REQUEST_BYTES
-        && Instant::now() < deadline
-    {
-        match stream.read(&mut piece)? {
-            0 => break,
-            count => request.extend_from_slice(&piece[..count]),
-        }
-    }
-    Ok(request)
+    );
+    Rc::from(text.into_bytes())
 }
 
 /// Method and path, without a query.
@@ -134,23 +272,6 @@ fn target(request: &[u8]) -> Option<(&str, &str)> {
     let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
     let (method, path, version) = (words.next()?, words.next()?, words.next()?);
     version.starts_with("HTTP/").then_some((method, path.split('?').next().unwrap_or(path)))
-}
-
-/// Asks over the connection of the last scrape, or over a new one.
-fn state(
-    directories: &Directories,
-    frontend: &mut Option<Frontend>,
-) -> Result<link::wire::ui::DaemonState, crate::frontend::FrontendError> {
-    if let Some(open) = frontend
-        && let Ok(state) = open.state()
-    {
-        return Ok(state);
-    }
-    *frontend = None;
-    let mut fresh = Frontend::connect(directories)?;
-    let state = fresh.state()?;
-    *frontend = Some(fresh);
-    Ok(state)
 }
 
 #[cfg(test)]

@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
 use link::wire::daemon::ServerStatus;
-use link::wire::ui::DaemonState;
 use rustix::fs::{Access, CWD, MemfdFlags};
-use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::process::{Resource, getrlimit};
 
 use super::Finding;
 use crate::installation::library_directory;
@@ -225,7 +224,8 @@ pub(super) fn daemon(directories: &Directories) -> Vec<Finding> {
     let state = Frontend::connect(directories).and_then(|mut frontend| frontend.state());
     match state {
         Ok(state) => {
-            let mut findings = vec![owner(&state)];
+            let what = format!("process {}, {} server(s)", state.daemon_pid, state.servers.len());
+            let mut findings = vec![Finding::ok(SUBJECT, what)];
             findings.extend(state.servers.iter().filter_map(|server| match server.status {
                 ServerStatus::Active => None,
                 ServerStatus::Initializing => Some(Finding::note(
@@ -293,21 +293,6 @@ fn daemons_elsewhere(directories: &Directories, list: &Path) -> Vec<PathBuf> {
     found.sort();
     found.dedup();
     found
-}
-
-fn owner(state: &DaemonState) -> Finding {
-    const SUBJECT: &str = "daemon";
-    let pid = state.daemon_pid;
-    let uid = fs::metadata(format!("/proc/{pid}")).ok().map(|metadata| metadata.uid());
-    let us = geteuid().as_raw();
-    match uid {
-        Some(uid) if uid != 0 && uid != us => Finding::problem(
-            SUBJECT,
-            format!("process {pid} runs as user {uid}, who cannot serve user {us}"),
-            "let root start the daemon, or set CUDA_MPS_PIPE_DIRECTORY to a daemon of yours",
-        ),
-        _ => Finding::ok(SUBJECT, format!("process {pid}, {} server(s)", state.servers.len())),
-    }
 }
 
 /// Why the last server did not start, as its log says.

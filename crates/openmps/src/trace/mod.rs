@@ -157,6 +157,8 @@ fn trace_client(pid: u32, options: &Trace) -> anyhow::Result<ExitCode> {
     let socket = Directories::from_environment().socket();
     let connection = Connection::connect(&socket, TIMEOUT)
         .with_context(|| format!("no daemon answers at {}", socket.display()))?;
+    link::trust::check_daemon(&connection, &socket)
+        .with_context(|| format!("the daemon at {} is not used", socket.display()))?;
     // Before the client hears of it: whoever sees that it is traced may end that.
     let signals = Signals::for_client()?;
     let hello = Hello::Trace { protocol: PROTOCOL_VERSION, pid };

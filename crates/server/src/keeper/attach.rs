@@ -12,7 +12,7 @@ use cuda_abi::types::{CUdevice_attribute, CUresult};
 use link::socket::Connection;
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, DeviceInfo, HelloReply, Refusal, Welcome};
-use link::wire::daemon::{Origin, Peer};
+use link::wire::daemon::{Namespaces, Origin, Peer};
 use link::wire::group_socket::{Admission, SocketDomain};
 use link::wire::shares::{
     GROUP_BY_CGROUP_VARIABLE, NameError, PROFILE_GROUP_PREFIX, check_name, limits_of_group,
@@ -68,6 +68,42 @@ pub(super) struct Arrival {
 
 /// Attached processes at a time, with or without contexts.
 const MAX_CLIENTS: usize = 1024;
+/// Of these, guests ([`Guest`]) may be.
+const MAX_GUESTS: usize = 960;
+
+/// Who shares a server with others: each has half of the places that the others leave, at most, so that there is one for who comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guest<'a> {
+    /// Who came by the socket of this group.
+    OfGroup(&'a str),
+    /// Who is another user than the server, or is in a container.
+    OfUser(u32),
+}
+
+impl<'a> Guest<'a> {
+    /// Nobody's guest is the server's own user, by the daemon's own socket.
+    fn of(admission: Option<&'a Admission>, peer: Peer, server_uid: u32) -> Option<Self> {
+        match admission {
+            Some(admission) => Some(Self::OfGroup(&admission.group)),
+            None if peer.uid == server_uid && peer.namespaces == Namespaces::Shared => None,
+            None => Some(Self::OfUser(peer.uid)),
+        }
+    }
+}
+
+/// Whether there is a place for one more, who is a guest or not, beside those that are attached.
+fn has_room<'a>(
+    arriving: Option<Guest<'_>>,
+    attached: impl Iterator<Item = Option<Guest<'a>>>,
+) -> bool {
+    let (mut all, mut guests, mut same) = (0, 0, 0);
+    for present in attached {
+        all += 1;
+        guests += usize::from(present.is_some());
+        same += usize::from(present == arriving);
+    }
+    all < MAX_CLIENTS && (arriving.is_none() || guests + same < MAX_GUESTS)
+}
 
 impl Keeper {
     /// Takes a client, or says why not, and tells the daemon that it has none of this number.
@@ -98,7 +134,10 @@ impl Keeper {
             }
         };
         let named = self.named_sets(&hello, admission.as_ref(), &origin);
-        let refusal = self.refuses(&hello).or(named.as_ref().err().cloned());
+        let refusal = self
+            .refuses(&hello)
+            .or_else(|| self.is_full_for(admission.as_ref(), peer))
+            .or(named.as_ref().err().cloned());
         if let Some(refusal) = refusal {
             log_server!("Client {} is refused: {}", peer.pid, refusal.message);
             let _ = connection.send(&HelloReply::Refused(refusal), &[], Duration::ZERO);
@@ -273,11 +312,29 @@ impl Keeper {
                 "the server is shutting down".into(),
             );
         }
-        if self.clients.len() >= MAX_CLIENTS {
-            let message = format!("{MAX_CLIENTS} processes are attached; wait for one to end");
-            return refusal(CUresult::ERROR_MPS_MAX_CONNECTIONS_REACHED, message);
-        }
         None
+    }
+
+    fn is_full_for(&self, admission: Option<&Admission>, peer: Peer) -> Option<Refusal> {
+        let own = rustix::process::geteuid().as_raw();
+        let arriving = Guest::of(admission, peer, own);
+        let attached = self.clients.values();
+        let attached =
+            attached.map(|client| Guest::of(client.admission.as_ref(), client.peer, own));
+        if has_room(arriving, attached) {
+            return None;
+        }
+        let count = self.clients.len();
+        let message = match arriving {
+            Some(Guest::OfGroup(group)) => format!(
+                "{count} processes are attached, and group {group} has its share of the {MAX_GUESTS} places; wait for one of its to end"
+            ),
+            Some(Guest::OfUser(uid)) => format!(
+                "{count} processes are attached, and user {uid} has its share of the {MAX_GUESTS} places; wait for one of its to end"
+            ),
+            None => format!("{count} processes are attached; wait for one to end"),
+        };
+        Some(Refusal { code: CUresult::ERROR_MPS_MAX_CONNECTIONS_REACHED.0, message })
     }
 }
 
@@ -286,4 +343,43 @@ pub(super) fn admits(admission: Option<&Admission>, device: &DeviceInfo) -> bool
     let uuid = uuid_text(&device.uuid);
     admission
         .is_none_or(|admission| admission.devices.is_empty() || admission.devices.contains(&uuid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of a kind get in beside those that are there.
+    fn fill<'a>(attached: &mut Vec<Option<Guest<'a>>>, arriving: Option<Guest<'a>>) -> usize {
+        let before = attached.len();
+        while has_room(arriving, attached.iter().copied()) {
+            attached.push(arriving);
+        }
+        attached.len() - before
+    }
+
+    #[test]
+    fn guests_leave_room_for_others_and_the_owner_needs_none() {
+        assert_eq!(fill(&mut Vec::new(), None), MAX_CLIENTS);
+        let mut attached = Vec::new();
+        let guests = [Guest::OfGroup("a"), Guest::OfGroup("b"), Guest::OfUser(7)];
+        assert_eq!(guests.map(|guest| fill(&mut attached, Some(guest))), [480, 240, 120]);
+        for uid in 100..1000 {
+            fill(&mut attached, Some(Guest::OfUser(uid)));
+        }
+        assert_eq!(attached.len(), MAX_GUESTS);
+        assert_eq!(fill(&mut attached, None), MAX_CLIENTS - MAX_GUESTS);
+    }
+
+    #[test]
+    fn the_servers_user_is_a_guest_in_a_container_and_by_a_groups_socket() {
+        let peer = Peer { pid: 1, uid: 5, gid: 5, namespaces: Namespaces::Shared };
+        let contained = Peer { namespaces: Namespaces::Own, ..peer };
+        let admission =
+            Admission { group: "a".into(), devices: Vec::new(), domain: SocketDomain::User };
+        assert_eq!(Guest::of(None, peer, 5), None);
+        assert_eq!(Guest::of(None, peer, 0), Some(Guest::OfUser(5)));
+        assert_eq!(Guest::of(None, contained, 5), Some(Guest::OfUser(5)));
+        assert_eq!(Guest::of(Some(&admission), peer, 5), Some(Guest::OfGroup("a")));
+    }
 }

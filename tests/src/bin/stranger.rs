@@ -1,0 +1,145 @@
+//! What another user's process does to a daemon and to other users' programs: the attacks of `tests/tests/security`.
+//!
+//! | arguments | does | says |
+//! |---|---|---|
+//! | `relay PLACE OWN` | listens in the directory PLACE as a daemon does and hands everything on to the daemon in OWN | `listening`, then `heard` for each program that speaks to it |
+//! | `attach DIRECTORY COUNT` | attaches so often, until it is refused | how often |
+//! | `frontends DIRECTORY COUNT` | connects so often as a front end | how many of these the daemon keeps |
+//! | `idle ADDRESS COUNT` | connects so often by TCP and says nothing | how many stand |
+//!
+//! What it has is held until its input ends.
+
+use std::io::{Write, stdin, stdout};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use link::socket::{Connection, Listener};
+use link::wire::attach::{ClientHello, Hello, HelloReply, RequestedLimits};
+use link::wire::ui::{UiReply, UiRequest};
+use link::wire::{DAEMON_SOCKET, PROTOCOL_VERSION};
+use openmps_tests::wait::{self, PATIENCE};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::AsFd;
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::Value;
+
+/// A TCP connection that does not stand by then waits in a queue that is full.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+fn main() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit })?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["relay", place, own] => relay(Path::new(place), Path::new(own)),
+        ["attach", directory, count] => {
+            hold(attach(&Path::new(directory).join(DAEMON_SOCKET), count.parse()?)?)
+        }
+        ["frontends", directory, count] => {
+            hold(frontends(&Path::new(directory).join(DAEMON_SOCKET), count.parse()?)?)
+        }
+        ["idle", address, count] => hold(idle(address.parse()?, count.parse()?)),
+        _ => bail!("wrong arguments: {arguments:?}"),
+    }
+}
+
+fn say(word: impl std::fmt::Display) -> Result<()> {
+    writeln!(stdout(), "{word}")?;
+    Ok(stdout().flush()?)
+}
+
+/// Says how many there are and keeps them.
+fn hold<T>(held: Vec<T>) -> Result<()> {
+    say(held.len())?;
+    std::io::copy(&mut stdin(), &mut std::io::sink())?;
+    Ok(())
+}
+
+fn attach(socket: &Path, count: usize) -> Result<Vec<Connection>> {
+    let mut attached = Vec::new();
+    while attached.len() < count {
+        let connection = Connection::connect(socket, PATIENCE)?;
+        let hello = ClientHello {
+            protocol: PROTOCOL_VERSION,
+            pid: std::process::id(),
+            pid_namespace: 0,
+            command: "stranger".to_owned(),
+            limits: RequestedLimits::default(),
+        };
+        connection.send(&Hello::Client(hello), &[], PATIENCE)?;
+        match connection.receive::<HelloReply>(PATIENCE)?.message {
+            HelloReply::Welcome(_) => attached.push(connection),
+            HelloReply::Refused(_) => break,
+            HelloReply::Native => bail!("an answer to another question"),
+        }
+    }
+    Ok(attached)
+}
+
+fn frontends(socket: &Path, count: usize) -> Result<Vec<Connection>> {
+    let mut connected = Vec::new();
+    for _ in 0..count {
+        let connection = Connection::connect(socket, PATIENCE)?;
+        // One that was closed at once is no mistake of ours.
+        if connection.send(&Hello::Ui { protocol: PROTOCOL_VERSION }, &[], PATIENCE).is_ok() {
+            connected.push(connection);
+        }
+    }
+    // Those that the daemon keeps are answered.
+    let ask = UiRequest::Command { line: "get_default_client_priority".to_owned() };
+    connected.retain(|connection| {
+        connection.send(&ask, &[], PATIENCE).is_ok()
+            && connection.receive::<UiReply>(PATIENCE).is_ok()
+    });
+    Ok(connected)
+}
+
+fn idle(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let connect = |_| TcpStream::connect_timeout(&address, CONNECT_LIMIT).ok();
+    (0..count).map_while(connect).collect()
+}
+
+fn relay(place: &Path, own: &Path) -> Result<()> {
+    let listener =
+        Listener::bind_with_mode(&place.join(DAEMON_SOCKET), Mode::from_raw_mode(0o666))?;
+    let own = own.join(DAEMON_SOCKET);
+    say("listening")?;
+    thread::spawn(move || {
+        loop {
+            let mut polled = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+            let _ = poll(&mut polled, None);
+            let Ok(Some(program)) = listener.try_accept() else { continue };
+            let own = own.clone();
+            thread::spawn(move || hand_on(program, &own));
+        }
+    });
+    std::io::copy(&mut stdin(), &mut std::io::sink())?;
+    Ok(())
+}
+
+/// All packets with their descriptors, in either direction.
+fn hand_on(program: Connection, own: &Path) -> Result<()> {
+    let first = program.receive::<Value>(PATIENCE)?;
+    say("heard")?;
+    let daemon = Connection::connect(own, PATIENCE).context("no daemon of its own")?;
+    daemon.send(&first.message, &[], PATIENCE)?;
+    let ends = [Arc::new(program), Arc::new(daemon)];
+    let [program, daemon] = &ends;
+    for (from, to) in [(program, daemon), (daemon, program)] {
+        let (from, to) = (Arc::clone(from), Arc::clone(to));
+        thread::spawn(move || -> Result<()> {
+            loop {
+                let packet = from.receive::<Value>(PATIENCE)?;
+                let descriptors: Vec<_> = packet.descriptors.iter().map(AsFd::as_fd).collect();
+                to.send(&packet.message, &descriptors, PATIENCE)?;
+            }
+        });
+    }
+    wait::until("the program has left", PATIENCE * 10, || program.is_closed())
+}
