@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use crate::core::Provisioning;
 use crate::directories::Directories;
 use crate::log::Echo;
+use crate::trusted_path::PathError;
 
 pub use detach::{BackgroundStart, is_background_half, start_in_background};
 pub use event_loop::run;
@@ -62,13 +63,13 @@ pub struct ServerCommand {
 /// Why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The pipe directory cannot be made or written.
+    /// The pipe directory cannot be made or written, or others could change what is in it.
     #[error("Cannot access CUDA_MPS_PIPE_DIRECTORY={}: {source}", path.display())]
     PipeDirectory {
         /// The directory.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        source: PathError,
     },
     /// Another daemon lives in the pipe directory.
     #[error(
@@ -81,17 +82,6 @@ pub enum StartError {
         path: PathBuf,
         /// Its process, if the pid file says.
         pid: Option<u32>,
-    },
-    /// The pipe directory is not root's, who is to serve everybody from it.
-    #[error(
-        "CUDA_MPS_PIPE_DIRECTORY={} belongs to user {uid}, who could take this daemon's place: remove it, or set the variable to a directory of root's",
-        path.display()
-    )]
-    ForeignDirectory {
-        /// The directory.
-        path: PathBuf,
-        /// Its owner.
-        uid: u32,
     },
     /// NVIDIA's own daemon lives in the pipe directory.
     #[error(
