@@ -229,12 +229,11 @@ impl Directory {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(mode));
         let file = opened.map_err(|error| match error {
-            Errno::LOOP => PathError::Link { path: path.clone() },
             // A pipe that nobody reads, a socket, a directory.
             Errno::NXIO | Errno::ISDIR => {
                 PathError::Kind { path: path.clone(), wanted: "regular file" }
             }
-            other => PathError::system("open", &path)(other),
+            other => self.cannot_open(name, other),
         })?;
         let found = rustix::fs::fstat(&file).map_err(PathError::system("look at", &path))?;
         if kind(&found) != FileType::RegularFile {
@@ -244,6 +243,17 @@ impl Directory {
         match found.st_nlink as u64 {
             1 => Ok(File::from(file)),
             names => Err(PathError::Names { path, names }),
+        }
+    }
+
+    /// In a directory for all the kernel itself refuses to open with `CREATE` what is another's, and does not say that.
+    fn cannot_open(&self, name: &str, error: Errno) -> PathError {
+        let path = self.path.join(name);
+        let found = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        match found.map(|found| (kind(&found), self.trust.owner(&path, &found))) {
+            Ok((FileType::Symlink, _)) => PathError::Link { path },
+            Ok((_, Err(foreign))) => foreign,
+            _ => PathError::system("open", &path)(error),
         }
     }
 

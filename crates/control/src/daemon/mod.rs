@@ -6,6 +6,7 @@
 //! - [`origin`]: where a peer comes from;
 //! - [`connections`]: clients and front ends, which are hostile until proven otherwise;
 //! - [`servers`]: server processes;
+//! - [`server_log`]: what they write;
 //! - [`signals`];
 //! - [`event_loop`]: polls all of it.
 
@@ -17,6 +18,7 @@ mod group_sockets;
 mod notify;
 mod origin;
 mod rate;
+mod server_log;
 mod servers;
 mod signals;
 
