@@ -126,7 +126,10 @@ impl Installation {
 }
 
 /// The same file under another name; a copy where file systems differ.
-fn publish(from: &Path, to: &Path) -> Result<()> {
+///
+/// # Errors
+/// When it cannot be copied.
+pub fn publish(from: &Path, to: &Path) -> Result<()> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());
     }

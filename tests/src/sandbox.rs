@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
+use crate::wait::{self, PATIENCE};
 use crate::{Installation, batching};
 
 /// Which driver library a program opens.
@@ -107,6 +108,15 @@ impl Sandbox {
             logs.push_str(&String::from_utf8_lossy(&text));
         }
         logs
+    }
+
+    /// Waits for words in a log: a server's lines come to its file by way of the daemon.
+    ///
+    /// # Errors
+    /// When they do not come; with the end of each log.
+    pub fn wait_for_log(&self, words: &str) -> Result<()> {
+        wait::until(&format!("`{words}` is logged"), PATIENCE, || self.logs().contains(words))
+            .with_context(|| self.last_log_lines())
     }
 
     /// The end of each log, for the message of a test that failed.

@@ -97,9 +97,7 @@ fn a_device_that_may_not_be_used_is_respected_and_named() -> Result<()> {
     let mut client = daemon.puppet()?;
     let refused = client.tell("open").and_then(|()| client.answer_within(PATIENCE))?;
     ensure!(refused.starts_with("error "), "{refused}");
-    let logs = daemon.sandbox().logs();
-    ensure!(logs.contains("could not start"), "{}", daemon.sandbox().last_log_lines());
-    Ok(())
+    daemon.sandbox().wait_for_log("could not start")
 }
 
 #[test]

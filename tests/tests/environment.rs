@@ -167,12 +167,11 @@ fn devices_below_what_mps_serves_are_refused_with_the_documented_words() -> Resu
     let mut client = daemon.puppet()?;
     let refused = client.ask("open")?;
     ensure!(refused.starts_with("error "), "{refused}");
-    let logs = daemon.sandbox().logs();
     for line in [
         "MPS server failed to start",
         "MPS is only supported on 64-bit Linux platforms, with an SM 3.5 or higher GPU.",
     ] {
-        ensure!(logs.contains(line), "{line}: {}", daemon.sandbox().last_log_lines());
+        daemon.sandbox().wait_for_log(line)?;
     }
     wait::until("the failed server is gone", PATIENCE, || {
         daemon.state().is_ok_and(|state| state.servers.is_empty())

@@ -26,8 +26,7 @@ fn who_comes_right_after_a_fault_waits_for_the_new_context() -> Result<()> {
             format!("Client {{PID: {}, Context ID: 1}} on device 0 to be torn down", faulty.pid),
         ] {
             // The program may be gone before the server has heard of its fault.
-            wait::until(&line, PATIENCE, || sandbox.logs().contains(&line))
-                .with_context(|| sandbox.last_log_lines())?;
+            sandbox.wait_for_log(&line)?;
         }
         let faults = daemon.snapshot()?.faults;
         let fault = faults.last().context("the server remembers no fault")?;
@@ -64,8 +63,7 @@ fn a_fault_is_told_with_its_client_kernel_and_launch() -> Result<()> {
     let earlier = |call: &CallRecord| call.launch.as_ref().is_some_and(|it| it.kernel == "step");
     ensure!(accused.last_calls.iter().any(earlier), "{accused:?}");
     let line = format!("culprit {} had in flight: Launch poke grid (1,1,1)", culprit.pid());
-    ensure!(daemon.sandbox().logs().contains(&line), "{}", daemon.sandbox().logs());
-    Ok(())
+    daemon.sandbox().wait_for_log(&line)
 }
 
 /// What each kind of fault gives the one who made it: CUDA's own error, by the software GPU.

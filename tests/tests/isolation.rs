@@ -102,8 +102,7 @@ fn names_that_are_none_are_refused() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;
     let mut puppet = daemon.puppet_with(&[("OPENMPS_ISOLATE", "a/b")])?;
     puppet.expect("open", "error 1")?;
-    ensure!(daemon.sandbox().logs().contains("a name of isolation has"));
-    Ok(())
+    daemon.sandbox().wait_for_log("a name of isolation has")
 }
 
 #[test]
@@ -145,8 +144,8 @@ fn an_exclusive_device_serves_one_domain_at_a_time() -> Result<()> {
 
     let mut apart = daemon.puppet_with(&[("OPENMPS_ISOLATE", "apart")])?;
     apart.expect("open", DEVICE_UNAVAILABLE)?;
-    let logs = sandbox.logs();
-    ensure!(logs.contains("EXCLUSIVE_PROCESS") && logs.contains("without isolation"), "{logs}");
+    sandbox.wait_for_log("EXCLUSIVE_PROCESS")?;
+    sandbox.wait_for_log("without isolation")?;
     one.must("work 2")?;
 
     // Nobody needs the one executor any more, so another can be.
@@ -190,7 +189,6 @@ fn a_prohibited_device_keeps_the_server_from_starting_and_the_log_says_so() -> R
     let (daemon, _) = on_a_machine("prohibited")?;
     let answer = daemon.puppet()?.ask("open")?;
     ensure!(answer.starts_with("error "), "{answer}");
-    let logs = daemon.sandbox().logs();
-    ensure!(logs.contains("PROHIBITED") && logs.contains("CUDA_VISIBLE_DEVICES"), "{logs}");
-    Ok(())
+    daemon.sandbox().wait_for_log("PROHIBITED")?;
+    daemon.sandbox().wait_for_log("CUDA_VISIBLE_DEVICES")
 }

@@ -8,6 +8,14 @@ pub const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
 /// Used when `CUDA_MPS_LOG_DIRECTORY` is not set.
 pub const DEFAULT_LOG_DIRECTORY: &str = "/var/log/nvidia-mps";
 
+/// Held locked by the daemon that lives in the pipe directory.
+pub(crate) const LOCK: &str = "openmps-control.lock";
+/// Named as the original's.
+pub(crate) const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
+pub(crate) const PREPARED: &str = "openmps-prepared";
+pub(crate) const CONTROL_LOG: &str = "control.log";
+pub(crate) const SERVER_LOG: &str = "server.log";
+
 /// The two directories; absolute, and possibly one and the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Directories {
@@ -58,17 +66,17 @@ impl Directories {
 
     /// Held locked by the daemon that lives in this directory.
     pub fn lock(&self) -> PathBuf {
-        self.pipe.join("openmps-control.lock")
+        self.pipe.join(LOCK)
     }
 
     /// The file with the daemon's process id, named as the original's.
     pub fn pid_file(&self) -> PathBuf {
-        self.pipe.join("nvidia-cuda-mps-control.pid")
+        self.pipe.join(PID_FILE)
     }
 
     /// What was set before a daemon ran: see [`crate::prepared`].
     pub fn prepared(&self) -> PathBuf {
-        self.pipe.join("openmps-prepared")
+        self.pipe.join(PREPARED)
     }
 
     /// The socket of NVIDIA's own daemon, which must not live in the same directory.
@@ -78,12 +86,12 @@ impl Directories {
 
     /// The daemon's log.
     pub fn control_log(&self) -> PathBuf {
-        self.log.join("control.log")
+        self.log.join(CONTROL_LOG)
     }
 
     /// The servers' log.
     pub fn server_log(&self) -> PathBuf {
-        self.log.join("server.log")
+        self.log.join(SERVER_LOG)
     }
 }
 

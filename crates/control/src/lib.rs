@@ -4,6 +4,7 @@
 //! - [`daemon`]: sockets, processes, files around it;
 //! - [`frontend`]: the shell's other side, as a program's user meets it;
 //! - [`prepared`]: settings made before there is a daemon;
+//! - [`trusted_path`]: what files and directories are believed;
 //! - [`values`], [`directories`], [`log`]: what these share.
 //!
 //! Behaviour follows NVIDIA's MPS guide (sections 2.3.5, 3.3, 4.1, 4.2) and, in wording, the control utility of driver
@@ -16,4 +17,5 @@ pub mod frontend;
 pub mod log;
 pub mod metrics;
 pub mod prepared;
+pub mod trusted_path;
 pub mod values;

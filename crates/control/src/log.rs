@@ -1,13 +1,16 @@
-//! The control log: lines as the original writes them, `[2026-11-20 15:27:30.557 Control   969] text`, in local time.
+//! The logs: lines as the original writes them, `[2026-11-20 15:27:30.557 Control   969] text`, in local time.
 //!
 //! A log that cannot be written is never a reason to stop: the line is lost, and the next one is tried again.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use jiff::Zoned;
+use link::printable;
+
+use crate::directories::{CONTROL_LOG, Directories};
+use crate::trusted_path::{Directory, Missing, PathError, Trust};
 
 /// Formats one line, newline included; `source` is `Control`, `Server` or `Other`.
 pub fn format_line(time: &Zoned, source: &str, pid: u32, text: &str) -> String {
@@ -27,56 +30,71 @@ pub enum Echo {
     None,
 }
 
-/// The daemon's log file.
+/// A file of lines that this process alone writes.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    directory: PathBuf,
+    name: &'static str,
+    file: Option<File>,
+}
+
+impl LogFile {
+    /// A log that is not open yet: what is written before [`LogFile::open`] is lost.
+    pub(crate) fn new(directories: &Directories, name: &'static str) -> Self {
+        Self { directory: directories.log().to_owned(), name, file: None }
+    }
+
+    /// Opens the file under its name; or again, after it has been moved away or its directory has become writable.
+    ///
+    /// # Errors
+    /// Why not; lines go where they went before.
+    pub(crate) fn open(&mut self) -> Result<(), PathError> {
+        let directory = Directory::open(&self.directory, Trust::of_logs(), Missing::Make)?;
+        self.file = Some(directory.log(self.name)?);
+        Ok(())
+    }
+
+    /// Writes one line, newline included.
+    pub(crate) fn write(&mut self, line: &str) {
+        if let Some(file) = &mut self.file {
+            // One write per line: a full disk loses lines, it does not tear them.
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
+}
+
+/// The daemon's log.
 #[derive(Debug)]
 pub(crate) struct ControlLog {
-    path: PathBuf,
-    file: Option<File>,
+    file: LogFile,
     echo: Echo,
     pid: u32,
 }
 
 impl ControlLog {
-    /// Opens the log at `path` for appending.
+    /// A log whose file is not open yet.
+    pub(crate) fn new(directories: &Directories, echo: Echo) -> Self {
+        let file = LogFile::new(directories, CONTROL_LOG);
+        ControlLog { file, echo, pid: std::process::id() }
+    }
+
+    /// See [`LogFile::open`].
     ///
     /// # Errors
-    /// Why it cannot be opened; [`ControlLog::without_file`] is then the way on.
-    pub(crate) fn open(path: PathBuf, echo: Echo) -> io::Result<Self> {
-        let file = open_for_append(&path)?;
-        Ok(ControlLog { path, file: Some(file), echo, pid: std::process::id() })
+    /// Why it cannot be opened.
+    pub(crate) fn open(&mut self) -> Result<(), PathError> {
+        self.file.open()
     }
 
-    /// A log with no file yet; [`ControlLog::reopen`] tries again.
-    pub(crate) fn without_file(path: PathBuf, echo: Echo) -> Self {
-        ControlLog { path, file: None, echo, pid: std::process::id() }
-    }
-
-    /// Opens the file again under its name, after it has been moved away or its directory has become writable.
-    pub(crate) fn reopen(&mut self) {
-        if let Ok(file) = open_for_append(&self.path) {
-            self.file = Some(file);
-        }
-    }
-
-    /// Writes one line, in the daemon's name or in that of process `pid`.
+    /// Writes one line, in the daemon's name or in that of process `pid`. Words of clients and servers may be in it: they stay on this line.
     pub(crate) fn write(&mut self, pid: Option<u32>, text: &str) {
-        let line = format_line(&Zoned::now(), "Control", pid.unwrap_or(self.pid), text);
-        if let Some(file) = &mut self.file {
-            // One write per line: a full disk loses lines, it does not tear them.
-            let _ = file.write_all(line.as_bytes());
-        }
+        let text = printable(text);
+        let line = format_line(&Zoned::now(), "Control", pid.unwrap_or(self.pid), &text);
+        self.file.write(&line);
         if self.echo == Echo::Stdout {
             let _ = io::stdout().write_all(line.as_bytes());
         }
     }
-}
-
-/// Opens a log for appending; made with mode 0644.
-///
-/// # Errors
-/// Those of `open`.
-pub(crate) fn open_for_append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o644).open(path)
 }
 
 #[cfg(test)]
@@ -97,8 +115,29 @@ mod tests {
 
     #[test]
     fn a_full_disk_does_not_stop_the_log() {
-        let mut log = ControlLog::open("/dev/full".into(), Echo::None).unwrap();
-        log.write(None, "lost");
-        log.write(None, "lost too");
+        let directories = Directories::from_variables(|_| Some("/nowhere".into()));
+        let mut log = LogFile::new(&directories, CONTROL_LOG);
+        log.file = Some(File::options().append(true).open("/dev/full").unwrap());
+        log.write("lost\n");
+        log.write("lost too\n");
+    }
+
+    #[test]
+    fn a_line_is_one_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let directories = Directories::from_variables(|_| Some(directory.path().into()));
+        let mut log = ControlLog::new(&directories, Echo::None);
+        log.write(None, "before it is open");
+        log.open().unwrap();
+        log.write(Some(7), "said\n[2026-11-22 00:00:00.000 Control     1] forged \u{1b}[31mred");
+        let text = std::fs::read_to_string(directories.control_log()).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("Control     7] said[2026-11-22") && !text.contains('\u{1b}'));
+        // After a rotation.
+        std::fs::rename(directories.control_log(), directory.path().join("old")).unwrap();
+        log.open().unwrap();
+        log.write(None, "anew");
+        let text = std::fs::read_to_string(directories.control_log()).unwrap();
+        assert!(text.ends_with("] anew\n") && text.lines().count() == 1, "{text}");
     }
 }

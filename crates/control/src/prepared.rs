@@ -4,15 +4,16 @@
 //! A file of shell lines in the pipe directory, which the daemon takes away when it starts. It believes the file of its own user and of
 //! root only.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use rustix::fs::OFlags;
 
 use crate::core::command::{Command, parse_line};
-use crate::directories::Directories;
+use crate::directories::{Directories, PREPARED};
+use crate::trusted_path::{Directory, Missing, PathError, Trust};
 
 /// Longest file that a daemon reads.
 const MAX_BYTES: u64 = 64 << 10;
@@ -31,6 +32,9 @@ pub enum PrepareError {
         /// Why.
         source: io::Error,
     },
+    /// The file, or its directory, could be another's.
+    #[error("cannot keep it for the next daemon: {0}")]
+    Place(#[from] PathError),
 }
 
 /// Keeps a line for the next daemon, if it sets a default; returns what the original prints for it. `None`: it is another command.
@@ -49,20 +53,15 @@ pub fn keep(directories: &Directories, line: &str) -> Option<Result<String, Prep
     if let Some(complaint) = parsed.complaint {
         return Some(Err(PrepareError::Refused(complaint)));
     }
-    let path = directories.prepared();
-    let appended = append(directories, line);
-    Some(appended.map(|()| printed).map_err(|source| PrepareError::File { path, source }))
+    Some(append(directories, line).map(|()| printed))
 }
 
-fn append(directories: &Directories, line: &str) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o755).create(directories.pipe())?;
-    let mut file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-        .open(directories.prepared())?;
-    writeln!(file, "{line}")
+fn append(directories: &Directories, line: &str) -> Result<(), PrepareError> {
+    let pipe = Directory::open(directories.pipe(), Trust::of_places(), Missing::Make)?;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let mut file = pipe.file(PREPARED, flags, 0o600)?;
+    let path = directories.prepared();
+    writeln!(file, "{line}").map_err(|source| PrepareError::File { path, source })
 }
 
 /// Takes the lines that were kept, and the file away; `daemon_uid` is the user whose file is believed, beside root.

@@ -224,13 +224,13 @@ fn a_multiuser_server_serves_all_users_as_the_daemons() {
 }
 
 #[test]
-fn a_full_disk_loses_log_lines_only() {
+fn logs_that_are_links_are_not_written_and_hinder_nobody() {
     let directory = tempfile::tempdir().unwrap();
     let options = options(&directory, Provisioning::OneUserAtATime);
     let directories = options.directories.clone();
     std::fs::create_dir_all(directories.log()).unwrap();
     for log in [directories.control_log(), directories.server_log()] {
-        std::os::unix::fs::symlink("/dev/full", log).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("elsewhere"), log).unwrap();
     }
     let thread = std::thread::spawn(move || run(options));
     until("the daemon answers", || Frontend::connect(&directories).is_ok());
@@ -239,6 +239,7 @@ fn a_full_disk_loses_log_lines_only() {
     assert_eq!(answer.output, "30.0\n");
     frontend.command("quit").unwrap();
     assert_eq!(thread.join().unwrap().unwrap(), 0);
+    assert!(!directory.path().join("elsewhere").exists());
 }
 
 #[test]

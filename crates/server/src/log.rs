@@ -1,9 +1,17 @@
-//! Lines of the server's log, in the original's form, on standard error, which the daemon points at `server.log`.
+//! Lines of the server's log, in the original's form, on standard error: a pipe, which the daemon writes to `server.log`.
+//!
+//! Nobody waits for the daemon: a line for which the pipe has no room is lost and counted. Without a daemon all are.
 
 use link::printable;
 use std::fmt::Arguments;
-use std::io::Write;
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A longer line is cut. Lines up to this size go into a pipe whole or not at all, whoever else writes to it.
+const MOST_LINE_BYTES: usize = rustix::pipe::PIPE_BUF;
+
+/// Lines of this process that had no room. Only counted, so it has no partner in any order.
+static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// The column that the original fills with the part that speaks.
 #[derive(Clone, Copy, Debug)]
@@ -16,15 +24,38 @@ pub(crate) enum Part {
 
 /// Writes one line; that nobody can read it is no reason to stop serving.
 pub(crate) fn write(part: Part, message: Arguments<'_>) {
+    let lost = LOST.swap(0, Ordering::Relaxed);
+    if lost > 0 {
+        let text = format!("{lost} lines were lost: the log had no room for them");
+        if !wrote(&line(Part::Server, &text)) {
+            LOST.fetch_add(lost, Ordering::Relaxed);
+        }
+    }
+    // Clients' words are in it: they stay on this line.
+    if !wrote(&line(part, &printable(&message.to_string()))) {
+        LOST.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn line(part: Part, text: &str) -> String {
     let part = match part {
         Part::Other => "Other",
         Part::Server => "Server",
     };
-    // Clients' words are in it: they stay on this line.
-    let message = printable(&message.to_string());
-    let line = format!("[{} {part} {:>5}] {message}\n", timestamp(), std::process::id());
-    // One write per line: several processes share the file.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    let mut line = format!("[{} {part} {:>5}] {text}", timestamp(), std::process::id());
+    line.truncate(line.floor_char_boundary(MOST_LINE_BYTES - 1));
+    line.push('\n');
+    line
+}
+
+/// Writes a line in one piece, if there is room for it: several processes share the file.
+fn wrote(line: &str) -> bool {
+    loop {
+        match rustix::io::write(rustix::stdio::stderr(), line.as_bytes()) {
+            Err(rustix::io::Errno::INTR) => {}
+            written => return written == Ok(line.len()),
+        }
+    }
 }
 
 /// `2026-11-20 15:27:30.566`, local time.

@@ -36,6 +36,6 @@ fn absent(index: usize) {
     if let Some(function) = CALLS.count(index)
         && std::env::var("OPENMPS_SOFT_LOG").is_ok_and(|level| level == "info")
     {
-        eprintln!("softcuda: {} is not supported", function.symbol);
+        device::fault::write_line(&format!("softcuda: {} is not supported", function.symbol));
     }
 }

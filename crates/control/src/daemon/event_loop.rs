@@ -22,6 +22,7 @@ use super::detach::{announce, enter_background};
 use super::group_sockets::GroupSockets;
 use super::notify::notify;
 use super::rate::{Allowed, RateLimit};
+use super::server_log::ServerLog;
 use super::servers::{Heard, ServerProcess};
 use super::signals::{Signals, came};
 use super::{Options, StartError};
@@ -31,7 +32,8 @@ use crate::core::command::Pid;
 use crate::core::group_text::{GROUPS_VARIABLE, parse_profiles};
 use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
 use crate::directories::Directories;
-use crate::log::{ControlLog, open_for_append};
+use crate::log::ControlLog;
+use crate::trusted_path::PathError;
 
 /// The CUDA version that clients are told, in the form that the original logs.
 const BINARY_VERSION: u32 = 13000;
@@ -56,7 +58,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         crate::metrics::serve(address, &options.directories).map_err(failed)
     });
     let _metrics = metrics.transpose()?;
-    let log = open_log(&options);
+    let (log, server_log) = open_logs(&options);
     let (limits, mut complaints) = Limits::from_environment(|name| std::env::var(name).ok());
     let config = Config {
         daemon_pid: std::process::id(),
@@ -93,6 +95,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     let mut daemon = Daemon {
         core,
         log,
+        server_log,
         connections: Connections::new(),
         group_sockets,
         client_processes,
@@ -107,6 +110,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     }
     notify("READY=1");
     let status = daemon.run(&claim, &signals);
+    daemon.server_log.read_all();
     notify("STOPPING=1");
     // Before the connections close: a front end that waits for our end may start another daemon here.
     drop(claim);
@@ -136,18 +140,22 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-fn open_log(options: &Options) -> ControlLog {
+fn open_logs(options: &Options) -> (ControlLog, ServerLog) {
     let directories = &options.directories;
-    let opened = std::fs::create_dir_all(directories.log())
-        .and_then(|()| open_for_append(&directories.server_log()))
-        .and_then(|_| ControlLog::open(directories.control_log(), options.echo));
-    opened.unwrap_or_else(|error| {
+    let mut control = ControlLog::new(directories, options.echo);
+    let mut servers = ServerLog::new(directories);
+    if let Err(error) = open_both(&mut control, &mut servers) {
         eprintln!(
             "Warning: Failed writing log files to directory [{}]. No logs will be available. ({error})",
             directories.log().display()
         );
-        ControlLog::without_file(directories.control_log(), options.echo)
-    })
+    }
+    (control, servers)
+}
+
+fn open_both(control: &mut ControlLog, servers: &mut ServerLog) -> Result<(), PathError> {
+    servers.open()?;
+    control.open()
 }
 
 /// What poll watches.
@@ -161,11 +169,13 @@ enum Token {
     Connection(ConnectionId),
     ServerExit(Pid),
     ServerSocket(Pid),
+    ServerLog(u64),
 }
 
 struct Daemon {
     core: Core,
     log: ControlLog,
+    server_log: ServerLog,
     connections: Connections,
     group_sockets: GroupSockets,
     client_processes: ClientProcesses,
@@ -248,6 +258,10 @@ impl Daemon {
                 fds.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN | out));
             }
         }
+        for (id, pipe) in self.server_log.polled() {
+            tokens.push(Token::ServerLog(id));
+            fds.push(PollFd::new(pipe, PollFlags::IN));
+        }
         match poll(&mut fds, self.timeout().as_ref()) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
@@ -261,7 +275,8 @@ impl Daemon {
         let core = self.core.next_deadline().map(|at| self.started + at);
         let silent = self.connections.next_deadline();
         let kill = self.servers.values().filter_map(|server| server.kill_at).min();
-        let next = [core, silent, kill].into_iter().flatten().min()?;
+        let last_words = self.server_log.next_deadline();
+        let next = [core, silent, kill, last_words].into_iter().flatten().min()?;
         // A little late is in time; a little early would spin.
         let left = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         Timespec::try_from(left).ok()
@@ -278,7 +293,7 @@ impl Daemon {
             Token::Listener => self.accept(claim.listener()),
             Token::GroupListener(id) => self.accept_of_group(id),
             Token::StopSignal if came(&signals.stop) => events.push_back(Event::StopSignal),
-            Token::ReopenLogs if came(&signals.reopen_logs) => self.log.reopen(),
+            Token::ReopenLogs if came(&signals.reopen_logs) => self.reopen_logs(),
             Token::StopSignal | Token::ReopenLogs => {}
             Token::ClientProcesses => {
                 let ended = self.client_processes.ended().into_iter();
@@ -287,6 +302,13 @@ impl Daemon {
             Token::Connection(connection) => self.connection_acts(connection, events),
             Token::ServerSocket(pid) => self.hear_server(pid, events),
             Token::ServerExit(pid) => self.reap_server(pid, events),
+            Token::ServerLog(id) => self.server_log.read(id),
+        }
+    }
+
+    fn reopen_logs(&mut self) {
+        if let Err(error) = open_both(&mut self.log, &mut self.server_log) {
+            self.log.write(None, &format!("Not all logs were opened anew: {error}"));
         }
     }
 
@@ -387,6 +409,8 @@ impl Daemon {
         if server.flush().is_err() {
             return server.hang_up();
         }
+        // What it logged comes before what it sent then: who asks finds the lines in the file.
+        self.server_log.read_of(pid);
         match server.hear() {
             Heard::Message(message) => {
                 events.push_back(Event::ServerSaid { server: pid, message: *message });
@@ -410,6 +434,7 @@ impl Daemon {
         }
         if let Some(exit) = server.exit() {
             self.servers.remove(&pid);
+            self.server_log.server_ended(pid);
             events.push_back(Event::ServerExited { server: pid, exit });
         }
     }
@@ -421,6 +446,7 @@ impl Daemon {
             self.connections.remove(connection);
             events.push_back(Event::ConnectionClosed { connection });
         }
+        self.server_log.close_late(now);
         for server in self.servers.values_mut() {
             if server.kill_at.is_some_and(|at| at <= now) {
                 server.kill();
@@ -446,8 +472,11 @@ impl Daemon {
             Effect::Spawn { uid, gid } => {
                 // Next in line, before anything that may concern the new server.
                 events.push_front(match ServerProcess::start(&self.options, uid, gid) {
-                    Ok(server) => {
+                    Ok(mut server) => {
                         let pid = server.pid();
+                        if let Some(log) = server.take_log() {
+                            self.server_log.add(pid, uid, log);
+                        }
                         self.servers.insert(pid, server);
                         Event::ServerSpawned { pid, uid }
                     }

@@ -1,11 +1,11 @@
 //! The sockets of groups that listen: see [`link::wire::group_socket`] for what they are for.
 //!
-//! A directory is given to a container, so nothing in it is believed: what is in the way of a socket and is none, or is in use, stays, and the request fails.
+//! The way to a directory is root's or the daemon's user's. It is given to a container, so nothing in it is believed: what is in the way of a socket and is none, or is in use, stays, and the request fails.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,8 @@ use link::socket::{Connection, Listener, SocketError};
 use link::wire::DAEMON_SOCKET;
 use link::wire::group_socket::GroupSocket;
 use rustix::fs::Mode;
+
+use crate::trusted_path::{Directory, Missing, Trust};
 
 /// Whoever listens there answers a connection at once.
 const LOOK_LIMIT: Duration = Duration::from_millis(100);
@@ -51,7 +53,9 @@ impl GroupSockets {
         if is_own(directory) {
             return Err(format!("{} is the daemon's own directory", directory.display()));
         }
-        DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(failed)?;
+        // Whoever could put another directory in its place would have root make and remove sockets elsewhere.
+        Directory::open(directory, Trust::of_places(), Missing::Make)
+            .map_err(|error| error.to_string())?;
         let path = directory.join(DAEMON_SOCKET);
         make_way(&path)?;
         // The directory is the permission: whoever it was given to may connect, as any user.

@@ -8,6 +8,7 @@
 //! - [`origin`]: where a peer comes from;
 //! - [`connections`]: clients and front ends, which are hostile until proven otherwise;
 //! - [`servers`]: server processes;
+//! - [`server_log`]: what they write;
 //! - [`signals`];
 //! - [`event_loop`]: polls all of it.
 
@@ -21,6 +22,7 @@ mod long_answer;
 mod notify;
 mod origin;
 mod rate;
+mod server_log;
 mod servers;
 mod signals;
 
@@ -31,6 +33,7 @@ use std::path::PathBuf;
 use crate::core::Provisioning;
 use crate::directories::Directories;
 use crate::log::Echo;
+use crate::trusted_path::PathError;
 
 pub use detach::{BackgroundStart, is_background_half, start_in_background};
 pub use event_loop::run;
@@ -66,13 +69,13 @@ pub struct ServerCommand {
 /// Why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The pipe directory cannot be made or written.
+    /// The pipe directory cannot be made or written, or others could change what is in it.
     #[error("Cannot access CUDA_MPS_PIPE_DIRECTORY={}: {source}", path.display())]
     PipeDirectory {
         /// The directory.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        source: PathError,
     },
     /// Another daemon lives in the pipe directory.
     #[error(
@@ -85,17 +88,6 @@ pub enum StartError {
         path: PathBuf,
         /// Its process, if the pid file says.
         pid: Option<u32>,
-    },
-    /// The pipe directory is not root's, who is to serve everybody from it.
-    #[error(
-        "CUDA_MPS_PIPE_DIRECTORY={} belongs to user {uid}, who could take this daemon's place: remove it, or set the variable to a directory of root's",
-        path.display()
-    )]
-    ForeignDirectory {
-        /// The directory.
-        path: PathBuf,
-        /// Its owner.
-        uid: u32,
     },
     /// NVIDIA's own daemon lives in the pipe directory.
     #[error(

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::daemon::{ToDaemon, ToServer};
 use rustix::io::FdFlags;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::Options;
 use crate::core::ServerExit;
 use crate::core::command::Pid;
 use crate::core::intake::Intake;
-use crate::log::open_for_append;
 
 /// Shown for servers by `ps`, where scripts look for it.
 const SHOWN_NAME: &str = "nvidia-cuda-mps-server";
@@ -37,6 +37,7 @@ pub(super) struct ServerProcess {
     socket: Option<Socket>,
     unsent: VecDeque<(ToServer, Vec<OwnedFd>)>,
     intake: Intake,
+    log: Option<OwnedFd>,
     /// Set once it has hung up.
     pub(super) kill_at: Option<Instant>,
 }
@@ -58,10 +59,8 @@ impl ServerProcess {
         let theirs = OwnedFd::from(theirs);
         // Inherited by this child alone: no other thread of the daemon starts processes, and this one closes it below.
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
-        let log = || {
-            open_for_append(&options.directories.server_log())
-                .map_or_else(|_| Stdio::null(), Stdio::from)
-        };
+        // Not a file of ours: it is the user's process, which can do all that a descriptor allows. Nobody waits at either end.
+        let (log, written) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let mut command = Command::new(&options.server.program);
         command
             .arg0(SHOWN_NAME)
@@ -74,8 +73,8 @@ impl ServerProcess {
             .env_remove(super::detach::MARK)
             .current_dir("/")
             .stdin(Stdio::null())
-            .stdout(log())
-            .stderr(log())
+            .stdout(written.try_clone()?)
+            .stderr(written)
             // Signals from a terminal are for the daemon, which tells its servers.
             .process_group(0);
         if uid != rustix::process::geteuid().as_raw() {
@@ -97,12 +96,18 @@ impl ServerProcess {
             socket: Some(ours),
             unsent: VecDeque::new(),
             intake: Intake::default(),
+            log: Some(log),
             kill_at: None,
         })
     }
 
     pub(super) fn pid(&self) -> Pid {
         self.child.id()
+    }
+
+    /// The reading end of its standard output and error, once.
+    pub(super) fn take_log(&mut self) -> Option<OwnedFd> {
+        self.log.take()
     }
 
     /// Readable once the process has ended.

@@ -20,6 +20,7 @@ pub(crate) mod task;
 use std::io;
 use std::path::PathBuf;
 
+use control::trusted_path::PathError;
 use serde::{Deserialize, Serialize};
 
 use gpus::Gpus;
@@ -65,6 +66,9 @@ pub(crate) enum BatchError {
         /// Why not.
         source: io::Error,
     },
+    /// A file or directory that could be another's, or cannot be opened.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// Another prolog or epilog of the same GPU does not end.
     #[error("another prolog or epilog has held {} for {seconds} s: see what it waits for", path.display())]
     Busy {

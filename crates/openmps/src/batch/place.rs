@@ -7,16 +7,20 @@
 //! DIRECTORY/gpus                   what the driver said of the devices
 //! LOGS/gpu-0                       CUDA_MPS_LOG_DIRECTORY of the daemon; stays
 //! ```
+//!
+//! All of it is root's, as is the way to it ([`control::trusted_path`]).
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use control::directories::Directories;
+use control::trusted_path::{Directory, Missing, Trust};
 use link::wire::DAEMON_SOCKET;
+use rustix::fs::OFlags;
 
 use super::gpus::Gpus;
 use super::{BatchError, Job, file};
@@ -76,13 +80,13 @@ impl Place {
         let directories = self.directories(gpus);
         let deadline = Instant::now() + LOCK_LIMIT;
         loop {
-            make(&self.root, FOR_ALL)?;
-            make(&self.root.join("jobs"), FOR_ALL)?;
-            make(&directory, FOR_OWNER)?;
-            match try_lock(&directory).map_err(file("lock", &directory))? {
+            make(&self.root, FOR_ALL, Trust::of_places())?;
+            make(&self.root.join("jobs"), FOR_ALL, Trust::of_places())?;
+            make(&directory, FOR_OWNER, Trust::of_places())?;
+            match try_lock(&directory)? {
                 Some(lock) => {
-                    make(directories.pipe(), FOR_OWNER)?;
-                    make(directories.log(), FOR_ALL)?;
+                    make(directories.pipe(), FOR_OWNER, Trust::of_places())?;
+                    make(directories.log(), FOR_ALL, Trust::of_logs())?;
                     return Ok(Locked { directories, directory, _lock: lock });
                 }
                 None if Instant::now() >= deadline => {
@@ -114,21 +118,25 @@ impl Place {
     /// Makes a job's directory and writes what is known of it.
     pub(crate) fn write(&self, job: &Job) -> Result<(), BatchError> {
         let directory = self.of_job(&job.name)?;
-        make(&directory, FOR_ALL)?;
-        let (path, fresh) = (directory.join("job"), directory.join("job.new"));
+        let directory = make(&directory, FOR_ALL, Trust::of_places())?;
+        let (path, fresh) = (directory.path().join(JOB), directory.path().join(NEW_JOB));
         let text = serde_json::to_vec(job).map_err(io::Error::other);
         let text = text.map_err(file("write", &path))?;
         // Its tasks see all of it or nothing.
-        fs::write(&fresh, text).map_err(file("write", &fresh))?;
-        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o644))
-            .and_then(|()| fs::rename(&fresh, &path))
-            .map_err(file("write", &path))
+        directory.remove(NEW_JOB)?;
+        let mut file_of_job =
+            directory.file(NEW_JOB, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o644)?;
+        file_of_job
+            .write_all(&text)
+            .and_then(|()| file_of_job.set_permissions(fs::Permissions::from_mode(0o644)))
+            .map_err(file("write", &fresh))?;
+        fs::rename(&fresh, &path).map_err(file("write", &path))
     }
 
     /// Makes the directory of a job's socket, which nobody may enter yet.
     pub(crate) fn make_pipe(&self, job: &Job) -> Result<PathBuf, BatchError> {
         let pipe = self.pipe_of(job)?;
-        make(&pipe, FOR_OWNER)?;
+        make(&pipe, FOR_OWNER, Trust::of_places())?;
         Ok(pipe)
     }
 
@@ -140,20 +148,24 @@ impl Place {
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))
             .and_then(|()| chown(&socket, Some(job.uid), None))
             .map_err(file("give to the job's user", &socket))?;
-        make(&pipe, FOR_PASSING)
+        make(&pipe, FOR_PASSING, Trust::of_places()).map(drop)
     }
 
     /// What is known of a job; nothing, if it was not admitted.
     pub(crate) fn job(&self, name: &str) -> Result<Option<Job>, BatchError> {
-        let path = self.of_job(name)?.join("job");
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map(Some)
-                .map_err(io::Error::other)
-                .map_err(file("understand", &path)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(file("read", &path)(error)),
-        }
+        let path = self.of_job(name)?;
+        let opened = Directory::open(&path, Trust::of_places(), Missing::Report)
+            .and_then(|directory| directory.file(JOB, OFlags::RDONLY, 0));
+        let mut opened = match opened {
+            Err(error) if error.is_not_found() => return Ok(None),
+            opened => opened?,
+        };
+        let mut text = Vec::new();
+        opened.read_to_end(&mut text).map_err(file("read", &path))?;
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(io::Error::other)
+            .map_err(file("understand", &path))
     }
 
     /// Forgets a job.
@@ -186,6 +198,10 @@ impl Locked {
     }
 }
 
+/// The file of a job.
+const JOB: &str = "job";
+const NEW_JOB: &str = "job.new";
+
 /// Entered by all users, changed by its owner.
 const FOR_ALL: u32 = 0o755;
 /// Entered by all users who know what is in it, changed by its owner.
@@ -193,36 +209,44 @@ const FOR_PASSING: u32 = 0o711;
 /// Entered by its owner.
 const FOR_OWNER: u32 = 0o700;
 
-/// Makes a directory with this mode, whatever the mask of the batch system's daemon.
-fn make(path: &Path, mode: u32) -> Result<(), BatchError> {
-    fs::create_dir_all(path).map_err(file("create", path))?;
-    match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
-        // Removed meanwhile by an epilog, which holds the lock: made again before it is locked.
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other.map_err(file("set the mode of", path)),
-    }
+/// Makes a directory with this mode, whatever the mask of the batch system's daemon. One that an epilog, which holds the lock, has removed meanwhile is made again: it is
+/// not locked yet.
+fn make(path: &Path, mode: u32, trust: Trust) -> Result<Directory, BatchError> {
+    let deadline = Instant::now() + LOCK_LIMIT;
+    let directory = loop {
+        match Directory::open(path, trust.clone(), Missing::Make) {
+            Err(error) if error.is_not_found() && Instant::now() < deadline => {}
+            opened => break opened?,
+        }
+    };
+    directory
+        .handle()?
+        .set_permissions(fs::Permissions::from_mode(mode))
+        .map_err(file("set the mode of", path))?;
+    Ok(directory)
 }
 
 /// Locks a directory; none while another has it, or has just removed it.
-fn try_lock(directory: &Path) -> io::Result<Option<File>> {
-    let lock = match File::open(directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        other => other?,
+fn try_lock(path: &Path) -> Result<Option<File>, BatchError> {
+    let opened = Directory::open(path, Trust::of_places(), Missing::Report);
+    let lock = match opened.and_then(|directory| directory.handle()) {
+        Err(error) if error.is_not_found() => return Ok(None),
+        opened => opened?,
     };
     match lock.try_lock() {
         Ok(()) => {}
         Err(fs::TryLockError::WouldBlock) => return Ok(None),
-        Err(fs::TryLockError::Error(error)) => return Err(error),
+        Err(fs::TryLockError::Error(error)) => return Err(file("lock", path)(error)),
     }
     let is_same = |there: &fs::Metadata| -> io::Result<bool> {
         let ours = lock.metadata()?;
         Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
     };
-    match fs::metadata(directory) {
-        Ok(there) if is_same(&there)? => Ok(Some(lock)),
-        Ok(_) => Ok(None),
+    match fs::symlink_metadata(path).and_then(|there| is_same(&there)) {
+        Ok(true) => Ok(Some(lock)),
+        Ok(false) => Ok(None),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(file("lock", path)(error)),
     }
 }
 
@@ -284,6 +308,28 @@ mod tests {
         // Once more, as by a prolog that is called twice.
         place.make_pipe(&job).unwrap();
         assert_eq!(mode(&pipe), 0o700);
+    }
+
+    #[test]
+    fn nothing_is_made_in_anothers_directory() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: needs root");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (theirs, ours) = (directory.path().join("theirs"), directory.path().join("ours"));
+        fs::create_dir(&theirs).unwrap();
+        chown(&theirs, Some(12345), None).unwrap();
+        let gpus: Gpus = "0".parse().unwrap();
+        for (root, logs) in [(theirs.join("batch"), &ours), (ours.clone(), &theirs)] {
+            let refused = Place::new(&root, logs).lock(&gpus).unwrap_err().to_string();
+            assert!(refused.contains("theirs belongs to user 12345"), "{refused}");
+            assert_eq!(fs::read_dir(&theirs).unwrap().count(), 0);
+        }
+        // A job's file is root's, too.
+        let place = Place::new(&ours, &ours);
+        place.write(&job("slurm-1", "0")).unwrap();
+        chown(ours.join("jobs/slurm-1/job"), Some(12345), None).unwrap();
+        assert!(place.job("slurm-1").is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
+use control::trusted_path::{Directory, Missing, PathError, Trust};
 use link::wire::daemon::ServerStatus;
 use rustix::fs::{Access, CWD, MemfdFlags};
 use rustix::process::{Resource, getrlimit};
@@ -196,6 +197,15 @@ pub(super) fn pipe_directory(directories: &Directories) -> Finding {
             "its owner starts the daemon; or set CUDA_MPS_PIPE_DIRECTORY to a directory of yours",
         );
     }
+    if may(pipe, Access::WRITE_OK)
+        && let Some(refused) = refused(pipe, Trust::of_places())
+    {
+        return Finding::problem(
+            SUBJECT,
+            format!("a daemon of yours would refuse it: {refused}"),
+            "see there; or set CUDA_MPS_PIPE_DIRECTORY",
+        );
+    }
     Finding::ok(SUBJECT, pipe.display().to_string())
 }
 
@@ -332,6 +342,13 @@ pub(super) fn log_directory(directories: &Directories) -> Finding {
             "set CUDA_MPS_LOG_DIRECTORY to a directory of yours",
         );
     }
+    if let Some(refused) = refused(log, Trust::of_logs()) {
+        return Finding::problem(
+            SUBJECT,
+            format!("a daemon of yours would have no logs: {refused}"),
+            "see there; or set CUDA_MPS_LOG_DIRECTORY",
+        );
+    }
     match rustix::fs::statvfs(&there) {
         Ok(space) if space.f_bavail == 0 => Finding::problem(
             SUBJECT,
@@ -340,6 +357,11 @@ pub(super) fn log_directory(directories: &Directories) -> Finding {
         ),
         _ => Finding::ok(SUBJECT, shown.to_string()),
     }
+}
+
+/// Why a daemon of this user does not use a directory that is there.
+fn refused(path: &Path, trust: Trust) -> Option<PathError> {
+    Directory::open(path, trust, Missing::Report).err().filter(|error| !error.is_not_found())
 }
 
 /// The path itself, or the nearest directory above it that exists.

@@ -160,7 +160,7 @@ pub(crate) fn current_even_failed() -> Answer<(&'static Driver, Arc<Context>)> {
 impl Driver {
     fn start() -> Result<Self, CUresult> {
         let config = Config::from_environment().map_err(|error| {
-            eprintln!("softcuda: {error}");
+            crate::device::fault::write_line(&format!("softcuda: {error}"));
             CUresult::ERROR_INVALID_VALUE
         })?;
         if config.visible.is_empty() {
@@ -171,13 +171,15 @@ impl Driver {
             config.visible.iter().map(|_| Placement::new(config.sm_count, properties::SM_CAPACITY));
         let engine = Arc::new(Engine::new(placements.collect(), space.clone(), &config));
         worker::start(&engine, config.workers).map_err(|error| {
-            eprintln!("softcuda: cannot start worker threads: {error}");
+            crate::device::fault::write_line(&format!(
+                "softcuda: cannot start worker threads: {error}"
+            ));
             CUresult::ERROR_OPERATING_SYSTEM
         })?;
         let machine = match config.machine.as_deref().map(Machine::join).transpose() {
             Ok(machine) => machine.map(Arc::new),
             Err(error) => {
-                eprintln!("softcuda: {error}");
+                crate::device::fault::write_line(&format!("softcuda: {error}"));
                 return Err(CUresult::ERROR_OPERATING_SYSTEM);
             }
         };

@@ -432,7 +432,7 @@ fn kernel_code(driver: &Driver, error: &KernelError) -> CUresult {
         KernelError::NotFound(_) => CUresult::ERROR_NOT_FOUND,
         KernelError::Unsupported { .. } | KernelError::Unbound(_) => {
             if driver.config.log >= crate::device::config::LogLevel::Error {
-                eprintln!("softcuda: {error}");
+                crate::device::fault::write_line(&format!("softcuda: {error}"));
             }
             CUresult::ERROR_NOT_SUPPORTED
         }

@@ -99,9 +99,9 @@ pub(crate) fn log_overrun(log: super::config::LogLevel, kernel: &str, limit: Dur
     }
 }
 
-/// One write, so that lines of several threads and processes do not mix.
-fn write_line(line: &str) {
+/// Writes a line to standard error: one write, so that lines of several threads and processes do not mix.
+pub(crate) fn write_line(line: &str) {
     use std::io::Write;
-    // Nobody to tell if standard error is closed.
+    // Nobody to tell if that is closed, or a pipe without room: no reason to panic, as `eprintln` does.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -1,0 +1,359 @@
+//! What servers write: each has a pipe to the daemon as its standard output and error, and the daemon alone writes `server.log`.
+//!
+//! A server is its user's process, and so are its executors, which have the pipe, too: whatever comes may be anything. A line is marked with what the daemon knows (the time,
+//! which server's pipe it came by), is cleaned, and has a bounded length; what a user's servers may write is bounded by [`BURST_BYTES`] and [`BYTES_PER_S`]. The pipe
+//! blocks neither side: a server loses lines for which there is no room, and counts them. When the daemon ends, its servers' lines are lost.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use jiff::Zoned;
+use link::printable;
+use rustix::io::Errno;
+
+use crate::core::command::Pid;
+use crate::directories::{Directories, SERVER_LOG};
+use crate::log::{LogFile, format_line};
+use crate::trusted_path::PathError;
+
+/// Read of one pipe before others have their turn.
+const BYTES_PER_TURN: usize = 64 << 10;
+/// A longer line is cut into several. No honest one is: a server's lines go into its pipe whole, which holds for this size.
+const MOST_LINE_BYTES: usize = 4096;
+/// What the servers of one user may write at once.
+const BURST_BYTES: u64 = 4 << 20;
+/// And in the long run.
+const BYTES_PER_S: u64 = 64 << 10;
+/// For the last words of executors whose server has ended.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// The log, and all pipes that lead to it.
+#[derive(Debug)]
+pub(super) struct ServerLog {
+    file: LogFile,
+    pipes: BTreeMap<u64, Pipe>,
+    last: u64,
+    /// By user.
+    allowances: BTreeMap<u32, Allowance>,
+}
+
+/// What comes from one server and its executors.
+#[derive(Debug)]
+struct Pipe {
+    from: OwnedFd,
+    server: Pid,
+    uid: u32,
+    lines: Lines,
+    /// Once the server has ended.
+    closes_at: Option<Instant>,
+}
+
+impl ServerLog {
+    /// A log whose file is not open yet.
+    pub(super) fn new(directories: &Directories) -> Self {
+        let file = LogFile::new(directories, SERVER_LOG);
+        Self { file, pipes: BTreeMap::new(), last: 0, allowances: BTreeMap::new() }
+    }
+
+    /// See [`LogFile::open`].
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub(super) fn open(&mut self) -> Result<(), PathError> {
+        self.file.open()
+    }
+
+    /// Takes the pipe of a server, which does not block.
+    pub(super) fn add(&mut self, server: Pid, uid: u32, from: OwnedFd) {
+        let now = Instant::now();
+        self.allowances.retain(|_, allowance| !allowance.is_whole(now));
+        self.last += 1;
+        let pipe = Pipe { from, server, uid, lines: Lines::default(), closes_at: None };
+        self.pipes.insert(self.last, pipe);
+    }
+
+    /// What to poll.
+    pub(super) fn polled(&self) -> impl Iterator<Item = (u64, &OwnedFd)> {
+        self.pipes.iter().map(|(id, pipe)| (*id, &pipe.from))
+    }
+
+    /// When a pipe is to be closed next.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.pipes.values().filter_map(|pipe| pipe.closes_at).min()
+    }
+
+    /// Writes what has come by one pipe, a turn's worth of it.
+    pub(super) fn read(&mut self, id: u64) {
+        let Some(pipe) = self.pipes.get_mut(&id) else { return };
+        let (mut buffer, mut left) = ([0; 8192], BYTES_PER_TURN);
+        let ended = loop {
+            if left == 0 {
+                break false;
+            }
+            match rustix::io::read(&pipe.from, &mut buffer) {
+                Ok(0) => break true,
+                Ok(count) => {
+                    left = left.saturating_sub(count);
+                    let allowance = self.allowances.entry(pipe.uid).or_insert_with(Allowance::new);
+                    pipe.lines.take(&buffer[..count], |line| {
+                        write(&mut self.file, allowance, pipe.server, pipe.uid, line);
+                    });
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break false,
+                Err(_) => break true,
+            }
+        };
+        if ended {
+            self.close(id);
+        }
+    }
+
+    /// Writes what a server has said so far: before the daemon acts on what that has sent since.
+    pub(super) fn read_of(&mut self, server: Pid) {
+        // Of two with one number the later one lives.
+        let found = self.pipes.iter().rev().find(|(_, pipe)| pipe.server == server);
+        if let Some(id) = found.map(|(id, _)| *id) {
+            self.read(id);
+        }
+    }
+
+    /// A server has ended; its executors end now.
+    pub(super) fn server_ended(&mut self, server: Pid) {
+        self.read_of(server);
+        let ended = self.pipes.values_mut().filter(|pipe| pipe.server == server);
+        for pipe in ended {
+            pipe.closes_at.get_or_insert(Instant::now() + LAST_WORDS);
+        }
+    }
+
+    /// Closes the pipes of servers that ended long ago: whoever has the other end may keep it for ever.
+    pub(super) fn close_late(&mut self, now: Instant) {
+        let late = |pipe: &Pipe| pipe.closes_at.is_some_and(|at| at <= now);
+        let late: Vec<u64> =
+            self.pipes.iter().filter(|(_, pipe)| late(pipe)).map(|(id, _)| *id).collect();
+        for id in late {
+            self.read(id);
+            self.close(id);
+        }
+    }
+
+    /// Writes what there is, at the daemon's end.
+    pub(super) fn read_all(&mut self) {
+        for id in self.pipes.keys().copied().collect::<Vec<_>>() {
+            self.read(id);
+        }
+    }
+
+    fn close(&mut self, id: u64) {
+        let Some(mut pipe) = self.pipes.remove(&id) else { return };
+        let allowance = self.allowances.entry(pipe.uid).or_insert_with(Allowance::new);
+        pipe.lines.end(|line| write(&mut self.file, allowance, pipe.server, pipe.uid, line));
+        if !self.pipes.values().any(|other| other.uid == pipe.uid) {
+            say_dropped(&mut self.file, allowance, pipe.uid);
+        }
+    }
+}
+
+fn write(file: &mut LogFile, allowance: &mut Allowance, server: Pid, uid: u32, line: &[u8]) {
+    let text = String::from_utf8_lossy(line);
+    let (part, text) = taken_apart(&text);
+    let text = printable(text);
+    if text.is_empty() {
+        return;
+    }
+    let line = format_line(&Zoned::now(), part, server, &text);
+    if allowance.take(line.len() as u64, Instant::now()) {
+        say_dropped(file, allowance, uid);
+        file.write(&line);
+    }
+}
+
+/// In the daemon's own name; that these lines are few is due to [`Allowance`].
+fn say_dropped(file: &mut LogFile, allowance: &mut Allowance, uid: u32) {
+    let dropped = std::mem::take(&mut allowance.dropped);
+    if dropped > 0 {
+        let text = format!(
+            "{dropped} lines of user {uid}'s servers were left out: more than {} MiB at once and {} KiB a second are not written",
+            BURST_BYTES >> 20,
+            BYTES_PER_S >> 10
+        );
+        file.write(&format_line(&Zoned::now(), "Control", std::process::id(), &text));
+    }
+}
+
+/// A server's own line without its head, and the part that it names; any other text is the server's as a whole.
+fn taken_apart(line: &str) -> (&'static str, &str) {
+    let parsed = || {
+        let (head, text) = line.strip_prefix('[')?.split_once("] ")?;
+        let mut words = head.get(23..)?.split_whitespace();
+        let part = match words.next()? {
+            "Server" => "Server",
+            "Other" => "Other",
+            _ => return None,
+        };
+        words.next()?.parse::<Pid>().ok()?;
+        words.next().is_none().then_some((part, text))
+    };
+    parsed().unwrap_or(("Server", line))
+}
+
+/// Bytes in pieces, made lines.
+#[derive(Debug, Default)]
+struct Lines {
+    begun: Vec<u8>,
+}
+
+impl Lines {
+    fn take(&mut self, mut bytes: &[u8], mut each: impl FnMut(&[u8])) {
+        while !bytes.is_empty() {
+            let room = &bytes[..bytes.len().min(MOST_LINE_BYTES - self.begun.len())];
+            let end = room.iter().position(|byte| *byte == b'\n');
+            self.begun.extend_from_slice(&room[..end.unwrap_or(room.len())]);
+            bytes = &bytes[end.map_or(room.len(), |end| end + 1)..];
+            if end.is_some() || self.begun.len() == MOST_LINE_BYTES {
+                each(&self.begun);
+                self.begun.clear();
+            }
+        }
+    }
+
+    /// A last line without its end.
+    fn end(&mut self, mut each: impl FnMut(&[u8])) {
+        each(&std::mem::take(&mut self.begun));
+    }
+}
+
+/// What a user's servers may still write.
+#[derive(Debug)]
+struct Allowance {
+    left_bytes: u64,
+    at: Instant,
+    dropped: u64,
+}
+
+impl Allowance {
+    fn new() -> Self {
+        Self { left_bytes: BURST_BYTES, at: Instant::now(), dropped: 0 }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.at);
+        let more = (passed.as_millis() as u64).saturating_mul(BYTES_PER_S) / 1000;
+        // Too short a time counts with the next one.
+        if more > 0 {
+            self.left_bytes = self.left_bytes.saturating_add(more).min(BURST_BYTES);
+            self.at = now;
+        }
+    }
+
+    /// Whether a line may be written.
+    fn take(&mut self, bytes: u64, now: Instant) -> bool {
+        self.refill(now);
+        let Some(left) = self.left_bytes.checked_sub(bytes) else {
+            self.dropped += 1;
+            return false;
+        };
+        self.left_bytes = left;
+        true
+    }
+
+    /// Whether there is nothing to remember.
+    fn is_whole(&mut self, now: Instant) -> bool {
+        self.refill(now);
+        self.left_bytes == BURST_BYTES && self.dropped == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    const LONG: usize = 3 * MOST_LINE_BYTES;
+
+    fn lines_of(pieces: &[&[u8]]) -> Vec<String> {
+        let (mut lines, mut found) = (Lines::default(), Vec::new());
+        let mut each = |line: &[u8]| found.push(String::from_utf8_lossy(line).into_owned());
+        for piece in pieces {
+            lines.take(piece, &mut each);
+        }
+        lines.end(&mut each);
+        found
+    }
+
+    #[test]
+    fn lines_are_put_together_and_cut() {
+        assert_eq!(lines_of(&[b"one\ntw", b"o\n", b"\nthree"]), ["one", "two", "", "three"]);
+        let long = lines_of(&[&[b'x'; LONG - 1], b"x\ny\n"]);
+        let lengths: Vec<usize> = long.iter().map(String::len).collect();
+        // The end of a line that was cut at its very end is an empty line, which nobody writes.
+        assert_eq!(lengths, [MOST_LINE_BYTES, MOST_LINE_BYTES, MOST_LINE_BYTES, 0, 1, 0]);
+    }
+
+    #[test]
+    fn heads_are_taken_off_those_lines_alone_that_a_server_writes() {
+        let head = |part: &str| format!("[2026-11-20 15:27:30.557 {part}   969] [x] text");
+        assert_eq!(taken_apart(&head("Server")), ("Server", "[x] text"));
+        assert_eq!(taken_apart(&head("Other")), ("Other", "[x] text"));
+        for other in [&*head("Control"), "[x] y", "softcuda: a word", "[", ""] {
+            assert_eq!(taken_apart(other), ("Server", other));
+        }
+    }
+
+    #[test]
+    fn a_flood_is_cut_and_counted() {
+        let mut allowance = Allowance::new();
+        let start = allowance.at;
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert!(allowance.take(BURST_BYTES, start) && allowance.is_whole(at(64)));
+        assert!(allowance.take(BURST_BYTES - 1, at(64)));
+        assert!(!allowance.take(2, at(64)) && !allowance.take(2, at(64)));
+        assert_eq!(allowance.dropped, 2);
+        assert!(allowance.take(BYTES_PER_S, at(65)) && !allowance.is_whole(at(1000)));
+    }
+
+    #[test]
+    fn what_comes_is_marked_cleaned_and_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let directories = Directories::from_variables(|_| Some(directory.path().into()));
+        let mut log = ServerLog::new(&directories);
+        log.open().unwrap();
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        log.add(17, 1000, from);
+        let id = log.polled().next().unwrap().0;
+        let send = |text: &str| rustix::io::write(&to, text.as_bytes()).unwrap();
+        send(
+            "[2026-11-20 15:27:30.557 Other   969] one\n[2026-11-20 15:27:30.557 Control 1] t\u{1b}w",
+        );
+        log.read(id);
+        send("o\nlast");
+        log.server_ended(17);
+        drop(to);
+        log.read_all();
+        assert!(log.polled().next().is_none() && log.next_deadline().is_none());
+        let text = std::fs::read_to_string(directories.server_log()).unwrap();
+        let after_time: Vec<&str> = text.lines().map(|line| &line[24..]).collect();
+        let expected = [
+            " Other    17] one",
+            " Server    17] [2026-11-20 15:27:30.557 Control 1] two",
+            " Server    17] last",
+        ];
+        assert_eq!(after_time, expected);
+    }
+
+    #[test]
+    fn a_pipe_that_somebody_keeps_is_closed() {
+        let directories = Directories::from_variables(|_| Some("/dev/null/nowhere".into()));
+        let mut log = ServerLog::new(&directories);
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        log.add(17, 1000, from);
+        log.close_late(Instant::now());
+        assert_eq!(log.polled().count(), 1, "its server runs");
+        log.server_ended(17);
+        log.close_late(log.next_deadline().unwrap());
+        assert_eq!(log.polled().count(), 0);
+        drop(to);
+    }
+}
