@@ -5,7 +5,7 @@
 //! /usr/lib/openmps/libcuda.so.1, libcuda.so, libsoftcuda.so      off the default library path
 //! /usr/lib/openmps/bin/nvidia-cuda-mps-control -> openmps         off the default path: NVIDIA's own may be installed
 //! /usr/lib/openmps/slurm/{prolog,epilog,task_prolog}, spank_openmps.so; /usr/lib/openmps/pbs/{prologue,epilogue}
-//! /usr/lib/systemd/system/openmps.service
+//! /usr/lib/systemd/system/openmps.service, /usr/lib/tmpfiles.d/openmps.conf
 //! /usr/share/{doc,man,bash-completion,zsh,fish}
 //! ```
 
@@ -18,9 +18,10 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::command::{run_quietly, succeeds};
-use crate::deb_chroot;
 use crate::dist::{self, Dist};
+use crate::fresh::{self, Fresh};
 use crate::paths::Paths;
+use crate::{deb_chroot, deb_systemd};
 
 const NAME: &str = "openmps";
 /// Commands with a manual page of their own.
@@ -53,9 +54,32 @@ pub(crate) fn run(paths: &Paths, options: &Deb) -> Result<PathBuf> {
     let package = build(paths, &dist)?;
     if options.check {
         check(paths, &package)?;
-        deb_chroot::check(paths, &package)?.print();
+        check_in_fresh_systems(paths, &package)?;
     }
     Ok(package)
+}
+
+/// The package in a fresh Debian: entered, and booted. Says what could not be tried.
+///
+/// # Errors
+/// What did not work there.
+pub(crate) fn check_in_fresh_systems(paths: &Paths, package: &Path) -> Result<()> {
+    const ENTERED: &str = "in a fresh Debian";
+    const BOOTED: &str = "under a fresh Debian's systemd";
+    if let Some(why) = fresh::obstacle(paths) {
+        Fresh::not_permitted(why)?.print(ENTERED);
+        return Ok(());
+    }
+    let archive = match fresh::archive(paths) {
+        Ok(archive) => archive,
+        Err(error) => {
+            Fresh::Skipped(format!("{error:#}")).print(ENTERED);
+            return Ok(());
+        }
+    };
+    deb_chroot::check(paths, &archive, package)?.print(ENTERED);
+    deb_systemd::check(paths, &archive, package)?.print(BOOTED);
+    Ok(())
 }
 
 /// Whether this system can build packages.
@@ -96,6 +120,11 @@ pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
     install(
         &packaging.join("systemd/openmps.service"),
         &root.join("usr/lib/systemd/system/openmps.service"),
+        0o644,
+    )?;
+    install(
+        &packaging.join("systemd/tmpfiles.conf"),
+        &root.join("usr/lib/tmpfiles.d/openmps.conf"),
         0o644,
     )?;
     install(&packaging.join("config.toml"), &root.join("etc/openmps/config.toml"), 0o644)?;
@@ -143,7 +172,7 @@ fn documents(paths: &Paths, executable: &Path, root: &Path) -> Result<()> {
         write(&root.join("usr/share").join(place), &script)?;
     }
     let doc = root.join("usr/share/doc/openmps");
-    for file in ["README.md", "ARCHITECTURE.md", "COMPATIBILITY.md"] {
+    for file in ["README.md", "ARCHITECTURE.md", "COMPATIBILITY.md", "SECURITY.md"] {
         install(&paths.root.join(file), &doc.join(file), 0o644)?;
     }
     let licences = ["LICENSE-MIT", "LICENSE-APACHE"].map(|file| fs::read(paths.root.join(file)));

@@ -59,6 +59,8 @@ impl Node {
         let plugin = start_plugin(daemon.sandbox(), &kubelet)?;
         let node = Node { plugin, kubelet, daemon };
         node.await_all()?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", node.plugin.child.id()))?;
+        ensure!(status.contains("CapEff:\t0000000000000000\n"), "the plugin's: {status}");
         Ok(node)
     }
 
@@ -110,6 +112,20 @@ fn state_directory(sandbox: &Sandbox) -> PathBuf {
     sandbox.log_directory().join("state")
 }
 
+/// The executable as root of the manifests' container has it: without capabilities, and with nothing to write to but what is mounted.
+fn restricted(sandbox: &Sandbox) -> Command {
+    const RESTRICT: &str = "\
+mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro / || exit 99
+shift; exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs \"$@\"";
+    let openmps = sandbox.installation.openmps();
+    if !rustix::process::geteuid().is_root() {
+        return sandbox.command(openmps, Runtime::OpenMps);
+    }
+    let mut command = sandbox.command("unshare", Runtime::OpenMps);
+    command.args(["--mount", "sh", "-c", RESTRICT, "sh"]).arg(sandbox.directory()).arg(openmps);
+    command
+}
+
 fn start_plugin(sandbox: &Sandbox, kubelet: &Kubelet) -> Result<Plugin> {
     let config = sandbox.log_directory().join("plugin.toml");
     std::fs::write(
@@ -127,8 +143,7 @@ fn start_plugin(sandbox: &Sandbox, kubelet: &Kubelet) -> Result<Plugin> {
         .create(true)
         .append(true)
         .open(sandbox.log_directory().join("plugin.log"))?;
-    let child = sandbox
-        .command(sandbox.installation.openmps(), Runtime::OpenMps)
+    let child = restricted(sandbox)
         .args(["kubernetes", "device-plugin"])
         .args(["--daemon-interval-ms", "50", "--list-interval-ms", "100"])
         .arg("--config")

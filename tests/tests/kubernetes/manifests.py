@@ -1,4 +1,5 @@
-"""Holds the manifests of deploy/kubernetes against Kubernetes' published schemas, of every release from 1.26 on; unknown fields are errors.
+"""Holds the manifests of deploy/kubernetes against Kubernetes' published schemas, of every release from 1.26 on; unknown fields are errors, and so are rights that
+our containers do not need.
 
 usage: manifests.py DIRECTORY: the directory with base, overlays and examples. An overlay is rendered as kustomize does: its patches (JSON patches by path: replace, remove) applied to what they
 name. Prints what is wrong, and how many were checked.
@@ -45,6 +46,24 @@ def rendered(overlay):
     return made
 
 
+def loose(manifest):
+    """Containers of ours that may do more than they need. The daemon's alone reaches the driver's device nodes and starts servers as users."""
+    if manifest.get("kind") != "DaemonSet":
+        return
+    pod = manifest["spec"]["template"]["spec"]
+    least = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    for container in pod.get("initContainers", []) + pod["containers"]:
+        if container["name"] != "daemon" and container.get("securityContext") != least:
+            yield container["name"]
+    if pod.get("automountServiceAccountToken") is not False:
+        yield "the pod has a token of the API server's"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     overlays = [root / "base", *sorted((root / "overlays").iterdir())]
@@ -60,6 +79,9 @@ def main():
                 except kubernetes_validate.ValidationError as error:
                     wrong += 1
                     print(f"{name}: {manifest.get('kind')}: Kubernetes 1.{minor}: {error.message}")
+            for what in loose(manifest):
+                wrong += 1
+                print(f"{name}: {manifest.get('kind')}: more rights than needed: {what}")
     print(f"checked {checked}")
     sys.exit(1 if wrong else 0)
 

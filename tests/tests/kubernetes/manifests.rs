@@ -34,18 +34,24 @@ fn manifests_are_what_kubernetes_takes() -> Result<()> {
     let checked = said.trim().rsplit(' ').next().and_then(|word| word.parse::<u32>().ok());
     // Namespace and DaemonSet, plain and for the software GPU, and a job, of twelve releases.
     ensure!(checked.is_some_and(|checked| checked >= 60), "{said}");
-    // And it would say so if they were not: a field's name with a slip of the pen.
-    let copy = tempfile::tempdir()?;
-    for name in ["base", "overlays/softcuda", "examples"] {
-        let to = copy.path().join(name);
-        fs::create_dir_all(&to)?;
-        for entry in fs::read_dir(manifests.join(name))? {
-            let entry = entry?;
-            let text = fs::read_to_string(entry.path())?.replace("hostPID:", "hostPid:");
-            fs::write(to.join(entry.file_name()), text)?;
+    // And it would say so if they were not: a field's name with a slip of the pen, a right that nobody needs.
+    for (right, wrong, named) in [
+        ("hostPID:", "hostPid:", "hostPid"),
+        ("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "device-plugin"),
+        ("{drop: [ALL]}", "{drop: [ALL], add: [SYS_ADMIN]}", "device-plugin"),
+    ] {
+        let copy = tempfile::tempdir()?;
+        for name in ["base", "overlays/softcuda", "examples"] {
+            let to = copy.path().join(name);
+            fs::create_dir_all(&to)?;
+            for entry in fs::read_dir(manifests.join(name))? {
+                let entry = entry?;
+                let text = fs::read_to_string(entry.path())?.replace(right, wrong);
+                fs::write(to.join(entry.file_name()), text)?;
+            }
         }
+        let (is_right, said) = verdict(copy.path())?.context("the validator has gone")?;
+        ensure!(!is_right && said.contains(named), "{wrong}: {said}");
     }
-    let (is_right, said) = verdict(copy.path())?.context("the validator has gone")?;
-    ensure!(!is_right && said.contains("hostPid"), "{said}");
     Ok(())
 }
