@@ -5,15 +5,18 @@ Build first (`cargo xtask build`), then, on a machine with a GPU and its driver:
 
     python3 tests/gpu/memory.py
 
-Limits of a client, changed while it runs, and of a group (2 GiB are enough). Then two programs want 60 % of the free memory each. `fail`: the second is refused at once. `queue`: it waits until the first frees, or ends. `spill`: they take
+`limits`: those of a client, changed while it runs, and of a group (2 GiB are enough). `told`: what programs are told as the GPU's memory under each kind of limit, and PyTorch, CuPy, JAX with its own preallocation
+and vLLM with random weights under a quarter of the GPU (what is not installed is skipped and said). Then two programs want 60 % of the free memory each. `fail`: the second is refused at once. `queue`: it waits until the first frees, or ends. `spill`: they take
 turns, each a kernel over all its words, launched directly and in a graph, and every word is looked at; then one is killed while its memory is in
 the host. `--share-mib` makes the programs smaller: what they leave free is then taken by a third one, which runs natively, so that nobody moves its
-memory, and does nothing; the device is as full. Needs Python 3.10 alone, and as much free host memory as two programs have. Prints a table; exits with 1 when anything failed.
+memory, and does nothing; the device is as full. Needs Python 3.10 alone (but for the frameworks), and as much free host memory as two programs have. Prints a table; exits with 1 when anything failed.
 """
 
 import argparse
+import importlib.util
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +26,10 @@ from puppet import Puppet
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TENANT = pathlib.Path(__file__).resolve().parent / "memory/tenant.py"
+FRAMEWORK = pathlib.Path(__file__).resolve().parent / "memory/framework.py"
+FRAMEWORKS = ["torch", "cupy", "jax", "vllm"]
+# An engine compiles at its start.
+FRAMEWORK_LIMIT_S = 600
 OUT_OF_MEMORY = "error 2 "
 MIB = 1 << 20
 
@@ -172,20 +179,79 @@ def limits(openmps, options, table):
     return failures
 
 
+def told(openmps, directory, options, table):
+    """What programs are told as the GPU's memory, and frameworks that take a part of that."""
+    failures = 0
+
+    def expect(what, right, detail=""):
+        nonlocal failures
+        failures += check(table, "told", what, right, "" if right else detail)
+
+    def totals(openmps, **variables):
+        program = Program(openmps, "fail", options.host_mib, **variables)
+        said = program.ask("info").split(), program.ask("total")
+        program.end()
+        (free, total), device = map(int, said[0]), int(said[1])
+        return free, total, device
+
+    _, whole, _ = totals(openmps)
+    quarter = whole // 4 // MIB
+    openmps.command("limit", "--group", "quarter", "--memory", f"{quarter}M")
+    socket = directory / "socket"
+    openmps.command("socket", str(socket), "--group", "tenant", "--memory", f"{quarter}M")
+    by_socket = {"CUDA_MPS_PIPE_DIRECTORY": str(socket)}
+    for kind, variables in [("program's", {"OPENMPS_MEMORY_LIMIT": f"{quarter}M"}), ("group's", {"OPENMPS_GROUP": "quarter"})]:
+        seen = totals(openmps, **variables)
+        expect(f"a {kind} limit is the total", seen[1:] == (quarter * MIB,) * 2 and seen[0] <= quarter * MIB, str(seen))
+    tenant = Puppet([sys.executable, TENANT], dict(os.environ, LD_LIBRARY_PATH=openmps.library(), **by_socket))
+    seen = [*map(int, tenant.ask("info").split()), int(tenant.ask("total"))]
+    expect("a socket's limit is the total", seen[1:] == [quarter * MIB] * 2 and seen[0] <= quarter * MIB, str(seen))
+    tenant.end()
+    pinned = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={quarter}M"}
+    seen = totals(openmps, **pinned)
+    expect("the original's limit leaves the total", seen[1:] == (whole,) * 2 and seen[0] <= quarter * MIB, str(seen))
+    (directory / "other").mkdir()
+    other = OpenMps(options.target / "dist", directory / "other")
+    seen = totals(other, OPENMPS_MEMORY_TOTAL="limit", **pinned)
+    expect("and is the total where the daemon says so", seen[1:] == (quarter * MIB,) * 2, str(seen))
+    other.quit()
+    for name in FRAMEWORKS:
+        if importlib.util.find_spec(name) is None:
+            print(f"told   {name} is not installed: skipped", flush=True)
+            continue
+        command = [openmps.executable, "run", "--memory", f"{quarter}M", "--", sys.executable, FRAMEWORK, name]
+        try:
+            done = subprocess.run(command, env=openmps.environment, text=True, capture_output=True, timeout=FRAMEWORK_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            expect(f"{name} under a quarter of the GPU", False, f"no end after {FRAMEWORK_LIMIT_S} s")
+            continue
+        lines = done.stdout.split("\n")
+        said = next((int(line.split()[1]) for line in lines if line.startswith("total ")), 0)
+        # JAX rounds what it takes.
+        right = done.returncode == 0 and "ok" in lines and abs(said - quarter * MIB) <= quarter * MIB // 50
+        expect(f"{name} under a quarter of the GPU", right, f"exit {done.returncode}, total {said}: {done.stderr.strip()[-600:]}")
+    return failures
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=pathlib.Path, default=ROOT / "target", help="the build directory [target]")
     parser.add_argument("--share-mib", type=int, help="what each program wants [60 %% of what is free]")
     parser.add_argument("--host-mib", type=int, default=90 << 10, help="host memory for what is moved out [92160]")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each program [2]")
-    parser.add_argument("--policies", default="limits,fail,queue,spill")
+    parser.add_argument("--policies", default="limits,told,fail,queue,spill")
     options = parser.parse_args()
     failures, table = 0, []
     for policy in options.policies.split(","):
         with tempfile.TemporaryDirectory() as directory:
             directory = pathlib.Path(directory)
             openmps = OpenMps(options.target / "dist", directory)
-            failed = limits(openmps, options, table) if policy == "limits" else one_policy(openmps, directory, policy, options, table)
+            if policy == "limits":
+                failed = limits(openmps, options, table)
+            elif policy == "told":
+                failed = told(openmps, directory, options, table)
+            else:
+                failed = one_policy(openmps, directory, policy, options, table)
             failures += failed
             openmps.quit()
             if failed:

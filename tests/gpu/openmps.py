@@ -16,6 +16,10 @@ class OpenMps:
         self.logs.mkdir()
         self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(pipe), CUDA_MPS_LOG_DIRECTORY=str(self.logs))
 
+    def library(self):
+        """The directory of our `libcuda.so.1`."""
+        return str(self.executable.parents[1] / "lib/openmps")
+
     def start(self, *command, variables=None, stdin=None):
         """Starts a program under OpenMPS; `openmps run` becomes it, so that the process id is the client's."""
         environment = dict(self.environment, **(variables or {}))

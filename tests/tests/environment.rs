@@ -94,8 +94,8 @@ fn shares_by_context_and_connections_are_passed_on() -> Result<()> {
             ("CUDA_DEVICE_MAX_CONNECTIONS", "4"),
         ],
     )?;
-    // The variable is the context's: the process has what the daemon leaves it.
-    ensure!(first.active_thread_percentage == 60.0, "{first:?}");
+    // What was said when the process started is the process's, and bounds what its contexts ask for.
+    ensure!(first.active_thread_percentage == 30.0, "{first:?}");
     ensure!(first.contexts[0].active_thread_percentage == 30.0, "{first:?}");
     ensure!(first.wanted_connections == Some(4), "{first:?}");
     let (_second, second) = client(&daemon, &[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30")])?;

@@ -112,6 +112,12 @@ fn contexts_have_shares_of_their_own() -> Result<()> {
     let printed = reports(&daemon, &[opted_in], &contexts)?;
     let expected = [("primary", ALL), ("percentage", 20), ("percentage", 42)];
     ensure!(printed == expected.map(|(of, count)| Report::all(of, count)), "{printed:?}");
+    // What the process had when it started bounds them.
+    let of_process = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25");
+    let printed =
+        reports(&daemon, &[opted_in, of_process], &["percentage", "50", "percentage", "10"])?;
+    let expected = [("primary", 20), ("percentage", 20), ("percentage", 8)];
+    ensure!(printed == expected.map(|(of, count)| Report::all(of, count)), "{printed:?}");
     // Not opted in, the variable is read once, when the process starts.
     let printed = reports(&daemon, &[], &contexts[..2])?;
     let expected = [("primary", ALL), ("percentage", ALL)];

@@ -203,8 +203,9 @@ fn hello() -> ClientHello {
         pid_namespace: pid_namespace().unwrap_or(0),
         command: command(),
         limits: RequestedLimits {
-            active_thread_percentage: variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+            active_thread_percentage: process_percentage(),
             pinned_device_mem_limit: memory_limits(variable),
+            memory_limit: variable("OPENMPS_MEMORY_LIMIT").filter(|limit| !limit.is_empty()),
             client_priority: variable("CUDA_MPS_CLIENT_PRIORITY"),
             weight: variable("OPENMPS_WEIGHT"),
             latency: variable("OPENMPS_LATENCY"),
@@ -216,20 +217,42 @@ fn hello() -> ClientHello {
             isolation: variable("OPENMPS_ISOLATE"),
             group: variable("OPENMPS_GROUP").filter(|name| !name.is_empty()),
             reservation: variable("OPENMPS_RESERVATION").filter(|name| !name.is_empty()),
+            sm_partition: variable("CUDA_MPS_SM_PARTITION").filter(|name| !name.is_empty()),
         },
     }
 }
 
+const PERCENTAGE_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 /// Set to 1 before the process starts, it lets [`context_percentage`] differ from context to context (MPS guide, 4.2.6).
 const PARTITIONING_VARIABLE: &str = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING";
 
 /// The share that the environment asks for now, for the context that is being made; `None` unless shares are per context.
 pub(crate) fn context_percentage() -> Option<String> {
     if partitioning().is_some_and(|value| value.trim() == "1") {
-        std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").ok()
+        std::env::var(PERCENTAGE_VARIABLE).ok()
     } else {
         None
     }
+}
+
+/// The share of the whole process. Where shares are per context it is what the environment said when the process started, since such
+/// programs set the variable before each context, the first one before `cuInit`, too.
+fn process_percentage() -> Option<String> {
+    let now = || std::env::var(PERCENTAGE_VARIABLE).ok();
+    if partitioning().is_none_or(|value| value.trim() != "1") {
+        return now();
+    }
+    // Of a process that may not read its own: as it is now, so that no limit is lost.
+    let Ok(environment) = std::fs::read("/proc/self/environ") else { return now() };
+    initial_value(&environment, PERCENTAGE_VARIABLE)
+}
+
+/// A variable in a process's first environment, `NAME=VALUE` with a zero byte behind each.
+fn initial_value(environment: &[u8], name: &str) -> Option<String> {
+    let mut entries = environment.split(|&byte| byte == 0);
+    let value =
+        |entry: &[u8]| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(Vec::from);
+    entries.find_map(value).and_then(|value| String::from_utf8(value).ok())
 }
 
 /// [`PARTITIONING_VARIABLE`] as it was when the process attached: a later change has no effect.
@@ -260,6 +283,13 @@ fn command() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_of_the_start_are_found_by_their_whole_name() {
+        let environment = b"AB=1\0A=2\0\0A=3\0C";
+        let found = ["A", "AB", "B", "C"].map(|name| initial_value(environment, name));
+        assert_eq!(found, [Some("2".into()), Some("1".into()), None, None]);
+    }
 
     #[test]
     fn the_variable_alone_counts_where_it_is_set() {

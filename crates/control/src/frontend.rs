@@ -225,7 +225,7 @@ pub struct Outcome {
 /// [`FrontendError`].
 pub fn run_script(frontend: &mut Frontend, input: impl BufRead) -> Result<Outcome, FrontendError> {
     let mut outcome = Outcome { original_status: 0, complained: false };
-    for line in input.lines() {
+    for line in text_lines(input) {
         let line = line?;
         let answer = frontend.command(&line)?;
         print(&answer)?;
@@ -235,6 +235,12 @@ pub fn run_script(frontend: &mut Frontend, input: impl BufRead) -> Result<Outcom
         }
     }
     Ok(outcome)
+}
+
+/// Lines; what is no UTF-8 in one is no command either, and does not end the script.
+fn text_lines(input: impl BufRead) -> impl Iterator<Item = io::Result<String>> {
+    let text = |line: Vec<u8>| String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
+    input.split(b'\n').map(move |line| line.map(text))
 }
 
 /// Runs one command given as arguments.
@@ -260,7 +266,7 @@ pub fn run_stdin(frontend: &mut Frontend) -> Result<Outcome, FrontendError> {
         return run_script(frontend, stdin.lock());
     }
     let mut outcome = Outcome { original_status: 0, complained: false };
-    let mut lines = stdin.lock().lines();
+    let mut lines = text_lines(stdin.lock());
     loop {
         print!("> ");
         io::stdout().flush()?;

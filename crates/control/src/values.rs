@@ -7,28 +7,21 @@
 use std::fmt;
 use std::str::FromStr;
 
+pub use link::memory_limits::DeviceRef;
+use link::memory_limits::{self, LimitError};
+
 /// Why a value was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
     /// Not a number in (0, 100].
     #[error("`{0}` is no percentage: give a number above 0 and at most 100")]
     Percentage(String),
-    /// Not an integer with a unit.
-    #[error(
-        "`{0}` is no memory limit: give an integer and G or M, such as 10G or 512M (0 removes the limit)"
-    )]
-    MemoryLimit(String),
+    /// No limit of memory, or no device.
+    #[error(transparent)]
+    Memory(#[from] LimitError),
     /// Neither 0 nor 1.
     #[error("`{0}` is no client priority: give 0 (normal) or 1 (below normal)")]
     Priority(String),
-    /// Neither an ordinal nor a UUID.
-    #[error(
-        "`{0}` is no device: give an ordinal from 0 to 31 or a UUID that starts with GPU- or MIG-"
-    )]
-    Device(String),
-    /// Not `device=limit` pairs.
-    #[error("`{0}` is no list of limits: give device=limit pairs, such as 0=1G,1=512MB")]
-    LimitList(String),
 }
 
 /// Portion of a device's threads, in (0, 100] percent; printed with one decimal as the original does.
@@ -76,7 +69,7 @@ impl MemoryLimit {
 
     /// The limit in bytes.
     pub fn bytes(self) -> u64 {
-        self.mebibytes << 20
+        self.mebibytes.saturating_mul(1 << 20)
     }
 
     /// Whether this removes a limit rather than setting one.
@@ -88,20 +81,8 @@ impl MemoryLimit {
 impl FromStr for MemoryLimit {
     type Err = ValueError;
 
-    /// An integer and G, GB, M or MB in either case; a bare integer is MiB, as in the original.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refuse = || ValueError::MemoryLimit(text.to_owned());
-        let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let (digits, unit) = text.split_at(digits_end);
-        let number: u64 = digits.parse().map_err(|_| refuse())?;
-        let scale = match unit.to_ascii_uppercase().as_str() {
-            "G" | "GB" => 1024,
-            "" | "M" | "MB" => 1,
-            _ => return Err(refuse()),
-        };
-        // More than 2^43 MiB does not fit a byte count.
-        let mebibytes = number.checked_mul(scale).filter(|m| *m < 1 << 43).ok_or_else(refuse)?;
-        Ok(MemoryLimit { mebibytes })
+        Ok(Self::from_bytes(memory_limits::parse_size_bytes(text)?))
     }
 }
 
@@ -154,69 +135,13 @@ impl fmt::Display for Priority {
     }
 }
 
-/// A device as an administrator names it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DeviceRef {
-    /// Position among the devices that the daemon shows.
-    Ordinal(u32),
-    /// UUID or the first characters of one, `GPU-` or `MIG-` included.
-    Uuid(String),
-}
-
-impl DeviceRef {
-    /// Ordinals from here on are refused, as by the original.
-    pub const MAX_ORDINALS: u32 = 32;
-
-    /// Whether this names the device with that ordinal and UUID.
-    pub fn names(&self, ordinal: u32, uuid: &str) -> bool {
-        match self {
-            DeviceRef::Ordinal(wanted) => *wanted == ordinal,
-            DeviceRef::Uuid(prefix) => {
-                uuid.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix))
-            }
-        }
-    }
-}
-
-impl FromStr for DeviceRef {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_uuid =
-            ["GPU-", "MIG-"].iter().any(|kind| text.starts_with(kind) && text.len() > kind.len());
-        match text.parse::<u32>() {
-            Ok(ordinal) if ordinal < Self::MAX_ORDINALS => Ok(DeviceRef::Ordinal(ordinal)),
-            Err(_) if is_uuid && text.len() <= 64 => Ok(DeviceRef::Uuid(text.to_owned())),
-            _ => Err(ValueError::Device(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for DeviceRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceRef::Ordinal(ordinal) => write!(f, "{ordinal}"),
-            DeviceRef::Uuid(uuid) => f.write_str(uuid),
-        }
-    }
-}
-
 /// Parses `0=1G,GPU-1234=512MB`, the form of `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`.
 ///
 /// # Errors
 /// [`ValueError`] of the first pair that cannot be read.
 pub fn parse_limit_list(text: &str) -> Result<Vec<(DeviceRef, MemoryLimit)>, ValueError> {
-    // The original's guide shows the value in quotes inside quotes; users copy that.
-    let text = text.trim().trim_matches(['\'', '"']);
-    text.split(',')
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| {
-            let (device, limit) =
-                pair.split_once('=').ok_or_else(|| ValueError::LimitList(text.to_owned()))?;
-            Ok((device.trim().parse()?, limit.trim().parse()?))
-        })
-        .collect()
+    let list = memory_limits::parse_limit_list(text)?;
+    Ok(list.into_iter().map(|(device, bytes)| (device, MemoryLimit::from_bytes(bytes))).collect())
 }
 
 #[cfg(test)]
@@ -253,17 +178,6 @@ mod tests {
         for typed in ["0", "-1", "100.1", "NaN", "inf", "x", ""] {
             assert!(typed.parse::<Percentage>().is_err(), "{typed}");
         }
-    }
-
-    #[test]
-    fn devices_are_ordinals_or_uuid_prefixes() {
-        assert_eq!("31".parse(), Ok(DeviceRef::Ordinal(31)));
-        for typed in ["32", "-1", "x", "GPU-", ""] {
-            assert!(typed.parse::<DeviceRef>().is_err(), "{typed}");
-        }
-        let prefix: DeviceRef = "GPU-d123".parse().unwrap();
-        assert!(prefix.names(4, "GPU-D123c540-3d02-b0d8-c638-e90011910307"));
-        assert!(!prefix.names(4, "GPU-d1"));
     }
 
     #[test]

@@ -21,6 +21,8 @@ Environment:
   OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
   OPENMPS_PREWARM          users whose servers start with the daemon: ids with commas between them, or self [none]
   OPENMPS_MEMORY_POLICY    where programs want more memory than a GPU has: fail, queue or spill [fail]
+  OPENMPS_MEMORY_TOTAL     what programs under the original's memory limits are told as a GPU's memory: device or limit [device]
+  OPENMPS_MEMORY_LIMIT     device memory of a client, which it is told as the GPU's: 4G, or by GPU 0=4G,1=2G [none]
   OPENMPS_STANDBY          executors that stand by on each device to take over after a fault, 0 to 4 [1]
   OPENMPS_DURING_FAULT     wait or refuse: what becomes of programs that come during a recovery [wait]
   OPENMPS_KILL_PATIENCE_MS  how long work may go on whose client is gone, in milliseconds [10000]
@@ -94,7 +96,7 @@ pub(crate) struct Run {
     /// The GPUs that the program sees: indices, UUIDs or their beginnings, as in CUDA_VISIBLE_DEVICES.
     #[arg(long, value_name = "LIST")]
     pub(crate) gpu: Option<String>,
-    /// Device memory that it may use, on every GPU: 512M, 4G.
+    /// Device memory that it may use, on every GPU, and is told as the GPU's: 512M, 4G.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: Option<String>,
     /// Share of the multiprocessors, in per cent.

@@ -58,17 +58,19 @@ struct Memory {
     wait_ms: Option<u64>,
     turn_ms: Option<u64>,
     spill_limit: Option<String>,
+    total: Option<String>,
 }
 
 impl Memory {
     /// Its variables, with the file's values.
-    fn variables(&self) -> [(&'static str, &'static str, Option<String>); 4] {
+    fn variables(&self) -> [(&'static str, &'static str, Option<String>); 5] {
         let number = |number: Option<u64>| number.map(|number| number.to_string());
         [
             ("memory.policy", memory_settings::POLICY_VARIABLE, self.policy.clone()),
             ("memory.wait_ms", memory_settings::WAIT_VARIABLE, number(self.wait_ms)),
             ("memory.turn_ms", memory_settings::TURN_VARIABLE, number(self.turn_ms)),
             ("memory.spill_limit", memory_settings::SPILL_LIMIT_VARIABLE, self.spill_limit.clone()),
+            ("memory.total", memory_settings::TOTAL_VARIABLE, self.total.clone()),
         ]
     }
 }
@@ -353,7 +355,7 @@ fn check(file: &File) -> anyhow::Result<()> {
     if let Some(list) = &file.limits.device_memory {
         control::values::parse_limit_list(list).context("limits.device_memory")?;
     }
-    let [memory, faults] = [file.memory.variables(), file.faults.variables()];
+    let (memory, faults) = (file.memory.variables(), file.faults.variables());
     if let Some(complaint) = MemorySettings::read(0, |name| value_of(&memory, name)).1.first() {
         bail!("memory: {complaint}");
     }
@@ -487,7 +489,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\n[faults]\nstandbys = 2\narrivals = 'refuse'\nkill_patience_ms = 500\nsaved_arrays_mib = 64\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\ntotal = 'limit'\n[faults]\nstandbys = 2\narrivals = 'refuse'\nkill_patience_ms = 500\nsaved_arrays_mib = 64\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));
@@ -510,6 +512,7 @@ mod tests {
             ("[daemon]\nprovisioning = 'all'", "all"),
             ("[memory]\npolicy = 'swap'", "swap"),
             ("[memory]\nspill_limit = 'much'", "much"),
+            ("[memory]\ntotal = 'all'", "all"),
             ("[faults]\nstandbys = 5", "faults"),
             ("[faults]\narrivals = 'refused'", "refused"),
             ("[faults]\nsaved_arrays_mib = 9999999", "OPENMPS_SAVED_ARRAYS_MIB"),

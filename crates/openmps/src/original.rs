@@ -32,6 +32,9 @@ const METRICS_VARIABLE: &str = "OPENMPS_METRICS";
 /// Whose clients get a server when, if no option says so.
 const PROVISIONING_VARIABLE: &str = "OPENMPS_PROVISIONING";
 
+/// Of newer releases of the original.
+const PROTOCOL_VARIABLE: &str = "CUDA_MPS_PROTOCOL_VERSION";
+
 /// What failure of a command means for the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExitStatus {
@@ -130,6 +133,14 @@ enum Failure {
     UnknownOption(String),
     #[error("-d and -f exclude each other")]
     BothPlaces,
+    #[error(
+        "`{0}` beside -d or -f: a daemon that is being started takes no command: give the command by itself, once the daemon runs"
+    )]
+    CommandOfDaemon(String),
+    #[error(
+        "CUDA_MPS_PROTOCOL_VERSION={0}: OpenMPS speaks version 2 of the control protocol alone: unset the variable, or set it to 2"
+    )]
+    UnknownProtocol(String),
     #[error("-M and --concurrent exclude each other")]
     BothProvisionings,
     #[error("{0} is for a daemon that is being started: give -d or -f too")]
@@ -156,7 +167,8 @@ enum Failure {
 pub(crate) fn main(arguments: Vec<OsString>, exit: ExitStatus) -> ExitCode {
     let words: Vec<String> =
         arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    match parse(&words).and_then(|request| carry_out(request, &arguments)) {
+    let request = check_protocol(std::env::var_os(PROTOCOL_VARIABLE)).and_then(|()| parse(&words));
+    match request.and_then(|request| carry_out(request, &arguments)) {
         Ok(Outcome { original_status, complained }) => match exit {
             ExitStatus::Honest if complained => ExitCode::from(FAILURE),
             _ => ExitCode::from(original_status),
@@ -165,6 +177,15 @@ pub(crate) fn main(arguments: Vec<OsString>, exit: ExitStatus) -> ExitCode {
             let _ = writeln!(io::stderr(), "{failure}");
             ExitCode::from(FAILURE)
         }
+    }
+}
+
+/// Newer releases of the original have another grammar, and sockets of other names, which this variable selects.
+fn check_protocol(wanted: Option<OsString>) -> Result<(), Failure> {
+    let wanted = wanted.unwrap_or_default().to_string_lossy().trim().to_owned();
+    match wanted.as_str() {
+        "" | "2" => Ok(()),
+        _ => Err(Failure::UnknownProtocol(wanted)),
     }
 }
 
@@ -190,6 +211,9 @@ fn parse(words: &[String]) -> Result<Request, Failure> {
             "-q" | "--ready-devices" => devices = Look::AtStart,
             option if option.starts_with('-') => {
                 return Err(Failure::UnknownOption(option.to_owned()));
+            }
+            command if place.is_some() => {
+                return Err(Failure::CommandOfDaemon(command.to_owned()));
             }
             command => {
                 let words = std::iter::once(command.to_owned()).chain(rest.cloned()).collect();
@@ -405,6 +429,13 @@ mod tests {
     fn nonsense_is_refused() {
         assert!(matches!(parsed("-z"), Err(Failure::UnknownOption(_))));
         assert!(matches!(parsed("-d -f"), Err(Failure::BothPlaces)));
+        assert!(matches!(parsed("-d get_server_list"), Err(Failure::CommandOfDaemon(_))));
+        assert!(matches!(parsed("-f quit -t 1"), Err(Failure::CommandOfDaemon(_))));
+        for (wanted, is_spoken) in
+            [(None, true), (Some(""), true), (Some("2"), true), (Some("3"), false)]
+        {
+            assert_eq!(check_protocol(wanted.map(OsString::from)).is_ok(), is_spoken, "{wanted:?}");
+        }
         assert!(matches!(parsed("-M"), Err(Failure::NoDaemon(_))));
         assert!(matches!(parsed("--metrics 127.0.0.1:1"), Err(Failure::NoDaemon(_))));
         assert!(matches!(parsed("-d --metrics"), Err(Failure::NoMetricsAddress)));

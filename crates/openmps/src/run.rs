@@ -118,21 +118,15 @@ fn set_group_limits(options: &Run, directories: &Directories) -> anyhow::Result<
     }
 }
 
-/// Devices that a limit of memory names: more than a server has are no harm.
-const MOST_DEVICES: u32 = 32;
-
 /// The options as the client's variables.
 fn limits(options: &Run) -> Vec<(&'static str, String)> {
-    let on_all = |size: &String| {
-        (0..MOST_DEVICES).map(|device| format!("{device}={size}")).collect::<Vec<_>>().join(",")
-    };
     let priority = options.priority.map(|priority| match priority {
         Priority::Normal => "0".to_owned(),
         Priority::BelowNormal => "1".to_owned(),
     });
     let variables = [
         ("CUDA_VISIBLE_DEVICES", options.gpu.clone()),
-        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", options.memory.as_ref().map(on_all)),
+        ("OPENMPS_MEMORY_LIMIT", options.memory.clone()),
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", options.sm.clone()),
         ("CUDA_MPS_CLIENT_PRIORITY", priority),
         ("OPENMPS_ISOLATE", options.isolate.as_deref().map(isolation_name)),

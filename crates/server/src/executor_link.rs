@@ -1,7 +1,7 @@
 //! What keeper and executor say to each other, over the socket that the executor inherits.
 
 use crate::policy::fairness::Claim;
-use crate::policy::limits::GuardMode;
+use crate::policy::limits::{GuardMode, MemoryBound};
 use crate::policy::priorities::Class;
 use crate::policy::repeatable::Repeatable;
 use link::wire::attach::Window;
@@ -105,11 +105,11 @@ pub(crate) enum ToExecutor {
         reservations: Vec<(String, u32)>,
     },
     /// From now on the session may hold this much device memory.
-    MemoryLimit {
+    BoundMemory {
         /// Which.
         session: u64,
-        /// Absent: no limit of its own.
-        limit_bytes: Option<u64>,
+        /// Its own limit.
+        bound: MemoryBound,
     },
     /// From now on the sessions of a group may hold this much device memory together.
     GroupMemoryLimit {
@@ -140,8 +140,8 @@ pub(crate) struct OpenSession {
     pub(crate) device_window: Window,
     /// See `link::wire::attach::ContextOpened`.
     pub(crate) host_window: Window,
-    /// Device memory that it may be granted in all; absent: what the device has.
-    pub(crate) memory_limit_bytes: Option<u64>,
+    /// Device memory that it may be granted in all.
+    pub(crate) memory: MemoryBound,
     /// SMs that its work may run on.
     pub(crate) share: ShareWish,
     /// The group that it belongs to.

@@ -94,6 +94,7 @@ impl World {
     fn new(random: &mut Random) -> Self {
         let policies = [MemoryPolicy::Fail, MemoryPolicy::Queue, MemoryPolicy::Spill];
         let settings = MemorySettings {
+            total: Default::default(),
             policy: policies[[0, 1, 2, 2, 2][random.below(5) as usize]],
             wait_ms: 1 + random.below(2000),
             turn_ms: 1 + random.below(300),

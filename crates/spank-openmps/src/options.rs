@@ -8,11 +8,9 @@ use control::values::{MemoryLimit, Percentage};
 use crate::host::SpankOption;
 use crate::option;
 
-/// Devices that a limit of memory names: more than a node has are no harm.
-const MOST_DEVICES: u32 = 32;
 /// Of each process.
 pub(crate) const PERCENTAGE_VARIABLE: &CStr = c"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
-const MEMORY_VARIABLE: &CStr = c"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+const MEMORY_VARIABLE: &CStr = c"OPENMPS_MEMORY_LIMIT";
 
 const MEMORY: c_int = 0;
 const SM: c_int = 1;
@@ -85,10 +83,7 @@ impl Asked {
         let has = share.and_then(|text| text.parse::<Percentage>().ok());
         let least = |wanted: f64| has.map_or(wanted, |has| wanted.min(has.percent()));
         let share = self.percentage.map(|wanted| (PERCENTAGE_VARIABLE, least(wanted).to_string()));
-        let memory = self.memory.as_ref().map(|size| {
-            let of_each = (0..MOST_DEVICES).map(|device| format!("{device}={size}"));
-            (MEMORY_VARIABLE, of_each.collect::<Vec<_>>().join(","))
-        });
+        let memory = self.memory.clone().map(|size| (MEMORY_VARIABLE, size));
         share.into_iter().chain(memory).collect()
     }
 }
@@ -110,9 +105,7 @@ mod tests {
         assert_eq!(share(Some("50")).1, "30");
         assert_eq!(share(Some("20")).1, "20");
         assert_eq!(share(Some("nonsense")).1, "30");
-        let (name, value) = asked.for_task(None)[1].clone();
-        assert_eq!(name, MEMORY_VARIABLE);
-        assert!(value.starts_with("0=4G,1=4G,"), "{value}");
+        assert_eq!(asked.for_task(None)[1], (MEMORY_VARIABLE, "4G".to_owned()));
     }
 
     #[test]

@@ -47,9 +47,12 @@ driver_functions! {
     get_error_name = "cuGetErrorName"(u32, *mut *const c_char);
     device_get_count = "cuDeviceGetCount"(*mut c_int);
     device_get = "cuDeviceGet"(*mut c_int, c_int);
+    device_total_mem = "cuDeviceTotalMem_v2"(*mut usize, c_int);
     device_get_name = "cuDeviceGetName"(*mut c_char, c_int, c_int);
     primary_context_retain = "cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
     primary_context_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
+    context_create = "cuCtxCreate_v2"(*mut Handle, c_uint, c_int);
+    context_destroy = "cuCtxDestroy_v2"(Handle);
     context_set_current = "cuCtxSetCurrent"(Handle);
     context_synchronize = "cuCtxSynchronize"();
     module_load_data = "cuModuleLoadData"(*mut Handle, *const c_void);

@@ -87,6 +87,18 @@ impl Context {
         }
     }
 
+    /// The device's memory in bytes, as `cuDeviceTotalMem` has it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn device_memory_bytes(&self) -> Result<usize, Error> {
+        let mut total = 0;
+        // SAFETY: the pointer is valid for the call.
+        let code = unsafe { (self.api().device_total_mem)(&raw mut total, self.inner.device) };
+        self.api().check("cuDeviceTotalMem", code)?;
+        Ok(total)
+    }
+
     /// Device memory in bytes: (free, total).
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 | `allocate MIB COUNT` | so many allocations, every word of them set to a number of its own | `ok`, or `error CODE` |
 | `work` | a kernel, in a graph every second time, adds one to every word; then every word is looked at | `ok`, or what is wrong |
 | `info` | cuMemGetInfo | free and total bytes |
+| `total` | cuDeviceTotalMem | bytes |
 | `addresses` | | the addresses of all allocations |
 | `free` | frees everything | `ok` |
 """
@@ -114,6 +115,11 @@ class Tenant:
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return f"{free.value} {total.value}"
 
+    def total(self):
+        total = ctypes.c_size_t()
+        self.call("cuDeviceTotalMem_v2", ctypes.byref(total), 0)
+        return str(total.value)
+
     def free(self):
         for address, _, _ in self.held:
             self.call("cuMemFree_v2", ctypes.c_uint64(address))
@@ -127,6 +133,8 @@ class Tenant:
                 return self.work()
             case ["info"]:
                 return self.info()
+            case ["total"]:
+                return self.total()
             case ["addresses"]:
                 return " ".join(f"{address:#x}" for address, _, _ in self.held)
             case ["free"]:

@@ -1,7 +1,7 @@
 //! Devices: everything is known since the server's welcome.
 
 use super::{c_name, not_null};
-use crate::client::run;
+use crate::client::{Client, run};
 use crate::current;
 use crate::peer;
 use crate::share::Wish;
@@ -44,16 +44,22 @@ pub(crate) unsafe fn cuDeviceGetName(name: *mut c_char, len: c_int, dev: CUdevic
     run(|client| unsafe { put_text(name, len, &client.device(dev)?.info.name) })
 }
 
+/// Stays what it was when the process attached, as natively: programs ask once.
+fn told_memory_bytes(client: &Client, dev: CUdevice) -> Result<u64, CUresult> {
+    let info = &client.device(dev)?.info;
+    Ok(info.told_memory_bytes.unwrap_or(info.total_memory_bytes))
+}
+
 pub(crate) unsafe fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult {
     run(|client| {
-        put!(bytes, client.device(dev)?.info.total_memory_bytes as usize);
+        put!(bytes, told_memory_bytes(client, dev)? as usize);
         Ok(())
     })
 }
 
 pub(crate) unsafe fn cuDeviceTotalMem(bytes: *mut u32, dev: CUdevice) -> CUresult {
     run(|client| {
-        put!(bytes, u32::try_from(client.device(dev)?.info.total_memory_bytes).unwrap_or(u32::MAX));
+        put!(bytes, u32::try_from(told_memory_bytes(client, dev)?).unwrap_or(u32::MAX));
         Ok(())
     })
 }

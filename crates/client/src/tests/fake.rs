@@ -110,6 +110,7 @@ fn welcome() -> Welcome {
         uuid_v2: [8; 16],
         pci_bus_id: "0003:01:02.0".into(),
         total_memory_bytes: MEMORY_BYTES,
+        told_memory_bytes: None,
         attributes,
         stream_priorities: (0, -5),
         code: DeviceCode::PtxOnly,

@@ -20,6 +20,8 @@ pub enum Command {
     GetServerStatus(Pid),
     /// Start a server for a user; `None` when no user id could be read.
     StartServer(Option<u32>),
+    /// Start a server that shows each device as several (`-mlopart`).
+    StartPartitionedServer,
     /// Stop a server.
     ShutdownServer(Pid, ShutdownKind),
     /// PIDs of a server's clients.
@@ -97,7 +99,7 @@ pub fn parse_line(line: &str) -> ParsedLine {
     let command = match words.name {
         "get_server_list" => Command::GetServerList,
         "get_server_status" => Command::GetServerStatus(words.pid("server PID")),
-        "start_server" => Command::StartServer(words.uid_option()),
+        "start_server" => words.start_server(),
         "shutdown_server" => {
             let (forced, rest) = words.split_flag("-f");
             words.rest = rest;
@@ -124,7 +126,7 @@ pub fn parse_line(line: &str) -> ParsedLine {
         "get_device_pinned_mem_limit" => {
             Command::GetMemoryLimit(words.pid("server PID"), words.value())
         }
-        "set_default_client_priority" => Command::SetDefaultPriority(words.value()),
+        "set_default_client_priority" => Command::SetDefaultPriority(words.priority()),
         "get_default_client_priority" => Command::GetDefaultPriority,
         "terminate_client" => Command::TerminateClient {
             server: words.pid("server PID"),
@@ -179,20 +181,36 @@ impl<'a> Words<'a> {
     }
 
     /// A value; its absence is the error of an empty one.
-    fn value<T: std::str::FromStr<Err = ValueError>>(&mut self) -> Result<T, ValueError> {
-        let parsed = self.rest.next().unwrap_or("").parse();
+    fn value<T: std::str::FromStr<Err: Into<ValueError>>>(&mut self) -> Result<T, ValueError> {
+        let parsed = self.rest.next().unwrap_or("").parse().map_err(Into::into);
         if let Err(error) = &parsed {
             self.complain(format!("{}: {error}", self.name));
         }
         parsed
     }
 
-    fn uid_option(&mut self) -> Option<u32> {
+    /// A priority. Without one the original takes 0, and so do we.
+    fn priority(&mut self) -> Result<Priority, ValueError> {
+        if self.rest.clone().next().is_none() {
+            self.complain(format!("{}: no priority is given: it is set to 0", self.name));
+            return Ok(Priority::Normal);
+        }
+        self.value()
+    }
+
+    fn start_server(&mut self) -> Command {
         match (self.rest.next(), self.rest.next().map(str::parse)) {
-            (Some("-uid"), Some(Ok(uid))) => Some(uid),
+            (Some("-uid"), Some(Ok(_))) if self.rest.clone().any(|word| word == "-mlopart") => {
+                self.complain(format!(
+                    "{}: -mlopart is not supported: a device is shared as a whole, and parts of it are set apart by openmps reserve",
+                    self.name
+                ));
+                Command::StartPartitionedServer
+            }
+            (Some("-uid"), Some(Ok(uid))) => Command::StartServer(Some(uid)),
             _ => {
                 self.complain(format!("{}: use {} -uid USER_ID", self.name, self.name));
-                None
+                Command::StartServer(None)
             }
         }
     }
@@ -201,6 +219,10 @@ impl<'a> Words<'a> {
         match self.rest.next() {
             None => None,
             Some("-p") => Some(self.pid("server PID after -p")),
+            Some(joined) if joined.starts_with("-p") => {
+                self.rest = joined[2..].split_ascii_whitespace();
+                Some(self.pid("server PID after -p"))
+            }
             Some(other) => {
                 self.complain(format!("ps: unknown option `{other}`: use ps [-p PID]"));
                 None
@@ -273,6 +295,14 @@ mod tests {
         }
         assert_eq!(command("get_device_client_list 0"), Command::GetDeviceClientList(None));
         assert_eq!(parse_line("ps -p").command, Command::Ps(Some(0)));
+        assert_eq!(command("ps -p975"), Command::Ps(Some(975)));
+        assert_eq!(parse_line("ps -px").command, Command::Ps(Some(0)));
+        let none = parse_line("set_default_client_priority");
+        assert_eq!(none.command, Command::SetDefaultPriority(Ok(Priority::Normal)));
+        assert!(none.complaint.is_some());
+        let partitioned = parse_line("start_server -uid 0 -mlopart");
+        assert_eq!(partitioned.command, Command::StartPartitionedServer);
+        assert!(partitioned.complaint.unwrap().contains("-mlopart"));
         assert_eq!(parse_line("start_server -uid x").command, Command::StartServer(None));
         assert!(parse_line("quit -t soon").complaint.is_some());
         assert_eq!(command("quit -t 5"), Command::Quit(Some(5)));

@@ -2,7 +2,7 @@
 //!
 //! Levels and variables: NVIDIA's MPS guide, sections 4.2.5 to 4.2.8.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use link::wire::daemon::{Defaults, ServerSnapshot};
 
@@ -16,13 +16,20 @@ pub struct Limits {
     pub percentage: Percentage,
     /// Memory per device; a device may be named twice, by ordinal and by UUID: the lower limit holds.
     pub memory: BTreeMap<DeviceRef, MemoryLimit>,
+    /// Whose limits clients are told as the device's memory: those that `openmps limit` has set.
+    pub told: BTreeSet<DeviceRef>,
     /// Client priority.
     pub priority: Priority,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { percentage: Percentage::ALL, memory: BTreeMap::new(), priority: Priority::Normal }
+        Limits {
+            percentage: Percentage::ALL,
+            memory: BTreeMap::new(),
+            told: BTreeSet::new(),
+            priority: Priority::Normal,
+        }
     }
 }
 
@@ -76,12 +83,21 @@ impl Limits {
         true
     }
 
-    /// Sets or, with 0, removes the limit of a device.
+    /// Sets or, with 0, removes the limit of a device, as the original's commands and variables do: it is not told.
     pub fn set_memory(&mut self, device: DeviceRef, limit: MemoryLimit) {
+        self.told.remove(&device);
         if limit.is_none() {
             self.memory.remove(&device);
         } else {
             self.memory.insert(device, limit);
+        }
+    }
+
+    /// The same, told.
+    pub(super) fn set_told_memory(&mut self, device: DeviceRef, limit: MemoryLimit) {
+        self.set_memory(device.clone(), limit);
+        if !limit.is_none() {
+            self.told.insert(device);
         }
     }
 
@@ -93,24 +109,27 @@ impl Limits {
     /// As the server wants them; UUIDs that name none of its devices are left out.
     pub(super) fn for_server(&self, snapshot: &ServerSnapshot) -> Defaults {
         let mut by_index: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut lower = |index: u32, bytes: u64| {
-            by_index.entry(index).and_modify(|limit| *limit = bytes.min(*limit)).or_insert(bytes);
-        };
+        let mut told_devices = BTreeSet::new();
         for (device, limit) in &self.memory {
-            match device {
-                DeviceRef::Ordinal(index) => lower(*index, limit.bytes()),
+            let indices: Vec<u32> = match device {
+                DeviceRef::Ordinal(index) => vec![*index],
                 DeviceRef::Uuid(_) => {
-                    for (index, known) in (0u32..).zip(&snapshot.devices) {
-                        if device.names(index, &known.uuid) {
-                            lower(index, limit.bytes());
-                        }
-                    }
+                    let known = (0u32..).zip(&snapshot.devices);
+                    known.filter(|(i, of)| device.names(*i, &of.uuid)).map(|(i, _)| i).collect()
+                }
+            };
+            for index in indices {
+                let lowest = by_index.entry(index).or_insert(limit.bytes());
+                *lowest = limit.bytes().min(*lowest);
+                if self.told.contains(device) {
+                    told_devices.insert(index);
                 }
             }
         }
         Defaults {
             active_thread_percentage: Some(self.percentage.percent()),
             pinned_device_mem_limits_bytes: by_index.into_iter().collect(),
+            told_devices: told_devices.into_iter().collect(),
             client_priority: Some(self.priority.number()),
         }
     }
@@ -148,5 +167,11 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(limits.for_server(&snapshot).pinned_device_mem_limits_bytes, [(1, 2 << 30)]);
+        assert!(limits.for_server(&snapshot).told_devices.is_empty());
+        limits.set_told_memory("1".parse().unwrap(), "4G".parse().unwrap());
+        assert_eq!(limits.for_server(&snapshot).pinned_device_mem_limits_bytes, [(1, 2 << 30)]);
+        assert_eq!(limits.for_server(&snapshot).told_devices, [1]);
+        limits.set_memory("1".parse().unwrap(), "4G".parse().unwrap());
+        assert!(limits.for_server(&snapshot).told_devices.is_empty());
     }
 }

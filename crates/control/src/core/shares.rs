@@ -203,7 +203,7 @@ impl Core {
                 let size = Size::from_bytes(limit_bytes.unwrap_or(0));
                 let all = 0..server.snapshot.devices.len() as u32;
                 for index in all.filter(|index| device.is_none_or(|wanted| wanted == *index)) {
-                    server.limits.set_memory(DeviceRef::Ordinal(index), size);
+                    server.limits.set_told_memory(DeviceRef::Ordinal(index), size);
                 }
             }
         }

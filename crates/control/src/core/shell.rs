@@ -60,20 +60,16 @@ impl Output {
     }
 }
 
-/// What a user other than the daemon's own may not do.
-fn needs_privilege(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::StartServer(_)
-            | Command::ShutdownServer(..)
-            | Command::Quit(_)
-            | Command::SetDefaultPercentage(_)
-            | Command::SetPercentage(..)
-            | Command::SetDefaultMemoryLimit(..)
-            | Command::SetMemoryLimit(..)
-            | Command::SetDefaultPriority(_)
-            | Command::TerminateClient { .. }
-    )
+/// Whom a command concerns, which is who may give it besides root and the daemon's user.
+enum Concern {
+    /// Nobody: it shows something.
+    Nobody,
+    /// A user's server or its clients; and what the original says that only root may do to another's.
+    ServerOf(u32, &'static str),
+    /// Servers to come.
+    Defaults,
+    /// All, or limits that an administrator has set.
+    Everybody,
 }
 
 impl Core {
@@ -84,14 +80,13 @@ impl Core {
         if let Some(complaint) = &parsed.complaint {
             output.complain(complaint);
         }
-        if needs_privilege(&parsed.command)
-            && let Err(reason) = self.check_privilege(peer)
-        {
-            let name = line.split_ascii_whitespace().next().unwrap_or_default();
-            output.line(format_args!("Not enough privilege to execute {name} command"));
-            output.complain(format_args!("{name} is for {reason}"));
+        let name = line.split_ascii_whitespace().next().unwrap_or_default();
+        if let Err(refused) = self.may_command(peer, &parsed.command, name) {
+            output.complain(&refused);
+            output.line(refused);
             return self.finish(connection, output);
         }
+        self.log_busy(&parsed.command);
         match parsed.command {
             Command::Quit(timeout_s) => {
                 if let Some(seconds) = timeout_s {
@@ -117,6 +112,61 @@ impl Core {
                 self.finish(connection, output);
             }
         }
+    }
+
+    fn concern(&self, command: &Command) -> Concern {
+        let of_server = |pid: Pid, what| match self.server(pid) {
+            Some(server) => Concern::ServerOf(server.uid, what),
+            // It is answered that there is none.
+            None => Concern::Nobody,
+        };
+        match command {
+            Command::StartServer(Some(uid)) => {
+                Concern::ServerOf(*uid, "start server for another user")
+            }
+            Command::ShutdownServer(pid, _) => of_server(*pid, "shutdown another user's server"),
+            Command::TerminateClient { server, .. } => {
+                of_server(*server, "terminate clients on another user's server")
+            }
+            Command::SetDefaultPercentage(_)
+            | Command::SetDefaultMemoryLimit(..)
+            | Command::SetDefaultPriority(_) => Concern::Defaults,
+            // The original lets a server's user raise what an administrator has set for it.
+            Command::SetPercentage(..) | Command::SetMemoryLimit(..) | Command::Quit(_) => {
+                Concern::Everybody
+            }
+            _ => Concern::Nobody,
+        }
+    }
+
+    /// Refuses who may not give a command, in the original's words.
+    fn may_command(&self, peer: Peer, command: &Command, name: &str) -> Result<(), String> {
+        let uid = peer.uid;
+        let is_own = |of: u32| uid == of && peer.namespaces == Namespaces::Shared;
+        let insufficient = format!("Insufficient privileges for UID {uid}.");
+        let refused = match self.concern(command) {
+            Concern::Nobody => return Ok(()),
+            Concern::ServerOf(of, _) if is_own(of) => return Ok(()),
+            Concern::ServerOf(_, what) => format!("{insufficient} Only the root user may {what}."),
+            Concern::Defaults => format!(
+                "{insufficient} Control deamon settings can only be modified by the user started it or by the root user."
+            ),
+            Concern::Everybody => format!("Not enough privilege to execute {name} command"),
+        };
+        self.check_privilege(peer).map_err(|_| refused)
+    }
+
+    /// What the original's log says of servers that are starting, and of which it therefore shows nothing.
+    fn log_busy(&mut self, command: &Command) {
+        let wanted = match *command {
+            Command::GetClientList(pid) | Command::TerminateClient { server: pid, .. } => Some(pid),
+            Command::GetDeviceClientList(pid) | Command::Ps(pid) => pid,
+            _ => return,
+        };
+        let is_meant = |pid: Pid| wanted.is_none_or(|wanted| wanted == pid);
+        let busy = self.servers.iter().filter(|s| is_meant(s.pid) && !s.was_ready());
+        let busy: Vec<Pid> = busy.map(|server| server.pid).collect();
+        busy.into_iter().for_each(|pid| self.log(format!("Server {pid} is <busy>")));
     }
 
     /// Who may change what concerns others: root and the daemon's user, but not root of a container, which shares the number alone.
@@ -271,12 +321,16 @@ impl Core {
             Command::GetServerList => {
                 self.servers.iter().for_each(|server| output.line(server.pid))
             }
+            Command::GetServerStatus(0) => output.line("A server PID is required"),
             Command::GetServerStatus(pid) => match self.server(pid) {
                 Some(server) => output.line(status_word(server.status)),
                 None => output.no_server(pid),
             },
             Command::StartServer(None) => {
                 output.line("A user id (UID) is required to start a new server")
+            }
+            Command::StartPartitionedServer => {
+                output.line("-mlopart is not supported: no server was started");
             }
             Command::StartServer(Some(uid)) => {
                 if let Err(refusal) = self.start_server(uid) {

@@ -261,13 +261,89 @@ fn other_users_may_look_but_not_touch() {
     assert_eq!(world.line_as(BOB, "get_server_list"), ("975\n".to_owned(), String::new()));
     for line in [
         "quit",
-        "start_server -uid 1001",
+        "start_server -uid 0",
         "set_default_client_priority 1",
         "terminate_client 975 1622",
+        "shutdown_server 975",
+        "set_active_thread_percentage 975 10",
+        "set_device_pinned_mem_limit 975 0 1G",
     ] {
         assert_ne!(world.line_as(BOB, line).1, "", "{line}");
     }
     world.replay("--- get_default_client_priority\n0\n--- get_server_list\n975\n");
+}
+
+/// In the words of driver 550; but a server's limits are the administrator's, whoever the server is for.
+#[test]
+fn a_user_starts_and_stops_servers_of_his_own_alone() {
+    let mut world = World::new(Provisioning::Concurrent, ROOT);
+    assert_eq!(world.line_as(BOB, "start_server -uid 1001").0, "");
+    world.ready(975);
+    assert_eq!(world.line_as(ROOT, "start_server -uid 0").0, "");
+    world.ready(976);
+    let insufficient = |what: &str| format!("Insufficient privileges for UID 1001. {what}\n");
+    let root_alone = |what: &str| insufficient(&format!("Only the root user may {what}."));
+    let defaults =
+        "Control deamon settings can only be modified by the user started it or by the root user.";
+    for (line, said) in [
+        ("start_server -uid 0", root_alone("start server for another user")),
+        ("shutdown_server 976", root_alone("shutdown another user's server")),
+        ("terminate_client 976 1", root_alone("terminate clients on another user's server")),
+        ("set_default_active_thread_percentage 50", insufficient(defaults)),
+        ("set_default_client_priority 1", insufficient(defaults)),
+        ("set_default_device_pinned_mem_limit 0 1G", insufficient(defaults)),
+        (
+            "set_active_thread_percentage 975 10",
+            "Not enough privilege to execute set_active_thread_percentage command\n".into(),
+        ),
+        ("quit", "Not enough privilege to execute quit command\n".into()),
+        ("shutdown_server 1", "Server 1 not found\n".into()),
+        ("terminate_client 975 1", "201\n".into()),
+    ] {
+        assert_eq!(world.line_as(BOB, line).0, said, "{line}");
+    }
+    // A number of a container's says nothing.
+    let peer = Peer { pid: 7, uid: BOB, gid: BOB, namespaces: Namespaces::Own };
+    let line = "shutdown_server 975".to_owned();
+    world.effects.clear();
+    world.event(Event::UiLine { connection: UI, peer, line });
+    assert_eq!(world.told_to_stop(975), None);
+    assert_eq!(world.line_as(BOB, "shutdown_server 975").0, "");
+    assert!(world.log.iter().any(|line| line.contains("shutting down server 975")));
+}
+
+#[test]
+fn a_server_that_is_starting_is_busy_in_the_log() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ROOT);
+    for line in [
+        "get_client_list 975",
+        "get_device_client_list",
+        "ps",
+        "ps -p975",
+        "terminate_client 975 1",
+    ] {
+        world.log.clear();
+        world.line(line);
+        assert_eq!(world.log[..2], [format!("Cmd:{line}"), "Server 975 is <busy>".into()]);
+    }
+    world.ready(975);
+    world.log.clear();
+    world.line("ps");
+    assert!(!world.log.iter().any(|line| line.contains("busy")), "{:?}", world.log);
+}
+
+#[test]
+fn what_550_does_with_missing_and_joined_words() {
+    let mut world = recorded_world();
+    world.replay(
+        "--- get_server_status\nA server PID is required\n--- get_server_status x\nA server PID is required\n\
+         --- ps -p1\nServer 1 not found\nServer 1 not found\n\n\
+         --- set_default_client_priority 1\n--- get_default_client_priority\n1\n\
+         --- set_default_client_priority\n--- get_default_client_priority\n0\n",
+    );
+    let partitioned = world.line("start_server -uid 0 -mlopart");
+    assert_eq!(partitioned.0, "-mlopart is not supported: no server was started\n");
 }
 
 #[test]

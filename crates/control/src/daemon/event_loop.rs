@@ -51,6 +51,7 @@ const CONNECTION_LINES_PER_S: u32 = 200;
 /// [`StartError`]; once started it ends by itself only.
 pub fn run(options: Options) -> Result<u8, StartError> {
     let background = enter_background();
+    link::process_name::show_as_the_original();
     let signals = Signals::take_over().map_err(StartError::system("take over signals"))?;
     let claim = Claim::take(&options.directories)?;
     let metrics = options.metrics.as_ref().map(|address| {

@@ -54,10 +54,13 @@ pub struct ClientHello {
 /// The `CUDA_*` variables of the client that bear on its share, verbatim; the server parses and checks them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RequestedLimits {
-    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`.
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, of the process.
     pub active_thread_percentage: Option<String>,
     /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` and `CUDA_MPS_DEVICE_MEM_LIMIT`, a comma between them if both are set.
     pub pinned_device_mem_limit: Option<String>,
+    /// `OPENMPS_MEMORY_LIMIT`: a limit of device memory that the program is told as the device's memory.
+    #[serde(default)]
+    pub memory_limit: Option<String>,
     /// `CUDA_MPS_CLIENT_PRIORITY`.
     pub client_priority: Option<String>,
     /// `OPENMPS_WEIGHT`: the client's share of a device that others want, too, is to theirs as their weights are.
@@ -89,6 +92,9 @@ pub struct RequestedLimits {
     /// `OPENMPS_RESERVATION`: the reservation whose SMs it uses.
     #[serde(default)]
     pub reservation: Option<String>,
+    /// `CUDA_MPS_SM_PARTITION`: a partition of newer releases of the original, which there is none of here.
+    #[serde(default)]
+    pub sm_partition: Option<String>,
 }
 
 /// Longest of [`ClientHello::command`], in characters.
@@ -189,6 +195,9 @@ pub struct DeviceInfo {
     pub pci_bus_id: String,
     /// `cuDeviceTotalMem_v2`.
     pub total_memory_bytes: u64,
+    /// What the program is told instead: the limit that held when it attached, if that is told and lower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_memory_bytes: Option<u64>,
     /// (attribute, value) for every `CUdevice_attribute` that the driver answers.
     pub attributes: Vec<(i32, i32)>,
     /// Stream priorities: (least, greatest), as `cuCtxGetStreamPriorityRange` gives them.

@@ -108,6 +108,9 @@ pub struct Defaults {
     pub active_thread_percentage: Option<f64>,
     /// (device, bytes).
     pub pinned_device_mem_limits_bytes: Vec<(u32, u64)>,
+    /// Devices whose limits of the list before are told as their memory: see [`super::shares::Total::Limit`].
+    #[serde(default)]
+    pub told_devices: Vec<u32>,
     /// 0 normal, 1 below normal.
     pub client_priority: Option<u32>,
 }

@@ -73,6 +73,17 @@ pub enum Target {
     User(u32),
 }
 
+/// What a program is told as the memory of a device (`cuMemGetInfo`, `cuDeviceTotalMem`) where a limit holds for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Total {
+    /// What the device has, as the original tells it.
+    #[default]
+    Device,
+    /// The limit.
+    Limit,
+}
+
 /// How much device memory; a later one of the same device replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryLimit {

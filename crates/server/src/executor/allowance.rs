@@ -1,8 +1,10 @@
 //! How much device memory sessions hold, against their own limits and those of their groups. Limits change while they run: what is
 //! held beyond a new one stays, and nothing is added.
 
+use crate::policy::limits::MemoryBound;
+use link::wire::shares::Total;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 const NO_LIMIT: u64 = u64::MAX;
@@ -34,9 +36,13 @@ impl Meter {
         self.held.fetch_sub(size_bytes, Ordering::Relaxed);
     }
 
+    fn limit_bytes(&self) -> Option<u64> {
+        Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit != NO_LIMIT)
+    }
+
     fn left_bytes(&self) -> Option<u64> {
-        let limit = self.limit.load(Ordering::Relaxed);
-        (limit != NO_LIMIT).then(|| limit.saturating_sub(self.held.load(Ordering::Relaxed)))
+        let limit = self.limit_bytes()?;
+        Some(limit.saturating_sub(self.held.load(Ordering::Relaxed)))
     }
 }
 
@@ -44,18 +50,22 @@ impl Meter {
 #[derive(Debug)]
 pub(crate) struct Allowance {
     own: Meter,
+    /// Whether its own limit is told as the device's memory. Relaxed, as what a meter has: a number that is a moment old is right.
+    is_told: AtomicBool,
     group: Option<Arc<Meter>>,
 }
 
 impl Allowance {
     /// None held yet.
-    pub(crate) fn new(limit_bytes: Option<u64>, group: Option<Arc<Meter>>) -> Self {
-        Self { own: Meter::new(limit_bytes), group }
+    pub(crate) fn new(bound: MemoryBound, group: Option<Arc<Meter>>) -> Self {
+        let is_told = AtomicBool::new(bound.total == Total::Limit);
+        Self { own: Meter::new(bound.bytes), is_told, group }
     }
 
-    /// From now on it is this much; `None`: no limit of its own.
-    pub(crate) fn set_limit(&self, limit_bytes: Option<u64>) {
-        self.own.set_limit(limit_bytes);
+    /// From now on it is this much.
+    pub(crate) fn set_bound(&self, bound: MemoryBound) {
+        self.own.set_limit(bound.bytes);
+        self.is_told.store(bound.total == Total::Limit, Ordering::Relaxed);
     }
 
     /// Whether a group's limit holds as well.
@@ -96,6 +106,17 @@ impl Allowance {
         self.own.left_bytes().into_iter().chain(of_group).min()
     }
 
+    /// What the client is told as the memory of a device that has so much: a group's limit is always told.
+    pub(crate) fn total_bytes(&self, device_bytes: u64) -> u64 {
+        let total = match self.is_told.load(Ordering::Relaxed) {
+            true => Total::Limit,
+            false => Total::Device,
+        };
+        let own = MemoryBound { bytes: self.own.limit_bytes(), total };
+        let group = self.group.as_ref().and_then(|group| group.limit_bytes());
+        own.and(MemoryBound::told(group)).total_bytes(device_bytes)
+    }
+
     /// The session has ended and holds nothing.
     pub(crate) fn end(&self) {
         self.give_back(self.own.held.load(Ordering::Relaxed));
@@ -134,10 +155,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn untold(bytes: Option<u64>) -> MemoryBound {
+        MemoryBound { bytes, total: Total::Device }
+    }
+
     #[test]
     fn both_limits_hold_and_change() {
         let groups = GroupMeters::default();
-        let member = |limit| Allowance::new(limit, Some(groups.join("g", Some(10))));
+        let member = |limit| Allowance::new(untold(limit), Some(groups.join("g", Some(10))));
         let (one, two) = (member(Some(6)), member(None));
         assert!(one.take(6) && !one.take(1));
         assert_eq!((one.left_bytes(), two.left_bytes()), (Some(0), Some(4)));
@@ -145,7 +170,7 @@ mod tests {
         groups.set_limit("g", Some(8));
         assert_eq!(two.left_bytes(), Some(0));
         assert!(!two.take(1), "more is held than may be: nothing is added");
-        one.set_limit(None);
+        one.set_bound(MemoryBound::default());
         one.give_back(3);
         assert!(one.take(1) && !one.take(1));
         one.end();
@@ -155,10 +180,28 @@ mod tests {
     #[test]
     fn a_group_without_members_is_forgotten() {
         let groups = GroupMeters::default();
-        let gone = Allowance::new(None, Some(groups.join("g", Some(1))));
+        let gone = Allowance::new(untold(None), Some(groups.join("g", Some(1))));
         assert!(gone.take(1));
         drop(gone);
-        assert_eq!(Allowance::new(None, Some(groups.join("g", Some(5)))).left_bytes(), Some(5));
+        let next = Allowance::new(untold(None), Some(groups.join("g", Some(5))));
+        assert_eq!(next.left_bytes(), Some(5));
+    }
+
+    #[test]
+    fn the_lowest_limit_is_told_unless_none_is() {
+        let groups = GroupMeters::default();
+        let alone = Allowance::new(untold(Some(6)), None);
+        assert_eq!(alone.total_bytes(20), 20);
+        alone.set_bound(MemoryBound::told(Some(7)));
+        assert_eq!((alone.total_bytes(20), alone.total_bytes(5)), (7, 5));
+        alone.set_bound(MemoryBound::told(None));
+        assert_eq!(alone.total_bytes(20), 20);
+        let member = Allowance::new(untold(Some(6)), Some(groups.join("g", Some(10))));
+        assert_eq!(member.total_bytes(20), 6);
+        groups.set_limit("g", Some(4));
+        assert_eq!(member.total_bytes(20), 4);
+        groups.set_limit("g", None);
+        assert_eq!(member.total_bytes(20), 20);
     }
 
     /// What the model knows of a member: its group, its own limit, and what it holds in pieces.
@@ -188,7 +231,7 @@ mod tests {
                     0 if members.len() < 4 => {
                         let (group, limit) = (which % 2, (number > 10).then_some(number));
                         let meter = groups.join(NAMES[group], limits[group]);
-                        let allowance = Allowance::new(limit, Some(meter));
+                        let allowance = Allowance::new(untold(limit), Some(meter));
                         members.push(Member { allowance, group, limit, held: Vec::new() });
                     }
                     1 => {
@@ -202,7 +245,7 @@ mod tests {
                     }
                     3 => {
                         members[place].limit = (number > 5).then_some(number);
-                        members[place].allowance.set_limit(members[place].limit);
+                        members[place].allowance.set_bound(untold(members[place].limit));
                     }
                     4 => {
                         let member = &mut members[place];

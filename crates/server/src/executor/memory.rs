@@ -324,12 +324,11 @@ impl State {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are written.
         self.check(unsafe { self.driver().cuMemGetInfo_v2(&mut free, &mut total) })?;
-        let left = self.memory.allowance.left_bytes();
+        let allowance = &self.memory.allowance;
         let free = (free as u64).saturating_add(self.shared.kept.bytes());
-        let free_bytes = left.map_or(free, |left| left.min(free));
-        self.reply.extend_from_slice(
-            MemoryInfoReply { free_bytes, total_bytes: total as u64 }.as_bytes(),
-        );
+        let free_bytes = allowance.left_bytes().map_or(free, |left| left.min(free));
+        let total_bytes = allowance.total_bytes(total as u64);
+        self.reply.extend_from_slice(MemoryInfoReply { free_bytes, total_bytes }.as_bytes());
         Ok(())
     }
 

@@ -370,9 +370,9 @@ impl Executor {
             ToExecutor::Reserve { change, reservations } => {
                 self.mover.reserve(change, reservations)
             }
-            ToExecutor::MemoryLimit { session, limit_bytes } => {
+            ToExecutor::BoundMemory { session, bound } => {
                 if let Some(handle) = self.sessions.get(&session) {
-                    handle.allowance.set_limit(limit_bytes);
+                    handle.allowance.set_bound(bound);
                 }
             }
             ToExecutor::GroupMemoryLimit { group, limit_bytes } => {

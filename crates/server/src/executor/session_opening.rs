@@ -103,7 +103,7 @@ pub(super) fn prepare(
     let (sender, grants) = channel();
     let group = wanted.group.as_ref();
     let group = group.map(|group| shared.group_memory.join(&group.name, group.memory_limit_bytes));
-    let allowance = Arc::new(Allowance::new(wanted.memory_limit_bytes, group));
+    let allowance = Arc::new(Allowance::new(wanted.memory, group));
     let handle = Arc::new(SessionHandle::new(
         &wanted,
         Arc::clone(&memory),

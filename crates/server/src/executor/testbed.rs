@@ -117,7 +117,7 @@ impl Bed {
             counter_slot: 0,
             device_window: window(0),
             host_window: window(1),
-            memory_limit_bytes: None,
+            memory: MemoryBound::default(),
             share: ShareWish::default(),
             group: None,
             origin: Origin::New,

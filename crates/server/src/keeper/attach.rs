@@ -5,7 +5,7 @@ use super::devices::uuid_text;
 use super::{Course, Keeper};
 use crate::log::log_server;
 use crate::policy::domains::{Domain, Grouping, Key, checked_name};
-use crate::policy::limits::{active_thread_percentage, latency_class};
+use crate::policy::limits::{MemoryBound, active_thread_percentage, latency_class};
 use crate::policy::partitions::HEADROOM;
 use crate::policy::priorities::Class;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
@@ -194,6 +194,7 @@ impl Keeper {
             group,
             reservation,
             refusals: Default::default(),
+            is_terminated: false,
             retired: Vec::new(),
         };
         self.clients.insert(id, client);
@@ -230,7 +231,7 @@ impl Keeper {
         Ok(self.domains.find(Key { group, named: name.map(|name| (peer.uid, name)) }))
     }
 
-    /// The devices as a client sees them: with the SMs that it may use.
+    /// The devices as a client sees them: with the SMs that it may use, and the memory that it is told.
     fn devices_seen_by(
         &self,
         hello: &ClientHello,
@@ -245,6 +246,10 @@ impl Keeper {
         let headroom = is_latency.then_some(HEADROOM);
         let mut devices: Vec<_> = self.devices.iter().map(|device| device.info.clone()).collect();
         for (index, device) in devices.iter_mut().enumerate() {
+            let own = self.first_memory_bound(&self.defaults, &hello.limits, index);
+            let of_group = MemoryBound::told(self.group_memory_limit(group, index));
+            let told = own.and(of_group).total_bytes(device.total_memory_bytes);
+            device.told_memory_bytes = (told < device.total_memory_bytes).then_some(told);
             let available = self.available_to(index, reservation.or(headroom));
             let share = share_of(device, self.driver_version, percentage);
             let share = share.unwrap_or(available).min(available);
@@ -305,6 +310,14 @@ impl Keeper {
                 hello.protocol
             );
             return refusal(CUresult::ERROR_MPS_CONNECTION_FAILED, message);
+        }
+        if let Some(partition) = &hello.limits.sm_partition {
+            // It is to have these SMs alone: on others, or on all, it would disturb whoever has them.
+            let message = format!(
+                "CUDA_MPS_SM_PARTITION={}: there are no partitions here: unset it, and reserve SMs by `openmps reserve` and OPENMPS_RESERVATION",
+                link::printable_prefix(partition, 128)
+            );
+            return refusal(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION, message);
         }
         if self.course != Course::Serving {
             return refusal(

@@ -57,6 +57,8 @@ pub(crate) struct Client {
     pub(crate) reservation: Option<String>,
     /// Contexts that it did not get.
     pub(crate) refusals: Refusals,
+    /// An administrator has ended its work, for good.
+    pub(crate) is_terminated: bool,
     /// Windows and sockets of sessions that have failed: its process still has them.
     pub(crate) retired: Vec<(WindowPair, OwnedFd)>,
 }
@@ -144,9 +146,12 @@ impl Keeper {
 
     /// Ends a client's work: its next call returns CUDA_ERROR_MPS_CLIENT_TERMINATED. Returns what the original's shell prints.
     pub(super) fn terminate(&mut self, pid: u32) -> u32 {
-        let Some(client) = self.client_of_process(pid) else {
+        let is_it = |client: &&mut Client| pid != 0 && client.peer.pid == pid;
+        let Some(client) = self.clients.values_mut().find(is_it) else {
             return CUresult::ERROR_INVALID_CONTEXT.0;
         };
+        client.is_terminated = true;
+        let client = &*client;
         let sessions: Vec<u64> = client.sessions.values().copied().collect();
         for &device in client.sessions.keys() {
             for context in client.contexts.iter().filter(|context| context.device == device) {

@@ -199,6 +199,7 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         uuid_v2: uuid_v2.bytes.map(|byte| byte as u8),
         pci_bus_id: pci_bus_id.unwrap_or_default(),
         total_memory_bytes: total as u64,
+        told_memory_bytes: None,
         attributes: attributes(driver, handle),
         stream_priorities: (0, 0),
         code: if driver.is_software() { DeviceCode::PtxOnly } else { DeviceCode::MachineCode },

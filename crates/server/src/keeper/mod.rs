@@ -76,6 +76,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Runs a server until the daemon shuts it down.
 pub fn run(options: &Options) -> ExitCode {
+    link::process_name::show_as_the_original();
     log_other!("Startup");
     // SAFETY: the daemon passed this descriptor for this use, and nothing else in the process has it.
     let socket = unsafe { OwnedFd::from_raw_fd(options.control_fd) };

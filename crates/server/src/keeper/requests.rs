@@ -11,7 +11,7 @@ use crate::executor_link::{OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
 use crate::policy::fault_settings::Arrivals;
 use crate::policy::grants::Grants;
-use crate::policy::limits::{context_percentage, guard_mode, latency_class, memory_limit_bytes};
+use crate::policy::limits::{context_percentage, guard_mode, latency_class, memory_bound};
 use crate::policy::priorities::Class;
 use crate::policy::repeatable::Repeatable;
 use cuda_abi::types::CUresult;
@@ -150,6 +150,10 @@ impl Keeper {
 
     fn may_open(&self, client: &Client, device: u32) -> Result<(), Refusal> {
         let refusal = |code: CUresult, message: String| Err(Refusal { code: code.0, message });
+        if client.is_terminated {
+            let message = "an administrator has terminated it: start the process anew".into();
+            return refusal(CUresult::ERROR_MPS_CLIENT_TERMINATED, message);
+        }
         if device as usize >= self.devices.len() {
             return refusal(CUresult::ERROR_INVALID_DEVICE, format!("there is no device {device}"));
         };
@@ -180,7 +184,7 @@ impl Keeper {
             self.hold_headroom(device as usize);
         }
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
-        let limit = self.memory_limit_of(client, device as usize);
+        let memory = self.memory_bound_of(client, device as usize);
         let share = self.share_wish(client, device as usize);
         let group = self.membership(client, device as usize);
         let claim = self.claim_of(client);
@@ -202,8 +206,7 @@ impl Keeper {
             return Err(none("no window of addresses is free"));
         };
         let uuid = uuid_text(&slot.info.uuid);
-        let requested = memory_limit_bytes(&client.defaults, &client.hello.limits, device, &uuid);
-        if let Some(complaint) = requested.1 {
+        for complaint in memory_bound(&client.defaults, &client.hello.limits, device, &uuid).1 {
             log_server!("Client {}: {complaint}; ignored", client.peer.pid);
         }
         let session = self.next_session;
@@ -212,7 +215,7 @@ impl Keeper {
         let label = format!("Client {{PID: {}, Context ID: {context}}}", client.peer.pid);
         client.opening = Some(device);
         client.sessions.insert(device, session);
-        let grants = Grants::new(windows.device, limit);
+        let grants = Grants::new(windows.device, memory.bytes);
         let (named, counters) = ((id, label.clone()), (counters, counter_slot));
         let shares = (share.clone(), claim.weight);
         let known = Session::new(named, place, files, counters, windows, grants, shares);
@@ -223,7 +226,7 @@ impl Keeper {
             counter_slot,
             device_window: windows.device,
             host_window: windows.host,
-            memory_limit_bytes: limit,
+            memory,
             share,
             group,
             origin: Origin::New,

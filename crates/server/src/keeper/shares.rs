@@ -13,13 +13,14 @@ use crate::policy::domains::Domain;
 use crate::policy::fairness::{Claim, Rank};
 use crate::policy::grants::is_beyond_group;
 use crate::policy::limits::{
-    active_thread_percentage, client_priority, memory_limit_bytes, weight,
+    MemoryBound, active_thread_percentage, client_priority, memory_bound, weight,
 };
 use crate::policy::orders::{Outcome, Step};
 use crate::policy::partitions::HEADROOM;
-use link::wire::daemon::{SMALLEST_SHARE, ToDaemon};
+use link::wire::attach::RequestedLimits;
+use link::wire::daemon::{Defaults, SMALLEST_SHARE, ToDaemon};
 use link::wire::shares::{
-    ChangeReport, GroupLimits, MemoryLimit, NewLimits, Reservation, ServerChange, Who,
+    ChangeReport, GroupLimits, MemoryLimit, NewLimits, Reservation, ServerChange, Total, Who,
     limits_of_group, memory_limit_of,
 };
 use std::collections::BTreeSet;
@@ -88,12 +89,32 @@ impl Keeper {
     }
 
     /// A client's limit of device memory, its group's left out.
-    pub(super) fn memory_limit_of(&self, client: &Client, device: usize) -> Option<u64> {
-        if let Some(live) = memory_limit_of(&client.live.memory, device as u32) {
-            return live;
+    pub(super) fn memory_bound_of(&self, client: &Client, device: usize) -> MemoryBound {
+        match memory_limit_of(&client.live.memory, device as u32) {
+            Some(live) => MemoryBound::told(live),
+            None => self.first_memory_bound(&client.defaults, &client.hello.limits, device),
         }
+    }
+
+    /// The same of one that attaches with these limits.
+    pub(super) fn first_memory_bound(
+        &self,
+        defaults: &Defaults,
+        requested: &RequestedLimits,
+        device: usize,
+    ) -> MemoryBound {
         let uuid = uuid_text(&self.devices[device].info.uuid);
-        memory_limit_bytes(&client.defaults, &client.hello.limits, device as u32, &uuid).0
+        let (bound, _) = memory_bound(defaults, requested, device as u32, &uuid);
+        match self.memory_settings.total {
+            Total::Device => bound,
+            Total::Limit => MemoryBound::told(bound.bytes),
+        }
+    }
+
+    /// The limit that holds for all of a group together; `None`: there is none.
+    pub(super) fn group_memory_limit(&self, group: Option<&str>, device: usize) -> Option<u64> {
+        let limits = limits_of_group(&self.groups, group?)?;
+        memory_limit_of(&limits.memory, device as u32).flatten()
     }
 
     /// The SMs that a client's work is to have on a device.
@@ -113,8 +134,7 @@ impl Keeper {
 
     /// A client's group as the executor of a device is told of it.
     pub(super) fn membership(&self, client: &Client, device: usize) -> Option<GroupMembership> {
-        let limits = self.group_of(client).map(|group| group.memory.as_slice());
-        let limit = memory_limit_of(limits.unwrap_or_default(), device as u32).flatten();
+        let limit = self.group_memory_limit(client.group.as_deref(), device);
         Some(GroupMembership { name: client.group.clone()?, memory_limit_bytes: limit })
     }
 
@@ -239,13 +259,11 @@ impl Keeper {
             let place = Place { device, domain: client.domain };
             let slot = self.devices[device].executors.get(&place.domain);
             let Some(executor) = slot.map(|executor| &executor.process) else { continue };
-            let (limit_bytes, share) =
-                (self.memory_limit_of(client, device), self.share_wish(client, device));
+            let (bound, share) =
+                (self.memory_bound_of(client, device), self.share_wish(client, device));
             let Some(known) = self.sessions.get_mut(&session) else { continue };
-            if known.grants.limit_bytes() != limit_bytes {
-                known.grants.set_limit_bytes(limit_bytes);
-                executor.tell(&ToExecutor::MemoryLimit { session, limit_bytes }, &[]);
-            }
+            known.grants.set_limit_bytes(bound.bytes);
+            executor.tell(&ToExecutor::BoundMemory { session, bound }, &[]);
             if known.weight != weight {
                 known.weight = weight;
                 executor.tell(&ToExecutor::Weigh { session, weight }, &[]);

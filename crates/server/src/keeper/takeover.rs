@@ -319,7 +319,7 @@ impl Keeper {
     fn hand_over(&mut self, place: Place, id: u64) {
         let Some(session) = self.sessions.get(&id) else { return };
         let Some(client) = self.clients.get(&session.client) else { return };
-        let limit = self.memory_limit_of(client, place.device);
+        let memory = self.memory_bound_of(client, place.device);
         let share = self.share_wish(client, place.device);
         let group = self.membership(client, place.device);
         let (claim, class) = (self.claim_of(client), latency_class(&client.hello.limits));
@@ -376,7 +376,7 @@ impl Keeper {
             counter_slot: slot,
             device_window: session.windows.device,
             host_window: session.windows.host,
-            memory_limit_bytes: limit,
+            memory,
             share,
             group,
             origin,

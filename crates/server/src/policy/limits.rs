@@ -2,38 +2,88 @@
 
 use super::fairness::DEFAULT_WEIGHT;
 use super::priorities::Class;
+use link::memory_limits::{DeviceRef, LimitError, parse_limit_list, parse_limits_of_each};
 use link::wire::attach::RequestedLimits;
 use link::wire::daemon::Defaults;
-use link::wire::shares::MOST_WEIGHT;
+use link::wire::shares::{MOST_WEIGHT, Total};
 
-/// A client's limit of device memory on the device of this index and UUID: the smaller of the server's default and its own wish.
-/// A wish that cannot be read counts as none; the second value says so, for the log.
-pub fn memory_limit_bytes(
+/// A limit of device memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct MemoryBound {
+    /// Absent: none.
+    pub bytes: Option<u64>,
+    /// What the program is told as the device's memory.
+    pub total: Total,
+}
+
+impl MemoryBound {
+    /// One that is told, if there is one.
+    pub fn told(bytes: Option<u64>) -> Self {
+        let total = if bytes.is_some() { Total::Limit } else { Total::Device };
+        Self { bytes, total }
+    }
+
+    /// Both hold: the lower counts, and is told if either is.
+    pub fn and(self, other: Self) -> Self {
+        let total = match (self.total, other.total) {
+            (Total::Device, Total::Device) => Total::Device,
+            _ => Total::Limit,
+        };
+        Self { bytes: self.bytes.into_iter().chain(other.bytes).min(), total }
+    }
+
+    /// What a program is told as the memory of a device that has so much.
+    pub fn total_bytes(self, device_bytes: u64) -> u64 {
+        match (self.total, self.bytes) {
+            (Total::Limit, Some(bytes)) => bytes.min(device_bytes),
+            _ => device_bytes,
+        }
+    }
+}
+
+/// A client's limit of device memory on the device of this index and UUID, its group's left out: the lowest of the server's default and its own
+/// wishes. A wish that cannot be read counts as none; the texts say so, for the log.
+pub fn memory_bound(
     defaults: &Defaults,
     requested: &RequestedLimits,
     index: u32,
     uuid: &str,
-) -> (Option<u64>, Option<String>) {
+) -> (MemoryBound, Vec<String>) {
     let default = defaults.pinned_device_mem_limits_bytes.iter();
     let default = default.filter(|&&(device, _)| device == index).map(|&(_, bytes)| bytes).min();
-    let (wish, complaint) =
-        match requested.pinned_device_mem_limit.as_deref().map(parse_memory_limits) {
-            None => (None, None),
-            Some(Ok(limits)) => {
-                let here = limits.iter().filter(|(device, _)| device.is(index, uuid));
-                (here.map(|&(_, bytes)| bytes).min(), None)
+    let mut limit = match defaults.told_devices.contains(&index) {
+        true => MemoryBound::told(default),
+        false => MemoryBound { bytes: default, total: Total::Device },
+    };
+    let mut complaints = Vec::new();
+    let mut wishes = |text: &Option<String>, read: fn(&str) -> Result<Limits, LimitError>| {
+        let limits = match read(text.as_deref().unwrap_or_default()) {
+            Ok(limits) => limits,
+            Err(error) => {
+                complaints.push(error.to_string());
+                return None;
             }
-            Some(Err(message)) => (None, Some(message)),
         };
-    (default.into_iter().chain(wish).min(), complaint)
+        let is_here = |of: &Option<DeviceRef>| of.as_ref().is_none_or(|of| of.names(index, uuid));
+        let here = limits.into_iter().filter(|(of, _)| is_here(of)).map(|(_, bytes)| bytes);
+        here.filter(|&bytes| bytes > 0).min()
+    };
+    let pinned = wishes(&requested.pinned_device_mem_limit, |text| {
+        let limits = parse_limit_list(text)?;
+        Ok(limits.into_iter().map(|(of, bytes)| (Some(of), bytes)).collect())
+    });
+    limit = limit.and(MemoryBound { bytes: pinned, total: Total::Device });
+    limit = limit.and(MemoryBound::told(wishes(&requested.memory_limit, parse_limits_of_each)));
+    (limit, complaints)
 }
 
+type Limits = Vec<(Option<DeviceRef>, u64)>;
+
 /// The share of the SMs that a client's settings allow it, in per cent: the smaller of the server's default and its own wish.
-/// A wish that is no percentage counts as none, as the original has it. Where contexts have shares of their own the variable is
-/// each context's: see [`context_percentage`].
+/// A wish that is no percentage counts as none, as the original has it. Where contexts have shares of their own they lie within
+/// this one: see [`context_percentage`].
 pub fn active_thread_percentage(defaults: &Defaults, requested: &RequestedLimits) -> f64 {
     let wish = requested.active_thread_percentage.as_deref().and_then(percentage);
-    let wish = wish.filter(|_| !is_partitioned(requested));
     defaults.active_thread_percentage.unwrap_or(100.0).min(wish.unwrap_or(100.0))
 }
 
@@ -84,11 +134,6 @@ pub fn context_percentage(of_client: f64, requested: Option<&str>) -> f64 {
     wish.map_or(of_client, |wish| wish.min(of_client))
 }
 
-/// Whether a client's contexts may have shares of their own.
-pub fn is_partitioned(requested: &RequestedLimits) -> bool {
-    requested.per_context_partitioning.as_deref().is_some_and(|text| text.trim() == "1")
-}
-
 /// `CUDA_DEVICE_MAX_CONNECTIONS`: 1 to 32 hardware queues.
 pub fn connections(text: &str) -> Option<u32> {
     text.trim().parse().ok().filter(|number| (1..=32).contains(number))
@@ -98,63 +143,6 @@ fn percentage(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0)
 }
 
-/// A device as a list of limits names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceName {
-    /// The server's number of it.
-    Index(u32),
-    /// Its UUID or the beginning of that, `GPU-` included.
-    Uuid(String),
-}
-
-impl DeviceName {
-    fn is(&self, index: u32, uuid: &str) -> bool {
-        match self {
-            Self::Index(named) => *named == index,
-            Self::Uuid(prefix) => {
-                uuid.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix))
-            }
-        }
-    }
-}
-
-/// Reads `0=1G,GPU-12ab=512MB` as (device, bytes); K, M and G count by 1024 and may be followed by B, a bare number is MiB, as in the
-/// shell. Quotes around the whole are ignored: the guide's example has them.
-///
-/// # Errors
-/// A message that names the part that is wrong.
-pub fn parse_memory_limits(text: &str) -> Result<Vec<(DeviceName, u64)>, String> {
-    let parts = text.split(',').map(|part| part.trim().trim_matches(['\'', '"']));
-    parts.filter(|part| !part.is_empty()).map(parse_one).collect()
-}
-
-fn parse_one(part: &str) -> Result<(DeviceName, u64), String> {
-    let wrong = || format!("memory limit '{part}' is not of the form DEVICE=SIZE, as in 0=1G");
-    let (device, size) = part.split_once('=').ok_or_else(wrong)?;
-    let device = match device.trim() {
-        uuid if ["GPU-", "MIG-"].iter().any(|kind| uuid.starts_with(kind) && uuid.len() > 4) => {
-            DeviceName::Uuid(uuid.to_owned())
-        }
-        index => DeviceName::Index(index.parse().map_err(|_| wrong())?),
-    };
-    Ok((device, parse_size_bytes(size.trim()).ok_or_else(wrong)?))
-}
-
-pub(crate) fn parse_size_bytes(text: &str) -> Option<u64> {
-    let text = text.to_ascii_uppercase();
-    let text = text.strip_suffix('B').unwrap_or(&text);
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let unit: u64 = match &text[digits.len()..] {
-        "" => 1 << 20,
-        "K" => 1 << 10,
-        "M" => 1 << 20,
-        "G" => 1 << 30,
-        "T" => 1 << 40,
-        _ => return None,
-    };
-    digits.trim().parse::<u64>().ok()?.checked_mul(unit)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,41 +150,14 @@ mod tests {
     const UUID: &str = "GPU-abcdef01-0000";
 
     #[test]
-    fn sizes_have_units_and_devices_names() {
-        let read = parse_memory_limits("'0=1G, GPU-ab=512MB,2=100'").unwrap();
-        let index = DeviceName::Index;
-        let expected = [
-            (index(0), 1 << 30),
-            (DeviceName::Uuid("GPU-ab".into()), 512 << 20),
-            (index(2), 100 << 20),
-        ];
-        assert_eq!(read, expected);
-        assert_eq!(parse_memory_limits(""), Ok(vec![]));
-        for wrong in [
-            "1G",
-            "0=",
-            "0=3X",
-            "x=1G",
-            "0=-1",
-            "GPU-=1G",
-            "0=99999999999999999999",
-            "0=99999999999G",
-        ] {
-            assert!(parse_memory_limits(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn contexts_have_shares_of_their_own_where_that_was_asked_for() {
-        let defaults = Defaults { active_thread_percentage: Some(50.0), ..Defaults::default() };
-        let asks = |partitioned: Option<&str>| RequestedLimits {
-            active_thread_percentage: Some("20".into()),
-            per_context_partitioning: partitioned.map(str::to_owned),
+    fn a_contexts_share_lies_within_its_clients() {
+        let defaults = Defaults { active_thread_percentage: Some(60.0), ..Defaults::default() };
+        let asks = RequestedLimits {
+            active_thread_percentage: Some("50".into()),
+            per_context_partitioning: Some("1".into()),
             ..Default::default()
         };
-        assert_eq!(active_thread_percentage(&defaults, &asks(None)), 20.0);
-        assert_eq!(active_thread_percentage(&defaults, &asks(Some("0"))), 20.0);
-        let of_client = active_thread_percentage(&defaults, &asks(Some("1")));
+        let of_client = active_thread_percentage(&defaults, &asks);
         assert_eq!(of_client, 50.0);
         for (wish, percent) in
             [(None, 50.0), (Some("20"), 20.0), (Some("80"), 50.0), (Some("x"), 50.0)]
@@ -256,18 +217,55 @@ mod tests {
             pinned_device_mem_limit: Some(text.into()),
             ..Default::default()
         };
-        assert_eq!(memory_limit_bytes(&defaults, &asks("0=1G"), 0, UUID), (Some(1 << 30), None));
-        assert_eq!(memory_limit_bytes(&defaults, &asks("0=4G"), 0, UUID), (Some(2 << 30), None));
-        assert_eq!(memory_limit_bytes(&defaults, &asks("1=1G"), 1, UUID), (Some(1 << 30), None));
-        assert_eq!(memory_limit_bytes(&defaults, &asks("1=1G"), 2, UUID), (None, None));
-        let by_uuid = asks("GPU-AB=3G,GPU-x=1,0=1536M");
-        assert_eq!(memory_limit_bytes(&defaults, &by_uuid, 0, UUID), (Some(1536 << 20), None));
-        assert_eq!(
-            memory_limit_bytes(&defaults, &asks("GPU-abc=1G"), 0, UUID),
-            (Some(1 << 30), None)
-        );
-        let (limit, complaint) = memory_limit_bytes(&defaults, &asks("junk"), 0, UUID);
-        assert_eq!(limit, Some(2 << 30));
-        assert!(complaint.unwrap().contains("junk"));
+        let limit = |text: &str, index| memory_bound(&defaults, &asks(text), index, UUID);
+        let untold = |bytes| (MemoryBound { bytes, total: Total::Device }, vec![]);
+        assert_eq!(limit("0=1G", 0), untold(Some(1 << 30)));
+        assert_eq!(limit("0=4G", 0), untold(Some(2 << 30)));
+        assert_eq!(limit("1=1G", 1), untold(Some(1 << 30)));
+        assert_eq!(limit("1=1G", 2), untold(None));
+        assert_eq!(limit("GPU-AB=3G,GPU-x=1,0=1536M", 0), untold(Some(1536 << 20)));
+        assert_eq!(limit("GPU-abc=1G", 0), untold(Some(1 << 30)));
+        let (of_default, complaints) = limit("junk", 0);
+        assert_eq!(of_default.bytes, Some(2 << 30));
+        assert!(complaints[0].contains("junk"));
+    }
+
+    #[test]
+    fn nothing_is_no_limit() {
+        let asks = |pinned: &str, own: &str| RequestedLimits {
+            pinned_device_mem_limit: Some(pinned.into()),
+            memory_limit: Some(own.into()),
+            ..Default::default()
+        };
+        let none = |asked| memory_bound(&Defaults::default(), &asked, 0, UUID);
+        assert_eq!(none(asks("0=0", "0")), (MemoryBound::default(), vec![]));
+        assert_eq!(none(asks("0=0,0=1G", "0=0")).0.bytes, Some(1 << 30));
+    }
+
+    #[test]
+    fn the_lowest_limit_counts_and_is_told_if_any_is() {
+        let told = |of_default: u64, told_devices: Vec<u32>, pinned: &str, own: &str| {
+            let defaults = Defaults {
+                pinned_device_mem_limits_bytes: vec![(0, of_default << 30)],
+                told_devices,
+                ..Defaults::default()
+            };
+            let asked = RequestedLimits {
+                pinned_device_mem_limit: Some(pinned.into()),
+                memory_limit: Some(own.into()),
+                ..Default::default()
+            };
+            let (limit, complaints) = memory_bound(&defaults, &asked, 0, UUID);
+            assert_eq!(complaints, Vec::<String>::new());
+            limit.total_bytes(8 << 30) >> 30
+        };
+        assert_eq!(told(4, vec![], "0=2G", ""), 8);
+        assert_eq!(told(4, vec![1], "0=2G", ""), 8);
+        assert_eq!(told(4, vec![0], "", ""), 4);
+        assert_eq!(told(4, vec![0], "0=2G", ""), 2);
+        assert_eq!(told(4, vec![], "", "3G"), 3);
+        assert_eq!(told(4, vec![], "", "6G"), 4);
+        assert_eq!(told(4, vec![], "0=1G", "0=3G,1=7G"), 1);
+        assert_eq!(told(100, vec![], "", "90G"), 8);
     }
 }

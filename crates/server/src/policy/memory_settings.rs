@@ -1,5 +1,7 @@
 //! What is done when a device has no more memory: the settings, as their variables say them.
 
+use link::memory_limits::parse_size_bytes;
+use link::wire::shares::Total;
 use std::fmt;
 use std::str::FromStr;
 
@@ -49,6 +51,8 @@ pub struct MemorySettings {
     pub turn_ms: u64,
     /// Host memory for what is moved out, in bytes; twice that while clients change places.
     pub host_limit_bytes: u64,
+    /// What programs are told as the device's memory where the limit of the original's variables and commands holds.
+    pub total: Total,
 }
 
 /// [`MemorySettings::policy`].
@@ -59,6 +63,8 @@ pub const WAIT_VARIABLE: &str = "OPENMPS_MEMORY_WAIT_MS";
 pub const TURN_VARIABLE: &str = "OPENMPS_MEMORY_TURN_MS";
 /// [`MemorySettings::host_limit_bytes`], as `64G`.
 pub const SPILL_LIMIT_VARIABLE: &str = "OPENMPS_MEMORY_SPILL_LIMIT";
+/// [`MemorySettings::total`]: `device` or `limit`.
+pub const TOTAL_VARIABLE: &str = "OPENMPS_MEMORY_TOTAL";
 
 const DEFAULT_WAIT_MS: u64 = 60_000;
 const DEFAULT_TURN_MS: u64 = 2_000;
@@ -73,6 +79,7 @@ impl MemorySettings {
             wait_ms: DEFAULT_WAIT_MS,
             turn_ms: DEFAULT_TURN_MS,
             host_limit_bytes: host_memory_bytes / 4,
+            total: Total::default(),
         }
     }
 
@@ -99,10 +106,17 @@ impl MemorySettings {
                     .push(format!("{name}={text} is not a time in milliseconds, 0 to {MAX_MS}")),
             }
         }
+        if let Some(text) = set(TOTAL_VARIABLE) {
+            match text.trim() {
+                "device" => settings.total = Total::Device,
+                "limit" => settings.total = Total::Limit,
+                _ => complaints.push(format!("{TOTAL_VARIABLE}={text} is not device or limit")),
+            }
+        }
         if let Some(text) = set(SPILL_LIMIT_VARIABLE) {
-            match super::limits::parse_size_bytes(text.trim()) {
-                Some(bytes) => settings.host_limit_bytes = bytes,
-                None => complaints.push(format!(
+            match parse_size_bytes(&text) {
+                Ok(bytes) => settings.host_limit_bytes = bytes,
+                Err(_) => complaints.push(format!(
                     "{SPILL_LIMIT_VARIABLE}={text} is no amount of memory, as in 64G"
                 )),
             }
@@ -129,12 +143,14 @@ mod tests {
             (WAIT_VARIABLE, "500"),
             (TURN_VARIABLE, "10"),
             (SPILL_LIMIT_VARIABLE, "64G"),
+            (TOTAL_VARIABLE, "limit"),
         ]);
         let expected = MemorySettings {
             policy: MemoryPolicy::Spill,
             wait_ms: 500,
             turn_ms: 10,
             host_limit_bytes: 64 << 30,
+            total: Total::Limit,
         };
         assert_eq!((settings, complaints), (expected, Vec::new()));
         assert_eq!(read(&[]), (MemorySettings::new(8 << 30), Vec::new()));

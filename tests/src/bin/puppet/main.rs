@@ -2,11 +2,13 @@
 //!
 //! | order | does | answer |
 //! |---|---|---|
-//! | `open` | initialises CUDA and makes the primary context current | `ok` |
+//! | `open [DEVICE]` | initialises CUDA and makes the primary context of the device (0 without it) current | `ok` |
+//! | `context` | makes another context on device 0, and destroys it; the first has been opened | `ok` |
 //! | `allocate BYTES` | allocates and keeps device memory | `ok` |
 //! | `free` | frees the latest allocation | `ok` |
 //! | `address` | | the device address of the latest allocation |
 //! | `free-bytes` | `cuMemGetInfo` | a number |
+//! | `memory` | `cuMemGetInfo` and `cuDeviceTotalMem` | three numbers of bytes: free, total, the device's |
 //! | `work N` | N kernels over data of its own, copied in and out and checked against the CPU | `ok`, or `wrong` |
 //! | `meet N` | N times a kernel waits for what another one, launched later on another stream, writes | `ok`, or `wrong` |
 //! | `churn` | answers, then works without end | `ok` |
@@ -57,8 +59,16 @@ impl State {
     fn obey(&mut self, line: &str) -> Result<String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
-            ["open"] => {
-                self.context = Some(Context::new(0)?);
+            ["open"] => self.context = Some(Context::new(0)?),
+            ["open", device] => self.context = Some(Context::new(device.parse()?)?),
+            ["context"] => {
+                let api = self.context()?.api();
+                let mut made = std::ptr::null_mut();
+                // SAFETY: the pointer is valid for the call; what was made is destroyed at once, which makes the first current again.
+                unsafe {
+                    api.check("cuCtxCreate", (api.context_create)(&raw mut made, 0, 0))?;
+                    api.check("cuCtxDestroy", (api.context_destroy)(made))?;
+                }
             }
             ["allocate", size_bytes] => {
                 let buffer = DeviceBuffer::new(self.context()?, size_bytes.parse()?)?;
@@ -70,6 +80,11 @@ impl State {
                 return Ok(latest.address().to_string());
             }
             ["free-bytes"] => return Ok(self.context()?.memory_info_bytes()?.0.to_string()),
+            ["memory"] => {
+                let context = self.context()?;
+                let (free, total) = context.memory_info_bytes()?;
+                return Ok(format!("{free} {total} {}", context.device_memory_bytes()?));
+            }
             ["work", kernels] => return self.work(kernels.parse()?),
             ["meet", meetings] => {
                 let right = meet::meet(self.context()?, meetings.parse()?)?;
