@@ -49,23 +49,36 @@ enum Target {
     Server,
     /// Mutated messages of an executor to its keeper
     Executor,
+    /// Mutated messages, lines, settings, jobs and configuration files into what reads them
+    Texts,
 }
 
 impl Target {
-    /// Package, test target and name of the test.
-    fn test(self) -> [&'static str; 3] {
+    /// Cargo's arguments: where the tests are, and their name.
+    fn tests(self) -> Vec<&'static str> {
+        let one = |package, target, test| vec![package, "--test", target, "--", "--exact", test];
         match self {
-            Target::Ptx => ["softcuda", "fuzz", "ptx"],
-            Target::Fatbin => ["softcuda", "fuzz", "images"],
-            Target::Kernels => ["softcuda", "fuzz", "kernels"],
-            Target::Control => ["control", "daemon", "mutated_messages_change_nothing"],
+            Target::Ptx => one("--package=softcuda", "fuzz", "ptx"),
+            Target::Fatbin => one("--package=softcuda", "fuzz", "images"),
+            Target::Kernels => one("--package=softcuda", "fuzz", "kernels"),
+            Target::Control => {
+                one("--package=control", "daemon", "mutated_messages_change_nothing")
+            }
             Target::Server => {
-                ["control", "server_words", "mutated_words_of_a_server_change_nothing"]
+                one("--package=control", "server_words", "mutated_words_of_a_server_change_nothing")
             }
             Target::Executor => {
-                ["server", "black_box", "mutated_words_of_an_executor_end_it_at_most"]
+                one("--package=server", "black_box", "mutated_words_of_an_executor_end_it_at_most")
             }
-            Target::Ring => ["server", "black_box", "mutated_commands_end_their_writer_at_most"],
+            Target::Ring => {
+                one("--package=server", "black_box", "mutated_commands_end_their_writer_at_most")
+            }
+            Target::Texts => {
+                let mut all =
+                    vec!["--package=control", "--package=openmps", "--package=kubernetes"];
+                all.extend(["--", "mutated_texts"]);
+                all
+            }
         }
     }
 }
@@ -77,7 +90,8 @@ impl Target {
 pub(crate) fn random(paths: &Paths, options: &Random) -> Result<()> {
     let name = "a_hundred_thousand_random_programs_compute_what_the_reference_does";
     let count = [("OPENMPS_TEST_COUNT", Some(options.count))];
-    run(paths, ["softcuda", "random", name], &count, options.seed)
+    let test = ["--package=softcuda", "--test", "random", "--", "--exact", name];
+    run(paths, &test, &count, options.seed)
 }
 
 /// Runs a fuzz target.
@@ -86,19 +100,18 @@ pub(crate) fn random(paths: &Paths, options: &Random) -> Result<()> {
 /// When an input breaks it; the output names a file with the input.
 pub(crate) fn fuzz(paths: &Paths, options: &Fuzz) -> Result<()> {
     let seconds = [("OPENMPS_FUZZ_SECONDS", Some(options.seconds))];
-    run(paths, options.target.test(), &seconds, options.seed)
+    run(paths, &options.target.tests(), &seconds, options.seed)
 }
 
 fn run(
     paths: &Paths,
-    [package, target, test]: [&str; 3],
+    tests: &[&str],
     variables: &[(&str, Option<u64>)],
     seed: Option<u64>,
 ) -> Result<()> {
     let mut cargo = command::cargo();
     cargo.current_dir(&paths.root);
-    cargo.args(["test", "--release", "--quiet", "--package", package, "--test", target, "--"]);
-    cargo.args(["--include-ignored", "--exact", test]);
+    cargo.args(["test", "--release", "--quiet"]).args(tests).arg("--include-ignored");
     for (name, value) in variables.iter().chain(&[("OPENMPS_TEST_SEED", seed)]) {
         if let Some(value) = value {
             cargo.env(name, value.to_string());

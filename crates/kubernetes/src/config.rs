@@ -333,4 +333,39 @@ mod tests {
             assert!(error.contains(named), "{text}: {error}");
         }
     }
+
+    /// Of the administrator, and of the kubelet: numbers of units.
+    #[test]
+    fn mutated_texts_of_the_plugin() {
+        let files = [
+            include_str!("../../../deploy/kubernetes/base/plugin.toml"),
+            "share = 'container'\nmemory-reserve = '2G'\nsm-percent-per-gpu = 200\n[resources.'openmps.dev/small']\nsm-percent = 25\nmemory = '8G'\nmost-per-container = 1\n",
+            "cdi-devices = ['openmps.dev/library=all']\n[environment]\nA = 'b'\n[resources.'example.com/memory-gib']\nmemory = '50%'\n",
+        ];
+        for file in files {
+            parse(file).unwrap();
+        }
+        crate::mutated::fuzz("plugin", &files, |text| {
+            let Ok(config) = parse(text) else { return };
+            assert!(!config.resources.is_empty());
+            assert!(config.container_socket_directory.starts_with('/'));
+        });
+        let units = ["GPU-12345678-1234-1234-1234-123456789abc::17", "::0"];
+        crate::mutated::fuzz("units", &units, |text| {
+            let Some((gpu, number)) = crate::ledger::device_gpu(text) else { return };
+            assert!(
+                text.starts_with(gpu) && crate::ledger::device_id(gpu, number).len() <= text.len()
+            );
+        });
+        let records = [
+            r#"{"schema":1,"allocations":[{"id":"a","resource":"openmps.dev/small","gpu":"GPU-1","devices":["GPU-1::0"],"sm_percent_per_unit":25,"memory_bytes_per_unit":1,"lent_at":5}]}"#,
+        ];
+        let directory = tempfile::tempdir().unwrap();
+        let read = |text: &str| {
+            std::fs::write(directory.path().join("allocations.json"), text).unwrap();
+            crate::records::Records::open(directory.path())
+        };
+        assert_eq!(read(records[0]).unwrap().1.len(), 1);
+        crate::mutated::fuzz("records", &records, |text| drop(read(text)));
+    }
 }

@@ -10,6 +10,9 @@ mod daemon;
 mod endpoint;
 mod kubelet;
 pub mod ledger;
+#[cfg(test)]
+#[path = "../../control/tests/mutated/mod.rs"]
+mod mutated;
 mod node;
 mod records;
 

@@ -528,4 +528,25 @@ mod tests {
             assert!(error.contains(named), "{text}: {error}");
         }
     }
+
+    #[test]
+    fn mutated_texts_of_the_configuration() {
+        let delivered = include_str!("../../../packaging/config.toml");
+        // With every key in use.
+        let used = delivered.replace("\n# ", "\n");
+        let files = [
+            delivered,
+            &used,
+            "[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_weight = 3\n",
+            "[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50\n",
+        ];
+        for file in files {
+            parsed(file).unwrap();
+        }
+        crate::mutated::fuzz("configuration", &files, |text| {
+            if let Ok(file) = parsed(text) {
+                file.settings();
+            }
+        });
+    }
 }

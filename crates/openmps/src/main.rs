@@ -18,6 +18,9 @@ mod installation;
 mod internal;
 mod kubernetes_plugin;
 mod logs;
+#[cfg(test)]
+#[path = "../../control/tests/mutated/mod.rs"]
+mod mutated;
 mod original;
 mod pbs;
 mod run;

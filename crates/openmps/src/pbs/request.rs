@@ -187,4 +187,19 @@ mod tests {
         assert_eq!(on("node3"), Ok(None));
         assert!(gpus_of_file("node1-gpux", "node1").is_err());
     }
+
+    /// The account is the user's word.
+    #[test]
+    fn mutated_texts_of_torque() {
+        let accounts = ["physics,MPS=true,sm=30,memory=4G", "MPS=true;sm=12.5;memory=512M"];
+        crate::mutated::fuzz("torque", &accounts, |account| {
+            Account::asks_for_mps(account);
+            let script = Script { id: "1".into(), user: "ann".into(), account: account.into() };
+            let Ok(read) = Account::parse(account) else { return };
+            let job = read.job(&script, 7, "0".parse().unwrap());
+            assert!(job.percentage.is_none_or(|percentage| percentage > 0.0 && percentage < 100.0));
+        });
+        let files = ["node1-gpu1\nnode1-gpu0\nnode2.example-gpu3\n", "node1-gpu0-7\n"];
+        crate::mutated::fuzz("gpus", &files, |text| drop(gpus_of_file(text, "node1")));
+    }
 }

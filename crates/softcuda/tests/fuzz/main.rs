@@ -28,6 +28,8 @@ use watch::Watch;
 /// `CUDA_ERROR_UNKNOWN`: what a panic becomes at the C ABI.
 const UNKNOWN: u32 = 999;
 const SECONDS: u64 = 7;
+/// Seed of the inputs that every run begins with, and how many there are; what follows is new each time.
+const CORPUS: (u64, u64) = (1, 200);
 
 unsafe extern "C" {
     fn cuInit(flags: u32) -> u32;
@@ -83,8 +85,9 @@ fn fuzz(target: &str, inputs: impl Fn(&mut Mutator) -> Vec<u8>, run: impl Fn(&[u
         Instant::now() + Duration::from_secs(number("OPENMPS_FUZZ_SECONDS").unwrap_or(SECONDS));
     let watch = Watch::start(target);
     let mut count = 0;
-    while Instant::now() < end {
-        let mut mutator = Mutator::new(Random::of_item(seed, count));
+    while count < CORPUS.1 || Instant::now() < end {
+        let of_run = if count < CORPUS.1 { CORPUS.0 } else { seed };
+        let mut mutator = Mutator::new(Random::of_item(of_run, count));
         let input = inputs(&mut mutator);
         watch.run(count, &input, || run(&input));
         count += 1;

@@ -114,3 +114,27 @@ fn steps_have_the_share_of_their_shards() {
     let mps = Job { shards_per_gpu: None, ..job };
     assert_eq!(task_percentage(&mps, with(&[("SLURM_SHARDS_ON_NODE", "1")])), None);
 }
+
+/// A user chooses the options, and in part the resources.
+#[test]
+fn mutated_texts_of_slurm() {
+    let environments = [
+        "SLURM_JOB_ID=12\nSLURM_JOB_UID=1000\nSLURM_JOB_GPUS=0-2,3\nCUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
+        "SLURM_JOB_ID=12\nSLURM_JOB_UID=1000\nCUDA_VISIBLE_DEVICES=1\nSLURM_SHARDS_ON_NODE=2",
+        "SLURM_JOB_ID=12\nSLURM_JOB_UID=1000\nSLURM_JOB_GPUS=0\nSLURM_JOB_GRES=gres:shard:soft:3(IDX:0-1),gpu:2",
+        "SLURM_JOB_ID=12\nSLURM_JOB_UID=1000\nSLURM_JOB_GPUS=0\nSPANK_OPENMPS_SM=25\nSPANK_OPENMPS_MEMORY=4G",
+    ];
+    crate::mutated::fuzz("slurm", &environments, |text| {
+        let variable = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once('='));
+            lines.find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
+        };
+        asks_for_gpus(variable);
+        let Ok(mut request) = Request::parse(variable) else { return };
+        request.add_shards(Some(3));
+        let Ok(Some(job)) = request.job(NODE) else { return };
+        let fits = |percentage: f64| percentage > 0.0 && percentage <= 100.0;
+        assert!(job.percentage.is_none_or(fits), "{:?}", job.percentage);
+        assert!(task_percentage(&job, variable).is_none_or(fits));
+    });
+}
