@@ -1,5 +1,6 @@
 //! A control daemon of one test, and what its servers count.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::process::{Child, Stdio};
@@ -36,7 +37,19 @@ impl Daemon {
     /// # Errors
     /// When it does not answer.
     pub fn start_with(sandbox: Sandbox, environment: &[(&str, &str)]) -> Result<Self> {
-        let child = spawn(&sandbox, environment)?;
+        Self::start_by(sandbox, &[], environment)
+    }
+
+    /// The same where a program runs the daemon, whose command line is appended to these words.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn start_by(
+        sandbox: Sandbox,
+        words: &[&OsStr],
+        environment: &[(&str, &str)],
+    ) -> Result<Self> {
+        let child = spawn(&sandbox, words, environment)?;
         let daemon = Self { child, sandbox };
         daemon.wait_for_answer()?;
         Ok(daemon)
@@ -65,7 +78,7 @@ impl Daemon {
     /// # Errors
     /// When it does not answer.
     pub fn start_again_with(&mut self, environment: &[(&str, &str)]) -> Result<()> {
-        self.child = spawn(&self.sandbox, environment)?;
+        self.child = spawn(&self.sandbox, &[], environment)?;
         self.wait_for_answer()
     }
 
@@ -243,10 +256,14 @@ impl Daemon {
     }
 }
 
-fn spawn(sandbox: &Sandbox, environment: &[(&str, &str)]) -> Result<Child> {
+fn spawn(sandbox: &Sandbox, words: &[&OsStr], environment: &[(&str, &str)]) -> Result<Child> {
     let output = fs::File::create(sandbox.log_directory().join("daemon-output.txt"))?;
+    let openmps = sandbox.installation.openmps();
+    let mut words = words.iter().copied().chain([openmps.as_os_str()]);
+    let program = words.next().context("no program")?;
     sandbox
-        .command(sandbox.installation.openmps(), Runtime::OpenMps)
+        .command(program, Runtime::OpenMps)
+        .args(words)
         .args(["control", "-f"])
         .envs(environment.iter().copied())
         .stdin(Stdio::null())

@@ -11,10 +11,13 @@
 //!
 //! A traced client, and its executor, write to rings of another kind ([`trace`]).
 //!
-//! Everything that arrives from a client is hostile: it is copied out of shared memory, checked, then used.
+//! Everything that arrives from a client is hostile: it is copied out of shared memory, checked, then used. Descriptors and connections of clients are closed where
+//! nobody waits for it ([`closer`]).
 
 pub mod atomic;
+pub mod bus_error;
 pub mod call;
+pub mod closer;
 pub mod completion;
 pub mod doorbell;
 pub mod futex;

@@ -72,6 +72,24 @@ pub fn process(socket: BorrowedFd<'_>) -> PeerProcess {
     }
 }
 
+/// Has the kernel refuse descriptors that are sent to this socket, and to those that will be made for connections to it; kernels before 6.16 go on as before.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) {
+    /// `SO_PASSRIGHTS` of `asm-generic/socket.h`.
+    const PASS_RIGHTS: libc::c_int = 83;
+    let off: libc::c_int = 0;
+    let size_bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointer is to an int of that size, which the kernel reads.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            PASS_RIGHTS,
+            (&raw const off).cast(),
+            size_bytes,
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

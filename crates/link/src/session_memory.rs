@@ -4,6 +4,7 @@
 //! [`crate::completion`] work on it. Everything handed out is an atomic or is copied, because the other process may write at any time.
 
 use crate::shm::{self, Access, Mapping, ShmError};
+use crate::wire::attach::Window;
 use crate::wire::layout::{
     CALL_REPLY_BYTES, CALL_SLOTS, CALLS_OFFSET, CallSlot, RING_BYTES, RING_OFFSET, SESSION_BYTES,
     Shared,
@@ -83,6 +84,11 @@ impl SessionMemory {
             calls: calls.as_ptr(),
             _backing: Backing::Owned { _shared: shared, _ring: ring, _calls: calls },
         }
+    }
+
+    /// The addresses that the file is mapped at.
+    pub fn range(&self) -> Window {
+        Window { base: self.shared.expose_provenance() as u64, size_bytes: SESSION_BYTES as u64 }
     }
 
     /// The words that both sides share.

@@ -16,6 +16,11 @@ use thiserror::Error;
 /// Pages are this long on every machine that this runs on.
 pub const PAGE_BYTES: u64 = 4096;
 
+/// `HUGETLBFS_MAGIC` of linux/magic.h, which `fstatfs` says of a memfd of huge pages.
+const HUGETLBFS: u64 = 0x9584_58f6;
+/// `TMPFS_MAGIC` there, of a plain one.
+const TMPFS: u64 = 0x0102_1994;
+
 /// What went wrong with a file or a mapping.
 #[derive(Debug, Error)]
 pub enum ShmError {
@@ -35,6 +40,11 @@ pub enum ShmError {
     /// The descriptor is no memfd.
     #[error("the descriptor received is no sealable shared-memory file: {0}")]
     NotAMemfd(Errno),
+    /// Its pages are not the kernel's own kind of shared memory: touching it could fail.
+    #[error(
+        "the file received lies in a file system of type {0:#x}: huge pages, and files, can be lost when they are touched; pass plain shared memory"
+    )]
+    Foreign(u64),
     /// Its size could change.
     #[error("the shared-memory file received is not sealed against shrinking and growing")]
     NotSealed,
@@ -122,7 +132,23 @@ pub fn read_only(file: BorrowedFd<'_>) -> Result<OwnedFd, ShmError> {
     reopen().map_err(ShmError::Reopen)
 }
 
-/// Checks a received descriptor: a memfd, sealed against shrinking and growing, of exactly `size_bytes`.
+/// Refuses a file whose pages another process can take away so that touching them ends this one: huge pages, which are used up one day.
+///
+/// # Errors
+/// [`ShmError::Foreign`].
+pub fn refuse_huge_pages(file: BorrowedFd<'_>) -> Result<(), ShmError> {
+    match file_system(file) {
+        HUGETLBFS => Err(ShmError::Foreign(HUGETLBFS)),
+        _ => Ok(()),
+    }
+}
+
+/// The type of the file system that a file lies in; 0: unknown.
+fn file_system(file: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstatfs(file).map_or(0, |about| about.f_type as u64)
+}
+
+/// Checks a received descriptor: a memfd of pages of the usual size, sealed against shrinking and growing, of exactly `size_bytes`. Nobody can make touching it fail.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -131,6 +157,10 @@ pub fn check(file: BorrowedFd<'_>, size_bytes: u64) -> Result<(), ShmError> {
     let seals = rustix::fs::fcntl_get_seals(file).map_err(ShmError::NotAMemfd)?;
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return Err(ShmError::NotSealed);
+    }
+    let found = file_system(file);
+    if found != TMPFS {
+        return Err(ShmError::Foreign(found));
     }
     let status = rustix::fs::fstat(file).map_err(ShmError::NotAMemfd)?;
     let actual = status.st_size as u64;

@@ -11,8 +11,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    sockopt,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, sockopt,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{IoSlice, IoSliceMut};
@@ -23,6 +23,9 @@ use thiserror::Error;
 
 /// Descriptors that one packet may carry.
 pub const MAX_DESCRIPTORS: usize = 8;
+
+/// Packets that a connection is looked through for, when it is closed, before it counts as holding descriptors.
+const MOST_LEFT_BEHIND: usize = 64;
 
 /// What went wrong on a socket.
 #[derive(Debug, Error)]
@@ -41,6 +44,9 @@ pub enum SocketError {
         "a packet's descriptors did not all arrive: more than {MAX_DESCRIPTORS}, or this process has too many open files"
     )]
     DescriptorsLost,
+    /// Descriptors from a peer that is to send none.
+    #[error("a packet came with descriptors, where none are wanted")]
+    UnwantedDescriptors,
     /// Not the JSON that was expected.
     #[error("a packet is not understood: {0}")]
     NotUnderstood(#[from] serde_json::Error),
@@ -64,6 +70,15 @@ pub struct Received<T> {
     pub message: T,
     /// Its descriptors, in the sender's order.
     pub descriptors: Vec<OwnedFd>,
+}
+
+/// What a connection holds that nobody will receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queued {
+    /// Nothing: it can be closed at once.
+    Nothing,
+    /// Perhaps descriptors, of which closing it closes the last copies.
+    Descriptors,
 }
 
 /// One end of a connection.
@@ -227,12 +242,103 @@ impl Connection {
         }
     }
 
+    /// As [`Self::peek`], but descriptors are given to the caller whatever came with them, and are never closed here.
+    pub fn peek_apart<T: DeserializeOwned>(
+        &self,
+        timeout: Duration,
+    ) -> (Result<T, SocketError>, Vec<OwnedFd>) {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.try_receive_packet(RecvFlags::PEEK) {
+                Ok(Some(Received { message: Ok(packet), descriptors })) => {
+                    return (serde_json::from_slice(&packet).map_err(Into::into), descriptors);
+                }
+                Ok(Some(Received { message: Err(error), descriptors })) => {
+                    return (Err(error), descriptors);
+                }
+                Ok(None) => {}
+                Err(error) => return (Err(error), Vec::new()),
+            }
+            if let Err(error) = self.wait(PollFlags::IN, deadline, timeout) {
+                return (Err(error), Vec::new());
+            }
+        }
+    }
+
     /// Receives one message if one is there.
     ///
     /// # Errors
     /// As for [`Self::receive`].
     pub fn try_receive<T: DeserializeOwned>(&self) -> Result<Option<Received<T>>, SocketError> {
         self.look(RecvFlags::empty())
+    }
+
+    /// Receives one message, if one is there, of a peer that is to send no descriptors.
+    ///
+    /// # Errors
+    /// As for [`Self::receive`]. A packet with descriptors stays, so that they are not closed here, whatever that takes: the connection is of no more use.
+    pub fn try_hear<T: DeserializeOwned>(&self) -> Result<Option<T>, SocketError> {
+        let mut packet = vec![0; MAX_PACKET_BYTES + 1];
+        let Some((bytes, flags)) = self.take_bare(&mut packet, RecvFlags::PEEK)? else {
+            return Ok(None);
+        };
+        if flags.contains(ReturnFlags::CTRUNC) {
+            return Err(SocketError::UnwantedDescriptors);
+        }
+        // The same packet, as nobody else receives here: it holds no descriptor.
+        self.take_bare(&mut [0], RecvFlags::empty())?;
+        if bytes == 0 {
+            return Err(SocketError::Closed);
+        }
+        if flags.contains(ReturnFlags::TRUNC) || bytes > MAX_PACKET_BYTES {
+            return Err(SocketError::TooLong);
+        }
+        Ok(Some(serde_json::from_slice(&packet[..bytes])?))
+    }
+
+    /// Ends the connection both ways, for all processes that have it, and says what it holds.
+    pub fn shut_down(&self) -> Queued {
+        if rustix::net::shutdown(&self.socket, Shutdown::Both).is_err() {
+            return Queued::Descriptors;
+        }
+        // From here on nothing more comes.
+        for _ in 0..MOST_LEFT_BEHIND {
+            match self.take_bare(&mut [0], RecvFlags::PEEK) {
+                Ok(Some((_, flags))) if flags.contains(ReturnFlags::CTRUNC) => break,
+                Ok(Some((0, _)) | None) | Err(SocketError::Closed) => return Queued::Nothing,
+                Ok(Some(_)) => {}
+                Err(_) => break,
+            }
+            if self.take_bare(&mut [0], RecvFlags::empty()).is_err() {
+                break;
+            }
+        }
+        Queued::Descriptors
+    }
+
+    /// Has the kernel refuse descriptors that are sent to this end, if it can (Linux 6.16). Nothing may rely on it.
+    pub fn refuse_descriptors(&self) {
+        crate::peer::refuse_descriptors(self.as_fd());
+    }
+
+    /// Receives a packet, or looks at it, without room for descriptors: those that are with it show as [`ReturnFlags::CTRUNC`], and are closed unless it stays.
+    fn take_bare(
+        &self,
+        packet: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<Option<(usize, ReturnFlags)>, SocketError> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        loop {
+            let buffers = &mut [IoSliceMut::new(packet)];
+            let mut control = RecvAncillaryBuffer::default();
+            match rustix::net::recvmsg(&self.socket, buffers, &mut control, flags) {
+                Ok(result) => return Ok(Some((result.bytes, result.flags))),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::CONNRESET) => return Err(SocketError::Closed),
+                Err(other) => return Err(other.into()),
+            }
+        }
     }
 
     fn look<T: DeserializeOwned>(
@@ -242,13 +348,14 @@ impl Connection {
         let Some(Received { message, descriptors }) = self.try_receive_packet(flags)? else {
             return Ok(None);
         };
-        Ok(Some(Received { message: serde_json::from_slice(&message)?, descriptors }))
+        Ok(Some(Received { message: serde_json::from_slice(&message?)?, descriptors }))
     }
 
+    /// A packet, or what is wrong with it, and what came with it.
     fn try_receive_packet(
         &self,
         flags: RecvFlags,
-    ) -> Result<Option<Received<Vec<u8>>>, SocketError> {
+    ) -> Result<Option<Received<Result<Vec<u8>, SocketError>>>, SocketError> {
         // One byte more: a packet of the very limit and a cut one would look alike to a short buffer on old kernels.
         let mut packet = vec![0; MAX_PACKET_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -263,7 +370,7 @@ impl Connection {
                 other => break other?,
             }
         };
-        // Taken out before any check, so that they are closed whatever comes.
+        // Taken out before any check, so that nobody loses them.
         let descriptors: Vec<OwnedFd> = control
             .drain()
             .filter_map(|message| match message {
@@ -272,17 +379,17 @@ impl Connection {
             })
             .flatten()
             .collect();
-        if result.bytes == 0 {
-            return Err(SocketError::Closed);
-        }
-        if result.flags.contains(ReturnFlags::TRUNC) || result.bytes > MAX_PACKET_BYTES {
-            return Err(SocketError::TooLong);
-        }
-        if result.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(SocketError::DescriptorsLost);
-        }
         packet.truncate(result.bytes);
-        Ok(Some(Received { message: packet, descriptors }))
+        let message = if result.bytes == 0 {
+            Err(SocketError::Closed)
+        } else if result.flags.contains(ReturnFlags::TRUNC) || result.bytes > MAX_PACKET_BYTES {
+            Err(SocketError::TooLong)
+        } else if result.flags.contains(ReturnFlags::CTRUNC) {
+            Err(SocketError::DescriptorsLost)
+        } else {
+            Ok(packet)
+        };
+        Ok(Some(Received { message, descriptors }))
     }
 
     fn wait(
@@ -337,6 +444,11 @@ impl Listener {
         let listener = Self::bind(path)?;
         set_mode(path, mode)?;
         Ok(listener)
+    }
+
+    /// Has the kernel refuse descriptors that are sent to connections that are made from now on, if it can (Linux 6.16). Nothing may rely on it.
+    pub fn refuse_descriptors(&self) {
+        crate::peer::refuse_descriptors(self.as_fd());
     }
 
     /// The next connection, if one waits.

@@ -5,6 +5,7 @@ use crate::policy::limits::{GuardMode, MemoryBound};
 use crate::policy::priorities::Class;
 use crate::policy::repeatable::Repeatable;
 use link::wire::attach::Window;
+use link::wire::owner::Owner;
 use serde::{Deserialize, Serialize};
 
 /// From the keeper.
@@ -154,6 +155,10 @@ pub(crate) struct OpenSession {
     pub(crate) class: Class,
     /// Whether its kernels' accesses are checked.
     pub(crate) guard: GuardMode,
+    /// For whom it counts.
+    pub(crate) owner: Owner,
+    /// What its client's control group may have of the host's memory, where that is known.
+    pub(crate) most_pinned_bytes: Option<u64>,
     /// Kernels that may be run again. If there are any, the file of [`crate::redo`] comes with the others, last.
     pub(crate) repeatable: Repeatable,
 }

@@ -1,5 +1,50 @@
-//! Finding F8.
+//! Finding F8: one client has the executor map more than its kernel allows.
 
-use crate::Test;
+use anyhow::{Context, Result, ensure};
+use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
 
-pub(crate) const TESTS: &[Test] = &[];
+use crate::{ATTACKER, Test, VICTIM};
+
+pub(crate) const TESTS: &[Test] = &[Test::new("f08_one_page_mapped_again_and_again", mapped)];
+
+fn program(daemon: &Daemon, name: &str, uid: u32) -> Result<Puppet> {
+    let sandbox = daemon.sandbox();
+    let program = sandbox.installation.own_program(name)?;
+    Puppet::spawn(&mut sandbox.command_as(uid, program, Runtime::OpenMps))
+}
+
+/// Two sessions of one user that map what they can leave room for another user's.
+fn mapped() -> Result<()> {
+    let daemon =
+        Daemon::start_with(Sandbox::of_several_users()?, &[("OPENMPS_PROVISIONING", "multiuser")])?;
+    let mut attackers = Vec::new();
+    for _ in 0..2 {
+        let mut attacker = program(&daemon, "attacker", ATTACKER)?;
+        attacker.must("attach")?;
+        attacker.tell("map 33000")?;
+        attackers.push(attacker);
+    }
+    for attacker in &mut attackers {
+        let answer = attacker.answer_within(8 * openmps_tests::wait::PATIENCE)?;
+        ensure!(answer.ends_with("then 2") || !answer.starts_with("mapped"), "{answer}");
+    }
+    let executor = daemon.snapshot()?.devices.first().context("a device")?.executor_pid;
+    let maps = std::fs::read_to_string(format!("/proc/{executor}/maps"))?.lines().count();
+    let most: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count")?.trim().parse()?;
+    ensure!(maps < most / 4 * 3, "the executor has {maps} of {most} mappings");
+    let mut victim = program(&daemon, "puppet", VICTIM)?;
+    victim.must("open").with_context(|| daemon.sandbox().last_log_lines())?;
+    victim.must("allocate 4194304")?;
+    victim.must("work 2")?;
+    // Who asks for more than its part is told so, once.
+    let logs = daemon.sandbox().logs();
+    let told = logs.matches("gets no more host memory").count();
+    ensure!((1..=2).contains(&told), "told {told} times: {}", daemon.sandbox().last_log_lines());
+    // What it gives up can be had again.
+    drop(attackers);
+    let mut later = program(&daemon, "attacker", ATTACKER)?;
+    later.must("attach")?;
+    openmps_tests::wait::until("there is room again", openmps_tests::wait::PATIENCE, || {
+        later.ask("map 1").is_ok_and(|answer| answer == "mapped 1")
+    })
+}

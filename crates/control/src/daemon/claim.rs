@@ -54,6 +54,7 @@ impl Claim {
         let listener = Listener::bind_with_mode(&socket, Mode::from_raw_mode(mode))
             .map_err(into_io)
             .map_err(in_file(&socket))?;
+        listener.refuse_descriptors();
         Ok(Claim { listener, _files: files })
     }
 

@@ -1,17 +1,21 @@
 //! Connections to the daemon's socket: who they are, what they may cost.
 //!
-//! A peer is believed nothing. One that says nothing is closed after a while; one that talks nonsense is closed at once; a front end's next line is read only after
-//! its last one was answered. Each user, and each group's socket, has half of the connections that others leave, at most; some are for root and the daemon's own user alone.
+//! A peer is believed nothing. One that says nothing is closed after a while; one that talks nonsense is closed at once; a
+//! front end's next line is read only after its last one was answered. Each user, and each group's socket, has half of the
+//! connections that others leave, at most; some are for root and the daemon's own user alone. Nobody sends the daemon
+//! descriptors: those that come are not even taken, and the loop closes no connection that may hold some ([`link::closer`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use link::closer::{Closer, Foreign};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, Hello, HelloReply, Refusal};
 use link::wire::daemon::{Namespaces, Peer};
 use link::wire::group_socket::{Admission, GroupSocket};
+use link::wire::owner::Owner;
 use link::wire::ui::{UiReply, UiRequest};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -61,7 +65,7 @@ enum Role {
 
 #[derive(Debug)]
 struct Connection {
-    socket: Socket,
+    socket: Foreign,
     who: Who,
     role: Role,
     standing: Standing,
@@ -110,6 +114,7 @@ pub(super) struct Connections {
     last: u64,
     max: usize,
     home: Home,
+    closer: Closer,
 }
 
 /// What was made of a new connection.
@@ -127,7 +132,7 @@ pub(super) enum Added {
 
 impl Connections {
     /// Raises the limit of descriptors as far as it goes.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(closer: Closer) -> Self {
         let limit = getrlimit(Resource::Nofile);
         let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
         let _ = setrlimit(Resource::Nofile, wanted);
@@ -139,6 +144,7 @@ impl Connections {
             last: 0,
             max: max.clamp(16, MAX_CONNECTIONS),
             home: Home::new(),
+            closer,
         }
     }
 
@@ -149,10 +155,22 @@ impl Connections {
         entrance: Option<Arc<GroupSocket>>,
         now: Instant,
     ) -> Result<Added, SocketError> {
-        let peer = socket.peer()?;
+        let peer = match socket.peer() {
+            Ok(peer) => peer,
+            Err(error) => {
+                // Nobody's: not to be closed here all the same.
+                drop(self.closer.guard(Owner::user(u32::MAX), socket));
+                return Err(error);
+            }
+        };
+        let entrance_group = entrance.as_ref().map(|entrance| entrance.group.clone());
+        let owner = Owner { uid: peer.uid, entrance: entrance_group };
+        let socket = self.closer.guard(owner.clone(), socket);
         let may_be_own = entrance.is_none() && self.home.trusts(peer.uid);
-        if self.open.len() >= self.max
-            || (!may_be_own && !self.has_room_for_guest(peer.uid, entrance.as_ref()))
+        let open = self.open.len() + self.closer.waiting_of_all();
+        if open >= self.max
+            || self.closer.is_behind(&owner)
+            || (!may_be_own && !self.has_room_for_guest(&owner, entrance.as_ref()))
         {
             return Ok(Added::TooMany);
         }
@@ -170,7 +188,7 @@ impl Connections {
             true => Standing::Own,
             false => Standing::Guest,
         };
-        if standing == Standing::Guest && !self.has_room_for_guest(peer.uid, entrance.as_ref()) {
+        if standing == Standing::Guest && !self.has_room_for_guest(&owner, entrance.as_ref()) {
             return Ok(Added::TooMany);
         }
         let who = Who { entrance, ..who };
@@ -182,13 +200,13 @@ impl Connections {
     }
 
     /// Whether a guest may have one more, who came by a group's socket or as this user.
-    fn has_room_for_guest(&self, uid: u32, entrance: Option<&Arc<GroupSocket>>) -> bool {
+    fn has_room_for_guest(&self, owner: &Owner, entrance: Option<&Arc<GroupSocket>>) -> bool {
         let is_same = |other: &Connection| match (&other.who.entrance, entrance) {
             (Some(known), Some(entrance)) => Arc::ptr_eq(known, entrance),
-            (None, None) => other.who.peer.uid == uid,
+            (None, None) => other.who.peer.uid == owner.uid,
             _ => false,
         };
-        let (mut guests, mut same) = (0, 0);
+        let (mut guests, mut same) = (self.closer.waiting_of_all(), self.closer.waiting(owner));
         for other in self.open.values().filter(|other| other.standing == Standing::Guest) {
             guests += 1;
             same += usize::from(is_same(other));
@@ -198,7 +216,7 @@ impl Connections {
     }
 
     /// What to poll.
-    pub(super) fn polled(&self) -> impl Iterator<Item = (ConnectionId, &Socket, PollFlags)> {
+    pub(super) fn polled(&self) -> impl Iterator<Item = (ConnectionId, &Foreign, PollFlags)> {
         self.open.iter().map(|(id, connection)| {
             let flags = match connection.role {
                 Role::New(_) | Role::Ui(_) => PollFlags::IN,
@@ -240,7 +258,7 @@ impl Connections {
     }
 
     /// Forgets a connection, which closes it unless its socket is kept.
-    pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Socket> {
+    pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Foreign> {
         self.open.remove(&id).map(|connection| connection.socket)
     }
 
@@ -310,7 +328,7 @@ impl Connection {
     }
 
     fn hello(&mut self) -> Act {
-        match self.socket.try_receive().map(message) {
+        match self.socket.try_hear() {
             Ok(None) => Act::Nothing,
             Ok(Some(Hello::Client(hello))) if hello.protocol == PROTOCOL_VERSION => {
                 let mut hello = match hello.bounded() {
@@ -385,7 +403,7 @@ impl Connection {
     }
 
     fn request(&mut self) -> Act {
-        match self.socket.try_receive().map(message) {
+        match self.socket.try_hear() {
             Ok(None) => Act::Nothing,
             Ok(Some(request)) => {
                 self.role = Role::BusyUi;
@@ -423,16 +441,11 @@ fn refuse(socket: &Socket, code: u32, message: String) {
     let _ = socket.send(&HelloReply::Refused(Refusal { code, message }), &[], NO_WAIT);
 }
 
-/// Descriptors that came along are closed: nobody sends the daemon any.
-fn message<T>(received: Option<link::socket::Received<T>>) -> Option<T> {
-    received.map(|received| received.message)
-}
-
 /// Something came, but no message.
 fn is_garbage(error: &SocketError) -> bool {
     matches!(
         error,
-        SocketError::NotUnderstood(_) | SocketError::TooLong | SocketError::DescriptorsLost
+        SocketError::NotUnderstood(_) | SocketError::TooLong | SocketError::UnwantedDescriptors
     )
 }
 

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use link::closer::Closer;
 use link::socket::{Connection as Socket, Listener, SocketError};
 use link::wire::daemon::ToServer;
 use link::wire::group_socket::{GroupSocket, SocketDomain};
@@ -23,7 +24,7 @@ use super::group_sockets::GroupSockets;
 use super::notify::notify;
 use super::rate::{Allowed, RateLimit};
 use super::server_log::ServerLog;
-use super::servers::{Heard, ServerProcess};
+use super::servers::{Handed, Heard, ServerProcess};
 use super::signals::{Signals, came};
 use super::{Options, StartError};
 use crate::core::PREWARM_VARIABLE;
@@ -93,11 +94,13 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     for line in core.prepare(&prepared) {
         complaints.push(format!("What was set before the start is ignored: {line}"));
     }
+    let closer = Closer::default();
     let mut daemon = Daemon {
         core,
         log,
         server_log,
-        connections: Connections::new(),
+        connections: Connections::new(closer.clone()),
+        closer,
         group_sockets,
         client_processes,
         servers: BTreeMap::new(),
@@ -178,6 +181,7 @@ struct Daemon {
     log: ControlLog,
     server_log: ServerLog,
     connections: Connections,
+    closer: Closer,
     group_sockets: GroupSockets,
     client_processes: ClientProcesses,
     servers: BTreeMap<Pid, ServerProcess>,
@@ -472,7 +476,8 @@ impl Daemon {
             Effect::Log { line, pid } => self.log.write(pid, &line),
             Effect::Spawn { uid, gid } => {
                 // Next in line, before anything that may concern the new server.
-                events.push_front(match ServerProcess::start(&self.options, uid, gid) {
+                let started = ServerProcess::start(&self.options, uid, gid, &self.closer);
+                events.push_front(match started {
                     Ok(mut server) => {
                         let pid = server.pid();
                         if let Some(log) = server.take_log() {
@@ -484,18 +489,20 @@ impl Daemon {
                     Err(error) => Event::SpawnFailed { uid, message: error.to_string() },
                 });
             }
-            Effect::Send { server, message } => self.send(server, message.into(), Vec::new()),
+            Effect::Send { server, message } => {
+                self.send(server, message.into(), Handed::default())
+            }
             Effect::Forward { connection, server, client, hello, who, admission } => {
                 let Some(socket) = self.connections.remove(connection) else { return None };
                 let Who { peer, origin, process, .. } = *who;
-                let mut descriptors = vec![socket.into()];
+                let mut handed = Handed { connection: Some(socket), process: None };
                 if let Some(process) = process {
                     self.client_processes.watch(client, &process);
                     // The server has nothing to find it by that could not be another's by now.
-                    descriptors.extend(process.try_clone());
+                    handed.process = process.try_clone().ok();
                 }
                 let attach = ToServer::Attach { client_id: client, hello, peer, admission, origin };
-                self.send(server, attach, descriptors);
+                self.send(server, attach, handed);
             }
             Effect::OpenSocket { connection, socket } => {
                 let own = self.options.directories.pipe();
@@ -506,13 +513,18 @@ impl Daemon {
             }
             Effect::CloseSocket { directory } => self.group_sockets.close(&directory),
             Effect::HandTracer { connection, servers, pid, peer } => {
-                let socket = self.connections.remove(connection);
-                for (server, socket) in servers.into_iter().zip(std::iter::repeat(&socket)) {
-                    let Some(socket) = socket else { break };
+                let Some(socket) = self.connections.remove(connection) else { return None };
+                let mut is_handed_on = false;
+                for server in servers {
                     // Without a descriptor the server closes nothing, and the tracer sees its own closed.
-                    if let Ok(copy) = socket.as_fd().try_clone_to_owned() {
-                        self.send(server, ToServer::Trace { pid, peer }, vec![copy]);
+                    if let Ok(copy) = socket.try_clone() {
+                        let handed = Handed { connection: Some(copy), process: None };
+                        self.send(server, ToServer::Trace { pid, peer }, handed);
+                        is_handed_on = true;
                     }
+                }
+                if is_handed_on {
+                    drop(socket.shared());
                 }
             }
             Effect::Refuse { connection, code, message } => {
@@ -540,9 +552,9 @@ impl Daemon {
         None
     }
 
-    fn send(&mut self, pid: Pid, message: ToServer, descriptors: Vec<OwnedFd>) {
+    fn send(&mut self, pid: Pid, message: ToServer, handed: Handed) {
         if let Some(server) = self.servers.get_mut(&pid)
-            && let Err(error) = server.send(message, descriptors)
+            && let Err(error) = server.send(message, handed)
         {
             self.log.write(None, &format!("Cannot send to server {pid}: {error}"));
             server.hang_up();

@@ -64,6 +64,7 @@ impl GroupSockets {
             SocketError::Kernel(errno) => failed(errno.into()),
             other => failed(io::Error::other(other)),
         })?;
+        listener.refuse_descriptors();
         let open = Open { listener, socket: Arc::new(socket.clone()), path };
         self.last += 1;
         self.open.insert(self.last, open);

@@ -9,8 +9,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use link::closer::{Closer, Foreign};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::daemon::{ToDaemon, ToServer};
+use link::wire::owner::Owner;
 use rustix::io::FdFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -34,12 +36,19 @@ const NOBODY: u32 = 65534;
 pub(super) struct ServerProcess {
     child: Child,
     exit_fd: OwnedFd,
-    socket: Option<Socket>,
-    unsent: VecDeque<(ToServer, Vec<OwnedFd>)>,
+    socket: Option<Foreign>,
+    unsent: VecDeque<(ToServer, Handed)>,
     intake: Intake,
     log: Option<OwnedFd>,
     /// Set once it has hung up.
     pub(super) kill_at: Option<Instant>,
+}
+
+/// What goes to a server with a message: a client's connection, and a descriptor of its process, in this order.
+#[derive(Debug, Default)]
+pub(super) struct Handed {
+    pub(super) connection: Option<Foreign>,
+    pub(super) process: Option<OwnedFd>,
 }
 
 /// What a server did with its socket.
@@ -54,8 +63,15 @@ pub(super) enum Heard {
 
 impl ServerProcess {
     /// Starts a server for a user.
-    pub(super) fn start(options: &Options, uid: u32, gid: Option<u32>) -> io::Result<Self> {
+    pub(super) fn start(
+        options: &Options,
+        uid: u32,
+        gid: Option<u32>,
+        closer: &Closer,
+    ) -> io::Result<Self> {
         let (ours, theirs) = Socket::pair().map_err(io::Error::other)?;
+        ours.refuse_descriptors();
+        let ours = closer.guard(Owner::user(uid), ours);
         let theirs = OwnedFd::from(theirs);
         // Inherited by this child alone: no other thread of the daemon starts processes, and this one closes it below.
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
@@ -115,7 +131,7 @@ impl ServerProcess {
         &self.exit_fd
     }
 
-    pub(super) fn socket(&self) -> Option<&Socket> {
+    pub(super) fn socket(&self) -> Option<&Foreign> {
         self.socket.as_ref()
     }
 
@@ -128,12 +144,14 @@ impl ServerProcess {
     pub(super) fn send(
         &mut self,
         message: ToServer,
-        descriptors: Vec<OwnedFd>,
+        mut handed: Handed,
     ) -> Result<(), SocketError> {
         if self.unsent.len() >= MAX_UNSENT {
             return Err(SocketError::TimedOut(Duration::ZERO));
         }
-        self.unsent.push_back((message, descriptors));
+        // The server goes on with it, whether it gets it before this process has closed it or not.
+        handed.connection = handed.connection.map(Foreign::shared);
+        self.unsent.push_back((message, handed));
         self.flush()
     }
 
@@ -143,8 +161,10 @@ impl ServerProcess {
             self.unsent.clear();
             return Ok(());
         };
-        while let Some((message, descriptors)) = self.unsent.front() {
-            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        while let Some((message, Handed { connection, process })) = self.unsent.front() {
+            let connection = connection.as_ref().map(|connection| connection.as_fd());
+            let descriptors: Vec<_> =
+                connection.into_iter().chain(process.as_ref().map(AsFd::as_fd)).collect();
             match socket.send(message, &descriptors, Duration::ZERO) {
                 Ok(()) => drop(self.unsent.pop_front()),
                 Err(SocketError::TimedOut(_)) => return Ok(()),
@@ -158,8 +178,8 @@ impl ServerProcess {
 
     pub(super) fn hear(&mut self) -> Heard {
         let Some(socket) = &self.socket else { return Heard::Nothing };
-        match socket.try_receive() {
-            Ok(Some(received)) => match self.intake.take(received.message) {
+        match socket.try_hear() {
+            Ok(Some(message)) => match self.intake.take(message) {
                 Ok(Some(message)) => Heard::Message(Box::new(message)),
                 Ok(None) => Heard::Part,
                 Err(_) => Heard::HungUp,

@@ -97,6 +97,7 @@ pub fn serve(address: &Address, directories: &Directories) -> io::Result<Metrics
             remove_stale(path)?;
             let listener = UnixListener::bind(path)?;
             listener.set_nonblocking(true)?;
+            link::peer::refuse_descriptors(listener.as_fd());
             (Listener::Unix(listener), Some(path.clone()))
         }
     };

@@ -8,6 +8,7 @@ pub mod fault;
 pub mod graph;
 pub mod group_socket;
 pub mod layout;
+pub mod owner;
 pub mod partition;
 pub mod peer;
 pub mod query;

@@ -3,6 +3,7 @@
 mod regions;
 
 use super::allowance::Allowance;
+use super::budgets::Holding;
 use super::context::Context;
 use super::failure::Failure;
 use super::mapping::{self, DeviceWindow};
@@ -11,13 +12,13 @@ use super::state::State;
 use crate::executor_link::{FromExecutor, OpenSession, Placement};
 use crate::policy::ranges::Ranges;
 use cuda_abi::types::*;
+use link::closer::Foreign;
 use link::completion::CompletionWords;
 use link::shm::Reservation;
-use link::socket::Connection;
 use link::wire::attach::Window;
 use link::wire::command::{Grow, GrowReply, MemoryInfoReply, Release, StreamWriteValue};
 use link::wire::layout::{COMPLETION_BYTES, GUARD_RECORD_OFFSET};
-use regions::RegionKind;
+use regions::{Region, RegionKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -38,14 +39,16 @@ pub(crate) struct Memory {
     host: Reservation,
     completion_base: u64,
     completion_device_base: u64,
-    pub(super) socket: Connection,
+    pub(super) socket: Foreign,
     /// The file of the region that is being mapped still lies in the socket.
     has_region_file: bool,
     pub(super) grants_from_keeper: Receiver<DeliveredGrant>,
     /// What it holds and may hold: grants, and what the driver has for the client besides them (arrays).
     allowance: Arc<Allowance>,
     pub(super) grants: BTreeMap<u64, u64>,
-    regions: BTreeMap<u64, (u64, RegionKind)>,
+    regions: BTreeMap<u64, Region>,
+    /// What of the host counts for it.
+    holding: Holding,
     /// Device memory, pinned regions and globals: what copies and kernels may name.
     pub(super) addressable: Ranges,
     /// All regions: what images may be read from.
@@ -59,9 +62,10 @@ impl Memory {
         wanted: &OpenSession,
         ahead: Option<DeviceWindow>,
         words: &CompletionWords,
-        socket: Connection,
+        socket: Foreign,
         grants_from_keeper: Receiver<DeliveredGrant>,
         allowance: Arc<Allowance>,
+        holding: Holding,
     ) -> Result<Self, (CUresult, String)> {
         let driver = context.driver();
         let host = Reservation::new(wanted.host_window)
@@ -101,6 +105,7 @@ impl Memory {
             allowance,
             grants: BTreeMap::new(),
             regions: BTreeMap::new(),
+            holding,
             addressable: Ranges::default(),
             readable: Ranges::default(),
         })
@@ -170,7 +175,7 @@ impl Memory {
     /// Everything that is registered with the driver, to be unregistered.
     fn take_registered(&mut self) -> Vec<u64> {
         let regions = std::mem::take(&mut self.regions).into_iter();
-        let pinned = regions.filter(|(_, (_, kind))| *kind == RegionKind::Pinned);
+        let pinned = regions.filter(|(_, region)| region.kind == RegionKind::Pinned);
         pinned.map(|(at, _)| at).chain([self.completion_base]).collect()
     }
 

@@ -10,6 +10,7 @@ mod array;
 mod array_contents;
 mod backlog;
 mod batch;
+mod budgets;
 mod chain;
 mod chain_stock;
 mod chain_submission;
@@ -28,6 +29,7 @@ mod graph;
 mod guard;
 mod holding;
 mod images;
+mod incoming;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod instructions;
 mod jit_options;
@@ -88,6 +90,8 @@ use ahead::Ahead;
 use context::Context;
 use cuda_abi::types::CUresult;
 use descriptors::Descriptors;
+use link::bus_error;
+use link::closer::Closer;
 use link::socket::{Connection, Received, SocketError};
 use printing::Console;
 use replay::Estate;
@@ -162,6 +166,8 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             .map_err(|error| format!("standard output cannot be captured: {error}"))?;
         let counters = CounterPage::map(page.as_fd()).map_err(|error| error.to_string())?;
         let driver = Driver::open(&options.native_driver).map_err(|error| error.to_string())?;
+        // Behind the driver, which may have a handler of its own.
+        bus_error::survive();
         let context = Context::retain(driver, device).map_err(|error| error.to_string())?;
         Ok((context, counters, console))
     };
@@ -198,6 +204,8 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 trial_turn: Default::default(),
                 claims: Default::default(),
                 most_saved_bytes: array_contents::most_bytes(),
+                closer: Closer::default(),
+                budgets: budgets::Budgets::of_process(),
                 keeper,
             });
             let monitor = monitor::Monitor::start(Arc::clone(&shared))?;
@@ -260,6 +268,10 @@ pub(crate) struct Shared {
     pub(crate) images: images::Images,
     /// What sessions keep of what their clients have given up.
     pub(crate) kept: kept::KeptTotal,
+    /// Closes what clients have sent.
+    pub(crate) closer: Closer,
+    /// What sessions may have of the host.
+    pub(crate) budgets: Arc<budgets::Budgets>,
     keeper: Connection,
 }
 

@@ -11,6 +11,7 @@ use crate::executor_link::FromExecutor;
 use crate::log::log_server;
 use cuda_abi::types::{CUresult, CUstream};
 use link::atomic::Ordering;
+use link::bus_error;
 use link::session_memory::SessionMemory;
 use link::spin::Cores;
 use rustix::thread::set_current_timer_slack;
@@ -74,6 +75,7 @@ impl Monitor {
             has_ended: false,
             cores: Cores::Spare,
             reported_lost: false,
+            bus_errors: 0,
         };
         let thread = std::thread::Builder::new().name("monitor".into());
         let thread = thread
@@ -129,6 +131,8 @@ struct Watch {
     /// What the clients were told.
     cores: Cores,
     reported_lost: bool,
+    /// How often clients' memory had failed when it was last looked at.
+    bus_errors: usize,
 }
 
 impl Watch {
@@ -164,6 +168,7 @@ impl Watch {
                 );
             }
             self.report_loss();
+            self.end_lost_sessions();
             if now - beaten >= HEARTBEAT {
                 beaten = now;
                 self.has_ended = true;
@@ -192,6 +197,22 @@ impl Watch {
                 Look::NoProgress => std::thread::sleep(poll_after(now - progressed)),
             }
         }
+    }
+
+    /// Ends the sessions whose memory could not be touched: what was read there were zeros.
+    fn end_lost_sessions(&mut self) {
+        let failures = bus_error::failures();
+        if std::mem::replace(&mut self.bus_errors, failures) == failures {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        self.for_each(|session| {
+            if session.has_lost_memory() && session.ended().is_none() {
+                session.end(CUresult::ERROR_MPS_RPC_FAILURE.0);
+                let message = "its memory cannot be touched (SIGBUS)".to_owned();
+                shared.tell(&FromExecutor::SessionBroken { session: session.id, message });
+            }
+        });
     }
 
     fn take_new(&mut self) {
@@ -277,6 +298,7 @@ mod tests {
             has_ended: false,
             cores: Cores::Spare,
             reported_lost: false,
+            bus_errors: 0,
         }
     }
 

@@ -11,8 +11,10 @@ use super::resharing::{Mail, Mailbox};
 use crate::counters::CounterPage;
 use crate::executor_link::{GrantOutcome, MoveOrder, OpenSession};
 use cuda_abi::types::CUresult;
+use link::bus_error::{self, Watched};
 use link::completion::CompletionWords;
 use link::session_memory::SessionMemory;
+use link::wire::owner::Owner;
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
@@ -31,6 +33,8 @@ pub(crate) struct DeliveredGrant {
 pub(crate) struct SessionHandle {
     pub(crate) id: u64,
     pub(crate) label: String,
+    /// For whom it counts.
+    pub(super) owner: Owner,
     /// Its place in the counters' page.
     pub(super) counter_slot: usize,
     pub(crate) memory: Arc<SessionMemory>,
@@ -50,6 +54,8 @@ pub(crate) struct SessionHandle {
     grants: Sender<DeliveredGrant>,
     pub(super) moves: MoveOrders,
     pub(super) kept: Kept,
+    /// Where its client's memory is mapped here.
+    watched: [Option<Watched>; 2],
 }
 
 impl SessionHandle {
@@ -61,9 +67,11 @@ impl SessionHandle {
         allowance: Arc<Allowance>,
         grants: Sender<DeliveredGrant>,
     ) -> Self {
+        let session_file = memory.range();
         Self {
             id: wanted.session,
             label: wanted.label.clone(),
+            owner: wanted.owner.clone(),
             counter_slot: wanted.counter_slot,
             memory,
             words,
@@ -77,6 +85,8 @@ impl SessionHandle {
             grants,
             moves: MoveOrders::default(),
             kept: Kept::default(),
+            watched: [wanted.host_window, session_file]
+                .map(|range| bus_error::watch(range.base, range.size_bytes)),
         }
     }
 
@@ -96,6 +106,11 @@ impl SessionHandle {
     pub(crate) fn weigh(&self, weight: u32) {
         // Relaxed: the number is all that there is.
         self.new_weight.store(weight, Ordering::Relaxed);
+    }
+
+    /// Whether memory of its client's could not be touched.
+    pub(super) fn has_lost_memory(&self) -> bool {
+        self.watched.iter().flatten().any(Watched::has_failed)
     }
 
     pub(super) fn ended(&self) -> Option<CUresult> {

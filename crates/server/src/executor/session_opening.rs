@@ -58,6 +58,12 @@ pub(crate) fn open(
             format!("the device's context was lost to {code}"),
         ));
     }
+    if shared.closer.is_behind(&wanted.owner) {
+        return Err(no_memory(&format!(
+            "{} has sent more descriptors than can be closed: their closing blocks",
+            wanted.owner
+        )));
+    }
     // Before anything is taken from the driver, which the thread gives back at its end.
     let (give, take) = sync_channel::<Session>(1);
     let thread = std::thread::Builder::new().name(format!("session {}", wanted.session));
@@ -94,6 +100,8 @@ pub(super) fn prepare(
     let words = CompletionWords::map_writable(completion_file.as_fd())
         .map_err(|error| no_memory(&error))?;
     let socket = Connection::from_socket(socket).map_err(|error| no_memory(&error))?;
+    // The keeper has it, too, and what becomes of it is the keeper's affair.
+    let socket = shared.closer.guard(wanted.owner.clone(), socket).shared();
     let standing = Standing::map(standing_file.as_fd()).map_err(|error| no_memory(&error))?;
     let committed = standing.committed_bytes();
     let (journal, entries) =
@@ -111,8 +119,10 @@ pub(super) fn prepare(
         Arc::clone(&allowance),
         sender,
     ));
+    let holding = shared.budgets.open(&wanted.owner, wanted.most_pinned_bytes);
+    let (context, words) = (&shared.context, &handle.words);
     let memory =
-        Memory::reserve(&shared.context, &wanted, ahead, &handle.words, socket, grants, allowance)?;
+        Memory::reserve(context, &wanted, ahead, words, socket, grants, allowance, holding)?;
     let repeating = Repeating::open(shared, wanted.repeatable, redo_file)?;
     handle.allowance.hold(SESSION_BYTES);
     let streams = Streams::new(standing.clone());

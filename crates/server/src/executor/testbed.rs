@@ -35,6 +35,7 @@ use link::session_memory::SessionMemory;
 use link::socket::Connection;
 use link::wire::attach::Window;
 use link::wire::command::{Copy, FunctionGet, Launch, ModuleLoad, NO_CALL, Opcode, Signal};
+use link::wire::owner::Owner;
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -91,6 +92,8 @@ impl Bed {
             trial_turn: Default::default(),
             claims: Default::default(),
             most_saved_bytes: super::array_contents::most_bytes(),
+            closer: Default::default(),
+            budgets: super::budgets::Budgets::of_process(),
             keeper,
         });
         let monitor = Monitor::start(Arc::clone(&shared)).unwrap();
@@ -125,6 +128,8 @@ impl Bed {
             class: Class::Throughput,
             guard: GuardMode::default(),
             repeatable: Default::default(),
+            owner: Owner::user(0),
+            most_pinned_bytes: None,
         };
         let memory = SessionMemory::create_file().unwrap();
         let posts = Arc::new(SessionMemory::map(memory.as_fd()).unwrap());

@@ -15,13 +15,14 @@ use super::virtual_journal::Thing;
 use crate::executor_link::Placement;
 use crate::log::log_server;
 use cuda_abi::types::*;
+use link::shm;
 use link::wire::attach::Window;
 use link::wire::command::Opcode;
 use link::wire::virtual_memory::{
     ACCESS_READ_WRITE, MAX_MEMORIES, MemoryCreate, MemoryCreateReply, MemoryFile, MemoryNumber,
     SHARING_DESCRIPTOR,
 };
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::IntoBytes;
@@ -268,16 +269,14 @@ impl State {
     }
 
     pub(super) fn memory_import(&mut self, wanted: MemoryNumber) -> Result<(), Failure> {
-        let received = self.memory.socket.receive::<MemoryFile>(FILE_TIMEOUT);
-        let mut received =
-            received.map_err(|error| Failure::Protocol(format!("no descriptor came: {error}")))?;
-        self.new_number(wanted.memory)?;
-        if received.message.memory != wanted.memory || received.descriptors.len() != 1 {
-            return Err(Failure::Protocol("another descriptor came than was announced".into()));
-        }
-        let Some(file) = received.descriptors.pop() else { return Err(INVALID) };
-        self.check_descriptors()?;
-        let handle = self.import_memory(file.as_fd())?;
+        let (message, file) = self.receive_file::<MemoryFile>("memory", FILE_TIMEOUT)?;
+        let handle = match self.import_received(wanted, &message, file.as_fd()) {
+            Ok(handle) => handle,
+            Err(failure) => {
+                self.discard(file);
+                return Err(failure);
+            }
+        };
         self.keep_file(file.as_fd());
         let file = Some(self.shared.descriptors.keep(file));
         // No two commands end at the same position.
@@ -285,6 +284,21 @@ impl State {
         let piece = Piece::new(handle, u64::MAX, Origin::Imported { key }, file);
         self.virtual_memory.pieces.insert(number, Arc::new(piece));
         self.note_thing(Thing::Imported { key, number })
+    }
+
+    fn import_received(
+        &mut self,
+        wanted: MemoryNumber,
+        message: &MemoryFile,
+        file: BorrowedFd<'_>,
+    ) -> Result<CUmemGenericAllocationHandle, Failure> {
+        self.new_number(wanted.memory)?;
+        if message.memory != wanted.memory {
+            return Err(Failure::Protocol("another descriptor came than was announced".into()));
+        }
+        shm::refuse_huge_pages(file).map_err(|_| INVALID)?;
+        self.check_descriptors()?;
+        Ok(self.import_memory(file)?)
     }
 
     /// Takes everything out of the driver; nobody uses it any more.

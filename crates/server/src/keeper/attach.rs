@@ -14,6 +14,7 @@ use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, DeviceInfo, HelloReply, Refusal, Welcome};
 use link::wire::daemon::{Namespaces, Origin, Peer};
 use link::wire::group_socket::{Admission, SocketDomain};
+use link::wire::owner::Owner;
 use link::wire::shares::{
     GROUP_BY_CGROUP_VARIABLE, NameError, PROFILE_GROUP_PREFIX, check_name, limits_of_group,
 };
@@ -122,6 +123,7 @@ impl Keeper {
                 return false;
             }
         };
+        let connection = self.closer.guard(Owner::new(&peer, admission.as_ref()), connection);
         log_server!("Received new client request for {{PID: {}, Context ID: 0}}", peer.pid);
         let hello = match hello.bounded() {
             Ok(hello) => hello,

@@ -5,7 +5,7 @@ use super::executors::Place;
 use crate::counters::monotonic_ns;
 use crate::history::Noted;
 use crate::log::log_server;
-use crate::policy::blame::{Situation, blame};
+use crate::policy::blame::{Loss, Situation, blame};
 use cuda_abi::types::CUresult;
 use link::wire::fault::{ACCUSED_KEPT, Accused, Blame, CALLS_KEPT, FAULTS_KEPT, FaultReport};
 use std::collections::VecDeque;
@@ -22,6 +22,8 @@ pub(super) struct Incident {
     pub(super) address: Option<u64>,
     /// The client whose it is, where that is known: one that is killed, or was inside the driver.
     pub(super) target: Option<u64>,
+    /// Whether anything is known of the reason.
+    pub(super) loss: Loss,
 }
 
 /// The latest faults.
@@ -64,11 +66,12 @@ impl Keeper {
             let calls = session.counters.history(session.counter_slot).read(now_ns);
             situations.push(Situation {
                 in_flight: calls.iter().filter(|call| call.in_flight).count(),
+                in_command: session.standing.in_hand().is_some(),
                 is_target: incident.target == Some(session.client),
             });
             clients.push(self.accuse(session.client, calls));
         }
-        let (blame, whom) = blame(&situations);
+        let (blame, whom) = blame(incident.loss, &situations);
         let accused: Vec<Accused> = whom.into_iter().map(|index| clients[index].clone()).collect();
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let Incident { code, what, address, .. } = incident;
@@ -97,7 +100,10 @@ impl Keeper {
         let Some(session) = self.sessions.get(&session) else { return };
         let (place, target) = (session.place(), Some(session.client));
         let code = CUresult::ERROR_ILLEGAL_ADDRESS.0;
-        self.report_fault(place, Incident { code, what, address: Some(address), target });
+        self.report_fault(
+            place,
+            Incident { code, what, address: Some(address), target, loss: Loss::ByWork },
+        );
     }
 
     fn accuse(&self, client_id: u64, calls: Vec<Noted>) -> Accused {

@@ -13,6 +13,7 @@ use crate::policy::priorities::Class;
 use crate::policy::refusals::Refusals;
 use crate::policy::windows::WindowPair;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
+use link::closer::Foreign;
 use link::socket::Connection;
 use link::wire::attach::{ClientHello, ClientReply, DeviceInfo};
 use link::wire::daemon::{
@@ -20,6 +21,7 @@ use link::wire::daemon::{
     Peer, multiprocessors_of_share,
 };
 use link::wire::group_socket::Admission;
+use link::wire::owner::Owner;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +31,7 @@ pub(super) const GREEN_CONTEXTS_SINCE: i32 = 12050;
 
 /// One attached process.
 pub(crate) struct Client {
-    pub(crate) connection: Connection,
+    pub(crate) connection: Foreign,
     /// With whom it shares executors.
     pub(crate) domain: Domain,
     /// Readable once the process has ended: a forked child may hold the socket open.
@@ -60,7 +62,7 @@ pub(crate) struct Client {
     /// An administrator has ended its work, for good.
     pub(crate) is_terminated: bool,
     /// Windows and sockets of sessions that have failed: its process still has them.
-    pub(crate) retired: Vec<(WindowPair, OwnedFd)>,
+    pub(crate) retired: Vec<(WindowPair, Foreign)>,
 }
 
 /// SMs that a share in per cent is of a device; `None`: all, or the driver cannot set SMs apart.
@@ -192,9 +194,11 @@ impl Keeper {
     }
 
     /// Hands a tracer's connection on to the client; without it, it closes.
-    pub(super) fn trace(&mut self, pid: u32, wanted_by: Peer, descriptors: &[OwnedFd]) {
-        let client = self.client_of_process(pid);
-        let (Some(client), Some(tracer)) = (client, descriptors.first()) else { return };
+    pub(super) fn trace(&mut self, pid: u32, wanted_by: Peer, tracer: OwnedFd) {
+        let owner = Owner::user(wanted_by.uid);
+        let Ok(tracer) = Connection::from_socket(tracer) else { return };
+        let tracer = self.closer.guard(owner, tracer).shared();
+        let Some(client) = self.client_of_process(pid) else { return };
         let (by_pid, by_uid) = (wanted_by.pid, wanted_by.uid);
         // Root of a container shares the number alone.
         let is_root = by_uid == 0 && wanted_by.namespaces == Namespaces::Shared;

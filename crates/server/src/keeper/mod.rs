@@ -2,12 +2,14 @@
 //!
 //! One thread, one loop over the daemon's socket, the executors' and the clients'. It owns the device memory of all clients, which it
 //! creates without a CUDA context ([`session`]), starts an executor per device ([`executors`]), and knows who is attached
-//! ([`clients`]). What it tells the daemon is in [`snapshot`]. No client can make it wait: packets to clients are sent at once or never.
+//! ([`clients`]). What it tells the daemon is in [`snapshot`]. No client can make it wait: packets to clients are sent at once or never, and
+//! what they have a hand in is closed by others ([`link::closer`]).
 
 mod ahead;
 mod attach;
 mod blaming;
 mod clients;
+mod control_group;
 pub(crate) mod devices;
 mod executors;
 mod headroom;
@@ -37,6 +39,7 @@ use attach::{Arrival, Membership};
 use clients::Client;
 use devices::{ComputeMode, Device};
 use executors::{Executor, Place};
+use link::closer::Closer;
 use link::pieces::Piece;
 use link::socket::{Connection, Received, SocketError};
 use link::wire::daemon::{
@@ -193,6 +196,8 @@ pub(crate) struct Keeper {
     sessions: BTreeMap<u64, Session>,
     /// Clients, and the place whose executor each waits for.
     held: Vec<(u64, Place)>,
+    /// Closes what clients have a hand in.
+    closer: Closer,
     domains: Domains,
     departed: VecDeque<ClientSnapshot>,
     /// Clients that are gone, of which the daemon has not been told.
@@ -260,6 +265,7 @@ impl Keeper {
             clients: BTreeMap::new(),
             sessions: BTreeMap::new(),
             held: Vec::new(),
+            closer: Closer::default(),
             domains: Domains::default(),
             departed: VecDeque::new(),
             untold: Vec::new(),
@@ -434,7 +440,9 @@ impl Keeper {
                 let code = self.terminate(pid);
                 self.tell_daemon(&ToDaemon::Terminated { id, code });
             }
-            ToServer::Trace { pid, peer } => self.trace(pid, peer, &descriptors),
+            ToServer::Trace { pid, peer } => {
+                descriptors.into_iter().for_each(|tracer| self.trace(pid, peer, tracer));
+            }
             ToServer::Change { id, change } => self.change(id, change),
             ToServer::SetDefaults(defaults) => self.set_defaults(defaults),
             ToServer::Resume { id } => {

@@ -3,6 +3,7 @@
 use super::Keeper;
 use super::attach::admits;
 use super::clients::{Client, share_of};
+use super::control_group;
 use super::devices::uuid_text;
 use super::executors::{Place, Stage};
 use super::session::{Service, Session, SessionFiles};
@@ -15,9 +16,10 @@ use crate::policy::limits::{context_percentage, guard_mode, latency_class, memor
 use crate::policy::priorities::Class;
 use crate::policy::repeatable::Repeatable;
 use cuda_abi::types::CUresult;
-use link::socket::{Received, SocketError};
+use link::socket::SocketError;
 use link::wire::attach::{ClientReply, ClientRequest, ContextOpened, Refusal};
 use link::wire::daemon::ContextSnapshot;
+use link::wire::owner::Owner;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -27,20 +29,15 @@ const MOST_RETIRED: usize = 16;
 impl Keeper {
     pub(super) fn hear_client(&mut self, id: u64) {
         let Some(client) = self.clients.get(&id) else { return };
-        match client.connection.try_receive::<ClientRequest>() {
+        match client.connection.try_hear() {
             Ok(None) => {}
-            Ok(Some(Received {
-                message: ClientRequest::OpenContext { device, active_thread_percentage },
-                ..
-            })) => {
+            Ok(Some(ClientRequest::OpenContext { device, active_thread_percentage })) => {
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.wanted_percentage = active_thread_percentage;
                 }
                 self.open_context(id, device)
             }
-            Ok(Some(Received { message: ClientRequest::CloseContext { device }, .. })) => {
-                self.close_context(id, device);
-            }
+            Ok(Some(ClientRequest::CloseContext { device })) => self.close_context(id, device),
             Err(SocketError::Closed) => self.client_left(id),
             Err(error) => self.disconnect(id, &error.to_string()),
         }
@@ -188,6 +185,7 @@ impl Keeper {
         let share = self.share_wish(client, device as usize);
         let group = self.membership(client, device as usize);
         let claim = self.claim_of(client);
+        let owner = Owner::new(&client.peer, client.admission.as_ref());
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let slot = &mut self.devices[device as usize];
         let place = Place { device: device as usize, domain: client.domain };
@@ -196,7 +194,8 @@ impl Keeper {
         };
         let executor = &mut executor.process;
         let repeatable = Repeatable::of(&client.hello.limits);
-        let files = SessionFiles::create(&repeatable).map_err(|error| none(&error.to_string()))?;
+        let files = SessionFiles::create(&repeatable, &self.closer, owner.clone())
+            .map_err(|error| none(&error.to_string()))?;
         let counters = executor.counters.clone();
         let counter_slot = executor
             .take_slot()
@@ -234,6 +233,8 @@ impl Keeper {
             class: latency_class(&client.hello.limits),
             guard: guard_mode(&client.hello.limits),
             repeatable,
+            owner,
+            most_pinned_bytes: control_group::memory_limit_bytes(client.peer.pid),
         };
         executor.tell(&ToExecutor::OpenSession(open), &known.files.for_executor());
         self.sessions.insert(session, known);

@@ -19,10 +19,12 @@ use crate::policy::windows::WindowPair;
 use crate::redo::{Redo, Verdict};
 use crate::standing::Standing;
 use cuda_abi::types::*;
+use link::closer::{Closer, Foreign};
 use link::completion::CompletionWords;
 use link::session_memory::SessionMemory;
 use link::shm::{self, ShmError};
 use link::socket::{Connection, SocketError};
+use link::wire::owner::Owner;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
@@ -47,7 +49,7 @@ pub(crate) enum Service {
 pub(crate) struct SessionFiles {
     memory: OwnedFd,
     completion: OwnedFd,
-    executor_socket: OwnedFd,
+    executor_socket: Foreign,
     /// Until the client has it.
     client_socket: Option<OwnedFd>,
     standing: OwnedFd,
@@ -70,12 +72,16 @@ pub(crate) enum FilesError {
 }
 
 impl SessionFiles {
-    pub(super) fn create(repeatable: &Repeatable) -> Result<(Self, Standing), FilesError> {
+    pub(super) fn create(
+        repeatable: &Repeatable,
+        closer: &Closer,
+        owner: Owner,
+    ) -> Result<(Self, Standing), FilesError> {
         let (executor_socket, client_socket) = Connection::pair()?;
         let files = Self {
             memory: SessionMemory::create_file()?,
             completion: CompletionWords::create_file()?,
-            executor_socket: executor_socket.into(),
+            executor_socket: closer.guard(owner, executor_socket),
             client_socket: Some(client_socket.into()),
             standing: Standing::create_file()?,
             journal: journal::create_file()?,
@@ -88,8 +94,9 @@ impl SessionFiles {
     /// What an executor gets, in this order.
     pub(super) fn for_executor(&self) -> Vec<BorrowedFd<'_>> {
         let Self { memory, completion, executor_socket, standing, journal, redo, .. } = self;
-        let files = [memory, completion, executor_socket, standing, journal];
-        files.into_iter().chain(redo).map(AsFd::as_fd).collect()
+        let files = [memory.as_fd(), completion.as_fd(), executor_socket.as_fd()];
+        let others = [standing, journal].into_iter().chain(redo).map(AsFd::as_fd);
+        files.into_iter().chain(others).collect()
     }
 
     /// Whether all that the session has in flight can be done again. Nobody submits anything more.
@@ -127,7 +134,7 @@ impl SessionFiles {
     }
 
     /// What must stay open as long as the client lives, which takes its end for the server's.
-    pub(super) fn into_socket(self) -> OwnedFd {
+    pub(super) fn into_socket(self) -> Foreign {
         self.executor_socket
     }
 

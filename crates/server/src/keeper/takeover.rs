@@ -7,18 +7,21 @@
 
 use super::Keeper;
 use super::blaming::Incident;
+use super::control_group;
 use super::devices::ComputeMode;
 use super::executors::{Place, Stage};
 use super::leaving::{Killed, Leaving};
 use super::session::Service;
 use crate::executor_link::{FromExecutor, Heirloom, OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
+use crate::policy::blame::Loss;
 use crate::policy::limits::{guard_mode, latency_class};
 use crate::policy::recovery::{Cause, Fate, LOST_WORK, MOST_ATTEMPTS, Stand, judge};
 use crate::policy::repeatable::Repeatable;
 use cuda_abi::types::CUresult;
 use link::socket::{MAX_DESCRIPTORS, Received};
 use link::wire::attach::Refusal;
+use link::wire::owner::Owner;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What a fault means for the sessions of a place.
@@ -121,30 +124,24 @@ impl Keeper {
     /// Has it found out who did it. Returns the process of a culprit.
     fn accuse_for(&mut self, place: Place, cause: Cause) -> Option<u32> {
         let sessions = self.sessions.iter().filter(|(_, session)| session.place() == place);
-        let (mut in_call, mut target) = (Vec::new(), None);
+        let mut target = None;
         for (&id, session) in sessions {
             session.files.mark_ended(session.counters.history(session.counter_slot));
-            if session.standing.in_hand().is_some_and(is_dangerous) {
-                in_call.push(session.client);
-            }
             if cause == (Cause::Killed { session: id }) {
                 target = Some(session.client);
             }
         }
-        let (code, what) = match cause {
-            Cause::Fault(code) => (code, code.to_string()),
+        let (code, what, loss) = match cause {
+            Cause::Fault(code) => (code, code.to_string(), Loss::ByWork),
             Cause::Died => {
-                target = Some(in_call)
-                    .filter(|them| them.len() == 1)
-                    .and_then(|them| them.first().copied());
-                (LOST_WORK, "the executor ended unexpectedly".to_owned())
+                (LOST_WORK, "the executor ended unexpectedly".to_owned(), Loss::Unexplained)
             }
             Cause::Killed { .. } => {
                 let code = CUresult::ERROR_MPS_CLIENT_TERMINATED;
-                (code, "work that did not end was killed".to_owned())
+                (code, "work that did not end was killed".to_owned(), Loss::ByWork)
             }
         };
-        self.report_fault(place, Incident { code: code.0, what, address: None, target })
+        self.report_fault(place, Incident { code: code.0, what, address: None, target, loss })
     }
 
     /// How those stand that are served there.
@@ -325,6 +322,8 @@ impl Keeper {
         let (claim, class) = (self.claim_of(client), latency_class(&client.hello.limits));
         let guard = guard_mode(&client.hello.limits);
         let repeatable = Repeatable::of(&client.hello.limits);
+        let owner = Owner::new(&client.peer, client.admission.as_ref());
+        let most_pinned_bytes = control_group::memory_limit_bytes(client.peer.pid);
         let Service::Waiting(origin) = session.service else { return };
         let executors = &self.devices[place.device].executors;
         let Some(ahead) = executors.get(&place.domain).map(|it| &it.ahead) else { return };
@@ -382,6 +381,8 @@ impl Keeper {
             origin,
             claim,
             class,
+            owner,
+            most_pinned_bytes,
         };
         executor.tell(&ToExecutor::OpenSession(open), &session.files.for_executor());
     }

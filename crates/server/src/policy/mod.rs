@@ -1,6 +1,7 @@
 //! Decisions, as plain code: no I/O, no clock, no driver.
 
 pub mod blame;
+pub mod budgets;
 pub mod code_state;
 pub mod devices;
 pub mod domains;

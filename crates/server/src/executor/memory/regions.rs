@@ -1,6 +1,7 @@
 //! Regions: host memory of the client that is mapped in this process, pinned or not, at the same address.
 
 use super::{FILE_TIMEOUT, Memory, REGISTER_FLAGS, address};
+use crate::executor::descriptors::Kept;
 use crate::executor::failure::Failure;
 use crate::executor::state::State;
 use cuda_abi::types::*;
@@ -8,8 +9,7 @@ use link::shm::{self, Access};
 use link::wire::attach::RegionFile;
 use link::wire::command::{MAX_REGIONS, REGION_PINNED, REGION_PLAIN, RegionMap, RegionUnmap};
 use rustix::fd::{AsFd, OwnedFd};
-use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use rustix::io::Errno;
 use std::time::Duration;
 
 /// Pinned regions from this length on are mapped page by page before they are registered; that of shorter ones takes no time.
@@ -19,6 +19,28 @@ const POPULATED_BYTES: u64 = 8 << 20;
 pub(super) enum RegionKind {
     Plain,
     Pinned,
+}
+
+/// One of them, by its first address.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) size_bytes: u64,
+    pub(super) kind: RegionKind,
+    file: Kept,
+}
+
+impl Region {
+    fn pinned_bytes(&self) -> u64 {
+        pinned_bytes(self.kind, self.size_bytes)
+    }
+}
+
+/// What counts as the host's memory: a plain region's pages are its client's, and are only read.
+fn pinned_bytes(kind: RegionKind, size_bytes: u64) -> u64 {
+    match kind {
+        RegionKind::Plain => 0,
+        RegionKind::Pinned => size_bytes,
+    }
 }
 
 impl Memory {
@@ -36,29 +58,24 @@ impl Memory {
         let mut bytes = Vec::new();
         // Room for a NUL after PTX text, and for readers that look a little further.
         bytes.try_reserve_exact(length + 64).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-        let mut from = at;
-        while !from.is_multiple_of(8) && bytes.len() < length {
-            // SAFETY: inside a mapped region; atomic, as another process may write.
-            bytes.push(
-                unsafe { &*ptr::with_exposed_provenance::<AtomicU8>(from as usize) }
-                    .load(Ordering::Relaxed),
-            );
-            from += 1;
-        }
-        while length - bytes.len() >= 8 {
-            // SAFETY: as above, and aligned.
-            let word = unsafe { &*ptr::with_exposed_provenance::<AtomicU64>(from as usize) }
-                .load(Ordering::Relaxed);
-            bytes.extend_from_slice(&word.to_ne_bytes());
-            from += 8;
-        }
-        while bytes.len() < length {
-            // SAFETY: as for the first bytes.
-            bytes.push(
-                unsafe { &*ptr::with_exposed_provenance::<AtomicU8>(from as usize) }
-                    .load(Ordering::Relaxed),
-            );
-            from += 1;
+        bytes.resize(length, 0);
+        let mut done = 0;
+        // Out of the files: the kernel says so when there is something wrong with them.
+        while done < length {
+            let from = at + done as u64;
+            let found = self.regions.range(..=from).next_back();
+            let (base, region) = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+            let offset = from - base;
+            let piece = region.size_bytes.saturating_sub(offset).min((length - done) as u64);
+            let into = &mut bytes[done..done + piece as usize];
+            match rustix::io::pread(&region.file, into, offset) {
+                Ok(0) => return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE)),
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    return Err(Failure::Protocol(format!("a region cannot be read: {error}")));
+                }
+            }
         }
         Ok(bytes)
     }
@@ -68,15 +85,13 @@ impl State {
     pub(in crate::executor) fn region_map(&mut self, wanted: RegionMap) -> Result<(), Failure> {
         let at = wanted.address;
         // It is taken when the command is committed: if this executor ends before, the next one does the command again and finds it.
-        let received = self.memory.socket.peek::<RegionFile>(FILE_TIMEOUT);
-        let received = received
-            .map_err(|error| Failure::Protocol(format!("no file came for a region: {error}")))?;
-        let is_it = received.message.address == at;
-        let Some(file) = received.descriptors.into_iter().next().filter(|_| is_it) else {
+        let (message, file) = self.look_at_file::<RegionFile>("a region", FILE_TIMEOUT)?;
+        if message.address != at {
+            self.discard(file);
             return Err(Failure::Protocol(format!(
                 "the file that came is not that of the region at {at:#x}"
             )));
-        };
+        }
         self.memory.has_region_file = true;
         self.map_region(wanted, file)
     }
@@ -91,10 +106,13 @@ impl State {
     /// Before the first command of a session that another executor has served: a file of a region that is there has been of use to that one. Its client sends
     /// none of the same address before it has given the region back.
     pub(in crate::executor) fn drop_stale_region_file(&mut self) {
-        let Ok(waiting) = self.memory.socket.peek::<RegionFile>(Duration::ZERO) else { return };
-        if self.memory.regions.contains_key(&waiting.message.address) {
+        let waiting = self.look_at_file::<RegionFile>("a region", Duration::ZERO);
+        let Ok((message, file)) = waiting else { return };
+        let length = self.memory.regions.get(&message.address).map(|region| region.size_bytes);
+        if length.is_some_and(|length| shm::check(file.as_fd(), length).is_ok()) {
             let _ = self.memory.socket.try_receive::<RegionFile>();
         }
+        self.discard(file);
     }
 
     /// Maps a file of the client at the same address as there.
@@ -110,9 +128,19 @@ impl State {
             other => return Err(Failure::Protocol(format!("region kind {other} does not exist"))),
         };
         let wrong = |error: shm::ShmError| Failure::Protocol(error.to_string());
-        shm::check(file.as_fd(), size_bytes).map_err(wrong)?;
+        if let Err(error) = shm::check(file.as_fd(), size_bytes) {
+            self.discard(file);
+            return Err(wrong(error));
+        }
+        let pinned_bytes = pinned_bytes(kind, size_bytes);
+        if self.shared.descriptors.are_used_up()
+            || !self.memory.holding.take(&self.handle.label, pinned_bytes)
+        {
+            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+        }
         if self.memory.regions.len() >= MAX_REGIONS || !self.memory.readable.insert(at, size_bytes)
         {
+            self.memory.holding.give_back(pinned_bytes);
             return Err(Failure::Protocol(format!(
                 "a region at {at:#x} overlaps another, or there are too many"
             )));
@@ -132,23 +160,25 @@ impl State {
         if let Err(failure) = registered {
             self.memory.readable.remove(at, size_bytes);
             let _ = self.memory.host.unmap(at, size_bytes);
+            self.memory.holding.give_back(pinned_bytes);
             return Err(failure);
         }
         if kind == RegionKind::Pinned {
             let _ = self.memory.addressable.insert(at, size_bytes);
         }
-        self.memory.regions.insert(at, (size_bytes, kind));
         self.keep_file(file.as_fd());
+        let file = self.shared.descriptors.keep(file);
+        self.memory.regions.insert(at, Region { size_bytes, kind, file });
         Ok(())
     }
 
     pub(in crate::executor) fn region_unmap(&mut self, wanted: RegionUnmap) -> Result<(), Failure> {
         let RegionUnmap { address: at, size_bytes } = wanted;
-        let Some(&(length, kind)) =
-            self.memory.regions.get(&at).filter(|(length, _)| *length == size_bytes)
-        else {
+        let region = self.memory.regions.get(&at).filter(|region| region.size_bytes == size_bytes);
+        let Some(region) = region else {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         };
+        let (length, kind, pinned_bytes) = (size_bytes, region.kind, region.pinned_bytes());
         if kind == RegionKind::Pinned {
             let quiet = self.quiet()?;
             // SAFETY: registered by this session; its client has waited for its work.
@@ -157,6 +187,7 @@ impl State {
             self.memory.addressable.remove(at, length);
         }
         self.memory.regions.remove(&at);
+        self.memory.holding.give_back(pinned_bytes);
         self.memory.readable.remove(at, length);
         self.memory.host.unmap(at, length).map_err(|error| Failure::Protocol(error.to_string()))
     }

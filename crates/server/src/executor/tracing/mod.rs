@@ -114,14 +114,12 @@ impl State {
 
     /// Takes the ring that the client has sent.
     pub(super) fn trace_start(&mut self) -> Result<(), Failure> {
-        let received = self.memory.socket.receive::<TraceFile>(PATIENCE);
-        let mut received = received
-            .map_err(|error| Failure::Protocol(format!("no ring for a trace came: {error}")))?;
-        let file = received.descriptors.pop();
-        let ring = file.as_ref().map(|file| TraceRing::map(file.as_fd()));
-        let Some(Ok(ring)) = ring else {
-            return Err(Failure::Protocol("what came as the ring of a trace is none".into()));
-        };
+        let (TraceFile { .. }, file) = self.receive_file("the ring of a trace", PATIENCE)?;
+        let ring = TraceRing::map(file.as_fd());
+        self.discard(file);
+        let ring = ring.map_err(|error| {
+            Failure::Protocol(format!("what came as the ring of a trace is none: {error}"))
+        })?;
         self.end_tracing();
         let clock = self.start_clock()?;
         self.tracing = Some(Box::new(Tracing {

@@ -1,0 +1,122 @@
+//! A client that keeps to no rules and does what the test tells it, line by line, as the puppet does: each order is answered by one line.
+//!
+//! `attacker old-kernel PROGRAM ARGUMENT...` runs a program as on a kernel that lacks what newer ones refuse for it ([`old_kernel`]).
+
+mod lingering;
+mod memory;
+mod old_kernel;
+mod session;
+
+use std::env;
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use link::socket::Connection;
+use link::wire::DAEMON_SOCKET;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use lingering::Lingering;
+use session::Session;
+
+/// Longest that anybody may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+struct Attacker {
+    /// Connections to the daemon that have said something.
+    greeted: Vec<Connection>,
+    session: Option<Session>,
+    /// What never reads what the lingering sockets have to send.
+    readers: Vec<Lingering>,
+    pages: Vec<memory::HugePages>,
+}
+
+fn main() -> Result<()> {
+    let mut arguments = env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == "old-kernel") {
+        let program = arguments.next().context("no program")?;
+        return old_kernel::exec(&program, arguments);
+    }
+    let limit = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit })?;
+    let mut attacker = Attacker::default();
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let mut words = line.split_whitespace();
+        let order = words.next().unwrap_or_default();
+        let numbers: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>()?;
+        let answer = match attacker.obey(order, &numbers) {
+            Ok(answer) => answer,
+            Err(error) => format!("failed: {error:#}").replace('\n', " "),
+        };
+        println!("{answer}");
+        std::io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+fn daemon_socket() -> Result<PathBuf> {
+    let directory = env::var_os("CUDA_MPS_PIPE_DIRECTORY").context("no directory")?;
+    Ok(PathBuf::from(directory).join(DAEMON_SOCKET))
+}
+
+impl Attacker {
+    fn obey(&mut self, order: &str, numbers: &[u64]) -> Result<String> {
+        match (order, numbers) {
+            ("greet", &[count]) => self.greet(count),
+            ("attach", []) => {
+                self.session = Some(Session::open(&daemon_socket()?)?);
+                Ok("ok".to_owned())
+            }
+            ("request", &[count]) => {
+                let Self { session, readers, .. } = self;
+                let session = session.as_ref().context("not attached")?;
+                lingering::send(&session.connection, b"\"close_context\"", count, readers)
+            }
+            ("stuff", &[count]) => {
+                let Self { session, readers, .. } = self;
+                let session = session.as_ref().context("not attached")?;
+                lingering::send(&session.socket, b"{\"address\":4096}", count, readers)
+            }
+            ("leave", []) => {
+                self.session = None;
+                self.greeted.clear();
+                Ok("ok".to_owned())
+            }
+            ("huge", &[kind]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                memory::touch_lost_pages(session, kind as u32, &mut self.pages)
+            }
+            ("map", &[count]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                memory::map_again_and_again(session, count)
+            }
+            ("pin", &[size_bytes]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                memory::pin(session, size_bytes)
+            }
+            _ => bail!("the order {order} {numbers:?} does not exist"),
+        }
+    }
+
+    /// Says something to the daemon that is understood, and something that is not, over so many connections, with a lingering socket each time.
+    fn greet(&mut self, count: u64) -> Result<String> {
+        let socket = daemon_socket()?;
+        let hello = format!("{{\"ui\":{{\"protocol\":{}}}}}", link::wire::PROTOCOL_VERSION);
+        let mut sent = 0;
+        for _ in 0..count {
+            // Who is not let in any more has done what it could.
+            let Ok(connection) = Connection::connect(&socket, Duration::from_secs(1)) else {
+                break;
+            };
+            for packet in [hello.as_bytes(), b"[["] {
+                lingering::send(&connection, packet, 1, &mut self.readers)?;
+            }
+            self.greeted.push(connection);
+            sent += 1;
+        }
+        Ok(format!("greeted {sent}"))
+    }
+}
