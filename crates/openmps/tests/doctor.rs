@@ -240,13 +240,16 @@ fn daemons_and_directories_of_other_users() {
         command.env("CUDA_MPS_PIPE_DIRECTORY", &own).uid(uid).gid(uid).current_dir("/");
         command
     };
-    // Before there is a daemon: who may start one.
-    found(
-        of_user(12346).args(["doctor", "--json"]),
-        "pipe directory",
-        "note",
-        &["belongs to user 12345"],
-    );
+    // Whoever owns the directory could stand in for the daemon: for the owner that is as it should be.
+    for stranger in [12346, 0] {
+        found(
+            of_user(stranger).args(["doctor", "--json"]),
+            "pipe directory",
+            "problem",
+            &["user 12345's to change"],
+        );
+    }
+    found(of_user(12345).args(["doctor", "--json"]), "pipe directory", "ok", &[]);
     let _daemon = Daemon::start(of_user(12345), &own);
     found(of_user(12345).args(["doctor", "--json"]), "daemon", "ok", &[]);
     // Another user is kept out by the socket's permissions; root is not, but is not served either.

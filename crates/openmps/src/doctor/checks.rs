@@ -179,6 +179,13 @@ pub(super) fn pipe_directory(directories: &Directories) -> Finding {
             "set CUDA_MPS_PIPE_DIRECTORY to a directory",
         );
     }
+    if let Some(who) = stranger(metadata.uid(), metadata.mode(), geteuid().as_raw()) {
+        return Finding::problem(
+            SUBJECT,
+            format!("{} is {who}'s to change, who could stand in for the daemon", pipe.display()),
+            "let root make it anew (rm -r, then start the daemon), or set CUDA_MPS_PIPE_DIRECTORY to a directory that root or you alone may write",
+        );
+    }
     if socket.as_os_str().len() > 107 {
         return Finding::problem(
             SUBJECT,
@@ -207,6 +214,21 @@ pub(super) fn pipe_directory(directories: &Directories) -> Finding {
         );
     }
     Finding::ok(SUBJECT, pipe.display().to_string())
+}
+
+/// Who besides root and us may put sockets into a directory of that owner and mode. Outside of a container's user namespace root may be
+/// the owner, too: there nobody can tell.
+fn stranger(owner: u32, mode: u32, us: u32) -> Option<String> {
+    const OVERFLOW_UID: u32 = 65534;
+    const GROUP_OR_OTHERS_WRITE: u32 = 0o022;
+    const STICKY: u32 = 0o1000;
+    match owner {
+        owner if ![0, us, OVERFLOW_UID].contains(&owner) => Some(format!("user {owner}")),
+        _ if mode & GROUP_OR_OTHERS_WRITE != 0 && mode & STICKY == 0 => {
+            Some("another user".to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// NVIDIA's own daemon where ours would be.
@@ -394,6 +416,17 @@ mod tests {
         let found = daemons_elsewhere(&directories, &list);
         assert_eq!(found, [Path::new("/tmp/nvidia-mps"), Path::new("/var/a place")]);
         assert!(daemons_elsewhere(&directories, Path::new("/nowhere")).is_empty());
+    }
+
+    #[test]
+    fn whoever_could_stand_in_for_the_daemon_is_named() {
+        assert_eq!(stranger(0, 0o40755, 1000), None);
+        assert_eq!(stranger(1000, 0o40700, 1000), None);
+        assert_eq!(stranger(65534, 0o40755, 1000), None);
+        assert_eq!(stranger(1001, 0o40755, 1000).as_deref(), Some("user 1001"));
+        assert_eq!(stranger(1001, 0o40755, 0).as_deref(), Some("user 1001"));
+        assert!(stranger(0, 0o40777, 1000).is_some());
+        assert_eq!(stranger(0, 0o41777, 1000), None);
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(crate) const ALL: &[super::Test] =
     &[("mutated_commands_end_their_writer_at_most", mutated_commands_end_their_writer_at_most)];
 
 const SECONDS: u64 = 5;
+/// Seed of the inputs that every run begins with, and how many there are; what follows is new each time.
+const CORPUS: (u64, u64) = (1, 60);
 /// What a hostile client may have, and what the executor may grow by for all of them.
 const MEMORY_LIMIT: &str = "0=64M";
 const GROWTH_BYTES: u64 = 1 << 30;
@@ -62,8 +64,9 @@ fn mutated_commands_end_their_writer_at_most() {
         Instant::now() + Duration::from_secs(number("OPENMPS_FUZZ_SECONDS").unwrap_or(SECONDS));
     let (mut count, mut sessions, mut before) = (0u64, 0u64, None);
     let mut hostile: Option<Hostile> = None;
-    while Instant::now() < end {
-        let mut random = Random(seed ^ count.wrapping_mul(0x9e37_79b9));
+    while count < CORPUS.1 || Instant::now() < end {
+        let of_run = if count < CORPUS.1 { CORPUS.0 } else { seed };
+        let mut random = Random(of_run ^ count.wrapping_mul(0x9e37_79b9));
         let client = hostile.get_or_insert_with(|| {
             sessions += 1;
             Hostile::start(&mut server)
