@@ -263,7 +263,7 @@ mod tests {
         let mut client = bed.open();
         let state = client.session.state();
         state.guard = Guard::new(GuardMode::On);
-        state.handle.allowance.set_limit(Some(1 << 30));
+        state.handle.allowance.set_bound(crate::policy::limits::MemoryBound::told(Some(1 << 30)));
         let (left, before) = (state.handle.allowance.left_bytes(), unloaded());
         hide_variables();
         let refused = state.load_image(load_of(1, CODE), CODE.to_vec(), None);

@@ -117,7 +117,7 @@ impl Bed {
             counter_slot: 0,
             device_window: window(0),
             host_window: window(1),
-            memory: MemoryBound::default(),
+            memory: crate::policy::limits::MemoryBound::default(),
             share: ShareWish::default(),
             group: None,
             origin: Origin::New,
