@@ -3,7 +3,8 @@
 
     python3 tests/control/compare.py --original PATH/nvidia-cuda-mps-control [--ours target/dist/bin/nvidia-cuda-mps-control]
 
-The original is in Debian's package `nvidia-cuda-mps` (component non-free): `apt-get download` and `dpkg-deb -x` give it; driver 535 there.
+The original is in Debian's package `nvidia-cuda-mps` (component non-free): `apt-get download` and `dpkg-deb -x` give it; driver 535 in bookworm, 550
+in trixie.
 Both daemons run without a GPU, each in directories of its own. Neither can have a working server then, but there are three worlds in which
 both can be met, and each gets its share of the commands:
 
@@ -42,12 +43,13 @@ LIMITS = ["0", "1G", "512M", "3MB", "10", "1.5G", "3X", "-1", "G", "99999999999G
 PRIORITIES = ["0", "1", "2", "-1", "x", "1x", "01"]
 UIDS = ["0", "12345", "x", ""]
 COMMANDS = [
-    ("get_server_list",), ("get_server_status", PIDS), ("get_client_list", PIDS), ("ps",), ("ps", ["-p"], PIDS),
+    ("get_server_list",), ("get_server_status",), ("get_server_status", PIDS), ("get_client_list", PIDS), ("ps",), ("ps", ["-p"], PIDS),
+    ("ps", ["-p1", "-p99999"]),
     ("set_default_active_thread_percentage", PERCENTAGES), ("get_default_active_thread_percentage",),
     ("set_active_thread_percentage", PIDS, PERCENTAGES), ("get_active_thread_percentage", PIDS),
     ("set_default_device_pinned_mem_limit", DEVICES, LIMITS), ("get_default_device_pinned_mem_limit", DEVICES),
     ("set_device_pinned_mem_limit", PIDS, DEVICES, LIMITS), ("get_device_pinned_mem_limit", PIDS, DEVICES),
-    ("set_default_client_priority", PRIORITIES), ("get_default_client_priority",),
+    ("set_default_client_priority", PRIORITIES), ("set_default_client_priority",), ("get_default_client_priority",),
     ("shutdown_server", ["1", "975", "x"]), ("shutdown_server", ["1", "975"], ["-f"]), ("terminate_client", PIDS, PIDS),
     ("get_device_client_list",), ("get_device_client_list", PIDS), ("start_server",), ("start_server", ["-uid"]),
     ("start_server", ["-uid"], UIDS),
