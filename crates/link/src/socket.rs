@@ -63,6 +63,9 @@ pub enum SocketError {
     Kernel(#[from] Errno),
 }
 
+/// The bytes of a packet, or what is wrong with it.
+type Packet = Result<Vec<u8>, SocketError>;
+
 /// A message and the descriptors that came with it.
 #[derive(Debug)]
 pub struct Received<T> {
@@ -355,7 +358,7 @@ impl Connection {
     fn try_receive_packet(
         &self,
         flags: RecvFlags,
-    ) -> Result<Option<Received<Result<Vec<u8>, SocketError>>>, SocketError> {
+    ) -> Result<Option<Received<Packet>>, SocketError> {
         // One byte more: a packet of the very limit and a cut one would look alike to a short buffer on old kernels.
         let mut packet = vec![0; MAX_PACKET_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
