@@ -12,6 +12,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
@@ -111,6 +113,24 @@ fn close_all(queues: &Mutex<BTreeMap<Owner, Queue>>, owner: &Owner) {
     }
 }
 
+/// Has a new process close the sockets that it is not to have before it becomes another program. It may have the last copies by then, which this process has closed meanwhile: `exec`
+/// would linger over them, and whoever started it would wait.
+pub fn leave_sockets(command: &mut Command) {
+    interruption::install();
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open: Vec<libc::c_int> =
+        open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let leave = move || {
+        let _timer = interruption::Timer::start(INTERRUPTED_AFTER);
+        for &descriptor in open.iter().filter(|&&descriptor| descriptor > libc::STDERR_FILENO) {
+            interruption::close_socket(descriptor);
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes system calls only, which need no lock and no memory.
+    unsafe { command.pre_exec(leave) };
+}
+
 /// Who else has a connection open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holders {
@@ -185,19 +205,46 @@ mod interruption {
 
     extern "C" fn nothing(_: libc::c_int) {}
 
+    /// Has the signal interrupt.
+    pub(super) fn install() {
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(|| {
+            // SAFETY: plain data; zero is no flags and no masked signals.
+            let mut action: libc::sigaction = unsafe { zeroed() };
+            action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+            // Other threads' calls go on, should the signal come from elsewhere.
+            action.sa_flags = libc::SA_RESTART;
+            // SAFETY: the handler does nothing, which any thread may do at any time.
+            unsafe { libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()) };
+        });
+    }
+
+    /// Closes this descriptor if it is a socket that no other program is to have. To be called in a new process, of which nobody else knows the descriptors.
+    pub(super) fn close_socket(descriptor: libc::c_int) {
+        // SAFETY: asks for flags; what is not open has none.
+        let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
+        let mut kind: libc::c_int = 0;
+        let mut size_bytes = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the pointers are to an int and to its size.
+        let is_socket = unsafe {
+            libc::getsockopt(
+                descriptor,
+                libc::SOL_SOCKET,
+                libc::SO_TYPE,
+                (&raw mut kind).cast(),
+                &raw mut size_bytes,
+            )
+        } == 0;
+        if is_socket && flags >= 0 && flags & libc::FD_CLOEXEC != 0 {
+            // SAFETY: the process is about to become another program, before which nothing uses the descriptor.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+
     impl Timer {
         /// `None` where the kernel has no timer left: closing takes longer then.
         pub(super) fn start(interval: Duration) -> Option<Self> {
-            static INSTALLED: Once = Once::new();
-            INSTALLED.call_once(|| {
-                // SAFETY: plain data; zero is no flags and no masked signals.
-                let mut action: libc::sigaction = unsafe { zeroed() };
-                action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
-                // Other threads' calls go on, should the signal come from elsewhere.
-                action.sa_flags = libc::SA_RESTART;
-                // SAFETY: the handler does nothing, which any thread may do at any time.
-                unsafe { libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()) };
-            });
+            install();
             // SAFETY: plain data, of which what counts is set below.
             let mut event: libc::sigevent = unsafe { zeroed() };
             event.sigev_notify = libc::SIGEV_THREAD_ID;

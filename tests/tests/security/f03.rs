@@ -81,7 +81,7 @@ fn daemon_by_its_own_socket(kernel: Kernel) -> Result<()> {
     let mut daemon = start(kernel, &[])?;
     let pipe = daemon.sandbox().pipe_directory();
     let mut attacker = program(&daemon, "attacker", ATTACKER, &pipe)?;
-    attacker.expect("greet 3", "greeted 3")?;
+    attacker.expect("greet 16", "greeted 16")?;
     all_goes_on(&daemon, VICTIM, &[&pipe])?;
     attacker.must("leave")?;
     all_goes_on(&daemon, VICTIM, &[&pipe])?;
@@ -102,7 +102,7 @@ fn daemon_by_a_groups_socket(kernel: Kernel) -> Result<()> {
     let (one, other) = (open("one")?, open("other")?);
     // Root of a container is root to the kernel, too, where users are not mapped.
     let mut attacker = program(&daemon, "attacker", 0, &one)?;
-    attacker.expect("greet 3", "greeted 3")?;
+    attacker.expect("greet 16", "greeted 16")?;
     let pipe = sandbox.pipe_directory();
     all_goes_on(&daemon, 0, &[&other, &pipe])?;
     attacker.must("leave")?;

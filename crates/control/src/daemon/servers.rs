@@ -9,7 +9,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use link::closer::{Closer, Foreign};
+use link::closer::{Closer, Foreign, leave_sockets};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::daemon::{ToDaemon, ToServer};
 use link::wire::owner::Owner;
@@ -96,6 +96,7 @@ impl ServerProcess {
         if uid != rustix::process::geteuid().as_raw() {
             command.uid(uid).gid(gid.or_else(|| primary_group(uid)).unwrap_or(NOBODY));
         }
+        leave_sockets(&mut command);
         let mut child = command.spawn()?;
         let exit_fd =
             match pidfd_open(rustix::process::Pid::from_child(&child), PidfdFlags::empty()) {

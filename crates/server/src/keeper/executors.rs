@@ -12,6 +12,7 @@ use crate::log::log_server;
 use crate::policy::domains::{Domain, SHARED};
 use crate::policy::recovery::Cause;
 use cuda_abi::types::CUresult;
+use link::closer::leave_sockets;
 use link::socket::{Connection, Received, SocketError};
 use link::wire::attach::Refusal;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -79,13 +80,14 @@ impl ExecutorProcess {
         };
         let (connection, theirs) = Connection::pair().map_err(|error| fail(&error))?;
         let (file, counters) = CounterPage::create().map_err(|error| fail(&error))?;
-        let child = Command::new(&options.executor_program)
+        let mut command = Command::new(&options.executor_program);
+        command
             .args(["executor", "--control-fd", "0", "--native-driver"])
             .arg(&options.native_driver)
             // Standard input is a descriptor that a child surely inherits.
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .spawn()
-            .map_err(|error| fail(&error))?;
+            .stdin(Stdio::from(OwnedFd::from(theirs)));
+        leave_sockets(&mut command);
+        let child = command.spawn().map_err(|error| fail(&error))?;
         let executor = Self { child, connection, counters, free_slots: (0..SLOTS).rev().collect() };
         executor
             .connection
