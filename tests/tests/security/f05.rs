@@ -119,9 +119,10 @@ fn leftovers() -> Result<()> {
     kill_process(pid(server.pid)?, Signal::STOP)?;
     let strangers = LookAlikes::of(&node)?;
     kill_process(pid(state.daemon_pid)?, Signal::KILL)?;
-    node.must("prolog", "8", VICTIM)?;
     // Those that have no parent are zombies where nobody reaps them.
     let runs = |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+    wait::until("the daemon is dead", PATIENCE, || !runs(&state.daemon_pid))?;
+    node.must("prolog", "8", VICTIM)?;
     let left = || executors.iter().chain([&server.pid]).filter(|pid| runs(pid)).count();
     wait::until("server and executors are gone", PATIENCE, || left() == 0)?;
     ensure!(strangers.killed() == 0, "{} processes of a stranger were killed", strangers.killed());

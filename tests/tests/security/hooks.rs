@@ -12,7 +12,7 @@ use openmps_tests::{Puppet, Runtime, Sandbox, executable};
 
 /// A node of a batch system.
 pub(crate) struct Node {
-    pub sandbox: Sandbox,
+    pub(crate) sandbox: Sandbox,
 }
 
 impl Node {
