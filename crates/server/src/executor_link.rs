@@ -22,7 +22,7 @@ pub(crate) enum ToExecutor {
     },
     /// A client's first context here, or a session whose executor is gone. Comes with the session file, the completion file, the executor's end of the
     /// session socket, the file of [`crate::standing`] and the journal's. Answered by `SessionOpened` or `SessionRefused`.
-    OpenSession(OpenSession),
+    OpenSession(Box<OpenSession>),
     /// To one that stands by: a session of another executor has code of which the file comes along.
     Warm(CodeOptions),
     /// To the same: one session less has it.

@@ -493,7 +493,7 @@ impl Daemon {
                 self.send(server, message.into(), Handed::default())
             }
             Effect::Forward { connection, server, client, hello, who, admission } => {
-                let Some(socket) = self.connections.remove(connection) else { return None };
+                let socket = self.connections.remove(connection)?;
                 let Who { peer, origin, process, .. } = *who;
                 let mut handed = Handed { connection: Some(socket), process: None };
                 if let Some(process) = process {
@@ -513,7 +513,7 @@ impl Daemon {
             }
             Effect::CloseSocket { directory } => self.group_sockets.close(&directory),
             Effect::HandTracer { connection, servers, pid, peer } => {
-                let Some(socket) = self.connections.remove(connection) else { return None };
+                let socket = self.connections.remove(connection)?;
                 let mut is_handed_on = false;
                 for server in servers {
                     // Without a descriptor the server closes nothing, and the tracer sees its own closed.

@@ -179,7 +179,9 @@ pub(super) fn pipe_directory(directories: &Directories) -> Finding {
             "set CUDA_MPS_PIPE_DIRECTORY to a directory",
         );
     }
-    if let Some(who) = stranger(metadata.uid(), metadata.mode(), geteuid().as_raw()) {
+    if let Some(who) =
+        stranger(metadata.uid(), metadata.mode(), rustix::process::geteuid().as_raw())
+    {
         return Finding::problem(
             SUBJECT,
             format!("{} is {who}'s to change, who could stand in for the daemon", pipe.display()),

@@ -64,8 +64,7 @@ impl Memory {
         words: &CompletionWords,
         socket: Foreign,
         grants_from_keeper: Receiver<DeliveredGrant>,
-        allowance: Arc<Allowance>,
-        holding: Holding,
+        (allowance, holding): (Arc<Allowance>, Holding),
     ) -> Result<Self, (CUresult, String)> {
         let driver = context.driver();
         let host = Reservation::new(wanted.host_window)

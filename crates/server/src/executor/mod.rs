@@ -335,7 +335,7 @@ impl Executor {
             ToExecutor::Start { .. } => log_server!("The keeper sent Start twice"),
             ToExecutor::OpenSession(wanted) => {
                 self.warming.end();
-                self.open_session(wanted, descriptors);
+                self.open_session(*wanted, descriptors);
             }
             ToExecutor::Warm(options) => {
                 self.warming.order(Order::Load, options, descriptors.into_iter().next());

@@ -120,9 +120,9 @@ pub(super) fn prepare(
         sender,
     ));
     let holding = shared.budgets.open(&wanted.owner, wanted.most_pinned_bytes);
+    let limits = (allowance, holding);
     let (context, words) = (&shared.context, &handle.words);
-    let memory =
-        Memory::reserve(context, &wanted, ahead, words, socket, grants, allowance, holding)?;
+    let memory = Memory::reserve(context, &wanted, ahead, words, socket, grants, limits)?;
     let repeating = Repeating::open(shared, wanted.repeatable, redo_file)?;
     handle.allowance.hold(SESSION_BYTES);
     let streams = Streams::new(standing.clone());

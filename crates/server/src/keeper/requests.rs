@@ -236,7 +236,7 @@ impl Keeper {
             owner,
             most_pinned_bytes: control_group::memory_limit_bytes(client.peer.pid),
         };
-        executor.tell(&ToExecutor::OpenSession(open), &known.files.for_executor());
+        executor.tell(&ToExecutor::OpenSession(Box::new(open)), &known.files.for_executor());
         self.sessions.insert(session, known);
         Ok(())
     }

@@ -384,7 +384,7 @@ impl Keeper {
             owner,
             most_pinned_bytes,
         };
-        executor.tell(&ToExecutor::OpenSession(open), &session.files.for_executor());
+        executor.tell(&ToExecutor::OpenSession(Box::new(open)), &session.files.for_executor());
     }
 
     /// Says who is concerned, in the lines of the original's driver 580. It names a culprit that it does not know; here one is named that is known.
