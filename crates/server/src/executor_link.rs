@@ -458,3 +458,35 @@ pub(crate) enum FromExecutor {
         code: u32,
     },
 }
+
+impl FromExecutor {
+    /// The session that it is about: one of the executor's own.
+    pub(crate) fn session(&self) -> Option<u64> {
+        match self {
+            Self::SessionOpened { session }
+            | Self::Keep { session, .. }
+            | Self::LetGo { session, .. }
+            | Self::Journal { session }
+            | Self::SessionRefused { session, .. }
+            | Self::Grant { session, .. }
+            | Self::Return { session }
+            | Self::GaveUp { session }
+            | Self::MovedOut { session, .. }
+            | Self::Released { session, .. }
+            | Self::Peer { session, .. }
+            | Self::Watch { session, .. }
+            | Self::PeerReleased { session, .. }
+            | Self::SessionBroken { session, .. }
+            | Self::Guarded { session, .. }
+            | Self::Reshared { session, .. }
+            | Self::SessionClosed { session } => Some(*session),
+            Self::Ready { .. }
+            | Self::Failed { .. }
+            // Of one that stands by, of whatever session.
+            | Self::MappedAhead { .. }
+            | Self::NothingKept
+            | Self::Reserved { .. }
+            | Self::ContextLost { .. } => None,
+        }
+    }
+}

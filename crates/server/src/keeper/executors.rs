@@ -335,6 +335,11 @@ impl Keeper {
         match executor.connection.try_receive::<FromExecutor>() {
             Ok(None) => {}
             Ok(Some(Received { message, descriptors })) => {
+                let named = message.session().and_then(|session| self.sessions.get(&session));
+                if named.is_some_and(|session| session.place() != place) {
+                    log_server!("Executor {} names another executor's session", executor.pid());
+                    return self.executor_died(place);
+                }
                 self.obey_executor(place, message, descriptors)
             }
             Err(SocketError::Closed) => self.executor_died(place),

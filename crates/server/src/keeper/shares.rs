@@ -117,6 +117,19 @@ impl Keeper {
         memory_limit_of(&limits.memory, device as u32).flatten()
     }
 
+    /// An executor's word of its reservations is believed as far as they can be: those that it was told to make, each once, and no more SMs than there are.
+    fn keep_what_was_asked_for(&self, device: usize, made: &mut Vec<(String, u32)>) {
+        let mut left = self.devices[device].multiprocessors();
+        let mut known: BTreeSet<&str> =
+            self.reservations.iter().map(|reservation| reservation.name.as_str()).collect();
+        known.insert(HEADROOM);
+        made.retain(|(name, count)| {
+            let is_possible = *count <= left && known.remove(name.as_str());
+            left -= if is_possible { *count } else { 0 };
+            is_possible
+        });
+    }
+
     /// The SMs that a client's work is to have on a device.
     pub(super) fn share_wish(&self, client: &Client, device: usize) -> ShareWish {
         let slot = &self.devices[device];
@@ -359,10 +372,11 @@ impl Keeper {
         &mut self,
         place: Place,
         change: u64,
-        made: Vec<(String, u32)>,
+        mut made: Vec<(String, u32)>,
         refused: Vec<String>,
     ) {
         let device = place.device;
+        self.keep_what_was_asked_for(device, &mut made);
         for message in &refused {
             log_server!("SMs of device {device} are not reserved: {message}");
         }
