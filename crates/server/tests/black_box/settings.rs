@@ -57,7 +57,7 @@ fn contexts_have_shares_of_their_own() {
         assert!(matches!(reply, ClientReply::ContextOpened(_)), "{reply:?}");
     };
     let wishes = RequestedLimits {
-        active_thread_percentage: Some("10".into()),
+        active_thread_percentage: Some("40".into()),
         device_max_connections: Some("8".into()),
         per_context_partitioning: Some("1".into()),
         ..Default::default()
@@ -69,7 +69,8 @@ fn contexts_have_shares_of_their_own() {
     let client = server.snapshot().clients.remove(0);
     let shares: Vec<f64> =
         client.contexts.iter().map(|context| context.active_thread_percentage).collect();
-    assert_eq!(shares, [20.0, 50.0, 50.0]);
+    // The process's own percentage bounds its contexts'.
+    assert_eq!(shares, [20.0, 40.0, 40.0]);
     assert_eq!(client.wanted_connections, Some(8));
 }
 
