@@ -3,7 +3,9 @@
 //! It prints what it runs and closes with `N passed, N failed` alone on a line. A step that is no test runner, like the
 //! formatter, counts as one test.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write, stdout};
+use std::iter;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -89,6 +91,7 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     let start = Instant::now();
     let mut total = Count::default();
     let mut failed_steps = Vec::new();
+    let mut failures = Vec::new();
     if options.filter.is_none() {
         announce(GENERATED);
         match generated_files(paths) {
@@ -116,7 +119,8 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
             container_tools::ensure(paths);
         }
         announce(step.name);
-        let count = run_step(paths, &step)?;
+        let (count, told) = run_step(paths, &step)?;
+        failures.extend(told);
         if count.failed > 0 {
             failed_steps.push(step.name);
         }
@@ -166,6 +170,12 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
                 failed_steps.push(PROOFS);
                 total.failed += 1;
             }
+        }
+    }
+    if !failures.is_empty() {
+        announce("failures, once more");
+        for line in &failures {
+            println!("{line}");
         }
     }
     println!("\n{} s", start.elapsed().as_secs());
@@ -249,17 +259,19 @@ fn announce(step: &str) {
     println!("\n=== {step}");
 }
 
-/// Runs cargo, shows its output as it comes, and counts.
-fn run_step(paths: &Paths, step: &Step) -> Result<Count> {
+/// Runs cargo, shows its output as it comes, and counts. Returns what runners said of tests that failed, too.
+fn run_step(paths: &Paths, step: &Step) -> Result<(Count, Vec<String>)> {
     let mut child = cargo(paths, step)
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start cargo for {}", step.name))?;
     let output = child.stdout.take().context("cargo has no output")?;
     let mut count = Count::default();
+    let mut failures = Failures::default();
     for line in BufReader::new(output).lines() {
         let line = line.context("cannot read cargo's output")?;
         writeln!(stdout(), "{line}")?;
+        failures.look_at(&line);
         if step.counts == Counts::ByRunner
             && let Some(more) = parse_result(&line)
         {
@@ -274,7 +286,52 @@ fn run_step(paths: &Paths, step: &Step) -> Result<Count> {
         (false, _) if count.failed == 0 => count.failed += 1,
         _ => {}
     }
-    Ok(count)
+    let told = if success { Vec::new() } else { failures.told(step.name) };
+    Ok((count, told))
+}
+
+/// What runners say of failed tests, found in the output of a step. A log is often cut to its end, so that it is said again there.
+#[derive(Default)]
+struct Failures {
+    /// From a runner's `failures:` to its result.
+    found: Vec<String>,
+    is_inside: Inside,
+    /// The end of the output: all there is of a runner that crashed.
+    last: VecDeque<String>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Inside {
+    #[default]
+    Tests,
+    Failures,
+}
+
+impl Failures {
+    const MOST_LINES: usize = 300;
+    const LAST_LINES: usize = 15;
+
+    fn look_at(&mut self, line: &str) {
+        if line == "failures:" {
+            self.is_inside = Inside::Failures;
+        }
+        if self.is_inside == Inside::Failures && self.found.len() < Self::MOST_LINES {
+            self.found.push(line.to_owned());
+        }
+        if line.starts_with("test result: ") {
+            self.is_inside = Inside::Tests;
+        }
+        self.last.push_back(line.to_owned());
+        if self.last.len() > Self::LAST_LINES {
+            self.last.pop_front();
+        }
+    }
+
+    fn told(self, step: &str) -> Vec<String> {
+        let lines = if self.found.is_empty() { self.last.into() } else { self.found };
+        let title = format!("--- {step}");
+        iter::once(title).chain(lines).collect()
+    }
 }
 
 fn cargo(paths: &Paths, step: &Step) -> Command {
@@ -306,7 +363,31 @@ fn parse_result(line: &str) -> Option<Count> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BLACK_BOX, Batching, Count, Test, parse_result, steps};
+    use super::{BLACK_BOX, Batching, Count, Failures, Test, parse_result, steps};
+
+    fn told(output: &str) -> Vec<String> {
+        let mut failures = Failures::default();
+        output.lines().for_each(|line| failures.look_at(line));
+        failures.told("unit tests")
+    }
+
+    #[test]
+    fn failures_are_told_again_and_nothing_else() {
+        let ran = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\nwhy\n\nfailures:\n    a\n\ntest result: FAILED. 0 passed; 1 failed;";
+        let told =
+            told(&format!("{ran}\nrunning 1 test\ntest b ... ok\ntest result: ok. 1 passed;"));
+        assert_eq!(told[..2], ["--- unit tests", "failures:"]);
+        assert!(told.contains(&"why".to_owned()), "{told:?}");
+        assert!(told.last().unwrap().starts_with("test result: FAILED"), "{told:?}");
+    }
+
+    #[test]
+    fn of_a_runner_that_crashed_its_last_lines_are_told() {
+        let lines: Vec<String> = (0..40).map(|number| format!("test {number} ... ok")).collect();
+        let told = told(&lines.join("\n"));
+        assert_eq!(told.len(), 1 + Failures::LAST_LINES);
+        assert_eq!(told.last().unwrap(), "test 39 ... ok");
+    }
 
     #[test]
     fn a_full_run_has_all_black_box_tests_with_batching_and_without() {
