@@ -49,7 +49,7 @@ pub(crate) struct Track {
 impl Track {
     /// Counts a piece of work.
     pub(crate) fn count(&self) {
-        // Relaxed: one writer; see `Lane::look`.
+        // Relaxed: one writer; see `Turnstile::look`.
         self.submitted.store(self.submitted.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 }
@@ -57,7 +57,7 @@ impl Track {
 /// One session's part of the gate.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Lane {
+pub(crate) struct Turnstile {
     inside: AtomicBool,
     /// What it may still submit while the gate is closed.
     quota: AtomicU32,
@@ -65,7 +65,7 @@ pub(crate) struct Lane {
     tracks: Mutex<Vec<Arc<Track>>>,
 }
 
-impl Lane {
+impl Turnstile {
     /// A new stream of the session.
     pub(crate) fn track(&self, stream: CUstream) -> Arc<Track> {
         let (submitted, idle_at) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -101,7 +101,7 @@ impl Lane {
 
 /// A session's thread submits; others are not in a quiet moment.
 #[derive(Debug)]
-pub(crate) struct Pass<'a>(&'a Lane);
+pub(crate) struct Pass<'a>(&'a Turnstile);
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
@@ -114,7 +114,7 @@ impl Drop for Pass<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: AtomicU32,
-    lanes: Mutex<Vec<Arc<Lane>>>,
+    turnstiles: Mutex<Vec<Arc<Turnstile>>>,
     turns: Mutex<Turns>,
     /// Told when the gate opens, and when a turn ends.
     changed: Condvar,
@@ -142,23 +142,23 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Gate {
     /// A session begins.
-    pub(crate) fn join(&self, lane: &Arc<Lane>) {
-        lock(&self.lanes).push(Arc::clone(lane));
+    pub(crate) fn join(&self, turnstile: &Arc<Turnstile>) {
+        lock(&self.turnstiles).push(Arc::clone(turnstile));
     }
 
     /// A session has ended.
-    pub(crate) fn leave(&self, lane: &Arc<Lane>) {
-        lock(&self.lanes).retain(|other| !Arc::ptr_eq(other, lane));
+    pub(crate) fn leave(&self, turnstile: &Arc<Turnstile>) {
+        lock(&self.turnstiles).retain(|other| !Arc::ptr_eq(other, turnstile));
     }
 
     /// Before work is submitted to a stream: waits while work is held.
-    pub(crate) fn enter<'a>(&self, lane: &'a Lane, track: Option<&Track>) -> Pass<'a> {
+    pub(crate) fn enter<'a>(&self, turnstile: &'a Turnstile, track: Option<&Track>) -> Pass<'a> {
         // SeqCst, as the look that follows: with the closing and the look at `inside` in `drain`, one of the two sees the other.
-        lane.inside.store(true, Ordering::SeqCst);
+        turnstile.inside.store(true, Ordering::SeqCst);
         if self.state.load(Ordering::SeqCst) != OPEN {
-            self.wait_inside(lane);
+            self.wait_inside(turnstile);
         }
-        let pass = Pass(lane);
+        let pass = Pass(turnstile);
         if let Some(track) = track {
             track.count();
         }
@@ -166,34 +166,34 @@ impl Gate {
     }
 
     #[cold]
-    fn wait_inside(&self, lane: &Lane) {
+    fn wait_inside(&self, turnstile: &Turnstile) {
         let mut spins = 0;
         loop {
-            lane.inside.store(false, Ordering::SeqCst);
-            while !self.lets_in(lane) && spins < SPINS {
+            turnstile.inside.store(false, Ordering::SeqCst);
+            while !self.lets_in(turnstile) && spins < SPINS {
                 spins += 1;
                 std::hint::spin_loop();
             }
             let mut turns = lock(&self.turns);
-            while !self.lets_in(lane) {
+            while !self.lets_in(turnstile) {
                 turns.held = true;
                 let woken = self.changed.wait_timeout(turns, LOOK);
                 turns = woken.unwrap_or_else(PoisonError::into_inner).0;
             }
             drop(turns);
-            lane.inside.store(true, Ordering::SeqCst);
+            turnstile.inside.store(true, Ordering::SeqCst);
             // SeqCst, both: as the look in `enter`; the quota is taken back in `drain` before the last look at `inside`.
             let take = |quota: u32| quota.checked_sub(1);
             if self.state.load(Ordering::SeqCst) == OPEN
-                || lane.quota.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
+                || turnstile.quota.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
             {
                 return;
             }
         }
     }
 
-    fn lets_in(&self, lane: &Lane) -> bool {
-        self.state.load(Ordering::SeqCst) == OPEN || lane.quota.load(Ordering::SeqCst) > 0
+    fn lets_in(&self, turnstile: &Turnstile) -> bool {
+        self.state.load(Ordering::SeqCst) == OPEN || turnstile.quota.load(Ordering::SeqCst) > 0
     }
 
     /// Whether the device has room for kernels with so much local memory per thread.
@@ -265,20 +265,20 @@ impl Gate {
     /// In the closed gate: waits until nobody is inside and nothing runs, for so long. What has not ended is then in `busy`.
     fn drain(&self, context: &Context, window: Duration, busy: &mut Vec<Busy>) {
         let (closed, mut looks, mut poll) = (Instant::now(), 0, POLL_SHORTEST);
-        let lanes = lock(&self.lanes).clone();
+        let turnstiles = lock(&self.turnstiles).clone();
         let (mut granted, mut next_grant) = (true, FIRST_GRANT);
         loop {
             busy.clear();
             let is_due = closed.elapsed() >= next_grant;
-            for lane in &lanes {
+            for turnstile in &turnstiles {
                 let before = busy.len();
                 // SeqCst: see `enter`.
-                match lane.inside.load(Ordering::SeqCst) {
+                match turnstile.inside.load(Ordering::SeqCst) {
                     true => busy.push(Busy { stream: 0, submitted: looks }),
-                    false => lane.look(context, busy),
+                    false => turnstile.look(context, busy),
                 }
                 if is_due && busy.len() > before {
-                    lane.quota.store(1, Ordering::SeqCst);
+                    turnstile.quota.store(1, Ordering::SeqCst);
                 }
             }
             if context.lost().is_some() {
@@ -290,7 +290,7 @@ impl Gate {
             }
             if ends {
                 // Nobody may come in any more; who did meanwhile is seen by the next look.
-                lanes.iter().for_each(|lane| lane.quota.store(0, Ordering::SeqCst));
+                turnstiles.iter().for_each(|turnstile| turnstile.quota.store(0, Ordering::SeqCst));
                 continue;
             }
             if is_due {
@@ -312,8 +312,8 @@ impl Gate {
 
     /// Lets held work go on for a while.
     fn let_go(&self, gap: Gap) {
-        for lane in lock(&self.lanes).iter() {
-            lane.quota.store(gap.quota.unwrap_or(0), Ordering::SeqCst);
+        for turnstile in lock(&self.turnstiles).iter() {
+            turnstile.quota.store(gap.quota.unwrap_or(0), Ordering::SeqCst);
         }
         let turns = lock(&self.turns);
         if gap.quota.is_none() {
@@ -327,10 +327,10 @@ impl Gate {
     /// With nothing held: waits until a stream's work has ended or it was given more.
     fn wait_for(&self, context: &Context, endless: Busy, given_up: &impl Fn() -> bool) {
         self.let_go(Gap { length: ENDLESS_POLL, quota: None });
-        let lanes = lock(&self.lanes).clone();
+        let turnstiles = lock(&self.turnstiles).clone();
         let still_runs = || {
-            lanes.iter().any(|lane| {
-                lock(&lane.tracks).iter().any(|track| {
+            turnstiles.iter().any(|turnstile| {
+                lock(&turnstile.tracks).iter().any(|track| {
                     track.stream.0 == endless.stream
                         && track.submitted.load(Ordering::Relaxed) == endless.submitted
                         // SAFETY: a live stream: its session forgets it, under this lock, before it ends it.
@@ -424,7 +424,7 @@ impl State {
 
     /// Before work goes to stream `slot`.
     pub(super) fn enter(&self, slot: u32) -> Pass<'_> {
-        self.shared.gate.enter(self.streams.lane(), self.streams.track(slot))
+        self.shared.gate.enter(self.streams.turnstile(), self.streams.track(slot))
     }
 
     /// The same for kernels with so much local memory per thread: where the driver must make more room first, it waits for all kernels.

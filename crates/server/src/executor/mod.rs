@@ -34,6 +34,7 @@ mod incoming;
 mod instructions;
 mod jit_options;
 mod kept;
+mod lanes;
 mod launch;
 mod lengths;
 mod link_texts;
@@ -180,6 +181,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             let device_bytes = context.memory_bytes();
             let own_kernels = own_kernels::OwnKernels::load(&context);
             let partitions = partition::Partitions::of_device(&context, own_kernels.as_ref());
+            let lanes = lanes::Lanes::of_device(&context);
             let shared = Arc::new(Shared {
                 context,
                 multiprocessors,
@@ -189,6 +191,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 shares: Default::default(),
                 group_memory: Default::default(),
                 partitions,
+                lanes,
                 flights: flight::Flights::from_environment(),
                 batching: batch::Batching::from_environment(),
                 own_kernels,
@@ -239,6 +242,8 @@ pub(crate) struct Shared {
     pub(crate) group_memory: allowance::GroupMeters,
     /// Shares of the SMs.
     pub(crate) partitions: partition::Partitions,
+    /// Where sessions without a share are.
+    pub(crate) lanes: lanes::Lanes,
     /// Who has work on the device.
     pub(crate) flights: flight::Flights,
     /// Whether launches are submitted together.

@@ -125,7 +125,7 @@ pub(super) fn prepare(
     let memory = Memory::reserve(context, &wanted, ahead, words, socket, grants, limits)?;
     let repeating = Repeating::open(shared, wanted.repeatable, redo_file)?;
     handle.allowance.hold(SESSION_BYTES);
-    let streams = Streams::new(standing.clone());
+    let streams = Streams::new(standing.clone(), shared.lanes.take());
     // Now, as nobody takes commands before all sessions are here that come from another executor.
     let mut reservations = shared.reservations.lock().unwrap_or_else(PoisonError::into_inner);
     let of_journal = entries.iter().map(|(_, entry)| (entry.opcode, entry.body.as_slice()));
@@ -133,7 +133,7 @@ pub(super) fn prepare(
     drop(reservations);
     let virtual_memory = VirtualMemory::claiming(claimed);
     let claimed = Claimed::new(shared, of_journal);
-    shared.gate.join(streams.lane());
+    shared.gate.join(streams.turnstile());
     let state = State {
         shared: Arc::clone(shared),
         handle: Arc::clone(&handle),

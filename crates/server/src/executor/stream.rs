@@ -12,7 +12,8 @@ mod ordering;
 use super::backlog::Backlog;
 use super::context::Context;
 use super::failure::{Failure, below};
-use super::gate::{Lane, Track};
+use super::gate::{Track, Turnstile};
+use super::lanes::Lane;
 use super::partition::Partition;
 use crate::policy::holds::Ordered;
 use crate::standing::Standing;
@@ -67,14 +68,16 @@ pub(crate) struct Streams {
     /// For default streams' waits.
     join_event: Option<CUevent>,
     /// All of them, for the gate.
-    lane: Arc<Lane>,
+    turnstile: Arc<Turnstile>,
+    /// Where those without a partition are made.
+    lane: Lane,
 }
 
 impl Streams {
-    /// None.
-    pub(crate) fn new(standing: Standing) -> Self {
+    /// None; they will be made in this lane.
+    pub(crate) fn new(standing: Standing, lane: Lane) -> Self {
         let (slots, domains) = (Vec::new(), Vec::new());
-        Self { standing, slots, domains, join_event: None, lane: Arc::default() }
+        Self { standing, slots, domains, join_event: None, turnstile: Arc::default(), lane }
     }
 
     /// Opens a slot.
@@ -111,11 +114,12 @@ impl Streams {
                 parked.open = true;
             }
             other => {
-                let mut fresh = new_stream(context, &self.lane, kind, priority, partition)?;
+                let mut fresh =
+                    new_stream(context, &self.lane, &self.turnstile, kind, priority, partition)?;
                 fresh.place = wanted.partition;
                 if let Some(mut old) = other.replace(fresh) {
                     old.backlog.clear(context);
-                    self.lane.forget(&old.track);
+                    self.turnstile.forget(&old.track);
                     let handle = other.as_ref().map_or(CUstream::NULL, |stream| stream.handle);
                     replace(context, &old, handle)?;
                     if let Some(stream) = other {
@@ -146,7 +150,14 @@ impl Streams {
         }
         let slot = &mut self.slots[LEGACY_STREAM as usize];
         if slot.is_none() {
-            *slot = Some(new_stream(context, &self.lane, Kind::Default, priority, partition())?);
+            *slot = Some(new_stream(
+                context,
+                &self.lane,
+                &self.turnstile,
+                Kind::Default,
+                priority,
+                partition(),
+            )?);
             self.domain_place(LEGACY_STREAM).get_or_insert_default();
         }
         Ok(())
@@ -309,14 +320,14 @@ impl Streams {
     ) -> Result<(), Failure> {
         let streams = self.slots.iter_mut().flatten().filter(|stream| stream.place == place);
         for stream in streams.filter(|stream| !is_same(&stream.partition, &partition)) {
-            let next = driver_stream(context, stream.priority, partition.as_deref())?;
+            let next = driver_stream(context, &self.lane, stream.priority, partition.as_deref())?;
             if let Err(failure) = replace(context, stream, next) {
                 // SAFETY: just made, known to nobody.
                 let _ = unsafe { context.driver().cuStreamDestroy_v2(next) };
                 return Err(failure);
             }
-            self.lane.forget(&stream.track);
-            stream.track = self.lane.track(next);
+            self.turnstile.forget(&stream.track);
+            stream.track = self.turnstile.track(next);
             // It waits for the old one's work.
             stream.track.count();
             stream.handle = next;
@@ -342,8 +353,8 @@ impl Streams {
     }
 
     /// All streams, as the gate knows them.
-    pub(crate) fn lane(&self) -> &Arc<Lane> {
-        &self.lane
+    pub(crate) fn turnstile(&self) -> &Arc<Turnstile> {
+        &self.turnstile
     }
 
     /// The work of a slot.
@@ -361,7 +372,7 @@ impl Streams {
         let driver = context.driver();
         for mut stream in self.slots.drain(..).flatten() {
             stream.backlog.clear(context);
-            self.lane.forget(&stream.track);
+            self.turnstile.forget(&stream.track);
             // SAFETY: a live stream of this session that nobody uses any more.
             let _ = unsafe { driver.cuStreamDestroy_v2(stream.handle) };
         }
@@ -407,11 +418,12 @@ fn replace(context: &Context, old: &Stream, next: CUstream) -> Result<(), Failur
 fn new_stream(
     context: &Context,
     lane: &Lane,
+    turnstile: &Turnstile,
     kind: Kind,
     priority: i32,
     partition: Option<Arc<Partition>>,
 ) -> Result<Stream, Failure> {
-    let handle = driver_stream(context, priority, partition.as_deref())?;
+    let handle = driver_stream(context, lane, priority, partition.as_deref())?;
     Ok(Stream {
         handle,
         kind,
@@ -424,18 +436,19 @@ fn new_stream(
         unsignalled: false,
         last_signal: 0,
         backlog: Backlog::default(),
-        track: lane.track(handle),
+        track: turnstile.track(handle),
     })
 }
 
-/// A stream of the driver's on these SMs.
+/// A stream of the driver's on these SMs; on all, if there are none, in the session's lane.
 fn driver_stream(
     context: &Context,
+    lane: &Lane,
     priority: i32,
     partition: Option<&Partition>,
 ) -> Result<CUstream, Failure> {
-    if let Some(partition) = partition {
-        return partition.stream(context, priority);
+    if let Some(green) = partition.or(lane.green()) {
+        return green.stream(context, priority);
     }
     let mut handle = CUstream::NULL;
     let driver = context.driver();

@@ -59,7 +59,7 @@ impl State {
         self.handle.allowance.end();
         let (shared, session) = (self.shared.clone(), self.handle.id);
         shared.flights.close(&self.flight);
-        shared.gate.leave(self.streams.lane());
+        shared.gate.leave(self.streams.turnstile());
         // Files and mappings go before the keeper hears of it.
         drop(self);
         shared.tell(&FromExecutor::SessionClosed { session });

@@ -78,6 +78,7 @@ impl Bed {
             shares: Default::default(),
             group_memory: Default::default(),
             partitions: Default::default(),
+            lanes: Default::default(),
             flights: Default::default(),
             batching: Batching::On,
             chain_stock: Default::default(),
