@@ -41,7 +41,7 @@ Exit status:
 
 /// Share a GPU between CUDA programs.
 #[derive(Debug, Parser)]
-#[command(name = "openmps", version, about, after_help = ENVIRONMENT, disable_help_subcommand = true)]
+#[command(name = "openmps", version, about, after_help = ENVIRONMENT)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -69,6 +69,8 @@ pub(crate) enum Command {
     Control(Control),
     Completions(Completions),
     Man(Man),
+    /// Print the version, as --version does.
+    Version,
     #[command(hide = true)]
     BenchWorker(crate::bench::BenchWorker),
     #[command(hide = true)]
@@ -100,8 +102,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: Option<String>,
     /// Share of the multiprocessors, in per cent.
-    #[arg(long, value_name = "PERCENT", value_parser = percentage)]
-    pub(crate) sm: Option<String>,
+    #[arg(long, alias = "sm", value_name = "PERCENT", value_parser = percentage)]
+    pub(crate) sm_percent: Option<String>,
     /// Give it an executor of its own: kernels of other programs then cannot reach its memory, nor its faults them, and the GPU's time
     /// is sliced between the two. Programs of one user with the same NAME share one.
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = isolation)]
@@ -132,18 +134,13 @@ pub(crate) struct Run {
     pub(crate) latency: bool,
     /// Without a server: on the native driver, as tools that look into a program want it (debuggers, checkers, profilers). Nothing is started,
     /// and no limit holds.
-    #[arg(long, conflicts_with_all = ["memory", "sm", "isolate", "memory_policy", "priority", "group", "reservation", "weight", "latency", "guard"])]
+    #[arg(long, conflicts_with_all = ["memory", "sm_percent", "isolate", "memory_policy", "priority", "group", "reservation", "weight", "latency", "guard"])]
     pub(crate) native: bool,
     /// Check its kernels' accesses to memory: one beyond its own ends it alone; `strict` refuses code that cannot be checked.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = ["1", "strict"], value_name = "strict")]
     pub(crate) guard: Option<String>,
     /// The program and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -168,12 +165,7 @@ pub(crate) struct Trace {
     #[arg(long, value_name = "PATH", conflicts_with = "client")]
     pub(crate) native_driver: Option<PathBuf>,
     /// The program and its arguments.
-    #[arg(
-        required_unless_present = "client",
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(required_unless_present = "client", trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 

@@ -37,3 +37,12 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCod
     clap_complete::generate(shell, &mut Cli::command(), "openmps", &mut io::stdout());
     Ok(ExitCode::SUCCESS)
 }
+
+/// Prints the version.
+///
+/// # Errors
+/// None; the signature is that of all commands.
+pub(crate) fn version() -> anyhow::Result<ExitCode> {
+    print!("{}", Cli::command().render_version());
+    Ok(ExitCode::SUCCESS)
+}

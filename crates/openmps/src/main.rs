@@ -5,6 +5,7 @@
 //! wrong ([`doctor`]), does a node's part for batch systems ([`slurm`], [`pbs`], [`batch`]), and is, behind hidden subcommands, the
 //! processes that the daemon starts ([`internal`]).
 
+mod arguments;
 mod batch;
 mod bench;
 mod cdi;
@@ -23,6 +24,7 @@ mod logs;
 mod mutated;
 mod original;
 mod pbs;
+mod program;
 mod run;
 mod shares;
 mod show;
@@ -34,8 +36,8 @@ mod trace;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-
-use clap::Parser;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Exit status of a command that failed.
 const FAILURE: u8 = 1;
@@ -69,7 +71,14 @@ fn main() -> ExitCode {
     {
         return original::main(rest.to_vec(), original::ExitStatus::Honest);
     }
-    let result = match cli::Cli::parse().command {
+    let command = arguments::parse().command;
+    if is_for_people(&command)
+        && let Err(error) = end_with_the_reader()
+    {
+        eprintln!("openmps: {error}");
+        return ExitCode::from(FAILURE);
+    }
+    let result = match command {
         cli::Command::Run(run) => run::run(run),
         cli::Command::Env(env) => environment::print_exports(&env),
         cli::Command::Ps(view) => show::ps(view.format()),
@@ -90,6 +99,7 @@ fn main() -> ExitCode {
         cli::Command::ChaosWorker(options) => chaos::worker(options),
         cli::Command::Completions(options) => documents::completions(options.shell),
         cli::Command::Man(options) => documents::manual_page(options.command.as_deref()),
+        cli::Command::Version => documents::version(),
         cli::Command::Slurm(options) => slurm::slurm(options),
         cli::Command::Pbs(options) => pbs::pbs(options),
         cli::Command::Control(_) => unreachable_control(),
@@ -100,6 +110,22 @@ fn main() -> ExitCode {
         eprintln!("openmps: {error:#}");
         ExitCode::from(FAILURE)
     })
+}
+
+/// Whether a command ends when nobody reads what it writes, as `head` leaves it; hooks and servers go on.
+fn is_for_people(command: &cli::Command) -> bool {
+    use cli::Command as C;
+    !matches!(
+        command,
+        C::Slurm(_) | C::Pbs(_) | C::Kubernetes(_) | C::Server(_) | C::Executor(_) | C::Trace(_)
+    )
+}
+
+/// Lets SIGPIPE do what it does by default. The runtime ignores it, and what is printed then panics.
+fn end_with_the_reader() -> std::io::Result<()> {
+    let always = Arc::new(AtomicBool::new(true));
+    signal_hook::flag::register_conditional_default(signal_hook::consts::SIGPIPE, always)?;
+    Ok(())
 }
 
 /// `control` is in the definitions for the sake of help and completions; options before it lead here.

@@ -20,6 +20,7 @@ use crate::installation::{
     DriverWish, NATIVE_DRIVER_VARIABLE, NativeDriver, library_directory, native_driver,
 };
 use crate::original;
+use crate::program;
 
 /// A pipe directory that there cannot be: our library, and NVIDIA's, find no daemon.
 const NOWHERE: &str = "/proc/openmps-native";
@@ -33,10 +34,14 @@ const NOT_FOUND: u8 = 127;
 /// # Errors
 /// No libraries, no driver, no daemon.
 pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
-    let prepared = prepare(&options)?;
     let Some((program, arguments)) = options.command.split_first() else {
         bail!("no program was named")
     };
+    // Before a daemon is started for it.
+    if let Err(error) = program::find(program) {
+        return Ok(cannot_run(program, &error));
+    }
+    let prepared = prepare(&options)?;
     let error = Command::new(program).args(arguments).envs(prepared.all).exec();
     Ok(cannot_run(program, &error))
 }
@@ -127,7 +132,7 @@ fn limits(options: &Run) -> Vec<(&'static str, String)> {
     let variables = [
         ("CUDA_VISIBLE_DEVICES", options.gpu.clone()),
         ("OPENMPS_MEMORY_LIMIT", options.memory.clone()),
-        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", options.sm.clone()),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", options.sm_percent.clone()),
         ("CUDA_MPS_CLIENT_PRIORITY", priority),
         ("OPENMPS_ISOLATE", options.isolate.as_deref().map(isolation_name)),
         ("OPENMPS_GROUP", options.group.clone()),

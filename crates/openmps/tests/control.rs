@@ -261,6 +261,55 @@ fn documents_come_from_the_definitions() {
     }
 }
 
+#[test]
+fn mistakes_are_named_and_start_nothing() {
+    let place = Place::new();
+    let libraries = library_directory(&place);
+    let openmps =
+        |words: &[&str]| run(place.openmps().env("OPENMPS_LIB_DIR", &libraries).args(words));
+    for words in [
+        ["run", "--softcdua", "true"].as_slice(),
+        &["run", "--softcdua", "--", "true"],
+        &["trace", "--softcdua", "--", "true"],
+    ] {
+        let said = openmps(words);
+        assert_eq!(said.code, 2, "{}", said.stderr);
+        assert!(said.stderr.contains("'--softcuda'"), "a suggestion: {}", said.stderr);
+    }
+    let said = openmps(&["rnu", "true"]);
+    assert!(said.code == 2 && said.stderr.contains("'run'"), "{}", said.stderr);
+    assert_eq!(openmps(&["run", "--softcuda", "no-such-program"]).code, 127);
+    assert_eq!(openmps(&["trace", "--softcuda", "no-such-program"]).code, 127);
+    assert_eq!(openmps(&["run", "--softcuda", "/dev/null"]).code, 126);
+    assert_ne!(run(place.alias().arg("get_server_list")).code, 0, "no daemon runs");
+}
+
+#[test]
+fn help_and_version_are_commands_too() {
+    let place = Place::new();
+    let openmps = |words: &[&str]| run(place.openmps().args(words));
+    let help = openmps(&["help"]);
+    assert!(help.code == 0 && help.stdout.contains("Usage: openmps"), "{}", help.stdout);
+    let of_run = openmps(&["help", "run"]);
+    assert!(of_run.code == 0 && of_run.stdout.contains("--sm-percent"), "{}", of_run.stdout);
+    assert_eq!(openmps(&["version"]).stdout, openmps(&["--version"]).stdout);
+}
+
+#[test]
+fn a_reader_that_leaves_ends_a_command_quietly() {
+    let place = Place::new();
+    let libraries = library_directory(&place);
+    for words in ["doctor", "man", "config", "--help", "completions bash", "env", "status", "help"]
+    {
+        let openmps = env!("CARGO_BIN_EXE_openmps");
+        // The reader is gone before anything is written.
+        let script = format!("( sleep 0.2; {openmps} {words} ) | true");
+        let mut shell = place.configured(Command::new("sh"));
+        let said = run(shell.arg("-c").arg(script).env("OPENMPS_LIB_DIR", &libraries));
+        assert!(!said.stderr.contains("panicked"), "{words}: {}", said.stderr);
+    }
+}
+
 /// A library directory in which nothing can be loaded, for programs that do not try.
 fn library_directory(place: &Place) -> PathBuf {
     let directory = place.path("lib");

@@ -31,6 +31,7 @@ use rustix::fd::AsFd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{Run, Trace};
+use crate::program;
 use crate::run;
 use source::{Source, Standing};
 use writer::Writer;
@@ -107,10 +108,13 @@ fn trace_command(options: Trace) -> anyhow::Result<ExitCode> {
         command: options.command,
         ..Run::default()
     };
-    let variables = run::prepare(&run)?;
     let Some((program, arguments)) = run.command.split_first() else {
         bail!("what is to be traced? give a command, or --client PID")
     };
+    if let Err(error) = program::find(program) {
+        return Ok(run::cannot_run(program, &error));
+    }
+    let variables = run::prepare(&run)?;
     let meeting = Meeting::new()?;
     let writer = Writer::new(Output::create(&output)?)?;
     let library = variables.library.join("libcuda.so.1");
