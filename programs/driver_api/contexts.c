@@ -50,6 +50,16 @@ static void primary(CUdevice device) {
     CALL(cuDevicePrimaryCtxSetFlags_v2, device, 0);
 }
 
+// A limit that is raised is at least what was asked for; one that is lowered may stay.
+static void raised(CUlimit limit, size_t wanted) {
+    size_t before = 0, after = 0;
+    CALL(cuCtxGetLimit, &before, limit);
+    CALL(cuCtxSetLimit, limit, before);
+    CALL(cuCtxSetLimit, limit, wanted);
+    CALL(cuCtxGetLimit, &after, limit);
+    REQUIRE(after >= wanted);
+}
+
 static void settings(void) {
     unsigned flags = 0;
     CALL(cuCtxGetFlags, &flags);
@@ -63,6 +73,12 @@ static void settings(void) {
     CALL(cuCtxGetLimit, &printf_bytes, CU_LIMIT_PRINTF_FIFO_SIZE);
     REQUIRE(stack >= 512 && printf_bytes >= 65536);
     CALL(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, stack);
+    raised(CU_LIMIT_MALLOC_HEAP_SIZE, 32 << 20);
+    raised(CU_LIMIT_PRINTF_FIFO_SIZE, 4 << 20);
+    raised(CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, 4096);
+    // Hints, which a platform may clamp or ignore.
+    CALL(cuCtxSetLimit, CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 128);
+    CALL(cuCtxSetLimit, CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 1 << 20);
 
     CUfunc_cache cache;
     CUsharedconfig banks;

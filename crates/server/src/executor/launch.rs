@@ -1,4 +1,4 @@
-//! Kernel launches, occupancy and the context's limits.
+//! Kernel launches and occupancy.
 
 use super::costs::Piece;
 use super::failure::Failure;
@@ -7,17 +7,12 @@ use super::module::Touch;
 use super::pacing::{Launched, Shape};
 use super::state::State;
 use crate::history::NotedLaunch;
-use crate::log::log_server;
 use cuda_abi::types::*;
-use link::wire::command::{
-    Launch, LaunchAttribute, LimitGet, LimitReply, LimitSet, Occupancy, OccupancyReply, Opcode,
-};
+use link::wire::command::{Launch, LaunchAttribute, Occupancy, OccupancyReply, Opcode};
 use std::ffi::c_void;
 use std::ptr;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Largest stack per thread that a client may raise the shared context's to; it costs memory for every resident thread.
-const MAX_STACK_BYTES: u64 = 64 << 10;
 /// More than any driver knows.
 pub(super) const MAX_ATTRIBUTES: u32 = 32;
 
@@ -157,41 +152,6 @@ impl State {
         })?;
         self.reply.extend_from_slice(OccupancyReply { blocks, block_threads: threads }.as_bytes());
         Ok(())
-    }
-
-    pub(super) fn limit_get(&mut self, wanted: LimitGet) -> Result<(), Failure> {
-        let value = self.limit(CUlimit(wanted.limit))?;
-        self.reply.extend_from_slice(LimitReply { value }.as_bytes());
-        Ok(())
-    }
-
-    /// Limits belong to the context that all clients share: none can lower one, and of what can be raised only the stack is
-    /// cheap enough to be raised for all.
-    pub(super) fn limit_set(&mut self, wanted: LimitSet) -> Result<(), Failure> {
-        let limit = CUlimit(wanted.limit);
-        let now = self.limit(limit)?;
-        if wanted.value <= now {
-            return Ok(());
-        }
-        if limit != CUlimit::STACK_SIZE || wanted.value > MAX_STACK_BYTES {
-            return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
-        }
-        self.charge_local(wanted.value)?;
-        log_server!(
-            "{} raises the stack limit from {now} to {} bytes, for all",
-            self.handle.label,
-            wanted.value
-        );
-        let _quiet = self.quiet()?;
-        // SAFETY: no pointers.
-        self.check(unsafe { self.driver().cuCtxSetLimit(limit, wanted.value as usize) })
-    }
-
-    fn limit(&self, limit: CUlimit) -> Result<u64, Failure> {
-        let mut value = 0;
-        // SAFETY: `value` is written.
-        self.check(unsafe { self.driver().cuCtxGetLimit(&mut value, limit) })?;
-        Ok(value as u64)
     }
 }
 

@@ -17,6 +17,7 @@ mod chain_submission;
 mod charges;
 mod claims;
 mod context;
+mod context_limits;
 mod copy;
 mod costs;
 mod descriptors;

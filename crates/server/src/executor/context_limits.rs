@@ -1,0 +1,79 @@
+//! Limits of the context that all clients share: stack, heap, the buffer of `printf`.
+//!
+//! None can be lowered, since others may count on what there is; a client that asks for less has it. What is raised is
+//! raised for all and charged to the client that asked. Two limits are hints by CUDA's own words, which any platform may
+//! ignore or clamp: those of the L2 cache are accepted and stay as they are.
+
+use super::failure::Failure;
+use super::state::State;
+use crate::log::log_server;
+use cuda_abi::types::*;
+use link::wire::command::{LimitGet, LimitReply, LimitSet};
+use zerocopy::IntoBytes;
+
+/// Largest stack per thread that a client may raise the context's to; it costs memory for every resident thread.
+const MAX_STACK_BYTES: u64 = 64 << 10;
+/// A heap, or a buffer of `printf`, stays as large as it once was, so a client can raise it to this part of the device's memory at most.
+const LARGEST_PART: u64 = 64;
+/// So many kernels that kernels have launched may wait, at most; each takes some hundred bytes.
+const MAX_PENDING_LAUNCHES: u64 = 1 << 16;
+
+impl State {
+    pub(super) fn limit_get(&mut self, wanted: LimitGet) -> Result<(), Failure> {
+        let value = self.limit(CUlimit(wanted.limit))?;
+        self.reply.extend_from_slice(LimitReply { value }.as_bytes());
+        Ok(())
+    }
+
+    pub(super) fn limit_set(&mut self, wanted: LimitSet) -> Result<(), Failure> {
+        let limit = CUlimit(wanted.limit);
+        let now = self.limit(limit)?;
+        let (name, most) = match limit {
+            CUlimit::MAX_L2_FETCH_GRANULARITY | CUlimit::PERSISTING_L2_CACHE_SIZE => return Ok(()),
+            _ if wanted.value <= now => return Ok(()),
+            CUlimit::STACK_SIZE => ("stack of a thread", MAX_STACK_BYTES),
+            CUlimit::MALLOC_HEAP_SIZE => ("heap", self.context().memory_bytes() / LARGEST_PART),
+            CUlimit::PRINTF_FIFO_SIZE => {
+                ("buffer of printf", self.context().memory_bytes() / LARGEST_PART)
+            }
+            CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT => ("pending launches", MAX_PENDING_LAUNCHES),
+            _ => return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED)),
+        };
+        let label = self.handle.label.clone();
+        if wanted.value > most {
+            log_server!(
+                "{label} is refused a limit: {name} of {}, where a client can raise it to {most}",
+                wanted.value
+            );
+            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        let charged_bytes = match limit {
+            CUlimit::STACK_SIZE => {
+                self.charge_local(wanted.value)?;
+                0
+            }
+            CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT => 0,
+            _ => wanted.value - now,
+        };
+        self.memory.charge(charged_bytes)?;
+        let raised = self.quiet().and_then(|_quiet| {
+            // SAFETY: no pointers.
+            Ok(self.check(unsafe { self.driver().cuCtxSetLimit(limit, wanted.value as usize) })?)
+        });
+        match &raised {
+            Ok(()) => {
+                log_server!("{label} raises the {name} from {now} to {}, for all", wanted.value)
+            }
+            // A driver raises neither heap nor buffer once a kernel has used it.
+            Err(_) => self.memory.discharge(charged_bytes),
+        }
+        raised
+    }
+
+    fn limit(&self, limit: CUlimit) -> Result<u64, Failure> {
+        let mut value = 0;
+        // SAFETY: `value` is written.
+        self.check(unsafe { self.driver().cuCtxGetLimit(&mut value, limit) })?;
+        Ok(value as u64)
+    }
+}
