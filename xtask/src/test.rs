@@ -20,6 +20,7 @@ use crate::dist::{self, Dist};
 use crate::paths::Paths;
 use crate::programs;
 use crate::proofs;
+use crate::prose;
 use crate::ptx;
 use crate::slurm;
 use crate::suites::{self, Suites, Tier};
@@ -90,13 +91,17 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     let mut total = Count::default();
     let mut failed_steps = Vec::new();
     if options.filter.is_none() {
-        announce(GENERATED);
-        match generated_files(paths) {
-            Ok(()) => total.passed += 1,
-            Err(error) => {
-                println!("{error:#}");
-                failed_steps.push(GENERATED);
-                total.failed += 1;
+        let checks: [(_, fn(&Paths) -> Result<()>); 2] =
+            [(GENERATED, generated_files), (PROSE, prose::check)];
+        for (name, check) in checks {
+            announce(name);
+            match check(paths) {
+                Ok(()) => total.passed += 1,
+                Err(error) => {
+                    println!("{error:#}");
+                    failed_steps.push(name);
+                    total.failed += 1;
+                }
             }
         }
     }
@@ -192,6 +197,7 @@ const PROGRAMS_WITHOUT_BATCHING: &str = "CUDA programs without batching";
 /// As a filter it means this step alone.
 const SUITES: &str = "suites";
 const GENERATED: &str = "generated files";
+const PROSE: &str = "style of the documents";
 const PROOFS: &str = "proofs of COMPATIBILITY.md";
 
 /// What is checked in although it is made from something else.
