@@ -57,6 +57,9 @@ struct Step {
     arguments: Vec<String>,
 }
 
+/// A step that needs no other process.
+type Check = fn(&Paths) -> Result<()>;
+
 /// How a step's tests are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counts {
@@ -91,9 +94,7 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     let mut total = Count::default();
     let mut failed_steps = Vec::new();
     if options.filter.is_none() {
-        let checks: [(_, fn(&Paths) -> Result<()>); 2] =
-            [(GENERATED, generated_files), (PROSE, prose::check)];
-        for (name, check) in checks {
+        for (name, check) in CHECKS {
             announce(name);
             match check(paths) {
                 Ok(()) => total.passed += 1,
@@ -198,6 +199,8 @@ const PROGRAMS_WITHOUT_BATCHING: &str = "CUDA programs without batching";
 const SUITES: &str = "suites";
 const GENERATED: &str = "generated files";
 const PROSE: &str = "style of the documents";
+/// What is checked before anything is built.
+const CHECKS: [(&str, Check); 2] = [(GENERATED, generated_files), (PROSE, prose::check)];
 const PROOFS: &str = "proofs of COMPATIBILITY.md";
 
 /// What is checked in although it is made from something else.
