@@ -20,6 +20,7 @@ mod openmpi;
 mod paths;
 mod programs;
 mod proofs;
+mod prose;
 mod ptx;
 mod python_tools;
 mod slurm;
@@ -72,6 +73,8 @@ enum Task {
         #[arg(long)]
         update: bool,
     },
+    /// Check the documents against the style sheet of CONTRIBUTING.md, and the links between them
+    Prose,
     /// Write COMPATIBILITY.md from the lists of functions of the client runtime and the software GPU
     Compat {
         /// Only check that the file is up to date
@@ -121,6 +124,10 @@ fn main() -> Result<()> {
         }
         Task::Proofs { update: true } => proofs::update(&paths)?,
         Task::Proofs { update: false } => proofs::check(&paths)?,
+        Task::Prose => {
+            prose::check(&paths)?;
+            println!("the documents follow the style sheet");
+        }
         Task::Compat { check } => {
             compat::run(&paths, if check { compat::Mode::Check } else { compat::Mode::Write })?;
             println!("COMPATIBILITY.md is up to date");

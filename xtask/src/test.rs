@@ -22,6 +22,7 @@ use crate::dist::{self, Dist};
 use crate::paths::Paths;
 use crate::programs;
 use crate::proofs;
+use crate::prose;
 use crate::ptx;
 use crate::slurm;
 use crate::suites::{self, Suites, Tier};
@@ -58,6 +59,9 @@ struct Step {
     arguments: Vec<String>,
 }
 
+/// A step that needs no other process.
+type Check = fn(&Paths) -> Result<()>;
+
 /// How a step's tests are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counts {
@@ -93,13 +97,15 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     let mut failed_steps = Vec::new();
     let mut failures = Vec::new();
     if options.filter.is_none() {
-        announce(GENERATED);
-        match generated_files(paths) {
-            Ok(()) => total.passed += 1,
-            Err(error) => {
-                println!("{error:#}");
-                failed_steps.push(GENERATED);
-                total.failed += 1;
+        for (name, check) in CHECKS {
+            announce(name);
+            match check(paths) {
+                Ok(()) => total.passed += 1,
+                Err(error) => {
+                    println!("{error:#}");
+                    failed_steps.push(name);
+                    total.failed += 1;
+                }
             }
         }
     }
@@ -202,6 +208,9 @@ const PROGRAMS_WITHOUT_BATCHING: &str = "CUDA programs without batching";
 /// As a filter it means this step alone.
 const SUITES: &str = "suites";
 const GENERATED: &str = "generated files";
+const PROSE: &str = "style of the documents";
+/// What is checked before anything is built.
+const CHECKS: [(&str, Check); 2] = [(GENERATED, generated_files), (PROSE, prose::check)];
 const PROOFS: &str = "proofs of COMPATIBILITY.md";
 
 /// What is checked in although it is made from something else.

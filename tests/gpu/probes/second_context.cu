@@ -3,7 +3,7 @@
 //
 //   nvcc -O2 -std=c++17 second_context.cu -o second_context -lcuda && ./second_context
 //
-// The answers of an H200 are in docs/performance.md.
+// The answers of an H200 are in docs/lab-notebook.md.
 #include <cuda.h>
 #include <sys/mman.h>
 

@@ -11,7 +11,7 @@
 //! finds its chain as it was.
 //!
 //! A chain of one is launched in half the time of a kernel and starts sooner. But where lone launches went so on an H200, the same chain again while it ran, the
-//! device now and then stood still for milliseconds; why is not known (docs/performance.md). So a lone launch goes as a kernel, unless its signal goes with it.
+//! device now and then stood still for milliseconds; why is not known (docs/lab-notebook.md). So a lone launch goes as a kernel, unless its signal goes with it.
 
 use super::chain::{Ending, Kind};
 use super::costs::Piece;

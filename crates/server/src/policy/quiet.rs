@@ -1,6 +1,6 @@
 //! How an idle moment of a device is come by that several clients use.
 //!
-//! Some driver calls wait for all running kernels and keep every other thread from submitting meanwhile (`docs/performance.md` has the list). A kernel
+//! Some driver calls wait for all running kernels and keep every other thread from submitting meanwhile (`docs/lab-notebook.md` has the list). A kernel
 //! that waits for what its client launches later never ends then. So such a call is made when nothing runs: new work is held for a while, a
 //! *window*, until what runs has ended; when that does not happen the work goes on, so that whoever waits for a later launch gets it, and the next
 //! window is longer. From some length on only a little work gets in between two windows, so that even long queues shrink. A stream whose work

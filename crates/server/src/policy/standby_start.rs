@@ -1,7 +1,7 @@
 //! When a standby is started.
 //!
 //! It costs a context's memory, so clients have to have stayed for a while. And the making of a context takes from those who are at work: on an H200 requests of eight
-//! PyTorch clients took up to twice as long for 0.2 s (`docs/performance.md`). So it waits for a moment in which nobody has posted anything for longer than it
+//! PyTorch clients took up to twice as long for 0.2 s (`docs/lab-notebook.md`). So it waits for a moment in which nobody has posted anything for longer than it
 //! takes, but not for ever, and not after a fault, which the next one may follow.
 
 use std::time::Duration;
