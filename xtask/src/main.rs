@@ -13,6 +13,7 @@ mod deb_chroot;
 mod deb_systemd;
 mod debian;
 mod demo;
+mod dependencies;
 mod dist;
 mod fresh;
 mod fuzz;
@@ -73,6 +74,8 @@ enum Task {
         #[arg(long)]
         update: bool,
     },
+    /// Check licences, sources, versions and uses of the packages that the project depends on
+    Dependencies,
     /// Check the documents against the style sheet of CONTRIBUTING.md, and the links between them
     Prose,
     /// Write COMPATIBILITY.md from the lists of functions of the client runtime and the software GPU
@@ -124,6 +127,7 @@ fn main() -> Result<()> {
         }
         Task::Proofs { update: true } => proofs::update(&paths)?,
         Task::Proofs { update: false } => proofs::check(&paths)?,
+        Task::Dependencies => dependencies::check(&paths)?,
         Task::Prose => {
             prose::check(&paths)?;
             println!("the documents follow the style sheet");

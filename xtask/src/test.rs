@@ -18,6 +18,7 @@ use crate::compat;
 use crate::container_tools;
 use crate::deb;
 use crate::debian::Unpacked;
+use crate::dependencies;
 use crate::dist::{self, Dist};
 use crate::paths::Paths;
 use crate::programs;
@@ -209,8 +210,10 @@ const PROGRAMS_WITHOUT_BATCHING: &str = "CUDA programs without batching";
 const SUITES: &str = "suites";
 const GENERATED: &str = "generated files";
 const PROSE: &str = "style of the documents";
+const DEPENDENCIES: &str = "dependencies";
 /// What is checked before anything is built.
-const CHECKS: [(&str, Check); 2] = [(GENERATED, generated_files), (PROSE, prose::check)];
+const CHECKS: [(&str, Check); 3] =
+    [(GENERATED, generated_files), (PROSE, prose::check), (DEPENDENCIES, dependencies::check)];
 const PROOFS: &str = "proofs of COMPATIBILITY.md";
 
 /// What is checked in although it is made from something else.
