@@ -1,8 +1,8 @@
 //! Values that administrators type and read back: percentages, memory limits, priorities, devices.
 //!
 //! How each is parsed and printed follows the original's control utility, driver 580 (and driver 535 where 580
-//! was not recorded). Deviation: text that the original half-reads (`3X` as `3M`, `5.5G` as `5M`, `x` as
-//! priority 0) is an error here.
+//! was not recorded). Deviations: text that NVIDIA MPS half-reads is an error here (`3X` as `3M`, `x` as
+//! priority 0) or read as it is meant (`5.5G`, there `5M`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,7 +42,9 @@ impl FromStr for Percentage {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.parse::<f64>() {
+        // As outputs write it.
+        let number = text.strip_suffix('%').map_or(text, str::trim_end);
+        match number.parse::<f64>() {
             Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Percentage(percent)),
             _ => Err(ValueError::Percentage(text.to_owned())),
         }
@@ -157,6 +159,10 @@ mod tests {
             ("5g", "5G"),
             ("5", "5M"),
             ("5GB", "5G"),
+            ("4GiB", "4G"),
+            ("0.5G", "512M"),
+            ("1.5 TiB", "1536G"),
+            ("0.0000001G", "1M"),
         ] {
             assert_eq!(typed.parse::<MemoryLimit>().unwrap().to_string(), printed, "{typed}");
         }
@@ -164,9 +170,18 @@ mod tests {
 
     #[test]
     fn limits_that_the_original_half_reads_are_refused() {
-        for typed in
-            ["3X", "5.5G", "-5G", "GG", "", "5GX", "99999999999999999999G", "18446744073709551615G"]
-        {
+        for typed in [
+            "3X",
+            "5.5.5G",
+            "5.G",
+            ".",
+            "-5G",
+            "GG",
+            "",
+            "5GX",
+            "99999999999999999999G",
+            "18446744073709551615G",
+        ] {
             assert!(typed.parse::<MemoryLimit>().is_err(), "{typed}");
         }
     }
@@ -175,7 +190,9 @@ mod tests {
     fn percentages_have_one_decimal_and_a_range() {
         assert_eq!("33.33333".parse::<Percentage>().unwrap().to_string(), "33.3");
         assert_eq!("0.05".parse::<Percentage>().unwrap().to_string(), "0.1");
-        for typed in ["0", "-1", "100.1", "NaN", "inf", "x", ""] {
+        assert_eq!("50%".parse::<Percentage>().unwrap().to_string(), "50.0");
+        assert_eq!("33.3 %".parse::<Percentage>().unwrap().to_string(), "33.3");
+        for typed in ["0", "-1", "%", "50%%", "100.1", "NaN", "inf", "x", ""] {
             assert!(typed.parse::<Percentage>().is_err(), "{typed}");
         }
     }

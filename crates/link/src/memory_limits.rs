@@ -6,9 +6,9 @@ use std::str::FromStr;
 /// Why a limit was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// Not an integer with a unit.
+    /// Not a number with a unit.
     #[error(
-        "`{0}` is no memory limit: give an integer and K, M, G or T, such as 10G or 512M (0 removes the limit)"
+        "`{0}` is no memory limit: give a number and K, M, G or T, such as 10G, 0.5G or 512MiB (0 removes the limit)"
     )]
     Size(String),
     /// Neither an ordinal nor a UUID.
@@ -68,25 +68,37 @@ impl fmt::Display for DeviceRef {
     }
 }
 
-/// Reads `512M`, `4G`, `4 gb`: an integer and K, M, G or T in either case, which count by 1024 and may be followed by B. A bare integer is MiB,
-/// as in the original. 0 is no limit, where a limit is meant.
+/// Digits after the point of a size; more say nothing that a person means.
+const MOST_DECIMALS: usize = 9;
+
+/// Reads `512M`, `4G`, `4 gb`, `4GiB`, `0.5G`: a number and K, M, G or T in either case, which count by 1024 and may be
+/// followed by B or iB. A bare number is MiB, as in NVIDIA MPS. 0 is no limit, where a limit is meant. A part of a byte is
+/// left out.
 ///
 /// # Errors
 /// [`LimitError::Size`].
 pub fn parse_size_bytes(text: &str) -> Result<u64, LimitError> {
     let refuse = || LimitError::Size(text.to_owned());
     let trimmed = text.trim();
-    let digits_end = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
-    let (digits, unit) = trimmed.split_at(digits_end);
+    let end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(end);
     let unit: u64 = match unit.trim_start().to_ascii_uppercase().as_str() {
-        "K" | "KB" => 1 << 10,
-        "" | "M" | "MB" => 1 << 20,
-        "G" | "GB" => 1 << 30,
-        "T" | "TB" => 1 << 40,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "" | "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1 << 30,
+        "T" | "TB" | "TIB" => 1 << 40,
         _ => return Err(refuse()),
     };
-    let number: u64 = digits.parse().map_err(|_| refuse())?;
-    number.checked_mul(unit).ok_or_else(refuse)
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    if decimals.is_empty() || decimals.len() > MOST_DECIMALS {
+        return Err(refuse());
+    }
+    // Neither has a sign: both consist of digits, or of more points, which are refused here.
+    let whole: u64 = whole.parse().map_err(|_| refuse())?;
+    let part: u128 = decimals.parse().map_err(|_| refuse())?;
+    let part = part * u128::from(unit) / 10_u128.pow(decimals.len() as u32);
+    let of_part = u64::try_from(part).map_err(|_| refuse())?;
+    whole.checked_mul(unit).and_then(|bytes| bytes.checked_add(of_part)).ok_or_else(refuse)
 }
 
 /// Reads `0=1G,GPU-1234=512MB`, the form of `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`, as (device, bytes).
@@ -143,13 +155,21 @@ mod tests {
             ("512K", 512 << 10),
             ("1 tb", 1 << 40),
             (" 4 G ", 4 << 30),
+            ("4GiB", 4 << 30),
+            ("0.5G", 512 << 20),
+            ("1.5 KiB", 1536),
+            ("0.0001K", 0),
             ("0", 0),
         ] {
             assert_eq!(parse_size_bytes(text), Ok(bytes), "{text}");
         }
         for text in [
             "3X",
-            "5.5G",
+            "5.5.5G",
+            "5.G",
+            ".5G",
+            "1.0000000001G",
+            "17179869184.5G",
             "-5G",
             "GG",
             "B",

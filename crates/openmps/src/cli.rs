@@ -207,8 +207,9 @@ fn isolation(text: &str) -> Result<String, String> {
 }
 
 fn percentage(text: &str) -> Result<String, String> {
-    text.parse::<control::values::Percentage>().map_err(wrong)?;
-    Ok(text.to_owned())
+    // NVIDIA's variable, to which it goes, takes a number alone.
+    let share: control::values::Percentage = text.parse().map_err(wrong)?;
+    Ok(share.percent().to_string())
 }
 
 fn wrong(error: control::values::ValueError) -> String {
