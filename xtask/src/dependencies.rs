@@ -128,24 +128,34 @@ fn unused(package: &Package, words: &BTreeSet<String>) -> Vec<String> {
     told.collect()
 }
 
-/// All words of all sources of a crate.
+/// All words of all sources of a crate, those included that lie in another crate's folder.
 fn words(directory: &Path) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
-    let mut directories = vec![directory.to_owned()];
-    while let Some(directory) = directories.pop() {
-        for entry in directory.read_dir()? {
-            let path = entry?.path();
-            if path.is_dir() {
-                directories.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(&path)
-                    .with_context(|| format!("cannot read {}", path.display()))?;
-                let is_part = |c: char| c.is_alphanumeric() || c == '_';
-                found.extend(text.split(|c| !is_part(c)).map(str::to_owned));
+    let mut left = vec![directory.to_owned()];
+    let mut seen = BTreeSet::new();
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            for entry in path.read_dir()? {
+                left.push(entry?.path());
             }
+        } else if path.extension().is_some_and(|extension| extension == "rs")
+            && seen.insert(path.canonicalize()?)
+        {
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let is_part = |c: char| c.is_alphanumeric() || c == '_';
+            found.extend(text.split(|c| !is_part(c)).map(str::to_owned));
+            let parent = path.parent().unwrap_or(directory);
+            left.extend(included(&text).map(|file| parent.join(file)));
         }
     }
     Ok(found)
+}
+
+/// The files that a source names in `#[path = "..."]`.
+fn included(text: &str) -> impl Iterator<Item = &str> {
+    let after = text.split("#[path = \"").skip(1);
+    after.filter_map(|rest| rest.split_once('"').map(|(file, _)| file))
 }
 
 #[cfg(test)]
@@ -185,6 +195,12 @@ mod tests {
         more.push(package("taken", "1.0.0", "MIT", "git+https://example.org"));
         more.push(package("bound", "1.0.0", "GPL-3.0", REGISTRY));
         assert_eq!(faults(&more).len(), 3);
+    }
+
+    #[test]
+    fn included_files_are_found() {
+        let text = "#[cfg(test)]\n#[path = \"../../a/b.rs\"]\nmod b;\nfn c() {}";
+        assert_eq!(included(text).collect::<Vec<_>>(), ["../../a/b.rs"]);
     }
 
     #[test]
