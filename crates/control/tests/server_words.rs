@@ -102,8 +102,7 @@ impl World {
 
     /// One packet of the server's, as the daemon's loop takes it.
     fn packet(&mut self, packet: &[u8]) {
-        let Ok(words) = serde_json::from_slice(packet) else { return self.hang_up() };
-        match self.intake.take(words) {
+        match self.intake.take(packet) {
             Ok(Some(message)) => self.event(Event::ServerSaid { server: SERVER, message }),
             Ok(None) => {}
             Err(_) => self.hang_up(),

@@ -4,6 +4,7 @@
 //! [`Effect`]s, in order. Rules of provisioning come from NVIDIA's MPS guide, section 3.3 (one server at a time, of the
 //! user whose clients came first; others queue); wording from the original's driver 580.
 //!
+//! - [`cleaning`]: how what a server says is read;
 //! - [`clients`]: who the servers' clients are;
 //! - [`command`]: lines of the shell as data;
 //! - [`ending`]: ending the clients of a group;
@@ -16,6 +17,7 @@
 //! - [`shares`]: what changes while clients run;
 //! - [`sockets`]: sockets whose clients are of one group.
 
+mod cleaning;
 pub mod clients;
 pub mod command;
 mod ending;

@@ -179,8 +179,8 @@ impl ServerProcess {
 
     pub(super) fn hear(&mut self) -> Heard {
         let Some(socket) = &self.socket else { return Heard::Nothing };
-        match socket.try_hear() {
-            Ok(Some(message)) => match self.intake.take(message) {
+        match socket.try_hear_packet() {
+            Ok(Some(packet)) => match self.intake.take(&packet) {
                 Ok(Some(message)) => Heard::Message(Box::new(message)),
                 Ok(None) => Heard::Part,
                 Err(_) => Heard::HungUp,
