@@ -95,6 +95,7 @@ impl World {
                     output.lines().chain(error.lines()).for_each(is_clean);
                 }
                 Effect::Refuse { message, .. } => is_clean(&message),
+                Effect::Forward { server, .. } => self.event(Event::HandedOn { server }),
                 _ => {}
             }
         }

@@ -26,6 +26,10 @@ mod f13;
 mod f14;
 mod f15;
 mod hooks;
+mod n04;
+mod n05;
+mod n07;
+mod n08;
 mod n11;
 mod second_line;
 
@@ -88,7 +92,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 17] = [
+    let tests: [&'static [Test]; 21] = [
         f01::TESTS,
         f02::TESTS,
         f03::TESTS,
@@ -104,6 +108,10 @@ fn main() {
         f13::TESTS,
         f14::TESTS,
         f15::TESTS,
+        n04::TESTS,
+        n05::TESTS,
+        n07::TESTS,
+        n08::TESTS,
         n11::TESTS,
         second_line::TESTS,
     ];
