@@ -3,13 +3,12 @@
 //! A log that cannot be written is never a reason to stop: the line is lost, and the next one is tried again.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use jiff::Zoned;
-use link::printable;
 
-use crate::directories::{CONTROL_LOG, Directories};
+use crate::directories::Directories;
 use crate::trusted_path::{Directory, Missing, PathError, Trust};
 
 /// Formats one line, newline included; `source` is `Control`, `Server` or `Other`.
@@ -63,43 +62,10 @@ impl LogFile {
     }
 }
 
-/// The daemon's log.
-#[derive(Debug)]
-pub(crate) struct ControlLog {
-    file: LogFile,
-    echo: Echo,
-    pid: u32,
-}
-
-impl ControlLog {
-    /// A log whose file is not open yet.
-    pub(crate) fn new(directories: &Directories, echo: Echo) -> Self {
-        let file = LogFile::new(directories, CONTROL_LOG);
-        ControlLog { file, echo, pid: std::process::id() }
-    }
-
-    /// See [`LogFile::open`].
-    ///
-    /// # Errors
-    /// Why it cannot be opened.
-    pub(crate) fn open(&mut self) -> Result<(), PathError> {
-        self.file.open()
-    }
-
-    /// Writes one line, in the daemon's name or in that of process `pid`. Words of clients and servers may be in it: they stay on this line.
-    pub(crate) fn write(&mut self, pid: Option<u32>, text: &str) {
-        let text = printable(text);
-        let line = format_line(&Zoned::now(), "Control", pid.unwrap_or(self.pid), &text);
-        self.file.write(&line);
-        if self.echo == Echo::Stdout {
-            let _ = io::stdout().write_all(line.as_bytes());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directories::CONTROL_LOG;
 
     #[test]
     fn lines_look_like_the_originals() {
@@ -120,24 +86,5 @@ mod tests {
         log.file = Some(File::options().append(true).open("/dev/full").unwrap());
         log.write("lost\n");
         log.write("lost too\n");
-    }
-
-    #[test]
-    fn a_line_is_one_line() {
-        let directory = tempfile::tempdir().unwrap();
-        let directories = Directories::from_variables(|_| Some(directory.path().into()));
-        let mut log = ControlLog::new(&directories, Echo::None);
-        log.write(None, "before it is open");
-        log.open().unwrap();
-        log.write(Some(7), "said\n[2026-11-22 00:00:00.000 Control     1] forged \u{1b}[31mred");
-        let text = std::fs::read_to_string(directories.control_log()).unwrap();
-        assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.contains("Control     7] said[2026-11-22") && !text.contains('\u{1b}'));
-        // After a rotation.
-        std::fs::rename(directories.control_log(), directory.path().join("old")).unwrap();
-        log.open().unwrap();
-        log.write(None, "anew");
-        let text = std::fs::read_to_string(directories.control_log()).unwrap();
-        assert!(text.ends_with("] anew\n") && text.lines().count() == 1, "{text}");
     }
 }

@@ -258,6 +258,43 @@ fn concurrent_users_share() {
     assert_eq!(daemon.quit(), 0);
 }
 
+/// Finding N10 of the security review: a user has as many ids as `/etc/subuid` gives him, and a server for each of them.
+#[test]
+fn the_ids_of_one_user_do_not_have_a_server_each_for_ever() {
+    const MOST: u32 = 64;
+    if uid() != 0 {
+        return eprintln!("skipped: needs root");
+    }
+    let daemon = Daemon::start(Provisioning::Concurrent);
+    let servers = || daemon.output("get_server_list").lines().count();
+    let mut held = Vec::new();
+    for id in 0..=MOST {
+        let mut client = daemon.client(120_000 + id);
+        assert_eq!(client.answer(), "attached", "{}", daemon.log());
+        match id {
+            // The server that has no clients makes way.
+            0 => client.leave(),
+            _ => held.push(client),
+        }
+    }
+    assert_eq!(servers(), MOST as usize);
+    assert!(
+        daemon.log().contains(" of user 120000 has no clients and makes way for user 120064's")
+    );
+    let mut refused = daemon.client(120_000);
+    assert_eq!(refused.answer(), "refused 807");
+    refused.leave();
+    let mut root = daemon.client(0);
+    assert_eq!(root.answer(), "attached");
+    assert_eq!(servers(), MOST as usize + 1);
+    held.pop().unwrap().leave();
+    let mut next = daemon.client(120_000);
+    assert_eq!(next.answer(), "attached");
+    held.extend([root, next]);
+    held.into_iter().for_each(Client::leave);
+    assert_eq!(daemon.quit(), 0);
+}
+
 #[test]
 fn a_killed_server_is_replaced() {
     let daemon = Daemon::start(Provisioning::OneUserAtATime);

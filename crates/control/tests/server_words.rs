@@ -95,6 +95,7 @@ impl World {
                     output.lines().chain(error.lines()).for_each(is_clean);
                 }
                 Effect::Refuse { message, .. } => is_clean(&message),
+                Effect::Forward { server, .. } => self.event(Event::HandedOn { server }),
                 _ => {}
             }
         }
@@ -102,8 +103,7 @@ impl World {
 
     /// One packet of the server's, as the daemon's loop takes it.
     fn packet(&mut self, packet: &[u8]) {
-        let Ok(words) = serde_json::from_slice(packet) else { return self.hang_up() };
-        match self.intake.take(words) {
+        match self.intake.take(packet) {
             Ok(Some(message)) => self.event(Event::ServerSaid { server: SERVER, message }),
             Ok(None) => {}
             Err(_) => self.hang_up(),

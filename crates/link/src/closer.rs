@@ -151,6 +151,11 @@ pub struct Foreign {
 }
 
 impl Foreign {
+    /// Whom it counts for.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
     /// Another descriptor of the connection, to be handed on to another process.
     ///
     /// # Errors

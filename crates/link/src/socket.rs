@@ -281,6 +281,15 @@ impl Connection {
     /// # Errors
     /// As for [`Self::receive`]. A packet with descriptors stays, so that they are not closed here, whatever that takes: the connection is of no more use.
     pub fn try_hear<T: DeserializeOwned>(&self) -> Result<Option<T>, SocketError> {
+        let packet = self.try_hear_packet()?;
+        Ok(packet.map(|packet| serde_json::from_slice(&packet)).transpose()?)
+    }
+
+    /// The same, for who reads the packet's text in a way of its own.
+    ///
+    /// # Errors
+    /// As for [`Self::try_hear`].
+    pub fn try_hear_packet(&self) -> Result<Option<Vec<u8>>, SocketError> {
         let mut packet = vec![0; MAX_PACKET_BYTES + 1];
         let Some((bytes, flags)) = self.take_bare(&mut packet, RecvFlags::PEEK)? else {
             return Ok(None);
@@ -296,7 +305,8 @@ impl Connection {
         if flags.contains(ReturnFlags::TRUNC) || bytes > MAX_PACKET_BYTES {
             return Err(SocketError::TooLong);
         }
-        Ok(Some(serde_json::from_slice(&packet[..bytes])?))
+        packet.truncate(bytes);
+        Ok(Some(packet))
     }
 
     /// Ends the connection both ways, for all processes that have it, and says what it holds.

@@ -5,6 +5,11 @@
 //! | `relay PLACE OWN` | listens in the directory PLACE as a daemon does and hands everything on to the daemon in OWN | `listening`, then `heard` for each program that speaks to it |
 //! | `attach DIRECTORY COUNT` | attaches so often, until it is refused | how often |
 //! | `frontends DIRECTORY COUNT` | connects so often as a front end | how many of these the daemon keeps |
+//! | `wait DIRECTORY COUNT` | asks so often to be attached, and waits for no answer | how often |
+//! | `stop DIRECTORY COUNT` | attaches, stops its own server, and asks so often to be attached, each time gone at once | how often |
+//! | `come DIRECTORY COUNT` | the same without stopping anything | how often |
+//! | `look DIRECTORY COUNT` | asks so often for the daemon's state, each time gone at once | how often |
+//! | `command DIRECTORY COUNT LENGTH` | gives so many commands of this length that nobody knows | how many were answered |
 //! | `idle ADDRESS COUNT` | connects so often by TCP and says nothing | how many stand |
 //!
 //! What it has is held until its input ends.
@@ -17,6 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use link::pieces::Assembly;
 use link::socket::{Connection, Listener};
 use link::wire::attach::{ClientHello, Hello, HelloReply, RequestedLimits};
 use link::wire::ui::{UiReply, UiRequest};
@@ -25,7 +31,7 @@ use openmps_tests::wait::{self, PATIENCE};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustix::fs::Mode;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use serde_json::Value;
 
 /// A TCP connection that does not stand by then waits in a queue that is full.
@@ -43,6 +49,28 @@ fn main() -> Result<()> {
         }
         ["frontends", directory, count] => {
             hold(frontends(&Path::new(directory).join(DAEMON_SOCKET), count.parse()?)?)
+        }
+        ["wait", directory, count] => {
+            let socket = Path::new(directory).join(DAEMON_SOCKET);
+            let waiting: Vec<Connection> =
+                (0..count.parse()?).map_while(|_| ask(&socket)).collect();
+            hold(waiting)
+        }
+        ["stop", directory, count] => {
+            let socket = Path::new(directory).join(DAEMON_SOCKET);
+            let _stopped = stop_own_server(&socket)?;
+            come_and_go(&socket, count.parse()?)
+        }
+        ["come", directory, count] => {
+            come_and_go(&Path::new(directory).join(DAEMON_SOCKET), count.parse()?)
+        }
+        ["look", directory, count] => {
+            let socket = Path::new(directory).join(DAEMON_SOCKET);
+            hold((0..count.parse()?).map_while(|_| look(&socket)).collect())
+        }
+        ["command", directory, count, length] => {
+            let socket = Path::new(directory).join(DAEMON_SOCKET);
+            hold(command(&socket, count.parse()?, length.parse()?)?)
         }
         ["idle", address, count] => hold(idle(address.parse()?, count.parse()?)),
         _ => bail!("wrong arguments: {arguments:?}"),
@@ -65,14 +93,7 @@ fn attach(socket: &Path, count: usize) -> Result<Vec<Connection>> {
     let mut attached = Vec::new();
     while attached.len() < count {
         let connection = Connection::connect(socket, PATIENCE)?;
-        let hello = ClientHello {
-            protocol: PROTOCOL_VERSION,
-            pid: std::process::id(),
-            pid_namespace: 0,
-            command: "stranger".to_owned(),
-            limits: RequestedLimits::default(),
-        };
-        connection.send(&Hello::Client(hello), &[], PATIENCE)?;
+        connection.send(&hello(), &[], PATIENCE)?;
         match connection.receive::<HelloReply>(PATIENCE)?.message {
             HelloReply::Welcome(_) => attached.push(connection),
             HelloReply::Refused(_) => break,
@@ -80,6 +101,64 @@ fn attach(socket: &Path, count: usize) -> Result<Vec<Connection>> {
         }
     }
     Ok(attached)
+}
+
+fn hello() -> Hello {
+    Hello::Client(ClientHello {
+        protocol: PROTOCOL_VERSION,
+        pid: std::process::id(),
+        pid_namespace: 0,
+        command: "stranger".to_owned(),
+        limits: RequestedLimits::default(),
+    })
+}
+
+/// A connection that asks to be attached; none, if the daemon takes no more.
+fn ask(socket: &Path) -> Option<Connection> {
+    let connection = Connection::connect(socket, CONNECT_LIMIT).ok()?;
+    // One that is refused at once counts.
+    let _ = connection.send(&hello(), &[], CONNECT_LIMIT);
+    Some(connection)
+}
+
+fn come_and_go(socket: &Path, count: usize) -> Result<()> {
+    hold((0..count).map_while(|_| ask(socket).map(drop)).collect())
+}
+
+/// Stops the server of this user, as any user may; returns what it was attached by.
+fn stop_own_server(socket: &Path) -> Result<Connection> {
+    let connection = ask(socket).context("the daemon takes nobody")?;
+    let HelloReply::Welcome(welcome) = connection.receive::<HelloReply>(PATIENCE)?.message else {
+        bail!("not attached");
+    };
+    let server = i32::try_from(welcome.server_pid).ok().and_then(Pid::from_raw);
+    kill_process(server.context("no server")?, Signal::STOP)?;
+    Ok(connection)
+}
+
+fn look(socket: &Path) -> Option<()> {
+    let connection = Connection::connect(socket, CONNECT_LIMIT).ok()?;
+    let _ = connection.send(&Hello::Ui { protocol: PROTOCOL_VERSION }, &[], CONNECT_LIMIT);
+    let _ = connection.send(&UiRequest::State, &[], CONNECT_LIMIT);
+    Some(())
+}
+
+fn command(socket: &Path, count: usize, length: usize) -> Result<Vec<()>> {
+    let connection = Connection::connect(socket, PATIENCE)?;
+    connection.send(&Hello::Ui { protocol: PROTOCOL_VERSION }, &[], PATIENCE)?;
+    let request = UiRequest::Command { line: "A".repeat(length) };
+    let answer = || {
+        connection.send(&request, &[], PATIENCE)?;
+        let mut assembly = Assembly::new(usize::MAX);
+        loop {
+            let reply = connection.receive::<UiReply>(PATIENCE)?.message;
+            let UiReply::Piece(piece) = reply else { return Ok(()) };
+            if assembly.add(piece)?.is_some() {
+                return Ok(());
+            }
+        }
+    };
+    (0..count).map(|_| answer()).collect()
 }
 
 fn frontends(socket: &Path, count: usize) -> Result<Vec<Connection>> {

@@ -1,4 +1,4 @@
-//! Attacks between users, one file for each finding of the security review.
+//! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n` of the second.
 //!
 //! Each test is named after its finding (`f03_...`) and runs real processes of several users, so it needs root. Without root it
 //! is listed as ignored, by name; with `CI=true` that is a failure.
@@ -26,6 +26,11 @@ mod f13;
 mod f14;
 mod f15;
 mod hooks;
+mod n04;
+mod n05;
+mod n07;
+mod n08;
+mod n11;
 mod second_line;
 
 /// A user without privileges, whom an attack is to harm.
@@ -87,7 +92,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 16] = [
+    let tests: [&'static [Test]; 21] = [
         f01::TESTS,
         f02::TESTS,
         f03::TESTS,
@@ -103,6 +108,11 @@ fn main() {
         f13::TESTS,
         f14::TESTS,
         f15::TESTS,
+        n04::TESTS,
+        n05::TESTS,
+        n07::TESTS,
+        n08::TESTS,
+        n11::TESTS,
         second_line::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {

@@ -2,7 +2,8 @@
 //!
 //! A server runs as its user, who can make it say anything. So it is told a client's number with the client, says everything of it under that number,
 //! and what else it says of who that is counts for nothing: [`Core::joined`] puts the record in its place. A record ends when the process has ended (the
-//! daemon's loop sees that), when the server says that the client has left, or with the server; of the latest that left so much is kept as a server lists.
+//! daemon's loop sees that), when the server says that the client has left, or with the server; of the latest that left so much is kept as a server lists. A server that
+//! never says so gets no more clients at some time, while those that it had stay known: a batch system may ask who they are.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -12,6 +13,7 @@ use link::wire::attach::ClientHello;
 use link::wire::daemon::{ClientSnapshot, DEPARTED_KEPT, Origin, Peer, ServerSnapshot};
 use link::wire::fault::{Accused, FaultReport};
 use link::wire::group_socket::{Admission, GroupSocket};
+use link::wire::owner::Owner;
 
 use super::Core;
 use super::command::Pid;
@@ -29,6 +31,14 @@ pub struct Who {
     pub process: Option<Arc<OwnedFd>>,
     /// The group's socket by which it came; absent: the daemon's own.
     pub entrance: Option<Arc<GroupSocket>>,
+}
+
+impl Who {
+    /// Whom it counts for.
+    pub fn owner(&self) -> Owner {
+        let entrance = self.entrance.as_ref().map(|entrance| entrance.group.clone());
+        Owner { uid: self.peer.uid, entrance }
+    }
 }
 
 /// What makes clients of the daemon's own socket a group; the servers have it from the same variable.
@@ -127,9 +137,14 @@ impl Clients {
         self.attached.get(&id).or_else(departed).filter(|record| record.server == server)
     }
 
-    /// A client's process has ended.
-    pub(super) fn process_ended(&mut self, id: u64) {
-        let Some(mut record) = self.attached.remove(&id) else { return };
+    /// How many of a server's may still be attached.
+    pub(super) fn of_server(&self, server: Pid) -> usize {
+        self.attached.values().filter(|record| record.server == server).count()
+    }
+
+    /// A client's process has ended; returns the server that it was handed to.
+    pub(super) fn process_ended(&mut self, id: u64) -> Option<Pid> {
+        let mut record = self.attached.remove(&id)?;
         record.who.process = None;
         let server = record.server;
         self.departed.push_back((id, record));
@@ -139,13 +154,13 @@ impl Clients {
         {
             self.departed.remove(oldest);
         }
+        Some(server)
     }
 
-    /// A server says that it has a client no longer.
-    pub(super) fn left(&mut self, server: Pid, id: u64) {
-        if self.attached.get(&id).is_some_and(|record| record.server == server) {
-            self.process_ended(id);
-        }
+    /// A server says that it has a client no longer; returns whether it had.
+    pub(super) fn left(&mut self, server: Pid, id: u64) -> bool {
+        let is_its = self.attached.get(&id).is_some_and(|record| record.server == server);
+        is_its && self.process_ended(id).is_some()
     }
 
     /// A server's process has ended, and what it served with it.

@@ -6,7 +6,14 @@
 
 use std::str::SplitAsciiWhitespace;
 
+use link::printable_prefix;
+
 use crate::values::{DeviceRef, MemoryLimit, Percentage, Priority, ValueError};
+
+/// Of a word that is no command so much is repeated.
+const LONGEST_WORD: usize = 64;
+/// Complaints have words of the line in them.
+const LONGEST_COMPLAINT: usize = 256;
 
 /// A process id as the shell names servers and clients.
 pub type Pid = u32;
@@ -138,9 +145,10 @@ pub fn parse_line(line: &str) -> ParsedLine {
             let format = if csv { TableFormat::Csv } else { TableFormat::Text };
             Command::DeviceQuery(words.optional_pid(), format)
         }
-        unknown => Command::Unknown(unknown.to_owned()),
+        unknown => Command::Unknown(printable_prefix(unknown, LONGEST_WORD)),
     };
-    ParsedLine { command, complaint: words.complaint }
+    let complaint = words.complaint.map(|text| printable_prefix(&text, LONGEST_COMPLAINT));
+    ParsedLine { command, complaint }
 }
 
 /// The words of a line, read from left to right; keeps the first complaint.

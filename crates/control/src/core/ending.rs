@@ -36,8 +36,7 @@ impl Core {
             }
         }
         for EndedClient { pid, command } in &clients {
-            let line = format!("Ending client {pid} ({command}) of user {uid}, as asked");
-            self.effects.push(Effect::Log { line, pid: None });
+            self.log(format!("Ending client {pid} ({command}) of user {uid}, as asked"));
         }
         self.effects.extend(processes.into_iter().map(|process| Effect::EndProcess { process }));
         self.effects.push(Effect::ReplyShares { connection, reply: UiReply::Ended { clients } });

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use link::wire::attach::ClientHello;
 use link::wire::daemon::{Peer, ShutdownMode, ToDaemon, ToServer};
 use link::wire::group_socket::{Admission, GroupSocket};
+use link::wire::owner::Owner;
 use link::wire::shares::ServerChange;
 use link::wire::ui::UiReply;
 
@@ -133,6 +134,11 @@ pub enum Event {
         /// What.
         message: ToDaemon,
     },
+    /// A connection has gone to a server, or will not: of [`Effect::Forward`], or one of [`Effect::HandTracer`].
+    HandedOn {
+        /// Which server.
+        server: Pid,
+    },
     /// The process of a client that was handed on has ended.
     ClientEnded {
         /// The client's number.
@@ -169,6 +175,8 @@ pub enum Effect {
         line: String,
         /// Shown instead of the daemon's own.
         pid: Option<Pid>,
+        /// Whose doing it is; nobody's: the daemon's own, or of who may command it.
+        by: Option<Owner>,
     },
     /// Start a server process; answered by [`Event::ServerSpawned`] or [`Event::SpawnFailed`].
     Spawn {
@@ -184,7 +192,7 @@ pub enum Effect {
         /// What.
         message: Message,
     },
-    /// Hand a tracer's socket to the servers, of which one has the client, and forget it.
+    /// Hand a tracer's socket to the servers, of which one has the client, and forget it; answered by [`Event::HandedOn`] for each.
     HandTracer {
         /// The tracer.
         connection: ConnectionId,
@@ -195,7 +203,7 @@ pub enum Effect {
         /// Who the tracer is.
         peer: Peer,
     },
-    /// Hand a client's socket to a server and forget it.
+    /// Hand a client's socket to a server and forget it; answered by [`Event::HandedOn`].
     Forward {
         /// The client.
         connection: ConnectionId,

@@ -1,6 +1,6 @@
 //! What a server says, as the daemon takes it in: the one place where its words become the daemon's.
 //!
-//! A server runs as its user, who can make it say anything. Here its messages are put together, its texts cleaned and cut, its lists bounded;
+//! A server runs as its user, who can make it say anything. Here its messages are put together, its texts cleaned and cut ([`super::cleaning`]), its lists bounded;
 //! who its clients are is [`super::clients`]' to say.
 
 use link::pieces::{Assembly, Piece, PieceError};
@@ -9,11 +9,10 @@ use link::wire::daemon::{
     MAX_SERVER_MESSAGE_BYTES, ServerSnapshot, ToDaemon,
 };
 use link::wire::fault::{ACCUSED_KEPT, CALLS_KEPT, FAULTS_KEPT};
-use link::{is_printable, printable_prefix};
-use serde_json::Value;
+use serde::Deserialize;
 
-/// Longest text, in characters: a reason with the name of a kernel in it.
-const LONGEST_TEXT: usize = 2048;
+use super::cleaning::Clean;
+
 /// Devices of a server, partitions counted as such.
 const MOST_DEVICES: usize = 128;
 /// Groups, reservations and domains of a device: each has a client or an administrator's word.
@@ -47,43 +46,31 @@ impl Intake {
     ///
     /// # Errors
     /// [`IntakeError`].
-    pub fn take(&mut self, packet: Value) -> Result<Option<ToDaemon>, IntakeError> {
-        #[derive(serde::Deserialize)]
+    pub fn take(&mut self, packet: &[u8]) -> Result<Option<ToDaemon>, IntakeError> {
+        // Anything else is told by its first word.
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
         struct InPieces {
             piece: Piece,
         }
-        if packet.get("piece").is_none() {
+        let Ok(InPieces { piece }) = serde_json::from_slice(packet) else {
             return understood(packet).map(Some);
-        }
-        let InPieces { piece } = serde_json::from_value(packet)?;
+        };
         let whole = self.assembly.add(piece)?;
-        whole.map(|text| understood(serde_json::from_str(&text)?)).transpose()
+        whole.map(|text| understood(text.as_bytes())).transpose()
     }
 }
 
-fn understood(mut words: Value) -> Result<ToDaemon, IntakeError> {
-    clean(&mut words);
-    let mut message = serde_json::from_value(words)?;
+fn understood(words: &[u8]) -> Result<ToDaemon, IntakeError> {
+    let mut words = serde_json::Deserializer::from_slice(words);
+    let mut message = ToDaemon::deserialize(Clean(&mut words))?;
+    words.end()?;
     match &mut message {
         ToDaemon::Snapshot { snapshot, .. } => bound(snapshot),
         ToDaemon::Changed { report, .. } => report.refused.truncate(MOST_OF_DEVICE),
         _ => {}
     }
     Ok(message)
-}
-
-/// Cleans every text in it, whatever it is for.
-fn clean(words: &mut Value) {
-    match words {
-        Value::String(text) => {
-            if text.len() > LONGEST_TEXT || !text.chars().all(is_printable) {
-                *text = printable_prefix(text, LONGEST_TEXT);
-            }
-        }
-        Value::Array(all) => all.iter_mut().for_each(clean),
-        Value::Object(fields) => fields.values_mut().for_each(clean),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
 }
 
 /// No list is longer than an honest server's.
@@ -117,13 +104,14 @@ fn bound_client(client: &mut ClientSnapshot) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cleaning::{LONGEST_LIST, LONGEST_TEXT};
     use super::*;
     use link::wire::MAX_PACKET_BYTES;
     use link::wire::daemon::DeviceSnapshot;
 
     fn taken(message: &ToDaemon) -> ToDaemon {
-        let packet = serde_json::to_value(message).unwrap();
-        Intake::default().take(packet).unwrap().unwrap()
+        let packet = serde_json::to_vec(message).unwrap();
+        Intake::default().take(&packet).unwrap().unwrap()
     }
 
     #[test]
@@ -161,18 +149,41 @@ mod tests {
         let mut intake = Intake::default();
         let mut whole = None;
         for piece in Piece::all(&text) {
-            let packet = serde_json::to_value(ToDaemon::Piece(piece)).unwrap();
-            whole = intake.take(packet).unwrap();
+            let packet = serde_json::to_vec(&ToDaemon::Piece(piece)).unwrap();
+            whole = intake.take(&packet).unwrap();
         }
         let Some(ToDaemon::Snapshot { id: 7, snapshot }) = whole else { panic!("{whole:?}") };
         assert_eq!(snapshot.departed.len(), 200);
         assert_eq!(snapshot.departed[0].command, "x".repeat(1000));
         let odd = Piece { offset: 5, text: "x".into(), more: true };
-        assert!(intake.take(serde_json::to_value(ToDaemon::Piece(odd)).unwrap()).is_err());
+        assert!(intake.take(&serde_json::to_vec(&ToDaemon::Piece(odd)).unwrap()).is_err());
         let nested = ToDaemon::Piece(Piece { offset: 0, text: r#""ready""#.into(), more: false });
         let nested = serde_json::to_string(&nested).unwrap();
         let outer = ToDaemon::Piece(Piece { offset: 0, text: nested, more: false });
-        let message = intake.take(serde_json::to_value(outer).unwrap());
+        let message = intake.take(&serde_json::to_vec(&outer).unwrap());
         assert!(matches!(message, Ok(Some(ToDaemon::Piece(_)))), "not followed: {message:?}");
+    }
+
+    #[test]
+    fn no_list_is_longer_than_an_honest_one() {
+        let client_ids = (0..2 * LONGEST_LIST as u64).collect();
+        let ToDaemon::Left { client_ids } = taken(&ToDaemon::Left { client_ids }) else {
+            panic!("another message");
+        };
+        assert_eq!(client_ids, (0..LONGEST_LIST as u64).collect::<Vec<_>>());
+        // What nobody asked for is passed over, however much it is.
+        let junk = "[[],{\"a\":1},0.5,null],".repeat(1000);
+        let text = format!(
+            r#"{{"snapshot": {{"junk": [{junk}0], "id": 3, "snapshot":
+            {{"devices": [], "clients": [], "clients_ever": 7}}}}}}"#
+        );
+        let taken = Intake::default().take(text.as_bytes()).unwrap();
+        assert!(
+            matches!(taken, Some(ToDaemon::Snapshot { id: 3, snapshot }) if snapshot.clients_ever == 7)
+        );
+        for wrong in ["", "{}", "\"ready\" 1", "[\"ready\"]", r#"{"left": {"client_ids": ["1"]}}"#]
+        {
+            assert!(Intake::default().take(wrong.as_bytes()).is_err(), "{wrong}");
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! [`Effect`]s, in order. Rules of provisioning come from NVIDIA's MPS guide, section 3.3 (one server at a time, of the
 //! user whose clients came first; others queue); wording from the original's driver 580.
 //!
+//! - [`cleaning`]: how what a server says is read;
 //! - [`clients`]: who the servers' clients are;
 //! - [`command`]: lines of the shell as data;
 //! - [`ending`]: ending the clients of a group;
@@ -16,6 +17,7 @@
 //! - [`shares`]: what changes while clients run;
 //! - [`sockets`]: sockets whose clients are of one group.
 
+mod cleaning;
 pub mod clients;
 pub mod command;
 mod ending;
@@ -37,6 +39,7 @@ use std::time::Duration;
 use link::wire::attach::ClientHello;
 use link::wire::daemon::{DeviceSnapshot, Peer, ServerSnapshot, ServerStatus};
 use link::wire::group_socket::{Admission, GroupSocket};
+use link::wire::owner::Owner;
 use link::wire::shares::{GroupLimits, Reservation};
 use link::wire::ui::UiReply;
 
@@ -58,8 +61,16 @@ const STATE_ANSWER_LIMIT: Duration = Duration::from_secs(2);
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// Between telling a server to stop at once and killing it.
 const KILL_GRACE: Duration = Duration::from_secs(5);
-/// Clients that wait for a server, at most; one more is refused.
+/// Clients of one user, or by one group's socket, that wait for a server, at most: as many as a server takes. One more is refused.
 const MAX_PENDING_CLIENTS: usize = 1024;
+/// Connections on their way to one server, which it has not been sent yet: the others wait here, where they count for who has them. A server that stands still gets no
+/// more, and one that is busy reads hundreds at a time.
+const MAX_ON_THE_WAY: usize = 64;
+/// Clients that one server has had handed and has not said to have left. An honest one has half as many, and refuses more.
+const MAX_CLIENTS_OF_SERVER: usize = 2048;
+/// Servers of users that run at a time, where each user has one. Each has contexts on all devices, of some hundred MiB each, so no machine has use for more; one user
+/// can have thousands of ids.
+pub(crate) const MAX_SERVERS: usize = 64;
 
 /// Whose clients get a server when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -102,6 +113,19 @@ struct Server {
     awaits_devices: bool,
     start_deadline: Option<Now>,
     stopping: Stopping,
+    questions: Questions,
+    /// Connections that it has not been sent yet; at most [`MAX_ON_THE_WAY`].
+    on_the_way: usize,
+    /// The greatest of all servers': the one that a client came to or left last.
+    used: u64,
+}
+
+/// Requests for a server's snapshot, by their ids. One is open at a time, whoever asks and however often; those who ask meanwhile share the next one, since the
+/// answer to the open one may be older than their question.
+#[derive(Debug, Default)]
+struct Questions {
+    open: Option<u64>,
+    next: Option<u64>,
 }
 
 /// Why a server is to stop when it is idle.
@@ -172,6 +196,8 @@ pub struct Core {
     /// The daemon's exit status: 0 as long as every server, since the start, has ended with 0 by itself, as the original's manual has it.
     status: u8,
     effects: Vec<Effect>,
+    /// Whose doing the present event is; nobody's: the daemon's own, or of who may command it.
+    by: Option<Owner>,
 }
 
 impl Core {
@@ -194,6 +220,7 @@ impl Core {
             quitting: None,
             status: 0,
             effects: Vec::new(),
+            by: None,
         }
     }
 
@@ -210,6 +237,7 @@ impl Core {
 
     /// Takes one event; the effects are to be carried out in order before the next event.
     pub fn handle(&mut self, now: Now, event: Event) -> Vec<Effect> {
+        self.by = self.cause(&event);
         match event {
             Event::ClientArrived { connection, who, hello, admission } => {
                 self.client_arrived(Pending { connection, who, hello, admission });
@@ -237,13 +265,14 @@ impl Core {
             Event::ServerSpawned { pid, uid } => self.server_spawned(now, pid, uid),
             Event::SpawnFailed { uid, message } => self.spawn_failed(uid, &message),
             Event::ServerSaid { server, message } => self.server_said(server, message),
-            Event::ClientEnded { client } => self.clients.process_ended(client),
+            Event::HandedOn { server } => self.handed_on(server),
+            Event::ClientEnded { client } => self.client_ended(client),
             Event::ServerExited { server, exit } => self.server_exited(server, exit),
             Event::StopSignal => self.stop_signal(now),
             Event::Tick => {}
         }
         self.deadlines(now);
-        self.settle();
+        self.settle(now);
         std::mem::take(&mut self.effects)
     }
 
@@ -282,8 +311,58 @@ impl Core {
         })
     }
 
+    /// Whose doing an event is.
+    fn cause(&self, event: &Event) -> Option<Owner> {
+        let guest = |peer: &Peer| (!self.is_privileged(*peer)).then(|| Owner::user(peer.uid));
+        // Whoever it is that may trace it, or makes it start and end.
+        let of_server = |pid: &Pid| Some(Owner::user(self.server(*pid)?.uid));
+        match event {
+            Event::ClientArrived { who, .. } => self.guest(who),
+            Event::DebuggedArrived { peer, .. }
+            | Event::TracerArrived { peer, .. }
+            | Event::UiLine { peer, .. }
+            | Event::UiShares { peer, .. }
+            | Event::UiSocket { peer, .. }
+            | Event::UiEndClients { peer, .. } => guest(peer),
+            Event::ConnectionClosed { connection } => {
+                let pending = self.pending.iter().find(|it| it.connection == *connection);
+                let debugged = self.debugged.iter().find(|it| it.connection == *connection);
+                match (pending, debugged) {
+                    (Some(client), _) => self.guest(&client.who),
+                    (None, Some(waiting)) => guest(&waiting.peer),
+                    (None, None) => None,
+                }
+            }
+            Event::ServerSpawned { uid, .. } | Event::SpawnFailed { uid, .. } => {
+                Some(Owner::user(*uid))
+            }
+            Event::ServerSaid { server, .. } | Event::ServerExited { server, .. } => {
+                of_server(server)
+            }
+            Event::SocketOpened { .. }
+            | Event::SocketFailed { .. }
+            | Event::UiState { .. }
+            | Event::HandedOn { .. }
+            | Event::ClientEnded { .. }
+            | Event::StopSignal
+            | Event::Tick => None,
+        }
+    }
+
+    /// Who a client counts for, unless that may command the daemon, and came by its own socket.
+    fn guest(&self, who: &Who) -> Option<Owner> {
+        let is_own = who.entrance.is_none() && self.is_privileged(who.peer);
+        (!is_own).then(|| who.owner())
+    }
+
     fn log(&mut self, line: impl Into<String>) {
-        self.effects.push(Effect::Log { line: line.into(), pid: None });
+        self.log_for(None, line);
+    }
+
+    /// The same in the name of another process.
+    fn log_for(&mut self, pid: Option<Pid>, line: impl Into<String>) {
+        let by = self.by.clone();
+        self.effects.push(Effect::Log { line: line.into(), pid, by });
     }
 
     fn send(&mut self, server: Pid, message: Message) {

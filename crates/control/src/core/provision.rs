@@ -1,13 +1,17 @@
 //! Which server serves whom: starting, queueing, forwarding, stopping.
 
+use std::collections::BTreeSet;
+
 use link::printable_prefix;
 use link::wire::daemon::{Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDaemon};
+use link::wire::owner::Owner;
 
 use super::clients::{ClientRecord, Who};
 use super::command::{Pid, ShutdownKind};
 use super::{
-    ConnectionId, Core, Debugged, Effect, KILL_GRACE, MAX_PENDING_CLIENTS, Message, Now, Pending,
-    Provisioning, Quitting, SERVER_START_LIMIT, Server, ServerExit, Stopping, Why,
+    ConnectionId, Core, Debugged, Effect, KILL_GRACE, MAX_CLIENTS_OF_SERVER, MAX_ON_THE_WAY,
+    MAX_PENDING_CLIENTS, MAX_SERVERS, Message, Now, Pending, Provisioning, Questions, Quitting,
+    SERVER_START_LIMIT, Server, ServerExit, Stopping, Why,
 };
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
@@ -16,6 +20,8 @@ const INVALID_CONTEXT: u32 = 201;
 const CONNECTION_FAILED: u32 = 805;
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const SERVER_NOT_READY: u32 = 807;
+/// `CUDA_ERROR_MPS_MAX_CLIENTS_REACHED`.
+const MAX_CLIENTS_REACHED: u32 = 809;
 /// Of what a client says of its debugger, so much goes to the log.
 const LONGEST_DEBUGGER_NAME: usize = 64;
 /// What a stop by signal gives clients to finish; service managers kill after a time of their own.
@@ -51,11 +57,9 @@ impl Core {
                 self.config.daemon_uid
             );
             self.refuse(connection, CONNECTION_FAILED, message);
-        } else if self.pending.len() >= MAX_PENDING_CLIENTS {
-            self.log(format!(
-                "NEW CLIENT {pid} from user {uid}: too many clients wait for a server, refused"
-            ));
-            self.refuse(connection, SERVER_NOT_READY, "too many clients wait for a server".into());
+        } else if let Some(message) = self.too_many_wait(self.guest(&client.who)) {
+            self.log(format!("NEW CLIENT {pid} from user {uid}: {message}, refused"));
+            self.refuse(connection, SERVER_NOT_READY, message);
         } else {
             let served = self.serving(server_uid).is_some_and(|server| server.takes_clients());
             let state = if served {
@@ -66,6 +70,16 @@ impl Core {
             self.log(format!("NEW CLIENT {pid} from user {uid}: {state}"));
             self.pending.push_back(client);
         }
+    }
+
+    /// Why no more clients of one owner may wait, if so. Others' do not count, and root and the daemon's own user have as many as they like.
+    fn too_many_wait(&self, owner: Option<Owner>) -> Option<String> {
+        let owner = owner?;
+        let pending = self.pending.iter().filter(|client| client.who.owner() == owner).count();
+        let is_same = |waiting: &&Debugged| owner == Owner::user(waiting.peer.uid);
+        let debugged = self.debugged.iter().filter(is_same).count();
+        (pending + debugged >= MAX_PENDING_CLIENTS)
+            .then(|| format!("{MAX_PENDING_CLIENTS} clients of {owner} wait for a server already"))
     }
 
     /// The server of a user that is there to stay.
@@ -90,9 +104,8 @@ impl Core {
         debugger: &str,
     ) {
         let Peer { pid, uid, .. } = peer;
-        if self.pending.len() + self.debugged.len() >= MAX_PENDING_CLIENTS {
-            self.refuse(connection, SERVER_NOT_READY, "too many clients wait for a server".into());
-            return;
+        if let Some(message) = self.too_many_wait(self.by.clone()) {
+            return self.refuse(connection, SERVER_NOT_READY, message);
         }
         // The name is the client's own word.
         let debugger = printable_prefix(debugger, LONGEST_DEBUGGER_NAME);
@@ -117,6 +130,17 @@ impl Core {
                 peer.uid
             );
             return self.refuse(connection, INVALID_CONTEXT, message);
+        }
+        let has_room = |pid: &Pid| self.server(*pid).is_some_and(Server::has_room_on_the_way);
+        let servers: Vec<Pid> = servers.into_iter().filter(has_room).collect();
+        if servers.is_empty() {
+            let message = format!(
+                "the server of client {pid} takes in nobody: {MAX_ON_THE_WAY} connections wait for it already"
+            );
+            return self.refuse(connection, SERVER_NOT_READY, message);
+        }
+        for server in self.servers.iter_mut().filter(|server| servers.contains(&server.pid)) {
+            server.on_the_way += 1;
         }
         self.effects.push(Effect::HandTracer { connection, servers, pid, peer });
     }
@@ -178,33 +202,48 @@ impl Core {
     }
 
     /// Brings servers in line with who waits: runs after every event.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle(&mut self, now: Now) {
         self.release_debugged();
         let mut still_waiting = std::collections::VecDeque::new();
         let mut waiting_users = Vec::new();
         let mut in_the_way = Vec::new();
+        let by = self.by.take();
         for client in std::mem::take(&mut self.pending) {
+            // What comes of it is this client's doing.
+            self.by = self.guest(&client.who);
             let uid = self.server_uid(client.who.peer.uid);
             match self.serving(uid) {
-                Some(server) if server.takes_clients() => {
+                Some(server) if server.takes_clients() && server.has_room_on_the_way() => {
                     let server = server.pid;
                     self.forward(server, client);
                     continue;
                 }
                 Some(_) => {}
-                None => in_the_way.extend(self.make_room_for(
-                    uid,
-                    Some(client.who.peer.gid),
-                    &waiting_users,
-                )),
+                None => {
+                    match self.make_room_for(now, uid, Some(client.who.peer.gid), &waiting_users) {
+                        Ok(servers) => in_the_way.extend(servers),
+                        Err(NoRoom) => {
+                            self.log(format!("No server for user {uid}: {NoRoom}"));
+                            self.refuse(client.connection, SERVER_NOT_READY, NoRoom.to_string());
+                            continue;
+                        }
+                    }
+                }
             }
             waiting_users.push(uid);
             still_waiting.push_back(client);
         }
         self.pending = still_waiting;
+        self.by = by;
         for uid in std::mem::take(&mut self.wanted) {
             if self.serving(uid).is_none() {
-                in_the_way.extend(self.make_room_for(uid, None, &waiting_users));
+                match self.make_room_for(now, uid, None, &waiting_users) {
+                    Ok(servers) => in_the_way.extend(servers),
+                    Err(NoRoom) => {
+                        self.log(format!("No server for user {uid}: {NoRoom}"));
+                        continue;
+                    }
+                }
                 if !self.spawning.contains(&uid) {
                     self.wanted.push_back(uid);
                 }
@@ -220,6 +259,17 @@ impl Core {
     /// Hands a client on, and notes who it is.
     fn forward(&mut self, server: Pid, client: Pending) {
         let Pending { connection, who, hello, admission } = client;
+        if self.clients.of_server(server) >= MAX_CLIENTS_OF_SERVER {
+            let message = format!(
+                "server {server} has not let go of {MAX_CLIENTS_OF_SERVER} clients: end some of them, or the server"
+            );
+            self.log(format!("Client {} is refused: {message}", who.peer.pid));
+            return self.refuse(connection, MAX_CLIENTS_REACHED, message);
+        }
+        self.uses(server);
+        if let Some(server) = self.server_mut(server) {
+            server.on_the_way += 1;
+        }
         let group = self.config.membership.group(&who, admission.as_ref(), &hello);
         let command = hello.command.clone();
         let record = ClientRecord { server, who: Who::clone(&who), command, group };
@@ -227,10 +277,75 @@ impl Core {
         self.effects.push(Effect::Forward { connection, server, client, hello, who, admission });
     }
 
+    /// A connection is on its way no longer.
+    pub(super) fn handed_on(&mut self, server: Pid) {
+        if let Some(server) = self.server_mut(server) {
+            server.on_the_way = server.on_the_way.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn client_ended(&mut self, client: u64) {
+        if let Some(server) = self.clients.process_ended(client) {
+            self.uses(server);
+        }
+    }
+
+    /// Notes that somebody came to a server or left it.
+    fn uses(&mut self, server: Pid) {
+        let used = self.next_id();
+        if let Some(server) = self.server_mut(server) {
+            server.used = used;
+        }
+    }
+
+    /// Whether a server of that user may start beside those that run. If it may not, the one that nobody has used for longest is ended for it.
+    fn has_room_for_server(&mut self, now: Now, uid: u32) -> Result<bool, NoRoom> {
+        let daemon_uid = self.config.daemon_uid;
+        let is_counted = |uid: u32| uid != daemon_uid;
+        let running = self.servers.iter().filter(|server| is_counted(server.uid)).count();
+        let starting = self.spawning.iter().filter(|uid| is_counted(**uid)).count();
+        if !is_counted(uid) || running + starting < MAX_SERVERS {
+            return Ok(true);
+        }
+        // One after the other: its end comes back here.
+        let is_leaving = |server: &Server| {
+            matches!(server.stopping, Stopping::Now(_) | Stopping::Killed) && is_counted(server.uid)
+        };
+        if self.servers.iter().any(is_leaving) {
+            return Ok(false);
+        }
+        let served: BTreeSet<Pid> = self.clients.attached().map(|(_, it)| it.server).collect();
+        // One that starts does so for somebody, and gives up by itself when that takes too long.
+        let is_idle = |server: &&Server| {
+            is_counted(server.uid)
+                && server.was_ready()
+                && !server.awaits_devices
+                && !served.contains(&server.pid)
+        };
+        let idle = self.servers.iter().filter(is_idle).min_by_key(|server| server.used);
+        let (pid, of) = idle.map(|server| (server.pid, server.uid)).ok_or(NoRoom)?;
+        self.log(format!(
+            "Server {pid} of user {of} has no clients and makes way for user {uid}'s"
+        ));
+        self.stop_now(now, pid);
+        Ok(false)
+    }
+
     /// Starts a server of that user, or asks those in its way to leave, and says which they are; users in `first` come before it.
-    fn make_room_for(&mut self, uid: u32, gid: Option<u32>, first: &[u32]) -> Vec<Pid> {
+    fn make_room_for(
+        &mut self,
+        now: Now,
+        uid: u32,
+        gid: Option<u32>,
+        first: &[u32],
+    ) -> Result<Vec<Pid>, NoRoom> {
         if self.spawning.contains(&uid) || self.servers.iter().any(|server| server.uid == uid) {
-            return Vec::new(); // About to be there, or about to go: its exit comes back here.
+            return Ok(Vec::new()); // About to be there, or about to go: its exit comes back here.
+        }
+        if self.config.provisioning == Provisioning::Concurrent
+            && !self.has_room_for_server(now, uid)?
+        {
+            return Ok(Vec::new());
         }
         let alone = match self.config.provisioning {
             Provisioning::OneUserAtATime => self.servers.is_empty() && self.spawning.is_empty(),
@@ -241,20 +356,18 @@ impl Core {
             let gid =
                 if uid == self.config.daemon_uid { Some(self.config.daemon_gid) } else { gid };
             self.effects.push(Effect::Spawn { uid, gid });
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let servers = self.servers.iter().filter(|server| !first.contains(&server.uid));
         let in_the_way: Vec<Pid> = servers.map(|server| server.pid).collect();
         in_the_way.iter().for_each(|pid| self.stop(*pid, Why::InTheWay));
-        in_the_way
+        Ok(in_the_way)
     }
 
     pub(super) fn server_spawned(&mut self, now: Now, pid: Pid, uid: u32) {
         self.spawning.retain(|spawning| *spawning != uid);
-        self.effects.push(Effect::Log {
-            line: format!("Starting new server {pid} for user {uid}"),
-            pid: Some(pid),
-        });
+        self.log_for(Some(pid), format!("Starting new server {pid} for user {uid}"));
+        let used = self.next_id();
         let limits = self.defaults.clone();
         self.send(pid, Message::SetDefaults(limits.for_server(&ServerSnapshot::default())));
         self.tell_shares(pid);
@@ -267,6 +380,9 @@ impl Core {
             snapshot: ServerSnapshot::default(),
             start_deadline: Some(now + SERVER_START_LIMIT),
             stopping: Stopping::No,
+            questions: Questions::default(),
+            on_the_way: 0,
+            used,
         });
         if self.quitting.is_some() {
             self.stop_when_idle(pid);
@@ -293,15 +409,13 @@ impl Core {
     }
 
     pub(super) fn server_said(&mut self, pid: Pid, message: ToDaemon) {
-        let id = self.last_id + 1;
         let Some(server) = self.servers.iter_mut().find(|server| server.pid == pid) else { return };
         match message {
             ToDaemon::Ready => {
                 server.status = ServerStatus::Active;
                 server.start_deadline = None;
-                self.last_id = id;
                 self.log(format!("NEW SERVER {pid}: Ready"));
-                self.send(pid, Message::Snapshot(id));
+                self.request_snapshot(pid);
             }
             ToDaemon::Failed { message } => {
                 let uid = server.uid;
@@ -318,6 +432,7 @@ impl Core {
                     let defaults = server.limits.for_server(&server.snapshot);
                     self.send(pid, Message::SetDefaults(defaults));
                 }
+                self.snapshot_came(pid, id);
                 self.answered(pid, id, None);
             }
             ToDaemon::Resumed { id } if server.stopping == Stopping::Resuming(id) => {
@@ -326,7 +441,10 @@ impl Core {
             // Put together where it came in.
             ToDaemon::Resumed { .. } | ToDaemon::Piece(_) => {}
             ToDaemon::Left { client_ids } => {
-                client_ids.into_iter().for_each(|client| self.clients.left(pid, client));
+                let its = client_ids.into_iter().filter(|client| self.clients.left(pid, *client));
+                if its.count() > 0 {
+                    self.uses(pid);
+                }
             }
             ToDaemon::Terminated { id, code } => self.answered(pid, id, Some(code)),
             ToDaemon::Changed { id, report } => self.changed(pid, id, report),
@@ -472,6 +590,8 @@ impl Core {
             return;
         }
         let Some(quitting) = &mut self.quitting else { return };
+        // Whoever's server was the last.
+        self.by = None;
         let status = self.status;
         for connection in std::mem::take(&mut quitting.waiting) {
             let error = match status {
@@ -504,8 +624,11 @@ impl Core {
             }
         }
         for (server, why) in kill {
+            let before = self.by.take();
+            self.by = self.server(server).map(|server| Owner::user(server.uid));
             self.log(format!("Server {server} {why} and is killed"));
             self.effects.push(Effect::Kill { server });
+            self.by = before;
         }
         if let Some(quitting) = &mut self.quitting
             && quitting.force_at.is_some_and(|at| at <= now)
@@ -535,4 +658,15 @@ impl Server {
             && self.stopping == Stopping::No
             && !self.awaits_devices
     }
+
+    fn has_room_on_the_way(&self) -> bool {
+        self.on_the_way < MAX_ON_THE_WAY
+    }
 }
+
+/// There are too many servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "servers of {MAX_SERVERS} users run, and all are in use: try again when one user's programs have ended"
+)]
+struct NoRoom;

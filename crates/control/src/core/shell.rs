@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use link::wire::daemon::{DeviceSnapshot, Namespaces, Peer, ServerStatus};
+use link::wire::owner::Owner;
 use link::wire::shares::ChangeReport;
 use link::{printable, printable_prefix};
 
@@ -16,11 +17,16 @@ use super::{
 };
 use crate::values::{DeviceRef, ValueError};
 
+/// Of a command so much goes to the log.
+const LOGGED_CHARACTERS: usize = 256;
+
 /// A front end that waits for servers' answers.
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) connection: ConnectionId,
     kind: AskKind,
+    /// See [`Core::by`].
+    by: Option<Owner>,
     /// Requests not yet answered.
     open: Vec<(Pid, u64)>,
     pub(super) deadline: Now,
@@ -74,7 +80,7 @@ enum Concern {
 
 impl Core {
     pub(super) fn ui_line(&mut self, now: Now, connection: ConnectionId, peer: Peer, line: &str) {
-        self.log(format!("Cmd:{}", printable_prefix(line, 1024)));
+        self.log(format!("Cmd:{}", printable_prefix(line, LOGGED_CHARACTERS)));
         let parsed = parse_line(line);
         let mut output = Output::default();
         if let Some(complaint) = &parsed.complaint {
@@ -169,7 +175,13 @@ impl Core {
         busy.into_iter().for_each(|pid| self.log(format!("Server {pid} is <busy>")));
     }
 
-    /// Who may change what concerns others: root and the daemon's user, but not root of a container, which shares the number alone.
+    /// Whether this is somebody who may change what concerns others: root and the daemon's user, but not root of a container, which shares the number alone.
+    pub(super) fn is_privileged(&self, peer: Peer) -> bool {
+        let is_one_of_them = peer.uid == 0 || peer.uid == self.config.daemon_uid;
+        is_one_of_them && peer.namespaces == Namespaces::Shared
+    }
+
+    /// The same, with the words for those who may not.
     pub(super) fn check_privilege(&self, peer: Peer) -> Result<(), String> {
         let daemon_uid = self.config.daemon_uid;
         if peer.uid != 0 && peer.uid != daemon_uid {
@@ -197,14 +209,31 @@ impl Core {
             .filter(|server| server.status != ServerStatus::Initializing)
             .map(|server| server.pid)
             .collect();
-        servers
-            .into_iter()
-            .map(|server| {
-                let id = self.next_id();
-                self.send(server, Message::Snapshot(id));
-                (server, id)
-            })
-            .collect()
+        let asked = servers.into_iter().map(|pid| Some((pid, self.request_snapshot(pid)?)));
+        asked.flatten().collect()
+    }
+
+    /// Asks a server for a snapshot that is no older than this; returns the request's id. However many ask, one request is on its way.
+    pub(super) fn request_snapshot(&mut self, pid: Pid) -> Option<u64> {
+        let id = self.next_id();
+        let questions = &mut self.server_mut(pid)?.questions;
+        if questions.open.is_some() {
+            return Some(*questions.next.get_or_insert(id));
+        }
+        questions.open = Some(id);
+        self.send(pid, Message::Snapshot(id));
+        Some(id)
+    }
+
+    /// A server has answered: those who have asked meanwhile are next.
+    pub(super) fn snapshot_came(&mut self, pid: Pid, id: u64) {
+        let Some(server) = self.server_mut(pid) else { return };
+        if server.questions.open == Some(id) {
+            server.questions.open = server.questions.next.take();
+            if let Some(next) = server.questions.open {
+                self.send(pid, Message::Snapshot(next));
+            }
+        }
     }
 
     pub(super) fn ask(
@@ -224,7 +253,8 @@ impl Core {
         kind: AskKind,
         open: Vec<(Pid, u64)>,
     ) {
-        self.asks.push(Ask { connection, kind, open, deadline });
+        let by = self.by.clone();
+        self.asks.push(Ask { connection, kind, by, open, deadline });
         self.finish_asks(|ask| ask.open.is_empty());
     }
 
@@ -266,7 +296,9 @@ impl Core {
         let (finished, open): (Vec<Ask>, Vec<Ask>) =
             std::mem::take(&mut self.asks).into_iter().partition(done);
         self.asks = open;
-        for Ask { connection, kind, open, .. } in finished {
+        let before = self.by.take();
+        for Ask { connection, kind, by, open, .. } in finished {
+            self.by = by;
             let mut output = Output::default();
             let silent: Vec<Pid> = open.iter().map(|(server, _)| *server).collect();
             for server in &silent {
@@ -304,6 +336,7 @@ impl Core {
             }
             self.finish(connection, output);
         }
+        self.by = before;
     }
 
     /// Replies, and logs what was printed as the original does.

@@ -1,5 +1,6 @@
 //! The original's transcripts, replayed; and who gets a server when.
 
+mod bounds;
 mod clients;
 mod world;
 

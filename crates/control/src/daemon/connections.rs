@@ -2,7 +2,7 @@
 //!
 //! A peer is believed nothing. One that says nothing is closed after a while; one that talks nonsense is closed at once; a
 //! front end's next line is read only after its last one was answered. Each user, and each group's socket, has half of the
-//! connections that others leave, at most; some are for root and the daemon's own user alone. Nobody sends the daemon
+//! connections that others leave, at most, and half of the descriptors; some are for root and the daemon's own user alone. Nobody sends the daemon
 //! descriptors: those that come are not even taken, and the loop closes no connection that may hold some ([`link::closer`]).
 
 use std::collections::BTreeMap;
@@ -20,12 +20,13 @@ use link::wire::ui::{UiReply, UiRequest};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::held::{Held, Holder};
 use super::long_answer::{LongAnswer, Sent};
 use super::origin::Home;
-use crate::core::ConnectionId;
 use crate::core::clients::Who;
 use crate::core::shares::ShareRequest;
 use crate::core::sockets::SocketRequest;
+use crate::core::{ConnectionId, MAX_SERVERS};
 
 /// A connection says what it is within this time.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -37,8 +38,10 @@ const MAX_CONNECTIONS: usize = 4096;
 const RESERVED_SHARE: usize = 8;
 /// Of all by one group's socket, at most.
 const MAX_CONNECTIONS_OF_GROUP: usize = 64;
-/// Descriptors kept free for logs, servers and what passes through.
-const SPARE_DESCRIPTORS: u64 = 128;
+/// A connection, and the process at its other end.
+const DESCRIPTORS_OF_CONNECTION: usize = 2;
+/// Descriptors kept free for logs, the metrics, what passes through, and servers, of which each has three: [`MAX_SERVERS`].
+const SPARE_DESCRIPTORS: usize = 128 + 3 * MAX_SERVERS;
 /// A peer that has no room for its answer is not waited for.
 const NO_WAIT: Duration = Duration::ZERO;
 /// `CUDA_ERROR_MPS_CONNECTION_FAILED`.
@@ -113,21 +116,22 @@ pub(super) struct Connections {
     open: BTreeMap<ConnectionId, Connection>,
     last: u64,
     max: usize,
+    max_descriptors: usize,
     home: Home,
     closer: Closer,
 }
 
 /// What was made of a new connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Added {
     /// It may speak.
     Yes,
     /// Its process has ended, and who has its number now nobody can tell.
     Gone,
-    /// There are too many, or too many of its user.
-    TooMany,
+    /// There are too many, or too many of this one's.
+    TooMany(Owner),
     /// Its user is outside of this process's user namespace, like all others there: nobody can tell whose server it should have.
-    UnknownUser,
+    UnknownUser(Owner),
 }
 
 impl Connections {
@@ -137,12 +141,14 @@ impl Connections {
         let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
         let _ = setrlimit(Resource::Nofile, wanted);
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let max = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS))
-            .unwrap_or(MAX_CONNECTIONS);
+        let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+        let max_descriptors = descriptors.saturating_sub(SPARE_DESCRIPTORS);
+        let max = max_descriptors / DESCRIPTORS_OF_CONNECTION;
         Connections {
             open: BTreeMap::new(),
             last: 0,
             max: max.clamp(16, MAX_CONNECTIONS),
+            max_descriptors: max_descriptors.max(16 * DESCRIPTORS_OF_CONNECTION),
             home: Home::new(),
             closer,
         }
@@ -153,6 +159,7 @@ impl Connections {
         &mut self,
         socket: Socket,
         entrance: Option<Arc<GroupSocket>>,
+        held: &Held<'_>,
         now: Instant,
     ) -> Result<Added, SocketError> {
         let peer = match socket.peer() {
@@ -170,9 +177,9 @@ impl Connections {
         let open = self.open.len() + self.closer.waiting_of_all();
         if open >= self.max
             || self.closer.is_behind(&owner)
-            || (!may_be_own && !self.has_room_for_guest(&owner, entrance.as_ref()))
+            || (!may_be_own && !self.has_room_for_guest(&owner, entrance.as_ref(), held))
         {
-            return Ok(Added::TooMany);
+            return Ok(Added::TooMany(owner));
         }
         if !self.home.can_tell(peer.uid) {
             let message = format!(
@@ -180,7 +187,7 @@ impl Connections {
                 peer.uid
             );
             refuse(&socket, CONNECTION_FAILED, message);
-            return Ok(Added::UnknownUser);
+            return Ok(Added::UnknownUser(owner));
         }
         let Some(who) = self.home.look(&socket, peer) else { return Ok(Added::Gone) };
         // Root of a container is a guest.
@@ -188,8 +195,9 @@ impl Connections {
             true => Standing::Own,
             false => Standing::Guest,
         };
-        if standing == Standing::Guest && !self.has_room_for_guest(&owner, entrance.as_ref()) {
-            return Ok(Added::TooMany);
+        let is_guest = standing == Standing::Guest;
+        if is_guest && !self.has_room_for_guest(&owner, entrance.as_ref(), held) {
+            return Ok(Added::TooMany(owner));
         }
         let who = Who { entrance, ..who };
         self.last += 1;
@@ -200,7 +208,12 @@ impl Connections {
     }
 
     /// Whether a guest may have one more, who came by a group's socket or as this user.
-    fn has_room_for_guest(&self, owner: &Owner, entrance: Option<&Arc<GroupSocket>>) -> bool {
+    fn has_room_for_guest(
+        &self,
+        owner: &Owner,
+        entrance: Option<&Arc<GroupSocket>>,
+        held: &Held<'_>,
+    ) -> bool {
         let is_same = |other: &Connection| match (&other.who.entrance, entrance) {
             (Some(known), Some(entrance)) => Arc::ptr_eq(known, entrance),
             (None, None) => other.who.peer.uid == owner.uid,
@@ -211,8 +224,35 @@ impl Connections {
             guests += 1;
             same += usize::from(is_same(other));
         }
-        let left = (self.max - self.max / RESERVED_SHARE).saturating_sub(guests);
-        same < left && (entrance.is_none() || same < MAX_CONNECTIONS_OF_GROUP)
+        let has_room = |all: usize, guests: usize, same: usize| {
+            same < (all - all / RESERVED_SHARE).saturating_sub(guests)
+        };
+        if !has_room(self.max, guests, same)
+            || (entrance.is_some() && same >= MAX_CONNECTIONS_OF_GROUP)
+        {
+            return false;
+        }
+        guests *= DESCRIPTORS_OF_CONNECTION;
+        same *= DESCRIPTORS_OF_CONNECTION;
+        let group = owner.entrance.as_deref();
+        for holder in held.holders().filter(|holder| self.is_guest(holder)) {
+            guests += 1;
+            same +=
+                usize::from(holder.group == group && (group.is_some() || holder.uid == owner.uid));
+        }
+        has_room(self.max_descriptors, guests, same)
+    }
+
+    fn is_guest(&self, holder: &Holder<'_>) -> bool {
+        holder.group.is_some()
+            || holder.namespaces == Namespaces::Own
+            || !self.home.trusts(holder.uid)
+    }
+
+    /// Whose a connection is, unless that may command the daemon.
+    pub(super) fn guest(&self, id: ConnectionId) -> Option<Owner> {
+        let connection = self.open.get(&id)?;
+        (connection.standing == Standing::Guest).then(|| connection.socket.owner().clone())
     }
 
     /// What to poll.

@@ -7,10 +7,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use link::closer::Closer;
+use link::closer::{Closer, Foreign};
 use link::socket::{Connection as Socket, Listener, SocketError};
 use link::wire::daemon::ToServer;
 use link::wire::group_socket::{GroupSocket, SocketDomain};
+use link::wire::owner::Owner;
 use link::wire::shares::{GroupLimits, PROFILES_VARIABLE, profile_group};
 use link::wire::ui::UiReply;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,10 +20,11 @@ use rustix::process::{Signal, pidfd_send_signal};
 use super::claim::Claim;
 use super::client_processes::ClientProcesses;
 use super::connections::{Act, Added, Connections};
+use super::control_log::ControlLog;
 use super::detach::{announce, enter_background};
 use super::group_sockets::GroupSockets;
+use super::held::Held;
 use super::notify::notify;
-use super::rate::{Allowed, RateLimit};
 use super::server_log::ServerLog;
 use super::servers::{Handed, Heard, ServerProcess};
 use super::signals::{Signals, came};
@@ -33,16 +35,14 @@ use crate::core::command::Pid;
 use crate::core::group_text::{GROUPS_VARIABLE, parse_profiles};
 use crate::core::{Config, ConnectionId, Core, Effect, Event, Limits};
 use crate::directories::Directories;
-use crate::log::ControlLog;
 use crate::trusted_path::PathError;
 
 /// The CUDA version that clients are told, in the form that the original logs.
 const BINARY_VERSION: u32 = 13000;
 /// Connections taken per round, so that a flood of them cannot keep servers waiting.
 const ACCEPTS_PER_ROUND: usize = 64;
-
-/// Lines about connections that the log takes in a second.
-const CONNECTION_LINES_PER_S: u32 = 200;
+/// Whoever it is of whom nothing can be told.
+const UNKNOWN: Owner = Owner { uid: u32::MAX, entrance: None };
 
 /// Runs a daemon until it is told to quit; returns its exit status.
 ///
@@ -105,7 +105,6 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         client_processes,
         servers: BTreeMap::new(),
         started: Instant::now(),
-        connection_lines: RateLimit::new(CONNECTION_LINES_PER_S),
         options,
     };
     daemon.log_start(&complaints, &prepared);
@@ -115,6 +114,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     notify("READY=1");
     let status = daemon.run(&claim, &signals);
     daemon.server_log.read_all();
+    daemon.log.end();
     notify("STOPPING=1");
     // Before the connections close: a front end that waits for our end may start another daemon here.
     drop(claim);
@@ -186,7 +186,6 @@ struct Daemon {
     client_processes: ClientProcesses,
     servers: BTreeMap<Pid, ServerProcess>,
     started: Instant,
-    connection_lines: RateLimit,
     options: Options,
 }
 
@@ -195,18 +194,17 @@ impl Daemon {
         let directories = &self.options.directories;
         let socket = directories.socket();
         let pipe = directories.pipe().display().to_string();
-        self.log.write(None, &format!("Starting control daemon using socket {}", socket.display()));
-        self.log.write(
-            None,
-            &format!("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={pipe}"),
-        );
-        self.log.write(None, &format!("CUDA MPS Control binary version: {BINARY_VERSION}"));
+        self.log.write(&format!("Starting control daemon using socket {}", socket.display()));
+        self.log.write(&format!(
+            "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={pipe}"
+        ));
+        self.log.write(&format!("CUDA MPS Control binary version: {BINARY_VERSION}"));
         for line in prepared {
-            self.log.write(None, &format!("Set before the start: {line}"));
+            self.log.write(&format!("Set before the start: {line}"));
         }
         for complaint in complaints {
             eprintln!("Warning: {complaint}");
-            self.log.write(None, complaint);
+            self.log.write(complaint);
         }
     }
 
@@ -220,7 +218,7 @@ impl Daemon {
                 Ok(ready) => ready,
                 Err(error) => {
                     // Only a lack of kernel memory can do that.
-                    self.log.write(None, &format!("Waiting for events failed: {error}"));
+                    self.log.write(&format!("Waiting for events failed: {error}"));
                     std::thread::sleep(Duration::from_millis(100));
                     continue;
                 }
@@ -313,19 +311,7 @@ impl Daemon {
 
     fn reopen_logs(&mut self) {
         if let Err(error) = open_both(&mut self.log, &mut self.server_log) {
-            self.log.write(None, &format!("Not all logs were opened anew: {error}"));
-        }
-    }
-
-    /// Logs what any user can cause by connecting, so many lines a second at most: nobody may fill the disk with them.
-    fn log_connection(&mut self, line: &str) {
-        match self.connection_lines.take(self.started.elapsed()) {
-            Allowed::Yes => self.log.write(None, line),
-            Allowed::YesAfter { dropped } => {
-                self.log.write(None, &format!("{dropped} lines about connections were left out"));
-                self.log.write(None, line);
-            }
-            Allowed::No => {}
+            self.log.write(&format!("Not all logs were opened anew: {error}"));
         }
     }
 
@@ -357,38 +343,46 @@ impl Daemon {
             Ok(Some(socket)) => socket,
             Ok(None) => return ControlFlow::Break(()),
             Err(error) => {
-                self.log_connection(&format!("Unable to accept connection: {error}"));
+                let line = format!("Unable to accept connection: {error}");
+                self.log.write_of(Some(&UNKNOWN), None, &line);
                 return ControlFlow::Break(());
             }
         };
-        match self.connections.add(socket, entrance, Instant::now()) {
-            Ok(Added::Yes) => {}
-            Ok(Added::Gone) => {}
-            Ok(Added::TooMany) => self.log_connection("Too many connections: refused one"),
-            Ok(Added::UnknownUser) => self.log_connection(
-                "Refused a user whom this user namespace does not map, as it could be any",
-            ),
-            Err(_) => self.log_connection("User did not send valid credentials"),
-        }
+        let held = Held { clients: self.core.clients(), servers: &self.servers };
+        let (by, line) = match self.connections.add(socket, entrance, &held, Instant::now()) {
+            Ok(Added::Yes | Added::Gone) => return ControlFlow::Continue(()),
+            Ok(Added::TooMany(by)) => (by, "Too many connections: refused one"),
+            Ok(Added::UnknownUser(by)) => {
+                (by, "Refused a user whom this user namespace does not map, as it could be any")
+            }
+            Err(_) => (UNKNOWN, "User did not send valid credentials"),
+        };
+        self.log.write_of(Some(&by), None, line);
         ControlFlow::Continue(())
+    }
+
+    /// Logs what a connection does.
+    fn log_connection(&mut self, connection: ConnectionId, line: &str) {
+        let by = self.connections.guest(connection);
+        self.log.write_of(by.as_ref(), None, line);
     }
 
     fn connection_acts(&mut self, connection: ConnectionId, events: &mut VecDeque<Event>) {
         match self.connections.act(connection) {
             Act::Client(who, hello, admission) => {
                 // Of front ends the original says `NEW UI` alone.
-                self.log_connection("Accepting connection...");
+                self.log_connection(connection, "Accepting connection...");
                 events.push_back(Event::ClientArrived { connection, who, hello, admission });
             }
             Act::Debugged(peer, debugger) => {
-                self.log_connection("Accepting connection...");
+                self.log_connection(connection, "Accepting connection...");
                 events.push_back(Event::DebuggedArrived { connection, peer, debugger });
             }
             Act::Trace(peer, pid) => {
-                self.log_connection("Accepting connection...");
+                self.log_connection(connection, "Accepting connection...");
                 events.push_back(Event::TracerArrived { connection, peer, pid });
             }
-            Act::Ui => self.log_connection("NEW UI"),
+            Act::Ui => self.log_connection(connection, "NEW UI"),
             Act::UiLine(peer, line) => events.push_back(Event::UiLine { connection, peer, line }),
             Act::UiShares(peer, request) => {
                 events.push_back(Event::UiShares { connection, peer, request });
@@ -401,7 +395,7 @@ impl Daemon {
             }
             Act::UiState => events.push_back(Event::UiState { connection }),
             Act::Closed(why) => {
-                self.log_connection(why);
+                self.log_connection(connection, why);
                 self.connections.remove(connection);
                 events.push_back(Event::ConnectionClosed { connection });
             }
@@ -414,6 +408,7 @@ impl Daemon {
         if server.flush().is_err() {
             return server.hang_up();
         }
+        events.extend(server.handed_on());
         // What it logged comes before what it sent then: who asks finds the lines in the file.
         self.server_log.read_of(pid);
         match server.hear() {
@@ -447,7 +442,7 @@ impl Daemon {
     fn close_late(&mut self, events: &mut VecDeque<Event>) {
         let now = Instant::now();
         for (connection, why) in self.connections.late(now) {
-            self.log_connection(why);
+            self.log_connection(connection, why);
             self.connections.remove(connection);
             events.push_back(Event::ConnectionClosed { connection });
         }
@@ -473,7 +468,7 @@ impl Daemon {
 
     fn carry_out(&mut self, effect: Effect, events: &mut VecDeque<Event>) -> Option<u8> {
         match effect {
-            Effect::Log { line, pid } => self.log.write(pid, &line),
+            Effect::Log { line, pid, by } => self.log.write_of(by.as_ref(), pid, &line),
             Effect::Spawn { uid, gid } => {
                 // Next in line, before anything that may concern the new server.
                 let started = ServerProcess::start(&self.options, uid, gid, &self.closer);
@@ -490,19 +485,23 @@ impl Daemon {
                 });
             }
             Effect::Send { server, message } => {
-                self.send(server, message.into(), Handed::default())
+                self.send(server, message.into(), Handed::default(), events)
             }
             Effect::Forward { connection, server, client, hello, who, admission } => {
-                let socket = self.connections.remove(connection)?;
+                let Some(socket) = self.connections.remove(connection) else {
+                    // It has closed meanwhile.
+                    events.extend([Event::HandedOn { server }, Event::ClientEnded { client }]);
+                    return None;
+                };
                 let Who { peer, origin, process, .. } = *who;
                 let mut handed = Handed { connection: Some(socket), process: None };
                 if let Some(process) = process {
                     self.client_processes.watch(client, &process);
                     // The server has nothing to find it by that could not be another's by now.
-                    handed.process = process.try_clone().ok();
+                    handed.process = Some(process);
                 }
                 let attach = ToServer::Attach { client_id: client, hello, peer, admission, origin };
-                self.send(server, attach, handed);
+                self.send(server, attach, handed, events);
             }
             Effect::OpenSocket { connection, socket } => {
                 let own = self.options.directories.pipe();
@@ -513,18 +512,20 @@ impl Daemon {
             }
             Effect::CloseSocket { directory } => self.group_sockets.close(&directory),
             Effect::HandTracer { connection, servers, pid, peer } => {
-                let socket = self.connections.remove(connection)?;
+                let socket = self.connections.remove(connection);
                 let mut is_handed_on = false;
                 for server in servers {
                     // Without a descriptor the server closes nothing, and the tracer sees its own closed.
-                    if let Ok(copy) = socket.try_clone() {
-                        let handed = Handed { connection: Some(copy), process: None };
-                        self.send(server, ToServer::Trace { pid, peer }, handed);
-                        is_handed_on = true;
-                    }
+                    let Some(Ok(copy)) = socket.as_ref().map(Foreign::try_clone) else {
+                        events.push_back(Event::HandedOn { server });
+                        continue;
+                    };
+                    let handed = Handed { connection: Some(copy), process: None };
+                    self.send(server, ToServer::Trace { pid, peer }, handed, events);
+                    is_handed_on = true;
                 }
                 if is_handed_on {
-                    drop(socket.shared());
+                    drop(socket.map(Foreign::shared));
                 }
             }
             Effect::Refuse { connection, code, message } => {
@@ -552,12 +553,13 @@ impl Daemon {
         None
     }
 
-    fn send(&mut self, pid: Pid, message: ToServer, handed: Handed) {
-        if let Some(server) = self.servers.get_mut(&pid)
-            && let Err(error) = server.send(message, handed)
-        {
-            self.log.write(None, &format!("Cannot send to server {pid}: {error}"));
+    fn send(&mut self, pid: Pid, message: ToServer, handed: Handed, events: &mut VecDeque<Event>) {
+        let Some(server) = self.servers.get_mut(&pid) else { return };
+        if let Err(error) = server.send(message, handed) {
+            let line = format!("Cannot send to server {pid}: {error}");
+            self.log.write_of(Some(server.owner()), None, &line);
             server.hang_up();
         }
+        events.extend(server.handed_on());
     }
 }

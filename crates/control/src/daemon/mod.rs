@@ -1,23 +1,28 @@
 //! The daemon around [`crate::core`]: one thread, one poll loop.
 //!
+//! - [`control_log`]: its own log;
 //! - [`claim`]: the directory, its lock, socket and pid file;
 //! - [`client_processes`]: whether those that were handed on still run;
 //! - [`detach`] for `-d`;
 //! - [`group_sockets`]: sockets whose clients are of one group;
+//! - [`held`]: descriptors that it holds for others;
 //! - [`long_answer`]: answers longer than a packet;
 //! - [`origin`]: where a peer comes from;
 //! - [`connections`]: clients and front ends, which are hostile until proven otherwise;
 //! - [`servers`]: server processes;
 //! - [`server_log`]: what they write;
+//! - [`rate`]: how much of what others cause is written;
 //! - [`signals`];
 //! - [`event_loop`]: polls all of it.
 
 mod claim;
 mod client_processes;
 mod connections;
+mod control_log;
 mod detach;
 mod event_loop;
 mod group_sockets;
+mod held;
 mod long_answer;
 mod notify;
 mod origin;

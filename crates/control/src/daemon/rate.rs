@@ -1,66 +1,97 @@
-//! How often something may happen in a second.
+//! How much of what somebody causes may be written to a log.
 
-use crate::core::Now;
+use std::time::Instant;
 
-/// Counts the events of the present second.
+/// A limit of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rate {
+    /// At once.
+    pub(super) burst_bytes: u64,
+    /// In the long run.
+    pub(super) bytes_per_s: u64,
+}
+
+/// What may still be written.
 #[derive(Debug)]
-pub(super) struct RateLimit {
-    per_second: u32,
-    second: u64,
-    taken: u32,
+pub(super) struct Allowance {
+    rate: Rate,
+    left_bytes: u64,
+    at: Instant,
     dropped: u64,
 }
 
-/// Whether one more event is within the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Allowed {
-    Yes,
-    /// Yes, the first one after so many that were not.
-    YesAfter {
-        dropped: u64,
-    },
-    No,
-}
-
-impl RateLimit {
-    pub(super) fn new(per_second: u32) -> Self {
-        Self { per_second, second: 0, taken: 0, dropped: 0 }
+impl Allowance {
+    /// All of it, from now on.
+    pub(super) fn new(rate: Rate) -> Self {
+        Self { rate, left_bytes: rate.burst_bytes, at: Instant::now(), dropped: 0 }
     }
 
-    /// One event at `now`.
-    pub(super) fn take(&mut self, now: Now) -> Allowed {
-        if now.as_secs() != self.second {
-            (self.second, self.taken) = (now.as_secs(), 0);
+    fn refill(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.at);
+        let more = (passed.as_millis() as u64).saturating_mul(self.rate.bytes_per_s) / 1000;
+        // Too short a time counts with the next one.
+        if more > 0 {
+            self.left_bytes = self.left_bytes.saturating_add(more).min(self.rate.burst_bytes);
+            self.at = now;
         }
-        if self.taken >= self.per_second {
-            self.dropped += 1;
-            return Allowed::No;
+    }
+
+    /// Whether there is room for so many bytes.
+    pub(super) fn has(&mut self, bytes: u64, now: Instant) -> bool {
+        self.refill(now);
+        self.left_bytes >= bytes
+    }
+
+    /// Takes so many, if there is room for them.
+    pub(super) fn take(&mut self, bytes: u64, now: Instant) -> bool {
+        let has = self.has(bytes, now);
+        if has {
+            self.left_bytes -= bytes;
         }
-        self.taken += 1;
-        match std::mem::take(&mut self.dropped) {
-            0 => Allowed::Yes,
-            dropped => Allowed::YesAfter { dropped },
-        }
+        has
+    }
+
+    /// Counts a line that is left out.
+    pub(super) fn drop_line(&mut self) {
+        self.dropped += 1;
+    }
+
+    /// Lines that were left out and have not been told of.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// They are told of.
+    pub(super) fn told(&mut self) {
+        self.dropped = 0;
+    }
+
+    /// Whether there is nothing to remember.
+    pub(super) fn is_whole(&mut self, now: Instant) -> bool {
+        self.refill(now);
+        self.left_bytes == self.rate.burst_bytes && self.dropped == 0
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    const RATE: Rate = Rate { burst_bytes: 64 << 10, bytes_per_s: 1 << 10 };
 
     #[test]
-    fn what_was_dropped_is_told_in_the_next_second() {
-        let mut limit = RateLimit::new(2);
-        let at = Now::from_millis;
-        let taken: Vec<Allowed> = [0, 10, 20, 30, 1000, 1001].map(|ms| limit.take(at(ms))).to_vec();
-        let expected = [
-            Allowed::Yes,
-            Allowed::Yes,
-            Allowed::No,
-            Allowed::No,
-            Allowed::YesAfter { dropped: 2 },
-            Allowed::Yes,
-        ];
-        assert_eq!(taken, expected);
+    fn a_flood_is_cut_and_comes_back_with_time() {
+        let mut allowance = Allowance::new(RATE);
+        let start = allowance.at;
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert!(allowance.take(RATE.burst_bytes, start) && allowance.is_whole(at(64)));
+        assert!(allowance.take(RATE.burst_bytes - 1, at(64)));
+        assert!(!allowance.take(2, at(64)) && !allowance.take(2, at(64)));
+        allowance.drop_line();
+        assert!(allowance.take(RATE.bytes_per_s, at(65)) && !allowance.is_whole(at(1000)));
+        assert_eq!(allowance.dropped(), 1);
+        allowance.told();
+        assert!(allowance.is_whole(at(1000)));
     }
 }

@@ -1,7 +1,7 @@
 //! What servers write: each has a pipe to the daemon as its standard output and error, and the daemon alone writes `server.log`.
 //!
 //! A server is its user's process, and so are its executors, which have the pipe, too: whatever comes may be anything. A line is marked with what the daemon knows (the time,
-//! which server's pipe it came by), is cleaned, and has a bounded length; what a user's servers may write is bounded by [`BURST_BYTES`] and [`BYTES_PER_S`]. The pipe
+//! which server's pipe it came by), is cleaned, and has a bounded length; what a user's servers may write is bounded by [`OF_ONE`]. The pipe
 //! blocks neither side: a server loses lines for which there is no room, and counts them. When the daemon ends, its servers' lines are lost.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ use jiff::Zoned;
 use link::printable;
 use rustix::io::Errno;
 
+use super::rate::{Allowance, Rate};
 use crate::core::command::Pid;
 use crate::directories::{Directories, SERVER_LOG};
 use crate::log::{LogFile, format_line};
@@ -21,10 +22,8 @@ use crate::trusted_path::PathError;
 const BYTES_PER_TURN: usize = 64 << 10;
 /// A longer line is cut into several. No honest one is: a server's lines go into its pipe whole, which holds for this size.
 const MOST_LINE_BYTES: usize = 4096;
-/// What the servers of one user may write at once.
-const BURST_BYTES: u64 = 4 << 20;
-/// And in the long run.
-const BYTES_PER_S: u64 = 64 << 10;
+/// What the servers of one user may write.
+const OF_ONE: Rate = Rate { burst_bytes: 4 << 20, bytes_per_s: 64 << 10 };
 /// For the last words of executors whose server has ended.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -95,7 +94,8 @@ impl ServerLog {
                 Ok(0) => break true,
                 Ok(count) => {
                     left = left.saturating_sub(count);
-                    let allowance = self.allowances.entry(pipe.uid).or_insert_with(Allowance::new);
+                    let allowance =
+                        self.allowances.entry(pipe.uid).or_insert_with(|| Allowance::new(OF_ONE));
                     pipe.lines.take(&buffer[..count], |line| {
                         write(&mut self.file, allowance, pipe.server, pipe.uid, line);
                     });
@@ -148,7 +148,7 @@ impl ServerLog {
 
     fn close(&mut self, id: u64) {
         let Some(mut pipe) = self.pipes.remove(&id) else { return };
-        let allowance = self.allowances.entry(pipe.uid).or_insert_with(Allowance::new);
+        let allowance = self.allowances.entry(pipe.uid).or_insert_with(|| Allowance::new(OF_ONE));
         pipe.lines.end(|line| write(&mut self.file, allowance, pipe.server, pipe.uid, line));
         if !self.pipes.values().any(|other| other.uid == pipe.uid) {
             say_dropped(&mut self.file, allowance, pipe.uid);
@@ -164,22 +164,24 @@ fn write(file: &mut LogFile, allowance: &mut Allowance, server: Pid, uid: u32, l
         return;
     }
     let line = format_line(&Zoned::now(), part, server, &text);
-    if allowance.take(line.len() as u64, Instant::now()) {
-        say_dropped(file, allowance, uid);
-        file.write(&line);
+    if !allowance.take(line.len() as u64, Instant::now()) {
+        return allowance.drop_line();
     }
+    say_dropped(file, allowance, uid);
+    file.write(&line);
 }
 
 /// In the daemon's own name; that these lines are few is due to [`Allowance`].
 fn say_dropped(file: &mut LogFile, allowance: &mut Allowance, uid: u32) {
-    let dropped = std::mem::take(&mut allowance.dropped);
+    let dropped = allowance.dropped();
     if dropped > 0 {
         let text = format!(
             "{dropped} lines of user {uid}'s servers were left out: more than {} MiB at once and {} KiB a second are not written",
-            BURST_BYTES >> 20,
-            BYTES_PER_S >> 10
+            OF_ONE.burst_bytes >> 20,
+            OF_ONE.bytes_per_s >> 10
         );
         file.write(&format_line(&Zoned::now(), "Control", std::process::id(), &text));
+        allowance.told();
     }
 }
 
@@ -225,47 +227,6 @@ impl Lines {
     }
 }
 
-/// What a user's servers may still write.
-#[derive(Debug)]
-struct Allowance {
-    left_bytes: u64,
-    at: Instant,
-    dropped: u64,
-}
-
-impl Allowance {
-    fn new() -> Self {
-        Self { left_bytes: BURST_BYTES, at: Instant::now(), dropped: 0 }
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.at);
-        let more = (passed.as_millis() as u64).saturating_mul(BYTES_PER_S) / 1000;
-        // Too short a time counts with the next one.
-        if more > 0 {
-            self.left_bytes = self.left_bytes.saturating_add(more).min(BURST_BYTES);
-            self.at = now;
-        }
-    }
-
-    /// Whether a line may be written.
-    fn take(&mut self, bytes: u64, now: Instant) -> bool {
-        self.refill(now);
-        let Some(left) = self.left_bytes.checked_sub(bytes) else {
-            self.dropped += 1;
-            return false;
-        };
-        self.left_bytes = left;
-        true
-    }
-
-    /// Whether there is nothing to remember.
-    fn is_whole(&mut self, now: Instant) -> bool {
-        self.refill(now);
-        self.left_bytes == BURST_BYTES && self.dropped == 0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,18 +261,6 @@ mod tests {
         for other in [&*head("Control"), "[x] y", "softcuda: a word", "[", ""] {
             assert_eq!(taken_apart(other), ("Server", other));
         }
-    }
-
-    #[test]
-    fn a_flood_is_cut_and_counted() {
-        let mut allowance = Allowance::new();
-        let start = allowance.at;
-        let at = |seconds: u64| start + Duration::from_secs(seconds);
-        assert!(allowance.take(BURST_BYTES, start) && allowance.is_whole(at(64)));
-        assert!(allowance.take(BURST_BYTES - 1, at(64)));
-        assert!(!allowance.take(2, at(64)) && !allowance.take(2, at(64)));
-        assert_eq!(allowance.dropped, 2);
-        assert!(allowance.take(BYTES_PER_S, at(65)) && !allowance.is_whole(at(1000)));
     }
 
     #[test]

@@ -7,24 +7,26 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use link::closer::{Closer, Foreign, leave_sockets};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::daemon::{ToDaemon, ToServer};
 use link::wire::owner::Owner;
-use rustix::io::FdFlags;
+use rustix::io::{Errno, FdFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::Options;
-use crate::core::ServerExit;
 use crate::core::command::Pid;
 use crate::core::intake::Intake;
+use crate::core::{Event, ServerExit};
 
 /// Shown for servers by `ps`, where scripts look for it.
 const SHOWN_NAME: &str = "nvidia-cuda-mps-server";
-/// Messages that a server may leave unread; with more it counts as stuck.
+/// Messages that a server may leave unread; with more it counts as stuck. Of those that its own or another user causes there are fewer: the core has one
+/// snapshot asked for at a time, and a bounded number of connections on their way.
 const MAX_UNSENT: usize = 4096;
 /// Between a server's closing of its socket and its killing, if it does not end by itself.
 const HANG_UP_GRACE: Duration = Duration::from_secs(5);
@@ -35,9 +37,12 @@ const NOBODY: u32 = 65534;
 #[derive(Debug)]
 pub(super) struct ServerProcess {
     child: Child,
+    owner: Owner,
     exit_fd: OwnedFd,
     socket: Option<Foreign>,
     unsent: VecDeque<(ToServer, Handed)>,
+    /// Connections that have gone to it since they were last asked for.
+    handed_on: usize,
     intake: Intake,
     log: Option<OwnedFd>,
     /// Set once it has hung up.
@@ -48,7 +53,7 @@ pub(super) struct ServerProcess {
 #[derive(Debug, Default)]
 pub(super) struct Handed {
     pub(super) connection: Option<Foreign>,
-    pub(super) process: Option<OwnedFd>,
+    pub(super) process: Option<Arc<OwnedFd>>,
 }
 
 /// What a server did with its socket.
@@ -109,9 +114,11 @@ impl ServerProcess {
             };
         Ok(ServerProcess {
             child,
+            owner: Owner::user(uid),
             exit_fd,
             socket: Some(ours),
             unsent: VecDeque::new(),
+            handed_on: 0,
             intake: Intake::default(),
             log: Some(log),
             kill_at: None,
@@ -120,6 +127,11 @@ impl ServerProcess {
 
     pub(super) fn pid(&self) -> Pid {
         self.child.id()
+    }
+
+    /// Its user.
+    pub(super) fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     /// The reading end of its standard output and error, once.
@@ -139,6 +151,17 @@ impl ServerProcess {
     /// Whether messages wait for room.
     pub(super) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
+    }
+
+    /// Whose connections wait for room.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Owner> {
+        self.unsent.iter().filter_map(|(_, handed)| Some(handed.connection.as_ref()?.owner()))
+    }
+
+    /// An event for each connection that has gone to it since this was last asked.
+    pub(super) fn handed_on(&mut self) -> impl Iterator<Item = Event> + use<> {
+        let (count, server) = (std::mem::take(&mut self.handed_on), self.pid());
+        (0..count).map(move |_| Event::HandedOn { server })
     }
 
     /// Queues a message and sends what can be sent. An error means that the server is stuck or gone.
@@ -167,20 +190,23 @@ impl ServerProcess {
             let descriptors: Vec<_> =
                 connection.into_iter().chain(process.as_ref().map(AsFd::as_fd)).collect();
             match socket.send(message, &descriptors, Duration::ZERO) {
-                Ok(()) => drop(self.unsent.pop_front()),
-                Err(SocketError::TimedOut(_)) => return Ok(()),
                 // A client whose hello grew too long on the way: its socket closes, which tells it.
-                Err(SocketError::TooLong) => drop(self.unsent.pop_front()),
+                Ok(()) | Err(SocketError::TooLong) => {}
+                // The kernel has too many descriptors on their way, to others that stand still. It is not this server that is stuck.
+                Err(SocketError::Kernel(Errno::TOOMANYREFS)) => {}
+                Err(SocketError::TimedOut(_)) => return Ok(()),
                 Err(error) => return Err(error),
             }
+            self.handed_on += usize::from(connection.is_some());
+            self.unsent.pop_front();
         }
         Ok(())
     }
 
     pub(super) fn hear(&mut self) -> Heard {
         let Some(socket) = &self.socket else { return Heard::Nothing };
-        match socket.try_hear() {
-            Ok(Some(message)) => match self.intake.take(message) {
+        match socket.try_hear_packet() {
+            Ok(Some(packet)) => match self.intake.take(&packet) {
                 Ok(Some(message)) => Heard::Message(Box::new(message)),
                 Ok(None) => Heard::Part,
                 Err(_) => Heard::HungUp,

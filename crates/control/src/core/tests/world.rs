@@ -18,6 +18,8 @@ pub(super) struct World {
     /// All effects but log lines, not yet looked at.
     pub(super) effects: VecDeque<Effect>,
     pub(super) snapshot: ServerSnapshot,
+    /// Whether servers read what they are sent.
+    pub(super) servers_read: bool,
     next_pid: Pid,
 }
 
@@ -37,6 +39,7 @@ impl World {
             log: Vec::new(),
             effects: VecDeque::new(),
             snapshot: ServerSnapshot::default(),
+            servers_read: true,
             next_pid: 975,
         }
     }
@@ -50,6 +53,11 @@ impl World {
                     let pid = self.next_pid;
                     self.next_pid += 1;
                     self.event(Event::ServerSpawned { pid, uid });
+                }
+                // What goes to a server goes at once.
+                Effect::Forward { server, .. } if self.servers_read => {
+                    self.effects.push_back(effect);
+                    self.event(Event::HandedOn { server });
                 }
                 effect => self.effects.push_back(effect),
             }
@@ -122,6 +130,13 @@ impl World {
         self.event(Event::ServerSaid { server, message: ToDaemon::Ready });
     }
 
+    /// The server says what the daemon has asked it at its start.
+    pub(super) fn answers(&mut self, server: Pid) {
+        let id = self.core.server(server).and_then(|server| server.questions.open);
+        let message = ToDaemon::Snapshot { id: id.unwrap(), snapshot: self.snapshot.clone() };
+        self.event(Event::ServerSaid { server, message });
+    }
+
     pub(super) fn exited(&mut self, server: Pid, status: i32) {
         self.event(Event::ServerExited { server, exit: ServerExit::Status(status) });
     }
@@ -162,6 +177,10 @@ impl World {
 
     /// Runs a line as `uid`, its servers answering at once; (standard output, standard error).
     pub(super) fn line_as(&mut self, uid: u32, line: &str) -> (String, String) {
+        let asked = self.core.servers.iter().filter(|server| server.questions.open.is_some());
+        for server in asked.map(|server| server.pid).collect::<Vec<_>>() {
+            self.answers(server);
+        }
         self.effects.clear();
         let peer = Peer { pid: 1, uid, gid: uid, namespaces: Default::default() };
         self.event(Event::UiLine { connection: UI, peer, line: line.to_owned() });
@@ -229,6 +248,7 @@ pub(super) fn recorded_world() -> World {
         (client.contexts[0].context_id, client.contexts[0].serial) = (1, serial);
         world.snapshot.clients.push(client);
     }
+    world.answers(975);
     world
 }
 
