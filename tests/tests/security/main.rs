@@ -10,6 +10,8 @@ use anyhow::Result;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::geteuid;
 
+mod b04;
+mod b06;
 mod f01;
 mod f02;
 mod f03;
@@ -87,7 +89,9 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 16] = [
+    let tests: [&'static [Test]; 18] = [
+        b04::TESTS,
+        b06::TESTS,
         f01::TESTS,
         f02::TESTS,
         f03::TESTS,
