@@ -10,6 +10,7 @@ use anyhow::Result;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::geteuid;
 
+mod b01;
 mod b04;
 mod b06;
 mod f01;
@@ -89,7 +90,8 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 18] = [
+    let tests: [&'static [Test]; 19] = [
+        b01::TESTS,
         b04::TESTS,
         b06::TESTS,
         f01::TESTS,
