@@ -2,6 +2,7 @@
 //! there when the executor is not.
 
 use crate::history::History;
+use crate::policy::{MOST_CONTEXTS_PER_DEVICE, contexts};
 use link::shm::{self, Access, Mapping, ShmError};
 use link::wire::daemon::LAUNCH_BOUNDS_US;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Sessions that one executor can count: of as many contexts as can be allowed, and those whose client has left but whose work still runs.
-pub(crate) const SLOTS: usize = crate::policy::MOST_CONTEXTS_PER_DEVICE + 256;
+pub(crate) const SLOTS: usize = contexts::at_most(MOST_CONTEXTS_PER_DEVICE) + 256;
 const COUNTER_BYTES: usize = SLOTS * size_of::<Counters>();
 /// Pages of the file that nobody writes to cost nothing.
 const PAGE_BYTES: usize = COUNTER_BYTES + SLOTS * size_of::<History>();

@@ -23,6 +23,8 @@ pub(crate) struct History {
     written: AtomicU64,
     /// All of the first so many calls have ended.
     settled: AtomicU64,
+    /// The last launch that is not remembered any more; 0: none.
+    forgotten_launch: AtomicU64,
     entries: [Entry; CALLS],
 }
 
@@ -112,6 +114,11 @@ impl History {
         }
     }
 
+    /// Whether there was a launch before the calls that are remembered, of which it is not known that all work has ended since.
+    pub(crate) fn has_forgotten_launches(&self) -> bool {
+        self.forgotten_launch.load(Ordering::Relaxed) > self.settled.load(Ordering::Relaxed)
+    }
+
     /// The last calls, the oldest first, signals left out.
     pub(crate) fn read(&self, now_ns: u64) -> Vec<Noted> {
         let settled = self.settled.load(Ordering::Relaxed);
@@ -119,7 +126,7 @@ impl History {
             let what = entry.what.load(Ordering::Relaxed);
             let (opcode, stream) = split(what);
             let opcode = Opcode::from_number(opcode).filter(|opcode| *opcode != Opcode::Signal)?;
-            let is_launch = matches!(opcode, Opcode::Launch | Opcode::GraphLaunch);
+            let is_launch = is_launch(opcode as u16);
             let record = CallRecord {
                 call: format!("{opcode:?}"),
                 launch: is_launch.then(|| entry.launch(stream)),
@@ -139,6 +146,7 @@ impl History {
     pub(crate) fn reset(&self) {
         self.written.store(0, Ordering::Relaxed);
         self.settled.store(0, Ordering::Relaxed);
+        self.forgotten_launch.store(0, Ordering::Relaxed);
         self.entries.iter().for_each(|entry| entry.number.store(0, Ordering::Relaxed));
     }
 
@@ -146,6 +154,11 @@ impl History {
         // Relaxed: one thread writes.
         let number = self.written.load(Ordering::Relaxed) + 1;
         let entry = &self.entries[(number as usize) % CALLS];
+        if is_launch(entry.what.load(Ordering::Relaxed) as u16) {
+            // Of an entry that was another session's: 0.
+            let forgotten = number.saturating_sub(CALLS as u64);
+            self.forgotten_launch.store(forgotten, Ordering::Relaxed);
+        }
         entry.number.store(0, Ordering::Relaxed);
         // Release fence: readers that see what follows see that the entry is being written; pairs with the acquire fence in `read`.
         fence(Ordering::Release);
@@ -188,6 +201,10 @@ impl Entry {
             stream,
         }
     }
+}
+
+fn is_launch(opcode: u16) -> bool {
+    opcode == Opcode::Launch as u16 || opcode == Opcode::GraphLaunch as u16
 }
 
 /// Opcode and stream.
@@ -266,6 +283,24 @@ mod tests {
         assert_eq!(flying(&history), ["other", "third"]);
         history.settle();
         assert!(flying(&history).is_empty());
+    }
+
+    #[test]
+    fn a_launch_behind_which_many_calls_came_is_not_forgotten_until_it_has_ended() {
+        let history = History::default();
+        history.launch(Opcode::Launch, 1, &launch("bad"));
+        (1..CALLS).for_each(|_| history.call(Opcode::StreamWaitEvent));
+        assert!(!history.has_forgotten_launches() && flying(&history) == ["bad"]);
+        history.call(Opcode::EventCreate);
+        assert!(history.has_forgotten_launches() && flying(&history).is_empty());
+        history.settle();
+        assert!(!history.has_forgotten_launches());
+        history.launch(Opcode::GraphLaunch, 1, &launch("graph"));
+        (0..CALLS).for_each(|_| history.call(Opcode::EventCreate));
+        assert!(history.has_forgotten_launches());
+        history.reset();
+        (0..2 * CALLS).for_each(|_| history.call(Opcode::EventCreate));
+        assert!(!history.has_forgotten_launches());
     }
 
     #[test]

@@ -29,6 +29,8 @@ struct Words {
     unsaved: AtomicU32,
     /// So may what is in its arrays.
     unsaved_arrays: AtomicU32,
+    /// Its client has left, and all its work has ended: no more will come.
+    at_rest: AtomicU32,
     streams: AtomicU32,
     /// By slot: the last signal, doubled, and one more if work was submitted since.
     work: [AtomicU64; STREAM_SLOTS],
@@ -181,6 +183,17 @@ impl Standing {
         self.has_work_apart() || (0..streams).any(has_work)
     }
 
+    /// All work of a session whose client has left has ended, by the driver's word.
+    pub(crate) fn note_rest(&self) {
+        self.forget_work();
+        self.words().at_rest.store(1, Ordering::Relaxed);
+    }
+
+    /// See [`Self::note_rest`].
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.words().at_rest.load(Ordering::Relaxed) != 0
+    }
+
     /// The next executor has nothing of the work.
     pub(crate) fn forget_work(&self) {
         let words = self.words();
@@ -213,7 +226,10 @@ mod tests {
         standing.note_side_work();
         assert!(standing.in_flight(|_| 7));
         standing.forget_work();
-        assert!(!standing.in_flight(|_| 0));
+        assert!(!standing.in_flight(|_| 0) && !standing.is_at_rest());
+        standing.note_side_work();
+        standing.note_rest();
+        assert!(!standing.in_flight(|_| 0) && standing.is_at_rest());
     }
 
     #[test]

@@ -10,6 +10,9 @@ use anyhow::Result;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::geteuid;
 
+mod b01;
+mod b04;
+mod b06;
 mod f01;
 mod f02;
 mod f03;
@@ -92,7 +95,10 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 21] = [
+    let tests: [&'static [Test]; 24] = [
+        b01::TESTS,
+        b04::TESTS,
+        b06::TESTS,
         f01::TESTS,
         f02::TESTS,
         f03::TESTS,

@@ -52,6 +52,9 @@ impl State {
         self.refresh_guard()?;
         self.begin_launches(slot, Submitted::Chain(launches));
         let stream = self.stream_for_work(slot)?;
+        if let Some(value) = signal {
+            self.streams.check_signal(slot, value)?;
+        }
         launches.functions().for_each(|function| self.touch_variables(Touch::Function(function)));
         let session = &self.handle;
         let given_up = || session.stopped();

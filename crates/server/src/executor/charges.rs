@@ -20,7 +20,8 @@ impl State {
         let partition = self.partitions.find(wanted.partition)?;
         let before = self.streams.handles().count();
         self.memory.charge(STREAM_BYTES)?;
-        let created = self.streams.create(&self.shared.context, &wanted, partition);
+        let completed = self.handle.words.completed(wanted.stream);
+        let created = self.streams.create(&self.shared.context, &wanted, partition, completed);
         if self.streams.handles().count() == before {
             // None was made, or one that had been closed serves again.
             self.memory.discharge(STREAM_BYTES);

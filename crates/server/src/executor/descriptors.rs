@@ -1,23 +1,37 @@
-//! Open files that are kept for clients' memory that can be shared: all clients of an executor together may have most of what the process may
-//! open, so that some are left for clients that come.
+//! Open files that are kept for clients' memory: all clients of an executor together may have most of what the process may open, so that some are left for
+//! clients that come, and each owner a part of that.
 
+use crate::policy::budgets::{Budget, Part};
+use link::wire::owner::Owner;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Resource, getrlimit};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Files of one region.
+pub(crate) const OF_REGION: u64 = 1;
+/// Of memory that other processes can have: the driver may have one, too.
+pub(crate) const OF_MEMORY: u64 = 2;
 
 /// How many files are kept, of how many.
 #[derive(Debug)]
 pub(crate) struct Descriptors {
-    kept: AtomicU64,
+    kept: Mutex<Budget>,
     most: u64,
+}
+
+/// Room for files of one owner, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Room {
+    of: Arc<Descriptors>,
+    owner: Owner,
+    count: u64,
 }
 
 /// A file that is kept.
 #[derive(Debug)]
 pub(crate) struct Kept {
     file: OwnedFd,
-    of: Arc<Descriptors>,
+    _room: Room,
 }
 
 impl Descriptors {
@@ -27,7 +41,8 @@ impl Descriptors {
     }
 
     fn up_to(most: u64) -> Arc<Self> {
-        Arc::new(Self { kept: AtomicU64::new(0), most })
+        let kept = Mutex::new(Budget::new(most, Part::THREE_QUARTERS, u64::MAX));
+        Arc::new(Self { kept, most })
     }
 
     /// How many may be kept at a time.
@@ -35,17 +50,27 @@ impl Descriptors {
         self.most
     }
 
-    /// Whether there is no room for another one.
-    pub(crate) fn are_used_up(&self) -> bool {
-        // Relaxed: a count that guards nothing else; a few sessions may pass it at once, for which there is room left.
-        self.kept.load(Ordering::Relaxed) >= self.most
+    /// Room for so many files more; `None`: the owner has its part.
+    pub(crate) fn take(self: &Arc<Self>, owner: &Owner, count: u64) -> Option<Room> {
+        let is_there = self.lock().take(owner, count);
+        is_there.then(|| Room { of: Arc::clone(self), owner: owner.clone(), count })
     }
 
-    /// Keeps a file until the result is dropped.
-    pub(crate) fn keep(self: &Arc<Self>, file: OwnedFd) -> Kept {
-        // Relaxed: as above.
-        self.kept.fetch_add(1, Ordering::Relaxed);
-        Kept { file, of: Arc::clone(self) }
+    /// The same for what the owner had in another executor.
+    pub(crate) fn take_again(self: &Arc<Self>, owner: &Owner, count: u64) -> Room {
+        self.lock().count(owner, count);
+        Room { of: Arc::clone(self), owner: owner.clone(), count }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Budget> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Room {
+    /// Keeps a file there.
+    pub(crate) fn keep(self, file: OwnedFd) -> Kept {
+        Kept { file, _room: self }
     }
 }
 
@@ -55,10 +80,9 @@ impl AsFd for Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Room {
     fn drop(&mut self) {
-        // Relaxed: as above.
-        self.of.kept.fetch_sub(1, Ordering::Relaxed);
+        self.of.lock().give_back(&self.owner, self.count);
     }
 }
 
@@ -69,16 +93,22 @@ mod tests {
 
     #[test]
     fn files_are_counted_until_they_are_closed() {
-        let descriptors = Descriptors::up_to(2);
-        let file = || OwnedFd::from(File::open("/dev/null").unwrap());
-        let first = descriptors.keep(file());
-        assert!(!descriptors.are_used_up());
-        let second = descriptors.keep(file());
-        assert!(descriptors.are_used_up());
-        drop(first);
-        assert!(!descriptors.are_used_up());
-        drop(second);
-        assert!(Descriptors::up_to(0).are_used_up());
+        let descriptors = Descriptors::up_to(16);
+        let [one, other] = [1, 2].map(Owner::user);
+        let keep = |owner: &Owner, count| {
+            let room = descriptors.take(owner, count)?;
+            Some(room.keep(File::open("/dev/null").unwrap().into()))
+        };
+        let mut kept: Vec<Kept> = (0..6).map(|_| keep(&one, OF_MEMORY).unwrap()).collect();
+        assert!(keep(&one, OF_REGION).is_none(), "two for each");
+        let of_other = [keep(&other, OF_REGION).unwrap(), keep(&other, OF_MEMORY).unwrap()];
+        kept.pop();
+        assert!(keep(&other, OF_REGION).is_some() && keep(&one, OF_MEMORY).is_none());
+        drop((kept, of_other));
+        let again = descriptors.take_again(&one, 100);
+        assert!(keep(&other, 1).is_none());
+        drop(again);
+        assert!(keep(&other, 12).is_some());
         assert!(Descriptors::of_process().most() > 0);
     }
 }

@@ -41,6 +41,8 @@ impl State {
 
     pub(super) fn event_record(&mut self, wanted: EventRecord) -> Result<(), Failure> {
         let event = self.event(wanted.event)?;
+        // Before the record counts as work itself.
+        self.check_signal(wanted.stream, wanted.value)?;
         let stream = self.stream_for_work(wanted.stream)?;
         // SAFETY: live handles of this session.
         self.check(unsafe { self.driver().cuEventRecord(event, stream) })?;
@@ -78,5 +80,64 @@ impl State {
     pub(super) fn kept_event(&self, number: u32) -> Result<Arc<CUevent>, Failure> {
         below("event", number, MAX_EVENTS)?;
         self.events.get(&number).cloned().ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::executor::session::Step;
+    use crate::executor::testbed::{Bed, Client};
+    use link::wire::command::{EventCreate, EventRecord, Opcode};
+    use zerocopy::IntoBytes;
+
+    /// Whether all that was posted was done.
+    fn is_served(client: &mut Client) -> bool {
+        loop {
+            match client.session.step() {
+                Ok(Step::Done) => {}
+                Ok(_) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn post_record(client: &mut Client, value: u64) {
+        let record = EventRecord { event: 1, stream: 0, value };
+        client.post(Opcode::EventRecord, record.as_bytes());
+    }
+
+    #[test]
+    fn what_a_stream_signals_grows() {
+        let wrong: [fn(&mut Client); 6] = [
+            |client| client.post_signal(1 << 62),
+            |client| client.post_signal(u64::MAX),
+            |client| client.post_signal(9),
+            |client| post_record(client, 9),
+            |client| {
+                // The launch has not ended when the word has reached what was signalled before.
+                client.post_launch();
+                client.post_signal(10);
+            },
+            |client| {
+                client.post_launch();
+                post_record(client, 10);
+            },
+        ];
+        for (number, wrong) in wrong.into_iter().enumerate() {
+            // Alone: beside others, whose work never ends here, it would wait for its turn.
+            let bed = Bed::new();
+            let mut client = bed.open();
+            client.post(Opcode::EventCreate, EventCreate { event: 1, flags: 2 }.as_bytes());
+            client.post_launch();
+            client.post_signal(7);
+            client.post_launch();
+            post_record(&mut client, 10);
+            // Once more, as after an executor that submitted it and ended.
+            client.post_signal(10);
+            post_record(&mut client, 10);
+            assert!(is_served(&mut client));
+            wrong(&mut client);
+            assert!(!is_served(&mut client), "{number}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Images of code that the next executor will need, each once by content, in files that the keeper holds besides.
 
+use super::budgets::{Holding, ImageBytes};
 use cuda_abi::types::CUresult;
 use link::shm::{Access, Mapping};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,13 +9,16 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// An image in a file.
+/// An image in a file, which counts for who was the first to have it.
 #[derive(Debug)]
-pub(crate) struct StoredImage(OwnedFd);
+pub(crate) struct StoredImage {
+    file: OwnedFd,
+    _counted: ImageBytes,
+}
 
 impl AsFd for StoredImage {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
@@ -30,20 +34,37 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// The file of an image.
-    pub(super) fn store(&self, image: &[u8]) -> Result<Arc<StoredImage>, CUresult> {
-        self.find_or(image, || write(image).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY))
+    /// The file of an image, counted for this session if nobody else has the same.
+    pub(super) fn store(
+        &self,
+        image: &[u8],
+        holding: &Holding,
+    ) -> Result<Arc<StoredImage>, CUresult> {
+        self.find_or(image, || {
+            let counted = holding.budgets().take_image(holding.owner(), image.len() as u64);
+            let _counted = counted.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+            let file = write(image).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+            Ok(StoredImage { file, _counted })
+        })
     }
 
     /// Takes over a file that an executor before has made.
-    pub(super) fn adopt(&self, image: &[u8], file: OwnedFd) -> Result<Arc<StoredImage>, CUresult> {
-        self.find_or(image, || Ok(file))
+    pub(super) fn adopt(
+        &self,
+        image: &[u8],
+        file: OwnedFd,
+        holding: &Holding,
+    ) -> Result<Arc<StoredImage>, CUresult> {
+        self.find_or(image, || {
+            let _counted = holding.budgets().count_image(holding.owner(), image.len() as u64);
+            Ok(StoredImage { file, _counted })
+        })
     }
 
     fn find_or(
         &self,
         image: &[u8],
-        make: impl FnOnce() -> Result<OwnedFd, CUresult>,
+        make: impl FnOnce() -> Result<StoredImage, CUresult>,
     ) -> Result<Arc<StoredImage>, CUresult> {
         let key = (self.hashes.each_ref().map(|hash| hash.hash_one(image)), image.len());
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +72,7 @@ impl Images {
             return Ok(found);
         }
         known.retain(|_, image| image.strong_count() > 0);
-        let stored = Arc::new(StoredImage(make()?));
+        let stored = Arc::new(make()?);
         known.insert(key, Arc::downgrade(&stored));
         Ok(stored)
     }
@@ -80,18 +101,21 @@ pub(super) fn read(file: BorrowedFd<'_>) -> Result<Vec<u8>, CUresult> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::budgets::Budgets;
     use super::*;
+    use link::wire::owner::Owner;
 
     #[test]
     fn what_is_the_same_is_stored_once_while_somebody_has_it() {
         let images = Images::default();
-        let one = images.store(b"one").unwrap();
-        assert!(Arc::ptr_eq(&one, &images.store(b"one").unwrap()));
-        assert!(!Arc::ptr_eq(&one, &images.store(b"two").unwrap()));
+        let holding = Budgets::of_process().open(&Owner::user(1), None);
+        let one = images.store(b"one", &holding).unwrap();
+        assert!(Arc::ptr_eq(&one, &images.store(b"one", &holding).unwrap()));
+        assert!(!Arc::ptr_eq(&one, &images.store(b"two", &holding).unwrap()));
         assert_eq!(read(one.as_fd()).unwrap(), b"one");
         let copy = one.as_fd().try_clone_to_owned().unwrap();
         drop(one);
-        let adopted = images.adopt(b"one", copy).unwrap();
-        assert!(Arc::ptr_eq(&adopted, &images.store(b"one").unwrap()));
+        let adopted = images.adopt(b"one", copy, &holding).unwrap();
+        assert!(Arc::ptr_eq(&adopted, &images.store(b"one", &holding).unwrap()));
     }
 }

@@ -18,6 +18,7 @@ use link::shm::Reservation;
 use link::wire::attach::Window;
 use link::wire::command::{Grow, GrowReply, MemoryInfoReply, Release, StreamWriteValue};
 use link::wire::layout::{COMPLETION_BYTES, GUARD_RECORD_OFFSET};
+use link::wire::owner::Owner;
 use regions::{Region, RegionKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::BTreeMap;
@@ -136,6 +137,16 @@ impl Memory {
     /// Where the device records what guarded code was about to touch.
     pub(crate) fn guard_record_address(&self) -> CUdeviceptr {
         self.completion_device_base + GUARD_RECORD_OFFSET as u64
+    }
+
+    /// Whom it counts for.
+    pub(super) fn owner(&self) -> &Owner {
+        self.holding.owner()
+    }
+
+    /// What of the host counts for it.
+    pub(super) fn holding(&self) -> &Holding {
+        &self.holding
     }
 
     /// The keeper's next answer.

@@ -73,6 +73,8 @@ pub(crate) struct Function {
 pub(crate) struct Modules {
     modules: HashMap<u32, Module>,
     functions: Vec<Option<Function>>,
+    /// How many of them there are.
+    live_functions: usize,
     /// How many have variables.
     with_variables: usize,
     /// Code that was unloaded while kernels ran that may write to its variables.
@@ -132,6 +134,7 @@ impl Modules {
     /// All libraries, which are forgotten here.
     pub(super) fn take_libraries(&mut self) -> Vec<(CUlibrary, Option<Origin>)> {
         self.functions.clear();
+        self.live_functions = 0;
         self.modules.drain().map(|(_, module)| (*module.library, module.origin)).collect()
     }
 }

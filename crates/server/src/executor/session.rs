@@ -118,6 +118,9 @@ impl Session {
             }
         }
         self.state.look_at_guard();
+        if !self.state.has_come_to_rest() {
+            self.await_end();
+        }
         let Self { state, consumer, waker, .. } = self;
         drop(consumer);
         state.tear_down();

@@ -129,7 +129,7 @@ pub(super) fn prepare(
     // Now, as nobody takes commands before all sessions are here that come from another executor.
     let mut reservations = shared.reservations.lock().unwrap_or_else(PoisonError::into_inner);
     let of_journal = entries.iter().map(|(_, entry)| (entry.opcode, entry.body.as_slice()));
-    let claimed = virtual_journal::claim(&mut reservations, of_journal.clone());
+    let claimed = virtual_journal::claim(&mut reservations, &wanted.owner, of_journal.clone());
     drop(reservations);
     let virtual_memory = VirtualMemory::claiming(claimed);
     let claimed = Claimed::new(shared, of_journal);

@@ -31,9 +31,12 @@ pub(crate) struct Shares {
     events: Mutex<HashMap<Token, Weak<SharedEvent>>>,
 }
 
-/// An event of several sessions; the last one destroys it.
+/// An event of several sessions, by one token; the last one destroys it.
 #[derive(Debug)]
-pub(crate) struct SharedEvent(CUevent);
+pub(crate) struct SharedEvent {
+    event: CUevent,
+    token: Token,
+}
 
 /// What one session has of others, and its events that others may have.
 #[derive(Debug, Default)]
@@ -147,20 +150,20 @@ impl State {
         if self.events.get(&wanted.event).is_some_and(|event| Arc::strong_count(event) > 1) {
             return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
         }
-        let token = random_token()?;
+        if let Some(shared) = self.sharing.events.get(&wanted.event) {
+            self.reply_token(shared.token);
+            return Ok(());
+        }
         if self.sharing.events.len() >= MAX_SHARED {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
-        let event = self
-            .sharing
-            .events
-            .entry(wanted.event)
-            .or_insert_with(|| Arc::new(SharedEvent(handle)));
-        let event = Arc::downgrade(event);
+        let token = random_token()?;
+        let event = Arc::new(SharedEvent { event: handle, token });
         let mut events = self.shared_events();
         events.retain(|_, event| event.strong_count() > 0);
-        events.insert(token, event);
+        events.insert(token, Arc::downgrade(&event));
         drop(events);
+        self.sharing.events.insert(wanted.event, event);
         self.reply_token(token);
         Ok(())
     }
@@ -172,7 +175,7 @@ impl State {
         }
         let found = self.shared_events().get(&wanted.token.words).and_then(Weak::upgrade);
         let event = found.ok_or(INVALID)?;
-        self.events.insert(number, Arc::new(event.0));
+        self.events.insert(number, Arc::new(event.event));
         self.sharing.events.insert(number, event);
         Ok(())
     }
@@ -221,5 +224,44 @@ impl State {
             }
             std::thread::sleep(POLL);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::testbed::Bed;
+    use link::wire::command::{EventCreate, EventDestroy};
+
+    fn share(state: &mut State, event: u32) -> Vec<u8> {
+        state.reply.clear();
+        state.share_event(EventNumber { event, reserved: 0 }).unwrap();
+        state.reply.clone()
+    }
+
+    #[test]
+    fn an_event_has_one_token_however_often_it_is_shared() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        for event in [1, 2] {
+            state.event_create(EventCreate { event, flags: 2 }).unwrap();
+        }
+        let first = share(state, 1);
+        assert!((0..100).all(|_| share(state, 1) == first));
+        assert_ne!(share(state, 2), first);
+        assert_eq!(bed.shared.shares.events.lock().unwrap().len(), 2);
+        // Who has opened it passes the same on.
+        let (token, _) = WireToken::read_from_prefix(&first).unwrap();
+        let mut other = bed.open();
+        let open = OpenEvent { token, event: 7, reserved: 0 };
+        other.session.state().open_event(open).unwrap();
+        assert_eq!(share(other.session.state(), 7), first);
+        let state = client.session.state();
+        for event in [1, 2] {
+            state.event_destroy(EventDestroy { event, reserved: 0 }).unwrap();
+        }
+        state.event_create(EventCreate { event: 1, flags: 2 }).unwrap();
+        assert_ne!(share(state, 1), first, "it is another event");
     }
 }

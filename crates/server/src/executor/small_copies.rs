@@ -67,19 +67,19 @@ mod tests {
     use cuda_abi::types::CUresult;
 
     /// What a client posts that exchanges a little, and how often that gave the driver something to do.
-    fn exchange(client: &mut Client, value: u64, [device, host]: [u64; 2], bytes: u64) -> u32 {
+    fn exchange(client: &mut Client, [device, host]: [u64; 2], bytes: u64) -> u32 {
         let before = submitted();
         client.post_launch();
         client.post_copy(host, device, bytes);
         client.post_copy(host + 0x1000, device + 0x1000, bytes);
-        client.post_signal(value);
+        client.post_next_signal();
         assert_eq!(client.serve(), Step::Nothing);
         submitted() - before
     }
 
     /// The submissions of one exchange, once all is known and made that it takes.
     fn usual(client: &mut Client, ends: [u64; 2], bytes: u64) -> u32 {
-        (1..64).map(|value| exchange(client, value, ends, bytes)).last().unwrap()
+        (1..64).map(|_| exchange(client, ends, bytes)).last().unwrap()
     }
 
     /// Until an exchange is one submission: whether kernels last is not known at first, and so nothing is calm.
@@ -98,7 +98,7 @@ mod tests {
         get_used_to(&mut client, ends);
         let counters = &bed.shared.counters;
         let before = counters.read(0);
-        exchange(&mut client, 64, ends, 2048);
+        exchange(&mut client, ends, 2048);
         let after = counters.read(0);
         assert_eq!(after.kernels - before.kernels, 1, "copies are no kernels");
         assert_eq!(after.copied_bytes - before.copied_bytes, 2 * 2048);

@@ -152,12 +152,19 @@ impl State {
             return Ok(());
         }
         let priority = self.stream_priority(0);
-        self.streams.open_legacy(&self.shared.context, priority, || self.partitions.own())
+        let completed = || self.handle.words.completed(slot);
+        let share = || self.partitions.own();
+        self.streams.open_legacy(&self.shared.context, priority, share, completed)
     }
 
-    /// Makes the device write `value` to the stream's completion word after all its earlier work.
-    pub(super) fn signal(&mut self, slot: u32, value: u64) -> Result<(), Failure> {
+    /// Refuses a signal that the client may not ask for now.
+    pub(super) fn check_signal(&mut self, slot: u32, value: u64) -> Result<(), Failure> {
         self.open_legacy(slot)?;
+        self.streams.check_signal(slot, value)
+    }
+
+    /// Makes the device write `value`, which was checked, to the stream's completion word after all its earlier work.
+    pub(super) fn signal(&mut self, slot: u32, value: u64) -> Result<(), Failure> {
         let stream = self.streams.for_signal(&self.shared.context, slot, value)?;
         self.history().signal(slot, value);
         self.handle.note_streams(self.streams.slots());
@@ -221,6 +228,7 @@ impl State {
             }
             Opcode::Signal => {
                 let wire::Signal { stream, value, .. } = parse(command)?.0;
+                self.check_signal(stream, value)?;
                 self.signal(stream, value)
             }
             Opcode::StreamSynchronize => {

@@ -26,6 +26,8 @@ use std::sync::Arc;
 
 pub(super) const STREAM_NON_BLOCKING: u32 = 1;
 const EVENT_DISABLE_TIMING: u32 = 2;
+/// Signals are below this. A client counts the work of a stream, and never comes near; a word of [`Standing`] has a bit besides.
+const SIGNALS_END: u64 = 1 << 62;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -80,12 +82,13 @@ impl Streams {
         Self { standing, slots, domains, join_event: None, turnstile: Arc::default(), lane }
     }
 
-    /// Opens a slot.
+    /// Opens a slot, whose completion word is `completed`: another executor may have served it.
     pub(crate) fn create(
         &mut self,
         context: &Context,
         wanted: &StreamCreate,
         partition: Option<Arc<Partition>>,
+        completed: u64,
     ) -> Result<(), Failure> {
         let StreamCreate { stream: slot, flags, priority, legacy, .. } = *wanted;
         if slot == LEGACY_STREAM || slot as usize >= STREAM_SLOTS {
@@ -117,6 +120,7 @@ impl Streams {
                 let mut fresh =
                     new_stream(context, &self.lane, &self.turnstile, kind, priority, partition)?;
                 fresh.place = wanted.partition;
+                fresh.last_signal = completed;
                 if let Some(mut old) = other.replace(fresh) {
                     old.backlog.clear(context);
                     self.turnstile.forget(&old.track);
@@ -138,26 +142,28 @@ impl Streams {
         Ok(())
     }
 
-    /// Opens the session's default stream, if it is not open.
+    /// Opens the session's default stream, if it is not open. `completed` gives its completion word.
     pub(crate) fn open_legacy(
         &mut self,
         context: &Context,
         priority: i32,
         partition: impl FnOnce() -> Option<Arc<Partition>>,
+        completed: impl FnOnce() -> u64,
     ) -> Result<(), Failure> {
         if self.slots.is_empty() {
             self.slots.push(None);
         }
         let slot = &mut self.slots[LEGACY_STREAM as usize];
         if slot.is_none() {
-            *slot = Some(new_stream(
+            let fresh = new_stream(
                 context,
                 &self.lane,
                 &self.turnstile,
                 Kind::Default,
                 priority,
                 partition(),
-            )?);
+            )?;
+            *slot = Some(Stream { last_signal: completed(), ..fresh });
             self.domain_place(LEGACY_STREAM).get_or_insert_default();
         }
         Ok(())
@@ -214,7 +220,25 @@ impl Streams {
         }
     }
 
-    /// The driver's stream whose next write says that all earlier work of slot `slot` is done; remembers `value`.
+    /// Refuses a signal that would say that work has ended which has not: its value must come after the last one's, which the completion word
+    /// may have reached. The same value once more says nothing new where nothing was submitted since: so a signal is done again that an executor
+    /// before has submitted, and not committed.
+    pub(crate) fn check_signal(&self, slot: u32, value: u64) -> Result<(), Failure> {
+        let Some(stream) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
+            // Whoever needs the stream says what is wrong.
+            return Ok(());
+        };
+        let is_again = value == stream.last_signal && !stream.unsignalled;
+        if value < SIGNALS_END && (value > stream.last_signal || is_again) {
+            return Ok(());
+        }
+        let last = stream.last_signal;
+        Err(Failure::Protocol(format!(
+            "signal {value} of stream {slot} must come after {last} and before {SIGNALS_END}"
+        )))
+    }
+
+    /// The driver's stream whose next write says that all earlier work of slot `slot` is done; remembers `value`, which was checked.
     pub(crate) fn for_signal(
         &mut self,
         context: &Context,

@@ -13,14 +13,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const POLL_LONGEST: Duration = Duration::from_millis(10);
 
 impl State {
-    /// Waits for the session's work, gives back what it had and tells the keeper.
-    pub(super) fn tear_down(mut self) {
+    /// Waits for all work of a session whose client has left; `false`: the context is lost. Then the keeper looks for who did it, and may find this one.
+    pub(super) fn has_come_to_rest(&self) -> bool {
+        self.wait_for_work();
         if let Some(code) = self.context().lost() {
             self.name_suspect(code);
+            return false;
         }
-        self.wait_for_work();
         // What is left to do takes nobody's patience.
-        self.standing.forget_work();
+        self.standing.note_rest();
+        true
+    }
+
+    /// Gives back what the session had, once it has come to rest, and tells the keeper.
+    pub(super) fn tear_down(mut self) {
         let driver = self.driver();
         if self.context().lost().is_none() {
             self.end_tracing();
@@ -76,6 +82,10 @@ impl State {
                     let _ = self.context().check(result);
                     break;
                 }
+                if poll == POLL_LONGEST {
+                    // Whatever the signals say that the client asked for: so the keeper knows that something does not end.
+                    self.standing.note_side_work();
+                }
                 if started.elapsed() > PATIENCE && !std::mem::replace(&mut complained, true) {
                     log_server!(
                         "{} has left, but its work on the device does not end: {}",
@@ -90,7 +100,7 @@ impl State {
     }
 
     /// Says in the log what this session had in flight when the context was lost.
-    pub(super) fn name_suspect(&self, code: CUresult) {
+    fn name_suspect(&self, code: CUresult) {
         if self.streams.in_flight(|slot| self.handle.words.completed(slot)) {
             log_server!(
                 "{} had work in flight when the device failed with {code}: {}",

@@ -149,7 +149,7 @@ impl Bed {
         state.load_image(load_of(0, CODE), CODE.to_vec(), None).unwrap();
         let get = FunctionGet { module: 0, function: 0, name_bytes: 1, reserved: 0 };
         state.function_get(get, b"f").unwrap();
-        Client { session, producer: Producer::new(posts), _socket: client }
+        Client { session, producer: Producer::new(posts), _socket: client, signal: 0 }
     }
 }
 
@@ -170,6 +170,8 @@ pub(super) struct Client {
     pub(super) session: Session,
     producer: Producer,
     _socket: Connection,
+    /// The last that [`Self::post_next_signal`] asked for.
+    signal: u64,
 }
 
 impl Client {
@@ -205,6 +207,12 @@ impl Client {
     /// Posts a signal of the default stream.
     pub(super) fn post_signal(&mut self, value: u64) {
         self.post(Opcode::Signal, Signal { stream: 0, reserved: 0, value }.as_bytes());
+    }
+
+    /// Posts the next one, where the test has no numbers of its own.
+    pub(super) fn post_next_signal(&mut self) {
+        self.signal += 1;
+        self.post_signal(self.signal);
     }
 
     pub(super) fn post(&mut self, opcode: Opcode, body: &[u8]) {

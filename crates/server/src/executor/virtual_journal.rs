@@ -4,6 +4,7 @@
 //! reservation, piece of memory, mapping and its access, found by the first word of its body; entries end with the things. The memory itself is the keeper's, or lies in a file
 //! that the client had sent and the keeper has.
 
+use super::descriptors::{OF_MEMORY, Room};
 use super::failure::Failure;
 use super::recording::long;
 use super::replay::{Grants, ReplayError};
@@ -13,6 +14,7 @@ use crate::policy::reservations::Reservations;
 use cuda_abi::types::*;
 use link::wire::attach::Window;
 use link::wire::command::Opcode;
+use link::wire::owner::Owner;
 use link::wire::virtual_memory::SHARING_DESCRIPTOR;
 use rustix::fd::AsFd;
 use std::collections::HashMap;
@@ -110,6 +112,7 @@ impl Thing {
 /// Takes the addresses of a session that another executor has served, before anybody else is given them. Returns them by their first.
 pub(super) fn claim<'a>(
     reservations: &mut Reservations,
+    owner: &Owner,
     entries: impl Iterator<Item = (u16, &'a [u8])>,
 ) -> HashMap<u64, Window> {
     let of = |(opcode, body): (u16, &'a [u8])| match Thing::read(Opcode::from_number(opcode)?, body)
@@ -120,7 +123,7 @@ pub(super) fn claim<'a>(
         _ => None,
     };
     let windows = entries.filter_map(of);
-    windows.filter(|window| reservations.claim(*window)).map(|it| (it.base, it)).collect()
+    windows.filter(|window| reservations.claim(owner, *window)).map(|it| (it.base, it)).collect()
 }
 
 impl State {
@@ -157,8 +160,7 @@ impl State {
                 let handle =
                     handle.map_err(|code| failed(Opcode::MemoryCreate)(Failure::Cuda(code)))?;
                 self.handle.allowance.hold(size_bytes);
-                let keep = |file| self.shared.descriptors.keep(file);
-                let file = (sharing == SHARING_DESCRIPTOR).then_some(file).map(keep);
+                let file = (sharing == SHARING_DESCRIPTOR).then(|| self.room_again().keep(file));
                 let origin = Origin::Own { key };
                 self.insert_again(number, Piece::new(handle, size_bytes, origin, file));
                 Ok(())
@@ -168,7 +170,7 @@ impl State {
                 let handle = self.import_memory(file.as_fd());
                 let handle =
                     handle.map_err(|code| failed(Opcode::MemoryImport)(Failure::Cuda(code)))?;
-                let file = Some(self.shared.descriptors.keep(file));
+                let file = Some(self.room_again().keep(file));
                 let origin = Origin::Imported { key };
                 self.insert_again(number, Piece::new(handle, u64::MAX, origin, file));
                 Ok(())
@@ -202,6 +204,10 @@ impl State {
         }
     }
 
+    fn room_again(&self) -> Room {
+        self.shared.descriptors.take_again(self.memory.owner(), OF_MEMORY)
+    }
+
     fn insert_again(&mut self, number: u32, piece: Piece) {
         let (key, piece) = (piece.key(), Arc::new(piece));
         self.virtual_memory.remade.insert(key, Arc::clone(&piece));
@@ -214,7 +220,7 @@ impl State {
             self.let_go(piece);
         }
         for (_, window) in std::mem::take(&mut self.virtual_memory.claimed) {
-            self.reservations().give_back(window);
+            self.reservations().give_back(self.memory.owner(), window);
         }
     }
 
@@ -265,8 +271,9 @@ mod tests {
 
     #[test]
     fn addresses_are_claimed_before_they_are_given_to_others() {
+        let owner = Owner::user(1);
         let mut reservations = Reservations::new(0, 1);
-        let before = reservations.take(1, 0).unwrap();
+        let before = reservations.take(&owner, 1, 0).unwrap();
         let mut next = Reservations::new(0, 1);
         let (opcode, words) = Thing::Reservation {
             base: before.base,
@@ -276,9 +283,9 @@ mod tests {
         .entry();
         let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let entries = [(opcode as u16, body.as_slice()), (Opcode::Launch as u16, &[][..])];
-        let claimed = claim(&mut next, entries.into_iter());
+        let claimed = claim(&mut next, &owner, entries.into_iter());
         assert_eq!(claimed.get(&before.base), Some(&before));
-        assert_ne!(next.take(1, 0).unwrap().base, before.base);
-        assert!(!next.claim(before), "it is taken");
+        assert_ne!(next.take(&owner, 1, 0).unwrap().base, before.base);
+        assert!(!next.claim(&owner, before), "it is taken");
     }
 }

@@ -7,7 +7,7 @@
 mod mapping_pieces;
 mod reserving;
 
-use super::descriptors::Kept;
+use super::descriptors::{Kept, OF_MEMORY, Room};
 use super::failure::{Failure, below};
 use super::memory::FILE_TIMEOUT;
 use super::state::State;
@@ -187,18 +187,20 @@ impl State {
         found.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
 
-    /// Refuses more memory with descriptors than one client may have.
-    fn check_descriptors(&mut self) -> Result<(), Failure> {
+    /// Refuses more memory with descriptors than one client, or all of its owner, may have.
+    fn room_for_memory(&mut self) -> Result<Room, Failure> {
         let known = &self.virtual_memory;
-        let descriptors = &self.shared.descriptors;
-        if known.pieces.len() + known.mappings.len() < MAX_SHAREABLE && !descriptors.are_used_up() {
-            return Ok(());
+        if known.pieces.len() + known.mappings.len() < MAX_SHAREABLE
+            && let Some(room) = self.shared.descriptors.take(self.memory.owner(), OF_MEMORY)
+        {
+            return Ok(room);
         }
         if !std::mem::replace(&mut self.virtual_memory.is_refusal_said, true) {
             log_server!(
-                "{} gets no more memory that can be shared: it may have {MAX_SHAREABLE} pieces and mappings, all clients of a device together {} \
-                 pieces, three quarters of the limit of open files",
+                "{} gets no more memory that can be shared: it may have {MAX_SHAREABLE} pieces and mappings; {} has its part of the {} files that all clients of a \
+                 device may have together, three quarters of the limit of open files",
                 self.handle.label,
+                self.memory.owner(),
                 self.shared.descriptors.most()
             );
         }
@@ -207,9 +209,10 @@ impl State {
 
     pub(super) fn memory_create(&mut self, wanted: MemoryCreate) -> Result<(), Failure> {
         self.new_number(wanted.memory)?;
-        if wanted.sharing == SHARING_DESCRIPTOR {
-            self.check_descriptors()?;
-        }
+        let room = match wanted.sharing {
+            SHARING_DESCRIPTOR => Some(self.room_for_memory()?),
+            _ => None,
+        };
         let (key, size_bytes, file) = self.ask_keeper(wanted.size_bytes, Placement::Piece)?;
         if size_bytes != wanted.size_bytes {
             self.return_to_keeper(key, size_bytes);
@@ -222,8 +225,7 @@ impl State {
                 return Err(code.into());
             }
         };
-        let keep = |file| self.shared.descriptors.keep(file);
-        let file = (wanted.sharing == SHARING_DESCRIPTOR).then_some(file).map(keep);
+        let file = room.map(|room| room.keep(file));
         let piece = Piece::new(handle, size_bytes, Origin::Own { key }, file);
         self.virtual_memory.pieces.insert(wanted.memory, Arc::new(piece));
         let MemoryCreate { memory: number, sharing, .. } = wanted;
@@ -270,15 +272,15 @@ impl State {
 
     pub(super) fn memory_import(&mut self, wanted: MemoryNumber) -> Result<(), Failure> {
         let (message, file) = self.receive_file::<MemoryFile>("memory", FILE_TIMEOUT)?;
-        let handle = match self.import_received(wanted, &message, file.as_fd()) {
-            Ok(handle) => handle,
+        let (handle, room) = match self.import_received(wanted, &message, file.as_fd()) {
+            Ok(imported) => imported,
             Err(failure) => {
                 self.discard(file);
                 return Err(failure);
             }
         };
         self.keep_file(file.as_fd());
-        let file = Some(self.shared.descriptors.keep(file));
+        let file = Some(room.keep(file));
         // No two commands end at the same position.
         let (key, number) = (IMPORTED | self.records.position, wanted.memory);
         let piece = Piece::new(handle, u64::MAX, Origin::Imported { key }, file);
@@ -291,14 +293,14 @@ impl State {
         wanted: MemoryNumber,
         message: &MemoryFile,
         file: BorrowedFd<'_>,
-    ) -> Result<CUmemGenericAllocationHandle, Failure> {
+    ) -> Result<(CUmemGenericAllocationHandle, Room), Failure> {
         self.new_number(wanted.memory)?;
         if message.memory != wanted.memory {
             return Err(Failure::Protocol("another descriptor came than was announced".into()));
         }
         shm::refuse_huge_pages(file).map_err(|_| INVALID)?;
-        self.check_descriptors()?;
-        Ok(self.import_memory(file)?)
+        let room = self.room_for_memory()?;
+        Ok((self.import_memory(file)?, room))
     }
 
     /// Takes everything out of the driver; nobody uses it any more.
@@ -318,7 +320,7 @@ impl State {
             let freed =
                 self.context().check(unsafe { self.driver().cuMemAddressFree(base, length) });
             if freed.is_ok() {
-                self.reservations().give_back(window);
+                self.reservations().give_back(self.memory.owner(), window);
             }
         }
     }

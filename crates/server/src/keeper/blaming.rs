@@ -63,9 +63,13 @@ impl Keeper {
         let mut clients = Vec::new();
         let mut situations = Vec::new();
         for session in self.sessions.values().filter(|session| session.place() == place) {
-            let calls = session.counters.history(session.counter_slot).read(now_ns);
+            let history = session.counters.history(session.counter_slot);
+            let calls = history.read(now_ns);
+            let noted = calls.iter().filter(|call| call.in_flight).count();
+            // What came before the calls that are remembered may be at work still.
+            let is_hidden = history.has_forgotten_launches() && session.has_work();
             situations.push(Situation {
-                in_flight: calls.iter().filter(|call| call.in_flight).count(),
+                in_flight: noted.max(usize::from(is_hidden)),
                 in_command: session.standing.in_hand().is_some(),
                 is_target: incident.target == Some(session.client),
             });

@@ -65,6 +65,13 @@ pub(crate) struct Client {
     pub(crate) retired: Vec<(WindowPair, Foreign)>,
 }
 
+impl Client {
+    /// Whom it counts for.
+    pub(super) fn owner(&self) -> Owner {
+        Owner::new(&self.peer, self.admission.as_ref())
+    }
+}
+
 /// SMs that a share in per cent is of a device; `None`: all, or the driver cannot set SMs apart.
 pub(super) fn share_of(device: &DeviceInfo, driver_version: i32, percentage: f64) -> Option<u32> {
     let attribute = CUdevice_attribute::MULTIPROCESSOR_COUNT.0 as i32;

@@ -38,10 +38,15 @@ impl Keeper {
         let mut late = Vec::new();
         for (&id, session) in &mut self.sessions {
             let Some(since) = session.doomed_since else { continue };
-            if session.service != Service::Serving || !session.files.in_flight(&session.standing) {
-                // Of a client that is still there: it has been told, and nothing of it runs any more.
+            // A client that is still there has been told, and nothing of it runs any more. What one that has left submitted is over when its
+            // session's thread says so, which asks the driver.
+            let is_over = match self.clients.contains_key(&session.client) {
+                true => !session.has_work(),
+                false => session.standing.is_at_rest(),
+            };
+            if session.service != Service::Serving || is_over {
                 session.doomed_since = None;
-            } else if since.elapsed() >= patience {
+            } else if since.elapsed() >= patience && session.has_work() {
                 late.push((session.place(), id));
             }
         }
@@ -61,7 +66,7 @@ impl Keeper {
         let killings = std::mem::take(&mut self.killings);
         for (place, killing) in killings {
             let session = self.sessions.get(&killing.session);
-            if session.is_none_or(|session| session.doomed_since.is_none()) {
+            if session.is_none_or(|it| it.doomed_since.is_none() || !it.has_work()) {
                 // It has ended after all; the others may go on.
                 if let Some(executor) = self.executor(place) {
                     executor.tell(&ToExecutor::Resume, &[]);
@@ -83,7 +88,7 @@ impl Keeper {
                 && session.place() == place
                 && session.doomed_since.is_none()
                 && session.service == Service::Serving
-                && session.files.in_flight(&session.standing)
+                && session.has_work()
         })
     }
 }

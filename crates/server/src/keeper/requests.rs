@@ -10,6 +10,8 @@ use super::session::{Service, Session, SessionFiles};
 use crate::counters::monotonic_ns;
 use crate::executor_link::{OpenSession, Origin, ToExecutor};
 use crate::log::log_server;
+use crate::policy::budgets::{Budget, Part};
+use crate::policy::contexts::{Contexts, Refused, may_open};
 use crate::policy::fault_settings::Arrivals;
 use crate::policy::grants::Grants;
 use crate::policy::limits::{context_percentage, guard_mode, latency_class, memory_bound};
@@ -162,13 +164,45 @@ impl Keeper {
             let opening = usize::from(client.opening == Some(device));
             client.contexts.iter().filter(|context| context.device == device).count() + opening
         };
-        let contexts: usize = self.clients.values().map(on_device).sum();
-        let most = self.options.contexts_per_device;
-        if contexts >= most {
-            let message = format!("the maximum of {most} client contexts is reached");
-            return refusal(CUresult::ERROR_MPS_MAX_CLIENTS_REACHED, message);
+        let mut contexts = Contexts { all: 0, of_owner: 0, of_client: on_device(client) };
+        let owner = client.owner();
+        for other in self.clients.values() {
+            let count = on_device(other);
+            contexts.all += count;
+            contexts.of_owner += if count > 0 && other.owner() == owner { count } else { 0 };
+        }
+        let code = CUresult::ERROR_MPS_MAX_CLIENTS_REACHED;
+        match may_open(self.options.contexts_per_device, contexts) {
+            Err(Refused::Client(most)) => {
+                return refusal(code, format!("this process has {most} contexts, the most of one"));
+            }
+            Err(Refused::Device(most)) => {
+                return refusal(code, format!("the maximum of {most} client contexts is reached"));
+            }
+            Ok(()) => {}
+        }
+        if !client.sessions.contains_key(&device) && !self.has_window_for(&owner) {
+            let message = format!(
+                "sessions of {owner} that have ended hold as many windows of addresses as one may have: others use their memory, or they have failed; end those processes"
+            );
+            return refusal(CUresult::ERROR_OUT_OF_MEMORY, message);
         }
         Ok(())
+    }
+
+    /// Whether an owner may have one more pair of windows. Those of clients that work count for nobody, as contexts do; but sessions that have ended keep theirs as long as others
+    /// use their memory, or their process has them mapped.
+    fn has_window_for(&self, owner: &Owner) -> bool {
+        let mut resting = Budget::new(self.windows.capacity(), Part::HALF, u64::MAX);
+        for session in self.sessions.values() {
+            if !self.clients.contains_key(&session.client) {
+                resting.count(&session.owner, 1);
+            }
+        }
+        for client in self.clients.values().filter(|client| !client.retired.is_empty()) {
+            resting.count(&client.owner(), client.retired.len() as u64);
+        }
+        resting.take(owner, 1)
     }
 
     fn open_session(&mut self, id: u64, device: u32) -> Result<(), Refusal> {
@@ -185,7 +219,7 @@ impl Keeper {
         let share = self.share_wish(client, device as usize);
         let group = self.membership(client, device as usize);
         let claim = self.claim_of(client);
-        let owner = Owner::new(&client.peer, client.admission.as_ref());
+        let owner = client.owner();
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let slot = &mut self.devices[device as usize];
         let place = Place { device: device as usize, domain: client.domain };
@@ -215,7 +249,8 @@ impl Keeper {
         client.opening = Some(device);
         client.sessions.insert(device, session);
         let grants = Grants::new(windows.device, memory.bytes);
-        let (named, counters) = ((id, label.clone()), (counters, counter_slot));
+        let named = (id, owner.clone(), label.clone());
+        let counters = (counters, counter_slot);
         let shares = (share.clone(), claim.weight);
         let known = Session::new(named, place, files, counters, windows, grants, shares);
         self.residencies[device as usize].open(session, monotonic_ns() / 1_000_000);

@@ -168,6 +168,8 @@ impl SessionFiles {
 /// One client on one device, until all its work there has ended.
 pub(crate) struct Session {
     pub(crate) client: u64,
+    /// Whom it counts for.
+    pub(super) owner: Owner,
     pub(crate) device: usize,
     pub(crate) domain: Domain,
     /// `{PID: x, Context ID: y}`, for the log.
@@ -203,7 +205,7 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn new(
-        (client, label): (u64, String),
+        (client, owner, label): (u64, Owner, String),
         place: Place,
         (files, standing): (SessionFiles, Standing),
         (counters, counter_slot): (CounterPage, usize),
@@ -214,6 +216,7 @@ impl Session {
         let Place { device, domain } = place;
         Self {
             client,
+            owner,
             device,
             domain,
             label,
@@ -240,6 +243,11 @@ impl Session {
     /// Whether an executor has it.
     pub(super) fn is_served(&self) -> bool {
         matches!(self.service, Service::Opening | Service::Serving)
+    }
+
+    /// Whether work of it is not known to have ended.
+    pub(super) fn has_work(&self) -> bool {
+        self.files.in_flight(&self.standing)
     }
 
     /// What it has done so far.

@@ -21,7 +21,6 @@ use crate::policy::repeatable::Repeatable;
 use cuda_abi::types::CUresult;
 use link::socket::{MAX_DESCRIPTORS, Received};
 use link::wire::attach::Refusal;
-use link::wire::owner::Owner;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What a fault means for the sessions of a place.
@@ -151,7 +150,7 @@ impl Keeper {
             let served = session.service == Service::Serving && session.files.error() == 0;
             served.then(|| Stand {
                 session: id,
-                in_flight: session.files.in_flight(&session.standing),
+                in_flight: session.has_work(),
                 in_call: session.standing.in_hand().is_some_and(is_dangerous),
                 unsaved: session.standing.has_unsaved()
                     || self.residencies[session.device].moved_out_bytes(id) > 0,
@@ -322,7 +321,7 @@ impl Keeper {
         let (claim, class) = (self.claim_of(client), latency_class(&client.hello.limits));
         let guard = guard_mode(&client.hello.limits);
         let repeatable = Repeatable::of(&client.hello.limits);
-        let owner = Owner::new(&client.peer, client.admission.as_ref());
+        let owner = session.owner.clone();
         let most_pinned_bytes = control_group::memory_limit_bytes(client.peer.pid);
         let Service::Waiting(origin) = session.service else { return };
         let executors = &self.devices[place.device].executors;

@@ -12,6 +12,13 @@ pub struct Part {
     pub denominator: u64,
 }
 
+impl Part {
+    /// Where others are likely, and what is left is enough for an honest one.
+    pub const HALF: Self = Self { numerator: 1, denominator: 2 };
+    /// Where one alone may want most of it.
+    pub const THREE_QUARTERS: Self = Self { numerator: 3, denominator: 4 };
+}
+
 /// Something that there is only so much of.
 #[derive(Clone, Debug)]
 pub struct Budget {
@@ -30,7 +37,8 @@ impl Budget {
     /// Counts more for an owner, if it may have that; says whether it may.
     pub fn take(&mut self, owner: &Owner, amount: u64) -> bool {
         let own = self.used.get(owner).copied().unwrap_or(0);
-        let others = self.used.values().sum::<u64>() - own;
+        let all = self.used.values().fold(0, |sum: u64, used| sum.saturating_add(*used));
+        let others = all.saturating_sub(own);
         let Part { numerator, denominator } = self.part;
         let left = u128::from(self.most.saturating_sub(others));
         let may =
@@ -38,8 +46,17 @@ impl Budget {
         if u128::from(own) + u128::from(amount) > may {
             return false;
         }
-        self.used.insert(owner.clone(), own + amount);
+        self.count(owner, amount);
         true
+    }
+
+    /// Counts what an owner has anyway, as it had it before an executor took over.
+    pub fn count(&mut self, owner: &Owner, amount: u64) {
+        match self.used.get_mut(owner) {
+            Some(own) => *own = own.saturating_add(amount),
+            None if amount > 0 => drop(self.used.insert(owner.clone(), amount)),
+            None => {}
+        }
     }
 
     /// Takes back what was counted.
@@ -56,11 +73,9 @@ impl Budget {
 mod tests {
     use super::*;
 
-    const HALF: Part = Part { numerator: 1, denominator: 2 };
-
     #[test]
     fn each_gets_a_part_of_what_others_leave() {
-        let mut budget = Budget::new(64, HALF, u64::MAX);
+        let mut budget = Budget::new(64, Part::HALF, u64::MAX);
         let fill = |budget: &mut Budget, uid| {
             (0..).take_while(|_| budget.take(&Owner::user(uid), 1)).count()
         };
@@ -72,11 +87,15 @@ mod tests {
 
     #[test]
     fn containers_count_apart_and_nothing_overflows() {
-        let mut budget = Budget::new(64, HALF, 10);
+        let mut budget = Budget::new(64, Part::HALF, 10);
         let of = |group: &str| Owner { uid: 0, entrance: Some(group.to_owned()) };
         assert!(!budget.take(&of("one"), 11) && budget.take(&of("one"), 10));
         assert!(!budget.take(&of("one"), 1) && budget.take(&of("two"), 10));
         assert!(!budget.take(&of("three"), u64::MAX));
         budget.give_back(&of("three"), 1);
+        budget.count(&of("three"), u64::MAX);
+        assert!(!budget.take(&of("four"), 1), "it has more than there is");
+        budget.give_back(&of("three"), u64::MAX);
+        assert!(budget.take(&of("four"), 1));
     }
 }

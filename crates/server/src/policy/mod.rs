@@ -3,6 +3,7 @@
 pub mod blame;
 pub mod budgets;
 pub mod code_state;
+pub mod contexts;
 pub mod devices;
 pub mod domains;
 pub mod exports;

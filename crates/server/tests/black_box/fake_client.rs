@@ -282,6 +282,13 @@ impl Client {
         self.post(Opcode::Copy, &[copy.as_bytes()]);
     }
 
+    /// Records an event behind all work of a stream.
+    pub(crate) fn record(&mut self, event: u32, stream: u32) {
+        self.signal += 1;
+        let record = wire::EventRecord { event, stream, value: self.signal };
+        self.post(Opcode::EventRecord, &[record.as_bytes()]);
+    }
+
     /// Waits until all work of a stream is done, by its completion word.
     pub(crate) fn finish(&mut self, stream: u32) -> Result<(), CompletionError> {
         self.signal += 1;

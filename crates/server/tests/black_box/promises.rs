@@ -132,8 +132,7 @@ fn streams_keep_cudas_order() {
         client.launch(ADD_ONE, 0, count / 128, 128, &arguments);
         client.launch(ADD_ONE, 1, count / 128, 128, &arguments);
         client.launch(ADD_ONE, 0, count / 128, 128, &arguments);
-        let record = wire::EventRecord { event: 7, stream: 0, value: u64::MAX / 2 };
-        client.post(Opcode::EventRecord, &[record.as_bytes()]);
+        client.record(7, 0);
         let wait = wire::StreamWaitEvent { stream: 2, event: 7, ..Default::default() };
         client.post(Opcode::StreamWaitEvent, &[wait.as_bytes()]);
         client.launch(ADD_ONE, 2, count / 128, 128, &arguments);

@@ -370,7 +370,8 @@ fn a_queued_allocation_ends_in_time() {
     let began = Instant::now();
     let grow = wire::Grow { size_bytes: SHARE_BYTES };
     assert_eq!(two.try_call(Opcode::Grow, &[grow.as_bytes()]).0, OUT_OF_MEMORY);
-    assert!(began.elapsed() >= Duration::from_millis(30));
+    // The keeper counts whole milliseconds.
+    assert!(began.elapsed() >= Duration::from_millis(29));
     one.work();
     two.grow(20 * MIB);
     drop(one);

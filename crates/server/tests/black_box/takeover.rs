@@ -21,6 +21,7 @@ pub(crate) const ALL: &[super::Test] = &[
     ("a_fault_costs_the_one_who_made_it", a_fault_costs_the_one_who_made_it),
     ("a_killed_executor_costs_who_had_work", a_killed_executor_costs_who_had_work),
     ("faults_in_a_row_are_survived", faults_in_a_row_are_survived),
+    ("signals_do_not_go_back_in_the_next_executor", signals_do_not_go_back),
     ("what_has_ended_is_not_made_again", what_has_ended_is_not_made_again),
     ("who_is_terminated_meanwhile_does_not_go_on", who_is_terminated_meanwhile_does_not_go_on),
     ("who_maps_a_region_in_a_fault_is_served", who_maps_a_region_is_served),
@@ -86,6 +87,35 @@ pub(crate) fn fault(culprit: &mut Client) {
     culprit.launch(POKE, 0, 1, 1, 0x10u64.as_bytes());
     let ended = culprit.finish(0);
     assert_eq!(ended, Err(CompletionError::SessionFailed(CUresult::ERROR_ILLEGAL_ADDRESS.0)));
+}
+
+/// What a completion word has reached it has reached for every executor.
+fn signals_do_not_go_back() {
+    const FAR: u64 = 1 << 40;
+    let mut server = Server::start();
+    let mut client = culprit(&mut server);
+    let place = client.pinned(4096);
+    let signal = wire::Signal { stream: 0, reserved: 0, value: FAR };
+    client.post(Opcode::Signal, &[signal.as_bytes()]);
+    let deadline = Instant::now() + SOON;
+    while client.words.completed(0) != FAR {
+        assert!(Instant::now() < deadline, "the signal does not come");
+        std::thread::yield_now();
+    }
+    fault(&mut culprit(&mut server));
+    hear_recovery(&mut server);
+    // As what the last executor did not commit, which is done again.
+    client.post(Opcode::Signal, &[signal.as_bytes()]);
+    assert_eq!(client.try_call(Opcode::Ping, &[]).0, 0);
+    client.launch(POKE, 0, 1, 1, place.as_bytes());
+    client.post(Opcode::Signal, &[signal.as_bytes()]);
+    while !client.connection.is_closed() {
+        assert!(
+            Instant::now() < deadline,
+            "a signal was taken that says that the kernel has ended"
+        );
+        std::thread::yield_now();
+    }
 }
 
 pub(crate) fn hear_recovery(server: &mut Server) {

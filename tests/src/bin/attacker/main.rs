@@ -2,10 +2,12 @@
 //!
 //! `attacker old-kernel PROGRAM ARGUMENT...` runs a program as on a kernel that lacks what newer ones refuse for it ([`old_kernel`]).
 
+mod kernels;
 mod lingering;
 mod memory;
 mod old_kernel;
 mod session;
+mod taking;
 
 use std::env;
 use std::io::{BufRead, Write};
@@ -17,6 +19,7 @@ use link::socket::Connection;
 use link::wire::DAEMON_SOCKET;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use kernels::Kernels;
 use lingering::Lingering;
 use session::Session;
 
@@ -31,6 +34,7 @@ struct Attacker {
     /// What never reads what the lingering sockets have to send.
     readers: Vec<Lingering>,
     pages: Vec<memory::HugePages>,
+    kernels: Option<Kernels>,
 }
 
 fn main() -> Result<()> {
@@ -46,8 +50,8 @@ fn main() -> Result<()> {
         let line = line?;
         let mut words = line.split_whitespace();
         let order = words.next().unwrap_or_default();
-        let numbers: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>()?;
-        let answer = match attacker.obey(order, &numbers) {
+        let numbers: Result<Vec<u64>, _> = words.map(str::parse).collect();
+        let answer = match numbers.map_err(Into::into).and_then(|it| attacker.obey(order, &it)) {
             Ok(answer) => answer,
             Err(error) => format!("failed: {error:#}").replace('\n', " "),
         };
@@ -96,6 +100,51 @@ impl Attacker {
             ("pin", &[size_bytes]) => {
                 let session = self.session.as_mut().context("not attached")?;
                 memory::pin(session, size_bytes)
+            }
+            ("load", []) => {
+                let session = self.session.as_mut().context("not attached")?;
+                self.kernels = Some(Kernels::load(session)?);
+                Ok("ok".to_owned())
+            }
+            ("spin" | "late", []) => {
+                let session = self.session.as_mut().context("not attached")?;
+                self.kernels.as_ref().context("not loaded")?.launch(session, order)?;
+                Ok("ok".to_owned())
+            }
+            ("go", []) => {
+                self.kernels.as_ref().context("not loaded")?.go();
+                Ok("ok".to_owned())
+            }
+            ("signal", &[value]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                kernels::signal(session, value)?;
+                session.ping()
+            }
+            ("events", &[count]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                kernels::events(session, count as u32)?;
+                session.ping()
+            }
+            ("contexts", &[count]) => {
+                taking::contexts(self.session.as_ref().context("not attached")?, count)
+            }
+            ("leave-behind", &[count]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                taking::leave_behind(&daemon_socket()?, session, count)
+            }
+            ("reserve-all", []) => {
+                taking::reserve_all(self.session.as_mut().context("not attached")?)
+            }
+            ("reserve", &[size_bytes]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                Ok(format!("reserved {}", taking::reserve(session, size_bytes)?))
+            }
+            ("load-nothing", &[sessions, size_bytes]) => {
+                taking::load_nothing(&daemon_socket()?, sessions, size_bytes)
+            }
+            ("import-made-up", &[count, size_bytes]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                taking::import_made_up(session, count as u32, size_bytes)
             }
             _ => bail!("the order {order} {numbers:?} does not exist"),
         }

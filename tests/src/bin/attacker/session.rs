@@ -11,7 +11,7 @@ use link::session_memory::SessionMemory;
 use link::socket::Connection;
 use link::spin::Spin;
 use link::wire::attach::{ClientReply, ClientRequest, RegionFile, RequestedLimits, Window};
-use link::wire::command::{Opcode, RegionMap};
+use link::wire::command::{NO_CALL, Opcode, RegionMap};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::IntoBytes;
 
@@ -46,6 +46,18 @@ impl Session {
             producer: Producer::new(Arc::clone(&memory)),
             slots: CallSlots::new(memory),
         })
+    }
+
+    /// Posts a command without an answer.
+    pub(crate) fn post(&mut self, opcode: Opcode, parts: &[&[u8]]) -> Result<()> {
+        let connection = &self.connection;
+        let mut alive = || !connection.is_closed();
+        Ok(self.producer.post(opcode, NO_CALL, 1, parts, &mut alive)?)
+    }
+
+    /// Waits until all that was posted is taken.
+    pub(crate) fn ping(&mut self) -> Result<String> {
+        Ok(format!("pinged {}", self.call(Opcode::Ping, &[])?.0))
     }
 
     /// Has a command done; its code and its answer.

@@ -31,8 +31,8 @@ pub const NO_CALL: u16 = u16::MAX;
 pub const MAX_EVENTS: u32 = 1 << 20;
 /// Modules have numbers below this.
 pub const MAX_MODULES: u32 = 1 << 16;
-/// Longest image of a module: an executor copies it.
-pub const MAX_IMAGE_BYTES: u64 = 2 << 30;
+/// Longest image of a module: an executor copies it, several times while it is loaded. The largest of frameworks' libraries have some hundred megabytes.
+pub const MAX_IMAGE_BYTES: u64 = 512 << 20;
 /// Functions have numbers below this; the executor's table is as long as the highest number in use.
 pub const MAX_FUNCTIONS: u32 = 1 << 20;
 /// Regions that a session may have at a time.

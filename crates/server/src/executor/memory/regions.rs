@@ -1,7 +1,7 @@
 //! Regions: host memory of the client that is mapped in this process, pinned or not, at the same address.
 
 use super::{FILE_TIMEOUT, Memory, REGISTER_FLAGS, address};
-use crate::executor::descriptors::Kept;
+use crate::executor::descriptors::{Kept, OF_REGION, Room};
 use crate::executor::failure::Failure;
 use crate::executor::state::State;
 use cuda_abi::types::*;
@@ -14,6 +14,10 @@ use std::time::Duration;
 
 /// Pinned regions from this length on are mapped page by page before they are registered; that of shorter ones takes no time.
 const POPULATED_BYTES: u64 = 8 << 20;
+/// So much at the end of what a client has written may be pages that it never touched: the NUL behind a text.
+const UNTOUCHED_BYTES: u64 = 64 << 10;
+/// What the kernel counts a file's pages in.
+const BLOCK_BYTES: u64 = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RegionKind {
@@ -43,8 +47,21 @@ fn pinned_bytes(kind: RegionKind, size_bytes: u64) -> u64 {
     }
 }
 
+/// Whether somebody has written so much of a file: one without pages costs its client nothing, and whoever copies it out all of its length.
+fn is_written(file: &Kept, size_bytes: u64) -> bool {
+    let blocks = rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks.cast_unsigned());
+    blocks.saturating_mul(BLOCK_BYTES).saturating_add(UNTOUCHED_BYTES) >= size_bytes
+}
+
 impl Memory {
-    /// Copies bytes out of a region, `limit_bytes` at most; the client may be writing there.
+    /// The region at an address, and how much of it lies there.
+    fn region_at(&self, at: u64) -> Option<(&Region, u64, u64)> {
+        let (base, region) = self.regions.range(..=at).next_back()?;
+        let offset = at - base;
+        Some((region, offset, region.size_bytes.checked_sub(offset).filter(|rest| *rest > 0)?))
+    }
+
+    /// Copies bytes out of regions, `limit_bytes` at most; the client may be writing there.
     pub(in crate::executor) fn read_region(
         &self,
         at: u64,
@@ -54,6 +71,16 @@ impl Memory {
         if size_bytes == 0 || size_bytes > limit_bytes || !self.readable.contain(at, size_bytes) {
             return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
         }
+        let (mut at_piece, end) = (at, at + size_bytes);
+        while at_piece < end {
+            let (region, _, rest) =
+                self.region_at(at_piece).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+            let piece = rest.min(end - at_piece);
+            if !is_written(&region.file, piece) {
+                return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
+            }
+            at_piece += piece;
+        }
         let length = size_bytes as usize;
         let mut bytes = Vec::new();
         // Room for a NUL after PTX text, and for readers that look a little further.
@@ -62,13 +89,10 @@ impl Memory {
         let mut done = 0;
         // Out of the files: the kernel says so when there is something wrong with them.
         while done < length {
-            let from = at + done as u64;
-            let found = self.regions.range(..=from).next_back();
-            let (base, region) = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-            let offset = from - base;
-            let piece = region.size_bytes.saturating_sub(offset).min((length - done) as u64);
-            let into = &mut bytes[done..done + piece as usize];
-            match rustix::io::pread(&region.file, into, offset) {
+            let found = self.region_at(at + done as u64);
+            let (region, offset, rest) = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+            let piece = rest.min((length - done) as u64) as usize;
+            match rustix::io::pread(&region.file, &mut bytes[done..done + piece], offset) {
                 Ok(0) => return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE)),
                 Ok(read) => done += read,
                 Err(Errno::INTR) => {}
@@ -133,11 +157,7 @@ impl State {
             return Err(wrong(error));
         }
         let pinned_bytes = pinned_bytes(kind, size_bytes);
-        if self.shared.descriptors.are_used_up()
-            || !self.memory.holding.take(&self.handle.label, pinned_bytes)
-        {
-            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
-        }
+        let room = self.room_for_region(pinned_bytes)?;
         if self.memory.regions.len() >= MAX_REGIONS || !self.memory.readable.insert(at, size_bytes)
         {
             self.memory.holding.give_back(pinned_bytes);
@@ -167,9 +187,20 @@ impl State {
             let _ = self.memory.addressable.insert(at, size_bytes);
         }
         self.keep_file(file.as_fd());
-        let file = self.shared.descriptors.keep(file);
-        self.memory.regions.insert(at, Region { size_bytes, kind, file });
+        self.memory.regions.insert(at, Region { size_bytes, kind, file: room.keep(file) });
         Ok(())
+    }
+
+    /// Counts a region; what was there in another executor is not refused, though others may have come first in this one.
+    fn room_for_region(&mut self, pinned_bytes: u64) -> Result<Room, Failure> {
+        let (descriptors, holding) = (&self.shared.descriptors, &mut self.memory.holding);
+        if self.records.replaying {
+            holding.keep(pinned_bytes);
+            return Ok(descriptors.take_again(holding.owner(), OF_REGION));
+        }
+        let room = descriptors.take(holding.owner(), OF_REGION);
+        room.filter(|_| holding.take(&self.handle.label, pinned_bytes))
+            .ok_or(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY))
     }
 
     pub(in crate::executor) fn region_unmap(&mut self, wanted: RegionUnmap) -> Result<(), Failure> {

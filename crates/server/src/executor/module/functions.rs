@@ -14,6 +14,9 @@ use zerocopy::IntoBytes;
 /// Parameters that a kernel can have at most: 32,764 bytes of single bytes would be more, but no answer could hold them.
 const MAX_PARAMETERS: usize = 512;
 
+/// Clients take the smallest number that is free, several threads at once: tables by number are about as long as what is in them, and so much.
+const NUMBERS_AHEAD: usize = 1024;
+
 impl State {
     pub(in crate::executor) fn function_get(
         &mut self,
@@ -30,6 +33,12 @@ impl State {
         {
             return Err(Failure::Protocol(format!(
                 "function {function} is in use, or beyond {MAX_FUNCTIONS}"
+            )));
+        }
+        let next = self.modules.live_functions + NUMBERS_AHEAD;
+        if index >= next.max(self.modules.functions.len()) && !self.records.replaying {
+            return Err(Failure::Protocol(format!(
+                "function {function} is too far beyond those that there are: the smallest free number comes next"
             )));
         }
         let driver = self.driver();
@@ -78,6 +87,7 @@ impl State {
             module,
         };
         self.modules.functions[index] = Some(known);
+        self.modules.live_functions += 1;
         Ok(())
     }
 
@@ -155,4 +165,33 @@ fn frame_bytes(attributes: &[FunctionAttribute]) -> u32 {
     let local = CUfunction_attribute::LOCAL_SIZE_BYTES.0 as i32;
     let found = attributes.iter().find(|known| known.attribute == local);
     found.map_or(0, |known| known.value.max(0).cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::testbed::Bed;
+    use link::wire::command::ModuleUnload;
+
+    #[test]
+    fn numbers_of_functions_do_not_make_tables_that_nobody_fills() {
+        let bed = Bed::new();
+        let mut client = bed.open();
+        let state = client.session.state();
+        let mut get = |function| {
+            let get = FunctionGet { module: 0, function, name_bytes: 1, reserved: 0 };
+            state.function_get(get, b"f")
+        };
+        for far in [MAX_FUNCTIONS - 1, 2 * NUMBERS_AHEAD as u32] {
+            assert!(matches!(get(far), Err(Failure::Protocol(_))), "{far}");
+        }
+        // Threads that ask at once, and what was unloaded meanwhile.
+        for function in (1..500).rev() {
+            get(function).unwrap();
+        }
+        assert!(get(NUMBERS_AHEAD as u32 + 500).is_err());
+        get(NUMBERS_AHEAD as u32 + 400).unwrap();
+        state.module_unload(ModuleUnload { module: 0, reserved: 0 }).unwrap();
+        assert_eq!(state.modules.live_functions, 0);
+    }
 }

@@ -3,7 +3,7 @@
 //! An image is copied out of the client's region before the driver sees it: drivers read images without knowing their length, and
 //! the client could change them meanwhile.
 
-use super::Module;
+use super::{Module, Modules};
 use crate::executor::charges::module_bytes;
 use crate::executor::failure::{Failure, below};
 use crate::executor::jit_options::JitOptions;
@@ -21,11 +21,16 @@ use link::wire::command::{
 };
 use rustix::fd::{AsFd, OwnedFd};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// Zeros behind an image that the driver gets: PTX is text that ends with NUL, and anything else is no longer than it says, which is checked.
 const PADDING_BYTES: usize = 64;
+/// Images from this length on are loaded one at a time for each owner, as a load takes several times their length of memory.
+const LARGE_IMAGE_BYTES: u64 = 16 << 20;
+/// Between two looks at whether a load has ended.
+const TURN_POLL: Duration = Duration::from_millis(2);
 
 impl State {
     pub(in crate::executor) fn module_load(&mut self, wanted: ModuleLoad) -> Result<(), Failure> {
@@ -35,8 +40,28 @@ impl State {
                 "module {module} cannot be loaded: in use, or beyond {MAX_MODULES}"
             )));
         }
+        let is_large = size_bytes >= LARGE_IMAGE_BYTES;
+        let turn = is_large.then(|| self.shared.budgets.loading_turn(self.memory.owner()));
+        let _turn = turn.as_deref().map(|turn| self.await_loading_turn(turn)).transpose()?;
+        // For the copy that the driver gets; the one in a file is counted when it is made.
+        let counted = self.shared.budgets.take_image(self.memory.owner(), size_bytes);
+        let _counted = counted.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let image = self.memory.read_region(address, size_bytes, MAX_IMAGE_BYTES)?;
         self.load_image(wanted, image, None)
+    }
+
+    /// Waits for the end of another load of the same owner's.
+    fn await_loading_turn<'a>(&self, turn: &'a Mutex<()>) -> Result<MutexGuard<'a, ()>, Failure> {
+        loop {
+            match turn.try_lock() {
+                Ok(turn) => return Ok(turn),
+                Err(TryLockError::Poisoned(turn)) => return Ok(turn.into_inner()),
+                Err(TryLockError::WouldBlock) if self.handle.stopped() => {
+                    return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(TURN_POLL),
+            }
+        }
     }
 
     /// Loads an image, which lies in a file already if it was loaded before.
@@ -55,8 +80,8 @@ impl State {
             false => self.memory.charge(charged_bytes)?,
         }
         let stored = match file {
-            Some(file) => self.shared.images.adopt(&image, file),
-            None => self.shared.images.store(&image),
+            Some(file) => self.shared.images.adopt(&image, file, self.memory.holding()),
+            None => self.shared.images.store(&image, self.memory.holding()),
         };
         let stored = stored.inspect_err(|_| self.memory.discharge(charged_bytes))?;
         let prints = can_print(&image);
@@ -173,8 +198,10 @@ impl State {
         self.forget_module_in_chains(number);
         self.forget_traced_functions();
         self.guard.forget(number);
-        for function in &mut self.modules.functions {
-            function.take_if(|function| function.module == number);
+        let Modules { functions, live_functions, .. } = &mut self.modules;
+        for function in functions {
+            let gone = function.take_if(|function| function.module == number);
+            *live_functions -= usize::from(gone.is_some());
         }
         for (at, size_bytes) in module.globals {
             self.memory.addressable.remove(at, size_bytes);

@@ -357,6 +357,7 @@ pub(super) fn table() -> DriverTable {
             }
         ),
         cuEventCreate: function!(|event: *mut CUevent, flags: u32| give!(event, CUevent(handle()))),
+        cuEventDestroy_v2: function!(|event: CUevent| DONE),
         cuEventRecord: function!(|event: CUevent, stream: CUstream| DONE),
         cuEventQuery: function!(|event: CUevent| look_at_work()),
         cuEventElapsedTime: function!(|milliseconds: *mut f32, from: CUevent, to: CUevent| give!(

@@ -29,10 +29,9 @@ impl State {
         let reserved = loop {
             // A driver prefers a gap of just that length that it has to the address that it is asked for: a longer range finds fewer such gaps.
             let longer_bytes = passed_over.len() as u64 * UNIT_BYTES;
-            let Some(window) = size_bytes
-                .checked_add(longer_bytes)
-                .and_then(|size_bytes| self.reservations().take(size_bytes, alignment_bytes))
-            else {
+            let Some(window) = size_bytes.checked_add(longer_bytes).and_then(|size_bytes| {
+                self.reservations().take(self.memory.owner(), size_bytes, alignment_bytes)
+            }) else {
                 break Err(CUresult::ERROR_OUT_OF_MEMORY);
             };
             match self.reserve_at(window) {
@@ -62,7 +61,7 @@ impl State {
             let _ = unsafe { self.driver().cuMemAddressFree(at, length) };
         }
         for window in passed_over {
-            self.reservations().give_back(window);
+            self.reservations().give_back(self.memory.owner(), window);
         }
         let window = reserved?;
         let Window { base, size_bytes: reserved_bytes } = window;
@@ -96,7 +95,7 @@ impl State {
         // SAFETY: reserved by this session, nothing is mapped there.
         self.check(unsafe { self.driver().cuMemAddressFree(address, window.size_bytes as usize) })?;
         self.virtual_memory.reservations.remove(&address);
-        self.reservations().give_back(window);
+        self.reservations().give_back(self.memory.owner(), window);
         self.note_ended(&[Opcode::AddressReserve], address);
         Ok(())
     }

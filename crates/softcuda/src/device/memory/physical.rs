@@ -127,7 +127,7 @@ impl Physical {
     /// Takes a descriptor that another process exported: it must be a memfd that cannot shrink.
     ///
     /// It is charged to the account that `account_of` gives for its device, as far as this process has one, unless the account
-    /// is the whole machine's: there the process that made it is charged, until nobody holds it.
+    /// is the whole machine's: there the process that made it is charged, until nobody holds it. What another user has made is charged to nobody: it may be named and long as he likes.
     pub(crate) fn import<'a>(
         fd: BorrowedFd<'_>,
         account_of: impl FnOnce(u32) -> Option<&'a Arc<Account>>,
@@ -138,7 +138,8 @@ impl Physical {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(REFUSED);
         }
-        let size_bytes = u64::try_from(fstat(fd)?.st_size).map_err(|_| REFUSED)?;
+        let stat = fstat(fd)?;
+        let size_bytes = u64::try_from(stat.st_size).map_err(|_| REFUSED)?;
         let device = device_of(fd);
         let unit = match device {
             Some(_) => GRANULARITY_BYTES,
@@ -147,7 +148,8 @@ impl Physical {
         if size_bytes == 0 || !size_bytes.is_multiple_of(unit) {
             return Err(REFUSED);
         }
-        let account = device.and_then(account_of);
+        let is_trusted = stat.st_uid == rustix::process::geteuid().as_raw();
+        let account = device.filter(|_| is_trusted).and_then(account_of);
         let fd = match account.is_some_and(|account| account.machine.is_some()) {
             true => holders::hold(fd)?,
             false => rustix::io::fcntl_dupfd_cloexec(fd, 0)?,
