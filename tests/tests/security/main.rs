@@ -1,6 +1,6 @@
 //! Attacks between users, one file for each finding of the security review.
 //!
-//! Each test is named after its finding (`f03_...`) and runs real processes of several users, so it needs root. Without root it
+//! Each test is named after its finding (`f03_...`; `n01_...` of the second review) and runs real processes of several users, so it needs root. Without root it
 //! is listed as ignored, by name; with `CI=true` that is a failure.
 
 use std::env;
@@ -26,6 +26,7 @@ mod f13;
 mod f14;
 mod f15;
 mod hooks;
+mod n01;
 mod second_line;
 
 /// A user without privileges, whom an attack is to harm.
@@ -87,7 +88,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 16] = [
+    let tests: [&'static [Test]; 17] = [
         f01::TESTS,
         f02::TESTS,
         f03::TESTS,
@@ -103,6 +104,7 @@ fn main() {
         f13::TESTS,
         f14::TESTS,
         f15::TESTS,
+        n01::TESTS,
         second_line::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {

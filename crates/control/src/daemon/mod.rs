@@ -3,6 +3,7 @@
 //! - [`claim`]: the directory, its lock, socket and pid file;
 //! - [`client_processes`]: whether those that were handed on still run;
 //! - [`detach`] for `-d`;
+//! - [`environment`]: the variables of other users' servers;
 //! - [`group_sockets`]: sockets whose clients are of one group;
 //! - [`long_answer`]: answers longer than a packet;
 //! - [`origin`]: where a peer comes from;
@@ -16,6 +17,7 @@ mod claim;
 mod client_processes;
 mod connections;
 mod detach;
+mod environment;
 mod event_loop;
 mod group_sockets;
 mod long_answer;
@@ -35,7 +37,7 @@ use crate::directories::Directories;
 use crate::log::Echo;
 use crate::trusted_path::PathError;
 
-pub use detach::{BackgroundStart, is_background_half, start_in_background};
+pub use detach::{BackgroundStart, is_background_half, keep_descriptors, start_in_background};
 pub use event_loop::run;
 
 /// What a daemon is started with.

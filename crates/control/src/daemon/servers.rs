@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use link::closer::{Closer, Foreign, leave_sockets};
+use link::inheritance::{leave_keys, leave_terminal};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::daemon::{ToDaemon, ToServer};
 use link::wire::owner::Owner;
@@ -17,7 +18,7 @@ use rustix::io::FdFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::Options;
+use super::{Options, environment};
 use crate::core::ServerExit;
 use crate::core::command::Pid;
 use crate::core::intake::Intake;
@@ -78,6 +79,14 @@ impl ServerProcess {
         // Not a file of ours: it is the user's process, which can do all that a descriptor allows. Nobody waits at either end.
         let (log, written) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let mut command = Command::new(&options.server.program);
+        let is_anothers = uid != rustix::process::geteuid().as_raw();
+        if is_anothers {
+            // That user can trace it, so it gets nothing of ours that it does not need.
+            command.env_clear().envs(environment::for_another_user(std::env::vars_os()));
+            leave_terminal(&mut command)?;
+            leave_keys(&mut command);
+            command.uid(uid).gid(gid.or_else(|| primary_group(uid)).unwrap_or(NOBODY));
+        }
         command
             .arg0(SHOWN_NAME)
             .args(&options.server.arguments)
@@ -93,9 +102,6 @@ impl ServerProcess {
             .stderr(written)
             // Signals from a terminal are for the daemon, which tells its servers.
             .process_group(0);
-        if uid != rustix::process::geteuid().as_raw() {
-            command.uid(uid).gid(gid.or_else(|| primary_group(uid)).unwrap_or(NOBODY));
-        }
         leave_sockets(&mut command);
         let mut child = command.spawn()?;
         let exit_fd =
