@@ -27,6 +27,7 @@ mod f14;
 mod f15;
 mod hooks;
 mod n01;
+mod n09;
 mod second_line;
 
 /// A user without privileges, whom an attack is to harm.
@@ -88,7 +89,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 17] = [
+    let tests: [&'static [Test]; 18] = [
         f01::TESTS,
         f02::TESTS,
         f03::TESTS,
@@ -105,6 +106,7 @@ fn main() {
         f14::TESTS,
         f15::TESTS,
         n01::TESTS,
+        n09::TESTS,
         second_line::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {

@@ -5,6 +5,7 @@ use link::wire::daemon::{Peer, ServerSnapshot, ServerStatus, ShutdownMode, ToDae
 
 use super::clients::{ClientRecord, Who};
 use super::command::{Pid, ShutdownKind};
+use super::sockets::SOCKET_CLOSED;
 use super::{
     ConnectionId, Core, Debugged, Effect, KILL_GRACE, MAX_PENDING_CLIENTS, Message, Now, Pending,
     Provisioning, Quitting, SERVER_START_LIMIT, Server, ServerExit, Stopping, Why,
@@ -13,7 +14,7 @@ use super::{
 /// `CUDA_ERROR_INVALID_CONTEXT`.
 const INVALID_CONTEXT: u32 = 201;
 /// `CUDA_ERROR_MPS_CONNECTION_FAILED`.
-const CONNECTION_FAILED: u32 = 805;
+pub(super) const CONNECTION_FAILED: u32 = 805;
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const SERVER_NOT_READY: u32 = 807;
 /// Of what a client says of its debugger, so much goes to the log.
@@ -51,6 +52,9 @@ impl Core {
                 self.config.daemon_uid
             );
             self.refuse(connection, CONNECTION_FAILED, message);
+        } else if !self.is_open(client.who.entrance.as_deref()) {
+            self.log(format!("NEW CLIENT {pid} from user {uid}: its group's socket was closed"));
+            self.refuse(connection, CONNECTION_FAILED, SOCKET_CLOSED.into());
         } else if self.pending.len() >= MAX_PENDING_CLIENTS {
             self.log(format!(
                 "NEW CLIENT {pid} from user {uid}: too many clients wait for a server, refused"
