@@ -28,6 +28,7 @@ mod f15;
 mod hooks;
 mod n01;
 mod n09;
+mod n12;
 mod second_line;
 
 /// A user without privileges, whom an attack is to harm.
@@ -89,7 +90,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 18] = [
+    let tests: [&'static [Test]; 19] = [
         f01::TESTS,
         f02::TESTS,
         f03::TESTS,
@@ -107,6 +108,7 @@ fn main() {
         f15::TESTS,
         n01::TESTS,
         n09::TESTS,
+        n12::TESTS,
         second_line::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {
