@@ -1,8 +1,8 @@
-//! What a user does with the own server by tracing it: system calls in its name.
+//! What a user can do with the own server by tracing it: system calls in its name.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -49,7 +49,7 @@ pub(crate) fn read_key(pid: i32) -> Result<String> {
     Ok(format!("the key {}", String::from_utf8_lossy(&bytes)))
 }
 
-/// Writes into all regular files that a process has open.
+/// Writes into all files that a process has open.
 pub(crate) fn write_to_all(pid: i32) -> Result<String> {
     let process = pidfd_open(Pid::from_raw(pid).context("no process id")?, PidfdFlags::empty())?;
     let (mut taken, mut written) = (0, 0);
@@ -59,7 +59,8 @@ pub(crate) fn write_to_all(pid: i32) -> Result<String> {
         };
         taken += 1;
         let file = File::from(taken_one);
-        if file.metadata().is_ok_and(|found| found.is_file()) {
+        // Not memory, which has no name.
+        if file.metadata().is_ok_and(|found| found.is_file() && found.nlink() > 0) {
             written += usize::from(file.write_all_at(b"written by a stranger\n", 0).is_ok());
         }
     }
