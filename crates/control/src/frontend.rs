@@ -150,16 +150,15 @@ impl Frontend {
         }
     }
 
-    /// Ends the processes of a group's clients, of one user; returns those that were attached, or the daemon's refusal.
+    /// Ends the processes of the clients that came by the group's socket of this directory; returns those that were attached or waited for that, or the daemon's refusal.
     ///
     /// # Errors
     /// [`FrontendError::Broken`].
     pub fn end_clients(
         &mut self,
-        group: &str,
-        uid: u32,
+        directory: &str,
     ) -> Result<Result<Vec<EndedClient>, String>, FrontendError> {
-        self.send(&UiRequest::EndClients { group: group.to_owned(), uid })?;
+        self.send(&UiRequest::EndClients { directory: directory.to_owned() })?;
         match self.receive(Patience::Limited)? {
             UiReply::Ended { clients } => Ok(Ok(clients)),
             UiReply::Refused { message } => Ok(Err(message)),

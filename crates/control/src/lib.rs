@@ -5,6 +5,7 @@
 //! - [`frontend`]: the shell's other side, as a program's user meets it;
 //! - [`prepared`]: settings made before there is a daemon;
 //! - [`trusted_path`]: what files and directories are believed;
+//! - [`listening`]: whether a socket of the file system is in use;
 //! - [`values`], [`directories`], [`log`]: what these share.
 //!
 //! Behaviour follows NVIDIA's MPS guide (sections 2.3.5, 3.3, 4.1, 4.2) and, in wording, the control utility of driver
@@ -14,6 +15,7 @@ pub mod core;
 pub mod daemon;
 pub mod directories;
 pub mod frontend;
+pub mod listening;
 pub mod log;
 pub mod metrics;
 pub mod prepared;

@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -265,6 +265,26 @@ impl Directory {
         self.file(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, 0o644)
     }
 
+    /// Puts a file where another one may be: who reads it meanwhile has all of the one or of the other, and a link is replaced, not followed.
+    ///
+    /// # Errors
+    /// As for [`Self::file`], and the kernel's; the other one is still there.
+    pub fn replace(&self, name: &str, content: &[u8], mode: u32) -> Result<(), PathError> {
+        let fresh = format!("{name}.new");
+        let path = self.path.join(&fresh);
+        // Of a process that was killed. What is there after that, somebody else has put there.
+        self.remove(&fresh)?;
+        let mut file = self.file(&fresh, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?;
+        let written = file.write_all(content).and_then(|()| file.sync_all());
+        written.map_err(|source| PathError::System {
+            what: "write",
+            path: path.clone(),
+            source,
+        })?;
+        let renamed = rustix::fs::renameat(&self.fd, &fresh, &self.fd, name);
+        renamed.map_err(PathError::system("rename", &path))
+    }
+
     /// Removes an entry that is no directory; that there is none is no error.
     ///
     /// # Errors
@@ -285,6 +305,26 @@ impl Directory {
         let opened = rustix::fs::openat(&self.fd, ".", flags, Mode::empty());
         opened.map(File::from).map_err(PathError::system("open", &self.path))
     }
+}
+
+/// Opens a regular file for reading, whoever's it is and wherever. Nothing else is opened: a pipe would block, and a device can act.
+///
+/// # Errors
+/// [`PathError`]: a link or another kind of file; the kernel's.
+pub fn regular_file(path: &Path) -> Result<File, PathError> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let entry = rustix::fs::openat(CWD, path, flags, Mode::empty());
+    let entry = entry.map_err(PathError::system("open", path))?;
+    let found = rustix::fs::fstat(&entry).map_err(PathError::system("look at", path))?;
+    match kind(&found) {
+        FileType::RegularFile => {}
+        FileType::Symlink => return Err(PathError::Link { path: path.to_owned() }),
+        _ => return Err(PathError::Kind { path: path.to_owned(), wanted: "regular file" }),
+    }
+    // What was looked at, and no other that may have its name by now.
+    let held = format!("/proc/self/fd/{}", entry.as_raw_fd());
+    let opened = rustix::fs::openat(CWD, held, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    opened.map(File::from).map_err(PathError::system("open", path))
 }
 
 /// The entries of a path, `/` left out: a walk begins there.
@@ -387,7 +427,6 @@ fn root() -> Result<OwnedFd, PathError> {
 mod tests {
     use super::*;
     use std::fs::{self, Permissions};
-    use std::io::Write;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use tempfile::TempDir;
 
@@ -547,5 +586,43 @@ mod tests {
         directory.remove("log").unwrap();
         directory.remove("log").unwrap();
         assert_eq!(fs::read(place.path("second")).unwrap(), b"12");
+    }
+
+    #[test]
+    fn files_are_replaced_and_links_not_followed() {
+        let place = Place::new();
+        let directory = open(&place.make("place", 0o755), places()).unwrap();
+        let (victim, file) = (place.path("victim"), place.path("place/file"));
+        fs::write(&victim, "theirs").unwrap();
+        for name in ["file", "file.new"] {
+            symlink(&victim, place.path("place").join(name)).unwrap();
+            directory.replace("file", b"ours", 0o640).unwrap();
+            assert_eq!(fs::read(&victim).unwrap(), b"theirs", "{name}");
+            assert_eq!(fs::read(&file).unwrap(), b"ours", "{name}");
+            assert!(fs::symlink_metadata(&file).unwrap().is_file(), "{name}");
+            assert_eq!(fs::read_dir(place.path("place")).unwrap().count(), 1, "{name}");
+        }
+        // What cannot be written leaves what was there.
+        fs::create_dir(place.path("place/file.new")).unwrap();
+        directory.replace("file", b"new", 0o640).unwrap_err();
+        assert_eq!(fs::read(&file).unwrap(), b"ours");
+    }
+
+    #[test]
+    fn regular_files_are_read_and_nothing_else() {
+        let place = Place::new();
+        fs::write(place.path("file"), "text").unwrap();
+        assert_eq!(io::read_to_string(regular_file(&place.path("file")).unwrap()).unwrap(), "text");
+        symlink("file", place.path("link")).unwrap();
+        let refused = regular_file(&place.path("link")).unwrap_err();
+        assert!(matches!(refused, PathError::Link { .. }), "{refused}");
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(CWD, place.path("pipe"), FileType::Fifo, mode, 0).unwrap();
+        // Nobody writes to the pipe, and its opening would wait for that.
+        for path in [place.path("pipe"), place.make("directory", 0o755), "/dev/null".into()] {
+            let refused = regular_file(&path).unwrap_err();
+            assert!(matches!(refused, PathError::Kind { .. }), "{refused}");
+        }
+        assert!(regular_file(&place.path("none")).unwrap_err().is_not_found());
     }
 }

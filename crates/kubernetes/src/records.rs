@@ -1,15 +1,17 @@
 //! The plugin's records on disk: what containers were told must outlive the plugin, since the kubelet never asks again.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use control::trusted_path::{Directory, Missing, PathError, Trust};
+use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Allocation;
 
+/// The file's name in the plugin's directory.
+const NAME: &str = "allocations.json";
 /// Of the file; another one is refused.
 const SCHEMA: u32 = 1;
 
@@ -24,6 +26,9 @@ pub enum RecordsError {
         /// Why.
         source: io::Error,
     },
+    /// The directory, or a file in it, could be somebody else's.
+    #[error(transparent)]
+    Place(#[from] PathError),
     /// Another plugin has them.
     #[error("{} is another plugin's that runs: one plugin per node", path.display())]
     InUse {
@@ -49,6 +54,8 @@ struct Content {
 /// The file, and the lock that makes this the only plugin.
 #[derive(Debug)]
 pub(crate) struct Records {
+    directory: Directory,
+    /// For messages.
     path: PathBuf,
     _lock: File,
 }
@@ -59,29 +66,24 @@ impl Records {
     /// # Errors
     /// [`RecordsError`].
     pub(crate) fn open(directory: &Path) -> Result<(Self, Vec<Allocation>), RecordsError> {
-        let path = directory.join("allocations.json");
+        let path = directory.join(NAME);
         let in_file = |path: &Path| {
             let path = path.to_owned();
             move |source| RecordsError::File { path, source }
         };
-        fs::create_dir_all(directory).map_err(in_file(directory))?;
-        let lock_path = directory.join("lock");
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&lock_path)
-            .map_err(in_file(&lock_path))?;
+        // The plugin is root: whoever else could change what is in there would have it write elsewhere.
+        let absolute = std::path::absolute(directory).map_err(in_file(directory))?;
+        let place = Directory::open(&absolute, Trust::of_places(), Missing::Make)?;
+        let lock = place.file("lock", OFlags::WRONLY | OFlags::CREATE, 0o600)?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| RecordsError::InUse { path: directory.to_owned() })?;
-        let records = Self { path, _lock: lock };
-        let text = match fs::read(&records.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok((records, Vec::new()));
-            }
-            Err(source) => return Err(in_file(&records.path)(source)),
+        let file = place.file(NAME, OFlags::RDONLY, 0);
+        let records = Self { directory: place, path, _lock: lock };
+        let mut text = Vec::new();
+        match file {
+            Ok(mut file) => file.read_to_end(&mut text).map_err(in_file(&records.path))?,
+            Err(error) if error.is_not_found() => return Ok((records, Vec::new())),
+            Err(error) => return Err(error.into()),
         };
         let wrong = |problem: String| RecordsError::Content { path: records.path.clone(), problem };
         let content: Content =
@@ -98,24 +100,19 @@ impl Records {
     /// [`RecordsError`].
     pub(crate) fn write(&self, allocations: &[Allocation]) -> Result<(), RecordsError> {
         let content = Content { schema: SCHEMA, allocations: allocations.to_vec() };
-        let fresh = self.path.with_extension("new");
-        let written = || -> io::Result<()> {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&fresh)?;
-            file.write_all(&serde_json::to_vec_pretty(&content)?)?;
-            file.sync_all()?;
-            fs::rename(&fresh, &self.path)
-        };
-        written().map_err(|source| RecordsError::File { path: self.path.clone(), source })
+        let text = serde_json::to_vec_pretty(&content).map_err(|error| RecordsError::File {
+            path: self.path.clone(),
+            source: error.into(),
+        })?;
+        Ok(self.directory.replace(NAME, &text, 0o600)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     fn allocation(id: &str) -> Allocation {
@@ -144,6 +141,29 @@ mod tests {
         drop(records);
         let (_records, read) = Records::open(directory.path()).unwrap();
         assert_eq!(read, all);
+    }
+
+    #[test]
+    fn nothing_is_written_through_links() {
+        let place = tempfile::tempdir().unwrap();
+        let (directory, victim) = (place.path().join("plugin"), place.path().join("victim"));
+        fs::create_dir(&directory).unwrap();
+        fs::write(&victim, "theirs").unwrap();
+        let (records, _) = Records::open(&directory).unwrap();
+        for name in ["allocations.new", "allocations.json.new", "allocations.json"] {
+            let _ = fs::remove_file(directory.join(name));
+            symlink(&victim, directory.join(name)).unwrap();
+            records.write(&[allocation("one")]).unwrap();
+            assert_eq!(fs::read(&victim).unwrap(), b"theirs", "{name}");
+        }
+        fs::remove_file(directory.join("allocations.json")).unwrap();
+        symlink(&victim, directory.join("allocations.json")).unwrap();
+        drop(records);
+        assert!(matches!(Records::open(&directory).unwrap_err(), RecordsError::Place(_)));
+        // Whoever can put another lock in the place could have two plugins.
+        let mode = |mode| fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(mode));
+        fs::set_permissions(&directory, mode(0o777)).unwrap();
+        assert!(matches!(Records::open(&directory).unwrap_err(), RecordsError::Place(_)));
     }
 
     #[test]

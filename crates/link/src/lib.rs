@@ -12,7 +12,7 @@
 //! A traced client, and its executor, write to rings of another kind ([`trace`]).
 //!
 //! Everything that arrives from a client is hostile: it is copied out of shared memory, checked, then used. Descriptors and connections of clients are closed where
-//! nobody waits for it ([`closer`]).
+//! nobody waits for it ([`closer`]). A process of another user gets nothing that it was not given on purpose ([`inheritance`]).
 
 pub mod atomic;
 pub mod bus_error;
@@ -21,6 +21,7 @@ pub mod closer;
 pub mod completion;
 pub mod doorbell;
 pub mod futex;
+pub mod inheritance;
 pub mod memory_limits;
 pub mod peer;
 pub mod pieces;

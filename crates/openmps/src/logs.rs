@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use control::directories::Directories;
+use control::trusted_path::regular_file;
 use serde::Serialize;
 
 use crate::cli::{Format, LogSource, Logs};
@@ -132,8 +133,8 @@ fn print(lines: impl Iterator<Item = Line>, format: Format) -> anyhow::Result<()
 }
 
 impl Log {
-    fn open(&mut self) -> io::Result<()> {
-        let file = File::open(&self.path)?;
+    fn open(&mut self) -> anyhow::Result<()> {
+        let file = regular_file(&self.path)?;
         let inode = file.metadata()?.ino();
         self.reader = Some(Opened {
             lines: BufReader::new(file),
@@ -164,8 +165,8 @@ impl Log {
     }
 
     /// After a rotation the name is another file's; after a truncation the end is before where we are.
-    fn reopen_if_replaced(&mut self) -> io::Result<()> {
-        let Ok(there) = std::fs::metadata(&self.path) else { return Ok(()) };
+    fn reopen_if_replaced(&mut self) -> anyhow::Result<()> {
+        let Ok(there) = std::fs::symlink_metadata(&self.path) else { return Ok(()) };
         match &mut self.reader {
             Some(opened) if opened.inode == there.ino() => {
                 if opened.lines.stream_position()? > there.len() {

@@ -356,6 +356,7 @@ fn start_daemon(place: Place, settings: Settings, arguments: &[OsString]) -> Res
         let _ = write!(io::stderr(), "{warnings}");
         return Ok(0);
     }
+    daemon::keep_descriptors()?;
     if rustix::process::geteuid().is_root() {
         crate::internal::shut_to_debuggers();
     }

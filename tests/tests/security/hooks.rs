@@ -55,12 +55,20 @@ impl Node {
         Ok(finished)
     }
 
+    fn pipe_of(&self, job: &str) -> PathBuf {
+        self.batch().join(format!("jobs/slurm-{job}/pipe"))
+    }
+
+    /// The socket of a job.
+    pub(crate) fn socket_of(&self, job: &str) -> PathBuf {
+        self.pipe_of(job).join(link::wire::DAEMON_SOCKET)
+    }
+
     /// A job's program.
     pub(crate) fn job_command(&self, program: &str, job: &str, uid: u32) -> Result<Command> {
         let program = self.sandbox.installation.own_program(program)?;
         let mut command = self.sandbox.command_as(uid, program, Runtime::OpenMps);
-        let pipe = self.batch().join(format!("jobs/slurm-{job}/pipe"));
-        command.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+        command.env("CUDA_MPS_PIPE_DIRECTORY", self.pipe_of(job));
         Ok(command)
     }
 

@@ -1,6 +1,6 @@
 //! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n` of the second.
 //!
-//! Each test is named after its finding (`f03_...`) and runs real processes of several users, so it needs root. Without root it
+//! Each test is named after its finding (`f03_...`; `n01_...` of the second review) and runs real processes of several users, so it needs root. Without root it
 //! is listed as ignored, by name; with `CI=true` that is a failure.
 
 use std::env;
@@ -29,11 +29,14 @@ mod f13;
 mod f14;
 mod f15;
 mod hooks;
+mod n01;
 mod n04;
 mod n05;
 mod n07;
 mod n08;
+mod n09;
 mod n11;
+mod n12;
 mod second_line;
 
 /// A user without privileges, whom an attack is to harm.
@@ -95,7 +98,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 24] = [
+    let tests: [&'static [Test]; 27] = [
         b01::TESTS,
         b04::TESTS,
         b06::TESTS,
@@ -114,11 +117,14 @@ fn main() {
         f13::TESTS,
         f14::TESTS,
         f15::TESTS,
+        n01::TESTS,
         n04::TESTS,
         n05::TESTS,
         n07::TESTS,
         n08::TESTS,
+        n09::TESTS,
         n11::TESTS,
+        n12::TESTS,
         second_line::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {

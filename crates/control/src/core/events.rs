@@ -92,16 +92,14 @@ pub enum Event {
         /// Why.
         message: String,
     },
-    /// A front end ends the clients of a group.
+    /// A front end ends the clients that came by a group's socket.
     UiEndClients {
         /// Its connection.
         connection: ConnectionId,
         /// Who it is.
         peer: Peer,
-        /// The group.
-        group: String,
-        /// Of which user.
-        uid: u32,
+        /// The socket's directory.
+        directory: String,
     },
     /// A front end asks for everything.
     UiState {
@@ -225,7 +223,7 @@ pub enum Effect {
         /// What for.
         socket: GroupSocket,
     },
-    /// Close a group's socket.
+    /// Close a group's socket, and what has come by it and said nothing yet.
     CloseSocket {
         /// Its directory.
         directory: String,

@@ -7,7 +7,7 @@
 //! - [`cleaning`]: how what a server says is read;
 //! - [`clients`]: who the servers' clients are;
 //! - [`command`]: lines of the shell as data;
-//! - [`ending`]: ending the clients of a group;
+//! - [`ending`]: ending the clients of a group's socket;
 //! - [`events`]: what happens and what is to be done, as data;
 //! - [`group_text`]: limits of groups as text;
 //! - [`intake`]: what a server says, cleaned;
@@ -257,8 +257,8 @@ impl Core {
             }
             Event::SocketOpened { connection, socket } => self.socket_opened(connection, socket),
             Event::SocketFailed { connection, message } => self.socket_failed(connection, message),
-            Event::UiEndClients { connection, peer, group, uid } => {
-                self.end_clients(connection, peer, &group, uid);
+            Event::UiEndClients { connection, peer, directory } => {
+                self.end_clients(connection, peer, &directory);
             }
             Event::UiState { connection } => self.ui_state(now, connection),
             Event::ConnectionClosed { connection } => self.connection_closed(connection),

@@ -8,6 +8,7 @@ use link::wire::owner::Owner;
 
 use super::clients::{ClientRecord, Who};
 use super::command::{Pid, ShutdownKind};
+use super::sockets::SOCKET_CLOSED;
 use super::{
     ConnectionId, Core, Debugged, Effect, KILL_GRACE, MAX_CLIENTS_OF_SERVER, MAX_ON_THE_WAY,
     MAX_PENDING_CLIENTS, MAX_SERVERS, Message, Now, Pending, Provisioning, Questions, Quitting,
@@ -17,7 +18,7 @@ use super::{
 /// `CUDA_ERROR_INVALID_CONTEXT`.
 const INVALID_CONTEXT: u32 = 201;
 /// `CUDA_ERROR_MPS_CONNECTION_FAILED`.
-const CONNECTION_FAILED: u32 = 805;
+pub(super) const CONNECTION_FAILED: u32 = 805;
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const SERVER_NOT_READY: u32 = 807;
 /// `CUDA_ERROR_MPS_MAX_CLIENTS_REACHED`.
@@ -57,6 +58,9 @@ impl Core {
                 self.config.daemon_uid
             );
             self.refuse(connection, CONNECTION_FAILED, message);
+        } else if !self.is_open(client.who.entrance.as_deref()) {
+            self.log(format!("NEW CLIENT {pid} from user {uid}: its group's socket was closed"));
+            self.refuse(connection, CONNECTION_FAILED, SOCKET_CLOSED.into());
         } else if let Some(message) = self.too_many_wait(self.guest(&client.who)) {
             self.log(format!("NEW CLIENT {pid} from user {uid}: {message}, refused"));
             self.refuse(connection, SERVER_NOT_READY, message);

@@ -6,7 +6,12 @@ use link::wire::group_socket::{GroupSocket, MAX_GROUP_SOCKETS};
 use link::wire::shares::{ChangeReport, GroupLimits};
 use link::wire::ui::UiReply;
 
-use super::{ConnectionId, Core, Effect};
+use super::provision::CONNECTION_FAILED;
+use super::{ConnectionId, Core, Effect, Pending};
+
+/// Why a client that waited is refused after all.
+pub(super) const SOCKET_CLOSED: &str =
+    "the socket of its group was closed before it was attached: its container or its job has ended";
 
 /// What a front end asks for.
 #[derive(Debug, Clone)]
@@ -67,9 +72,33 @@ impl Core {
         };
         let closed = self.sockets.remove(place);
         self.log(format!("Socket of group {} in {} closed", closed.group, closed.directory));
-        self.effects.push(Effect::CloseSocket { directory });
+        self.effects.push(Effect::CloseSocket { directory: directory.clone() });
+        self.refuse_waiting(&directory);
         self.socket_done(connection);
         Ok(())
+    }
+
+    /// Whether clients may still come so; absent: by the daemon's own socket.
+    pub(super) fn is_open(&self, entrance: Option<&GroupSocket>) -> bool {
+        entrance.is_none_or(|entrance| self.sockets.contains(entrance))
+    }
+
+    /// Refuses the clients that came by the socket of a directory and wait for a server; they are returned.
+    pub(super) fn refuse_waiting(&mut self, directory: &str) -> Vec<Pending> {
+        let is_by_it = |client: &Pending| {
+            client.who.entrance.as_ref().is_some_and(|entrance| entrance.directory == directory)
+        };
+        let (refused, waiting): (Vec<Pending>, _) =
+            std::mem::take(&mut self.pending).into_iter().partition(is_by_it);
+        self.pending = waiting.into();
+        for client in &refused {
+            let Peer { pid, uid, .. } = client.who.peer;
+            self.log(format!(
+                "Client {pid} of user {uid} waited, and its group's socket is closed"
+            ));
+            self.refuse(client.connection, CONNECTION_FAILED, SOCKET_CLOSED.into());
+        }
+        refused
     }
 
     /// Notes the sockets that were opened before anybody could ask, with the limits of each of their groups.
@@ -100,10 +129,13 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use link::wire::daemon::ToDaemon;
     use link::wire::group_socket::SocketDomain;
 
+    use super::super::clients::Who;
     use super::super::{Config, Event, Limits, Provisioning};
     use super::*;
 
@@ -149,6 +181,98 @@ mod tests {
             UiReply::Refused { message } => Some(message),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// A client of this user that comes by a socket; the core's answer.
+    fn arrive(core: &mut Core, by: &GroupSocket, uid: u32, connection: u64) -> Vec<Effect> {
+        let peer = Peer { pid: 100 + uid, uid, gid: uid, namespaces: Default::default() };
+        let process = std::fs::File::open("/dev/null").unwrap();
+        let who = Who {
+            peer,
+            process: Some(Arc::new(process.into())),
+            entrance: Some(Arc::new(by.clone())),
+            ..Who::default()
+        };
+        let hello = serde_json::from_str(
+            r#"{"protocol": 1, "pid": 1, "pid_namespace": 0, "command": "/tmp/feas", "limits": {}}"#,
+        );
+        core.handle(
+            Duration::ZERO,
+            Event::ClientArrived {
+                connection: ConnectionId(connection),
+                who: Box::new(who),
+                hello: Box::new(hello.unwrap()),
+                admission: by.admission(None).ok(),
+            },
+        )
+    }
+
+    fn refused(effects: &[Effect]) -> Vec<u64> {
+        let refused = effects.iter().filter_map(|effect| match effect {
+            Effect::Refuse { connection, .. } => Some(connection.0),
+            _ => None,
+        });
+        refused.collect()
+    }
+
+    #[test]
+    fn nobody_comes_by_a_socket_that_is_closed() {
+        let mut core = core();
+        let (ours, other) = (socket("/run/a", "a"), socket("/run/b", "b"));
+        for socket in [&ours, &other] {
+            assert_eq!(ask(&mut core, 0, SocketRequest::Open(socket.clone())), None);
+        }
+        // There is no server yet.
+        assert_eq!(refused(&arrive(&mut core, &ours, 7, 11)), [0; 0]);
+        assert_eq!(refused(&arrive(&mut core, &other, 7, 12)), [0; 0]);
+        let close = |core: &mut Core| {
+            let peer = Peer { pid: 2, uid: 0, gid: 0, namespaces: Default::default() };
+            let request = SocketRequest::Close("/run/a".to_owned());
+            let connection = ConnectionId(1);
+            core.handle(Duration::ZERO, Event::UiSocket { connection, peer, request })
+        };
+        assert_eq!(refused(&close(&mut core)), [11]);
+        assert_eq!(core.pending.len(), 1);
+        // It had connected before.
+        assert_eq!(refused(&arrive(&mut core, &ours, 7, 13)), [13]);
+        assert_eq!(refused(&arrive(&mut core, &other, 7, 14)), [0; 0]);
+    }
+
+    #[test]
+    fn who_came_by_a_socket_is_ended_whoever_it_is() {
+        let mut core = core();
+        let (ours, other) = (socket("/run/a", "a"), socket("/run/b", "b"));
+        for socket in [&ours, &other] {
+            assert_eq!(ask(&mut core, 0, SocketRequest::Open(socket.clone())), None);
+        }
+        let mut effects = arrive(&mut core, &ours, 7, 11);
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::Spawn { .. })));
+        core.handle(Duration::ZERO, Event::ServerSpawned { pid: 70, uid: DAEMON_UID });
+        let message = ToDaemon::Ready;
+        core.handle(Duration::ZERO, Event::ServerSaid { server: 70, message });
+        arrive(&mut core, &ours, 8, 12);
+        arrive(&mut core, &other, 9, 13);
+        assert_eq!(core.clients.attached().count(), 3);
+        // One more, that waits for the next server.
+        core.stop_when_idle(70);
+        arrive(&mut core, &ours, 10, 14);
+        let end = |core: &mut Core, uid| {
+            let peer = Peer { pid: 2, uid, gid: uid, namespaces: Default::default() };
+            let (connection, directory) = (ConnectionId(1), "/run/a".to_owned());
+            core.handle(Duration::ZERO, Event::UiEndClients { connection, peer, directory })
+        };
+        let kills = |effects: &[Effect]| {
+            effects.iter().filter(|effect| matches!(effect, Effect::EndProcess { .. })).count()
+        };
+        assert_eq!(kills(&end(&mut core, 7)), 0, "a client may not");
+        effects = end(&mut core, 0);
+        assert_eq!((kills(&effects), refused(&effects)), (3, vec![14]));
+        let ended = effects.iter().find_map(|effect| match effect {
+            Effect::ReplyShares { reply: UiReply::Ended { clients }, .. } => Some(clients.clone()),
+            _ => None,
+        });
+        let pids: Vec<u32> = ended.unwrap().iter().map(|client| client.pid).collect();
+        assert_eq!(pids, [107, 108, 110]);
     }
 
     #[test]

@@ -6,7 +6,6 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use link::socket::{Listener, SocketError};
@@ -16,6 +15,7 @@ use rustix::io::Errno;
 
 use super::StartError;
 use crate::directories::{Directories, LOCK, PID_FILE};
+use crate::listening::listens;
 use crate::trusted_path::{Directory, Missing, PathError, Trust};
 
 /// A directory that is ours; its files go when this is dropped.
@@ -119,13 +119,9 @@ fn take_lock(pipe: &Directory, directories: &Directories) -> Result<File, StartE
 
 /// NVIDIA's programs would meet its daemon, ours would meet us: nobody could tell which is in use.
 fn refuse_native_daemon(directories: &Directories) -> Result<(), StartError> {
-    match UnixStream::connect(directories.native_socket()) {
-        // Other kinds of socket answer with a protocol error.
-        Ok(_) => Err(StartError::NativeDaemon { path: directories.pipe().to_owned() }),
-        Err(error) if error.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error()) => {
-            Err(StartError::NativeDaemon { path: directories.pipe().to_owned() })
-        }
-        Err(_) => Ok(()),
+    match listens(&directories.native_socket()) {
+        Ok(true) => Err(StartError::NativeDaemon { path: directories.pipe().to_owned() }),
+        Ok(false) | Err(_) => Ok(()),
     }
 }
 

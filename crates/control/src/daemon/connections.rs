@@ -100,8 +100,8 @@ pub(super) enum Act {
     UiShares(Peer, ShareRequest),
     /// It is a front end and opens or closes a group's socket.
     UiSocket(Peer, SocketRequest),
-    /// It is a front end and ends the clients of this group and this user.
-    UiEndClients(Peer, String, u32),
+    /// It is a front end and ends the clients that came by the group's socket of this directory.
+    UiEndClients(Peer, String),
     /// It is a front end and wants everything.
     UiState,
     /// It has gone, with a line for the log.
@@ -302,6 +302,15 @@ impl Connections {
         self.open.remove(&id).map(|connection| connection.socket)
     }
 
+    /// Closes those that came by the group's socket of this directory and have not said yet what they are.
+    pub(super) fn close_unheard(&mut self, directory: &str) {
+        self.open.retain(|_, connection| {
+            let entrance = connection.who.entrance.as_ref();
+            let is_by_it = entrance.is_some_and(|entrance| entrance.directory == directory);
+            !(is_by_it && matches!(connection.role, Role::New(_)))
+        });
+    }
+
     /// Sends a client why it is not attached, and closes.
     pub(super) fn refuse(&mut self, id: ConnectionId, code: u32, message: String) {
         if let Some(socket) = self.remove(id) {
@@ -450,8 +459,8 @@ impl Connection {
                 match request {
                     UiRequest::Command { line } => Act::UiLine(self.who.peer, line),
                     UiRequest::State => Act::UiState,
-                    UiRequest::EndClients { group, uid } => {
-                        Act::UiEndClients(self.who.peer, group, uid)
+                    UiRequest::EndClients { directory } => {
+                        Act::UiEndClients(self.who.peer, directory)
                     }
                     UiRequest::Limit(change) => {
                         Act::UiShares(self.who.peer, ShareRequest::Limit(change))

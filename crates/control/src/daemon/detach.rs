@@ -69,6 +69,14 @@ pub fn start_in_background(start: &BackgroundStart) -> Result<String, StartError
     Err(StartError::Background { said: said.trim_end().to_owned() })
 }
 
+/// Has no server get descriptors that whoever started this process left open. For a process that is a daemon and nothing else, before it does anything.
+///
+/// # Errors
+/// [`StartError::System`].
+pub fn keep_descriptors() -> Result<(), StartError> {
+    link::inheritance::keep_descriptors().map_err(StartError::system("keep descriptors to itself"))
+}
+
 /// Whether this process was made by [`start_in_background`].
 pub fn is_background_half() -> bool {
     std::env::var_os(MARK).is_some()

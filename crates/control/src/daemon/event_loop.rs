@@ -390,8 +390,8 @@ impl Daemon {
             Act::UiSocket(peer, request) => {
                 events.push_back(Event::UiSocket { connection, peer, request });
             }
-            Act::UiEndClients(peer, group, uid) => {
-                events.push_back(Event::UiEndClients { connection, peer, group, uid });
+            Act::UiEndClients(peer, directory) => {
+                events.push_back(Event::UiEndClients { connection, peer, directory });
             }
             Act::UiState => events.push_back(Event::UiState { connection }),
             Act::Closed(why) => {
@@ -510,7 +510,10 @@ impl Daemon {
                     Err(message) => Event::SocketFailed { connection, message },
                 });
             }
-            Effect::CloseSocket { directory } => self.group_sockets.close(&directory),
+            Effect::CloseSocket { directory } => {
+                self.group_sockets.close(&directory);
+                self.connections.close_unheard(&directory);
+            }
             Effect::HandTracer { connection, servers, pid, peer } => {
                 let socket = self.connections.remove(connection);
                 let mut is_handed_on = false;

@@ -4,6 +4,7 @@
 //! - [`claim`]: the directory, its lock, socket and pid file;
 //! - [`client_processes`]: whether those that were handed on still run;
 //! - [`detach`] for `-d`;
+//! - [`environment`]: the variables of other users' servers;
 //! - [`group_sockets`]: sockets whose clients are of one group;
 //! - [`held`]: descriptors that it holds for others;
 //! - [`long_answer`]: answers longer than a packet;
@@ -20,6 +21,7 @@ mod client_processes;
 mod connections;
 mod control_log;
 mod detach;
+mod environment;
 mod event_loop;
 mod group_sockets;
 mod held;
@@ -40,7 +42,7 @@ use crate::directories::Directories;
 use crate::log::Echo;
 use crate::trusted_path::PathError;
 
-pub use detach::{BackgroundStart, is_background_half, start_in_background};
+pub use detach::{BackgroundStart, is_background_half, keep_descriptors, start_in_background};
 pub use event_loop::run;
 
 /// What a daemon is started with.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use link::closer::{Closer, Foreign, leave_sockets};
+use link::inheritance::{leave_keys, leave_terminal};
 use link::socket::{Connection as Socket, SocketError};
 use link::wire::daemon::{ToDaemon, ToServer};
 use link::wire::owner::Owner;
@@ -18,7 +19,7 @@ use rustix::io::{Errno, FdFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::Options;
+use super::{Options, environment};
 use crate::core::command::Pid;
 use crate::core::intake::Intake;
 use crate::core::{Event, ServerExit};
@@ -83,6 +84,14 @@ impl ServerProcess {
         // Not a file of ours: it is the user's process, which can do all that a descriptor allows. Nobody waits at either end.
         let (log, written) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let mut command = Command::new(&options.server.program);
+        let is_anothers = uid != rustix::process::geteuid().as_raw();
+        if is_anothers {
+            // That user can trace it, so it gets nothing of ours that it does not need.
+            command.env_clear().envs(environment::for_another_user(std::env::vars_os()));
+            leave_terminal(&mut command)?;
+            leave_keys(&mut command);
+            command.uid(uid).gid(gid.or_else(|| primary_group(uid)).unwrap_or(NOBODY));
+        }
         command
             .arg0(SHOWN_NAME)
             .args(&options.server.arguments)
@@ -98,9 +107,6 @@ impl ServerProcess {
             .stderr(written)
             // Signals from a terminal are for the daemon, which tells its servers.
             .process_group(0);
-        if uid != rustix::process::geteuid().as_raw() {
-            command.uid(uid).gid(gid.or_else(|| primary_group(uid)).unwrap_or(NOBODY));
-        }
         leave_sockets(&mut command);
         let mut child = command.spawn()?;
         let exit_fd =

@@ -4,12 +4,13 @@
 //! them. Nor do other scrapers: all connections are looked after together, each with a deadline, an answer per connection. Who they are cannot be told, so where there are
 //! too many the oldest has to go: whoever asks as soon as it has connected is answered.
 
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Address, render};
 use crate::directories::Directories;
 use crate::frontend::Frontend;
+use crate::listening::listens;
+use crate::trusted_path::{Directory, Missing, Trust};
 
 /// A scraper has asked within this time, and then taken its answer.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(5);
@@ -71,13 +74,14 @@ impl Stream for UnixStream {}
 /// Metrics that are being served; a Unix socket is removed when dropped.
 #[derive(Debug)]
 pub struct Metrics {
-    path: Option<PathBuf>,
+    /// Its directory and its name there.
+    socket: Option<(Directory, String)>,
 }
 
 impl Drop for Metrics {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
+        if let Some((directory, name)) = &self.socket {
+            let _ = directory.remove(name);
         }
     }
 }
@@ -87,34 +91,42 @@ impl Drop for Metrics {
 /// # Errors
 /// The address is taken or not allowed.
 pub fn serve(address: &Address, directories: &Directories) -> io::Result<Metrics> {
-    let (listener, path) = match address {
+    let (listener, socket) = match address {
         Address::Tcp(address) => {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             (Listener::Tcp(listener), None)
         }
         Address::Unix(path) => {
-            remove_stale(path)?;
-            let listener = UnixListener::bind(path)?;
+            let (directory, name) = make_way(path)?;
+            let listener = UnixListener::bind(directory.path().join(&name))?;
             listener.set_nonblocking(true)?;
             link::peer::refuse_descriptors(listener.as_fd());
-            (Listener::Unix(listener), Some(path.clone()))
+            (Listener::Unix(listener), Some((directory, name)))
         }
     };
     let directories = directories.clone();
     let thread = std::thread::Builder::new().name("metrics".into());
     thread.spawn(move || answer_all(&listener, &directories))?;
-    Ok(Metrics { path })
+    Ok(Metrics { socket })
 }
 
-/// Removes a socket that nobody listens at.
-fn remove_stale(path: &Path) -> io::Result<()> {
+/// Where a socket can be made: its directory, in which nobody else has a hand, and its name. One that nobody listens at is removed.
+fn make_way(path: &Path) -> io::Result<(Directory, String)> {
+    let no_name = || io::Error::new(ErrorKind::InvalidInput, "it names no file");
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str))
+    else {
+        return Err(no_name());
+    };
+    let directory =
+        Directory::open(parent, Trust::of_places(), Missing::Report).map_err(io::Error::other)?;
+    let place = directory.path().join(name);
     let is_socket =
-        std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
-        std::fs::remove_file(path)?;
+        std::fs::symlink_metadata(&place).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && listens(&place) == Ok(false) {
+        directory.remove(name).map_err(io::Error::other)?;
     }
-    Ok(())
+    Ok((directory, name.to_owned()))
 }
 
 fn answer_all(listener: &Listener, directories: &Directories) {

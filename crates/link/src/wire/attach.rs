@@ -116,24 +116,43 @@ impl ClientHello {
     /// # Errors
     /// [`VariableTooLong`].
     pub fn bounded(self) -> Result<Self, VariableTooLong> {
-        let limits = &self.limits;
+        // Taken apart, so that none is forgotten here.
+        let RequestedLimits {
+            active_thread_percentage,
+            pinned_device_mem_limit,
+            memory_limit,
+            client_priority,
+            weight,
+            latency,
+            guard,
+            repeatable,
+            visible_devices,
+            device_max_connections,
+            per_context_partitioning,
+            isolation,
+            group,
+            reservation,
+            sm_partition,
+        } = &self.limits;
         let variables = [
-            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", &limits.active_thread_percentage),
-            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", &limits.pinned_device_mem_limit),
-            ("CUDA_MPS_CLIENT_PRIORITY", &limits.client_priority),
-            ("OPENMPS_WEIGHT", &limits.weight),
-            ("OPENMPS_LATENCY", &limits.latency),
-            ("OPENMPS_GUARD", &limits.guard),
-            ("OPENMPS_REPEATABLE", &limits.repeatable),
-            ("CUDA_VISIBLE_DEVICES", &limits.visible_devices),
-            ("CUDA_DEVICE_MAX_CONNECTIONS", &limits.device_max_connections),
+            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", active_thread_percentage),
+            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", pinned_device_mem_limit),
+            ("OPENMPS_MEMORY_LIMIT", memory_limit),
+            ("CUDA_MPS_CLIENT_PRIORITY", client_priority),
+            ("OPENMPS_WEIGHT", weight),
+            ("OPENMPS_LATENCY", latency),
+            ("OPENMPS_GUARD", guard),
+            ("OPENMPS_REPEATABLE", repeatable),
+            ("CUDA_VISIBLE_DEVICES", visible_devices),
+            ("CUDA_DEVICE_MAX_CONNECTIONS", device_max_connections),
             (
                 "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
-                &limits.per_context_partitioning,
+                per_context_partitioning,
             ),
-            ("OPENMPS_ISOLATE", &limits.isolation),
-            ("OPENMPS_GROUP", &limits.group),
-            ("OPENMPS_RESERVATION", &limits.reservation),
+            ("OPENMPS_ISOLATE", isolation),
+            ("OPENMPS_GROUP", group),
+            ("OPENMPS_RESERVATION", reservation),
+            ("CUDA_MPS_SM_PARTITION", sm_partition),
         ];
         for (variable, value) in variables {
             let bytes = value.as_ref().map_or(0, String::len);
@@ -309,5 +328,31 @@ impl Window {
     pub fn contains(&self, address: u64, size_bytes: u64) -> bool {
         let Some(offset) = address.checked_sub(self.base) else { return false };
         offset.checked_add(size_bytes).is_some_and(|end| end <= self.size_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json, to_value};
+
+    #[test]
+    fn every_variable_has_a_longest() {
+        let names = to_value(RequestedLimits::default()).unwrap();
+        let names: Vec<&String> = names.as_object().unwrap().keys().collect();
+        assert!(names.len() >= 15, "{names:?}");
+        let bounded = |name: &str, bytes: usize| {
+            let limits: Value = json!({ name: "x".repeat(bytes) });
+            let hello: ClientHello = serde_json::from_value(json!({
+                "protocol": 1, "pid": 1, "pid_namespace": 0, "command": "", "limits": limits
+            }))
+            .unwrap();
+            hello.bounded().map(drop)
+        };
+        for name in names {
+            assert_eq!(bounded(name, MAX_VARIABLE_BYTES), Ok(()), "{name}");
+            let error = bounded(name, MAX_VARIABLE_BYTES + 1).expect_err(name);
+            assert_eq!(error.bytes, MAX_VARIABLE_BYTES + 1, "{name}");
+        }
     }
 }

@@ -28,14 +28,12 @@ pub enum UiRequest {
     },
     /// Open a socket for the clients of a group; one that is open alike stays. Answered as [`UiRequest::Limit`].
     OpenSocket(GroupSocket),
-    /// End the processes of a group's clients that came by its socket, of this user alone. Answered by [`UiReply::Ended`].
+    /// End the processes of the clients that came by a group's socket, which may be closed by now. Answered by [`UiReply::Ended`].
     EndClients {
-        /// The group.
-        group: String,
-        /// The user.
-        uid: u32,
+        /// The socket's directory.
+        directory: String,
     },
-    /// Close a group's socket: its clients stay, and no more come. Answered as [`UiRequest::Limit`].
+    /// Close a group's socket: its clients stay, those that still wait for a server are refused, and no more come. Answered as [`UiRequest::Limit`].
     CloseSocket {
         /// Its directory.
         directory: String,

@@ -145,13 +145,13 @@ fn ask(directories: &Directories, request: &UiRequest) -> Result<(), String> {
     report.refused.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// Has the daemon kill the processes of a job that it has attached itself; returns those that were attached. None without a daemon.
+/// Has the daemon kill the processes that it has attached itself by a job's socket; returns those that were attached. None without a daemon.
 pub(crate) fn end_clients(
     directories: &Directories,
-    job: &Job,
+    pipe: &Path,
 ) -> Result<Vec<EndedClient>, BatchError> {
     let ended = match Frontend::connect(directories) {
-        Ok(mut daemon) => daemon.end_clients(&job.name, job.uid),
+        Ok(mut daemon) => daemon.end_clients(&pipe.to_string_lossy()),
         Err(FrontendError::NoDaemon { .. }) => return Ok(Vec::new()),
         Err(error) => Err(error),
     };

@@ -2,6 +2,7 @@
 //! changes nothing.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,11 +27,12 @@ pub(crate) fn dismiss(place: &Place, name: &str, gpus: &Gpus) -> Result<Vec<Stri
         let is_last = place.jobs_on(shared)?.iter().all(|job| job.name == name);
         if let Some(job) = &job {
             // Where there is no daemon there is nothing to close; the next prolog starts one.
-            let closed = daemon::dismiss(&locked.directories, job, &place.pipe_of(job)?);
+            let pipe = place.pipe_of(job)?;
+            let closed = daemon::dismiss(&locked.directories, job, &pipe);
             if let Some(error) = closed.err().filter(|_| !is_last) {
                 eprintln!("openmps: {error}");
             }
-            wrong.extend(end_clients(&locked, job, is_last)?);
+            wrong.extend(end_clients(&locked, job, &pipe, is_last)?);
         }
         place.remove(name)?;
         if is_last {
@@ -45,11 +47,16 @@ pub(crate) fn dismiss(place: &Place, name: &str, gpus: &Gpus) -> Result<Vec<Stri
 }
 
 /// Has the daemon kill what is still attached of a job whose processes should have ended; says what does not go.
-fn end_clients(locked: &Locked, job: &Job, is_last: bool) -> Result<Option<String>, BatchError> {
+fn end_clients(
+    locked: &Locked,
+    job: &Job,
+    pipe: &Path,
+    is_last: bool,
+) -> Result<Option<String>, BatchError> {
     let deadline = Instant::now() + LEAVE_LIMIT;
     let mut told = BTreeSet::new();
     loop {
-        let zombies = match daemon::end_clients(&locked.directories, job) {
+        let zombies = match daemon::end_clients(&locked.directories, pipe) {
             Ok(zombies) => zombies,
             // One that does not answer is ended with the last job.
             Err(error) if is_last => {

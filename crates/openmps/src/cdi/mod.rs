@@ -9,7 +9,6 @@ mod tests;
 mod yaml;
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,6 +17,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use control::core::group_text::parse_profiles;
 use control::directories::Directories;
+use control::trusted_path::{Directory, Missing, Trust};
 use link::wire::shares::PROFILES_VARIABLE;
 
 use crate::installation::library_directory;
@@ -86,17 +86,14 @@ fn written(specification: &Specification, language: Language) -> anyhow::Result<
     })
 }
 
-/// Under another name first: engines read the file when they like.
+/// Engines read the file when they like, so all of it is there at once. What it says is done by root: nobody else is to have a hand in where it is.
 fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
     let written = || {
-        if let Some(directory) = file.parent().filter(|directory| !directory.as_os_str().is_empty())
-        {
-            fs::create_dir_all(directory)?;
-        }
-        // No name that engines read.
-        let fresh = file.with_extension("new");
-        fs::write(&fresh, text)?;
-        fs::rename(&fresh, file)
+        let path = std::path::absolute(file)?;
+        let name = path.file_name().and_then(OsStr::to_str).context("it names no file")?;
+        let directory = path.parent().context("it is in no directory")?;
+        let directory = Directory::open(directory, Trust::of_places(), Missing::Make)?;
+        anyhow::Ok(directory.replace(name, text.as_bytes(), 0o644)?)
     };
     written().with_context(|| format!("cannot write {}", file.display()))
 }

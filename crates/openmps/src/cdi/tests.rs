@@ -1,6 +1,7 @@
 //! The specification against the rules of the CDI's SPEC.md and JSON schema, as far as versions up to 0.3.0 have them.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value;

@@ -1,15 +1,15 @@
 //! What is looked at, one function each.
 
 use std::ffi::{CString, OsStr};
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
-use control::trusted_path::{Directory, Missing, PathError, Trust};
+use control::listening::listens;
+use control::trusted_path::{Directory, Missing, PathError, Trust, regular_file};
 use link::wire::daemon::ServerStatus;
 use rustix::fs::{Access, CWD, MemfdFlags};
 use rustix::process::{Resource, getrlimit};
@@ -237,14 +237,10 @@ fn stranger(owner: u32, mode: u32, us: u32) -> Option<String> {
 pub(super) fn original_daemon(directories: &Directories) -> Finding {
     const SUBJECT: &str = "NVIDIA's MPS";
     let socket = directories.native_socket();
-    match UnixStream::connect(&socket) {
-        Err(error)
-            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
-        {
-            Finding::ok(SUBJECT, "no daemon of NVIDIA's in the pipe directory")
-        }
-        // Other kinds of socket answer with a protocol error, and others' sockets are closed to us: somebody is there.
-        _ => Finding::problem(
+    match listens(&socket) {
+        Ok(false) => Finding::ok(SUBJECT, "no daemon of NVIDIA's in the pipe directory"),
+        // Others' sockets are closed to us: somebody is there.
+        Ok(true) | Err(_) => Finding::problem(
             SUBJECT,
             format!("NVIDIA's control daemon listens at {}", socket.display()),
             "stop it (echo quit | nvidia-cuda-mps-control), or give OpenMPS another CUDA_MPS_PIPE_DIRECTORY",
@@ -332,7 +328,7 @@ fn daemons_elsewhere(directories: &Directories, list: &Path) -> Vec<PathBuf> {
 /// Why the last server did not start, as its log says.
 fn last_failure(directories: &Directories) -> Option<Finding> {
     const MARK: &str = "Server could not start: ";
-    let log = fs::read_to_string(directories.server_log()).ok()?;
+    let log = end_of(regular_file(&directories.server_log()).ok()?).ok()?;
     let last = log
         .lines()
         .rev()
@@ -345,6 +341,16 @@ fn last_failure(directories: &Directories) -> Option<Finding> {
         format!("the last one did not start: {why}"),
         "see openmps logs server",
     ))
+}
+
+/// The last lines of a log, which may be long.
+fn end_of(mut log: File) -> io::Result<String> {
+    const MOST_BYTES: u64 = 1 << 20;
+    let length = log.metadata()?.len();
+    log.seek(SeekFrom::Start(length.saturating_sub(MOST_BYTES)))?;
+    let mut bytes = Vec::new();
+    log.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Where the logs go.

@@ -1,7 +1,10 @@
 //! A client that keeps to no rules and does what the test tells it, line by line, as the puppet does: each order is answered by one line.
 //!
-//! `attacker old-kernel PROGRAM ARGUMENT...` runs a program as on a kernel that lacks what newer ones refuse for it ([`old_kernel`]).
+//! `attacker old-kernel PROGRAM ARGUMENT...` runs a program as on a kernel that lacks what newer ones refuse for it ([`old_kernel`]),
+//! `attacker careless FILE PROGRAM ARGUMENT...` as the shell of somebody who leaves things lying about ([`careless`]).
 
+mod careless;
+mod injected;
 mod kernels;
 mod lingering;
 mod memory;
@@ -39,9 +42,17 @@ struct Attacker {
 
 fn main() -> Result<()> {
     let mut arguments = env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == "old-kernel") {
-        let program = arguments.next().context("no program")?;
-        return old_kernel::exec(&program, arguments);
+    let mut next = || arguments.next().context("an argument is missing");
+    match env::args().nth(1).as_deref() {
+        Some("old-kernel") => {
+            let (_, program) = (next()?, next()?);
+            return old_kernel::exec(&program, arguments);
+        }
+        Some("careless") => {
+            let (_, file, program) = (next()?, next()?, next()?);
+            return careless::exec(&file, &program, arguments);
+        }
+        _ => {}
     }
     let limit = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit })?;
@@ -97,6 +108,9 @@ impl Attacker {
                 let session = self.session.as_mut().context("not attached")?;
                 memory::map_again_and_again(session, count)
             }
+            ("type", &[pid]) => injected::type_into_terminal(pid as i32),
+            ("keys", &[pid]) => injected::read_key(pid as i32),
+            ("write", &[pid]) => injected::write_to_all(pid as i32),
             ("pin", &[size_bytes]) => {
                 let session = self.session.as_mut().context("not attached")?;
                 memory::pin(session, size_bytes)
