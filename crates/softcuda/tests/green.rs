@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::types::{
     CUDA_KERNEL_NODE_PARAMS, CUcontext, CUdevResource, CUexecAffinityParam, CUfunction, CUkernel,
+    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue_clusterDim, CUlaunchConfig,
+    CUstream,
 };
 use support::{PTX, allocate, context, launch, read};
 
@@ -342,5 +344,42 @@ fn contexts_with_a_number_of_sms_have_exactly_that_many() {
     assert_eq!(affine(0).0, 1);
     for context in [first, second] {
         assert_eq!(cu!(cuCtxDestroy_v2(context => usize)), 0);
+    }
+}
+
+#[test]
+fn a_green_context_of_all_sms_takes_the_clusters_that_the_device_takes() {
+    let _alone = alone();
+    primary();
+    let function = support::function(MARK, "mark");
+    let (green, _) = green(&mut [device()]);
+    let fit = |stream: usize, blocks: u32| {
+        let mut attribute =
+            CUlaunchAttribute { id: CUlaunchAttributeID::CLUSTER_DIMENSION, ..Default::default() };
+        attribute.value.clusterDim = CUlaunchAttributeValue_clusterDim { x: blocks, y: 1, z: 1 };
+        let config = CUlaunchConfig {
+            gridDimX: 64 * blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: 128,
+            blockDimY: 1,
+            blockDimZ: 1,
+            hStream: CUstream(stream),
+            attrs: &mut attribute,
+            numAttrs: 1,
+            ..CUlaunchConfig::default()
+        };
+        let mut count = 0i32;
+        assert_eq!(
+            cu!(cuOccupancyMaxActiveClusters(
+                &mut count => *mut i32, CUfunction(function) => CUfunction, &config => *const CUlaunchConfig,
+            )),
+            0
+        );
+        count
+    };
+    let (plain, green) = (support::stream(), green_stream(green));
+    for blocks in [1, 2, 4, 8] {
+        assert_eq!(fit(green, blocks), fit(plain, blocks), "clusters of {blocks}");
     }
 }

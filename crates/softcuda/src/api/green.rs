@@ -249,3 +249,8 @@ fn wait_all(driver: &Driver, context: &Context, event: CUevent) -> Answer {
 pub(crate) fn is_green(context: &Context) -> bool {
     matches!(context.kind, ContextKind::Green(_))
 }
+
+/// Whether a context has some of the SMs only: what clusters fit then depends on which ones.
+pub(crate) fn is_cut(context: &Context) -> bool {
+    is_green(context) && context.mask.count() < context.services.sm_count
+}

@@ -10,7 +10,7 @@ use cuda_abi::types::{
 
 use super::driver::Driver;
 use super::function::max_threads;
-use super::green::is_green;
+use super::green::is_cut;
 use super::module_image::{Function, resolve};
 use super::objects::Context;
 use super::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
@@ -200,7 +200,7 @@ impl KernelWork {
     fn check(&self) -> Answer {
         self.shape.check(&self.function)?;
         let blocks = count(self.shape.cluster.map(|blocks| blocks.max(1))) as u32;
-        if blocks > 1 && is_green(&self.owner) && active_clusters(self.mask, blocks, 1) == 0 {
+        if blocks > 1 && is_cut(&self.owner) && active_clusters(self.mask, blocks, 1) == 0 {
             return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
         }
         if self.shape.residency == Residency::Cooperative {

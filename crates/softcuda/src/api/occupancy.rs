@@ -4,7 +4,7 @@ use cuda_abi::types::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult};
 
 use super::driver::current;
 use super::function::max_threads;
-use super::green::is_green;
+use super::green::is_cut;
 use super::kernel_work::Shape;
 use super::module_image::resolve;
 use super::{Answer, out, stream};
@@ -87,7 +87,7 @@ api! {
         let (driver, _, stream) = stream::find(config.hStream)?;
         let context = if stream.context == context.handle { context } else { driver.context(stream.context)? };
         let cluster = count(shape.cluster.map(|blocks| blocks.max(1))) as u32;
-        let clusters = match is_green(&context) {
+        let clusters = match is_cut(&context) {
             true => active_clusters(context.mask, cluster, per_sm),
             false => per_sm * context.mask.count() / cluster,
         };
