@@ -111,7 +111,7 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
 
@@ -161,8 +161,7 @@ mod tests {
         drop(records);
         assert!(matches!(Records::open(&directory).unwrap_err(), RecordsError::Place(_)));
         // Whoever can put another lock in the place could have two plugins.
-        let mode = |mode| fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(mode));
-        fs::set_permissions(&directory, mode(0o777)).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(Records::open(&directory).unwrap_err(), RecordsError::Place(_)));
     }
 

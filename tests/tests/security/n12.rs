@@ -26,7 +26,7 @@ fn private(sandbox: &Sandbox) -> Result<PathBuf> {
 }
 
 fn is_empty(directory: &Path) -> Result<()> {
-    for entry in fs::read_dir(directory)? {
+    if let Some(entry) = fs::read_dir(directory)?.next() {
         anyhow::bail!("root has made {}", entry?.path().display());
     }
     Ok(())
