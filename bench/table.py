@@ -81,7 +81,7 @@ def arguments():
     parser.add_argument("--torch-seconds", type=float, default=3.0, help="how long each of their runs lasts [3]")
     parser.add_argument("--budget-s", type=float, default=BUDGET_S, help=f"begin no measurement after so long [{BUDGET_S}]")
     parser.add_argument("--all", action="store_true", help="print every median, too")
-    parser.add_argument("--json", type=pathlib.Path, help="write the table to this file, for programs")
+    parser.add_argument("--json", type=pathlib.Path, help="write the table, and the medians of the workloads and of PyTorch, to this file")
     options = parser.parse_args()
     options.softcuda |= not peers.has_gpu()
     options.dist = options.dist.resolve()
@@ -134,6 +134,13 @@ def measure_all(options, state):
     return failed, late + len(failed)
 
 
+def for_programs(here, rows, results):
+    """What `--json` writes: the rows, and the medians that plots are made of."""
+    told = {"schema": JSON_SCHEMA_VERSION, "machine": here, "rows": [row.for_programs() for row in rows],
+            "workloads": results.workloads(), "pytorch": results.torch_rows}
+    return json.dumps(told, indent=1) + "\n"
+
+
 def main():
     options = arguments()
     state = begin(options)
@@ -145,8 +152,7 @@ def main():
     if options.all:
         print("\n".join(table_rows.medians(results)))
     if options.json:
-        told = {"schema": JSON_SCHEMA_VERSION, "machine": here, "rows": [row.for_programs() for row in rows]}
-        options.json.write_text(json.dumps(told, indent=1))
+        options.json.write_text(for_programs(here, rows, results))
     sys.stdout.flush()
     if left:
         print(f"\n{left} measurements are left, {len(failed)} of them failed: run this again with --resume", file=sys.stderr)

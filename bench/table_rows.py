@@ -48,6 +48,12 @@ class Results:
     def largest(self, measurement):
         return max((row["clients"] for row in self.found.get(measurement, {}).get("rows", [])), default=0)
 
+    def workloads(self):
+        """The medians of each workload, by clients and peer, as `--json` has them. Times are those of one iteration; nothing where there is no wait."""
+        kept = ["kernels_per_second", "iteration_p50_ns", "iteration_p99_ns", "iteration_p999_ns"]
+        return [{"workload": name, "clients": row["clients"], "peer": cell["peer"], **{key: cell[key] for key in kept}}
+                for name, said in self.found.items() if isinstance(said, dict) for row in said.get("rows", []) for cell in row["cells"]]
+
     def has_failed(self, measurement):
         """Whether it has, or one of the runs that it consists of."""
         return any(name == measurement or name.startswith(f"{measurement}, run ") for name in self.failed)

@@ -119,6 +119,9 @@ class Script(WithExecutable):
         self.assertEqual((found["goal"], found["measured"], found["verdict"]), (1.15, 1.5, "met"))
         self.assertAlmostEqual(found["ratio"], 1.5 / 1.15)
         self.assertEqual(found["values"], {"openmps": 1.5, "none": 1.0})
+        medians = json.loads((self.dist / "table.json").read_text())["workloads"]
+        self.assertIn({"workload": "infer", "clients": 1, "peer": "openmps", "kernels_per_second": 1500.0, "iteration_p50_ns": 3000,
+                       "iteration_p99_ns": 4000, "iteration_p999_ns": 5000}, medians)
 
     def test_what_is_no_state_is_refused(self):
         (self.dist / "state.json").write_text('{"infer": {"rows": []}}')

@@ -1,4 +1,4 @@
-//! The table of what is promised about speed, and the report of why some requests are slow: that they can be made here. What their numbers are is not looked at.
+//! The table of what is promised about speed, the report of why some requests are slow, and the pictures of the documents: that they can be made here. What their numbers are is not looked at.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::{Installation, batching, process};
@@ -97,6 +97,14 @@ fn slow_requests_are_told_from_others_and_reported_again() -> Result<()> {
 fn what_is_made_of_measurements_is_right_for_made_up_ones() -> Result<()> {
     let mut command = python(&Installation::find()?);
     command.args(["-m", "unittest", "table_test", "torch_clients_test", "tail_analysis_test"]);
+    process::run(&mut command, Duration::from_secs(300))?.success()?;
+    Ok(())
+}
+
+#[test]
+fn pictures_are_what_scripts_make_of_the_data_and_can_be_read() -> Result<()> {
+    let mut command = python(&Installation::find()?);
+    command.args(["-m", "unittest", "pictures_test"]);
     process::run(&mut command, Duration::from_secs(300))?.success()?;
     Ok(())
 }
