@@ -14,7 +14,7 @@ use crate::wait::{self, PATIENCE};
 use crate::{Installation, process};
 
 /// Between two scrapes: a rate needs two.
-const SCRAPE_INTERVAL: &str = "500ms";
+const SCRAPE_INTERVAL: &str = "1s";
 
 /// Its programs.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Tools {
         Ok(Self { directory })
     }
 
-    /// Runs `promtool` to its end, with a text on its standard input.
+    /// Runs `promtool` to its end, with a file on its standard input.
     ///
     /// # Errors
     /// When it cannot be run, or does not end.
@@ -87,7 +87,7 @@ impl Prometheus {
             .arg("--log.level=warn");
         let prometheus = Self { process: Running::start(&mut command)?, address };
         let is_ready = || {
-            let answer = get(TcpStream::connect(address).ok()?, "/-/ready", "*/*").ok()?;
+            let answer = get(connect(address).ok()?, "/-/ready", "*/*").ok()?;
             answer.is_ok().then_some(())
         };
         if let Err(error) = wait::until("Prometheus is ready", PATIENCE, || is_ready().is_some()) {
@@ -99,17 +99,12 @@ impl Prometheus {
         Ok(prometheus)
     }
 
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-
     /// What a path of its API answers, without the envelope.
     ///
     /// # Errors
     /// When it answers with an error; the message has it.
     pub fn api(&self, path: &str) -> Result<Value> {
-        let answer = get(TcpStream::connect(self.address)?, path, "application/json")?;
+        let answer = get(connect(self.address)?, path, "application/json")?;
         let mut whole: Value = serde_json::from_str(&answer.body)
             .with_context(|| format!("{path}: {}", answer.head))?;
         ensure!(whole["status"] == "success", "{path}: {whole}");
@@ -128,6 +123,16 @@ impl Prometheus {
         let values: Option<Vec<f64>> = series.iter().map(value).collect();
         values.with_context(|| format!("{expression}: {data}"))
     }
+}
+
+/// Connects, for answers that come in time.
+///
+/// # Errors
+/// When nobody listens there.
+pub fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
 }
 
 /// An answer of HTTP.
@@ -150,8 +155,7 @@ impl Answer {
 ///
 /// # Errors
 /// When no whole answer comes in time.
-pub fn get(stream: impl Read + Write, path: &str, accept: &str) -> Result<Answer> {
-    let mut stream = stream;
+pub fn get(mut stream: impl Read + Write, path: &str, accept: &str) -> Result<Answer> {
     // Of version 1.0, an answer's end is the connection's, and it comes in one piece.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n")?;
     let mut answer = String::new();

@@ -1,12 +1,19 @@
-//! What a scrape says of a client at work: every metric of the list, with labels that join with those of NVIDIA's DCGM exporter.
+//! What a scrape says of a client at work: every metric of the list, with labels that join with those of NVIDIA's DCGM exporter; and what a real
+//! Prometheus makes of the dashboard and the alerts of `deploy`.
 
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use openmps_tests::prometheus::{Answer, get};
+use openmps_tests::prometheus::{Answer, Prometheus, Tools, connect, get};
 use openmps_tests::wait::{self, PATIENCE};
-use openmps_tests::{Daemon, Sandbox};
+use openmps_tests::{Daemon, Runtime, Sandbox, process};
+use serde_json::Value;
 
 const TEXT: &str = "text/plain;version=0.0.4";
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
@@ -137,5 +144,129 @@ fn a_scraper_gets_the_format_that_it_asks_for_and_the_daemons_health() -> Result
     ensure!(healthy.is_ok() && healthy.body == "ok\n", "{healthy:?}");
     let nowhere = ask(&socket, "/health", "*/*")?;
     ensure!(nowhere.head.starts_with("HTTP/1.1 404"), "{nowhere:?}");
+    Ok(())
+}
+
+fn deployed(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file)
+}
+
+/// The expressions of the dashboard's panels and variables, as Grafana asks them where everything is chosen.
+fn expressions_of_dashboard() -> Result<Vec<String>> {
+    let text = fs::read_to_string(deployed("grafana/openmps.json"))?;
+    let dashboard: Value = serde_json::from_str(&text)?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut found = Vec::new();
+    for panel in list(&dashboard["panels"]) {
+        for target in list(&panel["targets"]) {
+            found.push(target["expr"].as_str().context("a target without expr")?.to_owned());
+        }
+    }
+    ensure!(found.len() >= 20, "only {} expressions in the panels", found.len());
+    for variable in list(&dashboard["templating"]["list"]) {
+        if let Some(query) = variable["query"]["query"].as_str() {
+            let inner = query.strip_prefix("label_values(").and_then(|it| it.strip_suffix(')'));
+            let (series, label) = inner.and_then(|it| it.rsplit_once(", ")).context("a query")?;
+            found.push(format!("count by ({label}) ({series}) > 0"));
+        }
+    }
+    let chosen = |expression: &String| {
+        expression
+            .replace("$__rate_interval", "1m")
+            .replace("$instance", ".*")
+            .replace("$gpu", ".*")
+    };
+    let found: Vec<String> = found.iter().map(chosen).collect();
+    ensure!(found.iter().all(|expression| !expression.contains('$')), "{found:?}");
+    Ok(found)
+}
+
+/// The metrics that an expression reads.
+fn metrics_in(expression: &str) -> BTreeSet<&str> {
+    let words = expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("openmps_") || *word == "up").collect()
+}
+
+#[test]
+fn a_real_prometheus_answers_all_of_the_dashboard_and_the_alerts() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let tools = match Tools::find(&sandbox.installation) {
+        Ok(tools) => tools,
+        Err(error) if env::var_os("CI").is_none_or(|value| value != "true") => {
+            // Past the runner, which hides what tests print.
+            let _ = writeln!(std::io::stderr(), "metrics: NOT TRIED: Prometheus: {error}");
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let rules = deployed("prometheus/openmps.rules.yml");
+    for (what, file) in
+        [("check", &rules), ("test", &deployed("prometheus/openmps.rules.test.yml"))]
+    {
+        let file = file.to_str().context("a path that is no text")?;
+        tools.promtool(&[what, "rules", file], None)?.success()?;
+    }
+    // An address that no other test has.
+    let [_, second, third, fourth] = std::process::id().to_be_bytes();
+    let at = |port| SocketAddr::from((Ipv4Addr::new(127, 64 | second, third, fourth), port));
+    let (exporter, prometheus) = (at(9400), at(9090));
+    let daemon = Daemon::start_with(sandbox, &[("OPENMPS_METRICS", &exporter.to_string())])?;
+    let sandbox = daemon.sandbox();
+    let limit = ["limit", "--group", "crew", "--memory", "1G", "--sm-percent", "50"];
+    let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+    process::run(command.args(limit), PATIENCE)?.success()?;
+    let mut culprit = daemon.puppet()?;
+    culprit.must("open")?;
+    culprit.expect("fault", "error 700")?;
+    let environment = [("OPENMPS_GROUP", "crew"), ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=512M")];
+    let mut client = daemon.puppet_with(&environment)?;
+    client.must("open")?;
+    client.must("allocate 1048576")?;
+    let prometheus = Prometheus::start(&tools, sandbox.directory(), prometheus, exporter, &rules)?;
+    let mut missing = expressions_of_dashboard()?;
+    wait::until("all of the dashboard has data", PATIENCE, || {
+        let works = client.must("work 20").is_ok();
+        missing.retain(|expression| match prometheus.query(expression) {
+            Ok(values) => values.is_empty() || values.iter().all(|value| value.is_nan()),
+            Err(_) => true,
+        });
+        !works || missing.is_empty()
+    })
+    .with_context(|| format!("without data: {missing:#?}"))?;
+    // It has worked all the time.
+    client.must("work 1")?;
+    // What alerts watch is there, and none of them is wrong.
+    let mut alerts = Vec::new();
+    wait::until("all alerts were looked at", PATIENCE, || {
+        let Ok(data) = prometheus.api("/api/v1/rules") else { return false };
+        alerts = data["groups"][0]["rules"].as_array().cloned().unwrap_or_default();
+        !alerts.is_empty() && alerts.iter().all(|alert| alert["health"] != "unknown")
+    })
+    .with_context(|| format!("{alerts:?}"))?;
+    let mut watched = BTreeSet::new();
+    for alert in &alerts {
+        ensure!(alert["health"] == "ok", "{alert}");
+        let expression = alert["query"].as_str().context("an alert without a query")?;
+        let metrics = metrics_in(expression);
+        ensure!(!metrics.is_empty(), "{expression} reads no metric");
+        watched.extend(metrics);
+    }
+    // On a busy machine one scrape or another comes too late.
+    wait::until("all that alerts watch is there", PATIENCE, || {
+        watched.retain(|metric| prometheus.query(metric).map_or(true, |values| values.is_empty()));
+        watched.is_empty()
+    })
+    .with_context(|| format!("without data: {watched:?}"))?;
+    let mut targets = Value::Null;
+    wait::until("the daemon is up", PATIENCE, || {
+        targets = prometheus.api("/api/v1/targets").unwrap_or_default();
+        targets["activeTargets"][0]["health"] == "up"
+    })
+    .with_context(|| targets.to_string())?;
+    // Prometheus takes OpenMetrics; promtool reads the other format.
+    let page = sandbox.directory().join("page");
+    fs::write(&page, get(connect(exporter)?, "/metrics", TEXT)?.body)?;
+    let checked = tools.promtool(&["check", "metrics"], Some(&page))?;
+    ensure!(checked.success()?.is_empty() && checked.stderr.is_empty(), "{checked:?}");
     Ok(())
 }
