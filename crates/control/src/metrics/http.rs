@@ -324,7 +324,21 @@ fn target(request: &[u8]) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::target;
+    use super::{Asked, target};
+    use crate::directories::Directories;
+
+    #[test]
+    fn without_a_daemon_nothing_is_well() {
+        let nowhere = tempfile::tempdir().unwrap();
+        let directories = Directories::from_variables(|_| Some(nowhere.path().into()));
+        let mut asked = Asked::new(&directories);
+        for path in ["/metrics", "/healthz"] {
+            let answer = asked.answer(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes());
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.starts_with("HTTP/1.1 503 "), "{path}: {answer}");
+            assert!(answer.contains("Cannot find MPS control daemon"), "{path}: {answer}");
+        }
+    }
 
     #[test]
     fn the_first_line_says_what_is_wanted() {
