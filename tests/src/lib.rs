@@ -13,6 +13,7 @@ pub mod executable;
 pub mod installation;
 pub mod liar;
 pub mod process;
+pub mod prometheus;
 pub mod puppet;
 pub mod recording;
 pub mod sandbox;

@@ -20,6 +20,7 @@ mod fuzz;
 mod openmpi;
 mod paths;
 mod programs;
+mod prometheus;
 mod proofs;
 mod prose;
 mod ptx;
@@ -109,6 +110,7 @@ fn main() -> Result<()> {
         Task::Programs => {
             let dist = dist::build(&paths)?;
             container_tools::ensure(&paths);
+            prometheus::ensure(&paths);
             let programs = programs::build(&paths, &dist)?;
             println!("built {}", programs.display());
         }

@@ -22,6 +22,7 @@ use crate::dependencies;
 use crate::dist::{self, Dist};
 use crate::paths::Paths;
 use crate::programs;
+use crate::prometheus;
 use crate::proofs;
 use crate::prose;
 use crate::ptx;
@@ -124,6 +125,7 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
                 println!("no test bed of Slurm: {why}");
             }
             container_tools::ensure(paths);
+            prometheus::ensure(paths);
         }
         announce(step.name);
         let (count, told) = run_step(paths, &step)?;

@@ -14,11 +14,13 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use link::wire::ui::DaemonState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Address, render};
+use super::exposition::Format;
+use super::{Address, Totals, accept, render};
 use crate::directories::Directories;
-use crate::frontend::Frontend;
+use crate::frontend::{Frontend, FrontendError};
 use crate::listening::listens;
 use crate::trusted_path::{Directory, Missing, Trust};
 
@@ -30,7 +32,7 @@ const MAX_CONNECTIONS: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Longest request that is read.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
 
 enum Listener {
     Tcp(TcpListener),
@@ -130,13 +132,14 @@ fn make_way(path: &Path) -> io::Result<(Directory, String)> {
 }
 
 fn answer_all(listener: &Listener, directories: &Directories) {
-    let mut daemon = Asked { directories, frontend: None, page: None };
+    let mut daemon = Asked::new(directories);
     // In the order in which they came.
     let mut scrapers: Vec<Scraper> = Vec::new();
     loop {
         wait(listener, &scrapers);
         let now = Instant::now();
-        daemon.page = None;
+        daemon.state = None;
+        daemon.pages = [None, None];
         scrapers.retain_mut(|scraper| scraper.until > now && scraper.goes_on(&mut daemon));
         for _ in 0..MAX_CONNECTIONS {
             match listener.accept() {
@@ -235,29 +238,69 @@ fn means_later(error: &io::Error) -> bool {
 struct Asked<'a> {
     directories: &'a Directories,
     frontend: Option<Frontend>,
+    totals: Totals,
     /// What it said to whoever asked first in this round, for all who do.
-    page: Option<Rc<[u8]>>,
+    state: Option<Result<DaemonState, String>>,
+    /// That in either format.
+    pages: [Option<Rc<[u8]>>; 2],
 }
 
-impl Asked<'_> {
-    fn answer(&mut self, request: &[u8]) -> Rc<[u8]> {
-        let text = "text/plain";
-        match target(request) {
-            Some(("GET", "/metrics" | "/")) => {
-                let page = self.page.take().unwrap_or_else(|| match self.state() {
-                    Ok(state) => response("200 OK", CONTENT_TYPE, &render(state)),
-                    Err(error) => response("503 Service Unavailable", text, &format!("{error}\n")),
-                });
-                self.page = Some(Rc::clone(&page));
-                page
-            }
-            Some(("GET", _)) => response("404 Not Found", text, "metrics are at /metrics\n"),
-            Some(_) => response("405 Method Not Allowed", text, "ask with GET\n"),
-            None => response("400 Bad Request", text, "this is no HTTP request\n"),
+impl<'a> Asked<'a> {
+    fn new(directories: &'a Directories) -> Self {
+        Self {
+            directories,
+            frontend: None,
+            totals: Totals::default(),
+            state: None,
+            pages: [None, None],
         }
     }
 
-    fn state(&mut self) -> Result<link::wire::ui::DaemonState, crate::frontend::FrontendError> {
+    fn answer(&mut self, request: &[u8]) -> Rc<[u8]> {
+        match target(request) {
+            Some(("GET", "/metrics" | "/")) => self.page(accept::format(request)),
+            Some(("GET", "/healthz")) => match self.looked() {
+                Ok(_) => response("200 OK", PLAIN, "ok\n"),
+                Err(error) => unavailable(error),
+            },
+            Some(("GET", _)) => {
+                response("404 Not Found", PLAIN, "metrics are at /metrics, health is at /healthz\n")
+            }
+            Some(_) => response("405 Method Not Allowed", PLAIN, "ask with GET\n"),
+            None => response("400 Bad Request", PLAIN, "this is no HTTP request\n"),
+        }
+    }
+
+    fn page(&mut self, format: Format) -> Rc<[u8]> {
+        if let Some(page) = &self.pages[format as usize] {
+            return Rc::clone(page);
+        }
+        let (state, totals) = match self.looked() {
+            Ok(looked) => looked,
+            Err(error) => return unavailable(error),
+        };
+        let page = response("200 OK", format.content_type(), &render(state, totals, format));
+        self.pages[format as usize] = Some(Rc::clone(&page));
+        page
+    }
+
+    /// What the daemon says, and the totals with that: asked and added up once in a round.
+    fn looked(&mut self) -> Result<(&DaemonState, &Totals), &str> {
+        let said = match self.state.take() {
+            Some(said) => said,
+            None => {
+                let said = self.ask().map_err(|error| error.to_string());
+                if let Ok(state) = &said {
+                    self.totals.look(state);
+                }
+                said
+            }
+        };
+        let said = self.state.insert(said);
+        said.as_ref().map(|state| (state, &self.totals)).map_err(|error| error.as_str())
+    }
+
+    fn ask(&mut self) -> Result<DaemonState, FrontendError> {
         if let Some(open) = &mut self.frontend
             && let Ok(state) = open.state()
         {
@@ -269,6 +312,10 @@ impl Asked<'_> {
         self.frontend = Some(fresh);
         Ok(state)
     }
+}
+
+fn unavailable(error: &str) -> Rc<[u8]> {
+    response("503 Service Unavailable", PLAIN, &format!("{error}\n"))
 }
 
 fn response(status: &str, content_type: &str, body: &str) -> Rc<[u8]> {
@@ -289,7 +336,21 @@ fn target(request: &[u8]) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::target;
+    use super::{Asked, target};
+    use crate::directories::Directories;
+
+    #[test]
+    fn without_a_daemon_nothing_is_well() {
+        let nowhere = tempfile::tempdir().unwrap();
+        let directories = Directories::from_variables(|_| Some(nowhere.path().into()));
+        let mut asked = Asked::new(&directories);
+        for path in ["/metrics", "/healthz"] {
+            let answer = asked.answer(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes());
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.starts_with("HTTP/1.1 503 "), "{path}: {answer}");
+            assert!(answer.contains("Cannot find MPS control daemon"), "{path}: {answer}");
+        }
+    }
 
     #[test]
     fn the_first_line_says_what_is_wanted() {

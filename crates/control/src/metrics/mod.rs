@@ -1,49 +1,33 @@
 //! What the daemon knows, as Prometheus metrics.
 //!
-//! Per GPU and per client; the labels `gpu` and `UUID` are those of NVIDIA's DCGM exporter ([`gpus`]), so that both can be joined. [`serve`]
-//! answers scrapes; [`render`] makes the text of one.
+//! Series are per device ([`devices`]), per user, group and domain ([`groups`]), and per client while it is attached ([`clients`]). The labels `gpu` and
+//! `UUID` are those of NVIDIA's DCGM exporter ([`gpus`]), so that both can be joined. Process ids and command lines of clients are in one metric alone.
+//! [`serve`] answers scrapes; [`render`] makes the text of one. `docs/tools.md` has a table of all metrics, which a test holds complete.
 
+mod accept;
 mod address;
+mod clients;
+mod devices;
+mod exposition;
 mod gpus;
+mod groups;
 mod http;
+mod whose;
 
 pub use address::{Address, AddressError};
 pub use http::{Metrics, serve};
 
-use std::fmt;
+use std::collections::BTreeMap;
 
+use exposition::{Exposition, Format, Kind, Labels};
 use gpus::Gpus;
-
-use link::printable;
-use link::wire::daemon::{
-    ClientDeviceSnapshot, ClientSnapshot, DeviceSnapshot, LAUNCH_BOUNDS_US, ServerStatus,
-    multiprocessors_of_share,
-};
+use groups::Totals;
+use link::wire::daemon::{LAUNCH_BOUNDS_US, ServerStatus};
 use link::wire::fault::Blame;
 use link::wire::ui::{DaemonState, ServerState};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
 
-/// The text of a scrape, in the OpenMetrics format.
-pub fn render(state: DaemonState) -> String {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(State { daemon: state, gpus: Gpus::of_this_machine() }));
-    let mut text = String::new();
-    // Writing to a String cannot fail, and all names are constants.
-    let _ = encode(&mut text, &registry);
-    text
-}
-
-#[derive(Debug)]
-struct State {
-    daemon: DaemonState,
-    gpus: Gpus,
-}
-
-type Labels = Vec<(&'static str, String)>;
+/// Of the histograms of launches.
+const LAUNCH_HELP: &str = "How long the driver took to accept a launch, one launch in eight";
 
 /// What a metric is of, and how it is read.
 enum Reading<T> {
@@ -57,360 +41,118 @@ struct Metric<T> {
     reading: Reading<T>,
 }
 
-/// A device of a server.
-#[derive(Clone, Copy)]
-struct DeviceView<'a> {
-    /// The server's number of it.
-    index: u32,
-    /// The machine's number of it.
-    gpu: u32,
-    device: &'a DeviceSnapshot,
-    server: &'a ServerState,
+/// The text of a scrape.
+fn render(state: &DaemonState, totals: &Totals, format: Format) -> String {
+    let gpus = Gpus::of_this_machine();
+    let mut page = Exposition::new(format);
+    let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    page.family("openmps_build", Kind::Info, "The daemon's version").sample(&version, 1.0);
+    let servers = state.servers.len() as f64;
+    page.family("openmps_servers", Kind::Gauge, "Servers that run").sample(&Vec::new(), servers);
+    write_servers(&mut page, &state.servers);
+    let devices = devices::views(state, &gpus);
+    devices::write(&mut page, &devices);
+    groups::write(&mut page, totals, &devices);
+    clients::write(&mut page, state, &devices);
+    write_faults(&mut page, &devices);
+    page.finish()
 }
 
-/// A client on one device.
-struct ClientView<'a> {
-    client: &'a ClientSnapshot,
-    share: &'a ClientDeviceSnapshot,
-    device: DeviceView<'a>,
-}
-
-fn device_metrics<'a>() -> [Metric<DeviceView<'a>>; 15] {
-    [
-        Metric {
-            name: "openmps_device_clients",
-            help: "Client processes with a context on the device",
-            reading: Reading::Gauge(|view| Some(view.clients().count() as f64)),
-        },
-        Metric {
-            name: "openmps_device_memory_bytes",
-            help: "Memory of the device",
-            reading: Reading::Gauge(|view| Some(view.device.total_memory_bytes as f64)),
-        },
-        Metric {
-            name: "openmps_device_memory_granted_bytes",
-            help: "Device memory granted to clients",
-            reading: Reading::Gauge(|view| Some(view.device.granted_bytes as f64)),
-        },
-        Metric {
-            name: "openmps_device_memory_spilled_bytes",
-            help: "Memory granted to clients that is in host memory, because others need the device's",
-            reading: Reading::Gauge(|view| Some(view.device.spilled_bytes as f64)),
-        },
-        Metric {
-            name: "openmps_device_multiprocessors",
-            help: "Streaming multiprocessors of the device",
-            reading: Reading::Gauge(|view| Some(view.device.multiprocessors.into())),
-        },
-        Metric {
-            name: "openmps_device_queued_bytes",
-            help: "Bytes of commands of all clients that the executor had not taken when it last looked",
-            reading: Reading::Gauge(|view| Some(view.device.queued_bytes as f64)),
-        },
-        Metric {
-            name: "openmps_device_kernels",
-            help: "Kernels run for clients since the server started",
-            reading: Reading::Counter(|view| view.device.kernels_ever as f64),
-        },
-        Metric {
-            name: "openmps_device_chained_kernels",
-            help: "Kernels that were submitted together with others, as they waited for the executor",
-            reading: Reading::Counter(|view| view.device.chained_kernels_ever as f64),
-        },
-        Metric {
-            name: "openmps_device_chained_copies",
-            help: "Small copies that were submitted together with kernels or a wait's signal",
-            reading: Reading::Counter(|view| view.device.chained_copies_ever as f64),
-        },
-        Metric {
-            name: "openmps_device_chained_signals",
-            help: "Waits' signals that were submitted together with what is waited for",
-            reading: Reading::Counter(|view| view.device.chained_signals_ever as f64),
-        },
-        Metric {
-            name: "openmps_device_copied_bytes",
-            help: "Bytes copied for clients since the server started, either direction and on the device",
-            reading: Reading::Counter(|view| view.device.copied_bytes_ever as f64),
-        },
-        Metric {
-            name: "openmps_device_gpu_seconds",
-            help: "Time that kernels of clients took on the device, estimated from a sample of them",
-            reading: Reading::Counter(|view| view.device.gpu_time_ns_ever as f64 / 1e9),
-        },
-        Metric {
-            name: "openmps_device_faults",
-            help: "Fatal faults of the context of the device since the server started",
-            reading: Reading::Counter(|view| view.device.faults as f64),
-        },
-        Metric {
-            name: "openmps_device_executor_restarts",
-            help: "Executors started after the first since the server started",
-            reading: Reading::Counter(|view| view.device.restarts as f64),
-        },
-        Metric {
-            name: "openmps_device_refused_contexts",
-            help: "Contexts refused since the server started, because the device had as many as are allowed",
-            reading: Reading::Counter(|view| view.device.refused_contexts as f64),
-        },
-    ]
-}
-
-fn client_metrics<'a>() -> [Metric<ClientView<'a>>; 11] {
-    [
-        Metric {
-            name: "openmps_client_memory_granted_bytes",
-            help: "Device memory granted to the client",
-            reading: Reading::Gauge(|view| Some(view.share.granted_bytes as f64)),
-        },
-        Metric {
-            name: "openmps_client_memory_spilled_bytes",
-            help: "Memory granted to the client that is in host memory, because others need the device's",
-            reading: Reading::Gauge(|view| Some(view.share.spilled_bytes as f64)),
-        },
-        Metric {
-            name: "openmps_client_memory_limit_bytes",
-            help: "How much device memory the client may be granted; absent without a limit",
-            reading: Reading::Gauge(|view| view.share.memory_limit_bytes.map(|bytes| bytes as f64)),
-        },
-        Metric {
-            name: "openmps_client_active_thread_percentage",
-            help: "Share of the multiprocessors that the settings of the client allow it, in per cent",
-            reading: Reading::Gauge(|view| Some(view.client.active_thread_percentage)),
-        },
-        Metric {
-            name: "openmps_client_multiprocessors",
-            help: "Multiprocessors that this share is of the device",
-            reading: Reading::Gauge(|view| {
-                let all = view.device.device.multiprocessors;
-                let percent = view.client.active_thread_percentage;
-                Some(multiprocessors_of_share(all, percent).into())
-            }),
-        },
-        Metric {
-            name: "openmps_client_priority",
-            help: "0 normal, 1 below normal",
-            reading: Reading::Gauge(|view| Some(view.client.priority.into())),
-        },
-        Metric {
-            name: "openmps_client_queued_bytes",
-            help: "Bytes of commands that the executor had not taken when it last looked",
-            reading: Reading::Gauge(|view| Some(view.share.queued_bytes as f64)),
-        },
-        Metric {
-            name: "openmps_client_failed",
-            help: "1 if the session of the client has failed and every call of it returns an error",
-            reading: Reading::Gauge(|view| Some(f64::from(u8::from(view.share.error != 0)))),
-        },
-        Metric {
-            name: "openmps_client_kernels",
-            help: "Kernels submitted for the client",
-            reading: Reading::Counter(|view| view.share.kernels as f64),
-        },
-        Metric {
-            name: "openmps_client_copied_bytes",
-            help: "Bytes copied for the client, either direction and on the device",
-            reading: Reading::Counter(|view| view.share.copied_bytes as f64),
-        },
-        Metric {
-            name: "openmps_client_gpu_seconds",
-            help: "Time that kernels of the client took on the device, estimated from a sample of them",
-            reading: Reading::Counter(|view| view.share.gpu_time_ns as f64 / 1e9),
-        },
-    ]
-}
-
-impl Collector for State {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let servers = &self.daemon.servers;
-        encoder
-            .encode_descriptor("openmps_servers", "Servers", None, MetricType::Gauge)?
-            .encode_gauge(&(servers.len() as u64))?;
-        let mut states = encoder.encode_descriptor(
-            "openmps_server_status",
-            "1 for the status that the server is in",
-            None,
-            MetricType::Gauge,
-        )?;
-        for server in servers {
-            let status = match server.status {
-                ServerStatus::Initializing => "INITIALIZING",
-                ServerStatus::Active => "ACTIVE",
-                ServerStatus::Fault => "FAULT",
-            };
-            let mut labels = server_labels(server);
-            labels.push(("status", status.to_owned()));
-            states.encode_family(&labels)?.encode_gauge(&1u64)?;
-        }
-        encode_faults(&mut encoder, servers, &self.gpus)?;
-        let devices = || servers.iter().flat_map(|server| devices_of(server, &self.gpus));
-        let clients = || devices().flat_map(DeviceView::into_clients);
-        encode_all(&mut encoder, &device_metrics(), devices, DeviceView::labels)?;
-        encode_all(&mut encoder, &client_metrics(), clients, ClientView::labels)?;
-        let launches_of_device = |view: DeviceView<'_>| {
-            (view.labels(), view.device.launch_counts.clone(), view.device.launch_time_ns)
+fn write_servers(page: &mut Exposition, servers: &[ServerState]) {
+    let labels = |server: &ServerState| {
+        vec![("server", server.pid.to_string()), ("user", server.uid.to_string())]
+    };
+    let help = "1 for the status that the server is in";
+    let mut family = page.family("openmps_server_status", Kind::Gauge, help);
+    for server in servers {
+        let status = match server.status {
+            ServerStatus::Initializing => "INITIALIZING",
+            ServerStatus::Active => "ACTIVE",
+            ServerStatus::Fault => "FAULT",
         };
-        let launches_of_client = |view: ClientView<'_>| {
-            (view.labels(), view.share.launch_counts.clone(), view.share.launch_time_ns)
-        };
-        encode_launches(
-            &mut encoder,
-            "openmps_device_launch_seconds",
-            devices().map(launches_of_device),
-        )?;
-        encode_launches(
-            &mut encoder,
-            "openmps_client_launch_seconds",
-            clients().map(launches_of_client),
-        )
+        let mut labels = labels(server);
+        labels.push(("status", status.to_owned()));
+        family.sample(&labels, 1.0);
+    }
+    let help = "0 where the server did not answer in time, and its series are what it said before";
+    let mut family = page.family("openmps_server_answers", Kind::Gauge, help);
+    for server in servers {
+        family.sample(&labels(server), u8::from(!server.silent).into());
+    }
+    let help = "Client processes that have attached since the server started";
+    let mut family = page.family("openmps_server_attached_clients", Kind::Counter, help);
+    for server in servers {
+        family.sample(&labels(server), server.snapshot.clients_ever as f64);
     }
 }
 
-/// The latest faults, and who is the culprit or a suspect: as many series as a server remembers.
-fn encode_faults(
-    encoder: &mut DescriptorEncoder<'_>,
-    servers: &[ServerState],
-    gpus: &Gpus,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(
-        "openmps_fault_unixtime_seconds",
-        "When the latest faults were, with the clients that made them or are suspected",
-        None,
-        MetricType::Gauge,
-    )?;
-    for server in servers {
-        for fault in &server.snapshot.faults {
-            let device = devices_of(server, gpus).find(|view| view.index == fault.device);
+/// When a client of a user last made a fault, or was suspected. Who exactly is in the log and in `openmps ps`.
+fn write_faults<'a>(
+    page: &mut Exposition,
+    devices: &(impl Iterator<Item = devices::DeviceView<'a>> + Clone),
+) {
+    let help =
+        "When a client of the user last made a fault or was suspected, in seconds since 1970";
+    let mut family = page.family("openmps_user_last_fault_timestamp_seconds", Kind::Gauge, help);
+    for view in devices.clone() {
+        let mut latest: BTreeMap<(u32, &str), u64> = BTreeMap::new();
+        let faults = view.server.snapshot.faults.iter();
+        for fault in faults.filter(|fault| fault.device == view.index) {
             let role = match fault.blame {
                 Blame::Culprit => "culprit",
                 Blame::Suspects => "suspect",
                 Blame::Nobody => continue,
             };
             for accused in &fault.accused {
-                let launch = accused.in_flight.iter().find_map(|call| call.launch.as_ref());
-                let mut labels = device.map_or_else(|| server_labels(server), |view| view.labels());
-                labels.extend([
-                    ("fault", fault.number.to_string()),
-                    ("error", fault.what.clone()),
-                    ("role", role.to_owned()),
-                    ("pid", accused.pid.to_string()),
-                    ("client_user", accused.uid.to_string()),
-                    ("command", printable(&accused.command)),
-                    ("kernel", launch.map(|launch| printable(&launch.kernel)).unwrap_or_default()),
-                ]);
-                let seconds = fault.unix_time_ms as f64 / 1e3;
-                family.encode_family(&labels)?.encode_gauge(&seconds)?;
+                let at = latest.entry((accused.uid, role)).or_default();
+                *at = fault.unix_time_ms.max(*at);
             }
         }
+        for ((uid, role), unix_time_ms) in latest {
+            let mut labels = view.place();
+            labels.extend([("user", uid.to_string()), ("role", role.to_owned())]);
+            family.sample(&labels, unix_time_ms as f64 / 1e3);
+        }
     }
-    Ok(())
 }
 
-fn encode_all<T, V: Iterator<Item = T>>(
-    encoder: &mut DescriptorEncoder<'_>,
+fn write_all<T>(
+    page: &mut Exposition,
     metrics: &[Metric<T>],
-    views: impl Fn() -> V,
+    views: &(impl Iterator<Item = T> + Clone),
     labels: impl Fn(&T) -> Labels,
-) -> fmt::Result {
+) {
     for Metric { name, help, reading } in metrics {
         let kind = match reading {
-            Reading::Gauge(_) => MetricType::Gauge,
-            Reading::Counter(_) => MetricType::Counter,
+            Reading::Gauge(_) => Kind::Gauge,
+            Reading::Counter(_) => Kind::Counter,
         };
-        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for view in views() {
-            let labels = labels(&view);
-            match reading {
-                Reading::Counter(read) => {
-                    family
-                        .encode_family(&labels)?
-                        .encode_counter::<NoLabelSet, f64, f64>(&read(&view), None)?;
-                }
-                Reading::Gauge(read) => {
-                    if let Some(value) = read(&view) {
-                        family.encode_family(&labels)?.encode_gauge(&value)?;
-                    }
-                }
+        let mut family = page.family(name, kind, help);
+        for view in views.clone() {
+            let value = match reading {
+                Reading::Counter(read) => Some(read(&view)),
+                Reading::Gauge(read) => read(&view),
+            };
+            if let Some(value) = value {
+                family.sample(&labels(&view), value);
             }
         }
     }
-    Ok(())
 }
 
-/// A histogram of labels, counts by class, and the sum of the times.
-fn encode_launches(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    launches: impl Iterator<Item = (Labels, Vec<u64>, u64)>,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(
-        name,
-        "How long the driver took to accept a launch, one launch in eight",
-        None,
-        MetricType::Histogram,
-    )?;
-    for (labels, counts, time_ns) in launches {
-        let bounds = LAUNCH_BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::MAX]);
-        let classes: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
-        let count = counts.iter().sum();
-        let sum = time_ns as f64 / 1e9;
-        family
-            .encode_family(&labels)?
-            .encode_histogram::<NoLabelSet>(sum, count, &classes, None)?;
-    }
-    Ok(())
-}
-
-fn server_labels(server: &ServerState) -> Labels {
-    vec![("server", server.pid.to_string()), ("user", server.uid.to_string())]
-}
-
-fn devices_of<'a>(server: &'a ServerState, gpus: &'a Gpus) -> impl Iterator<Item = DeviceView<'a>> {
-    let devices = (0u32..).zip(&server.snapshot.devices);
-    devices.map(move |(index, device)| {
-        let gpu = gpus.number_of(&device.pci_bus_id).unwrap_or(index);
-        DeviceView { index, gpu, device, server }
-    })
-}
-
-impl<'a> DeviceView<'a> {
-    fn labels(&self) -> Labels {
-        let mut labels = vec![("gpu", self.gpu.to_string()), ("UUID", self.device.uuid.clone())];
-        labels.extend(server_labels(self.server));
-        labels
-    }
-
-    fn clients(
-        &self,
-    ) -> impl Iterator<Item = (&'a ClientSnapshot, &'a ClientDeviceSnapshot)> + use<'a> {
-        let index = self.index;
-        self.server.snapshot.clients.iter().flat_map(move |client| {
-            let here = client.devices.iter().filter(move |share| share.device == index);
-            here.map(move |share| (client, share))
-        })
-    }
-
-    fn into_clients(self) -> impl Iterator<Item = ClientView<'a>> {
-        self.clients().map(move |(client, share)| ClientView { client, share, device: self })
-    }
-}
-
-impl ClientView<'_> {
-    fn labels(&self) -> Labels {
-        let mut labels = self.device.labels();
-        labels.extend([
-            ("pid", self.client.pid.to_string()),
-            ("client_user", self.client.uid.to_string()),
-            ("command", printable(&self.client.command)),
-        ]);
-        labels
-    }
+/// Upper bounds of the classes of launch times, in seconds.
+fn launch_bounds() -> [f64; LAUNCH_BOUNDS_US.len()] {
+    LAUNCH_BOUNDS_US.map(|us| us as f64 / 1e6)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use link::wire::daemon::ServerSnapshot;
-    use link::wire::fault::{Accused, CallRecord, FaultReport, LaunchRecord};
+    use link::wire::daemon::{
+        ClientDeviceSnapshot, ClientSnapshot, DeviceSnapshot, GroupSnapshot, ReservationSnapshot,
+        ServerSnapshot,
+    };
+    use link::wire::fault::{Accused, FaultReport};
 
     fn state() -> DaemonState {
         let share = ClientDeviceSnapshot {
@@ -426,8 +168,11 @@ mod tests {
             ..Default::default()
         };
         let client = ClientSnapshot {
+            client_id: 3,
             pid: 42,
             uid: 1000,
+            group: Some("g".into()),
+            domain: Some("process 42".into()),
             command: "say \"hi\"\n".into(),
             active_thread_percentage: 25.0,
             devices: vec![share],
@@ -451,24 +196,34 @@ mod tests {
             queued_bytes: 16,
             launch_counts: vec![5, 0, 1],
             launch_time_ns: 10_000,
+            executor_pid: 77,
+            groups: vec![GroupSnapshot {
+                name: "g".into(),
+                memory_limit_bytes: Some(4096),
+                percentage: Some(50.0),
+                ..Default::default()
+            }],
+            reservations: vec![ReservationSnapshot {
+                name: "r".into(),
+                multiprocessors: 8,
+                clients: 1,
+            }],
             ..Default::default()
         };
-        let launch = LaunchRecord { kernel: "poke".into(), ..Default::default() };
-        let call = CallRecord { call: "Launch".into(), launch: Some(launch), age_us: 5 };
-        let in_flight = vec![call];
         let fault = FaultReport {
             number: 2,
             unix_time_ms: 1500,
             code: 700,
             what: "bad".into(),
             blame: Blame::Culprit,
-            accused: vec![Accused { pid: 42, uid: 1000, in_flight, ..Default::default() }],
+            accused: vec![Accused { pid: 42, uid: 1000, ..Default::default() }],
             ..Default::default()
         };
         let snapshot = ServerSnapshot {
             devices: vec![device],
             clients: vec![client],
             faults: vec![fault],
+            clients_ever: 6,
             ..Default::default()
         };
         let server =
@@ -482,48 +237,134 @@ mod tests {
         }
     }
 
+    fn rendered(format: Format) -> String {
+        let (state, mut totals) = (state(), Totals::default());
+        totals.look(&state);
+        render(&state, &totals, format)
+    }
+
     #[test]
-    fn devices_and_clients_have_their_labels_and_values() {
-        let text = render(state());
-        let device = "gpu=\"0\",UUID=\"GPU-aa\",server=\"9\",user=\"0\"";
-        let client = format!("{device},pid=\"42\",client_user=\"1000\",command=\"say \\\"hi\\\"\"");
+    fn all_series_have_their_labels_and_values() {
+        let text = rendered(Format::Text);
+        let place = "gpu=\"0\",UUID=\"GPU-aa\",server=\"9\"";
+        let device = format!("{place},user=\"0\"");
+        let whose = "user=\"1000\",group=\"g\",domain=\"process\"";
+        let group = format!("{place},{whose}");
+        let client = format!("{place},client=\"3\",{whose}");
+        let version = env!("CARGO_PKG_VERSION");
         for line in [
-            format!("openmps_device_clients{{{device}}} 1.0"),
-            format!("openmps_device_memory_bytes{{{device}}} 8192.0"),
-            format!("openmps_device_memory_granted_bytes{{{device}}} 4096.0"),
-            format!("openmps_device_memory_spilled_bytes{{{device}}} 2048.0"),
-            format!("openmps_client_memory_spilled_bytes{{{client}}} 1024.0"),
-            format!("openmps_device_multiprocessors{{{device}}} 132.0"),
-            format!("openmps_device_kernels_total{{{device}}} 9.0"),
-            format!("openmps_device_chained_kernels_total{{{device}}} 8.0"),
-            format!("openmps_device_chained_copies_total{{{device}}} 4.0"),
-            format!("openmps_device_chained_signals_total{{{device}}} 2.0"),
-            format!("openmps_device_gpu_seconds_total{{{device}}} 3.0"),
-            format!("openmps_device_copied_bytes_total{{{device}}} 77.0"),
-            format!("openmps_device_queued_bytes{{{device}}} 16.0"),
+            format!("openmps_build_info{{version=\"{version}\"}} 1"),
+            "openmps_servers 1".to_owned(),
+            "openmps_server_status{server=\"9\",user=\"0\",status=\"ACTIVE\"} 1".to_owned(),
+            "openmps_server_answers{server=\"9\",user=\"0\"} 1".to_owned(),
+            "openmps_server_attached_clients_total{server=\"9\",user=\"0\"} 6".to_owned(),
+            format!("openmps_device_clients{{{device}}} 1"),
+            format!("openmps_device_memory_bytes{{{device}}} 8192"),
+            format!("openmps_device_memory_granted_bytes{{{device}}} 4096"),
+            format!("openmps_device_memory_spilled_bytes{{{device}}} 2048"),
+            format!("openmps_device_multiprocessors{{{device}}} 132"),
+            format!("openmps_device_kernels_total{{{device}}} 9"),
+            format!("openmps_device_chained_kernels_total{{{device}}} 8"),
+            format!("openmps_device_chained_copies_total{{{device}}} 4"),
+            format!("openmps_device_chained_signals_total{{{device}}} 2"),
+            format!("openmps_device_gpu_seconds_total{{{device}}} 3"),
+            format!("openmps_device_copied_bytes_total{{{device}}} 77"),
+            format!("openmps_device_queued_bytes{{{device}}} 16"),
+            format!("openmps_device_launch_seconds_bucket{{{device},le=\"0.000001\"}} 5"),
+            format!("openmps_device_launch_seconds_bucket{{{device},le=\"0.016384\"}} 6"),
+            format!("openmps_device_launch_seconds_bucket{{{device},le=\"+Inf\"}} 6"),
             format!("openmps_device_launch_seconds_count{{{device}}} 6"),
             format!("openmps_device_launch_seconds_sum{{{device}}} 0.00001"),
-            format!("openmps_device_faults_total{{{device}}} 2.0"),
-            format!(
-                "openmps_fault_unixtime_seconds{{{device},fault=\"2\",error=\"bad\",role=\"culprit\",pid=\"42\",client_user=\"1000\",command=\"\",kernel=\"poke\"}} 1.5"
-            ),
-            format!("openmps_device_executor_restarts_total{{{device}}} 1.0"),
-            format!("openmps_device_refused_contexts_total{{{device}}} 3.0"),
-            format!("openmps_client_memory_granted_bytes{{{client}}} 4096.0"),
-            format!("openmps_client_memory_limit_bytes{{{client}}} 1073741824.0"),
-            format!("openmps_client_active_thread_percentage{{{client}}} 25.0"),
-            format!("openmps_client_multiprocessors{{{client}}} 32.0"),
-            format!("openmps_client_kernels_total{{{client}}} 7.0"),
+            format!("openmps_device_faults_total{{{device}}} 2"),
+            format!("openmps_device_executor_restarts_total{{{device}}} 1"),
+            format!("openmps_device_executor_deaths_total{{{device}}} 0"),
+            format!("openmps_device_executors{{{device}}} 1"),
+            format!("openmps_device_recovering{{{device}}} 0"),
+            format!("openmps_device_standby_ready{{{device}}} 0"),
+            format!("openmps_device_refused_contexts_total{{{device}}} 3"),
+            format!("openmps_device_last_fault_timestamp_seconds{{{device}}} 1.5"),
+            format!("openmps_reservation_multiprocessors{{{place},reservation=\"r\"}} 8"),
+            format!("openmps_reservation_clients{{{place},reservation=\"r\"}} 1"),
+            format!("openmps_group_clients{{{group}}} 1"),
+            format!("openmps_group_failed_clients{{{group}}} 0"),
+            format!("openmps_group_memory_granted_bytes{{{group}}} 4096"),
+            format!("openmps_group_memory_spilled_bytes{{{group}}} 1024"),
+            format!("openmps_group_queued_bytes{{{group}}} 3"),
+            format!("openmps_group_kernels_total{{{group}}} 7"),
+            format!("openmps_group_copied_bytes_total{{{group}}} 11"),
+            format!("openmps_group_gpu_seconds_total{{{group}}} 2.5"),
+            format!("openmps_group_launch_seconds_bucket{{{group},le=\"+Inf\"}} 4"),
+            format!("openmps_group_memory_limit_bytes{{{place},group=\"g\"}} 4096"),
+            format!("openmps_group_active_thread_percentage{{{place},group=\"g\"}} 50"),
+            format!("openmps_client_memory_granted_bytes{{{client}}} 4096"),
+            format!("openmps_client_memory_spilled_bytes{{{client}}} 1024"),
+            format!("openmps_client_memory_limit_bytes{{{client}}} 1073741824"),
+            format!("openmps_client_active_thread_percentage{{{client}}} 25"),
+            format!("openmps_client_multiprocessors{{{client}}} 32"),
+            format!("openmps_client_priority{{{client}}} 0"),
+            format!("openmps_client_kernels_total{{{client}}} 7"),
             format!("openmps_client_gpu_seconds_total{{{client}}} 2.5"),
-            format!("openmps_client_copied_bytes_total{{{client}}} 11.0"),
-            format!("openmps_client_queued_bytes{{{client}}} 3.0"),
-            format!("openmps_client_failed{{{client}}} 0.0"),
-            format!("openmps_client_launch_seconds_count{{{client}}} 4"),
-            format!("openmps_client_launch_seconds_bucket{{le=\"0.000001\",{client}}} 3"),
-            "openmps_server_status{server=\"9\",user=\"0\",status=\"ACTIVE\"} 1".to_owned(),
+            format!("openmps_client_copied_bytes_total{{{client}}} 11"),
+            format!("openmps_client_queued_bytes{{{client}}} 3"),
+            format!("openmps_client_failed{{{client}}} 0"),
+            format!(
+                "openmps_client_info{{server=\"9\",client=\"3\",{whose},pid=\"42\",command=\"say \\\"hi\\\"\"}} 1"
+            ),
+            format!(
+                "openmps_user_last_fault_timestamp_seconds{{{place},user=\"1000\",role=\"culprit\"}} 1.5"
+            ),
         ] {
             assert!(text.lines().any(|have| have == line), "{line} is not in\n{text}");
         }
-        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn processes_are_named_by_one_metric_alone() {
+        for line in rendered(Format::Text).lines().filter(|line| !line.starts_with('#')) {
+            let names_a_process = line.contains("pid=") || line.contains("command=");
+            assert_eq!(names_a_process, line.starts_with("openmps_client_info{"), "{line}");
+        }
+    }
+
+    #[test]
+    fn formats_differ_in_names_of_families_and_in_the_end() {
+        let (text, open) = (rendered(Format::Text), rendered(Format::OpenMetrics));
+        assert!(open.ends_with("# EOF\n") && !text.contains("# EOF"));
+        let samples = |page: &str| {
+            page.lines()
+                .filter(|line| !line.starts_with('#'))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(samples(&text), samples(&open));
+        assert!(text.contains("# TYPE openmps_device_kernels_total counter\n"));
+        assert!(open.contains("# TYPE openmps_device_kernels counter\n"));
+    }
+
+    #[test]
+    fn the_documents_list_each_metric_and_no_other() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tools.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        let listed: Vec<[&str; 2]> = document
+            .lines()
+            .filter_map(|line| {
+                let mut cells = line.strip_prefix("| `openmps_")?.split('|').map(str::trim);
+                Some([cells.next()?.trim_end_matches('`'), cells.next()?])
+            })
+            .collect();
+        let text = rendered(Format::Text);
+        let made: Vec<[&str; 2]> = text
+            .lines()
+            .filter_map(|line| {
+                let mut words = line.strip_prefix("# TYPE openmps_")?.split(' ');
+                Some([words.next()?, words.next()?])
+            })
+            .collect();
+        for one in &made {
+            assert!(listed.contains(one), "{one:?} is missing in the table of {path}");
+        }
+        for one in &listed {
+            assert!(made.contains(one), "{one:?} of the table of {path} is no metric");
+        }
     }
 }
