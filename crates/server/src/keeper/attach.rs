@@ -330,6 +330,12 @@ impl Keeper {
         None
     }
 
+    /// Whether a client shares the server with the user whose it is.
+    pub(super) fn is_guest(&self, client: &Client) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        Guest::of(client.admission.as_ref(), client.peer, own).is_some()
+    }
+
     fn is_full_for(&self, admission: Option<&Admission>, peer: Peer) -> Option<Refusal> {
         let own = rustix::process::geteuid().as_raw();
         let arriving = Guest::of(admission, peer, own);

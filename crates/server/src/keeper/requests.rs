@@ -181,17 +181,20 @@ impl Keeper {
             }
             Ok(()) => {}
         }
-        if !client.sessions.contains_key(&device) && !self.has_window_for(&owner) {
+        // The server's own user need leave nothing for others.
+        let is_bounded = !client.sessions.contains_key(&device) && self.is_guest(client);
+        if is_bounded && !self.has_window_for(&owner) {
             let message = format!(
-                "sessions of {owner} that have ended hold as many windows of addresses as one may have: others use their memory, or they have failed; end those processes"
+                "sessions of {owner} that have ended hold as many windows of addresses as one may have: others use their memory, they have failed, or another user's kernel runs; end those processes, or try again later"
             );
             return refusal(CUresult::ERROR_OUT_OF_MEMORY, message);
         }
         Ok(())
     }
 
-    /// Whether an owner may have one more pair of windows. Those of clients that work count for nobody, as contexts do; but sessions that have ended keep theirs as long as others
-    /// use their memory, or their process has them mapped.
+    /// Whether an owner may have one more pair of windows. Those of clients that work count for nobody, as contexts do. But
+    /// sessions that have ended keep theirs as long as others use their memory, their process has them mapped, or others'
+    /// kernels run.
     fn has_window_for(&self, owner: &Owner) -> bool {
         let mut resting = Budget::new(self.windows.capacity(), Part::HALF, u64::MAX);
         for session in self.sessions.values() {
