@@ -17,6 +17,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
+/// What a green context of a program's own takes of the device, by estimate (4 to 5.5 MiB on an H200).
+const OWN_PARTITION_BYTES: u64 = 5 << 20;
+
 /// What one session has of this.
 #[derive(Default)]
 pub(crate) struct SessionPartitions {
@@ -24,7 +27,7 @@ pub(crate) struct SessionPartitions {
     own: Placed,
     made: HashMap<u32, Made>,
     /// Dropped while work may still run there.
-    retired: Vec<Arc<Partition>>,
+    retired: Vec<Made>,
     resources: Vec<KnownResource>,
     /// Descriptions, with the numbers of the resources that they are of.
     descriptions: Vec<(Vec<u32>, CUdevResourceDesc)>,
@@ -39,6 +42,8 @@ struct Made {
     current: Arc<Partition>,
     /// The session's share when it was made.
     within: Option<Units>,
+    /// What is charged for it: shares are made for whoever has the same.
+    charged_bytes: u64,
 }
 
 /// SMs that a program knows, and the session's share when it was told of them.
@@ -140,10 +145,15 @@ impl SessionPartitions {
         })
     }
 
-    fn insert(&mut self, number: u32, partition: Arc<Partition>) -> PartitionReply {
+    fn insert(
+        &mut self,
+        number: u32,
+        partition: Arc<Partition>,
+        charged_bytes: u64,
+    ) -> PartitionReply {
         let multiprocessors = partition.multiprocessors();
         let (current, within) = (Arc::clone(&partition), self.own_units());
-        self.made.insert(number, Made { original: partition, current, within });
+        self.made.insert(number, Made { original: partition, current, within, charged_bytes });
         PartitionReply { multiprocessors, reserved: 0 }
     }
 
@@ -153,7 +163,7 @@ impl SessionPartitions {
                 format!("partition {number} cannot be made: in use, or not below {MAX_PARTITIONS}");
             return Err(Failure::Protocol(message));
         }
-        if self.retired.len() >= 2 * MAX_PARTITIONS as usize {
+        if self.retired.len() >= MAX_PARTITIONS as usize {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
         Ok(())
@@ -246,15 +256,25 @@ impl State {
             count += multiprocessors(&known.resource);
             is_within &= own.is_none() || known.within == self.partitions.own_units();
         }
-        let made = match is_within {
-            true => Partition::create(context, *description, None)?,
+        let (made, charged_bytes) = match is_within {
+            true => {
+                let description = *description;
+                self.memory.charge(OWN_PARTITION_BYTES)?;
+                match Partition::create(context, description, None) {
+                    Ok(made) => (made, OWN_PARTITION_BYTES),
+                    Err(failure) => {
+                        self.memory.discharge(OWN_PARTITION_BYTES);
+                        return Err(failure);
+                    }
+                }
+            }
             // The share has changed since: as many SMs of the present one.
             false => {
                 let size = ShareSize::AtMost(count);
-                self.shared.partitions.take(context, size, own.as_deref())?
+                (self.shared.partitions.take(context, size, own.as_deref())?, 0)
             }
         };
-        let reply = self.partitions.insert(wanted.partition, made);
+        let reply = self.partitions.insert(wanted.partition, made, charged_bytes);
         self.reply.extend_from_slice(reply.as_bytes());
         Ok(())
     }
@@ -268,7 +288,7 @@ impl State {
             other => return Err(Failure::Protocol(format!("a share is rounded in way {other}"))),
         };
         let made = self.shared.partitions.take(context, size, outer.as_deref())?;
-        let reply = self.partitions.insert(wanted.partition, made);
+        let reply = self.partitions.insert(wanted.partition, made, 0);
         self.reply.extend_from_slice(reply.as_bytes());
         Ok(())
     }
@@ -277,10 +297,11 @@ impl State {
         below("partition", wanted.partition, MAX_PARTITIONS)?;
         let made = self.partitions.made.remove(&wanted.partition);
         let made = made.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        self.partitions.retired.extend([made.original, made.current]);
+        self.partitions.retired.push(made);
         // A green context may not go before the work in it.
         if !self.streams.in_flight(|slot| self.handle.words.completed(slot)) {
-            self.partitions.retired.clear();
+            let charged = self.partitions.retired.drain(..).map(|made| made.charged_bytes).sum();
+            self.memory.discharge(charged);
         }
         Ok(())
     }
