@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 
 /// Largest stack per thread that a client may raise the context's to; it costs memory for every resident thread.
 const MAX_STACK_BYTES: u64 = 64 << 10;
+const STACK_STEP_BYTES: u64 = 1 << 10;
 /// A heap, or a buffer of `printf`, stays as large as it once was, so a client can raise it to this part of the device's memory at most.
 const LARGEST_PART: u64 = 64;
 /// So many kernels that kernels have launched may wait, at most; each takes some hundred bytes.
@@ -41,24 +42,32 @@ impl State {
         };
         let label = self.handle.label.clone();
         if wanted.value > most {
-            log_server!(
-                "{label} is refused a limit: {name} of {}, where a client can raise it to {most}",
-                wanted.value
-            );
+            // Once, since a client may ask without end.
+            if !std::mem::replace(&mut self.limit_refusal_is_said, true) {
+                log_server!(
+                    "{label} is refused a limit: {name} of {}, where a client can raise it to {most}",
+                    wanted.value
+                );
+            }
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
+        // In few steps: each holds everybody up for a moment and is logged. A stack costs memory for every thread.
+        let value = match limit {
+            CUlimit::STACK_SIZE => wanted.value.next_multiple_of(STACK_STEP_BYTES),
+            _ => wanted.value.next_power_of_two().min(most),
+        };
         let charged_bytes = match limit {
             CUlimit::STACK_SIZE => {
-                self.charge_local(wanted.value)?;
+                self.charge_local(value)?;
                 0
             }
             CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT => 0,
-            _ => wanted.value - now,
+            _ => value - now,
         };
         self.memory.charge(charged_bytes)?;
         let raised = self.quiet().and_then(|_quiet| {
             // SAFETY: no pointers.
-            Ok(self.check(unsafe { self.driver().cuCtxSetLimit(limit, wanted.value as usize) })?)
+            Ok(self.check(unsafe { self.driver().cuCtxSetLimit(limit, value as usize) })?)
         });
         match &raised {
             Ok(()) => {

@@ -186,6 +186,10 @@ impl State {
 
     pub(super) fn global_get(&mut self, wanted: GlobalGet, rest: &[u8]) -> Result<(), Failure> {
         let name = name_in(rest, wanted.name_bytes)?;
+        // What a guard adds to code is not the program's, and says where the guard's records lie.
+        if name.to_bytes().starts_with(ptx_guard::PREFIX.as_bytes()) {
+            return Err(Failure::Cuda(CUresult::ERROR_NOT_FOUND));
+        }
         let library = self.modules.library(wanted.module)?;
         let (mut at, mut size) = (0, 0);
         let driver = self.driver();

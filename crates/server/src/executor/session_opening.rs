@@ -160,6 +160,7 @@ pub(super) fn prepare(
         moved: Default::default(),
         default_stack_bytes: shared.context.default_stack_bytes(),
         local_bytes: 0,
+        limit_refusal_is_said: false,
         side_stream: None,
         printing: Default::default(),
         meter: Default::default(),

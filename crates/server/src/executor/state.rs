@@ -89,6 +89,8 @@ pub(crate) struct State {
     pub(super) default_stack_bytes: u64,
     /// Local memory per thread, beyond that, which is counted for this client.
     pub(super) local_bytes: u64,
+    /// The log says that this session was refused a limit of the context.
+    pub(super) limit_refusal_is_said: bool,
     /// For copies that wait for no stream of the client's.
     pub(super) side_stream: Option<CUstream>,
     pub(super) printing: Printing,
