@@ -4,6 +4,9 @@ use crate::access::{Access, Size};
 use crate::table::{TABLE_WORDS, WIDEST_BYTES};
 use std::fmt::Write;
 
+/// What all names begin with that a guarded module has more.
+pub const PREFIX: &str = "__openmps_guard_";
+
 /// Names that no other module linked with this one has.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
@@ -26,7 +29,7 @@ impl Names {
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        let name = |what: &str| format!("__openmps_guard_{what}_{hash:016x}");
+        let name = |what: &str| format!("{PREFIX}{what}_{hash:016x}");
         Self { table: name("table"), own: name("own"), find: name("find") }
     }
 

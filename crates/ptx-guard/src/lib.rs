@@ -18,6 +18,7 @@ mod rewrite;
 mod scan;
 pub mod table;
 
+pub use emit::PREFIX;
 pub use rewrite::{Guarded, Site, instrument};
 
 /// Why a text cannot be guarded.
