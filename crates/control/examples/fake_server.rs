@@ -1,15 +1,17 @@
 //! A server and a client with no GPU behind them: for the daemon's tests.
 //!
-//! `fake_server --control-fd N` is a server: it is ready at once, lists the clients whose sockets it was handed until they close, and
+//! `fake_server [--user UID:GID] --control-fd N` is a server: it is ready at once, lists the clients whose sockets it was handed until they close, and
 //! stops when told. `fake_server client SOCKET` is a client: it attaches, prints what it is answered, and stays until its
 //! standard input ends.
 
+use std::ffi::OsString;
 use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use link::socket::{Connection, SocketError};
+use link::user::User;
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{ClientHello, Hello, HelloReply, RequestedLimits, Welcome};
 use link::wire::daemon::{
@@ -21,9 +23,13 @@ const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(30);
 
 fn main() {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some(user) = User::of_arguments(&words).unwrap() {
+        user.become_it().unwrap();
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["--control-fd", number] => {
+        ["--control-fd", number] | ["--user", _, "--control-fd", number] => {
             // SAFETY: the daemon made this descriptor for this process, which uses it here only.
             let socket = unsafe { OwnedFd::from_raw_fd(number.parse().unwrap()) };
             serve(&Connection::from_socket(socket).unwrap());

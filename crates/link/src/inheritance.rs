@@ -1,7 +1,7 @@
 //! What a new process has of the one that starts it, and is not to have where it is another user's.
 //!
-//! A process of a user can be traced by that user as soon as it has begun its program, and does from then on what that user likes, with all that it has: a terminal
-//! takes typing for its session, a descriptor what it is open for, and keys can be read. So these are left before the program begins.
+//! A process of a user can be traced by that user, and does from then on what that user likes, with all that it has: a terminal
+//! takes typing for its session, a descriptor what it is open for, and keys can be read. So these are left before the process is that user's ([`crate::user`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -75,21 +75,20 @@ fn has_no_terminal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT | libc::ENODEV))
 }
 
-/// Has a new process begin its program with a session keyring of its own, in which nothing is. It is its user's if the process changes its user before.
-pub fn leave_keys(command: &mut Command) {
-    let leave = || {
-        // SAFETY: no name is given, so nothing is read; a filter or a kernel without keys says so, and then there are none to be read.
-        let joined = unsafe {
-            libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
-        };
-        match joined {
-            0.. => Ok(()),
-            _ => match io::Error::last_os_error() {
-                error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
-                error => Err(error),
-            },
-        }
+/// Gives this process a session keyring of its own, in which nothing is. It is the real user's.
+///
+/// # Errors
+/// Those of the kernel; that there are no keys is none.
+pub(crate) fn leave_keys() -> io::Result<()> {
+    // SAFETY: no name is given, so nothing is read; a filter or a kernel without keys says so, and then there are none to be read.
+    let joined = unsafe {
+        libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
     };
-    // SAFETY: between fork and exec it makes a system call only, which needs no lock and no memory.
-    unsafe { command.pre_exec(leave) };
+    match joined {
+        0.. => Ok(()),
+        _ => match io::Error::last_os_error() {
+            error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
+            error => Err(error),
+        },
+    }
 }

@@ -12,7 +12,7 @@
 //! A traced client, and its executor, write to rings of another kind ([`trace`]).
 //!
 //! Everything that arrives from a client is hostile: it is copied out of shared memory, checked, then used. Descriptors and connections of clients are closed where
-//! nobody waits for it ([`closer`]). A process of another user gets nothing that it was not given on purpose ([`inheritance`]).
+//! nobody waits for it ([`closer`]). A process of another user gets nothing that it was not given on purpose ([`inheritance`]), and is that user's when nobody can come in between any more ([`user`]).
 
 pub mod atomic;
 pub mod bus_error;
@@ -34,6 +34,7 @@ pub mod socket;
 pub mod spin;
 pub mod trace;
 pub mod trust;
+pub mod user;
 pub mod wire;
 
 pub use printable::{is_printable, printable, printable_prefix};

@@ -583,6 +583,9 @@ pub(crate) struct Server {
     /// Descriptor of its socket to the daemon.
     #[arg(long)]
     pub(crate) control_fd: i32,
+    /// The user that it has become by now, where root's daemon has started it.
+    #[arg(long, value_name = "UID:GID")]
+    pub(crate) user: Option<String>,
 }
 
 /// An executor process; started by a server.

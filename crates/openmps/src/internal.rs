@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use link::user::{BecomeError, User};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::cli::{Executor, Server};
@@ -15,12 +16,29 @@ pub(crate) fn is_server_or_executor(arguments: &[OsString]) -> bool {
     arguments.first().is_some_and(|word| word == "server" || word == "executor")
 }
 
+/// Makes a server that root's daemon has started its user's.
+///
+/// # Errors
+/// [`BecomeError`]: the process is still root's, or half of it, and must end.
+pub(crate) fn become_its_user(arguments: &[OsString]) -> Result<(), BecomeError> {
+    let Some(user) = User::of_arguments(arguments)? else { return Ok(()) };
+    user.become_it()?;
+    if is_debuggable() {
+        let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
+    }
+    Ok(())
+}
+
 /// Shuts this process to other processes of its user: they can neither trace it nor take its descriptors nor read its memory. A second line: nothing counts on it.
 pub(crate) fn shut_to_debuggers() {
-    if std::env::var_os(DEBUGGABLE_VARIABLE).is_none_or(|value| value != "1") {
+    if !is_debuggable() {
         // Refused by no kernel.
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     }
+}
+
+fn is_debuggable() -> bool {
+    std::env::var_os(DEBUGGABLE_VARIABLE).is_some_and(|value| value == "1")
 }
 
 /// A server of one user.
@@ -28,6 +46,10 @@ pub(crate) fn shut_to_debuggers() {
 /// # Errors
 /// Those of the server.
 pub(crate) fn server(options: Server) -> anyhow::Result<ExitCode> {
+    if let Some(user) = options.user {
+        // Such as `--user=...`, which is no argument that the daemon gives.
+        anyhow::ensure!(!rustix::process::geteuid().is_root(), "did not become user {user}");
+    }
     let options = server::keeper::Options::from_environment(options.control_fd)
         .map_err(anyhow::Error::msg)?;
     Ok(server::keeper::run(&options))

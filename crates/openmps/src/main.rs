@@ -47,6 +47,11 @@ fn main() -> ExitCode {
     let name = arguments.next().unwrap_or_default();
     let rest: Vec<OsString> = arguments.collect();
     if internal::is_server_or_executor(&rest) {
+        // Nothing comes before it: as long as this has one thread and has read nothing.
+        if let Err(error) = internal::become_its_user(&rest) {
+            eprintln!("openmps: {error}");
+            return ExitCode::from(FAILURE);
+        }
         internal::shut_to_debuggers();
     }
     // Before anything can be wrong: whatever fails a job's prolog takes the node out of service.

@@ -8,6 +8,7 @@
 //! | `wait DIRECTORY COUNT` | asks so often to be attached, and waits for no answer | how often |
 //! | `stop DIRECTORY COUNT` | attaches, stops its own server, and asks so often to be attached, each time gone at once | how often |
 //! | `come DIRECTORY COUNT` | the same without stopping anything | how often |
+//! | `halt DIRECTORY COUNT` | has its server started again and again, and stops what gets the next process ids, as far as that is its own, and ends it, so often; until one is stopped before it has begun its program | how many were stopped before, and after |
 //! | `look DIRECTORY COUNT` | asks so often for the daemon's state, each time gone at once | how often |
 //! | `command DIRECTORY COUNT LENGTH` | gives so many commands of this length that nobody knows | how many were answered |
 //! | `idle ADDRESS COUNT` | connects so often by TCP and says nothing | how many stand |
@@ -17,9 +18,10 @@
 use std::io::{Write, stdin, stdout};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use link::pieces::Assembly;
@@ -63,6 +65,13 @@ fn main() -> Result<()> {
         }
         ["come", directory, count] => {
             come_and_go(&Path::new(directory).join(DAEMON_SOCKET), count.parse()?)
+        }
+        ["halt", directory, count] => {
+            let socket = Path::new(directory).join(DAEMON_SOCKET);
+            let halted = halt(&socket, count.parse()?)?;
+            say(format_args!("{} {}", halted.before, halted.after))?;
+            std::io::copy(&mut stdin(), &mut std::io::sink())?;
+            Ok(())
         }
         ["look", directory, count] => {
             let socket = Path::new(directory).join(DAEMON_SOCKET);
@@ -134,6 +143,58 @@ fn stop_own_server(socket: &Path) -> Result<Connection> {
     let server = i32::try_from(welcome.server_pid).ok().and_then(Pid::from_raw);
     kill_process(server.context("no server")?, Signal::STOP)?;
     Ok(connection)
+}
+
+/// Servers that were stopped.
+#[derive(Default)]
+struct Halted {
+    /// Before they began their program; they stay stopped.
+    before: usize,
+    /// While it ran.
+    after: usize,
+}
+
+/// How long a server takes to be started, at most, on a machine that is not busy.
+const START_LIMIT: Duration = Duration::from_millis(250);
+/// For all of them.
+const HALT_LIMIT: Duration = Duration::from_secs(30);
+/// Process ids that a new server may get: other processes start meanwhile.
+const NEXT: std::ops::Range<u32> = 1..24;
+
+fn halt(socket: &Path, count: usize) -> Result<Halted> {
+    let mut halted = Halted::default();
+    let end = Instant::now() + HALT_LIMIT;
+    while Instant::now() < end && halted.before == 0 && halted.after < count {
+        let latest = Command::new("true").spawn()?;
+        let next = NEXT.map(|further| latest.id() + further);
+        let next: Vec<Pid> = next.filter_map(|pid| Pid::from_raw(pid.cast_signed())).collect();
+        let asked = ask(socket).context("the daemon takes nobody")?;
+        let deadline = Instant::now() + START_LIMIT;
+        let mut stopped = None;
+        while stopped.is_none() && Instant::now() < deadline {
+            stopped = next.iter().copied().find(|pid| kill_process(*pid, Signal::STOP).is_ok());
+        }
+        latest.wait_with_output()?;
+        let Some(stopped) = stopped else {
+            // It was too quick, or is another number's; it ends, so that the next one is started.
+            if let Ok(HelloReply::Welcome(welcome)) =
+                asked.receive(START_LIMIT).map(|received| received.message)
+                && let Some(server) = Pid::from_raw(welcome.server_pid.cast_signed())
+            {
+                let _ = kill_process(server, Signal::KILL);
+            }
+            continue;
+        };
+        thread::sleep(START_LIMIT / 5);
+        let command = std::fs::read(format!("/proc/{}/cmdline", stopped.as_raw_pid()))?;
+        if String::from_utf8_lossy(&command).contains("--control-fd") {
+            halted.after += 1;
+            kill_process(stopped, Signal::KILL)?;
+        } else {
+            halted.before += 1;
+        }
+    }
+    Ok(halted)
 }
 
 fn look(socket: &Path) -> Option<()> {

@@ -19,6 +19,22 @@ fn seen(sandbox: &Sandbox, pid: u32) -> Result<[bool; 2]> {
     Ok([can("cat", "environ")?, can("ls", "fd")?])
 }
 
+/// A process has every id of the user's, no further group and no capability.
+fn is_all_the_users(pid: u32) -> Result<()> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let ids = [VICTIM.to_string().as_str(); 4].join("\t");
+    let none = "0".repeat(16);
+    for line in [
+        format!("Uid:\t{ids}\n"),
+        format!("Gid:\t{ids}\n"),
+        "Groups:\t \n".to_owned(),
+        format!("CapInh:\t{none}\nCapPrm:\t{none}\nCapEff:\t{none}\n"),
+    ] {
+        ensure!(status.contains(&line), "{pid}: not {line:?}: {status}");
+    }
+    Ok(())
+}
+
 fn look() -> Result<()> {
     for (debuggable, expected) in [("0", [false; 2]), ("1", [true; 2])] {
         let daemon = Daemon::start_with(
@@ -35,6 +51,7 @@ fn look() -> Result<()> {
         ensure!(server.uid == VICTIM, "{server:?}");
         let executor = server.snapshot.devices[0].executor_pid;
         for pid in [server.pid, executor] {
+            is_all_the_users(pid)?;
             let seen = seen(sandbox, pid)?;
             ensure!(seen == expected, "OPENMPS_DEBUGGABLE={debuggable}: process {pid}: {seen:?}");
         }

@@ -26,7 +26,7 @@ use super::group_sockets::GroupSockets;
 use super::held::Held;
 use super::notify::notify;
 use super::server_log::ServerLog;
-use super::servers::{Handed, Heard, ServerProcess};
+use super::servers::{Handed, Heard, ServerProcess, Unreaped};
 use super::signals::{Signals, came};
 use super::{Options, StartError};
 use crate::core::PREWARM_VARIABLE;
@@ -104,6 +104,7 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         group_sockets,
         client_processes,
         servers: BTreeMap::new(),
+        unreaped: Vec::new(),
         started: Instant::now(),
         options,
     };
@@ -185,6 +186,7 @@ struct Daemon {
     group_sockets: GroupSockets,
     client_processes: ClientProcesses,
     servers: BTreeMap<Pid, ServerProcess>,
+    unreaped: Vec<Unreaped>,
     started: Instant,
     options: Options,
 }
@@ -433,7 +435,7 @@ impl Daemon {
             }
         }
         if let Some(exit) = server.exit() {
-            self.servers.remove(&pid);
+            self.unreaped.extend(self.servers.remove(&pid).and_then(ServerProcess::unreaped));
             self.server_log.server_ended(pid);
             events.push_back(Event::ServerExited { server: pid, exit });
         }
@@ -447,10 +449,15 @@ impl Daemon {
             events.push_back(Event::ConnectionClosed { connection });
         }
         self.server_log.close_late(now);
-        for server in self.servers.values_mut() {
-            if server.kill_at.is_some_and(|at| at <= now) {
+        Unreaped::reap(&mut self.unreaped);
+        let is_due = |server: &ServerProcess| server.kill_at.is_some_and(|at| at <= now);
+        let due: Vec<Pid> =
+            self.servers.iter().filter(|(_, server)| is_due(server)).map(|(pid, _)| *pid).collect();
+        for pid in due {
+            if let Some(server) = self.servers.get_mut(&pid) {
                 server.kill();
             }
+            self.reap_server(pid, events);
         }
     }
 
@@ -471,7 +478,12 @@ impl Daemon {
             Effect::Log { line, pid, by } => self.log.write_of(by.as_ref(), pid, &line),
             Effect::Spawn { uid, gid } => {
                 // Next in line, before anything that may concern the new server.
-                let started = ServerProcess::start(&self.options, uid, gid, &self.closer);
+                let started = if Unreaped::are_too_many(&self.unreaped, uid) {
+                    let line = "a debugger holds the user's servers, which have ended: end it";
+                    Err(io::Error::other(line))
+                } else {
+                    ServerProcess::start(&self.options, uid, gid, &self.closer)
+                };
                 events.push_front(match started {
                     Ok(mut server) => {
                         let pid = server.pid();

@@ -11,18 +11,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use link::closer::{Closer, Foreign, leave_sockets};
-use link::inheritance::{leave_keys, leave_terminal};
+use link::inheritance::leave_terminal;
 use link::socket::{Connection as Socket, SocketError};
+use link::user::User;
 use link::wire::daemon::{ToDaemon, ToServer};
 use link::wire::owner::Owner;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, Signal, pidfd_open};
 
 use super::{Options, environment};
 use crate::core::command::Pid;
 use crate::core::intake::Intake;
 use crate::core::{Event, ServerExit};
+use crate::zombies::is_zombie;
 
 /// Shown for servers by `ps`, where scripts look for it.
 const SHOWN_NAME: &str = "nvidia-cuda-mps-server";
@@ -31,6 +34,10 @@ const SHOWN_NAME: &str = "nvidia-cuda-mps-server";
 const MAX_UNSENT: usize = 4096;
 /// Between a server's closing of its socket and its killing, if it does not end by itself.
 const HANG_UP_GRACE: Duration = Duration::from_secs(5);
+/// After a server's killing it is looked at so often whether it has ended.
+const KILLED_INTERVAL: Duration = Duration::from_millis(100);
+/// Servers of one user that have ended and that a debugger holds. A debugger that is in use looks at once.
+const MOST_UNREAPED: usize = 4;
 /// Group of users that have none that is known.
 const NOBODY: u32 = 65534;
 
@@ -46,7 +53,9 @@ pub(super) struct ServerProcess {
     handed_on: usize,
     intake: Intake,
     log: Option<OwnedFd>,
-    /// Set once it has hung up.
+    /// Whether it has been killed: it runs nothing more then.
+    is_killed: bool,
+    /// Set once it has hung up, and until it has ended once it was killed.
     pub(super) kill_at: Option<Instant>,
 }
 
@@ -86,15 +95,20 @@ impl ServerProcess {
         let mut command = Command::new(&options.server.program);
         let is_anothers = uid != rustix::process::geteuid().as_raw();
         if is_anothers {
+            if !rustix::process::geteuid().is_root() {
+                return Err(Errno::PERM.into()); // Only root starts servers of others.
+            }
             // That user can trace it, so it gets nothing of ours that it does not need.
             command.env_clear().envs(environment::for_another_user(std::env::vars_os()));
             leave_terminal(&mut command)?;
-            leave_keys(&mut command);
-            command.uid(uid).gid(gid.or_else(|| primary_group(uid)).unwrap_or(NOBODY));
+        }
+        command.arg0(SHOWN_NAME).args(&options.server.arguments);
+        if is_anothers {
+            // It becomes that user's itself, once it runs: `spawn` waits until then, and that user could stop it.
+            let gid = gid.or_else(|| primary_group(uid)).unwrap_or(NOBODY);
+            command.args(User { uid, gid }.arguments());
         }
         command
-            .arg0(SHOWN_NAME)
-            .args(&options.server.arguments)
             .args([OsStr::new("--control-fd"), theirs.as_raw_fd().to_string().as_ref()])
             .envs(options.server.environment.iter().map(|(name, value)| (name, value)))
             .env("CUDA_MPS_PIPE_DIRECTORY", options.directories.pipe())
@@ -127,6 +141,7 @@ impl ServerProcess {
             handed_on: 0,
             intake: Intake::default(),
             log: Some(log),
+            is_killed: false,
             kill_at: None,
         })
     }
@@ -230,17 +245,56 @@ impl ServerProcess {
     }
 
     pub(super) fn kill(&mut self) {
-        self.kill_at = None;
+        self.is_killed = true;
+        // Looked at again then: a thread that somebody traces keeps the process's descriptor from telling.
+        self.kill_at = Some(Instant::now() + KILLED_INTERVAL);
         let _ = self.child.kill(); // Fails only if it has ended.
     }
 
     /// How it ended, if it has.
     pub(super) fn exit(&mut self) -> Option<ServerExit> {
-        let status = self.child.try_wait().ok()??;
+        // Before it is waited for, or what ends in between would seem to be held.
+        let has_ended = self.has_ended();
+        let Some(status) = self.child.try_wait().ok()? else {
+            return has_ended.then_some(ServerExit::Signal(Signal::KILL.as_raw()));
+        };
         Some(match status.signal() {
             Some(signal) => ServerExit::Signal(signal),
             None => ServerExit::Status(status.code().unwrap_or(-1)),
         })
+    }
+
+    /// Whether it has ended, even if it cannot be waited for as somebody traces it.
+    fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(&self.exit_fd, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let told = poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0);
+        told || self.is_killed && is_zombie(self.pid())
+    }
+
+    /// What is left of it once it has ended, if it was not waited for.
+    pub(super) fn unreaped(mut self) -> Option<Unreaped> {
+        let is_left = matches!(self.child.try_wait(), Ok(None));
+        is_left.then(|| Unreaped { uid: self.owner.uid, child: self.child })
+    }
+}
+
+/// A server that has ended and cannot be waited for yet, as somebody traces it.
+#[derive(Debug)]
+pub(super) struct Unreaped {
+    child: Child,
+    uid: u32,
+}
+
+impl Unreaped {
+    /// Forgets those that can be waited for by now.
+    pub(super) fn reap(all: &mut Vec<Self>) {
+        all.retain_mut(|unreaped| matches!(unreaped.child.try_wait(), Ok(None)));
+    }
+
+    /// Whether a user has so many that there are to be no more: they are processes of the daemon's.
+    pub(super) fn are_too_many(all: &[Self], uid: u32) -> bool {
+        all.iter().filter(|unreaped| unreaped.uid == uid).count() >= MOST_UNREAPED
     }
 }
 

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use control::directories::Directories;
+use control::zombies::is_zombie;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -36,6 +37,12 @@ pub(crate) struct Leftovers {
 struct Held {
     pid: Pid,
     process: OwnedFd,
+}
+
+impl Held {
+    fn is_zombie(&self) -> bool {
+        is_zombie(self.pid.as_raw_pid().cast_unsigned())
+    }
 }
 
 impl Leftovers {
@@ -120,7 +127,8 @@ impl Leftovers {
 /// Those that have not ended by then.
 fn wait_for_ends(mut held: Vec<Held>, deadline: Instant) -> Vec<Held> {
     loop {
-        held.retain(|held| !has_ended(&held.process).unwrap_or(false));
+        // What somebody traces may never be waited for, and runs nothing all the same.
+        held.retain(|held| !has_ended(&held.process).unwrap_or(false) && !held.is_zombie());
         if held.is_empty() || Instant::now() >= deadline {
             return held;
         }

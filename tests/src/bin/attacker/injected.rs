@@ -140,7 +140,7 @@ fn find_syscall(pid: i32, memory: &File) -> Result<u64> {
     bail!("no syscall is found in {pid}")
 }
 
-fn request(what: libc::c_uint, pid: i32, data: usize) -> io::Result<()> {
+pub(crate) fn request(what: libc::c_uint, pid: i32, data: usize) -> io::Result<()> {
     // SAFETY: these requests read and write nothing of this process.
     match unsafe { libc::ptrace(what, pid, 0usize, data) } {
         -1 => Err(io::Error::last_os_error()),

@@ -11,6 +11,7 @@ mod memory;
 mod old_kernel;
 mod session;
 mod taking;
+mod zombies;
 
 use std::env;
 use std::io::{BufRead, Write};
@@ -25,6 +26,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use kernels::Kernels;
 use lingering::Lingering;
 use session::Session;
+use zombies::Threads;
 
 /// Longest that anybody may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -110,6 +112,8 @@ impl Attacker {
             }
             ("type", &[pid]) => injected::type_into_terminal(pid as i32),
             ("keys", &[pid]) => injected::read_key(pid as i32),
+            ("hold-first", &[pid]) => zombies::hold(pid as i32, Threads::First),
+            ("hold-all", &[pid]) => zombies::hold(pid as i32, Threads::All),
             ("write", &[pid]) => injected::write_to_all(pid as i32),
             ("pin", &[size_bytes]) => {
                 let session = self.session.as_mut().context("not attached")?;
