@@ -1,4 +1,4 @@
-//! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n` of the second.
+//! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n` of the second, `r` of the third.
 //!
 //! Each test is named after its finding (`f03_...`; `n01_...` of the second review) and runs real processes of several users, so it needs root. Without root it
 //! is listed as ignored, by name; with `CI=true` that is a failure.
@@ -37,6 +37,8 @@ mod n08;
 mod n09;
 mod n11;
 mod n12;
+mod r05;
+mod r07;
 mod second_line;
 
 /// A user without privileges, whom an attack is to harm.
@@ -98,7 +100,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 27] = [
+    let tests: [&'static [Test]; 29] = [
         b01::TESTS,
         b04::TESTS,
         b06::TESTS,
@@ -125,6 +127,8 @@ fn main() {
         n09::TESTS,
         n11::TESTS,
         n12::TESTS,
+        r05::TESTS,
+        r07::TESTS,
         second_line::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {
