@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use link::socket::{Connection, SocketError};
+use link::wire::attach::{HelloReply, Refusal};
 use link::wire::daemon::{ServerSnapshot, ToDaemon, ToServer};
+use rustix::fd::OwnedFd;
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
 };
@@ -52,7 +54,9 @@ impl Liar {
             thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     match socket.receive::<ToServer>(INTERVAL) {
-                        Ok(received) => answer(&socket, received.message, &snapshot),
+                        Ok(received) => {
+                            answer(&socket, received.message, received.descriptors, &snapshot);
+                        }
                         Err(SocketError::TimedOut(_)) => {}
                         Err(_) => return,
                     }
@@ -72,8 +76,25 @@ impl Liar {
     }
 }
 
-fn answer(socket: &Connection, asked: ToServer, snapshot: &ServerSnapshot) {
+/// What it tells a tracer, which commands a terminal.
+pub const TO_TRACERS: &str = "lies\u{1b}]0;told\u{7}";
+
+fn answer(
+    socket: &Connection,
+    asked: ToServer,
+    descriptors: Vec<OwnedFd>,
+    snapshot: &ServerSnapshot,
+) {
     let said = match asked {
+        ToServer::Trace { .. } => {
+            let tracer = descriptors.into_iter().next().map(Connection::from_socket);
+            if let Some(Ok(tracer)) = tracer {
+                let refusal = Refusal { code: 0, message: TO_TRACERS.to_owned() };
+                // Nor does a tracer that is gone.
+                let _ = tracer.send(&HelloReply::Refused(refusal), &[], PATIENCE);
+            }
+            return;
+        }
         ToServer::Snapshot { id } => ToDaemon::Snapshot { id, snapshot: snapshot.clone() },
         ToServer::Change { id, .. } => ToDaemon::Changed { id, report: Default::default() },
         ToServer::Terminate { id, .. } => ToDaemon::Terminated { id, code: 0 },

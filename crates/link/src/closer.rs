@@ -6,10 +6,9 @@
 //! An owner has one thread, which ends when nothing is left. What waits for it stays open and is counted: an owner that [is behind](Closer::is_behind) is to get no further connections.
 //! The thread is interrupted by a timer all the time, which ends any lingering, so that few wait; and where a process ends the kernel never lingers.
 
-use crate::socket::{Connection, Queued, SocketError};
+use crate::socket::{Connection, Queued};
 use crate::wire::owner::Owner;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::os::unix::process::CommandExt;
@@ -154,16 +153,6 @@ impl Foreign {
     /// Whom it counts for.
     pub fn owner(&self) -> &Owner {
         &self.owner
-    }
-
-    /// Another descriptor of the connection, to be handed on to another process.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn try_clone(&self) -> Result<Self, SocketError> {
-        let copy = self.as_fd().try_clone_to_owned();
-        let copy = copy.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        Ok(self.closer.guard(self.owner.clone(), Connection::from_socket(copy)?).shared())
     }
 
     /// The same where another process has the connection as well, and may go on with it.

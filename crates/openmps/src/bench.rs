@@ -13,6 +13,7 @@ use clap::{Args, Subcommand};
 
 use crate::chaos::{self, Chaos};
 use crate::installation::{self, DriverWish};
+use crate::output;
 
 /// Measure small kernels and driver calls beside the other ways to share a device.
 ///
@@ -140,7 +141,7 @@ pub(crate) fn bench(options: Bench) -> anyhow::Result<ExitCode> {
     print!("{}", report.table());
     if let Some(path) = options.json {
         let text = serde_json::to_string_pretty(&report)?;
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        output::write(&path, &text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

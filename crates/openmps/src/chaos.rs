@@ -15,6 +15,7 @@ use bench::peer::{Peer, Places, nvidia_is_installed};
 use clap::{Args, ValueEnum};
 
 use crate::installation::{self, DriverWish};
+use crate::output;
 
 /// Make every kind of fault beside well-behaved clients, and count what that costs them.
 ///
@@ -171,8 +172,7 @@ pub(crate) fn chaos(options: Chaos) -> anyhow::Result<ExitCode> {
             eprintln!("{:6.1} s  {line}", began.elapsed().as_secs_f64());
         })?;
         if let Some(path) = &options.state {
-            std::fs::write(path, serde_json::to_string(&tally)?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            output::write(path, &serde_json::to_string(&tally)?)?;
         }
     }
     match options.json {

@@ -23,6 +23,7 @@ mod logs;
 #[path = "../../control/tests/mutated/mod.rs"]
 mod mutated;
 mod original;
+mod output;
 mod pbs;
 mod program;
 mod run;

@@ -20,6 +20,8 @@ pub(crate) enum Part {
     Other,
     /// From then on.
     Server,
+    /// The same for a fault, a kill and a takeover: the daemon writes such lines as the server's, and keeps room for them that no other lines use up.
+    Fault,
 }
 
 /// Writes one line; that nobody can read it is no reason to stop serving.
@@ -41,6 +43,7 @@ fn line(part: Part, text: &str) -> String {
     let part = match part {
         Part::Other => "Other",
         Part::Server => "Server",
+        Part::Fault => "Fault",
     };
     let mut line = format!("[{} {part} {:>5}] {text}", timestamp(), std::process::id());
     line.truncate(line.floor_char_boundary(MOST_LINE_BYTES - 1));
@@ -83,8 +86,12 @@ fn timestamp() -> String {
 macro_rules! log_server {
     ($($message:tt)*) => { $crate::log::write($crate::log::Part::Server, format_args!($($message)*)) };
 }
+/// A line of the `Fault` part.
+macro_rules! log_fault {
+    ($($message:tt)*) => { $crate::log::write($crate::log::Part::Fault, format_args!($($message)*)) };
+}
 /// A line of the `Other` part.
 macro_rules! log_other {
     ($($message:tt)*) => { $crate::log::write($crate::log::Part::Other, format_args!($($message)*)) };
 }
-pub(crate) use {log_other, log_server};
+pub(crate) use {log_fault, log_other, log_server};

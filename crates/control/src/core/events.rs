@@ -132,7 +132,7 @@ pub enum Event {
         /// What.
         message: ToDaemon,
     },
-    /// A connection has gone to a server, or will not: of [`Effect::Forward`], or one of [`Effect::HandTracer`].
+    /// A connection has gone to a server, or will not: of [`Effect::Forward`] or [`Effect::HandTracer`].
     HandedOn {
         /// Which server.
         server: Pid,
@@ -190,12 +190,12 @@ pub enum Effect {
         /// What.
         message: Message,
     },
-    /// Hand a tracer's socket to the servers, of which one has the client, and forget it; answered by [`Event::HandedOn`] for each.
+    /// Hand a tracer's socket to the server that has the client, and forget it; answered by [`Event::HandedOn`].
     HandTracer {
         /// The tracer.
         connection: ConnectionId,
         /// To whom.
-        servers: Vec<Pid>,
+        server: Pid,
         /// The client's process.
         pid: Pid,
         /// Who the tracer is.

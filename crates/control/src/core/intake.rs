@@ -5,7 +5,7 @@
 
 use link::pieces::{Assembly, Piece, PieceError};
 use link::wire::daemon::{
-    CONTEXTS_LISTED_OF_CLIENT, ClientSnapshot, DEPARTED_KEPT, LAUNCH_BOUNDS_US,
+    CONTEXTS_LISTED, CONTEXTS_LISTED_OF_CLIENT, ClientSnapshot, DEPARTED_KEPT, LAUNCH_BOUNDS_US,
     MAX_SERVER_MESSAGE_BYTES, ServerSnapshot, ToDaemon,
 };
 use link::wire::fault::{ACCUSED_KEPT, CALLS_KEPT, FAULTS_KEPT};
@@ -83,7 +83,12 @@ fn bound(snapshot: &mut ServerSnapshot) {
         device.launch_counts.truncate(LAUNCH_BOUNDS_US.len() + 1);
     }
     snapshot.departed.truncate(DEPARTED_KEPT);
-    snapshot.clients.iter_mut().chain(&mut snapshot.departed).for_each(bound_client);
+    let mut room = CONTEXTS_LISTED;
+    for client in snapshot.clients.iter_mut().chain(&mut snapshot.departed) {
+        client.contexts.truncate(room.min(CONTEXTS_LISTED_OF_CLIENT));
+        room -= client.contexts.len();
+        bound_client(client);
+    }
     snapshot.faults.truncate(FAULTS_KEPT);
     for accused in snapshot.faults.iter_mut().flat_map(|fault| {
         fault.accused.truncate(ACCUSED_KEPT);
@@ -95,7 +100,6 @@ fn bound(snapshot: &mut ServerSnapshot) {
 }
 
 fn bound_client(client: &mut ClientSnapshot) {
-    client.contexts.truncate(CONTEXTS_LISTED_OF_CLIENT);
     client.devices.truncate(MOST_DEVICES);
     for device in &mut client.devices {
         device.launch_counts.truncate(LAUNCH_BOUNDS_US.len() + 1);
@@ -162,6 +166,23 @@ mod tests {
         let outer = ToDaemon::Piece(Piece { offset: 0, text: nested, more: false });
         let message = intake.take(&serde_json::to_vec(&outer).unwrap());
         assert!(matches!(message, Ok(Some(ToDaemon::Piece(_)))), "not followed: {message:?}");
+    }
+
+    #[test]
+    fn all_clients_together_have_no_more_contexts_than_are_listed() {
+        let contexts = vec![Default::default(); CONTEXTS_LISTED_OF_CLIENT];
+        let client = ClientSnapshot { contexts, ..Default::default() };
+        let mut snapshot = ServerSnapshot {
+            clients: vec![client.clone(); 1024],
+            departed: vec![client; DEPARTED_KEPT],
+            ..Default::default()
+        };
+        bound(&mut snapshot);
+        let listed = |clients: &[ClientSnapshot]| {
+            clients.iter().map(|client| client.contexts.len()).sum::<usize>()
+        };
+        assert_eq!(listed(&snapshot.clients), 16_384);
+        assert_eq!(listed(&snapshot.departed), 0);
     }
 
     #[test]

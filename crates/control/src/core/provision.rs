@@ -119,34 +119,34 @@ impl Core {
         self.debugged.push(Debugged { connection, peer });
     }
 
-    /// Hands a tracer on to the servers that may have the client, which decide whether it may trace it. Those of other users get none: a server
-    /// runs as its user, who could answer in a client's place.
+    /// Hands a tracer on to the server that has the client, which decides whether it may be traced. Which one that is, the daemon has noted: a server
+    /// runs as its user, who could answer in another user's client's place.
     pub(super) fn tracer_arrived(&mut self, connection: ConnectionId, peer: Peer, pid: Pid) {
-        let sees_all = self.config.provisioning == Provisioning::Multiuser
-            || self.check_privilege(peer).is_ok();
-        let may_have = |server: &&Server| {
-            server.status != ServerStatus::Initializing && (sees_all || server.uid == peer.uid)
+        let may_trace = |client: &ClientRecord| {
+            client.who.peer.uid == peer.uid || self.check_privilege(peer).is_ok()
         };
-        let servers: Vec<Pid> = self.servers.iter().filter(may_have).map(|s| s.pid).collect();
-        if servers.is_empty() {
+        // Processes that the daemon cannot see have no number that tells them apart.
+        let is_it = |client: &&ClientRecord| pid != 0 && client.who.peer.pid == pid;
+        let clients = self.clients.attached().map(|(_, client)| client);
+        // A server may be slow to say that the process's earlier client has left.
+        let server = clients.filter(is_it).last().filter(|client| may_trace(client));
+        let Some(server) = server.map(|client| client.server) else {
             let message = format!(
                 "there is no client {pid} that user {} may trace: `openmps ps` lists clients",
                 peer.uid
             );
             return self.refuse(connection, INVALID_CONTEXT, message);
+        };
+        match self.server_mut(server) {
+            Some(server) if server.has_room_on_the_way() => server.on_the_way += 1,
+            _ => {
+                let message = format!(
+                    "the server of client {pid} takes in nobody: {MAX_ON_THE_WAY} connections wait for it already"
+                );
+                return self.refuse(connection, SERVER_NOT_READY, message);
+            }
         }
-        let has_room = |pid: &Pid| self.server(*pid).is_some_and(Server::has_room_on_the_way);
-        let servers: Vec<Pid> = servers.into_iter().filter(has_room).collect();
-        if servers.is_empty() {
-            let message = format!(
-                "the server of client {pid} takes in nobody: {MAX_ON_THE_WAY} connections wait for it already"
-            );
-            return self.refuse(connection, SERVER_NOT_READY, message);
-        }
-        for server in self.servers.iter_mut().filter(|server| servers.contains(&server.pid)) {
-            server.on_the_way += 1;
-        }
-        self.effects.push(Effect::HandTracer { connection, servers, pid, peer });
+        self.effects.push(Effect::HandTracer { connection, server, pid, peer });
     }
 
     /// Whether a program under a debugger waits for a server to leave: for its own user's, and for one that has a device to itself if it may command the daemon. Others'

@@ -19,6 +19,8 @@ use crate::values::{DeviceRef, ValueError};
 
 /// Of a command so much goes to the log.
 const LOGGED_CHARACTERS: usize = 256;
+/// And of what it prints. Servers' words are in that, and root's lines have no other limit.
+const LOGGED_ANSWER_BYTES: usize = 64 << 10;
 
 /// A front end that waits for servers' answers.
 #[derive(Debug)]
@@ -339,9 +341,17 @@ impl Core {
         self.by = before;
     }
 
-    /// Replies, and logs what was printed as the original does.
+    /// Replies, and logs what was printed as the original does, up to a limit.
     fn finish(&mut self, connection: ConnectionId, output: Output) {
-        for line in output.text.lines().chain(output.error.lines()) {
+        let mut lines = output.text.lines().chain(output.error.lines());
+        let mut room = LOGGED_ANSWER_BYTES;
+        for line in lines.by_ref() {
+            let Some(left) = room.checked_sub(line.len()) else {
+                let more = lines.count() + 1;
+                self.log(format!("{more} more lines were printed than are written here"));
+                break;
+            };
+            room = left;
             self.log(line);
         }
         let Output { text, error } = output;

@@ -582,21 +582,45 @@ fn a_debugged_program_that_gives_up_drives_nobody_away() {
 }
 
 #[test]
-fn a_tracer_goes_to_the_servers_that_may_have_its_client() {
+fn what_a_command_prints_does_not_fill_the_log() {
+    let mut world = recorded_world();
+    let context = world.snapshot.clients[0].contexts[0].clone();
+    world.snapshot.clients[0].contexts = vec![context; 2000];
+    world.log.clear();
+    let (printed, _) = world.line("ps");
+    assert_eq!(printed.lines().count(), 2002);
+    let logged: usize = world.log.iter().map(String::len).sum();
+    assert!(logged < 2 * (64 << 10), "{logged} bytes");
+    let last = world.log.last().unwrap();
+    assert!(last.ends_with("more lines were printed than are written here"), "{last}");
+    // A usual answer is written whole.
+    world.log.clear();
+    world.line("get_server_list");
+    assert_eq!(world.log.last().unwrap(), "975");
+}
+
+#[test]
+fn a_tracer_goes_to_the_server_that_has_its_client() {
     use Namespaces::{Own, Shared};
     let mut world = World::new(Provisioning::Concurrent, ROOT);
-    assert_eq!(world.tracer(ALICE, Shared), None, "nobody can have the client");
+    assert_eq!(world.tracer(ALICE, Shared, 102), None, "nobody has the client");
     world.client(2, ALICE);
+    assert_eq!(world.tracer(ALICE, Shared, 102), None, "her server is starting");
     world.ready(975);
     world.client(3, BOB);
-    assert_eq!(world.tracer(BOB, Shared), None, "his server is starting");
     world.ready(976);
-    assert_eq!(world.tracer(ALICE, Shared), Some(vec![975]));
-    assert_eq!(world.tracer(BOB, Own), Some(vec![976]));
-    assert_eq!(world.tracer(ROOT, Shared), Some(vec![975, 976]));
-    assert_eq!(world.tracer(ROOT, Own), None, "root of a container");
+    assert_eq!(world.tracer(ALICE, Shared, 102), Some(975));
+    assert_eq!(world.tracer(BOB, Own, 103), Some(976));
+    for (pid, server) in [(102, 975), (103, 976)] {
+        assert_eq!(world.tracer(ROOT, Shared, pid), Some(server), "and no other user's");
+        assert_eq!(world.tracer(ROOT, Own, pid), None, "root of a container");
+    }
+    assert_eq!(world.tracer(BOB, Shared, 102), None, "another user's client");
+    assert_eq!(world.tracer(ROOT, Shared, 104), None, "no client at all");
     let mut world = World::new(Provisioning::Multiuser, ROOT);
     world.client(2, ALICE);
     world.ready(975);
-    assert_eq!(world.tracer(BOB, Shared), Some(vec![975]), "it may be the server of his client");
+    assert_eq!(world.tracer(ALICE, Shared, 102), Some(975), "though the server is root's");
+    assert_eq!(world.tracer(ROOT, Shared, 102), Some(975));
+    assert_eq!(world.tracer(BOB, Shared, 102), None, "another user's client");
 }

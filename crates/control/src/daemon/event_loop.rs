@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use link::closer::{Closer, Foreign};
+use link::closer::Closer;
 use link::socket::{Connection as Socket, Listener, SocketError};
 use link::wire::daemon::ToServer;
 use link::wire::group_socket::{GroupSocket, SocketDomain};
@@ -526,22 +526,14 @@ impl Daemon {
                 self.group_sockets.close(&directory);
                 self.connections.close_unheard(&directory);
             }
-            Effect::HandTracer { connection, servers, pid, peer } => {
-                let socket = self.connections.remove(connection);
-                let mut is_handed_on = false;
-                for server in servers {
-                    // Without a descriptor the server closes nothing, and the tracer sees its own closed.
-                    let Some(Ok(copy)) = socket.as_ref().map(Foreign::try_clone) else {
-                        events.push_back(Event::HandedOn { server });
-                        continue;
-                    };
-                    let handed = Handed { connection: Some(copy), process: None };
-                    self.send(server, ToServer::Trace { pid, peer }, handed, events);
-                    is_handed_on = true;
-                }
-                if is_handed_on {
-                    drop(socket.map(Foreign::shared));
-                }
+            Effect::HandTracer { connection, server, pid, peer } => {
+                let Some(tracer) = self.connections.remove(connection) else {
+                    // It has closed meanwhile.
+                    events.push_back(Event::HandedOn { server });
+                    return None;
+                };
+                let handed = Handed { connection: Some(tracer), process: None };
+                self.send(server, ToServer::Trace { pid, peer }, handed, events);
             }
             Effect::Refuse { connection, code, message } => {
                 self.connections.refuse(connection, code, message)

@@ -11,7 +11,7 @@
 //! - [`origin`]: where a peer comes from;
 //! - [`connections`]: clients and front ends, which are hostile until proven otherwise;
 //! - [`servers`]: server processes;
-//! - [`server_log`]: what they write;
+//! - [`server_log`]: what they write, and [`server_budget`] how much of it;
 //! - [`rate`]: how much of what others cause is written;
 //! - [`signals`];
 //! - [`event_loop`]: polls all of it.
@@ -29,6 +29,7 @@ mod long_answer;
 mod notify;
 mod origin;
 mod rate;
+mod server_budget;
 mod server_log;
 mod servers;
 mod signals;

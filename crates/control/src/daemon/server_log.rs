@@ -1,7 +1,7 @@
 //! What servers write: each has a pipe to the daemon as its standard output and error, and the daemon alone writes `server.log`.
 //!
 //! A server is its user's process, and so are its executors, which have the pipe, too: whatever comes may be anything. A line is marked with what the daemon knows (the time,
-//! which server's pipe it came by), is cleaned, and has a bounded length; what a user's servers may write is bounded by [`OF_ONE`]. The pipe
+//! which server's pipe it came by), is cleaned, and has a bounded length; what users' servers may write is bounded by [`Budget`]. The pipe
 //! blocks neither side: a server loses lines for which there is no room, and counts them. When the daemon ends, its servers' lines are lost.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use jiff::Zoned;
 use link::printable;
 use rustix::io::Errno;
 
-use super::rate::{Allowance, Rate};
+use super::server_budget::{Budget, Subject};
 use crate::core::command::Pid;
 use crate::directories::{Directories, SERVER_LOG};
 use crate::log::{LogFile, format_line};
@@ -22,8 +22,6 @@ use crate::trusted_path::PathError;
 const BYTES_PER_TURN: usize = 64 << 10;
 /// A longer line is cut into several. No honest one is: a server's lines go into its pipe whole, which holds for this size.
 const MOST_LINE_BYTES: usize = 4096;
-/// What the servers of one user may write.
-const OF_ONE: Rate = Rate { burst_bytes: 4 << 20, bytes_per_s: 64 << 10 };
 /// For the last words of executors whose server has ended.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -33,8 +31,7 @@ pub(super) struct ServerLog {
     file: LogFile,
     pipes: BTreeMap<u64, Pipe>,
     last: u64,
-    /// By user.
-    allowances: BTreeMap<u32, Allowance>,
+    budget: Budget,
 }
 
 /// What comes from one server and its executors.
@@ -52,7 +49,8 @@ impl ServerLog {
     /// A log whose file is not open yet.
     pub(super) fn new(directories: &Directories) -> Self {
         let file = LogFile::new(directories, SERVER_LOG);
-        Self { file, pipes: BTreeMap::new(), last: 0, allowances: BTreeMap::new() }
+        let budget = Budget::new(rustix::process::geteuid().as_raw());
+        Self { file, pipes: BTreeMap::new(), last: 0, budget }
     }
 
     /// See [`LogFile::open`].
@@ -65,8 +63,7 @@ impl ServerLog {
 
     /// Takes the pipe of a server, which does not block.
     pub(super) fn add(&mut self, server: Pid, uid: u32, from: OwnedFd) {
-        let now = Instant::now();
-        self.allowances.retain(|_, allowance| !allowance.is_whole(now));
+        self.budget.tidy(Instant::now());
         self.last += 1;
         let pipe = Pipe { from, server, uid, lines: Lines::default(), closes_at: None };
         self.pipes.insert(self.last, pipe);
@@ -94,10 +91,8 @@ impl ServerLog {
                 Ok(0) => break true,
                 Ok(count) => {
                     left = left.saturating_sub(count);
-                    let allowance =
-                        self.allowances.entry(pipe.uid).or_insert_with(|| Allowance::new(OF_ONE));
                     pipe.lines.take(&buffer[..count], |line| {
-                        write(&mut self.file, allowance, pipe.server, pipe.uid, line);
+                        write(&mut self.file, &mut self.budget, pipe.server, pipe.uid, line);
                     });
                 }
                 Err(Errno::INTR) => {}
@@ -148,57 +143,55 @@ impl ServerLog {
 
     fn close(&mut self, id: u64) {
         let Some(mut pipe) = self.pipes.remove(&id) else { return };
-        let allowance = self.allowances.entry(pipe.uid).or_insert_with(|| Allowance::new(OF_ONE));
-        pipe.lines.end(|line| write(&mut self.file, allowance, pipe.server, pipe.uid, line));
-        if !self.pipes.values().any(|other| other.uid == pipe.uid) {
-            say_dropped(&mut self.file, allowance, pipe.uid);
+        let (file, budget, uid) = (&mut self.file, &mut self.budget, pipe.uid);
+        pipe.lines.end(|line| write(file, budget, pipe.server, uid, line));
+        let is_last = !self.pipes.values().any(|other| other.uid == uid);
+        if is_last && let Some(notice) = self.budget.notice(uid) {
+            self.budget.told(uid);
+            self.file.write(&by_the_daemon(&notice));
         }
     }
 }
 
-fn write(file: &mut LogFile, allowance: &mut Allowance, server: Pid, uid: u32, line: &[u8]) {
+/// Writes a line, and before it how many were left out.
+fn write(file: &mut LogFile, budget: &mut Budget, server: Pid, uid: u32, line: &[u8]) {
     let text = String::from_utf8_lossy(line);
-    let (part, text) = taken_apart(&text);
+    let (part, subject, text) = taken_apart(&text);
     let text = printable(text);
     if text.is_empty() {
         return;
     }
     let line = format_line(&Zoned::now(), part, server, &text);
-    if !allowance.take(line.len() as u64, Instant::now()) {
-        return allowance.drop_line();
+    let notice = budget.notice(uid).map(|text| by_the_daemon(&text)).unwrap_or_default();
+    if !budget.take(uid, subject, (notice.len() + line.len()) as u64, Instant::now()) {
+        return;
     }
-    say_dropped(file, allowance, uid);
+    if !notice.is_empty() {
+        budget.told(uid);
+        file.write(&notice);
+    }
     file.write(&line);
 }
 
-/// In the daemon's own name; that these lines are few is due to [`Allowance`].
-fn say_dropped(file: &mut LogFile, allowance: &mut Allowance, uid: u32) {
-    let dropped = allowance.dropped();
-    if dropped > 0 {
-        let text = format!(
-            "{dropped} lines of user {uid}'s servers were left out: more than {} MiB at once and {} KiB a second are not written",
-            OF_ONE.burst_bytes >> 20,
-            OF_ONE.bytes_per_s >> 10
-        );
-        file.write(&format_line(&Zoned::now(), "Control", std::process::id(), &text));
-        allowance.told();
-    }
+fn by_the_daemon(text: &str) -> String {
+    format_line(&Zoned::now(), "Control", std::process::id(), text)
 }
 
-/// A server's own line without its head, and the part that it names; any other text is the server's as a whole.
-fn taken_apart(line: &str) -> (&'static str, &str) {
+/// A server's own line without its head, the part that it is written as, and what it tells of; any other text is the server's as a whole.
+fn taken_apart(line: &str) -> (&'static str, Subject, &str) {
     let parsed = || {
         let (head, text) = line.strip_prefix('[')?.split_once("] ")?;
         let mut words = head.get(23..)?.split_whitespace();
-        let part = match words.next()? {
-            "Server" => "Server",
-            "Other" => "Other",
+        let (part, subject) = match words.next()? {
+            "Server" => ("Server", Subject::Other),
+            "Other" => ("Other", Subject::Other),
+            "Fault" => ("Server", Subject::Fault),
             _ => return None,
         };
         words.next()?.parse::<Pid>().ok()?;
-        words.next().is_none().then_some((part, text))
+        words.next().is_none().then_some((part, subject, text))
     };
-    parsed().unwrap_or(("Server", line))
+    parsed().unwrap_or(("Server", Subject::Other, line))
 }
 
 /// Bytes in pieces, made lines.
@@ -256,10 +249,11 @@ mod tests {
     #[test]
     fn heads_are_taken_off_those_lines_alone_that_a_server_writes() {
         let head = |part: &str| format!("[2026-11-20 15:27:30.557 {part}   969] [x] text");
-        assert_eq!(taken_apart(&head("Server")), ("Server", "[x] text"));
-        assert_eq!(taken_apart(&head("Other")), ("Other", "[x] text"));
+        assert_eq!(taken_apart(&head("Server")), ("Server", Subject::Other, "[x] text"));
+        assert_eq!(taken_apart(&head("Other")), ("Other", Subject::Other, "[x] text"));
+        assert_eq!(taken_apart(&head("Fault")), ("Server", Subject::Fault, "[x] text"));
         for other in [&*head("Control"), "[x] y", "softcuda: a word", "[", ""] {
-            assert_eq!(taken_apart(other), ("Server", other));
+            assert_eq!(taken_apart(other), ("Server", Subject::Other, other));
         }
     }
 
@@ -290,6 +284,72 @@ mod tests {
             " Server    17] last",
         ];
         assert_eq!(after_time, expected);
+    }
+
+    /// The log, in a directory of its own.
+    fn open_log() -> (tempfile::TempDir, Directories, ServerLog) {
+        let directory = tempfile::tempdir().unwrap();
+        let directories = Directories::from_variables(|_| Some(directory.path().into()));
+        let mut log = ServerLog::new(&directories);
+        log.open().unwrap();
+        (directory, directories, log)
+    }
+
+    fn length(directories: &Directories) -> u64 {
+        std::fs::metadata(directories.server_log()).unwrap().len()
+    }
+
+    /// Has a user's server say this so often, and end.
+    fn say(log: &mut ServerLog, uid: u32, text: &str, times: usize) {
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        log.add(uid, uid, from);
+        let id = *log.pipes.keys().last().unwrap();
+        for _ in 0..times {
+            assert_eq!(rustix::io::write(&to, text.as_bytes()), Ok(text.len()));
+            log.read(id);
+        }
+        drop(to);
+        log.read(id);
+    }
+
+    /// 16 lines of 2 KiB.
+    fn turn(part: &str) -> String {
+        format!("[2026-11-20 15:27:30.557 {part} 1] {}\n", "x".repeat(2000)).repeat(16)
+    }
+
+    #[test]
+    fn many_ids_do_not_fill_it() {
+        let (_directory, directories, mut log) = open_log();
+        for uid in 100_000..100_006 {
+            // What one user may have.
+            say(&mut log, uid, &turn("Server"), 130);
+        }
+        assert!(length(&directories) < 20 << 20, "{} bytes", length(&directories));
+        let own = rustix::process::geteuid().as_raw();
+        say(&mut log, own, "the own user's\n", 1);
+        let text = std::fs::read_to_string(directories.server_log()).unwrap();
+        assert!(text.ends_with("] the own user's\n"));
+    }
+
+    #[test]
+    fn floods_leave_room_for_what_is_said_of_faults() {
+        let (_directory, directories, mut log) = open_log();
+        let fault = "[2026-11-20 15:27:30.557 Fault     1] OpenMPS: fault 1\n";
+        for uid in 100_000..100_006 {
+            say(&mut log, uid, &turn("Server"), 150);
+            say(&mut log, uid, fault, 1);
+        }
+        let text = std::fs::read_to_string(directories.server_log()).unwrap();
+        for uid in 100_000..100_006 {
+            let line = format!(" Server {uid}] OpenMPS: fault 1\n");
+            assert!(text.contains(&line), "{line}");
+        }
+        // Who says nothing but that fills it no more than others.
+        for uid in 100_000..100_040 {
+            say(&mut log, uid, &turn("Fault"), 10);
+        }
+        let more = length(&directories) - text.len() as u64;
+        assert!(more < 6 << 20, "{more} bytes");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use anyhow::{Context, bail};
 use control::directories::Directories;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use link::printable;
 use link::socket::{Connection, Listener, SocketError};
 use link::wire::PROTOCOL_VERSION;
 use link::wire::attach::{Hello, HelloReply};
@@ -31,6 +32,7 @@ use rustix::fd::AsFd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{Run, Trace};
+use crate::output;
 use crate::program;
 use crate::run;
 use source::{Source, Standing};
@@ -55,9 +57,7 @@ enum Output {
 
 impl Output {
     fn create(path: &Path) -> anyhow::Result<Self> {
-        let file =
-            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        let file = BufWriter::with_capacity(1 << 18, file);
+        let file = BufWriter::with_capacity(1 << 18, output::create(path)?);
         let is_compressed = path.extension().is_some_and(|extension| extension == "gz");
         Ok(match is_compressed {
             true => Self::Compressed(Box::new(GzEncoder::new(file, Compression::fast()))),
@@ -172,13 +172,18 @@ fn trace_client(pid: u32, options: &Trace) -> anyhow::Result<ExitCode> {
         Err(SocketError::Closed) => bail!(
             "process {pid} is no client that you may trace, or is traced already: `openmps ps` lists the clients; what runs natively cannot be traced"
         ),
-        Err(error) => return Err(error).context(format!("client {pid} does not answer")),
+        Err(error) => bail!("client {pid} does not answer: {}", printable(&error.to_string())),
     };
+    // The client's server may answer in its place. Whoever does may say anything, also in what an error repeats of it.
     if let Ok(HelloReply::Refused(refusal)) = serde_json::from_value(first.message.clone()) {
-        bail!("{}", refusal.message);
+        bail!("{}", printable(&refusal.message));
     }
-    let message: FromTraced = serde_json::from_value(first.message)
-        .with_context(|| format!("client {pid} sent what is no answer"))?;
+    let message: FromTraced = match serde_json::from_value(first.message) {
+        Ok(message) => message,
+        Err(error) => {
+            bail!("client {pid} sent what is no answer: {}", printable(&error.to_string()))
+        }
+    };
     let mut source = Source::new(connection);
     let mut writer = Writer::new(Output::create(&output)?)?;
     source.take(message, first.descriptors, &mut writer)?;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use link::printable;
 use link::shm::ShmError;
 use link::socket::{Connection, SocketError};
 use link::trace::{Annotation, MAX_TEXT_BYTES, RING_RECORDS, Record, TraceReader, TraceRing, Work};
@@ -162,6 +163,7 @@ impl Source {
                 Ok(true)
             }
             Err(error) => {
+                let error = printable(&error.to_string());
                 eprintln!("openmps: process {} is not understood: {error}", self.process.pid);
                 self.connection = None;
                 Ok(true)

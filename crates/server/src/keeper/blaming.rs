@@ -4,7 +4,7 @@ use super::Keeper;
 use super::executors::Place;
 use crate::counters::monotonic_ns;
 use crate::history::Noted;
-use crate::log::log_server;
+use crate::log::log_fault;
 use crate::policy::blame::{Loss, Situation, blame};
 use cuda_abi::types::CUresult;
 use link::wire::fault::{ACCUSED_KEPT, Accused, Blame, CALLS_KEPT, FAULTS_KEPT, FaultReport};
@@ -90,7 +90,7 @@ impl Keeper {
             accused,
         };
         let report = self.faults.add(report);
-        log_server!("OpenMPS: {report}");
+        log_fault!("OpenMPS: {report}");
         report.accused.iter().for_each(|accused| log_accused(report.blame, accused));
         let culprit = (report.blame == Blame::Culprit).then(|| report.accused[0].pid);
         if let Some(kept) = self.faults.latest.back_mut() {
@@ -128,11 +128,11 @@ impl Keeper {
 fn log_accused(blame: Blame, accused: &Accused) {
     let role = if blame == Blame::Culprit { "culprit" } else { "suspect" };
     let Accused { pid, uid, command, .. } = accused;
-    log_server!("OpenMPS: {role}: client process {pid} ({command}) of user {uid}");
+    log_fault!("OpenMPS: {role}: client process {pid} ({command}) of user {uid}");
     for call in &accused.in_flight {
-        log_server!("OpenMPS: {role} {pid} had in flight: {call}");
+        log_fault!("OpenMPS: {role} {pid} had in flight: {call}");
     }
     for call in &accused.last_calls {
-        log_server!("OpenMPS: {role} {pid} called {} us before: {call}", call.age_us);
+        log_fault!("OpenMPS: {role} {pid} called {} us before: {call}", call.age_us);
     }
 }

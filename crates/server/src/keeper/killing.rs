@@ -7,7 +7,7 @@ use super::Keeper;
 use super::executors::Place;
 use super::session::Service;
 use crate::executor_link::ToExecutor;
-use crate::log::log_server;
+use crate::log::log_fault;
 use crate::policy::recovery::Cause;
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ impl Keeper {
                 continue;
             }
             let label = self.sessions.get(&session).map_or("", |session| &session.label);
-            log_server!(
+            log_fault!(
                 "{label} has work on the device that does not end: its executor is replaced"
             );
             self.killings.insert(place, Killing { session, since: Instant::now() });

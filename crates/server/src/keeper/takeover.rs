@@ -13,7 +13,7 @@ use super::executors::{Place, Stage};
 use super::leaving::{Killed, Leaving};
 use super::session::Service;
 use crate::executor_link::{FromExecutor, Heirloom, OpenSession, Origin, ToExecutor};
-use crate::log::log_server;
+use crate::log::{log_fault, log_server};
 use crate::policy::blame::Loss;
 use crate::policy::limits::{guard_mode, latency_class};
 use crate::policy::recovery::{Cause, Fate, LOST_WORK, MOST_ATTEMPTS, Stand, judge};
@@ -67,7 +67,7 @@ impl Keeper {
                     Killed::Gone(status) => status,
                     Killed::Leaving(_) => "its socket closed",
                 };
-                log_server!("Executor {pid} of device {} ended unexpectedly ({how})", place.device);
+                log_fault!("Executor {pid} of device {} ended unexpectedly ({how})", place.device);
             }
             (Cause::Killed { .. }, _) => {}
         }
@@ -77,7 +77,7 @@ impl Keeper {
             Killed::Leaving(child) => self.leaving.push(Leaving::new(place, child, lost)),
         }
         self.log_fault(place, cause, &concerned, culprit);
-        log_server!(
+        log_fault!(
             "Destroy server context on device {} ({})",
             place.device,
             self.devices[place.device].info.name
@@ -283,7 +283,7 @@ impl Keeper {
             executor.ahead = Default::default();
         }
         let pid = self.executor(place).map_or(0, |executor| executor.pid());
-        log_server!("Executor {pid} serves device {} with {count} sessions", place.device);
+        log_fault!("Executor {pid} serves device {} with {count} sessions", place.device);
         self.tell_first_reservations(place);
         self.tell_status();
         self.answer_held(place);
@@ -295,7 +295,7 @@ impl Keeper {
             return;
         }
         self.started_again.remove(&place);
-        log_server!("Nobody takes over the sessions of device {}: {message}", place.device);
+        log_fault!("Nobody takes over the sessions of device {}: {message}", place.device);
         let waiting: Vec<u64> =
             self.sessions_at(place).into_iter().filter(|id| self.waits(*id)).collect();
         for id in waiting {
@@ -400,29 +400,29 @@ impl Keeper {
         };
         if let Some(pid) = culprit {
             let context = contexts_of(pid)[0];
-            log_server!("Client {{PID: {pid}, Context: {context}}} encountered a fatal GPU error.");
+            log_fault!("Client {{PID: {pid}, Context: {context}}} encountered a fatal GPU error.");
         }
-        log_server!("Server is handling a fatal GPU error.");
-        log_server!("Device {device} has lost its context to {code}");
+        log_fault!("Server is handling a fatal GPU error.");
+        log_fault!("Device {device} has lost its context to {code}");
         for &pid in concerned {
             for context in contexts_of(pid) {
-                log_server!(
+                log_fault!(
                     "Client {{PID: {pid}, Context ID: {context}}} on device {device} to be torn down"
                 );
             }
         }
         for &pid in concerned {
-            log_server!("All clients belonging to error trigging process {pid} will be torn down");
+            log_fault!("All clients belonging to error trigging process {pid} will be torn down");
             for context in contexts_of(pid) {
-                log_server!(
+                log_fault!(
                     "Client {{PID: {pid}, Context ID: {context}}} on the error-trigging process {pid} to be torn down"
                 );
             }
         }
-        log_server!("The following devices will be reset:");
-        log_server!("{device}");
-        log_server!("The following client process have a sticky error set:");
-        concerned.iter().for_each(|pid| log_server!("{pid}"));
+        log_fault!("The following devices will be reset:");
+        log_fault!("{device}");
+        log_fault!("The following client process have a sticky error set:");
+        concerned.iter().for_each(|pid| log_fault!("{pid}"));
     }
 }
 

@@ -77,7 +77,7 @@ fn clients_wait_here_for_a_server_that_reads_nothing() {
     }
     assert_eq!(world.forwarded().len(), MAX_ON_THE_WAY);
     // Nor does a tracer get through; another user's server is no worse for it.
-    assert_eq!(world.tracer(ALICE, Namespaces::Shared), None);
+    assert_eq!(world.tracer(ALICE, Namespaces::Shared, 102), None);
     world.client(5000, BOB);
     world.ready(SERVER + 1);
     assert_eq!(world.forwarded(), [(5000, SERVER + 1)]);

@@ -102,17 +102,17 @@ impl World {
         self.event(Event::DebuggedArrived { connection, peer, debugger });
     }
 
-    /// The servers to which a user's tracer went.
-    pub(super) fn tracer(&mut self, uid: u32, namespaces: Namespaces) -> Option<Vec<Pid>> {
+    /// The server to which a user's tracer of this process went.
+    pub(super) fn tracer(&mut self, uid: u32, namespaces: Namespaces, client: Pid) -> Option<Pid> {
         let peer = Peer { pid: 7, uid, gid: uid, namespaces };
         let connection = ConnectionId(77);
-        self.event(Event::TracerArrived { connection, peer, pid: 9 });
-        let servers = self.effects.iter().find_map(|effect| match effect {
-            Effect::HandTracer { servers, pid: 9, .. } => Some(servers.clone()),
+        self.event(Event::TracerArrived { connection, peer, pid: client });
+        let found = self.effects.iter().find_map(|effect| match effect {
+            Effect::HandTracer { server, pid, .. } if *pid == client => Some(*server),
             _ => None,
         });
         self.effects.clear();
-        servers
+        found
     }
 
     /// Connections that may run natively since the last call.
