@@ -102,7 +102,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 0] = [
+    let tests: [&'static [Test]; 31] = [
         b01::TESTS,
         b04::TESTS,
         b06::TESTS,
