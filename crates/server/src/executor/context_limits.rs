@@ -67,7 +67,7 @@ impl State {
         self.memory.charge(charged_bytes)?;
         let raised = self.quiet().and_then(|_quiet| {
             // SAFETY: no pointers.
-            Ok(self.check(unsafe { self.driver().cuCtxSetLimit(limit, value as usize) })?)
+            self.check(unsafe { self.driver().cuCtxSetLimit(limit, value as usize) })
         });
         match &raised {
             Ok(()) => {
