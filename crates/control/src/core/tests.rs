@@ -584,7 +584,7 @@ fn a_debugged_program_that_gives_up_drives_nobody_away() {
 #[test]
 fn what_a_command_prints_does_not_fill_the_log() {
     let mut world = recorded_world();
-    let context = world.snapshot.clients[0].contexts[0].clone();
+    let context = world.snapshot.clients[0].contexts[0];
     world.snapshot.clients[0].contexts = vec![context; 2000];
     world.log.clear();
     let (printed, _) = world.line("ps");
