@@ -531,6 +531,9 @@ fn metrics_are_served_and_bad_requests_cost_nobody() {
         assert!(ask(request).starts_with(&format!("HTTP/1.1 {status}\r\n")), "{status}");
     }
     let answer = ask(b"GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(answer.contains("\nopenmps_servers 0\n"), "{answer}");
+    let asked = b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n";
+    let answer = ask(asked);
     assert!(answer.contains("\nopenmps_servers 0\n") && answer.ends_with("# EOF\n"), "{answer}");
     Frontend::connect(&directories).unwrap().command("quit").unwrap();
     assert_eq!(thread.join().unwrap().unwrap(), 0);
