@@ -50,14 +50,16 @@ static void primary(CUdevice device) {
     CALL(cuDevicePrimaryCtxSetFlags_v2, device, 0);
 }
 
-// A limit that is raised is at least what was asked for; one that is lowered may stay.
+// A limit that is raised is at least what was asked for; one that is lowered may stay. A heap or a buffer that kernels
+// have used keeps its size, as CUDA has it, and under a server another client's may have used it.
 static void raised(CUlimit limit, size_t wanted) {
     size_t before = 0, after = 0;
     CALL(cuCtxGetLimit, &before, limit);
     CALL(cuCtxSetLimit, limit, before);
-    CALL(cuCtxSetLimit, limit, wanted);
+    CUresult set = FUNCTION(cuCtxSetLimit, "")(limit, wanted);
+    REQUIRE(set == CUDA_SUCCESS || set == CUDA_ERROR_INVALID_VALUE);
     CALL(cuCtxGetLimit, &after, limit);
-    REQUIRE(after >= wanted);
+    REQUIRE(after >= (set == CUDA_SUCCESS ? wanted : before));
 }
 
 static void settings(void) {
