@@ -29,14 +29,13 @@ impl State {
     pub(super) fn limit_set(&mut self, wanted: LimitSet) -> Result<(), Failure> {
         let limit = CUlimit(wanted.limit);
         let now = self.limit(limit)?;
+        let part_bytes = || self.context().memory_bytes() / LARGEST_PART;
         let (name, most) = match limit {
             CUlimit::MAX_L2_FETCH_GRANULARITY | CUlimit::PERSISTING_L2_CACHE_SIZE => return Ok(()),
             _ if wanted.value <= now => return Ok(()),
             CUlimit::STACK_SIZE => ("stack of a thread", MAX_STACK_BYTES),
-            CUlimit::MALLOC_HEAP_SIZE => ("heap", self.context().memory_bytes() / LARGEST_PART),
-            CUlimit::PRINTF_FIFO_SIZE => {
-                ("buffer of printf", self.context().memory_bytes() / LARGEST_PART)
-            }
+            CUlimit::MALLOC_HEAP_SIZE => ("heap", part_bytes()),
+            CUlimit::PRINTF_FIFO_SIZE => ("buffer of printf", part_bytes()),
             CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT => ("pending launches", MAX_PENDING_LAUNCHES),
             _ => return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED)),
         };
@@ -66,17 +65,20 @@ impl State {
         };
         self.memory.charge(charged_bytes)?;
         let raised = self.quiet().and_then(|_quiet| {
+            // Another session may have raised it further since, and would lose that.
+            if self.limit(limit)? >= value {
+                return Ok(false);
+            }
             // SAFETY: no pointers.
-            self.check(unsafe { self.driver().cuCtxSetLimit(limit, value as usize) })
+            self.check(unsafe { self.driver().cuCtxSetLimit(limit, value as usize) })?;
+            Ok(true)
         });
         match &raised {
-            Ok(()) => {
-                log_server!("{label} raises the {name} from {now} to {}, for all", wanted.value)
-            }
+            Ok(true) => log_server!("{label} raises the {name} from {now} to {value}, for all"),
             // A driver raises neither heap nor buffer once a kernel has used it.
-            Err(_) => self.memory.discharge(charged_bytes),
+            Ok(false) | Err(_) => self.memory.discharge(charged_bytes),
         }
-        raised
+        raised.map(drop)
     }
 
     fn limit(&self, limit: CUlimit) -> Result<u64, Failure> {
