@@ -175,7 +175,25 @@ mod tests {
         assert_eq!(stat, Stat { is_zombie: false, session });
         assert!(Stat::parse("7 (a) Z 1 11 12 0").unwrap().is_zombie);
         assert_eq!(Stat::parse("7 (a) S 1 11 0 0"), None, "a thread of the kernel's");
-        assert!(Stat::of(rustix::process::getpid()).is_some());
+    }
+
+    #[test]
+    fn the_stat_of_a_process_is_the_kernel_s() {
+        // Not this one's: its session reads as 0 where it was begun outside of this PID namespace.
+        let mut leader =
+            std::process::Command::new("setsid").args(["sleep", "60"]).spawn().unwrap();
+        let pid = Pid::from_child(&leader);
+        let end = Instant::now() + Duration::from_secs(30);
+        let read = loop {
+            let stat = Stat::of(pid);
+            if stat.as_ref().is_some_and(|stat| stat.session == pid) || Instant::now() > end {
+                break stat;
+            }
+            thread::sleep(INTERVAL);
+        };
+        leader.kill().unwrap();
+        leader.wait().unwrap();
+        assert_eq!(read, Some(Stat { is_zombie: false, session: pid }));
     }
 
     #[test]
