@@ -204,34 +204,12 @@ impl Entry {
 }
 
 fn is_launch(opcode: u16) -> bool {
-    opcode == Opcode::Launch as u16 || opcode == Opcode::GraphLaunch as u16
+    Opcode::from_number(opcode).is_some_and(|opcode| opcode.facts().does.launches())
 }
 
 /// Opcode and stream.
 fn split(what: u64) -> (u16, u32) {
     (what as u16, ((what & !ENDED) >> 16) as u32)
-}
-
-/// Calls that say something of what a client was doing; what is left out comes with any other call.
-pub(crate) fn is_worth_noting(opcode: Opcode) -> bool {
-    !matches!(
-        opcode,
-        Opcode::Ping
-            | Opcode::Signal
-            | Opcode::Launch
-            | Opcode::GraphLaunch
-            | Opcode::OutputTake
-            | Opcode::EventRecord
-            | Opcode::EventQuery
-            | Opcode::EventElapsed
-            | Opcode::MemoryInfo
-            | Opcode::StreamSynchronize
-            | Opcode::LimitGet
-            | Opcode::Occupancy
-            | Opcode::ClusterOccupancy
-            | Opcode::FunctionAttributes
-            | Opcode::ResourceGet
-    )
 }
 
 #[cfg(test)]

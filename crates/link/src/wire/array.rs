@@ -137,3 +137,10 @@ wire_struct! {
         reserved: u32,
     }
 }
+
+impl TextureHandle {
+    /// What it is known by: textures and surfaces have handles of their own.
+    pub fn key(&self) -> u64 {
+        self.handle ^ u64::from(self.object) << 63
+    }
+}

@@ -4,7 +4,7 @@
 //! description lists nodes so that each comes after what it depends on; hence it can hold no cycle. It lies in a region of the client,
 //! and the executor parses a copy of it.
 
-use super::command::{Opcode, PAYLOAD_LIMIT_BYTES};
+use super::command::{Opcode, PAYLOAD_LIMIT_BYTES, Role};
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -190,7 +190,7 @@ impl<'a> Node<'a> {
         let (header, rest) = NodeHeader::read_from_prefix(bytes).map_err(|_| short)?;
         let opcode = u16::try_from(header.opcode).ok().and_then(Opcode::from_number);
         let opcode = opcode
-            .filter(|&opcode| is_node(opcode))
+            .filter(|opcode| opcode.facts().role == Role::Node)
             .ok_or(DescriptionError::Opcode(header.opcode))?;
         let length = header.size_bytes as usize;
         if length > PAYLOAD_LIMIT_BYTES {
@@ -200,22 +200,6 @@ impl<'a> Node<'a> {
         let rest = rest.get(length.next_multiple_of(NODE_ALIGN)..).ok_or(short)?;
         Ok((Self { opcode, body }, rest))
     }
-}
-
-/// Whether a command's work can be a node's.
-fn is_node(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::Ping
-            | Opcode::Launch
-            | Opcode::Copy
-            | Opcode::Copy3d
-            | Opcode::Fill
-            | Opcode::StreamWriteValue
-            | Opcode::EventRecord
-            | Opcode::StreamWaitEvent
-            | Opcode::GraphConditional
-    )
 }
 
 /// A graph, as described.

@@ -5,15 +5,13 @@
 use super::failure::Failure;
 use super::memory::address;
 use super::probe::Probe;
-use super::state::State;
+use super::state::{State, read};
 use crate::policy::holds::{Arrival, Awaited, Holds, Kind, Signal, Test, Value, Width};
 use crate::policy::questions::Place;
 use cuda_abi::types::CUresult;
 use link::ring::Command;
-use link::wire::command::{Header, NO_CALL, Opcode, StreamWriteValue};
-use link::wire::peer::StreamWaitPeer;
+use link::wire::command::{Header, NO_CALL, Opcode, Order};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use zerocopy::FromBytes;
 
 /// Commands that a session may have held, and their bytes; beyond it the ring fills up, and the client waits.
 const MAX_HELD: usize = 1 << 16;
@@ -57,16 +55,13 @@ impl Holding {
 impl State {
     /// Keeps a command that must wait; says whether it may be done now.
     pub(super) fn admit(&mut self, command: &Command<'_>) -> Result<bool, Failure> {
-        let opcode = Opcode::from_number(command.header.opcode);
-        let is_wait = matches!(opcode, Some(Opcode::StreamWaitValue | Opcode::StreamWaitPeer));
-        if opcode == Some(Opcode::StreamWaitPeer) {
-            self.watch(parse::<StreamWaitPeer>(command)?.device)?;
-        }
-        if self.holding.is_empty() && !is_wait {
+        let Some(opcode) = Opcode::from_number(command.header.opcode) else { return Ok(true) };
+        if self.holding.is_empty() && !opcode.facts().holds_stream {
             return Ok(true);
         }
-        let Some((slot, kind)) = self.stream_of(command)? else { return Ok(true) };
-        let (awaits, records) = self.events_of(command);
+        let order = read(opcode, command)?.order();
+        let Some(slot) = order.stream() else { return Ok(true) };
+        let (kind, awaits, records) = self.kind_of(order)?;
         let ordered = self.streams.ordered(slot);
         let arrival = Arrival { slot, ordered, kind, awaits: &awaits, records: &records };
         let now = self
@@ -83,64 +78,50 @@ impl State {
         Ok(now)
     }
 
-    /// The stream of a command, and what matters of it.
-    fn stream_of(&self, command: &Command<'_>) -> Result<Option<(u32, Kind)>, Failure> {
-        let Some(opcode) = Opcode::from_number(command.header.opcode) else { return Ok(None) };
-        let work_of = |place: usize| word(command, place).map(|slot| (slot, Kind::Work));
-        let found = match opcode {
-            Opcode::StreamDestroy => word(command, 0).map(|slot| (slot, Kind::End)),
-            Opcode::Signal => word(command, 0).map(|slot| (slot, Kind::Signal)),
-            Opcode::StreamSynchronize
-            | Opcode::StreamWaitEvent
-            | Opcode::Copy
-            | Opcode::Copy3d
-            | Opcode::Fill
-            | Opcode::StreamWriteValue
-            | Opcode::ArrayCopy => work_of(0),
-            Opcode::Launch | Opcode::GraphLaunch | Opcode::GraphUpload | Opcode::EventRecord => {
-                work_of(1)
+    /// What matters of a command's place in its stream; events that it waits for, and those that it records.
+    fn kind_of(&mut self, order: Order) -> Result<(Kind, Vec<u32>, Vec<u32>), Failure> {
+        let alone = |kind| (kind, Vec::new(), Vec::new());
+        Ok(match order {
+            Order::Apart | Order::Work { .. } => alone(Kind::Work),
+            Order::Record { event, .. } => (Kind::Work, Vec::new(), vec![event]),
+            Order::Wait { event, .. } => (Kind::Work, vec![event], Vec::new()),
+            Order::Graph { graph, .. } => {
+                let (awaits, records) = self.graph_events(graph);
+                (Kind::Work, awaits, records)
             }
-            Opcode::StreamWaitValue => {
-                let wanted: StreamWriteValue = parse(command)?;
-                Some((wanted.stream, Kind::WaitValue(self.awaited_value(&wanted)?)))
+            Order::Signal { .. } => alone(Kind::Signal),
+            Order::End { .. } => alone(Kind::End),
+            Order::Value { value_bytes, address, value, flags, .. } => {
+                let value = self.awaited_value(value_bytes, address, value, flags)?;
+                alone(Kind::WaitValue(value))
             }
-            Opcode::StreamWaitPeer => {
-                let StreamWaitPeer { stream, device, slot, value, .. } = parse(command)?;
+            Order::Peer { device, slot, value, .. } => {
+                self.watch(device)?;
                 let signal = |session| Kind::WaitSignal(Signal { session, slot, value });
-                let kind = self.watched.session_on(device).map_or(Kind::Work, signal);
-                Some((stream, kind))
+                alone(self.watched.session_on(device).map_or(Kind::Work, signal))
             }
-            _ => None,
-        };
-        Ok(found)
+        })
     }
 
-    /// Events that a command waits for, and those that it records.
-    fn events_of(&self, command: &Command<'_>) -> (Vec<u32>, Vec<u32>) {
-        let event = |place: usize| word(command, place).into_iter().collect();
-        match Opcode::from_number(command.header.opcode) {
-            Some(Opcode::EventRecord) => (Vec::new(), event(0)),
-            Some(Opcode::StreamWaitEvent) => (event(1), Vec::new()),
-            Some(Opcode::GraphLaunch) => {
-                word(command, 0).map_or_else(Default::default, |graph| self.graph_events(graph))
-            }
-            _ => Default::default(),
-        }
-    }
-
-    fn awaited_value(&self, wanted: &StreamWriteValue) -> Result<Value, Failure> {
+    fn awaited_value(
+        &self,
+        value_bytes: u32,
+        address: u64,
+        operand: u64,
+        flags: u32,
+    ) -> Result<Value, Failure> {
         let invalid = || Failure::Cuda(CUresult::ERROR_INVALID_VALUE);
-        let width = match wanted.value_bytes {
+        let width = match value_bytes {
             4 => Width::Bits32,
             8 => Width::Bits64,
             _ => return Err(invalid()),
         };
-        let test = Test::from_flags(wanted.flags).ok_or_else(invalid)?;
-        if !wanted.address.is_multiple_of(width.bytes()) {
+        let test = Test::from_flags(flags).ok_or_else(invalid)?;
+        if !address.is_multiple_of(width.bytes()) {
             return Err(invalid());
         }
-        self.check_range(wanted.address, width.bytes())?;
-        Ok(Value { address: wanted.address, width, test, operand: wanted.value })
+        self.check_range(address, width.bytes())?;
+        Ok(Value { address, width, test, operand })
     }
 
     /// The stream and the opcode of a held command whose turn has come.
@@ -193,18 +174,6 @@ impl State {
         let probe = std::mem::take(&mut self.holding).probe;
         self.quietly_each(probe.is_made().then_some(probe), |probe| probe.clear(self.context()));
     }
-}
-
-/// A wait's body.
-fn parse<T: FromBytes>(command: &Command<'_>) -> Result<T, Failure> {
-    let parsed = T::read_from_prefix(command.body);
-    parsed.map(|(wanted, _)| wanted).map_err(|_| Failure::Protocol("a wait is too short".into()))
-}
-
-/// A word of a command's body.
-fn word(command: &Command<'_>, place: usize) -> Option<u32> {
-    let at = place * 4;
-    Some(u32::from_le_bytes(command.body.get(at..at + 4)?.try_into().ok()?))
 }
 
 /// Reads a word that the client, or the device, may be writing.

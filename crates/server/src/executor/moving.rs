@@ -415,39 +415,7 @@ impl State {
 
 /// Whether a command cannot touch device memory, nor make the driver look at it.
 fn does_without_memory(opcode: u16) -> bool {
-    let Some(opcode) = Opcode::from_number(opcode) else { return true };
-    matches!(
-        opcode,
-        Opcode::Ping
-            | Opcode::StreamCreate
-            | Opcode::StreamDestroy
-            | Opcode::Signal
-            | Opcode::StreamSynchronize
-            | Opcode::StreamWaitEvent
-            | Opcode::StreamWaitPeer
-            | Opcode::EventCreate
-            | Opcode::EventDestroy
-            | Opcode::EventRecord
-            | Opcode::EventElapsed
-            | Opcode::EventQuery
-            | Opcode::Grow
-            | Opcode::Release
-            | Opcode::AddressReserve
-            | Opcode::AddressFree
-            | Opcode::MemoryRelease
-            | Opcode::MemoryUnmap
-            | Opcode::MemoryInfo
-            | Opcode::RegionMap
-            | Opcode::RegionUnmap
-            | Opcode::FunctionGet
-            | Opcode::FunctionAttributes
-            | Opcode::FunctionSetAttribute
-            | Opcode::ModuleKernels
-            | Opcode::Occupancy
-            | Opcode::ClusterOccupancy
-            | Opcode::OutputTake
-            | Opcode::LimitGet
-    )
+    Opcode::from_number(opcode).is_none_or(|opcode| !opcode.facts().memory.is_needed())
 }
 
 #[cfg(test)]

@@ -26,7 +26,6 @@ use crate::policy::fairness::{Busy, Claim, Verdict};
 use crate::policy::priorities::{Class, stream_priority};
 use cuda_abi::types::*;
 use extent::Extent;
-use link::wire::command::Opcode;
 use looks::{Concern, Looks};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -144,11 +143,6 @@ impl Pacing {
     pub(super) fn knows(&self, piece: Piece) -> bool {
         self.costs.is_settled(piece)
     }
-}
-
-/// Whether such a command waits for credit.
-pub(super) fn is_paced(opcode: u16) -> bool {
-    [Opcode::Launch, Opcode::GraphLaunch].map(|paced| paced as u16).contains(&opcode)
 }
 
 impl State {

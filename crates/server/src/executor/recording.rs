@@ -7,15 +7,16 @@ use super::failure::Failure;
 use super::images;
 use super::state::State;
 use super::variables::VALUES;
+use super::virtual_journal::Thing;
 use crate::executor_link::{CodeOptions, FromExecutor};
 use crate::journal::{Journal, Key};
 use crate::log::log_server;
 use cuda_abi::types::{CUlibrary, CUresult};
-use link::wire::array::TextureHandle;
-use link::wire::command::Opcode;
+use link::wire::array::ArrayLevel;
+use link::wire::command::{Effect, FunctionGet, FunctionSetAttribute, GlobalGet, Keeps, Opcode};
+use link::wire::graph::{GraphCondition, GraphEnable, GraphSet};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use zerocopy::FromBytes;
 
@@ -52,148 +53,58 @@ impl Records {
 
     /// Values that were there from the start are written back.
     pub(super) fn adopt_values(&mut self, body: &[u8], place: u64) {
-        self.journal.adopt((VALUES, word(body, 0)), place);
+        self.journal.adopt((VALUES, number(body)), place);
     }
 
     /// The contents of an array that were there from the start are written back.
     pub(super) fn adopt_contents(&mut self, body: &[u8], place: u64) {
-        self.journal.adopt((CONTENTS, word(body, 0)), place);
+        self.journal.adopt((CONTENTS, number(body)), place);
     }
 
     /// An entry that was there from the start is done again.
     pub(super) fn adopt(&mut self, opcode: Opcode, body: &[u8], place: u64) {
-        self.journal.adopt(key(opcode, body), place);
+        if let Some(key) = key(opcode, body) {
+            self.journal.adopt(key, place);
+        }
     }
 
     /// The same for code that is unloaded again; who still has it is `library`.
     pub(super) fn adopt_unload(&mut self, body: &[u8], place: u64, library: InUse) {
-        let grave = self.journal.adopt_buried(&module_keys(&self.journal, word(body, 0)), place);
+        let Some((_, module)) = key(Opcode::ModuleUnload, body) else { return };
+        let grave = self.journal.adopt_buried(&module_keys(&self.journal, module), place);
         self.graves.push((grave, library.unwrap_or_default()));
     }
 }
 
-/// What a command does to the journal.
-enum Effect {
-    /// It makes something: what is written down of it.
-    Makes(Keeps),
-    /// It ends what was made by these opcodes under its first number.
-    Ends(&'static [Opcode]),
-    None,
+/// The number that values and contents begin with, and by which they are found.
+fn number(body: &[u8]) -> u64 {
+    body.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes).into())
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keeps {
-    Command,
-    CommandAndAnswer,
-    Answer,
-}
-
-fn effect(opcode: Opcode) -> Effect {
-    match opcode {
-        Opcode::StreamCreate
-        | Opcode::EventCreate
-        | Opcode::RegionMap
-        | Opcode::ModuleLoad
-        | Opcode::FunctionGet
-        | Opcode::FunctionSetAttribute
-        | Opcode::LimitSet
-        | Opcode::GraphCreate
-        | Opcode::GraphSet
-        | Opcode::GraphEnable
-        | Opcode::PartitionCreate
-        | Opcode::PartitionTake
-        | Opcode::PeerShow
-        | Opcode::PeerMap
-        | Opcode::ShareMemory
-        | Opcode::ShareEvent
-        | Opcode::OpenMemory
-        | Opcode::OpenEvent
-        | Opcode::ArrayCreate
-        | Opcode::ArrayLevel => Effect::Makes(Keeps::Command),
-        Opcode::Grow => Effect::Makes(Keeps::Answer),
-        Opcode::GlobalGet
-        | Opcode::TextureCreate
-        | Opcode::GraphCondition
-        | Opcode::ResourceGet
-        | Opcode::ResourceSplit
-        | Opcode::ResourceDescribe => Effect::Makes(Keeps::CommandAndAnswer),
-        Opcode::StreamDestroy => Effect::Ends(&[Opcode::StreamCreate]),
-        Opcode::EventDestroy => {
-            Effect::Ends(&[Opcode::EventCreate, Opcode::ShareEvent, Opcode::OpenEvent])
-        }
-        Opcode::Release => Effect::Ends(&[Opcode::Grow, Opcode::PeerShow]),
-        Opcode::RegionUnmap => Effect::Ends(&[Opcode::RegionMap]),
-        Opcode::ModuleUnload => Effect::Ends(&[Opcode::ModuleLoad]),
-        Opcode::GraphDestroy => Effect::Ends(&[Opcode::GraphCreate]),
-        Opcode::GraphHomeDestroy => Effect::Ends(&[Opcode::GraphCondition]),
-        Opcode::PartitionDrop => Effect::Ends(&[Opcode::PartitionCreate, Opcode::PartitionTake]),
-        Opcode::UnshareMemory => Effect::Ends(&[Opcode::ShareMemory]),
-        Opcode::CloseMemory => Effect::Ends(&[Opcode::OpenMemory]),
-        Opcode::PeerUnmap => Effect::Ends(&[Opcode::PeerMap]),
-        Opcode::ArrayDestroy => Effect::Ends(&[Opcode::ArrayCreate]),
-        Opcode::TextureDestroy => Effect::Ends(&[Opcode::TextureCreate]),
-        _ => Effect::None,
-    }
-}
-
-fn word(body: &[u8], place: usize) -> u64 {
-    body.get(place * 4..place * 4 + 4)
-        .and_then(|bytes| bytes.try_into().ok())
-        .map_or(0, u32::from_le_bytes)
-        .into()
-}
-
-pub(super) fn long(body: &[u8], place: usize) -> u64 {
-    body.get(place * 8..place * 8 + 8)
-        .and_then(|bytes| bytes.try_into().ok())
-        .map_or(0, u64::from_le_bytes)
-}
-
-fn hash(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    hasher.finish()
-}
-
-/// The last of a command, or its answer: what a texture or surface object is known by.
-fn texture_key(body: &[u8]) -> u64 {
-    let at = body.len().saturating_sub(size_of::<TextureHandle>());
-    TextureHandle::read_from_bytes(&body[at..])
-        .map_or(0, |texture| texture.handle ^ u64::from(texture.object) << 63)
-}
-
-/// What a command's entry is found by.
-fn key(opcode: Opcode, body: &[u8]) -> Key {
-    let number = match opcode {
-        Opcode::Grow
-        | Opcode::RegionMap
-        | Opcode::AddressReserve
-        | Opcode::MemoryCreate
-        | Opcode::MemoryImport
-        | Opcode::MemoryRelease
-        | Opcode::MemoryMap
-        | Opcode::MemorySetAccess
-        | Opcode::ShareMemory
-        | Opcode::PeerShow => long(body, 0),
-        Opcode::FunctionGet => word(body, 1),
-        Opcode::FunctionSetAttribute | Opcode::GraphSet | Opcode::GraphEnable => {
-            word(body, 0) << 32 | word(body, 1)
-        }
-        Opcode::GlobalGet => word(body, 0) << 32 | hash(body) >> 32,
-        Opcode::PeerMap => long(body, 2),
-        Opcode::OpenEvent => word(body, 4),
-        // The handle, which is the answer.
-        Opcode::GraphCondition => long(body, (body.len() / 8).saturating_sub(1)),
-        Opcode::ArrayCreate => word(body, 10),
-        Opcode::ArrayLevel => word(body, 2),
-        Opcode::ResourceGet
-        | Opcode::ResourceSplit
-        | Opcode::ResourceDescribe
-        | Opcode::OpenMemory => hash(body),
-        Opcode::TextureCreate => texture_key(body),
-        _ => word(body, 0),
+/// What a command's entry is found by; `None`: it has none, or is too short.
+fn key(opcode: Opcode, entry: &[u8]) -> Option<Key> {
+    let number = match opcode.facts().journal {
+        Effect::Makes { key, .. } | Effect::Ends { key, .. } => key(entry)?,
+        Effect::Thing(_) => Thing::key(entry)?,
+        Effect::None => return None,
     };
-    (opcode as u16, number)
+    Some((opcode as u16, number))
+}
+
+fn key_of(opcode: Opcode, entry: &[u8]) -> Result<Key, Failure> {
+    key(opcode, entry)
+        .ok_or_else(|| Failure::Protocol(format!("nothing is written down of {opcode:?}")))
+}
+
+/// What entries are of a kind, and how each begins.
+fn entries<T: FromBytes>(
+    journal: &Journal,
+    opcode: Opcode,
+    is_meant: impl Fn(&T) -> bool,
+) -> Vec<Key> {
+    journal.keys(|(number, _), body| {
+        number == opcode as u16 && T::read_from_prefix(body).is_ok_and(|(it, _)| is_meant(&it))
+    })
 }
 
 impl State {
@@ -202,9 +113,9 @@ impl State {
         if self.records.replaying {
             return Ok(());
         }
-        match effect(opcode) {
-            Effect::None => Ok(()),
-            Effect::Makes(keeps) => {
+        match opcode.facts().journal {
+            Effect::None | Effect::Thing(_) => Ok(()),
+            Effect::Makes { keeps, .. } => {
                 let file = std::mem::take(&mut self.records.new_file);
                 let with_answer;
                 let entry = match keeps {
@@ -218,9 +129,9 @@ impl State {
                         &with_answer
                     }
                 };
-                self.note_entry(key(opcode, entry), file, entry)
+                self.note_entry(key_of(opcode, entry)?, file, entry)
             }
-            Effect::Ends(makers) => self.note_end(opcode, makers, body),
+            Effect::Ends { makers, .. } => self.note_end(opcode, makers, body),
         }
     }
 
@@ -242,7 +153,7 @@ impl State {
             return Ok(());
         }
         let file = std::mem::take(&mut self.records.new_file);
-        self.note_entry(key(opcode, body), file, body)
+        self.note_entry(key_of(opcode, body)?, file, body)
     }
 
     /// What was written down by [`Self::note_made`] under this word has ended.
@@ -292,34 +203,31 @@ impl State {
     }
 
     fn note_end(&mut self, opcode: Opcode, makers: &[Opcode], body: &[u8]) -> Result<(), Failure> {
+        // Opened more often than closed, it stays.
+        if opcode == Opcode::CloseMemory && self.sharing.has_opened(body) {
+            return Ok(());
+        }
         let position = self.records.position;
-        let first = match opcode {
-            Opcode::Release | Opcode::RegionUnmap | Opcode::UnshareMemory | Opcode::PeerUnmap => {
-                long(body, 0)
-            }
-            // Opened more often than closed, it stays.
-            Opcode::CloseMemory if self.sharing.has_opened(body) => return Ok(()),
-            Opcode::CloseMemory => hash(body),
-            Opcode::TextureDestroy => texture_key(body),
-            _ => word(body, 0),
-        };
+        let (_, first) = key_of(opcode, body)?;
         let journal = &self.records.journal;
         let mut keys: Vec<Key> = makers.iter().map(|maker| (*maker as u16, first)).collect();
         match opcode {
             Opcode::ModuleUnload => keys = module_keys(journal, first),
-            Opcode::ArrayDestroy => keys.extend(journal.keys(|(opcode, number), body| {
-                (opcode == Opcode::ArrayLevel as u16 && word(body, 0) == first)
-                    || (opcode == CONTENTS && number == first)
-            })),
-            Opcode::GraphHomeDestroy => {
-                keys = journal.keys(|(opcode, _), body| {
-                    opcode == Opcode::GraphCondition as u16 && word(body, 0) == first
-                });
+            Opcode::ArrayDestroy => {
+                let is_of_it = |level: &ArrayLevel| u64::from(level.mipmapped) == first;
+                keys.extend(entries(journal, Opcode::ArrayLevel, is_of_it));
+                keys.push((CONTENTS, first));
             }
-            Opcode::GraphDestroy => keys.extend(journal.keys(|(opcode, number), _| {
-                (opcode == Opcode::GraphSet as u16 || opcode == Opcode::GraphEnable as u16)
-                    && number >> 32 == first
-            })),
+            Opcode::GraphHomeDestroy => {
+                let is_of_it = |condition: &GraphCondition| u64::from(condition.home) == first;
+                keys = entries(journal, Opcode::GraphCondition, is_of_it);
+            }
+            Opcode::GraphDestroy => {
+                let sets = |change: &GraphSet| u64::from(change.graph) == first;
+                let enables = |change: &GraphEnable| u64::from(change.graph) == first;
+                keys.extend(entries(journal, Opcode::GraphSet, sets));
+                keys.extend(entries(journal, Opcode::GraphEnable, enables));
+            }
             _ => {}
         }
         if opcode == Opcode::ModuleUnload
@@ -407,16 +315,15 @@ impl State {
 
 /// A module, its functions, their attributes, its variables.
 fn module_keys(journal: &Journal, module: u64) -> Vec<Key> {
-    let functions = journal
-        .keys(|(opcode, _), body| opcode == Opcode::FunctionGet as u16 && word(body, 0) == module);
-    let is_of_them = |number: u64| functions.iter().any(|(_, function)| *function == number);
-    let others = journal.keys(|(opcode, number), _| {
-        (opcode == Opcode::GlobalGet as u16 && number >> 32 == module)
-            || (opcode == Opcode::FunctionSetAttribute as u16 && is_of_them(number >> 32))
-            || (opcode == VALUES && number == module)
-    });
-    let load = (Opcode::ModuleLoad as u16, module);
-    functions.iter().copied().chain(others).chain([load]).collect()
+    let of_it = |function: &FunctionGet| u64::from(function.module) == module;
+    let functions = entries(journal, Opcode::FunctionGet, of_it);
+    let is_one = |function: u32| functions.iter().any(|(_, number)| *number == u64::from(function));
+    let set = |attribute: &FunctionSetAttribute| is_one(attribute.function);
+    let attributes = entries(journal, Opcode::FunctionSetAttribute, set);
+    let of_it = |variable: &GlobalGet| u64::from(variable.module) == module;
+    let variables = entries(journal, Opcode::GlobalGet, of_it);
+    let rest = [(VALUES, module), (Opcode::ModuleLoad as u16, module)];
+    [functions, attributes, variables, rest.to_vec()].concat()
 }
 
 /// Code that was unloaded while graphs name it.

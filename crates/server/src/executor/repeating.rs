@@ -18,14 +18,11 @@ use crate::policy::repeatable::Repeatable;
 use crate::redo::{Kind, PROGRESS_BYTES, Redo, Unfinished};
 use cuda_abi::types::*;
 use link::ring::Command;
-use link::wire::command::{
-    Copy, EventRecord, Fill, Header, Launch, NO_CALL, Opcode, Signal, StreamWaitEvent,
-};
+use link::wire::command::{Copy, Header, NO_CALL, Opcode, Repeat, Request};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
-use zerocopy::FromBytes;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`.
 const REGISTER_FLAGS: u32 = 1 | 2;
@@ -186,8 +183,7 @@ impl State {
             NO_CALL => self.stream_if_repeatable(opcode, command.body),
             _ => None,
         };
-        let ends =
-            matches!(opcode, Opcode::StreamDestroy | Opcode::EventDestroy | Opcode::ModuleUnload);
+        let ends = opcode.facts().repeat == Repeat::Ends;
         let Some(redo) = &mut self.repeating.redo else { return };
         if ends && redo.has_any(position) {
             let _ = redo.note(Kind::Ends, 0, position, (opcode as u16, &[]));
@@ -203,31 +199,26 @@ impl State {
 
     /// The stream of a command that can be done again.
     fn stream_if_repeatable(&self, opcode: Opcode, body: &[u8]) -> Option<u32> {
-        fn read<T: FromBytes>(body: &[u8]) -> Option<T> {
-            Some(T::read_from_prefix(body).ok()?.0)
+        if opcode.facts().repeat != Repeat::Again {
+            return None;
         }
-        match opcode {
-            Opcode::Launch => {
-                let (launch, rest) = Launch::read_from_prefix(body).ok()?;
+        let request = Request::read(opcode, body)?;
+        let is_repeatable = match request {
+            Request::Launch(launch, rest) => {
                 let function = self.modules.function(launch.function).ok()?;
                 let (attributes, _) = split(launch, rest).ok()?;
                 // Such a kernel may begin before the one before it has ended.
                 let overlaps = attributes.iter().any(|attribute| {
                     attribute.id == CUlaunchAttributeID::PROGRAMMATIC_STREAM_SERIALIZATION
                 });
-                (function.repeatable && !function.prints && !overlaps).then_some(launch.stream)
+                function.repeatable && !function.prints && !overlaps
             }
-            Opcode::Copy => {
-                let Copy { stream, destination, source, size_bytes, .. } = read(body)?;
-                let is_apart = destination.abs_diff(source) >= size_bytes;
-                is_apart.then_some(stream)
+            Request::Copy(Copy { destination, source, size_bytes, .. }, _) => {
+                destination.abs_diff(source) >= size_bytes
             }
-            Opcode::Fill => Some(read::<Fill>(body)?.stream),
-            Opcode::Signal => Some(read::<Signal>(body)?.stream),
-            Opcode::EventRecord => Some(read::<EventRecord>(body)?.stream),
-            Opcode::StreamWaitEvent => Some(read::<StreamWaitEvent>(body)?.stream),
-            _ => None,
-        }
+            _ => true,
+        };
+        request.order().stream().filter(|_| is_repeatable)
     }
 
     /// Does again what had not ended when the last executor did, and waits for its end. Says how each command went.

@@ -18,7 +18,7 @@ use cuda_abi::types::CUresult;
 use link::ring::Command;
 use link::wire::array::{TextureCreate, TextureHandle};
 use link::wire::command::{
-    GlobalGetReply, GrowReply, Header, ModuleLoad, NO_CALL, Opcode, RegionMap,
+    Again, Effect, GrowReply, Header, ModuleLoad, NO_CALL, Opcode, Part, RegionMap,
 };
 use link::wire::graph::GraphCreate;
 use rustix::fd::OwnedFd;
@@ -163,6 +163,25 @@ impl State {
         if let Some(thing) = Thing::read(opcode, body) {
             return self.remake(thing, entry.file, grants);
         }
+        match opcode.facts().journal {
+            // What others still have of it is buried with it: an entry like those that make something.
+            Effect::Ends { .. } if opcode == Opcode::ModuleUnload => {
+                return self.do_again(opcode, body).map_err(failed);
+            }
+            Effect::Makes { again: Again::AsBefore, .. } => {
+                return self.do_again(opcode, body).map_err(failed);
+            }
+            Effect::Makes { again: Again::SameAnswer(what), .. } => {
+                self.do_again(opcode, body).map_err(failed)?;
+                let is_same = body.ends_with(&self.reply);
+                return is_same.then_some(()).ok_or(ReplayError::Different(what));
+            }
+            Effect::Makes { again: Again::Special, .. } => {}
+            Effect::Makes { again: Again::Never, .. }
+            | Effect::Ends { .. }
+            | Effect::Thing(_)
+            | Effect::None => return Err(ReplayError::Unsupported { opcode }),
+        }
         match opcode {
             Opcode::Grow => {
                 let (granted, _) = parse::<GrowReply>(opcode, body)?;
@@ -191,36 +210,10 @@ impl State {
                 let description = read.map_err(|code| failed(code.into()))?;
                 self.make_graph(wanted, &description).map_err(failed)
             }
-            Opcode::GlobalGet => {
-                self.do_again(opcode, body).map_err(failed)?;
-                // A pointer that the client may have stored anywhere.
-                let answer = body.len().checked_sub(size_of::<GlobalGetReply>());
-                let before = answer.and_then(|at| body.get(at..));
-                let is_same = before.is_some_and(|before| before == self.reply.as_slice());
-                is_same.then_some(()).ok_or(ReplayError::Different("the address of a variable"))
-            }
-            Opcode::ResourceGet | Opcode::ResourceSplit | Opcode::ResourceDescribe => {
-                self.do_again(opcode, body).map_err(failed)?;
-                let is_same = body.ends_with(&self.reply);
-                is_same.then_some(()).ok_or(ReplayError::Different("a set of multiprocessors"))
-            }
             Opcode::PeerMap => {
                 let (wanted, _) = parse(opcode, body)?;
                 self.map_peer_again(wanted).map_err(failed)
             }
-            Opcode::StreamCreate
-            | Opcode::EventCreate
-            | Opcode::FunctionGet
-            | Opcode::FunctionSetAttribute
-            | Opcode::LimitSet
-            | Opcode::ModuleUnload
-            | Opcode::GraphSet
-            | Opcode::GraphEnable
-            | Opcode::PartitionCreate
-            | Opcode::PartitionTake
-            | Opcode::PeerShow
-            | Opcode::ArrayCreate
-            | Opcode::ArrayLevel => self.do_again(opcode, body).map_err(failed),
             _ => Err(ReplayError::Unsupported { opcode }),
         }
     }
@@ -315,26 +308,20 @@ impl Times {
     /// Adds what has passed since the last time to what an entry of the journal belongs to.
     fn note(&mut self, opcode: u16) {
         let now = Instant::now();
-        let of = match Opcode::from_number(opcode) {
-            _ if opcode == VALUES => &mut self.code,
-            Some(
-                Opcode::ModuleLoad
-                | Opcode::ModuleUnload
-                | Opcode::FunctionGet
-                | Opcode::FunctionSetAttribute
-                | Opcode::GlobalGet,
-            ) => &mut self.code,
-            Some(Opcode::RegionMap) => &mut self.pinned,
-            Some(Opcode::GraphCreate | Opcode::GraphSet | Opcode::GraphEnable) => &mut self.graphs,
-            Some(
-                Opcode::Grow
-                | Opcode::AddressReserve
-                | Opcode::MemoryCreate
-                | Opcode::MemoryImport
-                | Opcode::MemoryMap
-                | Opcode::MemorySetAccess,
-            ) => &mut self.memory,
-            _ => &mut self.others,
+        let effect = Opcode::from_number(opcode).map(|opcode| opcode.facts().journal);
+        let part = match effect {
+            Some(Effect::Makes { part, .. } | Effect::Thing(part)) => part,
+            // The end of code that others still have.
+            Some(Effect::Ends { .. }) => Part::Code,
+            None if opcode == VALUES => Part::Code,
+            Some(Effect::None) | None => Part::Others,
+        };
+        let of = match part {
+            Part::Memory => &mut self.memory,
+            Part::Pinned => &mut self.pinned,
+            Part::Code => &mut self.code,
+            Part::Graphs => &mut self.graphs,
+            Part::Others => &mut self.others,
         };
         *of += now - std::mem::replace(&mut self.last, now);
     }

@@ -10,7 +10,6 @@ use super::failure::Failure;
 use super::holding::Deferred;
 use super::monitor::{Waker, sleep_exactly};
 use super::nearness::{Look, Nearness, signal_of};
-use super::pacing::is_paced;
 use super::replay::Past;
 use super::state::{Awaited, Outcome, State};
 use crate::executor_link::{FromExecutor, ShareWish};
@@ -19,7 +18,7 @@ use cuda_abi::types::CUresult;
 use link::call::{self, Prepared};
 use link::ring::{Command, Consumer, RingError};
 use link::spin::Cores;
-use link::wire::command::{Header, NO_CALL, Opcode, Signal};
+use link::wire::command::{Facts, Header, NO_CALL, Opcode, Refusal, Signal, Time};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -192,7 +191,7 @@ impl Session {
             return self.submit_batch();
         }
         if self.state.is_bounded()
-            && self.consumer.next_opcode()?.is_some_and(is_paced)
+            && self.consumer.next_opcode()?.is_some_and(launches)
             && !self.state.may_submit()
         {
             self.submit_batch()?;
@@ -251,7 +250,7 @@ impl Session {
             self.commit();
             return Ok(Step::Done);
         }
-        let is_quick = is_stream_work(header.opcode);
+        let is_quick = facts_of(header.opcode).is_some_and(|facts| facts.time == Time::Short);
         if !is_quick {
             self.state.step_away();
         }
@@ -348,7 +347,7 @@ impl Session {
         while !self.state.holding.is_empty()
             && let Some((slot, opcode)) = self.state.ready_held()
         {
-            if is_paced(opcode) && self.state.is_bounded() && !self.state.may_submit() {
+            if launches(opcode) && self.state.is_bounded() && !self.state.may_submit() {
                 return Ok(Step::Held);
             }
             let Some(Deferred { header, body }) = self.state.take_held(slot) else { break };
@@ -389,7 +388,8 @@ impl Session {
         if slot != NO_CALL {
             self.owed = Some(call::prepare(memory, slot, status.0, &self.state.reply)?);
         } else if !status.is_success() {
-            let alone = fails_alone(header.opcode)
+            let refusal = facts_of(header.opcode).map(|facts| facts.refusal);
+            let alone = refusal == Some(Refusal::Alone)
                 && !self.state.handle.stopped()
                 && self.state.handle.ended().is_none();
             if memory.error() == 0 && self.failures_logged < MOST_LOGGED_FAILURES {
@@ -413,44 +413,13 @@ impl Session {
     }
 }
 
-/// Whether a posted command that the driver refuses leaves everything after it as it was. A native program would have got the error from
-/// that very call and gone on. What makes an object or a signal does not fail alone: later commands, and waits, count on it.
-fn fails_alone(opcode: u16) -> bool {
-    [
-        Opcode::Launch,
-        Opcode::GraphLaunch,
-        Opcode::GraphUpload,
-        Opcode::GraphSet,
-        Opcode::GraphEnable,
-        Opcode::FunctionSetAttribute,
-    ]
-    .map(|alone| alone as u16)
-    .contains(&opcode)
+fn facts_of(opcode: u16) -> Option<&'static Facts> {
+    Opcode::from_number(opcode).map(Opcode::facts)
 }
 
-/// Whether a command only adds something to a stream, or looks at what is there: others may take long.
-fn is_stream_work(opcode: u16) -> bool {
-    Opcode::from_number(opcode).is_some_and(|opcode| {
-        matches!(
-            opcode,
-            Opcode::Launch
-                | Opcode::GraphLaunch
-                | Opcode::Copy
-                | Opcode::Copy3d
-                | Opcode::ArrayCopy
-                | Opcode::Fill
-                | Opcode::Signal
-                | Opcode::EventCreate
-                | Opcode::EventRecord
-                | Opcode::EventElapsed
-                | Opcode::EventDestroy
-                | Opcode::StreamWaitEvent
-                | Opcode::StreamWriteValue
-                | Opcode::StreamWaitValue
-                | Opcode::StreamSynchronize
-                | Opcode::StreamDestroy
-        )
-    })
+/// Whether such a command waits for credit.
+fn launches(opcode: u16) -> bool {
+    facts_of(opcode).is_some_and(|facts| facts.does.launches())
 }
 
 /// What came of looking for a command.

@@ -31,14 +31,13 @@ use super::waiting::Batches;
 use super::watching::Watched;
 use crate::counters::Counters;
 use crate::driver::Driver;
-use crate::history::{History, is_worth_noting};
+use crate::history::History;
 use crate::standing::Standing;
 use cuda_abi::types::*;
 use link::ring::Command;
-use link::wire::command::{self as wire, LEGACY_STREAM, Opcode};
+use link::wire::command::{self as wire, LEGACY_STREAM, Opcode, Request, Trail};
 use std::collections::HashMap;
 use std::sync::Arc;
-use zerocopy::FromBytes;
 
 /// How a command ended that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,10 +203,14 @@ impl State {
         let Some(opcode) = Opcode::from_number(number) else {
             return Err(Failure::Protocol(format!("opcode {number} does not exist")));
         };
-        if is_worth_noting(opcode) {
+        if opcode.facts().trail == Trail::Told {
             self.history().call(opcode);
         }
         let outcome = self.perform_noted(opcode, command)?;
+        debug_assert!(
+            self.reply.len() >= opcode.facts().answer_bytes,
+            "{opcode:?} says too little"
+        );
         self.record(opcode, command.body)?;
         Ok(outcome)
     }
@@ -217,141 +220,113 @@ impl State {
         opcode: Opcode,
         command: &Command<'_>,
     ) -> Result<Outcome, Failure> {
-        if takes_memory_away(opcode) {
+        if opcode.facts().memory.is_taken() {
             self.end_probing();
         }
-        match opcode {
-            Opcode::Ping => Ok(()),
-            Opcode::StreamCreate => self.stream_create(parse(command)?.0),
-            Opcode::StreamDestroy => {
-                let wanted: wire::StreamDestroy = parse(command)?.0;
+        match read(opcode, command)? {
+            Request::Ping(..) => Ok(()),
+            Request::StreamCreate(wanted, _) => self.stream_create(wanted),
+            Request::StreamDestroy(wanted, _) => {
                 self.forget_stream_chains(wanted.stream);
                 self.streams.destroy(&self.shared.context, wanted.stream)
             }
-            Opcode::Signal => {
-                let wire::Signal { stream, value, .. } = parse(command)?.0;
+            Request::Signal(wire::Signal { stream, value, .. }, _) => {
                 self.check_signal(stream, value)?;
                 self.signal(stream, value)
             }
-            Opcode::StreamSynchronize => {
-                let slot = parse::<wire::StreamSynchronize>(command)?.0.stream;
-                self.stream_for_work(slot)?;
-                return Ok(Outcome::Await(Awaited::Stream(slot)));
+            Request::StreamSynchronize(wanted, _) => {
+                self.stream_for_work(wanted.stream)?;
+                return Ok(Outcome::Await(Awaited::Stream(wanted.stream)));
             }
-            Opcode::StreamWaitEvent => self.stream_wait_event(parse(command)?.0),
-            Opcode::EventCreate => self.event_create(parse(command)?.0),
-            Opcode::EventDestroy => self.event_destroy(parse(command)?.0),
-            Opcode::EventRecord => self.event_record(parse(command)?.0),
-            Opcode::EventElapsed => self.event_elapsed(parse(command)?.0),
-            Opcode::Grow => self.grow(parse(command)?.0),
-            Opcode::Release => self.release(parse(command)?.0),
-            Opcode::MemoryInfo => self.memory_info(),
-            Opcode::RegionMap => self.region_map(parse(command)?.0),
-            Opcode::RegionUnmap => self.region_unmap(parse(command)?.0),
-            Opcode::Copy => self.copy(parse(command)?.0),
-            Opcode::Copy3d => self.copy_3d(parse(command)?.0),
-            Opcode::Fill => self.fill(parse(command)?.0),
-            Opcode::StreamWriteValue => self.stream_write_value(parse(command)?.0),
+            Request::StreamWaitEvent(wanted, _) => self.stream_wait_event(wanted),
+            Request::EventCreate(wanted, _) => self.event_create(wanted),
+            Request::EventDestroy(wanted, _) => self.event_destroy(wanted),
+            Request::EventRecord(wanted, _) => self.event_record(wanted),
+            Request::EventElapsed(wanted, _) => self.event_elapsed(wanted),
+            Request::Grow(wanted, _) => self.grow(wanted),
+            Request::Release(wanted, _) => self.release(wanted),
+            Request::MemoryInfo(..) => self.memory_info(),
+            Request::RegionMap(wanted, _) => self.region_map(wanted),
+            Request::RegionUnmap(wanted, _) => self.region_unmap(wanted),
+            Request::Copy(wanted, _) => self.copy(wanted),
+            Request::Copy3d(wanted, _) => self.copy_3d(wanted),
+            Request::Fill(wanted, _) => self.fill(wanted),
+            Request::StreamWriteValue(wanted, _) => self.stream_write_value(wanted),
             // Its turn has come, so the value is there: nothing is left to do.
-            Opcode::StreamWaitValue | Opcode::StreamWaitPeer => Ok(()),
-            Opcode::ModuleLoad => self.module_load(parse(command)?.0),
-            Opcode::ModuleUnload => self.module_unload(parse(command)?.0),
-            Opcode::FunctionGet => {
-                parse(command).and_then(|(wanted, rest)| self.function_get(wanted, rest))
-            }
-            Opcode::GlobalGet => {
-                parse(command).and_then(|(wanted, rest)| self.global_get(wanted, rest))
-            }
-            Opcode::FunctionSetAttribute => self.function_set_attribute(parse(command)?.0),
-            Opcode::ModuleKernels => self.module_kernels(parse(command)?.0),
-            Opcode::Occupancy => self.occupancy(parse(command)?.0),
-            Opcode::FunctionAttributes => self.function_attributes(parse(command)?.0),
-            Opcode::Launch => parse(command).and_then(|(wanted, rest)| self.launch(wanted, rest)),
-            Opcode::OutputTake => self.output_take(),
-            Opcode::GraphCreate => self.graph_create(parse(command)?.0),
-            Opcode::GraphDestroy => self.graph_destroy(parse(command)?.0),
-            Opcode::GraphLaunch => self.graph_launch(parse(command)?.0),
-            Opcode::GraphUpload => self.graph_upload(parse(command)?.0),
-            Opcode::GraphSet => {
-                parse(command).and_then(|(wanted, rest)| self.graph_set(wanted, rest))
-            }
-            Opcode::GraphEnable => self.graph_enable(parse(command)?.0),
-            Opcode::GraphCondition => self.graph_condition(parse(command)?.0),
-            Opcode::GraphHomeDestroy => self.graph_home_destroy(parse(command)?.0),
-            Opcode::GraphConditional => {
+            Request::StreamWaitValue(..) | Request::StreamWaitPeer(..) => Ok(()),
+            Request::ModuleLoad(wanted, _) => self.module_load(wanted),
+            Request::ModuleUnload(wanted, _) => self.module_unload(wanted),
+            Request::FunctionGet(wanted, rest) => self.function_get(wanted, rest),
+            Request::GlobalGet(wanted, rest) => self.global_get(wanted, rest),
+            Request::FunctionSetAttribute(wanted, _) => self.function_set_attribute(wanted),
+            Request::ModuleKernels(wanted, _) => self.module_kernels(wanted),
+            Request::Occupancy(wanted, _) => self.occupancy(wanted),
+            Request::FunctionAttributes(wanted, _) => self.function_attributes(wanted),
+            Request::Launch(wanted, rest) => self.launch(wanted, rest),
+            Request::OutputTake(..) => self.output_take(),
+            Request::GraphCreate(wanted, _) => self.graph_create(wanted),
+            Request::GraphDestroy(wanted, _) => self.graph_destroy(wanted),
+            Request::GraphLaunch(wanted, _) => self.graph_launch(wanted),
+            Request::GraphUpload(wanted, _) => self.graph_upload(wanted),
+            Request::GraphSet(wanted, rest) => self.graph_set(wanted, rest),
+            Request::GraphEnable(wanted, _) => self.graph_enable(wanted),
+            Request::GraphCondition(wanted, _) => self.graph_condition(wanted),
+            Request::GraphHomeDestroy(wanted, _) => self.graph_home_destroy(wanted),
+            Request::GraphConditional(..) => {
                 Err(Failure::Protocol("a conditional node is no command".into()))
             }
-            Opcode::LimitGet => self.limit_get(parse(command)?.0),
-            Opcode::LimitSet => self.limit_set(parse(command)?.0),
-            Opcode::ClusterOccupancy => {
-                parse(command).and_then(|(wanted, rest)| self.cluster_occupancy(wanted, rest))
-            }
-            Opcode::TensorMapEncode => self.tensor_map_encode(parse(command)?.0),
-            Opcode::TensorMapAddress => self.tensor_map_address(parse(command)?.0),
-            Opcode::AddressReserve => self.address_reserve(parse(command)?.0),
-            Opcode::AddressFree => self.address_free(parse(command)?.0),
-            Opcode::MemoryCreate => self.memory_create(parse(command)?.0),
-            Opcode::MemoryRelease => self.memory_release(parse(command)?.0),
-            Opcode::MemoryMap => self.memory_map(parse(command)?.0),
-            Opcode::MemoryUnmap => self.memory_unmap(parse(command)?.0),
-            Opcode::MemorySetAccess => self.memory_set_access(parse(command)?.0),
-            Opcode::MemoryExport => self.memory_export(parse(command)?.0),
-            Opcode::MemoryImport => self.memory_import(parse(command)?.0),
-            Opcode::ShareMemory => self.share_memory(parse(command)?.0),
-            Opcode::UnshareMemory => self.unshare_memory(parse(command)?.0),
-            Opcode::OpenMemory => self.open_memory(parse(command)?.0),
-            Opcode::CloseMemory => self.close_memory(parse(command)?.0),
-            Opcode::ShareEvent => self.share_event(parse(command)?.0),
-            Opcode::OpenEvent => self.open_event(parse(command)?.0),
-            Opcode::EventQuery => self.event_query(parse(command)?.0),
-            Opcode::ResourceGet => self.resource_get(parse(command)?.0),
-            Opcode::ResourceSplit => self.resource_split(parse(command)?.0),
-            Opcode::ResourceDescribe => {
-                parse(command).and_then(|(wanted, rest)| self.resource_describe(wanted, rest))
-            }
-            Opcode::PartitionCreate => self.partition_create(parse(command)?.0),
-            Opcode::PartitionTake => self.partition_take(parse(command)?.0),
-            Opcode::PartitionDrop => self.partition_drop(parse(command)?.0),
-            Opcode::PeerShow => self.peer_show(parse(command)?.0),
-            Opcode::PeerMap => self.peer_map(parse(command)?.0),
-            Opcode::PeerUnmap => self.peer_unmap(parse(command)?.0),
-            Opcode::TraceStart => self.trace_start(),
-            Opcode::TraceStop => {
+            Request::LimitGet(wanted, _) => self.limit_get(wanted),
+            Request::LimitSet(wanted, _) => self.limit_set(wanted),
+            Request::ClusterOccupancy(wanted, rest) => self.cluster_occupancy(wanted, rest),
+            Request::TensorMapEncode(wanted, _) => self.tensor_map_encode(wanted),
+            Request::TensorMapAddress(wanted, _) => self.tensor_map_address(wanted),
+            Request::AddressReserve(wanted, _) => self.address_reserve(wanted),
+            Request::AddressFree(wanted, _) => self.address_free(wanted),
+            Request::MemoryCreate(wanted, _) => self.memory_create(wanted),
+            Request::MemoryRelease(wanted, _) => self.memory_release(wanted),
+            Request::MemoryMap(wanted, _) => self.memory_map(wanted),
+            Request::MemoryUnmap(wanted, _) => self.memory_unmap(wanted),
+            Request::MemorySetAccess(wanted, _) => self.memory_set_access(wanted),
+            Request::MemoryExport(wanted, _) => self.memory_export(wanted),
+            Request::MemoryImport(wanted, _) => self.memory_import(wanted),
+            Request::ShareMemory(wanted, _) => self.share_memory(wanted),
+            Request::UnshareMemory(wanted, _) => self.unshare_memory(wanted),
+            Request::OpenMemory(wanted, _) => self.open_memory(wanted),
+            Request::CloseMemory(wanted, _) => self.close_memory(wanted),
+            Request::ShareEvent(wanted, _) => self.share_event(wanted),
+            Request::OpenEvent(wanted, _) => self.open_event(wanted),
+            Request::EventQuery(wanted, _) => self.event_query(wanted),
+            Request::ResourceGet(wanted, _) => self.resource_get(wanted),
+            Request::ResourceSplit(wanted, _) => self.resource_split(wanted),
+            Request::ResourceDescribe(wanted, rest) => self.resource_describe(wanted, rest),
+            Request::PartitionCreate(wanted, _) => self.partition_create(wanted),
+            Request::PartitionTake(wanted, _) => self.partition_take(wanted),
+            Request::PartitionDrop(wanted, _) => self.partition_drop(wanted),
+            Request::PeerShow(wanted, _) => self.peer_show(wanted),
+            Request::PeerMap(wanted, _) => self.peer_map(wanted),
+            Request::PeerUnmap(wanted, _) => self.peer_unmap(wanted),
+            Request::TraceStart(..) => self.trace_start(),
+            Request::TraceStop(..) => {
                 self.end_tracing();
                 Ok(())
             }
-            Opcode::CopyNow => return self.copy_now(parse(command)?.0),
-            Opcode::ArrayCreate => self.array_create(parse(command)?.0),
-            Opcode::ArrayDestroy => self.array_destroy(parse(command)?.0),
-            Opcode::ArrayLevel => self.array_level(parse(command)?.0),
-            Opcode::ArrayMemory => self.array_memory(parse(command)?.0),
-            Opcode::ArrayCopy => self.array_copy(parse(command)?.0),
-            Opcode::TextureCreate => self.texture_create(parse(command)?.0),
-            Opcode::TextureDestroy => self.texture_destroy(parse(command)?.0),
+            Request::CopyNow(wanted, _) => return self.copy_now(wanted),
+            Request::ArrayCreate(wanted, _) => self.array_create(wanted),
+            Request::ArrayDestroy(wanted, _) => self.array_destroy(wanted),
+            Request::ArrayLevel(wanted, _) => self.array_level(wanted),
+            Request::ArrayMemory(wanted, _) => self.array_memory(wanted),
+            Request::ArrayCopy(wanted, _) => self.array_copy(wanted),
+            Request::TextureCreate(wanted, _) => self.texture_create(wanted),
+            Request::TextureDestroy(wanted, _) => self.texture_destroy(wanted),
         }?;
         Ok(Outcome::Done)
     }
 }
 
-/// Whether memory that a probe reads may be gone after such a command.
-fn takes_memory_away(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::Release
-            | Opcode::RegionUnmap
-            | Opcode::ModuleUnload
-            | Opcode::MemoryUnmap
-            | Opcode::MemorySetAccess
-            | Opcode::CloseMemory
-            | Opcode::PeerUnmap
-    )
-}
-
-fn parse<'a, T: FromBytes>(command: &Command<'a>) -> Result<(T, &'a [u8]), Failure> {
-    command.parse().ok_or_else(|| {
-        let (opcode, length) = (command.header.opcode, command.body.len());
-        Failure::Protocol(format!(
-            "a command of opcode {opcode} has only {length} bytes after its header"
-        ))
+/// What a command asks for.
+pub(super) fn read<'a>(opcode: Opcode, command: &Command<'a>) -> Result<Request<'a>, Failure> {
+    Request::read(opcode, command.body).ok_or_else(|| {
+        let length = command.body.len();
+        Failure::Protocol(format!("the command {opcode:?} has only {length} bytes"))
     })
 }

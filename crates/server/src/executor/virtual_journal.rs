@@ -6,19 +6,19 @@
 
 use super::descriptors::{OF_MEMORY, Room};
 use super::failure::Failure;
-use super::recording::long;
 use super::replay::{Grants, ReplayError};
 use super::state::State;
 use super::virtual_memory::{Mapping, Origin, Piece, Reach};
 use crate::policy::reservations::Reservations;
 use cuda_abi::types::*;
 use link::wire::attach::Window;
-use link::wire::command::Opcode;
+use link::wire::command::{Effect, Opcode};
 use link::wire::owner::Owner;
 use link::wire::virtual_memory::SHARING_DESCRIPTOR;
 use rustix::fd::AsFd;
 use std::collections::HashMap;
 use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Places where a driver reserves instead, until it does so where it is asked.
 const PLACES_TRIED: usize = 16;
@@ -62,29 +62,30 @@ pub(super) enum Thing {
 }
 
 impl Thing {
-    /// Under which opcode it is written down, and its words.
-    fn entry(self) -> (Opcode, Vec<u64>) {
+    /// Under which opcode it is written down, and its words, the first of which is the key.
+    fn entry(self) -> (Opcode, [u64; 4]) {
         match self {
             Self::Reservation { base, size_bytes, reserved_bytes } => {
-                (Opcode::AddressReserve, vec![base, size_bytes, reserved_bytes])
+                (Opcode::AddressReserve, [base, size_bytes, reserved_bytes, 0])
             }
             Self::Memory { key, size_bytes, number, sharing } => {
-                (Opcode::MemoryCreate, vec![key, size_bytes, number.into(), sharing.into()])
+                (Opcode::MemoryCreate, [key, size_bytes, number.into(), sharing.into()])
             }
-            Self::Imported { key, number } => (Opcode::MemoryImport, vec![key, number.into()]),
-            Self::Unnumbered { key, number } => (Opcode::MemoryRelease, vec![key, number.into()]),
+            Self::Imported { key, number } => (Opcode::MemoryImport, [key, number.into(), 0, 0]),
+            Self::Unnumbered { key, number } => (Opcode::MemoryRelease, [key, number.into(), 0, 0]),
             Self::Mapped { address, size_bytes, offset_bytes, key } => {
-                (Opcode::MemoryMap, vec![address, size_bytes, offset_bytes, key])
+                (Opcode::MemoryMap, [address, size_bytes, offset_bytes, key])
             }
             Self::Access { address, access } => {
-                (Opcode::MemorySetAccess, vec![address, access.into()])
+                (Opcode::MemorySetAccess, [address, access.into(), 0, 0])
             }
         }
     }
 
     /// Reads an entry; `None` if it is none of these.
     pub(super) fn read(opcode: Opcode, body: &[u8]) -> Option<Self> {
-        let [first, second, third, fourth] = [0, 1, 2, 3].map(|place| long(body, place));
+        let Effect::Thing(_) = opcode.facts().journal else { return None };
+        let ([first, second, third, fourth], _) = <[u64; 4]>::read_from_prefix(body).ok()?;
         Some(match opcode {
             Opcode::AddressReserve => {
                 Self::Reservation { base: first, size_bytes: second, reserved_bytes: third }
@@ -106,6 +107,11 @@ impl Thing {
             Opcode::MemorySetAccess => Self::Access { address: first, access: second as u32 },
             _ => return None,
         })
+    }
+
+    /// What an entry is found by.
+    pub(super) fn key(body: &[u8]) -> Option<u64> {
+        body.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 }
 
@@ -130,8 +136,7 @@ impl State {
     /// Writes down what was made.
     pub(super) fn note_thing(&mut self, thing: Thing) -> Result<(), Failure> {
         let (opcode, words) = thing.entry();
-        let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.note_made(opcode, &body)
+        self.note_made(opcode, words.as_bytes())
     }
 
     /// Makes a thing again.

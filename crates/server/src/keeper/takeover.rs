@@ -428,8 +428,6 @@ impl Keeper {
 
 /// Whether a command reaches into the driver with what a client made up.
 fn is_dangerous(opcode: u16) -> bool {
-    use link::wire::command::Opcode;
-    [Opcode::ModuleLoad, Opcode::FunctionGet, Opcode::GraphCreate, Opcode::TextureCreate]
-        .map(|opcode| opcode as u16)
-        .contains(&opcode)
+    use link::wire::command::{Content, Opcode};
+    Opcode::from_number(opcode).is_some_and(|opcode| opcode.facts().content == Content::ToDriver)
 }

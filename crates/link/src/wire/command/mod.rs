@@ -7,17 +7,23 @@
 //!
 //! *Posted* commands get no answer: what fails sets the session's error, except a launch, a graph's change or a function's attribute that the driver refuses, which is reported once. *Called* ones get a [`super::layout::CallSlot`].
 
+mod facts;
 mod memory;
 mod module;
-mod opcode;
+mod rows;
 mod stream;
+mod table;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+pub use facts::{
+    Again, Content, Does, Effect, Facts, Keeps, KeyOf, Memory, Order, Part, Refusal, Repeat, Role,
+    Time, Trail,
+};
 pub use memory::*;
 pub use module::*;
-pub use opcode::Opcode;
 pub use stream::*;
+pub use table::{Opcode, Request};
 
 /// Alignment and granularity of commands in the ring.
 pub const ALIGN: usize = 16;

@@ -2,10 +2,7 @@
 
 use link::ring::Command;
 use link::trace::{Work, WorkKind};
-use link::wire::array::ArrayCopy;
-use link::wire::command::{Copy, Copy3d, Fill, Launch, Opcode};
-use link::wire::graph::GraphLaunch;
-use zerocopy::FromBytes;
+use link::wire::command::{Does, Launch, Opcode, Request};
 
 /// What a command is for a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +28,22 @@ pub(super) fn kernel(launch: &Launch) -> Work {
 /// What a command is.
 pub(super) fn meaning(command: &Command<'_>) -> Meaning {
     let Some(opcode) = Opcode::from_number(command.header.opcode) else { return Meaning::Other };
-    if matches!(opcode, Opcode::Signal | Opcode::EventRecord) {
-        return Meaning::Question;
+    let kind = match opcode.facts().does {
+        Does::Other => return Meaning::Other,
+        Does::Question => return Meaning::Question,
+        Does::Kernel => WorkKind::Kernel,
+        Does::Graph => WorkKind::Graph,
+        Does::Copy => WorkKind::Copy,
+        Does::Fill => WorkKind::Fill,
+    };
+    match Request::read(opcode, command.body) {
+        None => Meaning::Other,
+        Some(Request::Launch(launch, _)) => Meaning::Work(kernel(&launch), Some(launch.function)),
+        Some(request) => match request.order().stream() {
+            Some(stream) => Meaning::Work(of(kind, stream, size_bytes(&request)), None),
+            None => Meaning::Other,
+        },
     }
-    describe(opcode, command.body)
-        .map_or(Meaning::Other, |(work, function)| Meaning::Work(work, function))
 }
 
 fn of(kind: WorkKind, stream: u32, size_bytes: u64) -> Work {
@@ -55,45 +63,22 @@ fn of(kind: WorkKind, stream: u32, size_bytes: u64) -> Work {
     }
 }
 
-fn describe(opcode: Opcode, bytes: &[u8]) -> Option<(Work, Option<u32>)> {
-    fn body<T: FromBytes>(bytes: &[u8]) -> Option<T> {
-        T::read_from_prefix(bytes).ok().map(|(body, _)| body)
-    }
+/// How much is copied or filled.
+fn size_bytes(request: &Request<'_>) -> u64 {
     let product = |sizes: [u64; 3]| sizes.into_iter().fold(1, u64::saturating_mul);
-    let work = match opcode {
-        Opcode::Launch => {
-            let launch: Launch = body(bytes)?;
-            return Some((kernel(&launch), Some(launch.function)));
-        }
-        Opcode::GraphLaunch => of(WorkKind::Graph, body::<GraphLaunch>(bytes)?.stream, 0),
-        Opcode::Copy => {
-            let copy: Copy = body(bytes)?;
-            of(WorkKind::Copy, copy.stream, copy.size_bytes)
-        }
-        Opcode::Copy3d => {
-            let copy: Copy3d = body(bytes)?;
-            let size = product([copy.width_bytes, copy.height, copy.depth]);
-            of(WorkKind::Copy, copy.stream, size)
-        }
-        Opcode::ArrayCopy => {
-            let copy: ArrayCopy = body(bytes)?;
-            let size = product([copy.width_bytes, copy.height, copy.depth]);
-            of(WorkKind::Copy, copy.stream, size)
-        }
-        Opcode::Fill => {
-            let fill: Fill = body(bytes)?;
-            let size = product([u64::from(fill.element_bytes), fill.width, fill.height]);
-            of(WorkKind::Fill, fill.stream, size)
-        }
-        _ => return None,
-    };
-    Some((work, None))
+    match request {
+        Request::Copy(copy, _) => copy.size_bytes,
+        Request::Copy3d(copy, _) => product([copy.width_bytes, copy.height, copy.depth]),
+        Request::ArrayCopy(copy, _) => product([copy.width_bytes, copy.height, copy.depth]),
+        Request::Fill(fill, _) => product([u64::from(fill.element_bytes), fill.width, fill.height]),
+        _ => 0,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use link::wire::command::{Header, Signal};
+    use link::wire::command::{Fill, Header, Signal};
     use zerocopy::IntoBytes;
 
     fn of_body(opcode: Opcode, body: &[u8]) -> Meaning {
