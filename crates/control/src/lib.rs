@@ -16,6 +16,7 @@ pub mod core;
 pub mod daemon;
 pub mod directories;
 pub mod frontend;
+pub mod http;
 pub mod listening;
 pub mod log;
 pub mod metrics;

@@ -10,7 +10,7 @@ use control::core::group_text::{parse_groups, parse_profiles};
 use control::core::origin::{
     ControlGroup, can_tell_user, is_in_nested_pid_namespace, is_same_uid_map,
 };
-use control::metrics::Address;
+use control::http::Address;
 use control::values::{MemoryLimit, Percentage, parse_limit_list};
 use link::wire::attach::Hello;
 use link::wire::ui::UiRequest;

@@ -369,7 +369,7 @@ fn check(file: &File) -> anyhow::Result<()> {
         parse_profiles(&text).map_err(anyhow::Error::msg).context("profiles")?;
     }
     if let Some(address) = &file.daemon.metrics {
-        address.parse::<control::metrics::Address>().context("daemon.metrics")?;
+        address.parse::<control::http::Address>().context("daemon.metrics")?;
     }
     Ok(())
 }

@@ -13,8 +13,8 @@ use control::core::Provisioning;
 use control::daemon::{self, BackgroundStart, Options, ServerCommand, StartError};
 use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError, Outcome, run_arguments, run_stdin};
+use control::http::{Address, AddressError};
 use control::log::Echo;
-use control::metrics::{Address, AddressError};
 use control::prepared::{self, PrepareError};
 
 use link::wire::daemon::DeviceSnapshot;

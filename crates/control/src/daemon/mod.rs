@@ -56,7 +56,7 @@ pub struct Options {
     /// Devices that were looked at before the start; see [`crate::core::Config::ready_devices`].
     pub ready_devices: Vec<link::wire::daemon::DeviceSnapshot>,
     /// Where metrics are served, if anywhere.
-    pub metrics: Option<crate::metrics::Address>,
+    pub metrics: Option<crate::http::Address>,
     /// Whether log lines go to standard output too.
     pub echo: Echo,
     /// How servers are started.
@@ -110,7 +110,7 @@ pub enum StartError {
     #[error("cannot serve metrics at {address}: {source}")]
     Metrics {
         /// Where.
-        address: crate::metrics::Address,
+        address: crate::http::Address,
         /// Why not.
         source: io::Error,
     },

@@ -5,17 +5,15 @@
 //! [`serve`] answers scrapes; [`render`] makes the text of one. `docs/tools.md` has a table of all metrics, which a test holds complete.
 
 mod accept;
-mod address;
 mod clients;
 mod devices;
 mod exposition;
 mod gpus;
 mod groups;
-mod http;
+mod site;
 mod whose;
 
-pub use address::{Address, AddressError};
-pub use http::{Metrics, serve};
+pub use site::serve;
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Where metrics are served.
+//! Where somebody listens.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,9 +16,7 @@ pub enum Address {
 
 /// A text that is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no place to serve metrics at: give ADDRESS:PORT, as 127.0.0.1:9400, or unix:/PATH"
-)]
+#[error("`{0}` is no place to listen at: give ADDRESS:PORT, as 127.0.0.1:9400, or unix:/PATH")]
 pub struct AddressError(String);
 
 impl FromStr for Address {
