@@ -108,7 +108,7 @@ impl Installation {
         symlink("openmps", dist.join("bin/nvidia-cuda-mps-control"))?;
         symlink("libcuda.so.1", dist.join("lib/openmps/libcuda.so"))?;
         symlink("../openmps/libsoftcuda.so", dist.join("lib/softcuda/libcuda.so.1"))?;
-        for program in ["attacker", "puppet", "stranger", "wire"] {
+        for program in ["attacker", "puppet", "reaper", "stranger", "wire"] {
             publish(&self.own_program(program)?, &own_programs.join(program))?;
         }
         Ok(Self { dist, own_programs: Some(own_programs), ..self.clone() })

@@ -110,7 +110,10 @@ impl User {
         // Gone already, unless whoever started the daemon had them kept (`SECBIT_NO_SETUID_FIXUP`).
         let none = CapabilitySet::empty();
         let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
-        if capabilities(None).is_ok_and(|left| left.permitted.is_empty()) {
+        // What can be inherited stays in any case, for programs that files give capabilities.
+        if capabilities(None)
+            .is_ok_and(|left| left.permitted.is_empty() && left.inheritable.is_empty())
+        {
             return Ok(());
         }
         step("capset", set_capabilities(None, none))

@@ -59,9 +59,11 @@ fn main() -> ExitCode {
     if slurm::is_no_business(&rest) || pbs::is_no_business(&rest) {
         return ExitCode::SUCCESS;
     }
+    // A server has what the daemon gave it. To begin again would open it to its user once more.
+    let is_inner = internal::is_server_or_executor(&rest);
     // Comes back only without a file, with one that adds nothing, or with a wrong one.
-    let configuration = config::apply();
-    let looks_at_it = ["doctor", "config", "server", "executor"];
+    let configuration = if is_inner { Ok(()) } else { config::apply() };
+    let looks_at_it = ["doctor", "config"];
     let complain =
         !std::env::args().nth(1).is_some_and(|word| looks_at_it.contains(&word.as_str()));
     if complain && let Err(error) = &configuration {

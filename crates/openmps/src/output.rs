@@ -3,14 +3,18 @@
 //! Root may name a place in a directory where others make what they like, as `/tmp` is. What another user has put there is not written: neither a link, which would lead
 //! to any file of root's, nor that user's own file.
 
-use std::fs::{File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Component, Path};
 
 use anyhow::Context;
-use control::trusted_path::{Directory, Missing, Trust};
-use rustix::fs::OFlags;
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fcntl_getfl, fcntl_setfl, fstat, openat, statat,
+};
+use rustix::io::Errno;
 
 /// Why root does not write a file.
 #[derive(Debug, thiserror::Error)]
@@ -49,13 +53,13 @@ pub(crate) fn write(path: &Path, content: &str) -> anyhow::Result<()> {
 }
 
 fn create_as_root(path: &Path) -> Result<File, OutputError> {
+    let (directory, name) = directory_of(path)?;
     // Nothing is changed, and nobody waited for, before it is known what was opened.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).custom_flags(flags.bits() as i32);
-    let file = match options.open(path) {
-        Err(error) => return cannot_open(path, error),
-        Ok(file) => file,
+    let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let writing = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+    let file = match openat(&directory, &name, writing | careful, Mode::from_raw_mode(0o666)) {
+        Ok(file) => File::from(file),
+        Err(error) => return cannot_open(&directory, &name, error),
     };
     let found = file.metadata()?;
     // A device is whose terminal it is, and only root makes any.
@@ -68,29 +72,63 @@ fn create_as_root(path: &Path) -> Result<File, OutputError> {
         }
         file.set_len(0)?;
     }
-    let flags = rustix::fs::fcntl_getfl(&file).map_err(io::Error::from)?;
-    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK).map_err(io::Error::from)?;
+    let flags = fcntl_getfl(&file).map_err(io::Error::from)?;
+    fcntl_setfl(&file, flags - OFlags::NONBLOCK).map_err(io::Error::from)?;
     Ok(file)
 }
 
 /// In a directory for all the kernel itself refuses to open what is another's, and does not say that.
-fn cannot_open(path: &Path, error: io::Error) -> Result<File, OutputError> {
-    match path.symlink_metadata() {
-        Ok(found) if found.is_symlink() && is_roots_link(path) => Ok(File::create(path)?),
-        Ok(found) if found.is_symlink() => Err(OutputError::Link),
-        Ok(found) if found.uid() != 0 => Err(OutputError::Foreign(found.uid())),
-        _ => Err(OutputError::System(error)),
+fn cannot_open(directory: &OwnedFd, name: &OsStr, error: Errno) -> Result<File, OutputError> {
+    let Ok(found) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
+        return Err(OutputError::System(error.into()));
+    };
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Symlink if is_roots(directory, &found)? => {
+            let writing = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+            let file = openat(directory, name, writing, Mode::from_raw_mode(0o666));
+            Ok(file.map(File::from).map_err(io::Error::from)?)
+        }
+        FileType::Symlink => Err(OutputError::Link),
+        _ if found.st_uid != 0 => Err(OutputError::Foreign(found.st_uid)),
+        _ => Err(OutputError::System(error.into())),
     }
 }
 
-/// Whether root has made a link, as `/dev/stdout` is one, where nobody else can put another in its place.
-fn is_roots_link(path: &Path) -> bool {
-    let is_kept = || {
-        let path = std::path::absolute(path).ok()?;
-        Directory::open(path.parent()?, Trust::of_places(), Missing::Report).ok()?;
-        Some(path.symlink_metadata().ok()?.uid() == 0)
+/// The directory that a path leads to, and the name there. A link on the way is followed if it is root's, as `/var/run` is.
+fn directory_of(path: &Path) -> Result<(OwnedFd, OsString), OutputError> {
+    let path = std::path::absolute(path)?;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(OutputError::System(Errno::ISDIR.into()));
     };
-    is_kept().unwrap_or(false)
+    let entering = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut directory = openat(CWD, "/", entering, Mode::empty()).map_err(io::Error::from)?;
+    for part in parent.components().filter(|part| *part != Component::RootDir) {
+        let part = part.as_os_str();
+        let next = openat(&directory, part, entering | OFlags::NOFOLLOW, Mode::empty());
+        directory = match next {
+            Ok(next) => next,
+            Err(error) => {
+                let found = statat(&directory, part, AtFlags::SYMLINK_NOFOLLOW);
+                let found = found.map_err(io::Error::from)?;
+                if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
+                    return Err(OutputError::System(error.into()));
+                }
+                if !is_roots(&directory, &found)? {
+                    return Err(OutputError::Link);
+                }
+                openat(&directory, part, entering, Mode::empty()).map_err(io::Error::from)?
+            }
+        };
+    }
+    Ok((directory, name.to_owned()))
+}
+
+/// Whether root has made a link, where nobody else can put another in its place.
+fn is_roots(directory: &OwnedFd, link: &Stat) -> Result<bool, OutputError> {
+    let around = fstat(directory).map_err(io::Error::from)?;
+    let mode = Mode::from_raw_mode(around.st_mode);
+    let is_kept = !mode.intersects(Mode::WGRP | Mode::WOTH) || mode.contains(Mode::SVTX);
+    Ok(link.st_uid == 0 && around.st_uid == 0 && is_kept)
 }
 
 #[cfg(test)]
@@ -150,6 +188,21 @@ mod tests {
         symlink(&victim, home.join("link")).unwrap();
         chown(&home, Some(OTHER), None).unwrap();
         write(&home.join("link")).unwrap_err();
+        // Nor is one on the way, whoever has made it.
+        let (rooms, inner) = (place.path().join("rooms"), place.path().join("rooms/inner"));
+        fs::create_dir_all(&inner).unwrap();
+        symlink(&rooms, home.join("way")).unwrap();
+        lchown(home.join("way"), Some(OTHER), None).unwrap();
+        symlink(&rooms, home.join("roots")).unwrap();
+        for way in ["way", "roots"] {
+            let refused = write(&home.join(way).join("inner/x")).unwrap_err();
+            assert!(refused.contains("symbolic link"), "{refused}");
+            assert!(!inner.join("x").exists());
+        }
+        // A link of root's among root's things is.
+        symlink(&rooms, place.path().join("rooms-too")).unwrap();
+        write(&place.path().join("rooms-too/inner/../inner/x")).unwrap();
+        assert_eq!(fs::read(inner.join("x")).unwrap(), b"new");
         assert_eq!(fs::read(&victim).unwrap(), b"root's");
         // What is root's, or not there, is written, in either directory.
         fs::write(path("own"), "longer than that").unwrap();

@@ -1,4 +1,4 @@
-//! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n` of the second, `r` of the third.
+//! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n` of the second, `r` of the third, `t` of the fourth.
 //!
 //! Each test is named after its finding (`f03_...`; `n01_...` of the second review) and runs real processes of several users, so it needs root. Without root it
 //! is listed as ignored, by name; with `CI=true` that is a failure.
@@ -42,6 +42,8 @@ mod r02;
 mod r05;
 mod r07;
 mod second_line;
+mod t01;
+mod t05;
 
 /// A user without privileges, whom an attack is to harm.
 pub const VICTIM: u32 = 20_001;
@@ -102,7 +104,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 31] = [
+    let tests = [
         b01::TESTS,
         b04::TESTS,
         b06::TESTS,
@@ -134,6 +136,8 @@ fn main() {
         r05::TESTS,
         r07::TESTS,
         second_line::TESTS,
+        t01::TESTS,
+        t05::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {
         let is_possible = geteuid().is_root() || is_ci;

@@ -9,14 +9,18 @@ use link::wire::daemon::{
     MAX_SERVER_MESSAGE_BYTES, ServerSnapshot, ToDaemon,
 };
 use link::wire::fault::{ACCUSED_KEPT, CALLS_KEPT, FAULTS_KEPT};
+use link::wire::shares::MAX_RESERVATIONS;
 use serde::Deserialize;
 
 use super::cleaning::Clean;
 
 /// Devices of a server, partitions counted as such.
 const MOST_DEVICES: usize = 128;
-/// Groups, reservations and domains of a device: each has a client or an administrator's word.
+/// Groups and domains of a device: each has a client.
 const MOST_OF_DEVICE: usize = 2048;
+/// Longest name of a device and of its place. Each series of a device has them, so they are many
+/// times as long in a page of metrics.
+const LONGEST_NAME: usize = 64;
 
 /// Why a server is not understood: it sends what no server sends.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +83,12 @@ fn bound(snapshot: &mut ServerSnapshot) {
     for device in &mut snapshot.devices {
         device.domains.truncate(MOST_OF_DEVICE);
         device.groups.truncate(MOST_OF_DEVICE);
-        device.reservations.truncate(MOST_OF_DEVICE);
+        device.reservations.truncate(MAX_RESERVATIONS);
+        for name in [&mut device.uuid, &mut device.pci_bus_id] {
+            if let Some((end, _)) = name.char_indices().nth(LONGEST_NAME) {
+                name.truncate(end);
+            }
+        }
         device.launch_counts.truncate(LAUNCH_BOUNDS_US.len() + 1);
     }
     snapshot.departed.truncate(DEPARTED_KEPT);
@@ -139,7 +148,7 @@ mod tests {
         };
         assert_eq!(snapshot.devices.len(), MOST_DEVICES);
         let device = &snapshot.devices[0];
-        assert_eq!((device.name.as_str(), device.uuid.len()), ("a]0;xb", LONGEST_TEXT));
+        assert_eq!((device.name.as_str(), device.uuid.len()), ("a]0;xb", LONGEST_NAME));
         assert_eq!(device.pci_bus_id, "0000:00:06.0");
     }
 
@@ -183,6 +192,21 @@ mod tests {
         };
         assert_eq!(listed(&snapshot.clients), 16_384);
         assert_eq!(listed(&snapshot.departed), 0);
+    }
+
+    #[test]
+    fn what_is_in_many_series_is_short() {
+        let reservation = Default::default();
+        let device = DeviceSnapshot {
+            uuid: "é".repeat(LONGEST_TEXT),
+            reservations: vec![reservation; MAX_RESERVATIONS + 1],
+            ..Default::default()
+        };
+        let mut snapshot = ServerSnapshot { devices: vec![device], ..Default::default() };
+        bound(&mut snapshot);
+        let device = &snapshot.devices[0];
+        assert_eq!(device.uuid.chars().count(), LONGEST_NAME);
+        assert_eq!(device.reservations.len(), MAX_RESERVATIONS);
     }
 
     #[test]

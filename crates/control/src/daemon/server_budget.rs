@@ -86,9 +86,17 @@ impl Budget {
         has
     }
 
+    /// Whether [`Self::notice`] has something to say.
+    pub(super) fn has_dropped(&self, uid: u32) -> bool {
+        self.of_each.get(&uid).is_some_and(|room| room.lines.dropped() > 0)
+    }
+
     /// What was left out of a user's lines, if anything was and nobody has been told.
     pub(super) fn notice(&self, uid: u32) -> Option<String> {
         let dropped = self.of_each.get(&uid)?.lines.dropped();
+        if dropped == 0 {
+            return None;
+        }
         let words = |rate: Rate| {
             format!(
                 "{} MiB at once and {} KiB a second",
@@ -96,12 +104,11 @@ impl Budget {
                 rate.bytes_per_s >> 10
             )
         };
-        let text = format!(
+        Some(format!(
             "{dropped} lines of user {uid}'s servers were left out: more than {} of one user, and {} of all, are not written",
             words(OF_ONE),
             words(OF_ALL)
-        );
-        (dropped > 0).then_some(text)
+        ))
     }
 
     /// They are told.

@@ -12,18 +12,29 @@ use jiff::Zoned;
 use link::printable;
 use rustix::io::Errno;
 
+use super::rate::{Allowance, Rate};
 use super::server_budget::{Budget, Subject};
 use crate::core::command::Pid;
 use crate::directories::{Directories, SERVER_LOG};
 use crate::log::{LogFile, format_line};
 use crate::trusted_path::PathError;
 
-/// Read of one pipe before others have their turn.
+/// Read of one pipe before others have their turn. Then all pipes of its user rest.
 const BYTES_PER_TURN: usize = 64 << 10;
+const REST: Duration = Duration::from_millis(20);
+/// What is read of one user's servers, written or not: more than may be written, as lines that are left out take time, too.
+const READ_OF_ONE: Rate = Rate { burst_bytes: 8 << 20, bytes_per_s: 256 << 10 };
+/// Who has had that rests for longer.
+const LONG_REST: Duration = Duration::from_millis(100);
 /// A longer line is cut into several. No honest one is: a server's lines go into its pipe whole, which holds for this size.
 const MOST_LINE_BYTES: usize = 4096;
 /// For the last words of executors whose server has ended.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Pipes of a user's servers that have ended, at most: somebody who keeps the other ends has no more.
+const MOST_ENDED: usize = 4;
+/// A line's head, and what tells of lines that were left out: asked for before either is made.
+const HEAD_BYTES: usize = 40;
+const NOTICE_BYTES: usize = 256;
 
 /// The log, and all pipes that lead to it.
 #[derive(Debug)]
@@ -32,6 +43,10 @@ pub(super) struct ServerLog {
     pipes: BTreeMap<u64, Pipe>,
     last: u64,
     budget: Budget,
+    /// What may still be read, by user.
+    reading: BTreeMap<u32, Allowance>,
+    /// Users whose pipes are left alone until then.
+    resting: BTreeMap<u32, Instant>,
 }
 
 /// What comes from one server and its executors.
@@ -50,7 +65,8 @@ impl ServerLog {
     pub(super) fn new(directories: &Directories) -> Self {
         let file = LogFile::new(directories, SERVER_LOG);
         let budget = Budget::new(rustix::process::geteuid().as_raw());
-        Self { file, pipes: BTreeMap::new(), last: 0, budget }
+        let (pipes, reading, resting) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { file, pipes, last: 0, budget, reading, resting }
     }
 
     /// See [`LogFile::open`].
@@ -63,7 +79,10 @@ impl ServerLog {
 
     /// Takes the pipe of a server, which does not block.
     pub(super) fn add(&mut self, server: Pid, uid: u32, from: OwnedFd) {
-        self.budget.tidy(Instant::now());
+        let now = Instant::now();
+        self.budget.tidy(now);
+        self.reading.retain(|_, left| !left.is_whole(now));
+        self.resting.retain(|_, until| *until > now);
         self.last += 1;
         let pipe = Pipe { from, server, uid, lines: Lines::default(), closes_at: None };
         self.pipes.insert(self.last, pipe);
@@ -71,25 +90,45 @@ impl ServerLog {
 
     /// What to poll.
     pub(super) fn polled(&self) -> impl Iterator<Item = (u64, &OwnedFd)> {
-        self.pipes.iter().map(|(id, pipe)| (*id, &pipe.from))
+        let now = Instant::now();
+        let awake = self.pipes.iter().filter(move |(_, pipe)| !self.rests(pipe.uid, now));
+        awake.map(|(id, pipe)| (*id, &pipe.from))
     }
 
-    /// When a pipe is to be closed next.
+    fn rests(&self, uid: u32, now: Instant) -> bool {
+        self.resting.get(&uid).is_some_and(|until| *until > now)
+    }
+
+    /// When a pipe is to be closed next, or looked at again.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.pipes.values().filter_map(|pipe| pipe.closes_at).min()
+        let now = Instant::now();
+        let awake = self.resting.values().copied().filter(|until| *until > now);
+        self.pipes.values().filter_map(|pipe| pipe.closes_at).chain(awake).min()
     }
 
     /// Writes what has come by one pipe, a turn's worth of it.
     pub(super) fn read(&mut self, id: u64) {
+        let now = Instant::now();
         let Some(pipe) = self.pipes.get_mut(&id) else { return };
+        let uid = pipe.uid;
+        if self.resting.get(&uid).is_some_and(|until| *until > now) {
+            return;
+        }
+        let allowed = self.reading.entry(uid).or_insert_with(|| Allowance::new(READ_OF_ONE));
         let (mut buffer, mut left) = ([0; 8192], BYTES_PER_TURN);
         let ended = loop {
+            if !allowed.has(buffer.len() as u64, now) {
+                self.resting.insert(uid, Instant::now() + LONG_REST);
+                break false;
+            }
             if left == 0 {
+                self.resting.insert(uid, Instant::now() + REST);
                 break false;
             }
             match rustix::io::read(&pipe.from, &mut buffer) {
                 Ok(0) => break true,
                 Ok(count) => {
+                    allowed.take(count as u64, now);
                     left = left.saturating_sub(count);
                     pipe.lines.take(&buffer[..count], |line| {
                         write(&mut self.file, &mut self.budget, pipe.server, pipe.uid, line);
@@ -118,8 +157,17 @@ impl ServerLog {
     pub(super) fn server_ended(&mut self, server: Pid) {
         self.read_of(server);
         let ended = self.pipes.values_mut().filter(|pipe| pipe.server == server);
+        let mut users = Vec::new();
         for pipe in ended {
             pipe.closes_at.get_or_insert(Instant::now() + LAST_WORDS);
+            users.push(pipe.uid);
+        }
+        for uid in users {
+            let is_one = |pipe: &Pipe| pipe.uid == uid && pipe.closes_at.is_some();
+            let all: Vec<u64> =
+                self.pipes.iter().filter(|(_, pipe)| is_one(pipe)).map(|(id, _)| *id).collect();
+            let too_many = all.len().saturating_sub(MOST_ENDED);
+            all[..too_many].iter().for_each(|id| self.close(*id));
         }
     }
 
@@ -157,20 +205,21 @@ impl ServerLog {
 fn write(file: &mut LogFile, budget: &mut Budget, server: Pid, uid: u32, line: &[u8]) {
     let text = String::from_utf8_lossy(line);
     let (part, subject, text) = taken_apart(&text);
+    // What is left out costs little, or a flood would cost the daemon's time.
+    let notice_bytes = if budget.has_dropped(uid) { NOTICE_BYTES } else { 0 };
+    let bytes = (HEAD_BYTES + text.len() + notice_bytes) as u64;
+    if text.is_empty() || !budget.take(uid, subject, bytes, Instant::now()) {
+        return;
+    }
     let text = printable(text);
     if text.is_empty() {
         return;
     }
-    let line = format_line(&Zoned::now(), part, server, &text);
-    let notice = budget.notice(uid).map(|text| by_the_daemon(&text)).unwrap_or_default();
-    if !budget.take(uid, subject, (notice.len() + line.len()) as u64, Instant::now()) {
-        return;
-    }
-    if !notice.is_empty() {
+    if let Some(notice) = budget.notice(uid) {
         budget.told(uid);
-        file.write(&notice);
+        file.write(&by_the_daemon(&notice));
     }
-    file.write(&line);
+    file.write(&format_line(&Zoned::now(), part, server, &text));
 }
 
 fn by_the_daemon(text: &str) -> String {
@@ -350,6 +399,51 @@ mod tests {
         }
         let more = length(&directories) - text.len() as u64;
         assert!(more < 6 << 20, "{more} bytes");
+    }
+
+    /// A user's server whose pipe is kept full, and how many bytes were read of it in so many turns.
+    fn flood(log: &mut ServerLog, uid: u32, turns: usize) -> usize {
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        log.add(uid, uid, from);
+        let id = *log.pipes.keys().last().unwrap();
+        let words = "x\n".repeat(2048);
+        let mut written = 0;
+        for _ in 0..turns {
+            while let Ok(count) = rustix::io::write(&to, words.as_bytes()) {
+                written += count;
+            }
+            log.read(id);
+        }
+        // Kept by the test until its end, as an attacker would.
+        std::mem::forget(to);
+        written
+    }
+
+    #[test]
+    fn a_flood_is_read_in_turns_and_rests() {
+        let (_directory, _, mut log) = open_log();
+        // A pipe's worth is left, and what is read while this thread stands still is few turns more.
+        let read = flood(&mut log, 100_000, 100);
+        assert!(read < 20 * BYTES_PER_TURN, "{read} bytes");
+        assert_eq!(log.polled().count(), 0);
+        assert!(log.next_deadline().unwrap() > Instant::now());
+        let (from, _to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        log.add(2, 100_001, from);
+        assert_eq!(log.polled().count(), 1, "others have their turns");
+        std::thread::sleep(REST);
+        assert_eq!(log.polled().count(), 2);
+    }
+
+    #[test]
+    fn few_pipes_of_ended_servers_are_kept() {
+        let (_directory, _, mut log) = open_log();
+        for _ in 0..2 * MOST_ENDED {
+            flood(&mut log, 100_000, 1);
+            log.server_ended(100_000);
+        }
+        flood(&mut log, 100_001, 1);
+        log.server_ended(100_001);
+        assert_eq!(log.pipes.len(), MOST_ENDED + 1);
     }
 
     #[test]

@@ -255,6 +255,9 @@ impl ServerProcess {
     pub(super) fn exit(&mut self) -> Option<ServerExit> {
         // Before it is waited for, or what ends in between would seem to be held.
         let has_ended = self.has_ended();
+        if has_ended {
+            self.end_executors();
+        }
         let Some(status) = self.child.try_wait().ok()? else {
             return has_ended.then_some(ServerExit::Signal(Signal::KILL.as_raw()));
         };
@@ -262,6 +265,16 @@ impl ServerProcess {
             Some(signal) => ServerExit::Signal(signal),
             None => ServerExit::Status(status.code().unwrap_or(-1)),
         })
+    }
+
+    /// Ends its executors, which stay if they are stopped: they would have the GPU still when the next user's server starts. They are in its process group,
+    /// whose number is nobody else's before it has been waited for.
+    fn end_executors(&self) {
+        let group = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(group) = group {
+            // None may be left, which is an error as well.
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
     }
 
     /// Whether it has ended, even if it cannot be waited for as somebody traces it.

@@ -69,7 +69,7 @@ impl Leftovers {
         for _ in 0..MOST_LOOKS {
             let found = self.processes();
             if found.is_empty() {
-                break;
+                return Ok(());
             }
             for Held { process, .. } in &found {
                 // One that has ended meanwhile is what was wanted.
@@ -77,13 +77,13 @@ impl Leftovers {
             }
             let left = wait_for_ends(found, Instant::now() + END_LIMIT);
             if !left.is_empty() {
-                let left: Vec<String> =
-                    left.iter().map(|held| held.pid.as_raw_pid().to_string()).collect();
-                let left = left.join(", ");
-                return Err(format!("MPS did not quit: process {left} cannot be killed"));
+                return Err(format!("MPS did not quit: process {} cannot be killed", pids(&left)));
             }
         }
-        Ok(())
+        match self.processes() {
+            left if left.is_empty() => Ok(()),
+            left => Err(format!("MPS did not quit: process {} was started again", pids(&left))),
+        }
     }
 
     /// Processes of the session that run this program. Nothing is read here that a process could hold up.
@@ -122,6 +122,11 @@ impl Leftovers {
         let Ok(lock) = File::open(&self.lock) else { return false };
         matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
     }
+}
+
+fn pids(held: &[Held]) -> String {
+    let pids: Vec<String> = held.iter().map(|held| held.pid.as_raw_pid().to_string()).collect();
+    pids.join(", ")
 }
 
 /// Those that have not ended by then.
