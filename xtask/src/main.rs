@@ -25,6 +25,7 @@ mod proofs;
 mod prose;
 mod ptx;
 mod python_tools;
+mod quick;
 mod slurm;
 mod suites;
 mod test;
@@ -45,10 +46,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run four CUDA programs alone and then at once under OpenMPS
+    /// Run five CUDA programs alone and then at once under OpenMPS
     Demo(demo::Demo),
     /// Run every test: format, lints, unit tests, CUDA programs, black-box tests
     Test(test::Test),
+    /// Check what a change touches: format, documents, lints, unit tests
+    Quick(quick::Quick),
     /// Build the release executables and libraries into target/dist
     Build,
     /// Build the Debian package into target/deb
@@ -93,6 +96,7 @@ fn main() -> Result<()> {
     match arguments.task {
         Task::Test(options) => test::run(&paths, &options)?,
         Task::Demo(options) => demo::run(&paths, &options)?,
+        Task::Quick(options) => quick::run(&paths, &options)?,
         Task::Build => {
             let dist = dist::build(&paths)?;
             println!("built {}", dist.root.display());

@@ -32,6 +32,8 @@ pub struct Report {
     pub kernels: u64,
     /// Bytes copied between host and device, both directions together.
     pub copied_bytes: u64,
+    /// Device memory that all programs together use at its end; absent if the driver does not say.
+    pub device_used_bytes: Option<u64>,
     /// From before `cuInit` to the last result.
     pub time_ms: f64,
     /// FNV-1a over the bytes of the result, 16 hexadecimal digits.
@@ -79,13 +81,16 @@ fn measure(
     let start = Instant::now();
     let context = Context::new(0)?;
     let outcome = compute(&context, rounds)?;
+    let time_ms = start.elapsed().as_secs_f64() * 1e3;
+    let used = context.memory_info_bytes().map(|(free, total)| total.saturating_sub(free) as u64);
     Ok(Report {
         program,
         pid: std::process::id(),
         device: context.device_name()?,
         kernels: context.kernels(),
         copied_bytes: context.copied_bytes(),
-        time_ms: start.elapsed().as_secs_f64() * 1e3,
+        device_used_bytes: used.ok(),
+        time_ms,
         checksum: format!("{:016x}", outcome.checksum),
         right: outcome.right,
     })

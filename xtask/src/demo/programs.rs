@@ -12,20 +12,26 @@ use super::interrupt;
 
 /// A program and how much of it is run.
 pub(crate) struct Program {
-    /// Name of the executable and, but for the prefix, of the program.
+    /// Name of the executable.
     pub(crate) executable: &'static str,
     /// As it calls itself.
     pub(crate) name: &'static str,
+    /// Options of `openmps run` for it.
+    pub(crate) options: &'static [&'static str],
     /// Repetitions, so that each takes about a second on the software GPU.
     pub(crate) rounds: u32,
 }
 
-/// What the demo runs.
+/// The program with the mistake.
+pub(crate) const STRAY: &str = "stray";
+
+/// What the demo runs. The last one has a mistake, and an executor of its own to make it in.
 pub(crate) const DEMO: &[Program] = &[
-    Program { executable: "demo-matrix-product", name: "matrix_product", rounds: 8 },
-    Program { executable: "demo-n-body", name: "n_body", rounds: 12 },
-    Program { executable: "demo-histogram", name: "histogram", rounds: 40 },
-    Program { executable: "demo-reduction", name: "reduction", rounds: 40 },
+    Program { executable: "demo-matrix-product", name: "matrix_product", options: &[], rounds: 8 },
+    Program { executable: "demo-n-body", name: "n_body", options: &[], rounds: 12 },
+    Program { executable: "demo-histogram", name: "histogram", options: &[], rounds: 40 },
+    Program { executable: "demo-reduction", name: "reduction", options: &[], rounds: 40 },
+    Program { executable: "demo-stray", name: STRAY, options: &["--isolate"], rounds: 1 },
 ];
 
 /// The line that a program prints; see `programs/demo/src/lib.rs`.
@@ -36,6 +42,7 @@ pub(crate) struct Report {
     pub(crate) device: String,
     pub(crate) kernels: u64,
     pub(crate) copied_bytes: u64,
+    pub(crate) device_used_bytes: Option<u64>,
     pub(crate) time_ms: f64,
     pub(crate) checksum: String,
     pub(crate) right: bool,

@@ -41,6 +41,9 @@ pub(crate) struct Client {
     pub(crate) pid: u32,
     pub(crate) kernels: u64,
     pub(crate) copied_bytes: u64,
+    /// Number of the fault whose culprit it is.
+    #[serde(default)]
+    pub(crate) fault: Option<u64>,
 }
 
 impl Counters {
@@ -102,6 +105,11 @@ impl Session {
         Ok(named.map(PathBuf::from))
     }
 
+    /// Whether a GPU does the work: then times and memory say something.
+    pub(crate) fn has_gpu(&self) -> bool {
+        self.software_gpu.is_none()
+    }
+
     /// The driver, in words.
     pub(crate) fn driver(&self) -> String {
         match &self.software_gpu {
@@ -128,7 +136,7 @@ impl Session {
     /// When it cannot be started.
     pub(crate) fn start_shared(&self, paths: &Paths, program: &Program) -> Result<Running> {
         let mut command = self.openmps();
-        command.args(["run", "--"]).arg(executable(paths, program));
+        command.arg("run").args(program.options).arg("--").arg(executable(paths, program));
         Running::start(program, &mut command)
     }
 
