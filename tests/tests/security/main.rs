@@ -39,8 +39,10 @@ mod n11;
 mod n12;
 mod r01;
 mod r02;
+mod r03;
 mod r05;
 mod r07;
+mod r08;
 mod second_line;
 
 /// A user without privileges, whom an attack is to harm.
@@ -102,7 +104,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 31] = [
+    let tests: [&'static [Test]; 33] = [
         b01::TESTS,
         b04::TESTS,
         b06::TESTS,
@@ -131,8 +133,10 @@ fn main() {
         n12::TESTS,
         r01::TESTS,
         r02::TESTS,
+        r03::TESTS,
         r05::TESTS,
         r07::TESTS,
+        r08::TESTS,
         second_line::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {
