@@ -35,6 +35,7 @@ pub mod spin;
 pub mod trace;
 pub mod trust;
 pub mod user;
+pub mod user_namespace;
 pub mod wire;
 
 pub use printable::{is_printable, printable, printable_prefix};

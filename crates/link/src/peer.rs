@@ -32,7 +32,7 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     // SAFETY: all of it was zeroed at first, and a ucred has no invalid values.
     let libc::ucred { pid, uid, gid } = unsafe { credentials.assume_init() };
     let pid = u32::try_from(pid).unwrap_or(0);
-    Ok(Peer { pid, uid, gid, namespaces: Namespaces::Shared })
+    Ok(Peer { pid, uid, gid, namespaces: Namespaces::Shared, counts_for: None })
 }
 
 /// The process that connected.

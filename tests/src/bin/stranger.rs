@@ -11,6 +11,8 @@
 //! | `halt DIRECTORY COUNT` | has its server started again and again, and stops what gets the next process ids, as far as that is its own, and ends it, so often; until one is stopped before it has begun its program | how many were stopped before, and after |
 //! | `look DIRECTORY COUNT` | asks so often for the daemon's state, each time gone at once | how often |
 //! | `command DIRECTORY COUNT LENGTH` | gives so many commands of this length that nobody knows | how many were answered |
+//! | `crowd DIRECTORY FIRST COUNT` | connects as often as it can as a front end, as each of so many users; run by root | how many the daemon keeps of each |
+//! | `contained DIRECTORY FIRST COUNT` | the same within a user namespace, once it has been told that this has ids | `apart`, then the same |
 //! | `idle ADDRESS COUNT` | connects so often by TCP and says nothing | how many stand |
 //!
 //! What it has is held until its input ends.
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use link::pieces::Assembly;
 use link::socket::{Connection, Listener};
 use link::wire::attach::{ClientHello, Hello, HelloReply, RequestedLimits};
@@ -33,7 +35,8 @@ use openmps_tests::wait::{self, PATIENCE};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustix::fs::Mode;
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, Uid, getrlimit, kill_process, setrlimit};
+use rustix::thread::{UnshareFlags, set_thread_res_uid, unshare_unsafe};
 use serde_json::Value;
 
 /// A TCP connection that does not stand by then waits in a queue that is full.
@@ -80,6 +83,18 @@ fn main() -> Result<()> {
         ["command", directory, count, length] => {
             let socket = Path::new(directory).join(DAEMON_SOCKET);
             hold(command(&socket, count.parse()?, length.parse()?)?)
+        }
+        ["crowd", directory, first, count] => {
+            let socket = Path::new(directory).join(DAEMON_SOCKET);
+            crowd(&socket, first.parse()?, count.parse()?)
+        }
+        ["contained", directory, first, count] => {
+            let socket = Path::new(directory).join(DAEMON_SOCKET);
+            // SAFETY: it has no thread but this one.
+            unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.context("no user namespace")?;
+            say("apart")?;
+            stdin().read_line(&mut String::new())?;
+            crowd(&socket, first.parse()?, count.parse()?)
         }
         ["idle", address, count] => hold(idle(address.parse()?, count.parse()?)),
         _ => bail!("wrong arguments: {arguments:?}"),
@@ -238,6 +253,36 @@ fn frontends(socket: &Path, count: usize) -> Result<Vec<Connection>> {
             && connection.receive::<UiReply>(PATIENCE).is_ok()
     });
     Ok(connected)
+}
+
+/// As many front ends as the daemon answers, of each of these users.
+fn crowd(socket: &Path, first: u32, count: u32) -> Result<()> {
+    let mut held = Vec::new();
+    let mut counts = Vec::new();
+    for uid in first..first + count {
+        let of_one = thread::scope(|scope| scope.spawn(|| fill_as(socket, uid)).join());
+        let of_one = of_one.map_err(|_| anyhow!("its thread has panicked"))??;
+        counts.push(of_one.len().to_string());
+        held.extend(of_one);
+    }
+    say(counts.join(" "))?;
+    std::io::copy(&mut stdin(), &mut std::io::sink())?;
+    Ok(())
+}
+
+/// In a thread of its own, which becomes that user.
+fn fill_as(socket: &Path, uid: u32) -> Result<Vec<Connection>> {
+    let id = Uid::from_raw(uid);
+    set_thread_res_uid(id, id, id).context("it cannot become another user")?;
+    let ask = UiRequest::Command { line: "get_default_client_priority".to_owned() };
+    let answered = || {
+        let connection = Connection::connect(socket, PATIENCE).ok()?;
+        connection.send(&Hello::Ui { protocol: PROTOCOL_VERSION }, &[], PATIENCE).ok()?;
+        connection.send(&ask, &[], PATIENCE).ok()?;
+        connection.receive::<UiReply>(PATIENCE).ok()?;
+        Some(connection)
+    };
+    Ok(std::iter::from_fn(answered).collect())
 }
 
 fn idle(address: SocketAddr, count: usize) -> Vec<TcpStream> {

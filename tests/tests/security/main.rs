@@ -39,8 +39,10 @@ mod n11;
 mod n12;
 mod r01;
 mod r02;
+mod r03;
 mod r05;
 mod r07;
+mod r08;
 mod second_line;
 mod t01;
 mod t05;
@@ -133,8 +135,10 @@ fn main() {
         n12::TESTS,
         r01::TESTS,
         r02::TESTS,
+        r03::TESTS,
         r05::TESTS,
         r07::TESTS,
+        r08::TESTS,
         second_line::TESTS,
         t01::TESTS,
         t05::TESTS,

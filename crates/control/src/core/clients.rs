@@ -37,7 +37,7 @@ impl Who {
     /// Whom it counts for.
     pub fn owner(&self) -> Owner {
         let entrance = self.entrance.as_ref().map(|entrance| entrance.group.clone());
-        Owner { uid: self.peer.uid, entrance }
+        Owner { uid: self.peer.accountable(), entrance }
     }
 }
 

@@ -182,6 +182,8 @@ pub enum Effect {
         uid: u32,
         /// Its group, where one is known.
         gid: Option<u32>,
+        /// The user for whom it counts.
+        counts_for: u32,
     },
     /// Send a message to a server.
     Send {

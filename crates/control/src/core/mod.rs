@@ -15,7 +15,8 @@
 //! - [`provision`]: clients, servers, their users, shutdown;
 //! - [`shell`]: what each command prints and changes;
 //! - [`shares`]: what changes while clients run;
-//! - [`sockets`]: sockets whose clients are of one group.
+//! - [`sockets`]: sockets whose clients are of one group;
+//! - [`subordinates`]: whose subordinate user ids are.
 
 mod cleaning;
 pub mod clients;
@@ -30,6 +31,7 @@ mod provision;
 pub mod shares;
 mod shell;
 pub mod sockets;
+pub mod subordinates;
 #[cfg(test)]
 mod tests;
 
@@ -68,9 +70,14 @@ const MAX_PENDING_CLIENTS: usize = 1024;
 const MAX_ON_THE_WAY: usize = 64;
 /// Clients that one server has had handed and has not said to have left. An honest one has half as many, and refuses more.
 const MAX_CLIENTS_OF_SERVER: usize = 2048;
-/// Servers of users that run at a time, where each user has one. Each has contexts on all devices, of some hundred MiB each, so no machine has use for more; one user
-/// can have thousands of ids.
+/// Servers of users that run at a time, where each user has one. Each has contexts on all devices, of some hundred MiB each, so no machine has use for more.
 pub(crate) const MAX_SERVERS: usize = 64;
+/// Of these, the servers that count for one user: its own, and those of its subordinate ids, of which it can have thousands. The programs of a container are mostly one
+/// user's, so this is enough for several containers that are not.
+const MAX_SERVERS_OF_ONE: usize = 8;
+/// How long others wait for a server without clients to end, which was asked to. An honest one takes a second or two, and has nothing to lose; one that stands still
+/// never ends.
+const IDLE_END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Whose clients get a server when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -106,13 +113,18 @@ pub struct Config {
 struct Server {
     pid: Pid,
     uid: u32,
+    /// The user for whom it counts.
+    counts_for: u32,
     status: ServerStatus,
     limits: Limits,
     snapshot: ServerSnapshot,
     /// Set while its devices are not known and limits name one by UUID: clients wait, or the limit would not hold.
     awaits_devices: bool,
+    /// Until it has said that it is ready.
     start_deadline: Option<Now>,
     stopping: Stopping,
+    /// When it is killed, while it has no clients and does not leave though others wait for that.
+    idle_deadline: Option<Now>,
     questions: Questions,
     /// Connections that it has not been sent yet; at most [`MAX_ON_THE_WAY`].
     on_the_way: usize,
@@ -150,6 +162,16 @@ enum Stopping {
     Killed,
 }
 
+/// A server that is to be, or is being started.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    uid: u32,
+    /// Where one is known.
+    gid: Option<u32>,
+    /// The user for whom it counts.
+    counts_for: u32,
+}
+
 /// A client that waits for a server.
 #[derive(Debug)]
 struct Pending {
@@ -185,8 +207,8 @@ pub struct Core {
     debugged: Vec<Debugged>,
     /// Users that a server was asked for by hand while another's was active.
     wanted: VecDeque<u32>,
-    /// Users whose server's process is being started.
-    spawning: Vec<u32>,
+    /// Whose process is being started.
+    spawning: Vec<Wanted>,
     asks: Vec<Ask>,
     groups: Vec<GroupLimits>,
     reservations: Vec<Reservation>,
@@ -283,7 +305,7 @@ impl Core {
                 Stopping::Now(at) => Some(at),
                 _ => None,
             };
-            [server.start_deadline, kill]
+            [server.start_deadline, server.idle_deadline, kill]
         });
         let asks = self.asks.iter().map(|ask| Some(ask.deadline));
         let quit = self.quitting.iter().map(|quitting| quitting.force_at);
@@ -313,9 +335,9 @@ impl Core {
 
     /// Whose doing an event is.
     fn cause(&self, event: &Event) -> Option<Owner> {
-        let guest = |peer: &Peer| (!self.is_privileged(*peer)).then(|| Owner::user(peer.uid));
+        let guest = |peer: &Peer| (!self.is_privileged(*peer)).then(|| Owner::of(peer));
         // Whoever it is that may trace it, or makes it start and end.
-        let of_server = |pid: &Pid| Some(Owner::user(self.server(*pid)?.uid));
+        let of_server = |pid: &Pid| Some(Owner::user(self.server(*pid)?.counts_for));
         match event {
             Event::ClientArrived { who, .. } => self.guest(who),
             Event::DebuggedArrived { peer, .. }
@@ -334,7 +356,8 @@ impl Core {
                 }
             }
             Event::ServerSpawned { uid, .. } | Event::SpawnFailed { uid, .. } => {
-                Some(Owner::user(*uid))
+                let starting = self.spawning.iter().find(|wanted| wanted.uid == *uid);
+                Some(Owner::user(starting.map_or(*uid, |wanted| wanted.counts_for)))
             }
             Event::ServerSaid { server, .. } | Event::ServerExited { server, .. } => {
                 of_server(server)

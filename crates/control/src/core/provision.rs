@@ -10,9 +10,10 @@ use super::clients::{ClientRecord, Who};
 use super::command::{Pid, ShutdownKind};
 use super::sockets::SOCKET_CLOSED;
 use super::{
-    ConnectionId, Core, Debugged, Effect, KILL_GRACE, MAX_CLIENTS_OF_SERVER, MAX_ON_THE_WAY,
-    MAX_PENDING_CLIENTS, MAX_SERVERS, Message, Now, Pending, Provisioning, Questions, Quitting,
-    SERVER_START_LIMIT, Server, ServerExit, Stopping, Why,
+    ConnectionId, Core, Debugged, Effect, IDLE_END_LIMIT, KILL_GRACE, MAX_CLIENTS_OF_SERVER,
+    MAX_ON_THE_WAY, MAX_PENDING_CLIENTS, MAX_SERVERS, MAX_SERVERS_OF_ONE, Message, Now, Pending,
+    Provisioning, Questions, Quitting, SERVER_START_LIMIT, Server, ServerExit, Stopping, Wanted,
+    Why,
 };
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
@@ -80,7 +81,7 @@ impl Core {
     fn too_many_wait(&self, owner: Option<Owner>) -> Option<String> {
         let owner = owner?;
         let pending = self.pending.iter().filter(|client| client.who.owner() == owner).count();
-        let is_same = |waiting: &&Debugged| owner == Owner::user(waiting.peer.uid);
+        let is_same = |waiting: &&Debugged| owner == Owner::of(&waiting.peer);
         let debugged = self.debugged.iter().filter(is_same).count();
         (pending + debugged >= MAX_PENDING_CLIENTS)
             .then(|| format!("{MAX_PENDING_CLIENTS} clients of {owner} wait for a server already"))
@@ -166,7 +167,7 @@ impl Core {
             .into_iter()
             .partition(|Debugged { peer, .. }| {
                 self.servers.iter().any(|server| self.waits_for(*peer, server))
-                    || self.spawning.contains(&peer.uid)
+                    || self.is_spawning(peer.uid)
             });
         self.debugged = waiting;
         for Debugged { connection, peer } in free {
@@ -224,11 +225,15 @@ impl Core {
                 }
                 Some(_) => {}
                 None => {
-                    match self.make_room_for(now, uid, Some(client.who.peer.gid), &waiting_users) {
+                    let peer = client.who.peer;
+                    // One server for all is nobody's but the daemon's.
+                    let counts_for = if uid == peer.uid { peer.accountable() } else { uid };
+                    let wanted = Wanted { uid, gid: Some(peer.gid), counts_for };
+                    match self.make_room_for(now, wanted, &waiting_users) {
                         Ok(servers) => in_the_way.extend(servers),
-                        Err(NoRoom) => {
-                            self.log(format!("No server for user {uid}: {NoRoom}"));
-                            self.refuse(client.connection, SERVER_NOT_READY, NoRoom.to_string());
+                        Err(no_room) => {
+                            self.log(format!("No server for user {uid}: {no_room}"));
+                            self.refuse(client.connection, SERVER_NOT_READY, no_room.to_string());
                             continue;
                         }
                     }
@@ -241,14 +246,15 @@ impl Core {
         self.by = by;
         for uid in std::mem::take(&mut self.wanted) {
             if self.serving(uid).is_none() {
-                match self.make_room_for(now, uid, None, &waiting_users) {
+                let wanted = Wanted { uid, gid: None, counts_for: uid };
+                match self.make_room_for(now, wanted, &waiting_users) {
                     Ok(servers) => in_the_way.extend(servers),
-                    Err(NoRoom) => {
-                        self.log(format!("No server for user {uid}: {NoRoom}"));
+                    Err(no_room) => {
+                        self.log(format!("No server for user {uid}: {no_room}"));
                         continue;
                     }
                 }
-                if !self.spawning.contains(&uid) {
+                if !self.is_spawning(uid) {
                     self.wanted.push_back(uid);
                 }
             }
@@ -257,7 +263,20 @@ impl Core {
         of_debugged.iter().for_each(|pid| self.stop(*pid, Why::InTheWay));
         in_the_way.extend(of_debugged);
         self.ask_to_stay(&in_the_way);
+        self.bound_idle_ends(now, &in_the_way);
         self.finish_quit();
+    }
+
+    /// Servers in somebody's way that have no clients have so long to end: whoever has clients there may make others wait, and nobody else.
+    fn bound_idle_ends(&mut self, now: Now, in_the_way: &[Pid]) {
+        for server in &mut self.servers {
+            let is_late = matches!(server.stopping, Stopping::WhenIdle(_))
+                && server.was_ready()
+                && in_the_way.contains(&server.pid)
+                && self.clients.of_server(server.pid) == 0;
+            server.idle_deadline =
+                is_late.then(|| server.idle_deadline.unwrap_or(now + IDLE_END_LIMIT));
+        }
     }
 
     /// Hands a client on, and notes who it is.
@@ -302,18 +321,36 @@ impl Core {
         }
     }
 
-    /// Whether a server of that user may start beside those that run. If it may not, the one that nobody has used for longest is ended for it.
-    fn has_room_for_server(&mut self, now: Now, uid: u32) -> Result<bool, NoRoom> {
+    /// Whether a server may start beside those that run. If it may not, the one that nobody has used for longest is ended for it: of those that count for the same user,
+    /// if that has too many.
+    fn has_room_for_server(&mut self, now: Now, wanted: Wanted) -> Result<bool, NoRoom> {
+        let Wanted { uid, counts_for, .. } = wanted;
         let daemon_uid = self.config.daemon_uid;
-        let is_counted = |uid: u32| uid != daemon_uid;
-        let running = self.servers.iter().filter(|server| is_counted(server.uid)).count();
-        let starting = self.spawning.iter().filter(|uid| is_counted(**uid)).count();
-        if !is_counted(uid) || running + starting < MAX_SERVERS {
+        if uid == daemon_uid {
             return Ok(true);
         }
+        let running = self.servers.iter().map(|server| (server.uid, server.counts_for));
+        let starting = self.spawning.iter().map(|other| (other.uid, other.counts_for));
+        let counted: Vec<u32> = running
+            .chain(starting)
+            .filter(|(uid, _)| *uid != daemon_uid)
+            .map(|(_, counts_for)| counts_for)
+            .collect();
+        let of_one = counted.iter().filter(|other| **other == counts_for).count();
+        let no_room = if of_one >= MAX_SERVERS_OF_ONE {
+            NoRoom::OfOne(counts_for)
+        } else if counted.len() >= MAX_SERVERS {
+            NoRoom::OfAll
+        } else {
+            return Ok(true);
+        };
+        let may_leave = |server: &Server| match no_room {
+            NoRoom::OfOne(user) => server.counts_for == user && server.uid != daemon_uid,
+            NoRoom::OfAll => server.uid != daemon_uid,
+        };
         // One after the other: its end comes back here.
         let is_leaving = |server: &Server| {
-            matches!(server.stopping, Stopping::Now(_) | Stopping::Killed) && is_counted(server.uid)
+            matches!(server.stopping, Stopping::Now(_) | Stopping::Killed) && may_leave(server)
         };
         if self.servers.iter().any(is_leaving) {
             return Ok(false);
@@ -321,13 +358,13 @@ impl Core {
         let served: BTreeSet<Pid> = self.clients.attached().map(|(_, it)| it.server).collect();
         // One that starts does so for somebody, and gives up by itself when that takes too long.
         let is_idle = |server: &&Server| {
-            is_counted(server.uid)
+            may_leave(server)
                 && server.was_ready()
                 && !server.awaits_devices
                 && !served.contains(&server.pid)
         };
         let idle = self.servers.iter().filter(is_idle).min_by_key(|server| server.used);
-        let (pid, of) = idle.map(|server| (server.pid, server.uid)).ok_or(NoRoom)?;
+        let (pid, of) = idle.map(|server| (server.pid, server.uid)).ok_or(no_room)?;
         self.log(format!(
             "Server {pid} of user {of} has no clients and makes way for user {uid}'s"
         ));
@@ -335,19 +372,19 @@ impl Core {
         Ok(false)
     }
 
-    /// Starts a server of that user, or asks those in its way to leave, and says which they are; users in `first` come before it.
+    /// Starts a server, or asks those in its way to leave, and says which they are; users in `first` come before it.
     fn make_room_for(
         &mut self,
         now: Now,
-        uid: u32,
-        gid: Option<u32>,
+        wanted: Wanted,
         first: &[u32],
     ) -> Result<Vec<Pid>, NoRoom> {
-        if self.spawning.contains(&uid) || self.servers.iter().any(|server| server.uid == uid) {
+        let uid = wanted.uid;
+        if self.is_spawning(uid) || self.servers.iter().any(|server| server.uid == uid) {
             return Ok(Vec::new()); // About to be there, or about to go: its exit comes back here.
         }
         if self.config.provisioning == Provisioning::Concurrent
-            && !self.has_room_for_server(now, uid)?
+            && !self.has_room_for_server(now, wanted)?
         {
             return Ok(Vec::new());
         }
@@ -356,10 +393,10 @@ impl Core {
             Provisioning::Multiuser | Provisioning::Concurrent => true,
         };
         if alone {
-            self.spawning.push(uid);
-            let gid =
-                if uid == self.config.daemon_uid { Some(self.config.daemon_gid) } else { gid };
-            self.effects.push(Effect::Spawn { uid, gid });
+            self.spawning.push(wanted);
+            let is_own = uid == self.config.daemon_uid;
+            let gid = if is_own { Some(self.config.daemon_gid) } else { wanted.gid };
+            self.effects.push(Effect::Spawn { uid, gid, counts_for: wanted.counts_for });
             return Ok(Vec::new());
         }
         let servers = self.servers.iter().filter(|server| !first.contains(&server.uid));
@@ -368,8 +405,14 @@ impl Core {
         Ok(in_the_way)
     }
 
+    fn is_spawning(&self, uid: u32) -> bool {
+        self.spawning.iter().any(|wanted| wanted.uid == uid)
+    }
+
     pub(super) fn server_spawned(&mut self, now: Now, pid: Pid, uid: u32) {
-        self.spawning.retain(|spawning| *spawning != uid);
+        let wanted = self.spawning.iter().find(|wanted| wanted.uid == uid);
+        let counts_for = wanted.map_or(uid, |wanted| wanted.counts_for);
+        self.spawning.retain(|wanted| wanted.uid != uid);
         self.log_for(Some(pid), format!("Starting new server {pid} for user {uid}"));
         let used = self.next_id();
         let limits = self.defaults.clone();
@@ -378,12 +421,14 @@ impl Core {
         self.servers.push(Server {
             pid,
             uid,
+            counts_for,
             status: ServerStatus::Initializing,
             awaits_devices: limits.names_by_uuid(),
             limits,
             snapshot: ServerSnapshot::default(),
             start_deadline: Some(now + SERVER_START_LIMIT),
             stopping: Stopping::No,
+            idle_deadline: None,
             questions: Questions::default(),
             on_the_way: 0,
             used,
@@ -394,7 +439,7 @@ impl Core {
     }
 
     pub(super) fn spawn_failed(&mut self, uid: u32, message: &str) {
-        self.spawning.retain(|spawning| *spawning != uid);
+        self.spawning.retain(|wanted| wanted.uid != uid);
         self.log(format!("Failed to start a server for user {uid}: {message}"));
         self.refuse_pending_of(
             uid,
@@ -622,6 +667,11 @@ impl Core {
                 server.stopping = Stopping::Killed;
                 kill.push((server.pid, "did not become ready in time"));
             }
+            if server.idle_deadline.is_some_and(|at| at <= now) {
+                server.idle_deadline = None;
+                server.stopping = Stopping::Killed;
+                kill.push((server.pid, "has no clients, did not make way in time"));
+            }
             if matches!(server.stopping, Stopping::Now(at) if at <= now) {
                 server.stopping = Stopping::Killed;
                 kill.push((server.pid, "did not stop in time"));
@@ -629,7 +679,7 @@ impl Core {
         }
         for (server, why) in kill {
             let before = self.by.take();
-            self.by = self.server(server).map(|server| Owner::user(server.uid));
+            self.by = self.server(server).map(|server| Owner::user(server.counts_for));
             self.log(format!("Server {server} {why} and is killed"));
             self.effects.push(Effect::Kill { server });
             self.by = before;
@@ -651,9 +701,9 @@ impl Core {
 }
 
 impl Server {
-    /// Whether it has got past its start.
+    /// Whether it has got past its start. What it says of its status later is its user's word.
     pub(super) fn was_ready(&self) -> bool {
-        self.status != ServerStatus::Initializing
+        self.start_deadline.is_none()
     }
 
     /// After a fault too: the server knows which devices work, and whom it need only keep waiting for a moment.
@@ -670,7 +720,15 @@ impl Server {
 
 /// There are too many servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "servers of {MAX_SERVERS} users run, and all are in use: try again when one user's programs have ended"
-)]
-struct NoRoom;
+enum NoRoom {
+    /// Of all users.
+    #[error(
+        "servers of {MAX_SERVERS} users run, and all are in use: try again when one user's programs have ended"
+    )]
+    OfAll,
+    /// That count for this one.
+    #[error(
+        "{MAX_SERVERS_OF_ONE} servers of user {0} and of its subordinate ids run, and all are in use: end the programs of one of these ids"
+    )]
+    OfOne(u32),
+}

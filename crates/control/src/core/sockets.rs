@@ -162,7 +162,7 @@ mod tests {
     /// The daemon's refusal, or nothing; sockets open at once.
     fn ask(core: &mut Core, uid: u32, request: SocketRequest) -> Option<String> {
         let connection = ConnectionId(1);
-        let peer = Peer { pid: 2, uid, gid: uid, namespaces: Default::default() };
+        let peer = Peer { pid: 2, uid, gid: uid, ..Peer::default() };
         let mut events = vec![Event::UiSocket { connection, peer, request }];
         let mut answer = None;
         while let Some(event) = events.pop() {
@@ -185,7 +185,7 @@ mod tests {
 
     /// A client of this user that comes by a socket; the core's answer.
     fn arrive(core: &mut Core, by: &GroupSocket, uid: u32, connection: u64) -> Vec<Effect> {
-        let peer = Peer { pid: 100 + uid, uid, gid: uid, namespaces: Default::default() };
+        let peer = Peer { pid: 100 + uid, uid, gid: uid, ..Peer::default() };
         let process = std::fs::File::open("/dev/null").unwrap();
         let who = Who {
             peer,
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(refused(&arrive(&mut core, &ours, 7, 11)), [0; 0]);
         assert_eq!(refused(&arrive(&mut core, &other, 7, 12)), [0; 0]);
         let close = |core: &mut Core| {
-            let peer = Peer { pid: 2, uid: 0, gid: 0, namespaces: Default::default() };
+            let peer = Peer { pid: 2, uid: 0, gid: 0, ..Peer::default() };
             let request = SocketRequest::Close("/run/a".to_owned());
             let connection = ConnectionId(1);
             core.handle(Duration::ZERO, Event::UiSocket { connection, peer, request })
@@ -257,7 +257,7 @@ mod tests {
         core.stop_when_idle(70);
         arrive(&mut core, &ours, 10, 14);
         let end = |core: &mut Core, uid| {
-            let peer = Peer { pid: 2, uid, gid: uid, namespaces: Default::default() };
+            let peer = Peer { pid: 2, uid, gid: uid, ..Peer::default() };
             let (connection, directory) = (ConnectionId(1), "/run/a".to_owned());
             core.handle(Duration::ZERO, Event::UiEndClients { connection, peer, directory })
         };

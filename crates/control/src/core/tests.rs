@@ -131,7 +131,7 @@ fn limits_of_a_server_reach_it_and_defaults_reach_the_next() {
     world.effects.clear();
     world.event(Event::UiLine {
         connection: UI,
-        peer: Peer { pid: 1, uid: ROOT, gid: ROOT, namespaces: Default::default() },
+        peer: Peer { pid: 1, uid: ROOT, gid: ROOT, ..Peer::default() },
         line: "set_active_thread_percentage 975 40".into(),
     });
     let told = world.effects.iter().find_map(|effect| match effect {
@@ -232,7 +232,7 @@ fn concurrent_users_have_servers_at_the_same_time() {
 #[test]
 fn root_of_a_container_changes_nothing() {
     let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
-    let root = |namespaces| Peer { pid: 7, uid: ROOT, gid: ROOT, namespaces };
+    let root = |namespaces| Peer { pid: 7, uid: ROOT, gid: ROOT, namespaces, ..Peer::default() };
     for (namespaces, allowed) in [(Namespaces::Own, false), (Namespaces::Shared, true)] {
         let limits = link::wire::shares::NewLimits { percentage: Some(50.0), ..Default::default() };
         let target = link::wire::shares::Target::Group("a".into());
@@ -304,7 +304,7 @@ fn a_user_starts_and_stops_servers_of_his_own_alone() {
         assert_eq!(world.line_as(BOB, line).0, said, "{line}");
     }
     // A number of a container's says nothing.
-    let peer = Peer { pid: 7, uid: BOB, gid: BOB, namespaces: Namespaces::Own };
+    let peer = Peer { pid: 7, uid: BOB, gid: BOB, namespaces: Namespaces::Own, ..Peer::default() };
     let line = "shutdown_server 975".to_owned();
     world.effects.clear();
     world.event(Event::UiLine { connection: UI, peer, line });
@@ -439,7 +439,7 @@ fn a_signal_quits_and_a_second_one_forces() {
 fn a_server_that_does_not_answer_holds_nobody_up_for_long() {
     let mut world = recorded_world();
     world.effects.clear();
-    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT, namespaces: Default::default() };
+    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT, ..Peer::default() };
     world.event(Event::UiLine { connection: UI, peer, line: "get_client_list 975".into() });
     assert!(!world.effects.iter().any(|effect| matches!(effect, Effect::Reply { .. })));
     world.now = world.core.next_deadline().unwrap();

@@ -171,32 +171,43 @@ impl Connections {
             }
         };
         let entrance_group = entrance.as_ref().map(|entrance| entrance.group.clone());
-        let owner = Owner { uid: peer.uid, entrance: entrance_group };
-        let socket = self.closer.guard(owner.clone(), socket);
+        let owner_of = |peer: &Peer| Owner { entrance: entrance_group.clone(), ..Owner::of(peer) };
         let may_be_own = entrance.is_none() && self.home.trusts(peer.uid);
+        let presumed = if may_be_own { Standing::Own } else { Standing::Guest };
         let open = self.open.len() + self.closer.waiting_of_all();
-        if open >= self.max
-            || self.closer.is_behind(&owner)
-            || (!may_be_own && !self.has_room_for_guest(&owner, entrance.as_ref(), held))
-        {
-            return Ok(Added::TooMany(owner));
+        // As far as its id says whose it is: of those who have their part already nothing more is read.
+        self.home.refresh();
+        let peer = self.home.accountable_by_id(peer);
+        let by_id = owner_of(&peer);
+        let is_refused = |owner: &Owner, standing: Standing| {
+            let is_guest = standing == Standing::Guest;
+            open >= self.max
+                || self.closer.is_behind(owner)
+                || (is_guest && !self.has_room_for_guest(owner, entrance.as_ref(), held))
+        };
+        if is_refused(&by_id, presumed) {
+            drop(self.closer.guard(by_id.clone(), socket));
+            return Ok(Added::TooMany(by_id));
         }
         if !self.home.can_tell(peer.uid) {
             let message = format!(
                 "user {} stands for all users outside of the daemon's user namespace: run the daemon outside of it, or the program as a user whom that maps",
                 peer.uid
             );
-            refuse(&socket, CONNECTION_FAILED, message);
-            return Ok(Added::UnknownUser(owner));
+            refuse(&self.closer.guard(by_id.clone(), socket), CONNECTION_FAILED, message);
+            return Ok(Added::UnknownUser(by_id));
         }
-        let Some(who) = self.home.look(&socket, peer) else { return Ok(Added::Gone) };
+        let looked = self.home.look(&socket, peer);
+        let owner = looked.as_ref().map_or_else(|| by_id.clone(), |who| owner_of(&who.peer));
         // Root of a container is a guest.
-        let standing = match may_be_own && who.peer.namespaces == Namespaces::Shared {
-            true => Standing::Own,
-            false => Standing::Guest,
+        let standing = match &looked {
+            Some(who) if may_be_own && who.peer.namespaces == Namespaces::Shared => Standing::Own,
+            _ => Standing::Guest,
         };
-        let is_guest = standing == Standing::Guest;
-        if is_guest && !self.has_room_for_guest(&owner, entrance.as_ref(), held) {
+        let is_refused = (&owner, standing) != (&by_id, presumed) && is_refused(&owner, standing);
+        let socket = self.closer.guard(owner.clone(), socket);
+        let Some(who) = looked else { return Ok(Added::Gone) };
+        if is_refused {
             return Ok(Added::TooMany(owner));
         }
         let who = Who { entrance, ..who };
@@ -207,7 +218,7 @@ impl Connections {
         Ok(Added::Yes)
     }
 
-    /// Whether a guest may have one more, who came by a group's socket or as this user.
+    /// Whether a guest may have one more, who came by a group's socket or counts for this user.
     fn has_room_for_guest(
         &self,
         owner: &Owner,
@@ -216,7 +227,7 @@ impl Connections {
     ) -> bool {
         let is_same = |other: &Connection| match (&other.who.entrance, entrance) {
             (Some(known), Some(entrance)) => Arc::ptr_eq(known, entrance),
-            (None, None) => other.who.peer.uid == owner.uid,
+            (None, None) => other.who.peer.accountable() == owner.uid,
             _ => false,
         };
         let (mut guests, mut same) = (self.closer.waiting_of_all(), self.closer.waiting(owner));
@@ -342,12 +353,12 @@ impl Connections {
     /// The same, where the answer is longer than a packet: it goes as the front end takes it. How much of such answers is held for those who do not is limited.
     fn reply_long(&mut self, id: ConnectionId, reply: &UiReply) {
         let held = self.open.values().map(|other| match &other.role {
-            Role::Answered(answer) => (other.who.peer.uid, answer.held_bytes()),
-            _ => (other.who.peer.uid, 0),
+            Role::Answered(answer) => (other.who.peer.accountable(), answer.held_bytes()),
+            _ => (other.who.peer.accountable(), 0),
         });
         let held: Vec<(u32, usize)> = held.collect();
         let Some(connection) = self.open.get_mut(&id) else { return };
-        let uid = connection.who.peer.uid;
+        let uid = connection.who.peer.accountable();
         let is_done = match LongAnswer::new(reply, uid, &held) {
             Some(answer) => {
                 connection.role = Role::Answered(answer);

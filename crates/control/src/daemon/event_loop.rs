@@ -476,19 +476,20 @@ impl Daemon {
     fn carry_out(&mut self, effect: Effect, events: &mut VecDeque<Event>) -> Option<u8> {
         match effect {
             Effect::Log { line, pid, by } => self.log.write_of(by.as_ref(), pid, &line),
-            Effect::Spawn { uid, gid } => {
+            Effect::Spawn { uid, gid, counts_for } => {
+                let owner = Owner::user(counts_for);
                 // Next in line, before anything that may concern the new server.
-                let started = if Unreaped::are_too_many(&self.unreaped, uid) {
+                let started = if Unreaped::are_too_many(&self.unreaped, &owner) {
                     let line = "a debugger holds the user's servers, which have ended: end it";
                     Err(io::Error::other(line))
                 } else {
-                    ServerProcess::start(&self.options, uid, gid, &self.closer)
+                    ServerProcess::start(&self.options, (uid, gid), owner, &self.closer)
                 };
                 events.push_front(match started {
                     Ok(mut server) => {
                         let pid = server.pid();
                         if let Some(log) = server.take_log() {
-                            self.server_log.add(pid, uid, log);
+                            self.server_log.add(pid, counts_for, log);
                         }
                         self.servers.insert(pid, server);
                         Event::ServerSpawned { pid, uid }

@@ -18,6 +18,7 @@ pub(super) struct Held<'a> {
 /// For whom one of them is held.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Holder<'a> {
+    /// The user for whom it counts.
     pub(super) uid: u32,
     pub(super) namespaces: Namespaces,
     /// The group by whose socket it came.
@@ -29,7 +30,7 @@ impl<'a> Held<'a> {
     pub(super) fn holders(&self) -> impl Iterator<Item = Holder<'a>> {
         let processes = self.clients.attached().filter(|(_, client)| client.who.process.is_some());
         let processes = processes.map(|(_, client)| Holder {
-            uid: client.who.peer.uid,
+            uid: client.who.peer.accountable(),
             namespaces: client.who.peer.namespaces,
             group: client.who.entrance.as_ref().map(|entrance| entrance.group.as_str()),
         });

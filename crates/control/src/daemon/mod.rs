@@ -1,5 +1,6 @@
 //! The daemon around [`crate::core`]: one thread, one poll loop.
 //!
+//! - [`accounts`]: what the system says of users;
 //! - [`control_log`]: its own log;
 //! - [`claim`]: the directory, its lock, socket and pid file;
 //! - [`client_processes`]: whether those that were handed on still run;
@@ -16,6 +17,7 @@
 //! - [`signals`];
 //! - [`event_loop`]: polls all of it.
 
+mod accounts;
 mod claim;
 mod client_processes;
 mod connections;

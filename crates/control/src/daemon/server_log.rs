@@ -54,6 +54,7 @@ pub(super) struct ServerLog {
 struct Pipe {
     from: OwnedFd,
     server: Pid,
+    /// The user for whom it counts.
     uid: u32,
     lines: Lines,
     /// Once the server has ended.

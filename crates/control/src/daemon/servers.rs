@@ -77,16 +77,16 @@ pub(super) enum Heard {
 }
 
 impl ServerProcess {
-    /// Starts a server for a user.
+    /// Starts a server for a user, of this group where one is known; it counts for `owner`.
     pub(super) fn start(
         options: &Options,
-        uid: u32,
-        gid: Option<u32>,
+        (uid, gid): (u32, Option<u32>),
+        owner: Owner,
         closer: &Closer,
     ) -> io::Result<Self> {
         let (ours, theirs) = Socket::pair().map_err(io::Error::other)?;
         ours.refuse_descriptors();
-        let ours = closer.guard(Owner::user(uid), ours);
+        let ours = closer.guard(owner.clone(), ours);
         let theirs = OwnedFd::from(theirs);
         // Inherited by this child alone: no other thread of the daemon starts processes, and this one closes it below.
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
@@ -134,7 +134,7 @@ impl ServerProcess {
             };
         Ok(ServerProcess {
             child,
-            owner: Owner::user(uid),
+            owner,
             exit_fd,
             socket: Some(ours),
             unsent: VecDeque::new(),
@@ -150,7 +150,7 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// Its user.
+    /// For whom it counts.
     pub(super) fn owner(&self) -> &Owner {
         &self.owner
     }
@@ -288,7 +288,7 @@ impl ServerProcess {
     /// What is left of it once it has ended, if it was not waited for.
     pub(super) fn unreaped(mut self) -> Option<Unreaped> {
         let is_left = matches!(self.child.try_wait(), Ok(None));
-        is_left.then(|| Unreaped { uid: self.owner.uid, child: self.child })
+        is_left.then(|| Unreaped { owner: self.owner, child: self.child })
     }
 }
 
@@ -296,7 +296,7 @@ impl ServerProcess {
 #[derive(Debug)]
 pub(super) struct Unreaped {
     child: Child,
-    uid: u32,
+    owner: Owner,
 }
 
 impl Unreaped {
@@ -306,8 +306,8 @@ impl Unreaped {
     }
 
     /// Whether a user has so many that there are to be no more: they are processes of the daemon's.
-    pub(super) fn are_too_many(all: &[Self], uid: u32) -> bool {
-        all.iter().filter(|unreaped| unreaped.uid == uid).count() >= MOST_UNREAPED
+    pub(super) fn are_too_many(all: &[Self], owner: &Owner) -> bool {
+        all.iter().filter(|unreaped| unreaped.owner == *owner).count() >= MOST_UNREAPED
     }
 }
 

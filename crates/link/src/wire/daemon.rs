@@ -77,6 +77,16 @@ pub struct Peer {
     /// Whether it lives among the daemon's neighbours.
     #[serde(default)]
     pub namespaces: Namespaces,
+    /// Another user, if it is that one's doing that this user's processes are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts_for: Option<u32>,
+}
+
+impl Peer {
+    /// The user whose budgets it counts in. Who it is, and whose server it gets, is another question.
+    pub fn accountable(&self) -> u32 {
+        self.counts_for.unwrap_or(self.uid)
+    }
 }
 
 /// Whose PID and user namespaces a process lives in.

@@ -8,7 +8,7 @@ use std::fmt;
 /// A user; of one who came in by a group's socket, of that socket alone, as root of one container is not root of the next.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Owner {
-    /// By the kernel's word.
+    /// By the kernel's word; of subordinate ids, the user who has them.
     pub uid: u32,
     /// The group whose socket it came by; absent: the daemon's own.
     pub entrance: Option<String>,
@@ -17,10 +17,16 @@ pub struct Owner {
 impl Owner {
     /// Who came in so.
     pub fn new(peer: &Peer, admission: Option<&Admission>) -> Self {
-        Self { uid: peer.uid, entrance: admission.map(|admission| admission.group.clone()) }
+        let entrance = admission.map(|admission| admission.group.clone());
+        Self { uid: peer.accountable(), entrance }
     }
 
-    /// Whoever came by the daemon's own socket as this user.
+    /// Whoever came by the daemon's own socket and is this.
+    pub fn of(peer: &Peer) -> Self {
+        Self::user(peer.accountable())
+    }
+
+    /// Whoever counts for this user, by the daemon's own socket.
     pub fn user(uid: u32) -> Self {
         Self { uid, entrance: None }
     }

@@ -77,7 +77,7 @@ const MAX_GUESTS: usize = 960;
 enum Guest<'a> {
     /// Who came by the socket of this group.
     OfGroup(&'a str),
-    /// Who is another user than the server, or is in a container.
+    /// Who is another user than the server, or is in a container; by the user for whom it counts.
     OfUser(u32),
 }
 
@@ -87,7 +87,7 @@ impl<'a> Guest<'a> {
         match admission {
             Some(admission) => Some(Self::OfGroup(&admission.group)),
             None if peer.uid == server_uid && peer.namespaces == Namespaces::Shared => None,
-            None => Some(Self::OfUser(peer.uid)),
+            None => Some(Self::OfUser(peer.accountable())),
         }
     }
 }
@@ -394,13 +394,16 @@ mod tests {
 
     #[test]
     fn the_servers_user_is_a_guest_in_a_container_and_by_a_groups_socket() {
-        let peer = Peer { pid: 1, uid: 5, gid: 5, namespaces: Namespaces::Shared };
+        let peer = Peer { pid: 1, uid: 5, gid: 5, ..Peer::default() };
         let contained = Peer { namespaces: Namespaces::Own, ..peer };
         let admission =
             Admission { group: "a".into(), devices: Vec::new(), domain: SocketDomain::User };
         assert_eq!(Guest::of(None, peer, 5), None);
         assert_eq!(Guest::of(None, peer, 0), Some(Guest::OfUser(5)));
         assert_eq!(Guest::of(None, contained, 5), Some(Guest::OfUser(5)));
+        let subordinate = Peer { counts_for: Some(7), ..peer };
+        assert_eq!(Guest::of(None, subordinate, 0), Some(Guest::OfUser(7)));
+        assert_eq!(Guest::of(None, subordinate, 5), None);
         assert_eq!(Guest::of(Some(&admission), peer, 5), Some(Guest::OfGroup("a")));
     }
 }

@@ -202,7 +202,7 @@ impl Keeper {
 
     /// Hands a tracer's connection on to the client; without it, it closes.
     pub(super) fn trace(&mut self, pid: u32, wanted_by: Peer, tracer: OwnedFd) {
-        let owner = Owner::user(wanted_by.uid);
+        let owner = Owner::of(&wanted_by);
         let Ok(tracer) = Connection::from_socket(tracer) else { return };
         let tracer = self.closer.guard(owner, tracer).shared();
         let Some(client) = self.client_of_process(pid) else { return };

@@ -115,7 +115,7 @@ impl Server {
             command: "fake".into(),
             limits,
         };
-        let peer = Peer { pid, uid: 0, gid: 0, namespaces: Default::default() };
+        let peer = Peer { pid, uid: 0, gid: 0, ..Peer::default() };
         self.daemon
             .send(
                 &ToServer::Attach {

@@ -179,6 +179,109 @@ fn where_all_are_in_use_newcomers_are_refused_and_root_is_not() {
     assert_eq!(world.forwarded(), [(5002, SERVER)]);
 }
 
+#[test]
+fn subordinate_ids_have_the_servers_of_one_user() {
+    let mut world = World::new(Provisioning::Concurrent, ROOT);
+    let most = MAX_SERVERS_OF_ONE as u32;
+    for number in 0..most {
+        world.client_for(1 + u64::from(number), NEWCOMER + number, ALICE);
+        world.ready(SERVER + number);
+    }
+    assert_eq!(world.forwarded().len(), MAX_SERVERS_OF_ONE);
+    // One more of its, and its own, are refused; others are not.
+    world.client_for(100, NEWCOMER + most, ALICE);
+    world.client(101, ALICE);
+    assert_eq!(world.refusals(), [(100, 807), (101, 807)]);
+    assert!(world.log.last().unwrap().contains("of user 1000 and of its subordinate ids"));
+    world.effects.clear();
+    world.client(102, BOB);
+    world.ready(SERVER + most);
+    assert_eq!(world.forwarded(), [(102, SERVER + most)]);
+    // What makes way for one more of its is its own, however long another's has been idle.
+    for client in [u64::from(most) + 1, 3] {
+        world.event(Event::ClientEnded { client });
+    }
+    world.client_for(103, NEWCOMER + most, ALICE);
+    assert_eq!(world.told_to_stop(SERVER + 2), Some(ShutdownMode::Now));
+    assert_eq!(world.told_to_stop(SERVER + most), None);
+    world.exited(SERVER + 2, 0);
+    world.ready(SERVER + most + 1);
+    assert_eq!(world.forwarded(), [(103, SERVER + most + 1)]);
+}
+
+#[test]
+fn subordinate_ids_wait_as_one_user() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ROOT);
+    world.ready(SERVER);
+    for connection in 0..MAX_PENDING_CLIENTS as u64 {
+        world.client_for(2 + connection, NEWCOMER + connection as u32, ALICE);
+    }
+    assert_eq!(world.refusals(), [(0, 0); 0]);
+    world.client_for(5000, NEWCOMER, ALICE);
+    world.client(5001, ALICE);
+    assert_eq!(world.refusals(), [(5000, 807), (5001, 807)]);
+    world.client(5002, BOB);
+    assert_eq!(world.refusals().len(), 2);
+}
+
+/// Servers that were killed.
+fn killed(world: &World) -> Vec<Pid> {
+    let kill = |effect: &Effect| match effect {
+        Effect::Kill { server } => Some(*server),
+        _ => None,
+    };
+    world.effects.iter().filter_map(kill).collect()
+}
+
+/// Time passes until the daemon has something to do.
+fn wait(world: &mut World) {
+    world.now = world.core.next_deadline().unwrap_or(world.now);
+    world.event(Event::Tick);
+}
+
+#[test]
+fn a_server_without_clients_that_does_not_leave_makes_nobody_wait_for_ever() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ALICE);
+    world.ready(SERVER);
+    world.answers(SERVER);
+    // Its user can make it say so.
+    let message = ToDaemon::Status(ServerStatus::Initializing);
+    world.event(Event::ServerSaid { server: SERVER, message });
+    world.client(2, BOB);
+    assert_eq!(world.told_to_stop(SERVER), Some(ShutdownMode::WhenIdle));
+    assert_eq!(world.core.next_deadline(), None, "whoever has clients makes others wait");
+    world.event(Event::ClientEnded { client: 1 });
+    // Nobody waits any more, and then somebody does.
+    world.event(Event::ConnectionClosed { connection: ConnectionId(2) });
+    assert_eq!(world.core.next_deadline(), None);
+    world.client(3, BOB);
+    wait(&mut world);
+    assert_eq!(killed(&world), [SERVER]);
+    assert_eq!(world.now, IDLE_END_LIMIT);
+    world.event(Event::ServerExited { server: SERVER, exit: ServerExit::Signal(9) });
+    world.ready(SERVER + 1);
+    assert_eq!(world.forwarded().last(), Some(&(3, SERVER + 1)));
+}
+
+#[test]
+fn a_server_that_leaves_in_time_is_not_killed() {
+    let mut world = World::new(Provisioning::OneUserAtATime, ROOT);
+    world.client(1, ALICE);
+    world.ready(SERVER);
+    world.answers(SERVER);
+    world.event(Event::ClientEnded { client: 1 });
+    world.client(2, BOB);
+    assert_eq!(world.core.next_deadline(), Some(IDLE_END_LIMIT));
+    world.exited(SERVER, 0);
+    world.now = IDLE_END_LIMIT;
+    world.event(Event::Tick);
+    assert!(killed(&world).is_empty());
+    // One that starts has its own time for that.
+    assert_eq!(world.core.next_deadline(), Some(SERVER_START_LIMIT));
+}
+
 /// Whose doing each line is that an event has the daemon log.
 fn causes(world: &mut World, event: Event) -> Vec<Option<u32>> {
     let cause = |effect| match effect {
@@ -193,7 +296,7 @@ fn lines_count_for_whose_doing_they_are() {
     let mut world = served(ALICE);
     let line = |uid, namespaces| Event::UiLine {
         connection: UI,
-        peer: Peer { pid: 1, uid, gid: uid, namespaces },
+        peer: Peer { pid: 1, uid, gid: uid, namespaces, ..Peer::default() },
         line: "what".into(),
     };
     let (own, shared) = (Namespaces::Own, Namespaces::Shared);
@@ -206,7 +309,7 @@ fn lines_count_for_whose_doing_they_are() {
     // What is printed when a server has answered is the asker's.
     let ps = |uid| Event::UiLine {
         connection: UI,
-        peer: Peer { pid: 1, uid, gid: uid, namespaces: shared },
+        peer: Peer { pid: 1, uid, gid: uid, namespaces: shared, ..Peer::default() },
         line: "ps".into(),
     };
     for (uid, by) in [(ROOT, None), (BOB, Some(BOB))] {

@@ -65,15 +65,20 @@ impl World {
     }
 
     pub(super) fn client(&mut self, connection: u64, uid: u32) {
-        self.client_of(100 + connection as Pid, connection, uid);
+        self.client_of(100 + connection as Pid, connection, uid, None);
+    }
+
+    /// The same, of a subordinate id of this user.
+    pub(super) fn client_for(&mut self, connection: u64, uid: u32, counts_for: u32) {
+        self.client_of(100 + connection as Pid, connection, uid, Some(counts_for));
     }
 
     /// The same, of this process.
-    fn client_of(&mut self, pid: Pid, connection: u64, uid: u32) {
+    fn client_of(&mut self, pid: Pid, connection: u64, uid: u32, counts_for: Option<u32>) {
         let (limits, command) = (Default::default(), "/tmp/feas".to_owned());
         let hello = ClientHello { protocol: 1, pid: 1, pid_namespace: 0, command, limits };
         let hello = Box::new(hello);
-        let peer = Peer { pid, uid, gid: uid, namespaces: Default::default() };
+        let peer = Peer { pid, uid, gid: uid, counts_for, ..Peer::default() };
         let connection = ConnectionId(connection);
         let who = Box::new(Who { peer, pid_namespace: 4026531836, ..Who::default() });
         self.event(Event::ClientArrived { connection, who, hello, admission: None });
@@ -81,7 +86,7 @@ impl World {
 
     /// A client of root's that was handed to a server, as that lists it.
     pub(super) fn attached(&mut self, pid: Pid) -> ClientSnapshot {
-        self.client_of(pid, pid.into(), ROOT);
+        self.client_of(pid, pid.into(), ROOT, None);
         let number = |effect: &Effect| match effect {
             Effect::Forward { client, who, .. } if who.peer.pid == pid => Some(*client),
             _ => None,
@@ -97,14 +102,14 @@ impl World {
 
     pub(super) fn debugged_of(&mut self, uid: u32, connection: u64) {
         let pid = 100 + connection as Pid;
-        let peer = Peer { pid, uid, gid: uid, namespaces: Default::default() };
+        let peer = Peer { pid, uid, gid: uid, ..Peer::default() };
         let (connection, debugger) = (ConnectionId(connection), "cuda-gdb\n".to_owned());
         self.event(Event::DebuggedArrived { connection, peer, debugger });
     }
 
     /// The server to which a user's tracer of this process went.
     pub(super) fn tracer(&mut self, uid: u32, namespaces: Namespaces, client: Pid) -> Option<Pid> {
-        let peer = Peer { pid: 7, uid, gid: uid, namespaces };
+        let peer = Peer { pid: 7, uid, gid: uid, namespaces, ..Peer::default() };
         let connection = ConnectionId(77);
         self.event(Event::TracerArrived { connection, peer, pid: client });
         let found = self.effects.iter().find_map(|effect| match effect {
@@ -182,7 +187,7 @@ impl World {
             self.answers(server);
         }
         self.effects.clear();
-        let peer = Peer { pid: 1, uid, gid: uid, namespaces: Default::default() };
+        let peer = Peer { pid: 1, uid, gid: uid, ..Peer::default() };
         self.event(Event::UiLine { connection: UI, peer, line: line.to_owned() });
         while let Some(effect) = self.effects.pop_front() {
             match effect {
@@ -253,6 +258,6 @@ pub(super) fn recorded_world() -> World {
 }
 
 pub(super) fn quit(line: &str) -> Event {
-    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT, namespaces: Default::default() };
+    let peer = Peer { pid: 1, uid: ROOT, gid: ROOT, ..Peer::default() };
     Event::UiLine { connection: UI, peer, line: line.to_owned() }
 }
