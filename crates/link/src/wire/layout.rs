@@ -24,8 +24,10 @@ pub const SESSION_BYTES: usize = CALLS_OFFSET + CALL_SLOTS * size_of::<CallSlot>
 pub const GUARD_RECORD_OFFSET: usize = STREAM_SLOTS * 8;
 /// Room for it, in words of 32 bits.
 pub const GUARD_RECORD_WORDS: usize = 14;
+/// Room for it in the completion file, which is mapped apart.
+pub const GUARD_RECORD_BYTES: usize = 4096;
 /// Length of the completion file.
-pub const COMPLETION_BYTES: usize = GUARD_RECORD_OFFSET + 4096;
+pub const COMPLETION_BYTES: usize = GUARD_RECORD_OFFSET + GUARD_RECORD_BYTES;
 
 /// First page of the session file. Every word says who writes it.
 #[repr(C, align(64))]

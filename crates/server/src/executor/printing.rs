@@ -168,7 +168,7 @@ impl State {
             }
         }
         let handle = &self.handle;
-        if !self.shared.console.take_turn(handle.id, || handle.stopped()) {
+        if !self.shared.console.take_turn(handle.id, || handle.gives_up()) {
             log_server!(
                 "{} prints while kernels of another client that print do not end: their texts may be mixed",
                 handle.label

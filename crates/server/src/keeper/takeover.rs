@@ -315,6 +315,10 @@ impl Keeper {
     fn hand_over(&mut self, place: Place, id: u64) {
         let Some(session) = self.sessions.get(&id) else { return };
         let Some(client) = self.clients.get(&session.client) else { return };
+        if client.is_terminated {
+            // The executor that was told of it has ended, and what it said to the client lies in memory that the client can write.
+            return self.terminate_session(id);
+        }
         let memory = self.memory_bound_of(client, place.device);
         let share = self.share_wish(client, place.device);
         let group = self.membership(client, place.device);
