@@ -42,6 +42,7 @@ mod r02;
 mod r05;
 mod r07;
 mod s01;
+mod s05;
 mod second_line;
 
 /// A user without privileges, whom an attack is to harm.
@@ -103,7 +104,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 32] = [
+    let tests: [&'static [Test]; 33] = [
         b01::TESTS,
         b04::TESTS,
         b06::TESTS,
@@ -135,6 +136,7 @@ fn main() {
         r05::TESTS,
         r07::TESTS,
         s01::TESTS,
+        s05::TESTS,
         second_line::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {

@@ -193,6 +193,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 group_memory: Default::default(),
                 partitions,
                 lanes,
+                limit_wishes: Default::default(),
                 flights: flight::Flights::from_environment(),
                 batching: batch::Batching::from_environment(),
                 own_kernels,
@@ -245,6 +246,8 @@ pub(crate) struct Shared {
     pub(crate) partitions: partition::Partitions,
     /// Where sessions without a share are.
     pub(crate) lanes: lanes::Lanes,
+    /// Limits of the context that sessions have asked for.
+    pub(crate) limit_wishes: context_limits::Wishes,
     /// Who has work on the device.
     pub(crate) flights: flight::Flights,
     /// Whether launches are submitted together.

@@ -60,6 +60,7 @@ impl State {
             self.clear_peers();
             self.clear_repeating();
             self.clear_memory();
+            self.give_back_limits();
             self.streams.clear(&self.shared.context);
             self.partitions = Default::default();
         }
