@@ -299,6 +299,30 @@ impl SessionMemory {
         word.swap(0, Ordering::Acquire)
     }
 
+    /// Leaves a text for the program's standard error, before [`Self::fail`]: as many whole lines as there is room for.
+    pub fn leave_last_words(&self, text: &str) {
+        let words = &self.shared().last_words;
+        let room = &text.as_bytes()[..text.len().min(words.text.len())];
+        let whole = match room.len() == text.len() {
+            true => room,
+            false => &room[..room.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)],
+        };
+        for (byte, to) in whole.iter().zip(&words.text) {
+            to.store(*byte, core::sync::atomic::Ordering::Relaxed);
+        }
+        // Release: pairs with the acquire in `take_last_words`.
+        words.size_bytes.store(whole.len() as u32, core::sync::atomic::Ordering::Release);
+    }
+
+    /// Takes what was left; once.
+    pub fn take_last_words(&self) -> Vec<u8> {
+        let words = &self.shared().last_words;
+        // Acquire: see `leave_last_words`.
+        let size_bytes = words.size_bytes.swap(0, core::sync::atomic::Ordering::Acquire) as usize;
+        let text = words.text.iter().take(size_bytes);
+        text.map(|byte| byte.load(core::sync::atomic::Ordering::Relaxed)).collect()
+    }
+
     /// The session's first error as a `CUresult`, 0 while there is none.
     pub fn error(&self) -> u32 {
         self.shared().session_error.0.load(Ordering::Acquire)

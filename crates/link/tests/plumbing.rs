@@ -182,3 +182,16 @@ fn parts_of_a_completion_file_lie_where_nobody_can_tell() {
     let again = map(files[0].as_fd());
     assert_ne!(again.range().0, all[0].range().0);
 }
+
+#[test]
+fn last_words_are_whole_lines_and_taken_once() {
+    let session = SessionMemory::create_file().unwrap();
+    let memory = SessionMemory::map(session.as_fd()).unwrap();
+    assert!(memory.take_last_words().is_empty());
+    let line = format!("{}\n", "x".repeat(99));
+    memory.leave_last_words(&line.repeat(30));
+    assert_eq!(memory.take_last_words(), line.repeat(20).into_bytes());
+    assert!(memory.take_last_words().is_empty());
+    memory.leave_last_words("the end");
+    assert_eq!(memory.take_last_words(), b"the end");
+}
