@@ -18,6 +18,8 @@
  */
 #include "orders.h"
 
+#define ASSERTION "one == two"
+
 static const char kernels_ptx[] =
     ".version 6.4\n"
     ".target sm_50\n"
@@ -424,6 +426,8 @@ static CUresult fault(const char *kind) {
     } else if (strcmp(kind, "trap") == 0) {
         launched = run_kernel("trap_", 0);
     } else if (strcmp(kind, "assert") == 0) {
+        /* Message, file and function. */
+        CALL(cuMemcpyHtoD, memory, ASSERTION, sizeof ASSERTION);
         launched = run_kernel("assert_", memory);
     } else if (strcmp(kind, "stack") == 0) {
         launched = run_kernel("stack_", memory);

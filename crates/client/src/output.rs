@@ -45,6 +45,17 @@ impl Output {
     }
 }
 
+/// Writes a text to standard error, as [`write_out`] does.
+pub(crate) fn write_error(text: &[u8]) {
+    unsafe extern "C" {
+        static stderr: *mut libc::FILE;
+    }
+    if !text.is_empty() {
+        // SAFETY: `stderr` is the C library's stream; the text is valid for its length. A closed stream prints nothing.
+        let _ = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), stderr) };
+    }
+}
+
 /// Through the C library's stream, as native drivers do, so that it keeps its place among the program's own output.
 fn write_out(text: &[u8]) {
     unsafe extern "C" {

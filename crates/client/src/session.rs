@@ -138,8 +138,17 @@ impl Session {
             // The executor has not seen it yet.
             0 if self.words.is_guard_broken() => Err(CUresult(GUARD_ERROR)),
             0 => Ok(()),
-            error => Err(CUresult(error)),
+            error => Err(self.failed(CUresult(error))),
         }
+    }
+
+    /// The session's error, which the program is told. What the driver has said of it goes where it does natively.
+    #[cold]
+    fn failed(&self, error: CUresult) -> CUresult {
+        if error == CUresult::ERROR_ASSERT {
+            crate::output::write_error(&self.memory.take_last_words());
+        }
+        error
     }
 
     /// What a synchronising call of the program returns once its waiting is done: the session's error, or, once, that of a launch which was posted and
@@ -374,7 +383,7 @@ impl Session {
             completion::wait(&self.memory, &self.words, slot, number, timeout, spin, &mut alive)
         });
         waited.map_err(|error| match error {
-            CompletionError::SessionFailed(code) => CUresult(code),
+            CompletionError::SessionFailed(code) => self.failed(CUresult(code)),
             CompletionError::PeerGone => {
                 self.check().err().unwrap_or(CUresult::ERROR_MPS_RPC_FAILURE)
             }

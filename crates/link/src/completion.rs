@@ -11,10 +11,10 @@ use crate::doorbell::Doorbell;
 use crate::futex;
 use crate::ring::LIVENESS_INTERVAL;
 use crate::session_memory::SessionMemory;
-use crate::shm::{self, Access, Mapping, ShmError};
+use crate::shm::{self, Access, Mapping, ShmError, Spot};
 use crate::spin::{Cores, Spin};
 use crate::wire::layout::{
-    COMPLETION_BYTES, GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS, STREAM_SLOTS,
+    COMPLETION_BYTES, GUARD_RECORD_BYTES, GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS, STREAM_SLOTS,
 };
 use core::sync::atomic::AtomicU64 as Word;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -35,10 +35,12 @@ pub enum CompletionError {
     TimedOut,
 }
 
-/// A mapped completion file.
+/// A mapped completion file. Its parts are mapped apart: guarded kernels know where the guard's record is, and that must not tell them where the
+/// words are.
 #[derive(Debug)]
 pub struct CompletionWords {
-    mapping: Mapping,
+    words: Mapping,
+    guard_record: Mapping,
 }
 
 impl CompletionWords {
@@ -50,13 +52,12 @@ impl CompletionWords {
         shm::create("openmps-completion", COMPLETION_BYTES as u64)
     }
 
-    /// Maps a completion file for the device to write.
+    /// Maps a completion file for the device to write, at addresses that cannot be guessed: kernels of other clients share them.
     ///
     /// # Errors
     /// When the descriptor is no such file or cannot be mapped.
     pub fn map_writable(file: BorrowedFd<'_>) -> Result<Self, ShmError> {
-        shm::check(file, COMPLETION_BYTES as u64)?;
-        Ok(Self { mapping: Mapping::new(file, COMPLETION_BYTES, Access::ReadWrite)? })
+        Self::map_parts(file, Access::ReadWrite, Spot::Scattered)
     }
 
     /// Maps a received completion file, to read.
@@ -64,13 +65,26 @@ impl CompletionWords {
     /// # Errors
     /// When the descriptor is no such file or cannot be mapped.
     pub fn map(file: BorrowedFd<'_>) -> Result<Self, ShmError> {
-        shm::check(file, COMPLETION_BYTES as u64)?;
-        Ok(Self { mapping: Mapping::new(file, COMPLETION_BYTES, Access::ReadOnly)? })
+        Self::map_parts(file, Access::ReadOnly, Spot::Anywhere)
     }
 
-    /// Where this process has them, for registering them with the device.
-    pub fn address(&self) -> u64 {
-        self.mapping.base().addr() as u64
+    fn map_parts(file: BorrowedFd<'_>, access: Access, spot: Spot) -> Result<Self, ShmError> {
+        shm::check(file, COMPLETION_BYTES as u64)?;
+        let part = |offset, size_bytes| Mapping::of_part(file, offset, size_bytes, access, spot);
+        Ok(Self {
+            words: part(0, GUARD_RECORD_OFFSET)?,
+            guard_record: part(GUARD_RECORD_OFFSET, GUARD_RECORD_BYTES)?,
+        })
+    }
+
+    /// Where this process has them, and how many bytes, for registering them with the device.
+    pub fn range(&self) -> (u64, usize) {
+        (self.words.base().addr() as u64, self.words.size_bytes())
+    }
+
+    /// The same of the guard's record.
+    pub fn guard_record_range(&self) -> (u64, usize) {
+        (self.guard_record.base().addr() as u64, self.guard_record.size_bytes())
     }
 
     /// The last value that the device wrote for a stream slot; 0 for slots that do not exist.
@@ -98,8 +112,7 @@ impl CompletionWords {
     }
 
     fn guard_word(&self, at: usize) -> &core::sync::atomic::AtomicU32 {
-        let first = self.mapping.base().wrapping_add(GUARD_RECORD_OFFSET);
-        let word = first.cast::<core::sync::atomic::AtomicU32>().cast_const();
+        let word = self.guard_record.base().cast::<core::sync::atomic::AtomicU32>().cast_const();
         // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
         unsafe { &*word.add(at.min(GUARD_RECORD_WORDS - 1)) }
     }
@@ -110,7 +123,7 @@ impl CompletionWords {
             return None;
         }
         // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
-        Some(unsafe { &*self.mapping.base().cast::<Word>().cast_const().add(index) })
+        Some(unsafe { &*self.words.base().cast::<Word>().cast_const().add(index) })
     }
 }
 
@@ -284,6 +297,30 @@ impl SessionMemory {
         }
         // Acquire: pairs with the release in `refuse`.
         word.swap(0, Ordering::Acquire)
+    }
+
+    /// Leaves a text for the program's standard error, before [`Self::fail`]: as many whole lines as there is room for.
+    pub fn leave_last_words(&self, text: &str) {
+        let words = &self.shared().last_words;
+        let room = &text.as_bytes()[..text.len().min(words.text.len())];
+        let whole = match room.len() == text.len() {
+            true => room,
+            false => &room[..room.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)],
+        };
+        for (byte, to) in whole.iter().zip(&words.text) {
+            to.store(*byte, core::sync::atomic::Ordering::Relaxed);
+        }
+        // Release: pairs with the acquire in `take_last_words`.
+        words.size_bytes.store(whole.len() as u32, core::sync::atomic::Ordering::Release);
+    }
+
+    /// Takes what was left; once.
+    pub fn take_last_words(&self) -> Vec<u8> {
+        let words = &self.shared().last_words;
+        // Acquire: see `leave_last_words`.
+        let size_bytes = words.size_bytes.swap(0, core::sync::atomic::Ordering::Acquire) as usize;
+        let text = words.text.iter().take(size_bytes);
+        text.map(|byte| byte.load(core::sync::atomic::Ordering::Relaxed)).collect()
     }
 
     /// The session's first error as a `CUresult`, 0 while there is none.

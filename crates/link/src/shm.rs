@@ -21,6 +21,10 @@ const HUGETLBFS: u64 = 0x9584_58f6;
 /// `TMPFS_MAGIC` there, of a plain one.
 const TMPFS: u64 = 0x0102_1994;
 
+/// Above what clients' windows and reservations take, and below where the kernel puts what has no place of its own.
+const SCATTERED_BASE: u64 = 0x6200_0000_0000;
+const SCATTERED_PAGES: u64 = (0x7000_0000_0000 - SCATTERED_BASE) / PAGE_BYTES;
+
 /// What went wrong with a file or a mapping.
 #[derive(Debug, Error)]
 pub enum ShmError {
@@ -170,6 +174,32 @@ pub fn check(file: BorrowedFd<'_>, size_bytes: u64) -> Result<(), ShmError> {
     Ok(())
 }
 
+/// Where in the process a mapping lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// Where the kernel likes: beside the last one, as a rule.
+    Anywhere,
+    /// At a random place, of which no other mapping's address says anything. Where the kernel has no such addresses, anywhere.
+    Scattered,
+}
+
+impl Spot {
+    fn hint(self) -> *mut c_void {
+        match self {
+            Self::Anywhere => ptr::null_mut(),
+            Self::Scattered => address(SCATTERED_BASE + random() % SCATTERED_PAGES * PAGE_BYTES),
+        }
+    }
+}
+
+/// A number that nobody can guess; 0 where the kernel has none.
+fn random() -> u64 {
+    let mut number = [0; size_of::<u64>()];
+    // SAFETY: a buffer with its length.
+    let got = unsafe { libc::getrandom(number.as_mut_ptr().cast(), number.len(), 0) };
+    if got == number.len() as isize { u64::from_ne_bytes(number) } else { 0 }
+}
+
 /// A shared mapping of a file, unmapped on drop.
 #[derive(Debug)]
 pub struct Mapping {
@@ -188,15 +218,29 @@ impl Mapping {
     /// # Errors
     /// [`ShmError::Map`].
     pub fn new(file: BorrowedFd<'_>, size_bytes: usize, access: Access) -> Result<Self, ShmError> {
-        // SAFETY: no address is wanted, so the kernel takes a free range.
+        Self::of_part(file, 0, size_bytes, access, Spot::Anywhere)
+    }
+
+    /// Maps `size_bytes` of `file` from `offset` on, which is a whole number of pages.
+    ///
+    /// # Errors
+    /// [`ShmError::Map`].
+    pub fn of_part(
+        file: BorrowedFd<'_>,
+        offset: usize,
+        size_bytes: usize,
+        access: Access,
+        spot: Spot,
+    ) -> Result<Self, ShmError> {
+        // SAFETY: the address is a hint, so the kernel takes a free range.
         let base = unsafe {
             rustix::mm::mmap(
-                ptr::null_mut(),
+                spot.hint(),
                 size_bytes,
                 access.protection(),
                 MapFlags::SHARED,
                 file,
-                0,
+                offset as u64,
             )
         }
         .map_err(|source| ShmError::Map {

@@ -158,7 +158,7 @@ fn completion_words_are_read_only_for_whoever_gets_the_file_and_wake_a_sleeper()
             std::thread::yield_now();
         }
         // SAFETY: inside the writable mapping, aligned.
-        unsafe { &*((device.address() + 3 * 8) as *const AtomicU64) }.store(10, Ordering::Release);
+        unsafe { &*((device.range().0 + 3 * 8) as *const AtomicU64) }.store(10, Ordering::Release);
         memory.wake_sleepers();
     });
     assert_eq!(memory.sleepers(), 0);
@@ -167,4 +167,31 @@ fn completion_words_are_read_only_for_whoever_gets_the_file_and_wake_a_sleeper()
     let failed = completion::wait(&memory, &client, 3, 11, None, &mut Spin::never(), &mut || true);
     assert_eq!(failed, Err(CompletionError::SessionFailed(700)));
     assert_eq!(client.completed(4096), 0);
+}
+
+#[test]
+fn parts_of_a_completion_file_lie_where_nobody_can_tell() {
+    let files: Vec<_> = (0..8).map(|_| CompletionWords::create_file().unwrap()).collect();
+    let map = |file| CompletionWords::map_writable(file).unwrap();
+    let all: Vec<_> = files.iter().map(|file| map(file.as_fd())).collect();
+    let parts = all.iter().flat_map(|it| [it.range(), it.guard_record_range()]);
+    let mut addresses: Vec<u64> = parts.map(|(at, _)| at).collect();
+    addresses.sort_unstable();
+    let near = addresses.windows(2).find(|pair| pair[1] - pair[0] < 1 << 20);
+    assert_eq!(near, None);
+    let again = map(files[0].as_fd());
+    assert_ne!(again.range().0, all[0].range().0);
+}
+
+#[test]
+fn last_words_are_whole_lines_and_taken_once() {
+    let session = SessionMemory::create_file().unwrap();
+    let memory = SessionMemory::map(session.as_fd()).unwrap();
+    assert!(memory.take_last_words().is_empty());
+    let line = format!("{}\n", "x".repeat(99));
+    memory.leave_last_words(&line.repeat(30));
+    assert_eq!(memory.take_last_words(), line.repeat(20).into_bytes());
+    assert!(memory.take_last_words().is_empty());
+    memory.leave_last_words("the end");
+    assert_eq!(memory.take_last_words(), b"the end");
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// From the keeper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum ToExecutor {
-    /// The first message; comes with the file of [`crate::counters::CounterPage`]. Answered by `Ready` or `Failed`.
+    /// The first message; comes with the file of [`crate::counters::CounterPage`], and the log's pipe. Answered by `Ready` or `Failed`.
     Start {
         /// The driver's number of the device.
         device: u32,

@@ -12,6 +12,7 @@
 //!
 //! Not here yet: private executors.
 
+mod captured;
 mod counters;
 mod driver;
 pub mod executor;

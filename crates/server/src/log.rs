@@ -3,12 +3,17 @@
 //! Nobody waits for the daemon: a line for which the pipe has no room is lost and counted. Without a daemon all are.
 
 use link::printable;
+use rustix::fd::{AsFd, OwnedFd};
 use std::fmt::Arguments;
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A longer line is cut. Lines up to this size go into a pipe whole or not at all, whoever else writes to it.
 const MOST_LINE_BYTES: usize = rustix::pipe::PIPE_BUF;
+
+/// Where lines go instead of standard error, which in an executor is what its driver writes to.
+static ELSEWHERE: OnceLock<OwnedFd> = OnceLock::new();
 
 /// Lines of this process that had no room. Only counted, so it has no partner in any order.
 static LOST: AtomicU64 = AtomicU64::new(0);
@@ -22,6 +27,12 @@ pub(crate) enum Part {
     Server,
     /// The same for a fault, a kill and a takeover: the daemon writes such lines as the server's, and keeps room for them that no other lines use up.
     Fault,
+}
+
+/// From now on lines go to this pipe.
+pub(crate) fn write_to(pipe: OwnedFd) {
+    // Once in a process.
+    let _ = ELSEWHERE.set(pipe);
 }
 
 /// Writes one line; that nobody can read it is no reason to stop serving.
@@ -54,7 +65,8 @@ fn line(part: Part, text: &str) -> String {
 /// Writes a line in one piece, if there is room for it: several processes share the file.
 fn wrote(line: &str) -> bool {
     loop {
-        match rustix::io::write(rustix::stdio::stderr(), line.as_bytes()) {
+        let log = ELSEWHERE.get().map_or_else(rustix::stdio::stderr, AsFd::as_fd);
+        match rustix::io::write(log, line.as_bytes()) {
             Err(rustix::io::Errno::INTR) => {}
             written => return written == Ok(line.len()),
         }

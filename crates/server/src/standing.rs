@@ -29,12 +29,19 @@ struct Words {
     unsaved: AtomicU32,
     /// So may what is in its arrays.
     unsaved_arrays: AtomicU32,
-    /// Its client has left, and all its work has ended: no more will come.
-    at_rest: AtomicU32,
+    /// One of [`SERVES`], [`ASKED`] and [`AT_REST`].
+    rest: AtomicU32,
     streams: AtomicU32,
     /// By slot: the last signal, doubled, and one more if work was submitted since.
     work: [AtomicU64; STREAM_SLOTS],
 }
+
+/// The session does what its client asks for.
+const SERVES: u32 = 0;
+/// It was told to end, and the driver has not said that its work has ended. This counts as work, whatever a kernel writes to the completion words.
+const ASKED: u32 = 1;
+/// It was told to end, and all its work has ended: no more will come.
+const AT_REST: u32 = 2;
 
 /// How much is saved of what goes with the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +176,9 @@ impl Standing {
     /// Whether there is work that belongs to no stream, or is not submitted yet.
     pub(crate) fn has_work_apart(&self) -> bool {
         let words = self.words();
-        words.side_work.load(Ordering::Relaxed) != 0 || words.held.load(Ordering::Relaxed) != 0
+        words.side_work.load(Ordering::Relaxed) != 0
+            || words.held.load(Ordering::Relaxed) != 0
+            || words.rest.load(Ordering::Relaxed) == ASKED
     }
 
     /// Whether any of the session's work is not known to have ended. `completed` gives a stream's completion word.
@@ -183,15 +192,20 @@ impl Standing {
         self.has_work_apart() || (0..streams).any(has_work)
     }
 
-    /// All work of a session whose client has left has ended, by the driver's word.
+    /// The session was told to end, and asks the driver whether its work has ended.
+    pub(crate) fn note_asked(&self) {
+        self.words().rest.store(ASKED, Ordering::Relaxed);
+    }
+
+    /// All work of such a session has ended, by the driver's word.
     pub(crate) fn note_rest(&self) {
         self.forget_work();
-        self.words().at_rest.store(1, Ordering::Relaxed);
+        self.words().rest.store(AT_REST, Ordering::Relaxed);
     }
 
     /// See [`Self::note_rest`].
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.words().at_rest.load(Ordering::Relaxed) != 0
+        self.words().rest.load(Ordering::Relaxed) == AT_REST
     }
 
     /// The next executor has nothing of the work.
@@ -202,6 +216,7 @@ impl Standing {
         self.note_side_work_ended();
         self.note_held(0);
         words.in_hand.store(0, Ordering::Relaxed);
+        words.rest.store(SERVES, Ordering::Relaxed);
     }
 }
 
@@ -228,6 +243,16 @@ mod tests {
         standing.forget_work();
         assert!(!standing.in_flight(|_| 0) && !standing.is_at_rest());
         standing.note_side_work();
+        standing.note_rest();
+        assert!(!standing.in_flight(|_| 0) && standing.is_at_rest());
+    }
+
+    #[test]
+    fn who_was_told_to_end_has_work_until_the_driver_says_otherwise() {
+        let standing = standing();
+        standing.note_signalled(0, 1);
+        standing.note_asked();
+        assert!(standing.in_flight(|_| u64::MAX), "a kernel can write that");
         standing.note_rest();
         assert!(!standing.in_flight(|_| 0) && standing.is_at_rest());
     }

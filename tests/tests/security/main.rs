@@ -1,4 +1,5 @@
-//! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n` of the second, `r` of the third, `t` of the fourth.
+//! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n`
+//! of the second, `r` and `s` of the third, `t` of the fourth.
 //!
 //! Each test is named after its finding (`f03_...`; `n01_...` of the second review) and runs real processes of several users, so it needs root. Without root it
 //! is listed as ignored, by name; with `CI=true` that is a failure.
@@ -43,6 +44,8 @@ mod r03;
 mod r05;
 mod r07;
 mod r08;
+mod s01;
+mod s05;
 mod second_line;
 mod t01;
 mod t05;
@@ -139,6 +142,8 @@ fn main() {
         r05::TESTS,
         r07::TESTS,
         r08::TESTS,
+        s01::TESTS,
+        s05::TESTS,
         second_line::TESTS,
         t01::TESTS,
         t05::TESTS,

@@ -362,7 +362,7 @@ impl Executor {
     }
 
     fn complete(&self, stream: u32, value: u64) -> u32 {
-        let word = (self.words.address() + u64::from(stream) * 8) as *mut u64;
+        let word = (self.words.range().0 + u64::from(stream) * 8) as *mut u64;
         // SAFETY: a word of the completion file, which lives as long as `self`.
         let word = unsafe { AtomicU64::from_ptr(word) };
         let before = word.swap(value, Ordering::Release);

@@ -24,8 +24,10 @@ pub const SESSION_BYTES: usize = CALLS_OFFSET + CALL_SLOTS * size_of::<CallSlot>
 pub const GUARD_RECORD_OFFSET: usize = STREAM_SLOTS * 8;
 /// Room for it, in words of 32 bits.
 pub const GUARD_RECORD_WORDS: usize = 14;
+/// Room for it in the completion file, which is mapped apart.
+pub const GUARD_RECORD_BYTES: usize = 4096;
 /// Length of the completion file.
-pub const COMPLETION_BYTES: usize = GUARD_RECORD_OFFSET + 4096;
+pub const COMPLETION_BYTES: usize = GUARD_RECORD_OFFSET + GUARD_RECORD_BYTES;
 
 /// First page of the session file. Every word says who writes it.
 #[repr(C, align(64))]
@@ -55,6 +57,30 @@ pub struct Shared {
     /// Not 0 while more clients are at work than there are cores: who waits sleeps, and need not say so, since the executor looks at `sleepers` all the
     /// time. Written by the executor.
     pub crowded: Line<AtomicU32>,
+    /// What the driver has said of the client's work that failed; written by the keeper before the session's error, taken by the client with it.
+    pub last_words: LastWords,
+}
+
+/// Room for [`LastWords`].
+pub const LAST_WORDS_BYTES: usize = 2048;
+
+/// A text for the program's standard error.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct LastWords {
+    /// How many bytes of the text count; 0: there is none, or it was taken.
+    pub size_bytes: core::sync::atomic::AtomicU32,
+    /// The text.
+    pub text: [core::sync::atomic::AtomicU8; LAST_WORDS_BYTES],
+}
+
+impl Default for LastWords {
+    fn default() -> Self {
+        Self {
+            size_bytes: core::sync::atomic::AtomicU32::new(0),
+            text: [const { core::sync::atomic::AtomicU8::new(0) }; LAST_WORDS_BYTES],
+        }
+    }
 }
 
 /// Keeps what one side writes off the other side's cache lines.

@@ -57,10 +57,10 @@ impl State {
         }
         launches.functions().for_each(|function| self.touch_variables(Touch::Function(function)));
         let session = &self.handle;
-        let given_up = || session.stopped();
+        let given_up = || session.gives_up();
         let count = launches.len() as u32;
         self.streams.admit_launches(&self.shared.context, slot, count, given_up)?;
-        if self.handle.stopped() {
+        if self.handle.gives_up() {
             // What a client that has left had queued is never run.
             return Ok(());
         }

@@ -395,10 +395,9 @@ pub(crate) enum Entry<'a> {
 impl State {
     /// Before a driver call that waits for running kernels: waits for a quiet moment.
     pub(super) fn quiet(&self) -> Result<Quiet<'_>, Failure> {
-        let given_up = || self.handle.stopped() || self.context().lost().is_some();
+        let given_up = || self.handle.gives_up() || self.context().lost().is_some();
         let quiet = self.shared.gate.quiet(self.context(), &self.handle.label, given_up);
-        let code = self.context().lost().unwrap_or(CUresult::ERROR_MPS_CLIENT_TERMINATED);
-        quiet.ok_or(Failure::Cuda(code))
+        quiet.ok_or_else(|| self.ending())
     }
 
     /// At the session's end: does something to each, in quiet moments of which none is long; what is left of a lost context is left.

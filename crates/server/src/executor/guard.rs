@@ -2,8 +2,8 @@
 //! session may address, and an access beyond ends the session instead of the context.
 //!
 //! The ranges go into each module's table before the next launch after they have changed. What was touched is recorded by the device at the end of
-//! the completion file, where the client sees it too: its waits never end well once there is a record. Code without PTX runs unguarded, or, in the strict mode, is
-//! refused.
+//! the completion file, where the client sees it too: its waits never end well once there is a record. That end is mapped and registered apart from the
+//! completion words, as a guarded kernel can find out where its record is. Code without PTX runs unguarded, or, in the strict mode, is refused.
 
 use super::failure::Failure;
 use super::state::State;
@@ -159,7 +159,7 @@ impl State {
         }
         let ranges = merge(self.memory.addressable.iter());
         self.guard.ranges = place(&self.guard.ranges, &ranges);
-        let record = self.memory.guard_record_address();
+        let record = self.memory.guard_record_address().ok_or(CUresult::ERROR_UNKNOWN)?;
         let stream = self.side_stream()?;
         for (&module, GuardedModule { table: at, .. }) in &self.guard.modules {
             let words = table(module, record, &self.guard.ranges);

@@ -32,10 +32,10 @@ impl State {
         let stream = self.stream_for_work(wanted.stream)?;
         self.touch_variables(Touch::Function(wanted.function));
         let session = &self.handle;
-        let given_up = || session.stopped();
+        let given_up = || session.gives_up();
         self.streams.admit_launches(&self.shared.context, wanted.stream, 1, given_up)?;
-        if self.handle.stopped() {
-            return Err(Failure::Cuda(CUresult::ERROR_MPS_CLIENT_TERMINATED));
+        if self.handle.gives_up() {
+            return Err(self.ending());
         }
         if prints {
             self.begin_printing()?;

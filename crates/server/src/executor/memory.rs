@@ -10,6 +10,7 @@ use super::mapping::{self, DeviceWindow};
 use super::session_handle::DeliveredGrant;
 use super::state::State;
 use crate::executor_link::{FromExecutor, OpenSession, Placement};
+use crate::policy::limits::GuardMode;
 use crate::policy::ranges::Ranges;
 use cuda_abi::types::*;
 use link::closer::Foreign;
@@ -17,7 +18,6 @@ use link::completion::CompletionWords;
 use link::shm::Reservation;
 use link::wire::attach::Window;
 use link::wire::command::{Grow, GrowReply, MemoryInfoReply, Release, StreamWriteValue};
-use link::wire::layout::{COMPLETION_BYTES, GUARD_RECORD_OFFSET};
 use link::wire::owner::Owner;
 use regions::{Region, RegionKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,12 +34,51 @@ const REGISTER_FLAGS: u32 = 1 | 2;
 /// The client sends a region's file before the command.
 pub(super) const FILE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Memory of this process that the device may write.
+#[derive(Debug)]
+struct Registered {
+    base: u64,
+    device_base: CUdeviceptr,
+}
+
+impl Registered {
+    /// Registers a part of a session's completion file.
+    fn new(
+        context: &Context,
+        (base, size_bytes): (u64, usize),
+    ) -> Result<Self, (CUresult, String)> {
+        let driver = context.driver();
+        // SAFETY: it is mapped for as long as the session's handle lives, and unregistered before that ends.
+        let registered =
+            unsafe { driver.cuMemHostRegister_v2(address(base), size_bytes, REGISTER_FLAGS) };
+        context.check(registered).map_err(|result| {
+            let what = "registering the completion words of a new session failed";
+            (result, format!("{what}: {result}"))
+        })?;
+        let mut device_base = 0;
+        // SAFETY: just registered; the result is written.
+        let mapped =
+            unsafe { driver.cuMemHostGetDevicePointer_v2(&mut device_base, address(base), 0) };
+        if context.check(mapped).is_err() {
+            device_base = base;
+        }
+        Ok(Self { base, device_base })
+    }
+
+    /// Before anybody has used it.
+    fn unregister(&self, context: &Context) {
+        // SAFETY: registered by `new`.
+        let _ = unsafe { context.driver().cuMemHostUnregister(address(self.base)) };
+    }
+}
+
 /// What a session may address, and what keeps it so.
 pub(crate) struct Memory {
     pub(super) device_window: DeviceWindow,
     host: Reservation,
-    completion_base: u64,
-    completion_device_base: u64,
+    completion: Registered,
+    /// Of guarded sessions. Apart, as guarded kernels know its address.
+    guard_record: Option<Registered>,
     pub(super) socket: Foreign,
     /// The file of the region that is being mapped still lies in the socket.
     has_region_file: bool,
@@ -67,7 +106,6 @@ impl Memory {
         grants_from_keeper: Receiver<DeliveredGrant>,
         (allowance, holding): (Arc<Allowance>, Holding),
     ) -> Result<Self, (CUresult, String)> {
-        let driver = context.driver();
         let host = Reservation::new(wanted.host_window)
             .map_err(|error| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string()))?;
         let device_window = match ahead {
@@ -77,28 +115,19 @@ impl Memory {
                 DeviceWindow::reserve(context, wanted.device_window)?
             }
         };
-        let completion_base = words.address();
-        let completion = address(completion_base);
-        // SAFETY: the words are mapped for as long as the session's handle lives, and unregistered before that ends.
-        let registered =
-            unsafe { driver.cuMemHostRegister_v2(completion, COMPLETION_BYTES, REGISTER_FLAGS) };
-        context.check(registered).map_err(|result| {
-            let what = "registering the completion words of a new session failed";
-            (result, format!("{what}: {result}"))
-        })?;
-        let mut completion_device_base = 0;
-        // SAFETY: just registered; the result is written.
-        let mapped = unsafe {
-            driver.cuMemHostGetDevicePointer_v2(&mut completion_device_base, completion, 0)
+        let completion = Registered::new(context, words.range())?;
+        let guard_record = match wanted.guard {
+            GuardMode::Off => None,
+            GuardMode::On | GuardMode::Strict => {
+                let record = Registered::new(context, words.guard_record_range());
+                Some(record.inspect_err(|_| completion.unregister(context))?)
+            }
         };
-        if context.check(mapped).is_err() {
-            completion_device_base = completion_base;
-        }
         Ok(Self {
             device_window,
             host,
-            completion_base,
-            completion_device_base,
+            completion,
+            guard_record,
             socket,
             has_region_file: false,
             grants_from_keeper,
@@ -113,7 +142,7 @@ impl Memory {
 
     /// Where the device finds a stream's completion word. The slot has been checked.
     pub(crate) fn completion_address(&self, slot: u32) -> CUdeviceptr {
-        self.completion_device_base + u64::from(slot) * 8
+        self.completion.device_base + u64::from(slot) * 8
     }
 
     /// Whether all of it is device memory that was granted to the session, or pinned memory of its own: what kernels reach at this address, to read and to write.
@@ -134,9 +163,9 @@ impl Memory {
         [self.device_window.window().base, self.host.window().base]
     }
 
-    /// Where the device records what guarded code was about to touch.
-    pub(crate) fn guard_record_address(&self) -> CUdeviceptr {
-        self.completion_device_base + GUARD_RECORD_OFFSET as u64
+    /// Where the device records what guarded code was about to touch, if the session began as a guarded one.
+    pub(crate) fn guard_record_address(&self) -> Option<CUdeviceptr> {
+        self.guard_record.as_ref().map(|record| record.device_base)
     }
 
     /// Whom it counts for.
@@ -186,7 +215,8 @@ impl Memory {
     fn take_registered(&mut self) -> Vec<u64> {
         let regions = std::mem::take(&mut self.regions).into_iter();
         let pinned = regions.filter(|(_, region)| region.kind == RegionKind::Pinned);
-        pinned.map(|(at, _)| at).chain([self.completion_base]).collect()
+        let own = [Some(&self.completion), self.guard_record.as_ref()].into_iter().flatten();
+        pinned.map(|(at, _)| at).chain(own.map(|it| it.base)).collect()
     }
 
     /// Takes everything else out of the driver but the window; nobody uses it any more.

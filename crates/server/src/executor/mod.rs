@@ -158,11 +158,12 @@ pub fn run(options: &Options) -> ExitCode {
 fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
     let Received { message, descriptors } =
         keeper.receive::<ToExecutor>(KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
-    let (ToExecutor::Start { device, index, devices }, Some(page)) =
-        (message, descriptors.into_iter().next())
-    else {
-        return Err("the keeper's first message is not Start with a counter page".into());
+    let files = <[OwnedFd; 2]>::try_from(descriptors);
+    let (ToExecutor::Start { device, index, devices }, Ok([page, log])) = (message, files) else {
+        return Err("the keeper's first message is not Start with a counter page and a log".into());
     };
+    crate::log::write_to(log);
+    std::panic::set_hook(Box::new(|panic| log_server!("{panic}")));
     let prepare = || -> Result<(Context, CounterPage, Console), String> {
         let console = Console::capture()
             .map_err(|error| format!("standard output cannot be captured: {error}"))?;
@@ -193,6 +194,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 group_memory: Default::default(),
                 partitions,
                 lanes,
+                limit_wishes: Default::default(),
                 flights: flight::Flights::from_environment(),
                 batching: batch::Batching::from_environment(),
                 own_kernels,
@@ -245,6 +247,8 @@ pub(crate) struct Shared {
     pub(crate) partitions: partition::Partitions,
     /// Where sessions without a share are.
     pub(crate) lanes: lanes::Lanes,
+    /// Limits of the context that sessions have asked for.
+    pub(crate) limit_wishes: context_limits::Wishes,
     /// Who has work on the device.
     pub(crate) flights: flight::Flights,
     /// Whether launches are submitted together.

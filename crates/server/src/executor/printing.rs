@@ -9,13 +9,12 @@
 use super::failure::Failure;
 use super::state::State;
 use super::stream::new_event;
+use crate::captured::Captured;
 use crate::driver::Driver;
 use crate::log::log_server;
 use cuda_abi::types::*;
 use link::wire::command::OutputReply;
 use link::wire::layout::CALL_REPLY_BYTES;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -52,27 +51,19 @@ struct Turns {
     waiting: VecDeque<u64>,
 }
 
-struct Captured {
-    file: OwnedFd,
-    taken_bytes: u64,
-}
-
 impl Console {
     /// Makes standard output a file in memory.
     pub(crate) fn capture() -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("openmps-device-printf", MemfdFlags::CLOEXEC)?;
-        // What was taken is cut out of the front while the driver may be appending.
-        rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
-        rustix::stdio::dup2_stdout(&file)?;
-        let captured = Mutex::new(Captured { file, taken_bytes: 0 });
+        let captured = Captured::create("openmps-device-printf")?;
+        captured.become_stdout()?;
+        let captured = Mutex::new(captured);
         Ok(Self { captured, turns: Mutex::default(), turn_ended: Condvar::new() })
     }
 
     /// A file in memory that is nobody's standard output.
     #[cfg(test)]
     pub(crate) fn apart() -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("openmps-device-printf", MemfdFlags::CLOEXEC)?;
-        let captured = Mutex::new(Captured { file, taken_bytes: 0 });
+        let captured = Mutex::new(Captured::create("openmps-device-printf")?);
         Ok(Self { captured, turns: Mutex::default(), turn_ended: Condvar::new() })
     }
 
@@ -80,24 +71,7 @@ impl Console {
     fn take(&self) -> io::Result<Vec<u8>> {
         // SAFETY: NULL means all streams of the C library, through which drivers print.
         unsafe { libc::fflush(std::ptr::null_mut()) };
-        let mut captured = self.captured.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = rustix::fs::fstat(&captured.file)?.st_size as u64;
-        let mut text = vec![0; (end - captured.taken_bytes) as usize];
-        let mut filled = 0;
-        while filled < text.len() {
-            let at = captured.taken_bytes + filled as u64;
-            match rustix::io::pread(captured.file.as_fd(), &mut text[filled..], at)? {
-                0 => break,
-                read => filled += read,
-            }
-        }
-        text.truncate(filled);
-        captured.taken_bytes += filled as u64;
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if filled > 0 {
-            rustix::fs::fallocate(&captured.file, hole, 0, captured.taken_bytes)?;
-        }
-        Ok(text)
+        self.captured.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Waits until it is the session's turn; `false` when the other one's takes too long or `given_up` says so.
@@ -168,7 +142,7 @@ impl State {
             }
         }
         let handle = &self.handle;
-        if !self.shared.console.take_turn(handle.id, || handle.stopped()) {
+        if !self.shared.console.take_turn(handle.id, || handle.gives_up()) {
             log_server!(
                 "{} prints while kernels of another client that print do not end: their texts may be mixed",
                 handle.label

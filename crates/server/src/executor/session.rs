@@ -3,6 +3,7 @@
 //! How a session begins is [`super::session_opening`], what other threads may ask of it [`super::session_handle`], what it has
 //! [`super::state`], what it does while there is nothing to take [`idling`].
 
+mod ending;
 mod idling;
 
 use super::batch::{Admission, Refused};
@@ -11,6 +12,7 @@ use super::holding::Deferred;
 use super::monitor::{Waker, sleep_exactly};
 use super::nearness::{Look, Nearness, signal_of};
 use super::replay::Past;
+use super::session_handle::Wish;
 use super::state::{Awaited, Outcome, State};
 use crate::executor_link::{FromExecutor, ShareWish};
 use crate::log::log_server;
@@ -46,6 +48,8 @@ pub(super) struct Session {
     /// The counters say since when it has taken no command.
     is_idle: bool,
     nearness: Nearness,
+    /// What it was told to do, as far as that is done.
+    heeded: Wish,
 }
 
 impl Session {
@@ -68,6 +72,7 @@ impl Session {
             owed: None,
             is_idle: false,
             nearness: Nearness::default(),
+            heeded: Wish::Serve,
         }
     }
 
@@ -148,7 +153,12 @@ impl Session {
     /// # Errors
     /// What the client did wrong, or that the context is lost.
     fn serve(&mut self) -> Result<(), StepError> {
-        while !self.state.handle.stopped() {
+        loop {
+            match self.state.handle.wished() {
+                wished if wished == self.heeded => {}
+                Wish::Stop => return Ok(()),
+                Wish::Serve | Wish::Rest => self.come_to_rest()?,
+            }
             match self.step()? {
                 // Of a client with several threads one may sleep while the others keep this one at work.
                 // In a crowd nobody tells of a sleeper.
@@ -170,7 +180,6 @@ impl Session {
                 }
             }
         }
-        Ok(())
     }
 
     /// Does one command, if there is one and it may be done.

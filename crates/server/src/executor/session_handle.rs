@@ -16,7 +16,7 @@ use link::completion::CompletionWords;
 use link::session_memory::SessionMemory;
 use link::wire::owner::Owner;
 use rustix::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
@@ -26,6 +26,18 @@ pub(crate) struct DeliveredGrant {
     pub(crate) memory: Option<OwnedFd>,
     /// A session's completion words.
     pub(crate) words: Option<OwnedFd>,
+}
+
+/// What a session's thread is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Wish {
+    /// What its client asks for.
+    Serve,
+    /// Nothing more, and say when its work has ended.
+    Rest,
+    /// The same, and then end.
+    Stop,
 }
 
 /// What other threads know of a session; in cache lines of its own.
@@ -45,7 +57,8 @@ pub(crate) struct SessionHandle {
     pub(super) mailbox: Mailbox,
     /// Where its work runs; `None`: on the whole device.
     pub(super) share: Mutex<Option<Arc<Partition>>>,
-    stop: AtomicBool,
+    /// A [`Wish`], which only grows.
+    wish: AtomicU8,
     /// The `CUresult` that answers everything, 0 while the session serves.
     ended: AtomicU32,
     streams: AtomicU32,
@@ -78,7 +91,7 @@ impl SessionHandle {
             allowance,
             mailbox: Mailbox::default(),
             share: Mutex::default(),
-            stop: AtomicBool::new(false),
+            wish: AtomicU8::new(Wish::Serve as u8),
             ended: AtomicU32::new(0),
             streams: AtomicU32::new(0),
             new_weight: Default::default(),
@@ -92,14 +105,29 @@ impl SessionHandle {
 
     /// Ends the session thread, after the command in its hands.
     pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
-        self.memory.wake_consumer();
+        self.wish(Wish::Stop);
     }
 
-    /// From now on every command gets `code` for an answer and nothing is done.
+    /// From now on every command gets `code` for an answer and nothing is done. The thread asks the driver until it says that what was submitted before
+    /// has ended.
     pub(crate) fn end(&self, code: u32) {
         self.ended.store(code, Ordering::SeqCst);
         self.memory.fail(code);
+        self.wish(Wish::Rest);
+    }
+
+    fn wish(&self, wish: Wish) {
+        self.wish.fetch_max(wish as u8, Ordering::SeqCst);
+        self.memory.wake_consumer();
+    }
+
+    /// What the session's thread is to do.
+    pub(super) fn wished(&self) -> Wish {
+        match self.wish.load(Ordering::SeqCst) {
+            0 => Wish::Serve,
+            1 => Wish::Rest,
+            _ => Wish::Stop,
+        }
     }
 
     /// From now on the client's share of a device that others want goes by this weight.
@@ -121,7 +149,12 @@ impl SessionHandle {
     }
 
     pub(super) fn stopped(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
+        self.wished() == Wish::Stop
+    }
+
+    /// Whether the session's thread is to wait for nothing any more, as nothing will be done for the client.
+    pub(super) fn gives_up(&self) -> bool {
+        self.wished() != Wish::Serve
     }
 
     /// Hands the keeper's answer to the session thread; one that nobody waits for is dropped, descriptor and all.

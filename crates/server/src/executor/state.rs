@@ -180,6 +180,11 @@ impl State {
         self.handle.ended().or(self.context().lost())
     }
 
+    /// Why nothing more is done for the client, who has left if there is no other reason.
+    pub(super) fn ending(&self) -> Failure {
+        Failure::Cuda(self.ended().unwrap_or(CUresult::ERROR_MPS_CLIENT_TERMINATED))
+    }
+
     /// Does one command, or keeps it until what it waits for is there.
     pub(super) fn obey(&mut self, command: &Command<'_>) -> Result<Outcome, Failure> {
         match self.ended() {

@@ -15,6 +15,7 @@ const POLL_LONGEST: Duration = Duration::from_millis(10);
 impl State {
     /// Waits for all work of a session whose client has left; `false`: the context is lost. Then the keeper looks for who did it, and may find this one.
     pub(super) fn has_come_to_rest(&self) -> bool {
+        self.standing.note_asked();
         self.wait_for_work();
         if let Some(code) = self.context().lost() {
             self.name_suspect(code);
@@ -59,6 +60,7 @@ impl State {
             self.clear_peers();
             self.clear_repeating();
             self.clear_memory();
+            self.give_back_limits();
             self.streams.clear(&self.shared.context);
             self.partitions = Default::default();
         }
@@ -71,6 +73,18 @@ impl State {
         shared.tell(&FromExecutor::SessionClosed { session });
     }
 
+    /// Whether the driver says that something of the session has not ended.
+    pub(super) fn has_work_in_driver(&self) -> bool {
+        self.streams.handles().chain(self.side_stream).any(|stream| {
+            // SAFETY: a live stream of this session.
+            let result = unsafe { self.driver().cuStreamQuery(stream) };
+            result == CUresult::ERROR_NOT_READY || {
+                let _ = self.context().check(result);
+                false
+            }
+        })
+    }
+
     fn wait_for_work(&self) {
         let (started, mut poll, mut complained) =
             (Instant::now(), Duration::from_micros(20), false);
@@ -81,10 +95,6 @@ impl State {
                 if result != CUresult::ERROR_NOT_READY {
                     let _ = self.context().check(result);
                     break;
-                }
-                if poll == POLL_LONGEST {
-                    // Whatever the signals say that the client asked for: so the keeper knows that something does not end.
-                    self.standing.note_side_work();
                 }
                 if started.elapsed() > PATIENCE && !std::mem::replace(&mut complained, true) {
                     log_server!(

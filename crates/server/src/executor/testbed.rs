@@ -79,6 +79,7 @@ impl Bed {
             group_memory: Default::default(),
             partitions: Default::default(),
             lanes: Default::default(),
+            limit_wishes: Default::default(),
             flights: Default::default(),
             batching: Batching::On,
             chain_stock: Default::default(),

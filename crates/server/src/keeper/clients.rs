@@ -175,7 +175,7 @@ impl Keeper {
         0
     }
 
-    fn terminate_session(&mut self, id: u64) {
+    pub(super) fn terminate_session(&mut self, id: u64) {
         let code = CUresult::ERROR_MPS_CLIENT_TERMINATED;
         let Some(session) = self.sessions.get(&id) else { return };
         match session.service {

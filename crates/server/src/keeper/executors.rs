@@ -4,8 +4,10 @@
 use super::ahead::Ahead;
 use super::devices::{ComputeMode, Device};
 use super::leaving::{Killed, kill};
+use super::said::Said;
 use super::session::{Service, Session};
 use super::{Keeper, Options, PEER_TIMEOUT};
+use crate::captured::Captured;
 use crate::counters::{CounterPage, SLOTS};
 use crate::executor_link::{FromExecutor, ToExecutor};
 use crate::log::log_server;
@@ -66,6 +68,8 @@ pub(crate) struct ExecutorProcess {
     connection: Connection,
     pub(crate) counters: CounterPage,
     free_slots: Vec<usize>,
+    /// What its driver writes to standard error.
+    said: Captured,
 }
 
 impl ExecutorProcess {
@@ -80,18 +84,22 @@ impl ExecutorProcess {
         };
         let (connection, theirs) = Connection::pair().map_err(|error| fail(&error))?;
         let (file, counters) = CounterPage::create().map_err(|error| fail(&error))?;
+        let said = Captured::create("openmps-driver-stderr").map_err(|error| fail(&error))?;
         let mut command = Command::new(&options.executor_program);
         command
             .args(["executor", "--control-fd", "0", "--native-driver"])
             .arg(&options.native_driver)
             // Standard input is a descriptor that a child surely inherits.
-            .stdin(Stdio::from(OwnedFd::from(theirs)));
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stderr(said.stdio().map_err(|error| fail(&error))?);
         leave_sockets(&mut command);
         let child = command.spawn().map_err(|error| fail(&error))?;
-        let executor = Self { child, connection, counters, free_slots: (0..SLOTS).rev().collect() };
+        let free_slots = (0..SLOTS).rev().collect();
+        let executor = Self { child, connection, counters, free_slots, said };
+        let files = [file.as_fd(), rustix::stdio::stderr()];
         executor
             .connection
-            .send(&ToExecutor::Start { device, index, devices }, &[file.as_fd()], PEER_TIMEOUT)
+            .send(&ToExecutor::Start { device, index, devices }, &files, PEER_TIMEOUT)
             .map_err(|error| fail(&error))?;
         Ok(executor)
     }
@@ -126,17 +134,26 @@ impl ExecutorProcess {
         self.free_slots.push(slot);
     }
 
-    /// Kills it and waits until it runs no code any more; what it had sent is still to be read.
-    pub(super) fn end_now(self) -> (Killed, Connection) {
-        let Self { child, connection, .. } = self;
-        (kill(child), connection)
+    /// Kills it and waits until it runs no code any more; what it had sent is still to be read, as is what its driver said.
+    pub(super) fn end_now(self) -> (Killed, Connection, Said) {
+        let Self { child, connection, mut said, .. } = self;
+        let pid = child.id();
+        (kill(child), connection, Said::take(pid, &mut said))
     }
 
     /// Closes its socket, waits for its end a while, then kills it. Says how it ended.
     pub(crate) fn stop(self) -> String {
-        let Self { mut child, connection, .. } = self;
+        let Self { mut child, connection, mut said, .. } = self;
         drop(connection);
-        await_end(&mut child, STOP_TIMEOUT).unwrap_or_else(|| kill(child).await_gone())
+        let pid = child.id();
+        let how = await_end(&mut child, STOP_TIMEOUT).unwrap_or_else(|| kill(child).await_gone());
+        Said::take(pid, &mut said).log();
+        how
+    }
+
+    /// Logs what its driver has said.
+    pub(super) fn log_said(&mut self) {
+        Said::take(self.child.id(), &mut self.said).log();
     }
 }
 

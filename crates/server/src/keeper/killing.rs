@@ -38,13 +38,8 @@ impl Keeper {
         let mut late = Vec::new();
         for (&id, session) in &mut self.sessions {
             let Some(since) = session.doomed_since else { continue };
-            // A client that is still there has been told, and nothing of it runs any more. What one that has left submitted is over when its
-            // session's thread says so, which asks the driver.
-            let is_over = match self.clients.contains_key(&session.client) {
-                true => !session.has_work(),
-                false => session.standing.is_at_rest(),
-            };
-            if session.service != Service::Serving || is_over {
+            // What it has submitted is over when its session's thread says so, which asks the driver: a kernel can write the completion words.
+            if session.service != Service::Serving || session.standing.is_at_rest() {
                 session.doomed_since = None;
             } else if since.elapsed() >= patience && session.has_work() {
                 late.push((session.place(), id));

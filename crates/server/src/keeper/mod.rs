@@ -20,6 +20,7 @@ mod memory;
 pub mod options;
 mod peers;
 mod requests;
+mod said;
 mod session;
 mod shares;
 mod snapshot;
@@ -53,7 +54,7 @@ use session::Session;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for a daemon or an executor to take a packet.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -223,6 +224,8 @@ pub(crate) struct Keeper {
     /// What the daemon was told.
     status: ServerStatus,
     fault_settings: FaultSettings,
+    /// When what drivers say was last logged.
+    heard_drivers: Instant,
 }
 
 fn send_in_pieces(daemon: &Connection, message: &ToDaemon) -> Result<(), SocketError> {
@@ -285,6 +288,7 @@ impl Keeper {
             killings: BTreeMap::new(),
             status: ServerStatus::Active,
             fault_settings: read_fault_settings(),
+            heard_drivers: Instant::now(),
         }
     }
 
@@ -304,6 +308,7 @@ impl Keeper {
             self.check_starting();
             self.see_to_leaving();
             self.see_to_doomed();
+            self.hear_drivers();
             self.see_to_standbys();
             self.see_to_ahead();
             self.see_to_waiting();

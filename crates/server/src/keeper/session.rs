@@ -151,6 +151,13 @@ impl SessionFiles {
         }
     }
 
+    /// Leaves what the driver has said, to be told with the session's failure.
+    pub(super) fn leave_last_words(&self, text: &str) {
+        if let Ok(memory) = SessionMemory::map(self.memory.as_fd()) {
+            memory.leave_last_words(text);
+        }
+    }
+
     /// Marks which of the session's last calls have ended, as far as the device has said.
     pub(super) fn mark_ended(&self, history: &History) {
         if let Ok(words) = CompletionWords::map(self.completion.as_fd()) {

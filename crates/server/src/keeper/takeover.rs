@@ -46,7 +46,7 @@ impl Keeper {
         self.killings.remove(&place);
         self.tell_status();
         let pid = executor.process.pid();
-        let (mut killed, connection) = executor.process.end_now();
+        let (mut killed, connection, said) = executor.process.end_now();
         // Whatever it sent before it ended counts; whoever asks something of it is not answered.
         while let Ok(Some(Received { message, descriptors })) = connection.try_receive() {
             self.hear_last_words(message, descriptors);
@@ -72,6 +72,7 @@ impl Keeper {
             (Cause::Killed { .. }, _) => {}
         }
         let Verdicts { concerned, lost } = self.settle(place, &stands, &fates);
+        self.pass_on(said, &lost);
         match killed {
             Killed::Gone(_) => self.end_lost(place, lost),
             Killed::Leaving(child) => self.leaving.push(Leaving::new(place, child, lost)),
@@ -315,6 +316,10 @@ impl Keeper {
     fn hand_over(&mut self, place: Place, id: u64) {
         let Some(session) = self.sessions.get(&id) else { return };
         let Some(client) = self.clients.get(&session.client) else { return };
+        if client.is_terminated {
+            // The executor that was told of it has ended, and what it said to the client lies in memory that the client can write.
+            return self.terminate_session(id);
+        }
         let memory = self.memory_bound_of(client, place.device);
         let share = self.share_wish(client, place.device);
         let group = self.membership(client, place.device);

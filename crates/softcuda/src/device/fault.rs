@@ -56,8 +56,8 @@ impl From<FaultKind> for Sticky {
 /// Writes one log line about a fault to standard error, unless the configuration silences it.
 pub(crate) fn log_fault(log: super::config::LogLevel, kernel: &str, fault: &Fault) {
     if fault.kind == FaultKind::Assert && !fault.detail.is_empty() {
-        // What the CUDA runtime's own assertion handler prints.
-        write_line(&fault.detail);
+        // What NVIDIA's driver prints, which says all that there is to say.
+        return write_line(&fault.detail);
     }
     if log >= super::config::LogLevel::Error {
         write_line(&format!("softcuda: kernel {kernel}: {fault}"));

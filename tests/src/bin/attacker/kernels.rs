@@ -1,8 +1,10 @@
 //! Kernels that do not end, or fault when they are told, and what hides that they run.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use link::completion::CompletionWords;
 use link::shm::{self, Access, Mapping};
 use link::wire::command::{
     EventCreate, FunctionGet, Launch, ModuleLoad, Opcode, REGION_PINNED, Signal,
@@ -10,9 +12,10 @@ use link::wire::command::{
 use rustix::fd::AsFd;
 use zerocopy::IntoBytes;
 
+use crate::PATIENCE;
 use crate::session::Session;
 
-/// `spin` waits until a word is not 0; `late` does, too, and faults then.
+/// `spin` waits until a word is not 0; `late` does, too, and faults then; `forge` writes a value somewhere meanwhile.
 const CODE: &str = ".version 7.0
 .target sm_70
 .address_size 64
@@ -33,8 +36,19 @@ L:  ld.volatile.global.u32 %r1, [%rd1];
     mov.u64 %rd2, 0xdead000;
     st.global.u32 [%rd2], %r1;
     ret;
+}
+.visible .entry forge(.param .u64 p, .param .u64 place, .param .u64 value) {
+    .reg .u64 %rd<4>; .reg .u32 %r<2>; .reg .pred %p;
+    ld.param.u64 %rd1, [p];
+    ld.param.u64 %rd2, [place];
+    ld.param.u64 %rd3, [value];
+L:  st.volatile.global.u64 [%rd2], %rd3;
+    ld.volatile.global.u32 %r1, [%rd1];
+    setp.eq.u32 %p, %r1, 0;
+    @%p bra L;
+    ret;
 }\0";
-const NAMES: [&str; 2] = ["spin", "late"];
+const NAMES: [&str; 3] = ["spin", "late", "forge"];
 const PAGE_BYTES: u64 = 4096;
 const CODE_BYTES: u64 = PAGE_BYTES;
 
@@ -71,17 +85,17 @@ impl Kernels {
         Ok(Self { word, address: session.window.base + CODE_BYTES })
     }
 
-    /// Launches one of them on the default stream.
-    pub(crate) fn launch(&self, session: &mut Session, name: &str) -> Result<()> {
+    /// Launches one of them on the default stream, with these parameters behind the address of the word.
+    pub(crate) fn launch(&self, session: &mut Session, name: &str, more: &[u64]) -> Result<()> {
         let function = NAMES.iter().position(|known| *known == name).context("no such kernel")?;
         let launch = Launch {
             function: function as u32,
             grid: [1; 3],
             block: [1; 3],
-            parameter_bytes: size_of::<u64>() as u32,
+            parameter_bytes: (size_of::<u64>() + size_of_val(more)) as u32,
             ..Default::default()
         };
-        session.post(Opcode::Launch, &[launch.as_bytes(), self.address.as_bytes()])
+        session.post(Opcode::Launch, &[launch.as_bytes(), self.address.as_bytes(), more.as_bytes()])
     }
 
     /// Lets them go on.
@@ -95,6 +109,17 @@ impl Kernels {
 /// Asks for a signal of the default stream.
 pub(crate) fn signal(session: &mut Session, value: u64) -> Result<()> {
     session.post(Opcode::Signal, &[Signal { stream: 0, reserved: 0, value }.as_bytes()])
+}
+
+/// Waits until the default stream has come so far, as its completion word says.
+pub(crate) fn await_word(session: &Session, value: u64) -> Result<()> {
+    let words = CompletionWords::map(session.completions.as_fd())?;
+    let began = Instant::now();
+    while words.completed(0) != value {
+        ensure!(began.elapsed() < PATIENCE, "the word is {}", words.completed(0));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// So many calls that do no harm.

@@ -18,10 +18,12 @@ use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use link::socket::Connection;
 use link::wire::DAEMON_SOCKET;
+use link::wire::command::{LimitGet, LimitReply, LimitSet, Opcode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use zerocopy::{FromBytes, IntoBytes};
 
 use kernels::Kernels;
 use lingering::Lingering;
@@ -126,7 +128,38 @@ impl Attacker {
             }
             ("spin" | "late", []) => {
                 let session = self.session.as_mut().context("not attached")?;
-                self.kernels.as_ref().context("not loaded")?.launch(session, order)?;
+                self.kernels.as_ref().context("not loaded")?.launch(session, order, &[])?;
+                Ok("ok".to_owned())
+            }
+            ("forge", &[place, value]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                self.kernels.as_ref().context("not loaded")?.launch(
+                    session,
+                    order,
+                    &[place, value],
+                )?;
+                kernels::await_word(session, value)?;
+                Ok("ok".to_owned())
+            }
+            ("raise", &[limit, value]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                let set = LimitSet { limit: limit as u32, reserved: 0, value };
+                Ok(format!("raised {}", session.call(Opcode::LimitSet, &[set.as_bytes()])?.0))
+            }
+            ("limit", &[limit]) => {
+                let session = self.session.as_mut().context("not attached")?;
+                let get = LimitGet { limit: limit as u32, reserved: 0 };
+                let (code, reply) = session.call(Opcode::LimitGet, &[get.as_bytes()])?;
+                let (reply, _) = LimitReply::read_from_prefix(&reply)
+                    .map_err(|_| anyhow!("no limit: {code}"))?;
+                Ok(format!("limit {}", reply.value))
+            }
+            ("error", []) => {
+                let session = self.session.as_ref().context("not attached")?;
+                Ok(format!("error {}", session.error()))
+            }
+            ("forget-error", []) => {
+                self.session.as_ref().context("not attached")?.forget_error();
                 Ok("ok".to_owned())
             }
             ("go", []) => {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use bench::hostile::raw_session::attach;
@@ -23,6 +24,9 @@ pub(crate) struct Session {
     /// To the executor.
     pub(crate) socket: Connection,
     pub(crate) window: Window,
+    /// How far its streams are.
+    pub(crate) completions: OwnedFd,
+    memory: Arc<SessionMemory>,
     producer: Producer,
     slots: CallSlots,
 }
@@ -36,16 +40,28 @@ impl Session {
         let ClientReply::ContextOpened(opened) = reply.message else {
             bail!("no context: {:?}", reply.message);
         };
-        let [memory, _completions, socket] = <[OwnedFd; 3]>::try_from(reply.descriptors)
+        let [memory, completions, socket] = <[OwnedFd; 3]>::try_from(reply.descriptors)
             .map_err(|all| anyhow::anyhow!("{} descriptors", all.len()))?;
         let memory = Arc::new(SessionMemory::map(memory.as_fd())?);
         Ok(Self {
             connection,
             socket: Connection::from_socket(socket)?,
             window: opened.host_window,
+            completions,
             producer: Producer::new(Arc::clone(&memory)),
-            slots: CallSlots::new(memory),
+            slots: CallSlots::new(Arc::clone(&memory)),
+            memory,
         })
+    }
+
+    /// What the server has said of its end, as a `CUresult`; 0: nothing.
+    pub(crate) fn error(&self) -> u32 {
+        self.memory.error()
+    }
+
+    /// Takes back what the server has said of its end.
+    pub(crate) fn forget_error(&self) {
+        self.memory.shared().session_error.0.store(0, Ordering::SeqCst);
     }
 
     /// Posts a command without an answer.

@@ -269,11 +269,11 @@ impl State {
         let stream = self.stream_for_work(wanted.stream)?;
         self.touch_variables(Touch::All);
         let session = &self.handle;
-        let given_up = || session.stopped();
+        let given_up = || session.gives_up();
         let weight = load.kernels.max(1);
         self.streams.admit_launches(&self.shared.context, wanted.stream, weight, given_up)?;
-        if self.handle.stopped() {
-            return Err(Failure::Cuda(CUresult::ERROR_MPS_CLIENT_TERMINATED));
+        if self.handle.gives_up() {
+            return Err(self.ending());
         }
         if load.prints {
             self.begin_printing()?;

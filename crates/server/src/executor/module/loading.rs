@@ -56,7 +56,7 @@ impl State {
             match turn.try_lock() {
                 Ok(turn) => return Ok(turn),
                 Err(TryLockError::Poisoned(turn)) => return Ok(turn.into_inner()),
-                Err(TryLockError::WouldBlock) if self.handle.stopped() => {
+                Err(TryLockError::WouldBlock) if self.handle.gives_up() => {
                     return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
                 }
                 Err(TryLockError::WouldBlock) => std::thread::sleep(TURN_POLL),

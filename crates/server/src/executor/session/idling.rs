@@ -66,13 +66,13 @@ impl Session {
             || !self.state.holding.is_empty();
         let limit = if waits { SYNCHRONIZE_POLL } else { self.state.sleep_limit(IDLE) };
         let limit = self.state.pace_idle(limit);
-        let (waker, state) = (&self.waker, &self.state);
+        let (waker, state, heeded) = (&self.waker, &self.state, self.heeded);
         // Looked at after this thread has announced its sleep: a client that begins to sleep later rings.
         let waited = self.consumer.wait(self.state.shared.flights.cores(), limit, &mut || {
             if handle.memory.sleepers() > 0 {
                 waker.wake();
             }
-            handle.stopped()
+            handle.wished() != heeded
                 || handle.mailbox.has_mail()
                 || (!ordered && handle.moves.is_any())
                 || state.sleep_limit(limit) < limit

@@ -165,7 +165,7 @@ struct AssertFail;
 
 impl Body for AssertFail {
     unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-        let mut first = None;
+        let mut said = Vec::new();
         for lane in lanes(mask) {
             // SAFETY: operands by the emitter: message, file, line, function.
             let (message, file, line, function) = unsafe {
@@ -184,14 +184,11 @@ impl Body for AssertFail {
             let (message, file, function) = (text(message), text(file), text(function.1));
             let [bx, by, bz] = cx.block_index;
             let [tx, ty, tz] = cx.thread_of(lane as u32);
-            let line = format!(
-                "{file}:{line}: {function}: block: [{bx},{by},{bz}], thread: [{tx},{ty},{tz}] Assertion `{message}` failed.\n"
-            );
-            cx.machine.printf(line.as_bytes());
-            first.get_or_insert(line);
+            said.push(format!(
+                "{file}:{line}: {function}: block: [{bx},{by},{bz}], thread: [{tx},{ty},{tz}] Assertion `{message}` failed."
+            ));
         }
-        let detail = first.unwrap_or_default();
-        cx.raise(FaultKind::Assert, mask.trailing_zeros(), detail.trim_end());
+        cx.raise(FaultKind::Assert, mask.trailing_zeros(), said.join("\n"));
         Flow::Fault
     }
 }
