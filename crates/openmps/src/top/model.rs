@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::past::{Key, Past};
 use super::users::Users;
-use crate::show::silences;
+use crate::show::{fault_line, silences};
 
 /// One GPU of one server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -184,6 +184,7 @@ pub(super) fn scene(
 
 fn gpu(server: &ServerState, index: u32, device: &DeviceSnapshot, rows: &[Row]) -> Gpu {
     let mut faults = server.snapshot.faults.iter().rev();
+    let last_fault = faults.find(|fault| fault.device == index);
     Gpu {
         index,
         server_pid: server.pid,
@@ -199,7 +200,7 @@ fn gpu(server: &ServerState, index: u32, device: &DeviceSnapshot, rows: &[Row]) 
         busy_percent: rows.iter().fold(0.0, |sum, row| sum + row.busy_percent),
         faults: device.faults,
         restarts: device.restarts,
-        last_fault: faults.find(|fault| fault.device == index).map(ToString::to_string),
+        last_fault: last_fault.map(fault_line),
         past: Past::default(),
     }
 }
@@ -272,7 +273,7 @@ impl Look<'_> {
             waits_for: share.waits_for,
             running: share.running.clone(),
             launches: share.launches.clone(),
-            fault: fault.map(ToString::to_string),
+            fault: fault.map(fault_line),
             command: link::printable(&client.command),
             gpu_bytes: device.total_memory_bytes,
             gpu_multiprocessors: device.multiprocessors,
