@@ -21,6 +21,8 @@ TAG = "{http://www.w3.org/2000/svg}"
 # Parts of the size above and below the base line.
 ABOVE, BELOW = 0.73, 0.22
 STREAM = trace_picture.STREAMS
+# Those that `cargo test -p openmps top` makes, and holds against their data.
+OF_OTHERS = {"top.svg"}
 
 
 def boxes(picture):
@@ -68,7 +70,7 @@ class CheckedIn(unittest.TestCase):
 
     def test_pictures_are_what_the_scripts_make_of_the_data(self):
         made = self.made()
-        self.assertEqual({path.name for path in plots.PICTURES.iterdir()}, set(made))
+        self.assertEqual({path.name for path in plots.PICTURES.iterdir()}, set(made) | OF_OTHERS)
         for name, picture in made.items():
             # Not assertEqual: nobody wants to read the difference.
             self.assertTrue((plots.PICTURES / name).read_text() == picture,

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use link::wire::daemon::WaitReason;
 use openmps_tests::process::Running;
 use openmps_tests::{Daemon, Runtime, Sandbox};
 
@@ -209,6 +210,11 @@ fn a_weight_changes_while_clients_run() -> Result<()> {
         openmps_tests::wait::until(what, LIMIT, || counted() >= most)
     };
     runs_on("both are at work", 50)?;
+    openmps_tests::wait::until("one is seen to wait for its turn", LIMIT, || {
+        let clients = daemon.snapshot().unwrap_or_default().clients;
+        let mut shares = clients.iter().flat_map(|client| &client.devices);
+        shares.any(|share| share.waits_for == Some(WaitReason::Turn))
+    })?;
     let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
     let pid = started[1].pid().to_string();
     command.args(["limit", "--client", &pid, "--weight", "3"]);

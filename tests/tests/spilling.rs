@@ -1,7 +1,8 @@
 //! Programs that together want more memory than the device has, by each policy: every word stays right, and who must wait does.
 
 use anyhow::{Result, ensure};
-use openmps_tests::wait::PATIENCE;
+use link::wire::daemon::WaitReason;
+use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
 
 /// Of the device; each of two programs takes more than half of it.
@@ -32,7 +33,7 @@ fn spilled_bytes(daemon: &Daemon, puppet: &Puppet) -> Result<u64> {
 }
 
 fn ends_with_nothing_left(daemon: &Daemon) -> Result<()> {
-    openmps_tests::wait::until("all memory has come back", PATIENCE, || {
+    wait::until("all memory has come back", PATIENCE, || {
         daemon.snapshot().is_ok_and(|now| {
             now.devices.iter().all(|device| device.granted_bytes + device.spilled_bytes == 0)
         })
@@ -71,6 +72,11 @@ fn an_allocation_waits_until_there_is_room() -> Result<()> {
     one.must("take 2 60")?;
     third.must("take 1 4")?;
     two.tell("pieces 1 100")?;
+    wait::until("it is said what it waits for", PATIENCE, || {
+        let clients = daemon.snapshot().unwrap_or_default().clients;
+        let waiting = clients.iter().find(|client| client.pid == two.pid());
+        waiting.is_some_and(|client| client.devices[0].waits_for == Some(WaitReason::Memory))
+    })?;
     // The others go on meanwhile.
     one.must("work")?;
     third.must("look")?;

@@ -24,11 +24,6 @@ use crate::paths::Paths;
 use crate::{deb_chroot, deb_systemd};
 
 const NAME: &str = "openmps";
-/// Commands with a manual page of their own.
-const MANUAL_PAGES: &[&str] = &[
-    "run", "env", "ps", "status", "top", "trace", "logs", "doctor", "config", "bench", "cdi",
-    "slurm", "pbs", "control",
-];
 
 /// What batch systems call on a node.
 const HOOKS: &[&str] =
@@ -153,13 +148,7 @@ fn write(path: &Path, contents: &[u8]) -> Result<()> {
 /// Manual pages and completions come from the executable, so they agree with its help.
 fn documents(paths: &Paths, executable: &Path, root: &Path) -> Result<()> {
     let manual = root.join("usr/share/man/man1");
-    let page = |command: Option<&str>| {
-        run_quietly(Command::new(executable).arg("man").args(command)).map(|output| output.stdout)
-    };
-    write(&manual.join("openmps.1"), &page(None)?)?;
-    for command in MANUAL_PAGES {
-        write(&manual.join(format!("openmps-{command}.1")), &page(Some(command))?)?;
-    }
+    run_quietly(Command::new(executable).args(["man", "--directory"]).arg(&manual))?;
     for entry in fs::read_dir(&manual)? {
         run_quietly(Command::new("gzip").args(["-9", "-n"]).arg(entry?.path()))?;
     }

@@ -7,6 +7,7 @@
 //! - [`trusted_path`]: what files and directories are believed;
 //! - [`listening`]: whether a socket of the file system is in use;
 //! - [`zombies`]: whether a process has ended that nobody can wait for;
+//! - [`variables`]: those of the environment that are mistyped;
 //! - [`values`], [`directories`], [`log`]: what these share.
 //!
 //! Behaviour follows NVIDIA's MPS guide (sections 2.3.5, 3.3, 4.1, 4.2) and, in wording, the control utility of driver
@@ -23,4 +24,5 @@ pub mod metrics;
 pub mod prepared;
 pub mod trusted_path;
 pub mod values;
+pub mod variables;
 pub mod zombies;

@@ -20,6 +20,13 @@ pub fn format_line(time: &Zoned, source: &str, pid: u32, text: &str) -> String {
     )
 }
 
+/// A moment in local time, for people: to the second.
+pub fn time_text(unix_time_ms: u64) -> String {
+    let ms = i64::try_from(unix_time_ms).unwrap_or(i64::MAX);
+    let time = jiff::Timestamp::from_millisecond(ms).unwrap_or_default();
+    time.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
 /// Whether lines are shown too: `-f` shows them, as the original does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Echo {

@@ -1,16 +1,18 @@
 //! From words to a [`Cli`]: with a suggestion where a command's name is mistyped.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::cli::Cli;
+use crate::examples;
 
 /// A name with more mistakes than these is another name.
 const MOST_MISTAKES: usize = 2;
 
 /// This process's command line; ends the process where it is wrong, or asks for help.
 pub(crate) fn parse() -> Cli {
-    Cli::try_parse().unwrap_or_else(|mut error| {
+    let parsed = examples::command().try_get_matches();
+    parsed.and_then(|words| Cli::from_arg_matches(&words)).unwrap_or_else(|mut error| {
         if error.kind() == ErrorKind::InvalidSubcommand
             && error.get(ContextKind::SuggestedSubcommand).is_none()
             && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)

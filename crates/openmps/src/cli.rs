@@ -7,41 +7,111 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use control::values::{MemoryLimit, Percentage};
 use link::wire::shares::check_name;
 
-const ENVIRONMENT: &str = "\
-Environment:
-  CUDA_MPS_PIPE_DIRECTORY  where the daemon's socket is [/tmp/nvidia-mps]
-  CUDA_MPS_LOG_DIRECTORY   where control.log and server.log are [/var/log/nvidia-mps]
-  OPENMPS_LIB_DIR          where libcuda.so.1 and libsoftcuda.so of OpenMPS are [../lib/openmps beside the
-                           executable's directory, or that directory itself if it has libcuda.so.1]
-  OPENMPS_CONFIG           the configuration file [/etc/openmps/config.toml, if it is there]
-  OPENMPS_METRICS          where the daemon serves Prometheus metrics: ADDRESS:PORT or unix:/PATH [nowhere]
-  OPENMPS_CONTEXTS_PER_DEVICE  contexts of clients that a device serves at a time, 1 to 1000 [48]
-  OPENMPS_LATENCY_SMS      multiprocessors that others leave free while a client of the latency class is there [0]
-  OPENMPS_ISOLATION        whose programs share an executor: those of a user, of a cgroup, or none (process) [user]
-  OPENMPS_PROVISIONING     one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so
-  OPENMPS_PREWARM          users whose servers start with the daemon: ids with commas between them, or self [none]
-  OPENMPS_MEMORY_POLICY    where programs want more memory than a GPU has: fail, queue or spill [fail]
-  OPENMPS_MEMORY_TOTAL     what programs under the original's memory limits are told as a GPU's memory: device or limit [device]
-  OPENMPS_MEMORY_LIMIT     device memory of a client, which it is told as the GPU's: 4G, or by GPU 0=4G,1=2G [none]
-  OPENMPS_STANDBY          executors that stand by on each device to take over after a fault, 0 to 4 [1]
-  OPENMPS_DURING_FAULT     wait or refuse: what becomes of programs that come during a recovery [wait]
-  OPENMPS_KILL_PATIENCE_MS  how long work may go on whose client is gone, in milliseconds [10000]
-  OPENMPS_SAVED_ARRAYS_MIB  host memory for the copies of a client's arrays, in MiB; 0: none are saved [256]
-  OPENMPS_GROUPS           limits of groups, for a daemon: 'NAME memory=4G sm-percent=30 weight=3; ...' [none]
-  OPENMPS_GROUP_BY_CGROUP  1: each cgroup is a group, for a daemon [groups are what clients name]
-  OPENMPS_PROFILES         limits of profiles, for a daemon, which gives each a socket directory of its own: as OPENMPS_GROUPS [none]
-  OPENMPS_GROUP            the group of a client
-  OPENMPS_RESERVATION      the reservation whose multiprocessors a client uses
-  OPENMPS_NATIVE_DRIVER    the driver library that does the work [NVIDIA's libcuda.so.1 of this system]
+use crate::show::Faults;
 
-Exit status:
-  0 all went well; 1 it failed, or doctor found a problem; 2 the arguments are wrong;
-  run, trace: the program's own, 126 if it could not be run, 127 if it was not found;
-  pbs prologue: 1 aborts the job, 2 queues it again";
+/// Variables of the environment that commands read.
+pub(crate) const VARIABLES: &[(&str, &str)] = &[
+    ("CUDA_MPS_PIPE_DIRECTORY", "where the daemon's socket is [/tmp/nvidia-mps]"),
+    ("CUDA_MPS_LOG_DIRECTORY", "where control.log and server.log are [/var/log/nvidia-mps]"),
+    (
+        "OPENMPS_LIB_DIR",
+        "where libcuda.so.1 and libsoftcuda.so of OpenMPS are [../lib/openmps beside the executable's directory, or that directory itself if it has libcuda.so.1]",
+    ),
+    ("OPENMPS_CONFIG", "the configuration file [/etc/openmps/config.toml, if it is there]"),
+    (
+        "OPENMPS_METRICS",
+        "where the daemon serves Prometheus metrics: ADDRESS:PORT or unix:/PATH [nowhere]",
+    ),
+    (
+        "OPENMPS_CONTEXTS_PER_DEVICE",
+        "contexts of clients that a device serves at a time, 1 to 1000 [48]",
+    ),
+    (
+        "OPENMPS_LATENCY_SMS",
+        "multiprocessors that others leave free while a client of the latency class is there [0]",
+    ),
+    (
+        "OPENMPS_ISOLATION",
+        "whose programs share an executor: those of a user, of a cgroup, or none (process) [user]",
+    ),
+    (
+        "OPENMPS_PROVISIONING",
+        "one-user-at-a-time, multiuser or concurrent, for a daemon without an option that says so",
+    ),
+    (
+        "OPENMPS_PREWARM",
+        "users whose servers start with the daemon: ids with commas between them, or self [none]",
+    ),
+    (
+        "OPENMPS_MEMORY_POLICY",
+        "where programs want more memory than a GPU has: fail, queue or spill [fail]",
+    ),
+    (
+        "OPENMPS_MEMORY_TOTAL",
+        "what programs under the memory limits of NVIDIA MPS are told as a GPU's memory: device or limit [device]",
+    ),
+    (
+        "OPENMPS_MEMORY_LIMIT",
+        "device memory of a client, which it is told as the GPU's: 4G, or by GPU 0=4G,1=2G [none]",
+    ),
+    (
+        "OPENMPS_STANDBY",
+        "executors that stand by on each device to take over after a fault, 0 to 4 [1]",
+    ),
+    (
+        "OPENMPS_DURING_FAULT",
+        "wait or refuse: what becomes of programs that come during a recovery [wait]",
+    ),
+    (
+        "OPENMPS_KILL_PATIENCE_MS",
+        "how long work may go on whose client is gone, in milliseconds [10000]",
+    ),
+    (
+        "OPENMPS_SAVED_ARRAYS_MIB",
+        "host memory for the copies of a client's arrays, in MiB; 0: none are saved [256]",
+    ),
+    (
+        "OPENMPS_GROUPS",
+        "limits of groups, for a daemon: 'NAME memory=4G sm-percent=30 weight=3; ...' [none]",
+    ),
+    (
+        "OPENMPS_GROUP_BY_CGROUP",
+        "1: each cgroup is a group, for a daemon [groups are what clients name]",
+    ),
+    (
+        "OPENMPS_PROFILES",
+        "limits of profiles, for a daemon, which gives each a socket directory of its own: as OPENMPS_GROUPS [none]",
+    ),
+    ("OPENMPS_GROUP", "the group of a client"),
+    ("OPENMPS_RESERVATION", "the reservation whose multiprocessors a client uses"),
+    (
+        "OPENMPS_NATIVE_DRIVER",
+        "the driver library that does the work [NVIDIA's libcuda.so.1 of this system]",
+    ),
+    ("NO_COLOR", "not empty: `openmps top` has no colours [it has]"),
+];
+
+/// What commands exit with.
+pub(crate) const EXIT_STATUS: &[(&str, &str)] = &[
+    ("0", "all went well"),
+    ("1", "it failed, or doctor found a problem; of a PBS prologue: the job is aborted"),
+    ("2", "the arguments are wrong; of a PBS prologue: the job is queued again"),
+    ("126", "run, trace: the program could not be run"),
+    ("127", "run, trace: the program was not found"),
+    ("other", "run, trace: the program's own"),
+];
+
+/// Both tables, for the help.
+fn tables() -> String {
+    let table = |terms: &[(&str, &str)]| -> String {
+        terms.iter().map(|(name, meaning)| format!("\n  {name:<27} {meaning}")).collect()
+    };
+    format!("Environment:{}\n\nExit status:{}", table(VARIABLES), table(EXIT_STATUS))
+}
 
 /// Share a GPU between CUDA programs.
 #[derive(Debug, Parser)]
-#[command(name = "openmps", version, about, after_help = ENVIRONMENT)]
+#[command(name = "openmps", version, about, after_help = tables())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -68,7 +138,7 @@ pub(crate) enum Command {
     Pbs(crate::pbs::Pbs),
     Control(Control),
     Completions(Completions),
-    Man(Man),
+    Man(ManualPages),
     /// Print the version, as --version does.
     Version,
     #[command(hide = true)]
@@ -246,9 +316,14 @@ pub(crate) enum Shell {
     Csh,
 }
 
-/// List the client processes.
+/// List the client processes, and the faults of the last ten minutes.
+///
+/// Faults are the user's own: of the own server, or of a client of the own. Root sees all.
 #[derive(Debug, Args)]
 pub(crate) struct View {
+    /// List all faults that the servers remember, and no clients.
+    #[arg(long)]
+    faults: bool,
     /// Print JSON; its `schema` field changes when its meaning does.
     #[arg(long)]
     json: bool,
@@ -272,6 +347,10 @@ pub(crate) enum Format {
 }
 
 impl View {
+    pub(crate) fn which_faults(&self) -> Faults {
+        if self.faults { Faults::All } else { Faults::Recent }
+    }
+
     pub(crate) fn format(&self) -> Format {
         format_of(self.json)
     }
@@ -565,9 +644,12 @@ pub(crate) struct Completions {
 
 /// Print the manual page of openmps, or of one of its commands.
 #[derive(Debug, Args)]
-pub(crate) struct Man {
-    /// The command.
+pub(crate) struct ManualPages {
+    /// The command, or nvidia-cuda-mps-control.
     pub(crate) command: Option<String>,
+    /// Write the pages of all commands into this directory instead.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "command")]
+    pub(crate) directory: Option<PathBuf>,
 }
 
 /// A look at a driver; started by `openmps doctor`.

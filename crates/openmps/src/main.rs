@@ -15,6 +15,7 @@ mod config;
 mod doctor;
 mod documents;
 mod environment;
+mod examples;
 mod installation;
 mod internal;
 mod kubernetes_plugin;
@@ -33,12 +34,25 @@ mod slurm;
 mod sockets;
 mod top;
 mod trace;
+mod wanted;
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// Commands whose standard error nobody reads who could mend a variable.
+const NOT_FOR_PEOPLE: &[&str] = &[
+    "server",
+    "executor",
+    "probe-driver",
+    "bench-worker",
+    "chaos-worker",
+    "slurm",
+    "pbs",
+    "kubernetes",
+];
 
 /// Exit status of a command that failed.
 const FAILURE: u8 = 1;
@@ -70,6 +84,10 @@ fn main() -> ExitCode {
         eprintln!("openmps: {error:#}");
         return ExitCode::from(FAILURE);
     }
+    let word = rest.first().and_then(|word| word.to_str()).unwrap_or_default();
+    if !NOT_FOR_PEOPLE.contains(&word) && !control::daemon::is_background_half() {
+        name_wrong_variables();
+    }
     if Path::new(&name).file_name().is_some_and(|name| name == original::NAME) {
         return original::main(rest, original::ExitStatus::AsTheOriginal);
     }
@@ -89,7 +107,7 @@ fn main() -> ExitCode {
     let result = match command {
         cli::Command::Run(run) => run::run(run),
         cli::Command::Env(env) => environment::print_exports(&env),
-        cli::Command::Ps(view) => show::ps(view.format()),
+        cli::Command::Ps(view) => show::ps(&view),
         cli::Command::Status(view) => show::status(view.format()),
         cli::Command::Top(options) => top::top(&options),
         cli::Command::Trace(options) => trace::trace(options),
@@ -106,7 +124,7 @@ fn main() -> ExitCode {
         cli::Command::BenchWorker(options) => bench::worker(options),
         cli::Command::ChaosWorker(options) => chaos::worker(options),
         cli::Command::Completions(options) => documents::completions(options.shell),
-        cli::Command::Man(options) => documents::manual_page(options.command.as_deref()),
+        cli::Command::Man(options) => documents::manual(&options),
         cli::Command::Version => documents::version(),
         cli::Command::Slurm(options) => slurm::slurm(options),
         cli::Command::Pbs(options) => pbs::pbs(options),
@@ -118,6 +136,14 @@ fn main() -> ExitCode {
         eprintln!("openmps: {error:#}");
         ExitCode::from(FAILURE)
     })
+}
+
+/// Says which variables nothing reads, or cannot be read. The library in somebody's program says nothing of them.
+fn name_wrong_variables() {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let unknown = control::variables::unknown(names);
+    let malformed = control::variables::malformed(|name| std::env::var(name).ok());
+    unknown.iter().chain(&malformed).for_each(|line| eprintln!("openmps: warning: {line}"));
 }
 
 /// Whether a command ends when nobody reads what it writes, as `head` leaves it; hooks and servers go on.

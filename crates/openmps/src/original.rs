@@ -21,7 +21,7 @@ use link::wire::daemon::DeviceSnapshot;
 use server::probe::DeviceFacts;
 
 use crate::FAILURE;
-use crate::doctor::ask_driver;
+use crate::doctor::{Visible, ask_driver};
 use crate::installation::{NATIVE_DRIVER_VARIABLE, daemon_driver};
 
 /// By this name the executable is the original's control utility; so are daemons shown.
@@ -44,7 +44,7 @@ pub(crate) enum ExitStatus {
     Honest,
 }
 
-const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 OpenMPS control daemon and its front end; stands in for nvidia-cuda-mps-control.
 
 nvidia-cuda-mps-control [options] [command]
@@ -94,7 +94,18 @@ and, for a daemon that is being started:
 The last three also limit a program in whose environment they are, and CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING=1
 there makes portions the contexts' own.
 A set_default command without a daemon is kept for the next one.
+
+EXAMPLES:
+  nvidia-cuda-mps-control -d                    Start the daemon
+  nvidia-cuda-mps-control get_server_list       Ask it
+  echo quit | nvidia-cuda-mps-control           Stop it
 ";
+
+/// What it exits with under NVIDIA's name; `openmps control` exits with 1 also where a command of the shell complains.
+pub(crate) const EXIT_STATUS: &[(&str, &str)] = &[
+    ("0", "all went well, or the shell's complaint is on standard error"),
+    ("1", "no daemon answers, or it could not be started; a quit had to use force"),
+];
 
 /// What the arguments ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -326,7 +337,7 @@ struct Settings {
 
 /// The driver's devices as servers will list them; without a driver there are none.
 fn look_at_devices(driver: &Path) -> Vec<DeviceSnapshot> {
-    let facts = match ask_driver(driver) {
+    let facts = match ask_driver(driver, Visible::ToThisProcess) {
         Ok(facts) => facts,
         Err(said) => {
             eprintln!("Warning: no devices are known: {said}");

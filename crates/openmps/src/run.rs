@@ -21,6 +21,7 @@ use crate::installation::{
 };
 use crate::original;
 use crate::program;
+use crate::wanted;
 
 /// A pipe directory that there cannot be: our library, and NVIDIA's, find no daemon.
 const NOWHERE: &str = "/proc/openmps-native";
@@ -85,6 +86,7 @@ pub(crate) fn prepare(options: &Run) -> anyhow::Result<Prepared> {
         all.extend(options.gpu.clone().map(|gpu| ("CUDA_VISIBLE_DEVICES", gpu.into())));
         return Ok(Prepared { library: libraries, all });
     }
+    wanted::check(options, &directories, driver.path())?;
     ensure_daemon(&directories, &libraries, &driver, options.memory_policy)?;
     set_group_limits(options, &directories)?;
     let mut all = client_variables(&libraries, &driver, &directories)?;

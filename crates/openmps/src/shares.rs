@@ -6,7 +6,7 @@ use anyhow::bail;
 use control::directories::Directories;
 use control::frontend::Frontend;
 use control::values::MemoryLimit as Size;
-use link::wire::daemon::{ClientSnapshot, ReservationSnapshot};
+use link::wire::daemon::{ClientSnapshot, GroupSnapshot, ReservationSnapshot};
 use link::wire::shares::{
     ChangeReport, GroupLimits, LimitChange, MemoryLimit, NewLimits, Reservation, Target, check_name,
 };
@@ -78,6 +78,37 @@ fn print_report(report: ChangeReport, format: Format) -> anyhow::Result<ExitCode
 struct Limits<'a> {
     clients: Vec<&'a ClientSnapshot>,
     groups: Vec<&'a GroupLimits>,
+    /// Groups that have clients, on each device of each server.
+    members: Vec<Members<'a>>,
+}
+
+/// A group on one device of one server.
+#[derive(Debug, Serialize)]
+struct Members<'a> {
+    server_pid: u32,
+    device: u32,
+    #[serde(flatten)]
+    group: &'a GroupSnapshot,
+}
+
+fn members<'a>(state: &'a DaemonState, target: Option<&Target>) -> Vec<Members<'a>> {
+    let is_meant = |group: &GroupSnapshot| match target {
+        None => true,
+        Some(Target::Group(name)) => {
+            let fits = |prefix| group.name.starts_with(prefix);
+            group.name == *name || name.strip_suffix('*').is_some_and(fits)
+        }
+        Some(_) => false,
+    };
+    let mut members = Vec::new();
+    for server in &state.servers {
+        for (device, held) in (0..).zip(&server.snapshot.devices) {
+            let groups = held.groups.iter().filter(|group| is_meant(group));
+            let server_pid = server.pid;
+            members.extend(groups.map(|group| Members { server_pid, device, group }));
+        }
+    }
+    members
 }
 
 fn show_limits(
@@ -117,8 +148,9 @@ fn show_limits(
         }
         _ => {}
     }
+    let members = members(state, target);
     if format == Format::Json {
-        print_json(Limits { clients, groups })?;
+        print_json(Limits { clients, groups, members })?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new([
@@ -176,6 +208,22 @@ fn show_limits(
                 let device = device.map_or_else(|| "each".into(), |device| device.to_string());
                 table.row(row(device, limit_bytes.map_or_else(|| "none".into(), bytes)));
             }
+        }
+        table.print();
+    }
+    if !members.is_empty() {
+        println!();
+        let mut table =
+            Table::new(["MEMBERS OF", "SERVER", "DEVICE", "CLIENTS", "MEMORY", "LIMIT"]);
+        for Members { server_pid, device, group } in members {
+            table.row([
+                group.name.clone(),
+                server_pid.to_string(),
+                device.to_string(),
+                group.clients.to_string(),
+                bytes(group.granted_bytes),
+                group.memory_limit_bytes.map_or_else(|| "none".into(), bytes),
+            ]);
         }
         table.print();
     }

@@ -1,6 +1,7 @@
 //! `openmps ps` and `openmps status`: what runs, for people and for programs.
 
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use control::directories::Directories;
 use control::frontend::Frontend;
@@ -9,7 +10,7 @@ use link::wire::fault::FaultReport;
 use link::wire::ui::{DaemonState, ServerState};
 use serde::Serialize;
 
-use crate::cli::Format;
+use crate::cli::{Format, View};
 
 /// Version of the meaning of what `--json` prints.
 const SCHEMA: u32 = 1;
@@ -20,6 +21,16 @@ struct Document<T> {
     schema: u32,
     #[serde(flatten)]
     content: T,
+}
+
+/// Faults older than this are shown by `openmps ps --faults` alone.
+const FAULTS_SHOWN_FOR: Duration = Duration::from_secs(600);
+
+/// Which faults are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Faults {
+    Recent,
+    All,
 }
 
 #[derive(Debug, Serialize)]
@@ -40,7 +51,7 @@ struct Client<'a> {
 ///
 /// # Errors
 /// No daemon.
-pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
+pub(crate) fn ps(options: &View) -> anyhow::Result<ExitCode> {
     let state = daemon_state()?;
     let clients: Vec<Client<'_>> = state
         .servers
@@ -49,10 +60,15 @@ pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
             server.snapshot.clients.iter().map(|client| Client { server_pid: server.pid, client })
         })
         .collect();
-    let faults: Vec<&FaultReport> =
-        state.servers.iter().flat_map(|server| &server.snapshot.faults).collect();
-    match format {
-        Format::Json => print_json(Clients { clients, faults })?,
+    let which = options.which_faults();
+    match options.format() {
+        Format::Json => {
+            let faults = own_faults(&state, Faults::All);
+            print_json(Clients { clients, faults })?;
+        }
+        Format::Table if which == Faults::All => {
+            own_faults(&state, which).iter().for_each(|fault| println!("{}", fault_line(fault)));
+        }
         Format::Table => {
             let mut table = Table::new([
                 "PID", "USER", "SERVER", "GROUP", "DEVICES", "DOMAIN", "KERNELS", "COPIED",
@@ -76,7 +92,7 @@ pub(crate) fn ps(format: Format) -> anyhow::Result<ExitCode> {
                 ]);
             }
             table.print();
-            faults.iter().for_each(|fault| println!("{fault}"));
+            own_faults(&state, which).iter().for_each(|fault| println!("{}", fault_line(fault)));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -93,6 +109,9 @@ pub(crate) fn status(format: Format) -> anyhow::Result<ExitCode> {
         Format::Table => {
             println!("daemon {}, {} server(s)", state.daemon_pid, state.servers.len());
             state.servers.iter().for_each(print_server);
+            own_faults(&state, Faults::Recent)
+                .iter()
+                .for_each(|fault| println!("{}", fault_line(fault)));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -128,7 +147,29 @@ fn print_server(server: &ServerState) {
             println!("device {index}: executor {executor_pid} of {name}, {clients} client(s)");
         }
     }
-    snapshot.faults.iter().for_each(|fault| println!("{fault}"));
+}
+
+/// A fault, with its time before it.
+pub(crate) fn fault_line(fault: &FaultReport) -> String {
+    format!("{} {fault}", control::log::time_text(fault.unix_time_ms))
+}
+
+/// What concerns this process's user: all faults for root, otherwise those of the own server, and those that name a client of the own.
+pub(crate) fn own_faults(state: &DaemonState, which: Faults) -> Vec<&FaultReport> {
+    let own = rustix::process::geteuid().as_raw();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let faults = state.servers.iter().flat_map(|server| {
+        let is_own = move |fault: &&FaultReport| {
+            own == 0 || server.uid == own || fault.accused.iter().any(|one| one.uid == own)
+        };
+        server.snapshot.faults.iter().filter(is_own)
+    });
+    faults.filter(|fault| is_shown(fault, which, now)).collect()
+}
+
+fn is_shown(fault: &FaultReport, which: Faults, now: Duration) -> bool {
+    let age = now.saturating_sub(Duration::from_millis(fault.unix_time_ms));
+    which == Faults::All || age <= FAULTS_SHOWN_FOR
 }
 
 fn daemon_state() -> anyhow::Result<DaemonState> {
@@ -198,5 +239,22 @@ impl<const N: usize> Table<N> {
                 row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
             println!("{}", cells.join("  ").trim_end());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_faults_are_shown_where_all_are_asked_for() {
+        let fault = FaultReport { unix_time_ms: 5_000_000, ..Default::default() };
+        for (seconds, shown) in [(4000, true), (5600, true), (5601, false)] {
+            let now = Duration::from_secs(seconds);
+            assert_eq!(is_shown(&fault, Faults::Recent, now), shown, "{seconds}");
+            assert!(is_shown(&fault, Faults::All, now));
+        }
+        let line = fault_line(&fault);
+        assert!(line.starts_with("1970-01-0") && line.contains(" fault 0 on device 0"), "{line}");
     }
 }

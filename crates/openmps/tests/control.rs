@@ -257,7 +257,7 @@ fn documents_come_from_the_definitions() {
         page.code == 0
             && page.stdout.contains(".TH openmps")
             && page.stdout.contains("OPENMPS_LIB_DIR")
-            && page.stdout.contains("Exit status")
+            && page.stdout.contains("EXIT STATUS")
     );
     assert_eq!(run(place.openmps().arg("--no-such-option")).code, 2);
     assert_eq!(run(place.openmps().args(["config", "--check", "/nowhere"])).code, 1);

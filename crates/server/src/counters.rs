@@ -34,6 +34,8 @@ pub(crate) struct Counters {
     /// 0: it has commands to take.
     idle_since_ns: AtomicU64,
     kept_bytes: AtomicU64,
+    /// 1: it sleeps until others have had their turn.
+    waits_for_turn: AtomicU64,
 }
 
 /// One thread writes, so that no other may come between, and no processor need lock the word.
@@ -146,6 +148,16 @@ impl Counters {
         self.kept_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether the session's thread sleeps until its turn comes.
+    pub(crate) fn set_waits_for_turn(&self, waits: bool) {
+        self.waits_for_turn.store(waits.into(), Ordering::Relaxed);
+    }
+
+    /// See [`Self::set_waits_for_turn`].
+    pub(crate) fn waits_for_turn(&self) -> bool {
+        self.waits_for_turn.load(Ordering::Relaxed) != 0
+    }
+
     /// The session has failed with this `CUresult`.
     pub(crate) fn set_error(&self, code: u32) {
         self.error.store(code.into(), Ordering::Relaxed);
@@ -206,6 +218,7 @@ impl Counters {
             &self.launch_time_ns,
             &self.idle_since_ns,
             &self.kept_bytes,
+            &self.waits_for_turn,
         ];
         for word in words.into_iter().chain(&self.launches) {
             word.store(0, Ordering::Relaxed);

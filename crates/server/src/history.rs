@@ -8,6 +8,7 @@ use link::printable;
 use link::wire::command::Opcode;
 use link::wire::fault::{CallRecord, LaunchRecord};
 use std::array;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Calls that are remembered.
@@ -121,6 +122,41 @@ impl History {
 
     /// The last calls, the oldest first, signals left out.
     pub(crate) fn read(&self, now_ns: u64) -> Vec<Noted> {
+        self.numbered(now_ns).into_iter().map(|(_, noted)| noted).collect()
+    }
+
+    /// The last launches, the oldest first, of a session that goes on: nothing is marked. What a stream has reached by `completed` has ended.
+    pub(crate) fn launches(&self, now_ns: u64, completed: impl Fn(u32) -> u64) -> Vec<Noted> {
+        let mut launches = self.numbered(now_ns);
+        launches.retain(|(_, noted)| noted.record.launch.is_some());
+        if launches.iter().any(|(_, noted)| noted.in_flight) {
+            let reached = self.reached(completed);
+            for (number, noted) in &mut launches {
+                let stream = noted.record.launch.as_ref().map(|launch| launch.stream);
+                let reached = stream.and_then(|stream| reached.get(&stream));
+                noted.in_flight &= reached.is_none_or(|reached| *reached < *number);
+            }
+        }
+        launches.into_iter().map(|(_, noted)| noted).collect()
+    }
+
+    /// By stream, the number of the last signal that the device has written.
+    fn reached(&self, completed: impl Fn(u32) -> u64) -> HashMap<u32, u64> {
+        let mut reached = HashMap::new();
+        for (number, entry) in self.in_order() {
+            let (opcode, stream) = split(entry.what.load(Ordering::Relaxed));
+            let value = entry.value.load(Ordering::Relaxed);
+            // Acquire fence: as in `numbered`.
+            fence(Ordering::Acquire);
+            let is_whole = entry.number.load(Ordering::Relaxed) == number;
+            if is_whole && opcode == Opcode::Signal as u16 && value <= completed(stream) {
+                reached.insert(stream, number);
+            }
+        }
+        reached
+    }
+
+    fn numbered(&self, now_ns: u64) -> Vec<(u64, Noted)> {
         let settled = self.settled.load(Ordering::Relaxed);
         let read = |(number, entry): (u64, &Entry)| {
             let what = entry.what.load(Ordering::Relaxed);
@@ -134,10 +170,9 @@ impl History {
             };
             // Acquire fence: the loads before are not moved behind the check of the number; pairs with the release in `write`.
             fence(Ordering::Acquire);
-            (entry.number.load(Ordering::Relaxed) == number).then_some(Noted {
-                record,
-                in_flight: is_launch && what & ENDED == 0 && number > settled,
-            })
+            let in_flight = is_launch && what & ENDED == 0 && number > settled;
+            let is_whole = entry.number.load(Ordering::Relaxed) == number;
+            is_whole.then_some((number, Noted { record, in_flight }))
         };
         self.in_order().into_iter().filter_map(read).collect()
     }
@@ -261,6 +296,27 @@ mod tests {
         assert_eq!(flying(&history), ["other", "third"]);
         history.settle();
         assert!(flying(&history).is_empty());
+    }
+
+    #[test]
+    fn a_session_that_goes_on_is_read_without_a_mark() {
+        let history = History::default();
+        history.call(Opcode::ModuleLoad);
+        history.launch(Opcode::Launch, 1, &launch("first"));
+        history.signal(1, 10);
+        history.launch(Opcode::GraphLaunch, 2, &launch("other"));
+        history.launch(Opcode::Launch, 1, &launch("second"));
+        let read = |reached: u64| {
+            let launches =
+                history.launches(monotonic_ns(), |stream| u64::from(stream == 1) * reached);
+            let flies = |noted: &Noted| noted.in_flight;
+            launches.iter().map(flies).collect::<Vec<bool>>()
+        };
+        assert_eq!(read(9), [true, true, true]);
+        assert_eq!(read(10), [false, true, true]);
+        history.settle();
+        assert_eq!(read(10), [false, false, false]);
+        assert_eq!(flying(&history), Vec::<String>::new());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use link::pieces::{Assembly, Piece, PieceError};
 use link::wire::daemon::{
     CONTEXTS_LISTED, CONTEXTS_LISTED_OF_CLIENT, ClientSnapshot, DEPARTED_KEPT, LAUNCH_BOUNDS_US,
-    MAX_SERVER_MESSAGE_BYTES, ServerSnapshot, ToDaemon,
+    LAUNCHES_LISTED_OF_CLIENT, MAX_SERVER_MESSAGE_BYTES, ServerSnapshot, ToDaemon,
 };
 use link::wire::fault::{ACCUSED_KEPT, CALLS_KEPT, FAULTS_KEPT};
 use link::wire::shares::MAX_RESERVATIONS;
@@ -112,6 +112,7 @@ fn bound_client(client: &mut ClientSnapshot) {
     client.devices.truncate(MOST_DEVICES);
     for device in &mut client.devices {
         device.launch_counts.truncate(LAUNCH_BOUNDS_US.len() + 1);
+        device.launches.truncate(LAUNCHES_LISTED_OF_CLIENT);
     }
 }
 

@@ -3,14 +3,17 @@
 //! Limits of groups and reservations are the daemon's: every server, also one that starts later, is told of all of them. Limits of clients are
 //! their server's; those of a server or user hold for later clients, too.
 
+use std::collections::BTreeSet;
+
 use link::printable_prefix;
 use link::wire::daemon::{Peer, SMALLEST_SHARE, ServerStatus};
 use link::wire::shares::{
     ChangeReport, GroupLimits, LimitChange, MAX_GROUPS, MAX_RESERVATIONS, MOST_WEIGHT, MemoryLimit,
-    NewLimits, Reservation, ServerChange, Target, Who, check_name,
+    NewLimits, Reservation, ServerChange, Target, Who, check_name, limits_of_group,
 };
 use link::wire::ui::UiReply;
 
+use super::clients::{ClientRecord, Group};
 use super::command::Pid;
 use super::group_text::{GROUPS_VARIABLE, parse_groups};
 use super::shell::AskKind;
@@ -38,6 +41,7 @@ pub(super) struct Change {
 #[derive(Debug)]
 enum Kind {
     Client(Pid),
+    Group(String),
     Others,
     /// Taken back if a server refuses it.
     Reserve(String),
@@ -110,9 +114,10 @@ impl Core {
             Target::Group(name) => {
                 check_name(&name).map_err(|error| error.to_string())?;
                 self.check_device(memory.and_then(|limit| limit.device))?;
-                self.limit_group(name, limits)?;
+                self.limit_group(name.clone(), limits)?;
                 let groups = self.groups.clone();
-                Ok((self.change_all_servers(&ServerChange::Groups(groups)), Kind::Others))
+                let open = self.change_all_servers(&ServerChange::Groups(groups));
+                Ok((open, Kind::Group(name)))
             }
             Target::Server(pid) => {
                 let Some(server) = self.server(pid) else {
@@ -339,6 +344,7 @@ impl Core {
                 let reply = UiReply::Refused { message: no_client(pid) };
                 return self.effects.push(Effect::ReplyShares { connection, reply });
             }
+            Kind::Group(name) => self.keep_members(&name, silent, &mut report),
             Kind::Reserve(name) if !report.refused.is_empty() => {
                 self.reservations.retain(|known| known.name != name);
                 // Servers that have made it give it up.
@@ -347,6 +353,21 @@ impl Core {
             _ => {}
         }
         self.effects.push(Effect::ReplyShares { connection, reply: UiReply::Changed(report) });
+    }
+
+    /// Servers answer for the members of all groups with limits; the report is to be of those that this one's limits are for, or were until now.
+    fn keep_members(&self, name: &str, silent: &[Pid], report: &mut ChangeReport) {
+        let is_member = |record: &&ClientRecord| {
+            let group = record.group.as_ref().map(Group::name);
+            !silent.contains(&record.server)
+                && group.is_some_and(|group| governs(&self.groups, name, group))
+        };
+        let records = self.clients.attached().map(|(_, record)| record);
+        let members: BTreeSet<u32> =
+            records.filter(is_member).map(|record| record.who.peer.pid).collect();
+        report.waiting.retain(|pid| members.contains(pid));
+        let waits = |pid: &u32| report.waiting.contains(pid);
+        report.clients = members.into_iter().filter(|pid| !waits(pid)).collect();
     }
 
     /// Limits of groups that the daemon's environment sets: `NAME memory=4G sm-percent=30; ...`.
@@ -358,6 +379,16 @@ impl Core {
         }
         complaints
     }
+}
+
+/// Whether the limits of this name, which may be a pattern, are those of a group; or were, if they have just been taken away.
+fn governs(all: &[GroupLimits], name: &str, group: &str) -> bool {
+    let Some(prefix) = name.strip_suffix('*') else { return name == group };
+    let fits = name == group || group.starts_with(prefix);
+    let is_nearer = |other: &GroupLimits| {
+        other.name != name && (other.name == group || other.name.len() > name.len())
+    };
+    fits && !limits_of_group(all, group).is_some_and(is_nearer)
 }
 
 fn no_client(pid: Pid) -> String {
@@ -390,5 +421,30 @@ fn described(request: &ShareRequest) -> String {
             )
         }
         ShareRequest::Release(name) => format!("release {}", printable_prefix(name, 128)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_those_of_the_group_or_of_its_nearest_pattern() {
+        let named = |name: &str| GroupLimits { name: name.into(), ..Default::default() };
+        let all = [named("/a/*"), named("/a/b/*"), named("/a/b/1"), named("job")];
+        for (name, group, governed) in [
+            ("job", "job", true),
+            ("job", "jobs", false),
+            ("/a/*", "/a/x", true),
+            ("/a/*", "/a/b/2", false),
+            ("/a/b/*", "/a/b/2", true),
+            ("/a/b/*", "/a/b/1", false),
+            ("/a/*", "job", false),
+            // Just taken away.
+            ("gone", "gone", true),
+            ("/c/*", "/c/1", true),
+        ] {
+            assert_eq!(governs(&all, name, group), governed, "{name} and {group}");
+        }
     }
 }

@@ -109,6 +109,11 @@ pub fn run(options: Options) -> Result<u8, StartError> {
         options,
     };
     daemon.log_start(&complaints, &prepared);
+    // Its command has said so to whoever started it.
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for unknown in crate::variables::unknown(names) {
+        daemon.log.write(&format!("Warning: {unknown}"));
+    }
     if background {
         announce().map_err(StartError::system("detach from the terminal"))?;
     }

@@ -3,7 +3,7 @@
 //! The server's standard error goes to its log; what it says here is for the daemon to act on.
 
 use super::attach::ClientHello;
-use super::fault::FaultReport;
+use super::fault::{CallRecord, FaultReport};
 use super::group_socket::Admission;
 use super::shares::{ChangeReport, ServerChange};
 use crate::pieces::Piece;
@@ -420,6 +420,23 @@ pub const SMALLEST_SHARE: u32 = 8;
 pub const LAUNCH_BOUNDS_US: [u64; 15] =
     [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
 
+/// Latest launches of a client on a device that a snapshot lists.
+pub const LAUNCHES_LISTED_OF_CLIENT: usize = 8;
+/// Launches of all clients that a snapshot lists: each may take half a kilobyte of a server's longest message.
+pub const LAUNCHES_LISTED: usize = 4096;
+
+/// Why a client's work on a device does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitReason {
+    /// For memory that others have.
+    Memory,
+    /// For the executor that takes the place of one that has gone.
+    Recovery,
+    /// For its turn: others have the device, as the weights are.
+    Turn,
+}
+
 /// One client on one device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClientDeviceSnapshot {
@@ -452,6 +469,15 @@ pub struct ClientDeviceSnapshot {
     /// Whether a fault of another client would cost it something that nobody has saved, though nothing of it runs.
     #[serde(default)]
     pub unsaved: bool,
+    /// The oldest of its latest launches that is not known to have ended; its age is since it was submitted.
+    #[serde(default)]
+    pub running: Option<CallRecord>,
+    /// Its latest launches, the latest last, at most [`LAUNCHES_LISTED_OF_CLIENT`].
+    #[serde(default)]
+    pub launches: Vec<CallRecord>,
+    /// What it waits for at the moment; absent: for nothing that the server knows of.
+    #[serde(default)]
+    pub waits_for: Option<WaitReason>,
 }
 
 /// One context of a client.

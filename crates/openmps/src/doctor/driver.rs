@@ -36,7 +36,7 @@ pub(super) fn driver() -> Vec<Finding> {
         }
     };
     let path = chosen.path().display();
-    let facts = match asked(chosen.path()) {
+    let facts = match asked(chosen.path(), Visible::ToThisProcess) {
         Ok(facts) => facts,
         Err(said) => {
             return vec![Finding::problem(
@@ -110,10 +110,22 @@ fn version_text(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
+/// Which devices are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Visible {
+    /// Those that CUDA_VISIBLE_DEVICES leaves.
+    ToThisProcess,
+    All,
+}
+
 /// Asks a driver in a child process.
-pub(crate) fn asked(path: &Path) -> Result<DriverFacts, String> {
+pub(crate) fn asked(path: &Path, visible: Visible) -> Result<DriverFacts, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new(program)
+    let mut command = Command::new(program);
+    if visible == Visible::All {
+        command.env_remove("CUDA_VISIBLE_DEVICES");
+    }
+    let output = command
         .arg("probe-driver")
         .arg(path)
         .stdin(Stdio::null())

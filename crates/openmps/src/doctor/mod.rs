@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::FAILURE;
 use crate::cli::Format;
 
-pub(crate) use driver::{asked as ask_driver, probe};
+pub(crate) use driver::{Visible, asked as ask_driver, probe};
 
 /// Version of the meaning of what `--json` prints.
 const SCHEMA: u32 = 1;

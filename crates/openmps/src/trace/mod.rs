@@ -3,7 +3,7 @@
 //! The command is either started with this process's socket in its environment, or runs already and is handed a connection by the daemon. Each traced process sends its rings
 //! ([`source`]); they are read as they fill, so that nothing is lost however long it runs, and what they say is written at once ([`writer`]). Messages: `link::wire::trace`.
 
-mod names;
+pub(crate) mod names;
 mod source;
 mod writer;
 

@@ -1,7 +1,7 @@
 //! Names of kernels as people write them.
 
 /// The name in a C++ symbol, without parameters and template arguments: `_ZN2ns3fooIiEEvPT_` is `ns::foo`. What is no such symbol stays as it is.
-pub(super) fn plain(symbol: &str) -> String {
+pub(crate) fn plain(symbol: &str) -> String {
     let Some(rest) = symbol.strip_prefix("_Z") else { return symbol.to_owned() };
     let (nested, mut rest) = match rest.strip_prefix('N') {
         Some(rest) => (true, rest.trim_start_matches(['K', 'V'])),

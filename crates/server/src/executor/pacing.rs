@@ -208,7 +208,9 @@ impl State {
             (true, _) => Longest::OfItsOwn(TURN_SLEEP),
             (false, _) => Longest::OfItsOwn(self.pacing.next_look(concern, Duration::MAX)),
         };
+        self.counters().set_waits_for_turn(held == Held::ForTurn);
         self.shared.pace.wait(self.handle.id, held, longest);
+        self.counters().set_waits_for_turn(false);
     }
 
     /// Before a command that may take long: what others wait for is marked, and they are told not to wait for this session meanwhile.

@@ -2,7 +2,7 @@
 
 use super::Keeper;
 use super::executors::Place;
-use super::session::Service;
+use super::session::{Service, Session};
 use super::shares::LiveLimits;
 use crate::counters::Counts;
 use crate::executor_link::{Origin, ToExecutor};
@@ -17,8 +17,8 @@ use link::closer::Foreign;
 use link::socket::Connection;
 use link::wire::attach::{ClientHello, ClientReply, DeviceInfo};
 use link::wire::daemon::{
-    ClientDeviceSnapshot, ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Defaults, Namespaces,
-    Peer, multiprocessors_of_share,
+    ClientDeviceSnapshot, ClientSnapshot, ContextSnapshot, DEPARTED_KEPT, Defaults,
+    LAUNCHES_LISTED_OF_CLIENT, Namespaces, Peer, WaitReason, multiprocessors_of_share,
 };
 use link::wire::group_socket::Admission;
 use link::wire::owner::Owner;
@@ -244,6 +244,10 @@ impl Keeper {
         for (id, session) in sessions.filter_map(|id| self.sessions.get(id).map(|s| (*id, s))) {
             let counts = session.counts();
             let granted_bytes = self.held_bytes(session);
+            let launches = session.launches();
+            let running = launches.iter().find(|noted| noted.in_flight);
+            let skipped = launches.len().saturating_sub(LAUNCHES_LISTED_OF_CLIENT);
+            let latest = launches.iter().skip(skipped);
             snapshot.granted_bytes += granted_bytes;
             snapshot.kernels += counts.kernels;
             snapshot.copied_bytes += counts.copied_bytes;
@@ -262,9 +266,23 @@ impl Keeper {
                 error: counts.error,
                 multiprocessors: session.multiprocessors,
                 unsaved: session.standing.has_unsaved(),
+                running: running.map(|noted| noted.record.clone()),
+                launches: latest.map(|noted| noted.record.clone()).collect(),
+                waits_for: self.reason_to_wait(id, session),
             });
         }
         snapshot
+    }
+
+    fn reason_to_wait(&self, id: u64, session: &Session) -> Option<WaitReason> {
+        if matches!(session.service, Service::Waiting(_)) {
+            return Some(WaitReason::Recovery);
+        }
+        if self.residencies[session.device].has_waiting(id) {
+            return Some(WaitReason::Memory);
+        }
+        let counters = session.counters.slot(session.counter_slot);
+        counters.waits_for_turn().then_some(WaitReason::Turn)
     }
 }
 

@@ -5,10 +5,10 @@ use super::devices::allocation_properties;
 use super::executors::Place;
 use super::peers::Lending;
 use super::standby::Code;
-use crate::counters::{CounterPage, Counts};
+use crate::counters::{CounterPage, Counts, monotonic_ns};
 use crate::driver::Driver;
 use crate::executor_link::{CodeOptions, Origin, ShareWish};
-use crate::history::History;
+use crate::history::{History, Noted};
 use crate::journal;
 use crate::log::log_server;
 use crate::policy::domains::Domain;
@@ -165,6 +165,14 @@ impl SessionFiles {
         }
     }
 
+    /// The session's last launches, and which of them have not ended, as far as the device has said.
+    fn launches(&self, history: &History) -> Vec<Noted> {
+        let words = CompletionWords::map(self.completion.as_fd()).ok();
+        history.launches(monotonic_ns(), |slot| {
+            words.as_ref().map_or(0, |words| words.completed(slot))
+        })
+    }
+
     /// Whether work of the session is not known to have ended; when that cannot be found out, some is.
     pub(super) fn in_flight(&self, standing: &Standing) -> bool {
         CompletionWords::map(self.completion.as_fd())
@@ -255,6 +263,15 @@ impl Session {
     /// Whether work of it is not known to have ended.
     pub(super) fn has_work(&self) -> bool {
         self.files.in_flight(&self.standing)
+    }
+
+    /// Its last launches, and which of them have not ended.
+    pub(super) fn launches(&self) -> Vec<Noted> {
+        let mut launches = self.files.launches(self.counters.history(self.counter_slot));
+        if self.service == Service::Ended {
+            launches.iter_mut().for_each(|noted| noted.in_flight = false);
+        }
+        launches
     }
 
     /// What it has done so far.

@@ -6,7 +6,7 @@ use crate::policy::domains::{Domain, SHARED};
 use cuda_abi::types::CUdevice_attribute;
 use link::wire::daemon::{
     CONTEXTS_LISTED, CONTEXTS_LISTED_OF_CLIENT, DeviceSnapshot, DomainSnapshot, GroupSnapshot,
-    ReservationSnapshot, ServerSnapshot,
+    LAUNCHES_LISTED, ReservationSnapshot, ServerSnapshot,
 };
 use std::collections::BTreeMap;
 
@@ -19,6 +19,11 @@ impl Keeper {
         for client in &mut clients {
             client.contexts.truncate(room.min(CONTEXTS_LISTED_OF_CLIENT));
             room -= client.contexts.len();
+        }
+        let mut room = LAUNCHES_LISTED;
+        for device in clients.iter_mut().flat_map(|client| &mut client.devices) {
+            device.launches.truncate(room);
+            room -= device.launches.len();
         }
         let mut departed: Vec<_> = self.departed.iter().cloned().collect();
         // What still runs for those that have just left counts already.

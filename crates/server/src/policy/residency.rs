@@ -257,6 +257,11 @@ impl Residency {
         !self.waiting.is_empty()
     }
 
+    /// Whether this session waits.
+    pub fn has_waiting(&self, session: u64) -> bool {
+        self.waiting.iter().any(|waiting| waiting.session == session)
+    }
+
     /// Who waits for what, in the order in which they are served.
     pub fn waiting(&self) -> Vec<(u64, Wish)> {
         self.waiting.iter().map(|waiting| (waiting.session, waiting.wish)).collect()
