@@ -1,4 +1,4 @@
-//! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n` of the second, `r` of the third.
+//! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n` of the second, `r` and `s` of the third.
 //!
 //! Each test is named after its finding (`f03_...`; `n01_...` of the second review) and runs real processes of several users, so it needs root. Without root it
 //! is listed as ignored, by name; with `CI=true` that is a failure.
@@ -43,6 +43,7 @@ mod r03;
 mod r05;
 mod r07;
 mod r08;
+mod s02;
 mod second_line;
 
 /// A user without privileges, whom an attack is to harm.
@@ -104,7 +105,7 @@ fn run(test: &'static Test) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    let tests: [&'static [Test]; 33] = [
+    let tests: [&'static [Test]; 34] = [
         b01::TESTS,
         b04::TESTS,
         b06::TESTS,
@@ -137,6 +138,7 @@ fn main() {
         r05::TESTS,
         r07::TESTS,
         r08::TESTS,
+        s02::TESTS,
         second_line::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {
