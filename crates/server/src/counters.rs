@@ -2,7 +2,7 @@
 //! there when the executor is not.
 
 use crate::history::History;
-use crate::policy::{MOST_CONTEXTS_PER_DEVICE, contexts};
+use crate::policy::{MOST_CONTEXTS_PER_DEVICE, contexts, windows};
 use link::shm::{self, Access, Mapping, ShmError};
 use link::wire::daemon::LAUNCH_BOUNDS_US;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Sessions that one executor can count: of as many contexts as can be allowed, and those whose client has left but whose work still runs.
-pub(crate) const SLOTS: usize = contexts::at_most(MOST_CONTEXTS_PER_DEVICE) + 256;
+/// Sessions that one executor can count: of as many contexts as can be allowed, and those that have not come to their end though their client has left. Each of these has a
+/// pair of windows, of which every owner leaves some for the others: so nobody uses up the slots before.
+pub(crate) const SLOTS: usize =
+    contexts::at_most(MOST_CONTEXTS_PER_DEVICE) + windows::MOST_PAIRS as usize;
 const COUNTER_BYTES: usize = SLOTS * size_of::<Counters>();
 /// Pages of the file that nobody writes to cost nothing.
 const PAGE_BYTES: usize = COUNTER_BYTES + SLOTS * size_of::<History>();

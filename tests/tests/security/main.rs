@@ -45,6 +45,7 @@ mod r05;
 mod r07;
 mod r08;
 mod s01;
+mod s02;
 mod s05;
 mod second_line;
 mod t01;
@@ -143,6 +144,7 @@ fn main() {
         r07::TESTS,
         r08::TESTS,
         s01::TESTS,
+        s02::TESTS,
         s05::TESTS,
         second_line::TESTS,
         t01::TESTS,

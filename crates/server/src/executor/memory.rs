@@ -218,28 +218,31 @@ impl Memory {
         let own = [Some(&self.completion), self.guard_record.as_ref()].into_iter().flatten();
         pinned.map(|(at, _)| at).chain(own.map(|it| it.base)).collect()
     }
-
-    /// Takes everything else out of the driver but the window; nobody uses it any more.
-    fn clear(&mut self, context: &Context) {
-        let driver = context.driver();
-        for (at, size_bytes) in std::mem::take(&mut self.grants) {
-            // SAFETY: mapped by this session.
-            let _ = unsafe { driver.cuMemUnmap(at, size_bytes as usize) };
-        }
-        self.device_window.unmap_all();
-    }
 }
 
 impl State {
-    /// Takes everything out of the driver and this process; nobody uses it any more.
-    pub(super) fn clear_memory(&mut self) {
+    /// Gives all device memory of its window back, which nobody uses any more; the window stays its own.
+    pub(super) fn return_grants(&mut self) {
+        let driver = self.driver();
+        for (at, size_bytes) in std::mem::take(&mut self.memory.grants) {
+            // SAFETY: mapped by this session.
+            let unmapped = unsafe { driver.cuMemUnmap(at, size_bytes as usize) };
+            if self.check(unmapped).is_ok() {
+                self.return_to_keeper(at, size_bytes);
+            }
+        }
+        self.memory.device_window.unmap_all();
+        self.tell_given_up();
+    }
+
+    /// Takes out of the driver what is registered there; nobody uses it any more.
+    pub(super) fn unregister_memory(&mut self) {
         let registered = self.memory.take_registered();
         let driver = self.driver();
         self.quietly_each(registered, |at| {
             // SAFETY: registered by this session.
             let _ = unsafe { driver.cuMemHostUnregister(address(at)) };
         });
-        self.memory.clear(&self.shared.context);
     }
 
     /// Takes the progress words out of the driver; nobody writes them any more.

@@ -34,7 +34,7 @@ impl State {
             self.end_printing(driver);
             self.end_metering();
             self.end_pacing();
-            self.clear_holding();
+            self.end_probing();
             self.forget_fence();
             self.clear_graphs();
             self.end_chains();
@@ -43,6 +43,14 @@ impl State {
                 // SAFETY: a live event of this session whose work has ended.
                 let _ = unsafe { driver.cuEventDestroy_v2(*event) };
             }
+            self.clear_objects();
+            // Nobody uses its device memory any more. It goes before all that waits for other clients' kernels, which may run for hours.
+            self.clear_virtual_memory();
+            self.clear_moved();
+            self.return_all_kept();
+            self.clear_peers();
+            self.return_grants();
+            self.clear_holding();
             let mut libraries = self.renew_leaving();
             for (library, origin) in self.modules.take_libraries() {
                 libraries.extend(self.give_up_code(library, origin));
@@ -52,14 +60,9 @@ impl State {
                 // SAFETY: the session's own stream; the driver lets its copies end.
                 let _ = unsafe { driver.cuStreamDestroy_v2(stream) };
             }
-            self.clear_objects();
             self.clear_arrays();
-            self.clear_virtual_memory();
-            self.clear_moved();
-            self.return_all_kept();
-            self.clear_peers();
             self.clear_repeating();
-            self.clear_memory();
+            self.unregister_memory();
             self.give_back_limits();
             self.streams.clear(&self.shared.context);
             self.partitions = Default::default();

@@ -16,6 +16,12 @@ pub const HOST_WINDOW_BYTES: u64 = 64 << 30;
 /// Unmapped space after each window.
 const GAP_BYTES: u64 = 4 << 30;
 const ALIGN_BYTES: u64 = 32 << 30;
+/// There are no more pairs of windows, however little memory the devices have.
+pub const MOST_PAIRS: u64 = (AREA_END - AREA_BASE) / pair_bytes(ALIGN_BYTES);
+
+const fn pair_bytes(device_window_bytes: u64) -> u64 {
+    (device_window_bytes + HOST_WINDOW_BYTES + 2 * GAP_BYTES).next_multiple_of(ALIGN_BYTES)
+}
 
 /// Hands out pairs of windows.
 #[derive(Debug)]
@@ -44,7 +50,7 @@ impl WindowSpace {
     }
 
     fn pair_bytes(&self) -> u64 {
-        (self.device_window_bytes + HOST_WINDOW_BYTES + 2 * GAP_BYTES).next_multiple_of(ALIGN_BYTES)
+        pair_bytes(self.device_window_bytes)
     }
 
     /// How many pairs there are.
@@ -81,6 +87,7 @@ mod tests {
         let space = WindowSpace::new(143_771 << 20);
         assert!(space.device_window_bytes > 143_771 << 20);
         assert!(space.capacity() >= 4 * 48, "{}", space.capacity());
+        assert_eq!(WindowSpace::new(1).capacity(), MOST_PAIRS);
     }
 
     #[test]
