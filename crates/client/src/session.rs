@@ -88,6 +88,14 @@ fn with_spin<T>(body: impl FnOnce(&mut Spin) -> T) -> T {
     result
 }
 
+/// The session's error, of which the program's user is told.
+#[cold]
+fn failed(code: u32) -> CUresult {
+    let code = CUresult(code);
+    crate::log::tell_failure(code);
+    code
+}
+
 impl Session {
     /// Takes over the three descriptors that come with a device's first context.
     pub(crate) fn open(
@@ -136,9 +144,9 @@ impl Session {
         match self.memory.error() {
             0 if self.health.is_lost() => Err(CUresult::ERROR_MPS_RPC_FAILURE),
             // The executor has not seen it yet.
-            0 if self.words.is_guard_broken() => Err(CUresult(GUARD_ERROR)),
+            0 if self.words.is_guard_broken() => Err(failed(GUARD_ERROR)),
             0 => Ok(()),
-            error => Err(CUresult(error)),
+            error => Err(failed(error)),
         }
     }
 
