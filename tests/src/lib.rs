@@ -17,6 +17,7 @@ pub mod prometheus;
 pub mod puppet;
 pub mod recording;
 pub mod sandbox;
+pub mod schema;
 pub mod slurm;
 pub mod terminal;
 pub mod trace;

@@ -5,7 +5,8 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use openmps_tests::process::{self, Finished};
 use openmps_tests::wait::PATIENCE;
-use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
+use openmps_tests::{Daemon, Puppet, Runtime, Sandbox, schema};
+use serde_json::Value;
 
 /// Neither has anything to do with the other.
 const ONE_USER: u32 = 23_456;
@@ -64,6 +65,15 @@ fn mistyped_variables_are_named_once_and_never_in_a_program() -> Result<()> {
     let mut command = sandbox.command(program, Runtime::OpenMps);
     let said = process::run(command.envs(wrong), PATIENCE)?;
     ensure!(said.success()?.contains("ok") && said.stderr.is_empty(), "{said:?}");
+    Ok(())
+}
+
+#[test]
+fn logs_are_found_where_the_daemon_has_them() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let elsewhere = [("CUDA_MPS_LOG_DIRECTORY", "/nowhere")];
+    let said = openmps(daemon.sandbox(), &["logs", "-n", "1000", "control"], &elsewhere)?;
+    ensure!(said.success()?.contains("Starting control daemon using socket"), "{said:?}");
     Ok(())
 }
 
@@ -127,4 +137,74 @@ fn faults_have_a_time_and_are_told_to_their_users() -> Result<()> {
         ensure!(!shown.contains("fault 1"), "{words:?} for another user: {shown}");
     }
     client.kill()
+}
+
+#[test]
+fn a_program_whose_work_has_failed_is_told_so_once() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let sandbox = daemon.sandbox();
+    for (level, lines) in [("", 1), ("off", 0)] {
+        let said = sandbox.directory().join(format!("said-{level}"));
+        let program = sandbox.installation.puppet()?;
+        let mut command = sandbox.command(program, Runtime::OpenMps);
+        command.env("OPENMPS_LOG", level).stderr(fs::File::create(&said)?);
+        let mut client = Puppet::spawn(&mut command)?;
+        client.must("open")?;
+        for order in ["fault", "work 1", "work 1"] {
+            let answer = client.ask(order)?;
+            ensure!(answer.starts_with("error"), "{order}: {answer}");
+        }
+        client.dismiss()?;
+        let said = fs::read_to_string(said)?;
+        ensure!(said.lines().count() == lines, "with {level:?}: {said:?}");
+        let is_told = said.contains(" has failed with CUDA_ERROR_") && said.contains("ps --faults");
+        ensure!(is_told == (lines > 0), "{said:?}");
+    }
+    Ok(())
+}
+
+/// Of every command that has `--json`, with something in each of its lists.
+#[test]
+fn what_commands_print_as_json_is_in_the_schema() -> Result<()> {
+    let schema: Value = serde_json::from_str(include_str!("../../docs/schema.json"))?;
+    let definitions = schema["$defs"].as_object().context("no definitions")?;
+    for (name, definition) in definitions {
+        for (field, rules) in definition["properties"].as_object().into_iter().flatten() {
+            let told = rules["description"].as_str().unwrap_or_default();
+            ensure!(told.len() > 5, "{name}.{field} is not described");
+        }
+    }
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut faulty = daemon.puppet()?;
+    faulty.must("open")?;
+    ensure!(faulty.ask("fault")?.starts_with("error"));
+    let run = |words: &[&str]| -> Result<String> {
+        Ok(openmps(daemon.sandbox(), words, &[])?.success()?.to_owned())
+    };
+    run(&["reserve", "kept", "--sms", "4"])?;
+    let variables = [("OPENMPS_GROUP", "jobs"), ("OPENMPS_ISOLATE", "apart")];
+    let mut client = daemon.puppet_with(&variables)?;
+    client.must("open")?;
+    client.must("work 3")?;
+    let directory = daemon.sandbox().directory().join("socket").display().to_string();
+    run(&["socket", &directory, "--group", "of-socket", "--memory", "1G"])?;
+    for (definition, words) in [
+        ("change", &["limit", "--group", "jobs", "--memory", "1G"][..]),
+        ("ps", &["ps"]),
+        ("status", &["status"]),
+        ("top", &["top", "--interval", "0.1"]),
+        ("limit", &["limit"]),
+        ("reserve", &["reserve"]),
+        ("socket", &["socket"]),
+        ("env", &["env"]),
+        ("config", &["config"]),
+        ("doctor", &["doctor"]),
+        ("logs", &["logs", "-n", "1"]),
+    ] {
+        let printed = run(&[words, &["--json"]].concat())?;
+        let document = serde_json::from_str(&printed)?;
+        schema::check(&schema, definition, &document)
+            .with_context(|| format!("openmps {}: {printed}", words.join(" ")))?;
+    }
+    Ok(())
 }

@@ -1,11 +1,13 @@
 //! What the library says to its user: lines on standard error, only when `OPENMPS_LOG` asks for them.
 //!
-//! A driver library must stay silent by default: its host program owns standard error. One thing is said all the same ([`tell`]). `OPENMPS_LOG` is `error`, `warn`,
+//! A driver library must stay silent by default: its host program owns standard error. Two things are said all the same ([`tell`], [`tell_failure`]). `OPENMPS_LOG` is `error`, `warn`,
 //! `info`, `debug` or `trace`; each level includes the ones before it.
 
+use cuda_abi::types::CUresult;
 use std::fmt::Arguments;
 use std::io::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How important a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +64,25 @@ pub(crate) fn write(level: Level, message: Arguments<'_>) {
 /// Prints one line whatever `OPENMPS_LOG` says: what the program's user must know to be safe.
 pub(crate) fn tell(message: Arguments<'_>) {
     say(Level::Error, message);
+}
+
+/// Says, once in a process, that its work on a GPU has failed: of its own error a program may print a number, and of another client's fault it knows nothing.
+/// `OPENMPS_LOG=off` silences it.
+#[cold]
+#[inline(never)]
+pub(crate) fn tell_failure(code: CUresult) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // Relaxed: nothing else is published by it.
+    if SAID.swap(true, Ordering::Relaxed)
+        || std::env::var("OPENMPS_LOG").is_ok_and(|text| text.trim() == "off")
+    {
+        return;
+    }
+    let name = code.name().map_or("an unknown error".into(), |name| name.to_string_lossy());
+    tell(format_args!(
+        "the work of this process on the GPU has failed with {name} ({}): `openmps ps --faults` and `openmps logs` say more",
+        code.0
+    ));
 }
 
 fn say(level: Level, message: Arguments<'_>) {

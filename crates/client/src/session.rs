@@ -88,6 +88,14 @@ fn with_spin<T>(body: impl FnOnce(&mut Spin) -> T) -> T {
     result
 }
 
+/// The session's error, of which the program's user is told.
+#[cold]
+fn failed(code: u32) -> CUresult {
+    let code = CUresult(code);
+    crate::log::tell_failure(code);
+    code
+}
+
 impl Session {
     /// Takes over the three descriptors that come with a device's first context.
     pub(crate) fn open(
@@ -136,19 +144,19 @@ impl Session {
         match self.memory.error() {
             0 if self.health.is_lost() => Err(CUresult::ERROR_MPS_RPC_FAILURE),
             // The executor has not seen it yet.
-            0 if self.words.is_guard_broken() => Err(CUresult(GUARD_ERROR)),
+            0 if self.words.is_guard_broken() => Err(failed(GUARD_ERROR)),
             0 => Ok(()),
-            error => Err(self.failed(CUresult(error))),
+            error => Err(self.failed(error)),
         }
     }
 
     /// The session's error, which the program is told. What the driver has said of it goes where it does natively.
     #[cold]
-    fn failed(&self, error: CUresult) -> CUresult {
-        if error == CUresult::ERROR_ASSERT {
+    fn failed(&self, error: u32) -> CUresult {
+        if CUresult(error) == CUresult::ERROR_ASSERT {
             crate::output::write_error(&self.memory.take_last_words());
         }
-        error
+        failed(error)
     }
 
     /// What a synchronising call of the program returns once its waiting is done: the session's error, or, once, that of a launch which was posted and

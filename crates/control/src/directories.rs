@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Used when `CUDA_MPS_PIPE_DIRECTORY` is not set.
 pub const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
+/// Names the log directory.
+pub const LOG_VARIABLE: &str = "CUDA_MPS_LOG_DIRECTORY";
 /// Used when `CUDA_MPS_LOG_DIRECTORY` is not set.
 pub const DEFAULT_LOG_DIRECTORY: &str = "/var/log/nvidia-mps";
 
@@ -40,7 +42,7 @@ impl Directories {
         };
         Directories {
             pipe: directory("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPE_DIRECTORY),
-            log: directory("CUDA_MPS_LOG_DIRECTORY", DEFAULT_LOG_DIRECTORY),
+            log: directory(LOG_VARIABLE, DEFAULT_LOG_DIRECTORY),
         }
     }
 

@@ -265,6 +265,7 @@ mod tests {
         let snapshot = ServerSnapshot { devices, ..Default::default() };
         DaemonState {
             daemon_pid: 1,
+            log_directory: None,
             servers: vec![ServerState { pid: 2, uid: 0, status, snapshot, silent: false }],
             groups: Vec::new(),
             reservations: Vec::new(),

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use control::directories::Directories;
+use control::directories::{Directories, LOG_VARIABLE};
+use control::frontend::Frontend;
 use control::trusted_path::regular_file;
 use serde::Serialize;
 
@@ -40,7 +41,7 @@ struct Opened {
 /// # Errors
 /// A log that cannot be read; standard output.
 pub(crate) fn logs(options: &Logs) -> anyhow::Result<ExitCode> {
-    let directories = Directories::from_environment();
+    let directories = of_the_daemon();
     let all = [
         (LogSource::Control, directories.control_log()),
         (LogSource::Server, directories.server_log()),
@@ -76,6 +77,17 @@ pub(crate) fn logs(options: &Logs) -> anyhow::Result<ExitCode> {
         sort(&mut new);
         print(new.into_iter(), options.format())?;
     }
+}
+
+/// Where the daemon says that its logs are; where none answers, what the environment says.
+fn of_the_daemon() -> Directories {
+    let own = Directories::from_environment();
+    let state = Frontend::connect(&own).ok().and_then(|mut daemon| daemon.state().ok());
+    let Some(directory) = state.and_then(|state| state.log_directory) else { return own };
+    Directories::from_variables(|name| match name {
+        LOG_VARIABLE => Some(directory.clone().into()),
+        _ => Some(own.pipe().into()),
+    })
 }
 
 /// A line of a log.

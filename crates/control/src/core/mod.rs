@@ -316,6 +316,7 @@ impl Core {
     pub fn state(&self, silent: &[Pid]) -> UiReply {
         UiReply::State(link::wire::ui::DaemonState {
             daemon_pid: self.config.daemon_pid,
+            log_directory: None,
             servers: self
                 .servers
                 .iter()

@@ -551,8 +551,12 @@ impl Daemon {
             }
             Effect::ReplyShares { connection, reply } => self.connections.reply(connection, &reply),
             Effect::ReplyState { connection, silent } => {
-                let state = self.core.state(&silent);
-                self.connections.reply(connection, &state);
+                let mut reply = self.core.state(&silent);
+                if let UiReply::State(state) = &mut reply {
+                    let directory = self.options.directories.log();
+                    state.log_directory = directory.to_str().map(str::to_owned);
+                }
+                self.connections.reply(connection, &reply);
             }
             // Fails only if it has ended, or is not ours to end, which who asked sees.
             Effect::EndProcess { process } => drop(pidfd_send_signal(&*process, Signal::KILL)),

@@ -269,6 +269,7 @@ mod tests {
             ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot, silent: false };
         DaemonState {
             daemon_pid: 1,
+            log_directory: None,
             servers: vec![server],
             groups: Vec::new(),
             reservations: Vec::new(),

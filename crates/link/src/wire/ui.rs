@@ -86,6 +86,9 @@ pub struct EndedClient {
 pub struct DaemonState {
     /// The daemon's process id.
     pub daemon_pid: u32,
+    /// Where its logs are; absent: it does not say.
+    #[serde(default)]
+    pub log_directory: Option<String>,
     /// Its servers.
     pub servers: Vec<ServerState>,
     /// Groups with limits.
