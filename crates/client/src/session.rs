@@ -391,7 +391,7 @@ impl Session {
             completion::wait(&self.memory, &self.words, slot, number, timeout, spin, &mut alive)
         });
         waited.map_err(|error| match error {
-            CompletionError::SessionFailed(code) => self.failed(CUresult(code)),
+            CompletionError::SessionFailed(code) => self.failed(code),
             CompletionError::PeerGone => {
                 self.check().err().unwrap_or(CUresult::ERROR_MPS_RPC_FAILURE)
             }
