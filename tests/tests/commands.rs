@@ -140,6 +140,28 @@ fn faults_have_a_time_and_are_told_to_their_users() -> Result<()> {
 }
 
 #[test]
+fn programs_that_missed_the_daemon_are_listed() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut early = Puppet::start(&sandbox, Runtime::OpenMps)?;
+    early.must("open")?;
+    let daemon = Daemon::start(sandbox)?;
+    let mut client = daemon.puppet()?;
+    client.must("open")?;
+    let run = |words: &[&str]| -> Result<String> {
+        Ok(openmps(daemon.sandbox(), words, &[])?.success()?.to_owned())
+    };
+    let listed = run(&["ps", "--native"])?;
+    let has = |pid: u32| {
+        let pid = pid.to_string();
+        listed.lines().any(|line| line.split_whitespace().next() == Some(pid.as_str()))
+    };
+    ensure!(has(early.pid()) && !has(client.pid()), "{listed}");
+    early.must("work 1")?;
+    client.dismiss()?;
+    early.dismiss()
+}
+
+#[test]
 fn a_program_whose_work_has_failed_is_told_so_once() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;
     let sandbox = daemon.sandbox();
@@ -191,6 +213,7 @@ fn what_commands_print_as_json_is_in_the_schema() -> Result<()> {
     for (definition, words) in [
         ("change", &["limit", "--group", "jobs", "--memory", "1G"][..]),
         ("ps", &["ps"]),
+        ("native", &["ps", "--native"]),
         ("status", &["status"]),
         ("top", &["top", "--interval", "0.1"]),
         ("limit", &["limit"]),

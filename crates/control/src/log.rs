@@ -36,18 +36,25 @@ pub enum Echo {
     None,
 }
 
+/// A log that has become so long goes on as another file: what it was until then has `.1` behind its name, and takes the place of the one before. A week's lines of a
+/// busy machine fit, and both logs together take 256 MiB at most.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// A file of lines that this process alone writes.
 #[derive(Debug)]
 pub(crate) struct LogFile {
     directory: PathBuf,
     name: &'static str,
     file: Option<File>,
+    size_bytes: u64,
+    most_bytes: u64,
 }
 
 impl LogFile {
     /// A log that is not open yet: what is written before [`LogFile::open`] is lost.
     pub(crate) fn new(directories: &Directories, name: &'static str) -> Self {
-        Self { directory: directories.log().to_owned(), name, file: None }
+        let directory = directories.log().to_owned();
+        Self { directory, name, file: None, size_bytes: 0, most_bytes: MOST_BYTES }
     }
 
     /// Opens the file under its name; or again, after it has been moved away or its directory has become writable.
@@ -56,15 +63,32 @@ impl LogFile {
     /// Why not; lines go where they went before.
     pub(crate) fn open(&mut self) -> Result<(), PathError> {
         let directory = Directory::open(&self.directory, Trust::of_logs(), Missing::Make)?;
-        self.file = Some(directory.log(self.name)?);
+        let file = directory.log(self.name)?;
+        self.size_bytes = file.metadata().map_or(0, |status| status.len());
+        self.file = Some(file);
         Ok(())
     }
 
     /// Writes one line, newline included.
     pub(crate) fn write(&mut self, line: &str) {
+        let line_bytes = line.len() as u64;
+        if self.size_bytes > 0 && self.size_bytes + line_bytes > self.most_bytes {
+            self.turn_over();
+        }
+        self.size_bytes += line_bytes;
         if let Some(file) = &mut self.file {
             // One write per line: a full disk loses lines, it does not tear them.
             let _ = file.write_all(line.as_bytes());
+        }
+    }
+
+    /// Goes on as an empty file. Where that cannot be done, it is tried again when as much has been written again.
+    fn turn_over(&mut self) {
+        self.size_bytes = 0;
+        let directory = Directory::open(&self.directory, Trust::of_logs(), Missing::Report);
+        let old = format!("{}.1", self.name);
+        if directory.and_then(|directory| directory.rename(self.name, &old)).is_ok() {
+            let _ = self.open();
         }
     }
 }
@@ -84,6 +108,28 @@ mod tests {
             format_line(&time, "Control", 969, "Accepting connection..."),
             "[2026-11-20 15:27:30.557 Control   969] Accepting connection...\n"
         );
+    }
+
+    #[test]
+    fn a_log_is_bounded_and_its_last_lines_stay() {
+        let place = tempfile::tempdir().unwrap();
+        let directories = Directories::from_variables(|_| Some(place.path().into()));
+        let mut log = LogFile::new(&directories, CONTROL_LOG);
+        log.most_bytes = 100;
+        log.open().unwrap();
+        for number in 0..100 {
+            log.write(&format!("line {number:4}\n"));
+        }
+        let read = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap();
+        let (old, new) = (read("control.log.1"), read(CONTROL_LOG));
+        assert!(old.len() <= 100 && new.len() <= 100, "{old}{new}");
+        let lines: Vec<String> = (82..100).map(|number| format!("line {number:4}\n")).collect();
+        assert!(old.len() >= 90 && (old + &new).ends_with(&lines[8..].concat()), "{new}");
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2);
+        // A log that was long at the start is bounded, too; and a line that is longer than all is written.
+        log.open().unwrap();
+        log.write(&"x".repeat(300));
+        assert_eq!(read(CONTROL_LOG).len(), 300);
     }
 
     #[test]

@@ -281,8 +281,16 @@ impl Directory {
             path: path.clone(),
             source,
         })?;
-        let renamed = rustix::fs::renameat(&self.fd, &fresh, &self.fd, name);
-        renamed.map_err(PathError::system("rename", &path))
+        self.rename(&fresh, name)
+    }
+
+    /// Gives an entry another name, and takes that from whatever has it; a link is renamed, or replaced, itself.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn rename(&self, from: &str, to: &str) -> Result<(), PathError> {
+        let renamed = rustix::fs::renameat(&self.fd, from, &self.fd, to);
+        renamed.map_err(PathError::system("rename", &self.path.join(from)))
     }
 
     /// Removes an entry that is no directory; that there is none is no error.

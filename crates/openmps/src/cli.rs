@@ -324,6 +324,9 @@ pub(crate) struct View {
     /// List all faults that the servers remember, and no clients.
     #[arg(long)]
     faults: bool,
+    /// List the processes that have the library of OpenMPS and are no clients: their work is done by the native driver, and no limit holds.
+    #[arg(long, conflicts_with = "faults")]
+    pub(crate) native: bool,
     /// Print JSON; its `schema` field changes when its meaning does.
     #[arg(long)]
     json: bool,

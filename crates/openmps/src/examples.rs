@@ -32,6 +32,7 @@ const EXAMPLES: Examples = &[
         &[
             ("openmps ps", "the clients, and the faults of the last ten minutes"),
             ("openmps ps --faults", "all faults that the servers remember"),
+            ("openmps ps --native", "processes with the library that are no clients"),
         ],
     ),
     (

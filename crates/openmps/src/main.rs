@@ -23,6 +23,7 @@ mod logs;
 #[cfg(test)]
 #[path = "../../control/tests/mutated/mod.rs"]
 mod mutated;
+mod natives;
 mod original;
 mod output;
 mod pbs;

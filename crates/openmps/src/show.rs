@@ -11,6 +11,7 @@ use link::wire::ui::{DaemonState, ServerState};
 use serde::Serialize;
 
 use crate::cli::{Format, View};
+use crate::natives::{Native, natives};
 
 /// Version of the meaning of what `--json` prints.
 const SCHEMA: u32 = 1;
@@ -52,6 +53,9 @@ struct Client<'a> {
 /// # Errors
 /// No daemon.
 pub(crate) fn ps(options: &View) -> anyhow::Result<ExitCode> {
+    if options.native {
+        return show_natives(options.format());
+    }
     let state = daemon_state()?;
     let clients: Vec<Client<'_>> = state
         .servers
@@ -95,6 +99,25 @@ pub(crate) fn ps(options: &View) -> anyhow::Result<ExitCode> {
             own_faults(&state, which).iter().for_each(|fault| println!("{}", fault_line(fault)));
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Debug, Serialize)]
+struct Natives {
+    processes: Vec<Native>,
+}
+
+fn show_natives(format: Format) -> anyhow::Result<ExitCode> {
+    let processes = natives(&Directories::from_environment())?;
+    if format == Format::Json {
+        print_json(Natives { processes })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(["PID", "USER", "COMMAND"]);
+    for Native { pid, uid, command } in processes {
+        table.row([pid.to_string(), uid.to_string(), command]);
+    }
+    table.print();
     Ok(ExitCode::SUCCESS)
 }
 

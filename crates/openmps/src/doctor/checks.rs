@@ -16,6 +16,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Finding;
 use crate::installation::library_directory;
+use crate::natives::{Native, natives};
 use crate::show::bytes;
 
 const CLIENT_LIBRARY: &str = "libcuda.so.1";
@@ -247,6 +248,32 @@ pub(super) fn original_daemon(directories: &Directories) -> Finding {
         ),
     }
 }
+
+/// Programs that were to be clients, as they have the library, and are none.
+pub(super) fn native_processes(directories: &Directories) -> Vec<Finding> {
+    let found = natives(directories).unwrap_or_default();
+    let note = |native: Native| {
+        Finding::note(
+            "native process",
+            format!(
+                "process {} ({}) of user {} has the library of OpenMPS and is no client",
+                native.pid, native.command, native.uid
+            ),
+            "it found no daemon when it started, or has not begun to use CUDA: start it again, with the daemon's CUDA_MPS_PIPE_DIRECTORY",
+        )
+    };
+    let mut findings: Vec<Finding> = found.into_iter().map(note).collect();
+    if findings.len() > MOST_NATIVES {
+        let more = findings.len() - MOST_NATIVES;
+        findings.truncate(MOST_NATIVES);
+        let text = format!("{more} more processes have the library and are no clients");
+        findings.push(Finding::note("native process", text, "openmps ps --native lists all"));
+    }
+    findings
+}
+
+/// Native processes that are named.
+const MOST_NATIVES: usize = 3;
 
 /// The daemon, and what its servers say.
 pub(super) fn daemon(directories: &Directories) -> Vec<Finding> {

@@ -81,6 +81,7 @@ pub(crate) fn doctor(
     findings.push(checks::original_daemon(&directories));
     findings.extend(checks::daemon(&directories));
     findings.push(checks::log_directory(&directories));
+    findings.extend(checks::native_processes(&directories));
     match format {
         Format::Json => {
             let document = Document { schema: SCHEMA, findings: &findings };
