@@ -83,7 +83,7 @@ fn limit(attributes: &Attributes, attribute: CUdevice_attribute, otherwise: u32)
 
 /// What a client is told otherwise than the driver says it, since it does not hold behind a server: kernels reach only memory of the session,
 /// registered memory has another device address, handles of other processes cannot be opened.
-const OVERRIDES: [(CUdevice_attribute, i32); 11] = [
+const OVERRIDES: [(CUdevice_attribute, i32); 12] = [
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS, 0),
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0),
     (CUdevice_attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0),
@@ -96,6 +96,8 @@ const OVERRIDES: [(CUdevice_attribute, i32); 11] = [
     (CUdevice_attribute::DMA_BUF_SUPPORTED, 0),
     (CUdevice_attribute::HOST_ALLOC_DMA_BUF_SUPPORTED, 0),
     (CUdevice_attribute::MULTICAST_SUPPORTED, 0),
+    // It is taken for the hint that it is, and no memory is made so.
+    (CUdevice_attribute::GENERIC_COMPRESSION_SUPPORTED, 0),
 ];
 
 impl Device {

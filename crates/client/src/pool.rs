@@ -4,6 +4,7 @@
 //! PyTorch, TensorFlow and RMM so that freeing costs nothing) the heap does not give back.
 
 use crate::session::Result;
+use cuda_abi::pool_usage::PoolUsage;
 use cuda_abi::types::{CUmemPool_attribute, CUresult};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +18,7 @@ pub(crate) struct Pool {
     set: Mutex<HashMap<u32, u64>>,
     /// Other devices that reach its memory.
     viewers: Mutex<BTreeSet<i32>>,
-    used_bytes: AtomicU64,
-    most_used_bytes: AtomicU64,
+    usage: PoolUsage,
     /// What it may hold on to: the most that was used since it was trimmed.
     most_held_bytes: AtomicU64,
 }
@@ -47,8 +47,7 @@ impl Pool {
             sharing,
             set: Mutex::new(HashMap::new()),
             viewers: Mutex::default(),
-            used_bytes: AtomicU64::new(0),
-            most_used_bytes: AtomicU64::new(0),
+            usage: PoolUsage::default(),
             most_held_bytes: AtomicU64::new(0),
         }
     }
@@ -64,18 +63,11 @@ impl Pool {
 
     /// The value of an attribute.
     pub(crate) fn get(&self, attribute: CUmemPool_attribute) -> u64 {
-        // Relaxed: statistics.
-        match attribute {
-            CUmemPool_attribute::RESERVED_MEM_CURRENT | CUmemPool_attribute::USED_MEM_CURRENT => {
-                self.used_bytes.load(Ordering::Relaxed)
-            }
-            CUmemPool_attribute::RESERVED_MEM_HIGH | CUmemPool_attribute::USED_MEM_HIGH => {
-                self.most_used_bytes.load(Ordering::Relaxed)
-            }
+        self.usage.get(attribute).unwrap_or_else(|| match attribute {
             CUmemPool_attribute::RELEASE_THRESHOLD => self.kept(attribute).unwrap_or(0),
             // Reuse of memory across streams is allowed until forbidden.
             _ => self.kept(attribute).unwrap_or(1),
-        }
+        })
     }
 
     fn kept(&self, attribute: CUmemPool_attribute) -> Option<u64> {
@@ -84,26 +76,11 @@ impl Pool {
 
     /// Sets an attribute; high-water marks can only be reset.
     pub(crate) fn set(&self, attribute: CUmemPool_attribute, value: u64) -> Result {
-        match attribute {
-            CUmemPool_attribute::RESERVED_MEM_CURRENT | CUmemPool_attribute::USED_MEM_CURRENT => {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
-            CUmemPool_attribute::RESERVED_MEM_HIGH | CUmemPool_attribute::USED_MEM_HIGH => {
-                if value != 0 {
-                    return Err(CUresult::ERROR_INVALID_VALUE);
-                }
-                // Relaxed: statistics.
-                self.most_used_bytes
-                    .store(self.used_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-            _ => {
-                self.set
-                    .lock()
-                    .unwrap_or_else(|poisoned| poisoned.into_inner())
-                    .insert(attribute.0, value);
-            }
-        }
-        Ok(())
+        self.usage.set(attribute, value).unwrap_or_else(|| {
+            let mut set = self.set.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            set.insert(attribute.0, value);
+            Ok(())
+        })
     }
 
     fn locked_viewers(&self) -> MutexGuard<'_, BTreeSet<i32>> {
@@ -132,10 +109,9 @@ impl Pool {
 
     /// Counts an allocation.
     pub(crate) fn took(&self, size_bytes: u64) {
-        // Relaxed: statistics.
-        let used = self.used_bytes.fetch_add(size_bytes, Ordering::Relaxed) + size_bytes;
-        self.most_used_bytes.fetch_max(used, Ordering::Relaxed);
-        self.most_held_bytes.fetch_max(used, Ordering::Relaxed);
+        self.usage.take(size_bytes);
+        // Relaxed: see `spare_bytes`.
+        self.most_held_bytes.fetch_max(self.usage.used_bytes(), Ordering::Relaxed);
     }
 
     /// Bytes that are free and not to be given back: up to the release threshold, and never more than were once used.
@@ -143,19 +119,19 @@ impl Pool {
         // Relaxed: a wrong figure of a moment keeps or gives back too much once.
         let threshold = self.get(CUmemPool_attribute::RELEASE_THRESHOLD);
         let held = self.most_held_bytes.load(Ordering::Relaxed).min(threshold);
-        held.saturating_sub(self.used_bytes.load(Ordering::Relaxed))
+        held.saturating_sub(self.usage.used_bytes())
     }
 
     /// Holds on to no more than so many bytes, used ones included.
     pub(crate) fn trim_to(&self, size_bytes: u64) {
         // Relaxed: see `spare_bytes`.
         self.most_held_bytes.fetch_min(size_bytes, Ordering::Relaxed);
+        self.usage.trim_to(size_bytes);
     }
 
     /// Counts a free.
     pub(crate) fn freed(&self, size_bytes: u64) {
-        // Relaxed: a statistic.
-        self.used_bytes.fetch_sub(size_bytes, Ordering::Relaxed);
+        self.usage.give(size_bytes);
     }
 }
 

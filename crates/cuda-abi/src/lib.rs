@@ -35,6 +35,7 @@ pub mod handshake;
 pub mod image;
 pub mod lookup;
 mod lookup_index;
+pub mod pool_usage;
 pub mod proofs;
 pub mod record;
 mod result;

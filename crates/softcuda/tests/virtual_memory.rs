@@ -124,7 +124,7 @@ fn pools_count_what_they_give_and_remember_attributes() {
     assert_eq!(cu!(cuMemPoolGetAttribute(pool => usize, 7 => u32, &mut value => *mut u64)), 0);
     assert_eq!(value, 5000);
     assert_eq!(cu!(cuMemFreeAsync(address => u64, 0 => usize)), 0);
-    assert_eq!(cu!(cuCtxSynchronize()), 0);
     assert_eq!(cu!(cuMemPoolGetAttribute(pool => usize, 7 => u32, &mut value => *mut u64)), 0);
-    assert_eq!(value, 0);
+    assert_eq!(value, 0, "counted by the call, before its turn");
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
 }

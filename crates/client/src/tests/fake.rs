@@ -86,7 +86,8 @@ pub(super) fn serve(directory: &Path) {
 }
 
 fn welcome() -> Welcome {
-    // Threads per block, block and grid dimensions, multiprocessors, compute capability, and PCI numbers.
+    // Threads per block, block and grid dimensions, multiprocessors, compute capability, PCI numbers, and what is
+    // overridden.
     let attributes = vec![
         (1, 1024),
         (2, 1024),
@@ -103,6 +104,7 @@ fn welcome() -> Welcome {
         (50, 3),
         (91, 1),
         (97, SHARED_BYTES),
+        (107, 1),
     ];
     let device = DeviceInfo {
         name: "a fake Software GPU".into(),

@@ -70,12 +70,13 @@ fn contexts() {
     let mut value = 0;
     ok!(cuDeviceGetAttribute(&mut value, CUdevice_attribute::MULTIPROCESSOR_COUNT, 0));
     assert_eq!(value, 2);
-    ok!(cuDeviceGetAttribute(
-        &mut value,
+    for overridden in [
         CUdevice_attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-        0
-    ));
-    assert_eq!(value, 0, "overridden");
+        CUdevice_attribute::GENERIC_COMPRESSION_SUPPORTED,
+    ] {
+        ok!(cuDeviceGetAttribute(&mut value, overridden, 0));
+        assert_eq!(value, 0, "{overridden:?}");
+    }
     fails!(ERROR_INVALID_VALUE, cuDeviceGetAttribute(&mut value, CUdevice_attribute(999), 0));
     fails!(ERROR_INVALID_DEVICE, cuDeviceGet(&mut value, 1));
     let mut address = 0;

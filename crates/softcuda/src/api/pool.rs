@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cuda_abi::pool_usage::PoolUsage;
 use cuda_abi::types::{
     CUdevice, CUdeviceptr, CUmemAllocationHandleType, CUmemPool_attribute as Attribute,
     CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
@@ -30,8 +30,7 @@ use crate::device::ops::{Op, Step, Task};
 pub(crate) struct Pool {
     device: u32,
     attributes: Mutex<HashMap<u32, u64>>,
-    used_bytes: AtomicU64,
-    most_used_bytes: AtomicU64,
+    usage: PoolUsage,
     origin: Origin,
     /// What other devices were granted.
     access: Mutex<HashMap<u32, u32>>,
@@ -89,6 +88,11 @@ impl Pool {
         }
     }
 
+    /// Takes out an allocation that is being freed; says whether it was of this pool.
+    fn forget(&self, address: u64) -> bool {
+        self.allocated.lock().unwrap_or_else(PoisonError::into_inner).remove(&address)
+    }
+
     /// Gives devices the access to an allocation that they have to the pool.
     fn show(&self, space: &AddressSpace, address: u64) {
         let access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,12 +101,6 @@ impl Pool {
         if !access.is_empty() {
             space.accessible().change(address, |_| Reach::Of(self.device, devices));
         }
-    }
-
-    fn take(&self, size_bytes: u64) {
-        // Relaxed: statistics.
-        let used = self.used_bytes.fetch_add(size_bytes, Ordering::Relaxed) + size_bytes;
-        self.most_used_bytes.fetch_max(used, Ordering::Relaxed);
     }
 }
 
@@ -162,13 +160,8 @@ api! {
                 _ => return Err(CUresult::ERROR_INVALID_VALUE),
             }
         };
-        match attr.0 {
-            // What is used now cannot be set, high-water marks can only be reset.
-            5 | 7 => return Err(CUresult::ERROR_INVALID_VALUE),
-            6 | 8 if value != 0 => return Err(CUresult::ERROR_INVALID_VALUE),
-            // Relaxed: a statistic.
-            8 => pool.most_used_bytes.store(pool.used_bytes.load(Ordering::Relaxed), Ordering::Relaxed),
-            _ => {}
+        if let Some(set) = pool.usage.set(attr, value) {
+            return set;
         }
         pool.attributes.lock().unwrap_or_else(PoisonError::into_inner).insert(attr.0, value);
         Ok(())
@@ -177,26 +170,25 @@ api! {
     fn cuMemPoolGetAttribute(pool: CUmemoryPool, attr: Attribute, value: *mut c_void) {
         let pool = get(driver()?, pool)?;
         let set = pool.attributes.lock().unwrap_or_else(PoisonError::into_inner).get(&attr.0).copied();
-        // Relaxed: statistics.
-        let (used, most) = (pool.used_bytes.load(Ordering::Relaxed), pool.most_used_bytes.load(Ordering::Relaxed));
         // SAFETY: the caller's buffer of the attribute's size.
         unsafe {
             match attr.0 {
                 1..=3 => out::write(value.cast::<u32>(), set.unwrap_or(1) as u32),
                 4 => out::write(value.cast::<u64>(), set.unwrap_or(0)),
-                // Nothing is kept beyond what is used.
-                5 | 7 => out::write(value.cast::<u64>(), used),
-                6 | 8 => out::write(value.cast::<u64>(), most),
-                _ => Err(CUresult::ERROR_INVALID_VALUE),
+                _ => {
+                    let count = pool.usage.get(attr).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+                    out::write(value.cast::<u64>(), count)
+                }
             }
         }
     }
 
     fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize) {
-        let _ = minBytesToKeep;
         let driver = driver()?;
         driver.graphs.captures.refuse_unsafe_call()?;
-        get(driver, pool).map(|_| ())
+        // The memory itself is the device's again as soon as it is freed.
+        get(driver, pool)?.usage.trim_to(minBytesToKeep as u64);
+        Ok(())
     }
 
     fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream) {
@@ -224,8 +216,11 @@ api! {
         }
         let found = driver.space.allocation_at(dptr).filter(|a| a.base == dptr && a.kind == AllocationKind::Device);
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let pool = driver.pools.find(driver.device(found.device as i32)?.current_pool());
-        let free = Free { space: driver.space.clone(), address: dptr, size_bytes: found.size_bytes, pool };
+        let free = Free { space: driver.space.clone(), address: dptr };
+        // Counted now, though the memory goes at its turn: that is what NVIDIA's driver says.
+        if let Some(pool) = driver.pools.find_by(|pool| pool.forget(dptr)) {
+            pool.usage.give(found.size_bytes);
+        }
         Ok(driver.engine.enqueue(stream.id, Op::Task(Box::new(free)))?)
     }
 }
@@ -247,20 +242,12 @@ fn free_graph_memory(driver: &Driver, stream: &Arc<Stream>, free: FreeWork) -> A
 struct Free {
     space: Arc<AddressSpace>,
     address: u64,
-    size_bytes: u64,
-    pool: Option<Arc<Pool>>,
 }
 
 impl Task for Free {
     fn step(&mut self) -> Step {
-        let freed = self.space.free(self.address, |kind| kind == AllocationKind::Device);
-        if let (Ok(_), Some(pool)) = (freed, &self.pool) {
-            pool.allocated.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.address);
-            // Saturating: an allocation of cuMemAlloc may be freed here, too. Relaxed: a statistic.
-            let _ = pool.used_bytes.try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                Some(used.saturating_sub(self.size_bytes))
-            });
-        }
+        // What was freed before, by another call, is gone.
+        let _ = self.space.free(self.address, |kind| kind == AllocationKind::Device);
         Step::Done
     }
 }
@@ -296,7 +283,7 @@ unsafe fn allocate(
     let address = driver.space.allocate(pool.device, account, context.id, size_bytes as u64)?;
     pool.allocated.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
     pool.show(&driver.space, address);
-    pool.take(size_bytes as u64);
+    pool.usage.take(size_bytes as u64);
     // SAFETY: by the caller's promise.
     unsafe { out::write(dptr, address) }
 }
