@@ -1,5 +1,6 @@
-//! Writes the exported functions of the driver API from `functions.tsv`, and decides for which instruction sets handlers
-//! are compiled: all in a release build or with `OPENMPS_SOFT_LEVELS=all`, else the baseline alone.
+//! Writes the exported functions of the driver API from `functions.tsv`, and decides for which
+//! instruction sets handlers are compiled: all in a release build or with
+//! `OPENMPS_SOFT_LEVELS=all`, else the baseline alone.
 
 use std::env;
 

@@ -1,5 +1,5 @@
-//! The version of Slurm that the plugin is for: Slurm loads plugins of its own major and minor version alone. `OPENMPS_SLURM_VERSION=24.11`
-//! in the environment of the build says which.
+//! The version of Slurm that the plugin is for: Slurm loads plugins of its own major and minor
+//! version alone. `OPENMPS_SLURM_VERSION=24.11` in the environment of the build says which.
 
 use std::env;
 

@@ -1,6 +1,8 @@
-//! Launches that are submitted together, or each by itself: every test holds either way, and `cargo xtask test` runs them both ways.
+//! Launches that are submitted together, or each by itself: every test holds either way, and
+//! `cargo xtask test` runs them both ways.
 //!
-//! What the environment of the tests says goes to all daemons that they start. A test of one way says so to its own daemon.
+//! What the environment of the tests says goes to all daemons that they start. A test of one way
+//! says so to its own daemon.
 
 use std::env;
 use std::ffi::OsString;

@@ -1,7 +1,9 @@
-//! Containers of a test: crun in a bundle that is made as container engines make it, with the edits of a container device specification.
+//! Containers of a test: crun in a bundle that is made as container engines make it, with the edits
+//! of a container device specification.
 //!
-//! A container has a PID, mount, network, IPC, UTS, control group and user namespace of its own, no `/dev/shm`, no device node of a GPU, a root that is
-//! mounted read-only, and nothing of the host's but what the specification mounts. What a machine does not allow is said by [`Engine::find`].
+//! A container has a PID, mount, network, IPC, UTS, control group and user namespace of its own, no
+//! `/dev/shm`, no device node of a GPU, a root that is mounted read-only, and nothing of the host's
+//! but what the specification mounts. What a machine does not allow is said by [`Engine::find`].
 
 use std::cell::Cell;
 use std::fs;
@@ -17,7 +19,8 @@ use tempfile::TempDir;
 use crate::wait::{self, PATIENCE};
 use crate::{Installation, Puppet, Sandbox, executable, process};
 
-/// Joins a control group, shows crun a unified hierarchy alone (it refuses to run with controllers in both kinds), and becomes crun.
+/// Joins a control group, shows crun a unified hierarchy alone (it refuses to run with controllers
+/// in both kinds), and becomes crun.
 const WRAPPER: &str = r#"
 set -e
 if [ -n "$1" ]; then echo $$ > "$1/cgroup.procs"; fi
@@ -25,7 +28,8 @@ shift
 if grep -q ' /sys/fs/cgroup tmpfs' /proc/mounts; then mount -t cgroup2 cgroup2 /sys/fs/cgroup; fi
 exec "$@"
 "#;
-/// What Docker's default filter denies to root of a container, of what could reach into other processes.
+/// What Docker's default filter denies to root of a container, of what could reach into other
+/// processes.
 const DENIED: [&str; 12] = [
     "ptrace",
     "process_vm_readv",
@@ -134,7 +138,8 @@ pub struct Container<'a> {
 }
 
 impl Engine {
-    /// Looks for crun, makes a root file system with the programs, and tries whether this machine lets it run anything.
+    /// Looks for crun, makes a root file system with the programs, and tries whether this machine
+    /// lets it run anything.
     ///
     /// # Errors
     /// Why there can be no containers.
@@ -300,7 +305,8 @@ fn groups() -> Option<PathBuf> {
     can_kill.then_some(mount)
 }
 
-/// What a specification does to a container, as SPEC.md of the CDI has it: the edits of all devices, then those of this one.
+/// What a specification does to a container, as SPEC.md of the CDI has it: the edits of all
+/// devices, then those of this one.
 struct Edits {
     env: Vec<String>,
     /// In the words of OCI.

@@ -110,7 +110,8 @@ impl Daemon {
         Puppet::spawn(command.envs(environment.iter().copied()))
     }
 
-    /// What `openmps status --json` prints once all servers have answered: what one said to an earlier question is no proof of anything.
+    /// What `openmps status --json` prints once all servers have answered: what one said to an
+    /// earlier question is no proof of anything.
     ///
     /// # Errors
     /// When the daemon does not answer, or a server.
@@ -152,7 +153,8 @@ impl Daemon {
         Ok(self.server()?.snapshot)
     }
 
-    /// The final counts of a client that has left, or fails: the proof that a process ran under OpenMPS.
+    /// The final counts of a client that has left, or fails: the proof that a process ran under
+    /// OpenMPS.
     ///
     /// # Errors
     /// When the server does not know it, after a while in which it may still be taking leave.

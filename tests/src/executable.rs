@@ -1,5 +1,6 @@
-//! Files that are to be executed, made by a process of their own: what this one has open for writing is open in whatever another test's thread starts at that
-//! moment, too, and a file that somebody may write is not executed (`ETXTBSY`).
+//! Files that are to be executed, made by a process of their own: what this one has open for
+//! writing is open in whatever another test's thread starts at that moment, too, and a file that
+//! somebody may write is not executed (`ETXTBSY`).
 
 use std::io::Write;
 use std::path::Path;

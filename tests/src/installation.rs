@@ -1,4 +1,5 @@
-//! What is tested: the product as `cargo xtask build` lays it out, and the programs that `cargo xtask programs` compiles.
+//! What is tested: the product as `cargo xtask build` lays it out, and the programs that
+//! `cargo xtask programs` compiles.
 
 use std::env;
 use std::fs;
@@ -89,8 +90,8 @@ impl Installation {
         Ok(program)
     }
 
-    /// The same product, puppet and stranger in `directory`, where other users reach them: a checkout may lie in a directory of
-    /// one user alone.
+    /// The same product, puppet and stranger in `directory`, where other users reach them: a
+    /// checkout may lie in a directory of one user alone.
     ///
     /// # Errors
     /// When a file is missing or cannot be copied.

@@ -1,5 +1,6 @@
-//! A user's server that says what the test wants: the real one is stopped, and the test speaks over a copy of its socket. A user can do that to his own
-//! server with a debugger; the test does it as root, and so whatever the server does against debuggers.
+//! A user's server that says what the test wants: the real one is stopped, and the test speaks over
+//! a copy of its socket. A user can do that to his own server with a debugger; the test does it as
+//! root, and so whatever the server does against debuggers.
 
 use std::fs;
 use std::sync::Arc;

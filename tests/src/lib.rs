@@ -1,8 +1,9 @@
 //! Shared tools of the black-box tests: real processes, natively and under OpenMPS.
 //!
-//! A test makes a [`Sandbox`] (directories of its own, nothing inherited from the caller's CUDA settings), starts a
-//! [`Daemon`] in it if it needs one, runs [`process`]es or talks to a [`Puppet`], a CUDA program that does as it is told, and reads the
-//! server's own counters ([`Daemon::state`]). Everything that a test started ends with it: see [`Sandbox`].
+//! A test makes a [`Sandbox`] (directories of its own, nothing inherited from the caller's CUDA
+//! settings), starts a [`Daemon`] in it if it needs one, runs [`process`]es or talks to a
+//! [`Puppet`], a CUDA program that does as it is told, and reads the server's own counters
+//! ([`Daemon::state`]). Everything that a test started ends with it: see [`Sandbox`].
 //!
 //! The tests need what `cargo xtask programs` builds; `cargo xtask test` does that first.
 

@@ -1,4 +1,5 @@
-//! A real Prometheus for one test: Debian's, unpacked by `cargo xtask programs`, which scrapes one daemon and knows the alerts of `deploy`.
+//! A real Prometheus for one test: Debian's, unpacked by `cargo xtask programs`, which scrapes one
+//! daemon and knows the alerts of `deploy`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -58,8 +59,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it with files of its own in `directory`; it listens at `address` and scrapes `target`, and reads the alerts of
-    /// `rules`.
+    /// Starts it with files of its own in `directory`; it listens at `address` and scrapes
+    /// `target`, and reads the alerts of `rules`.
     ///
     /// # Errors
     /// When it does not become ready.

@@ -115,7 +115,8 @@ impl Puppet {
         Ok(())
     }
 
-    /// Instructions of the client library that a call takes: its name is one that the order `counted` knows.
+    /// Instructions of the client library that a call takes: its name is one that the order
+    /// `counted` knows.
     ///
     /// # Errors
     /// When they cannot be counted.
@@ -134,7 +135,8 @@ impl Puppet {
         Ok(())
     }
 
-    /// Lets it end by itself, with all of a program's exit handlers, and checks that it exits with 0.
+    /// Lets it end by itself, with all of a program's exit handlers, and checks that it exits with
+    /// 0.
     ///
     /// # Errors
     /// When it exits otherwise or not at all.

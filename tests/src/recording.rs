@@ -1,7 +1,8 @@
-//! What programs call with success, for the table of proofs (`cuda_abi::proofs`): kept only if the program was right.
+//! What programs call with success, for the table of proofs (`cuda_abi::proofs`): kept only if the
+//! program was right.
 //!
-//! Only where the test's own environment names a directory (`OPENMPS_RECORD_CALLS`), as `cargo xtask test` does; it reads
-//! the files `NAME/LIBRARY.VARIANT` there.
+//! Only where the test's own environment names a directory (`OPENMPS_RECORD_CALLS`), as
+//! `cargo xtask test` does; it reads the files `NAME/LIBRARY.VARIANT` there.
 
 use std::env;
 use std::fs;
@@ -54,7 +55,8 @@ impl Recording {
     }
 }
 
-/// What a daemon needs in its environment, so that its executors record what they ask of the native driver.
+/// What a daemon needs in its environment, so that its executors record what they ask of the native
+/// driver.
 ///
 /// # Errors
 /// When the directory cannot be made.

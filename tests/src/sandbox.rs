@@ -21,12 +21,14 @@ use crate::{Installation, batching};
 pub enum Runtime {
     /// The software GPU's driver itself, no part of OpenMPS in the process.
     Softcuda,
-    /// The client library of OpenMPS: attached if this sandbox has a daemon, passed through to the software GPU if not.
+    /// The client library of OpenMPS: attached if this sandbox has a daemon, passed through to the
+    /// software GPU if not.
     OpenMps,
 }
 
-/// Directories for one test. Dropping it kills every process that still runs with its pipe directory in the environment, as
-/// all do that were made by [`Sandbox::command`] and their descendants.
+/// Directories for one test. Dropping it kills every process that still runs with its pipe
+/// directory in the environment, as all do that were made by [`Sandbox::command`] and their
+/// descendants.
 #[derive(Debug)]
 pub struct Sandbox {
     /// What is tested.
@@ -132,7 +134,8 @@ impl Sandbox {
         shown.join("\n")
     }
 
-    /// A command with this sandbox's directories, the software GPU as the native driver, and the libraries of `runtime`.
+    /// A command with this sandbox's directories, the software GPU as the native driver, and the
+    /// libraries of `runtime`.
     pub fn command(&self, program: impl AsRef<Path>, runtime: Runtime) -> Command {
         let mut command = Command::new(program.as_ref());
         command.env_clear();
@@ -149,7 +152,8 @@ impl Sandbox {
             .env("CUDA_MPS_LOG_DIRECTORY", self.log_directory())
             .env("OPENMPS_NATIVE_DRIVER", self.installation.softcuda());
         if !geteuid().is_root() {
-            // Tests look into servers, and find by their environment what is to be ended; root may do so anyway.
+            // Tests look into servers, and find by their environment what is to be ended; root may
+            // do so anyway.
             command.env("OPENMPS_DEBUGGABLE", "1");
         }
         command

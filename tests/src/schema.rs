@@ -1,4 +1,5 @@
-//! Whether a document of JSON is as a schema has it: the part of JSON Schema that `docs/schema.json` uses. What the schema does not have is a fault.
+//! Whether a document of JSON is as a schema has it: the part of JSON Schema that
+//! `docs/schema.json` uses. What the schema does not have is a fault.
 
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
@@ -58,7 +59,8 @@ impl Checker<'_> {
         for (name, value) in fields {
             let known = rules.get("properties").and_then(|known| known.get(name));
             let others = rules.get("additionalProperties").filter(|others| others.is_object());
-            // A value of anyOf is checked by its part; only objects with rules of their own come here.
+            // A value of anyOf is checked by its part; only objects with rules of their own come
+            // here.
             let is_described = rules.contains_key("properties") || others.is_some();
             match known.or(others) {
                 Some(rules) => self.check(rules, value, &format!("{place}.{name}"))?,

@@ -1,4 +1,5 @@
-//! A real Slurm for one test: the bed of `testbeds/slurm`, with a copy of the product that all users can read.
+//! A real Slurm for one test: the bed of `testbeds/slurm`, with a copy of the product that all
+//! users can read.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -51,7 +52,8 @@ pub struct Ended {
     pub output: String,
 }
 
-/// Runs a test as root: in a namespace of users where we are not, if the kernel and the system allow it; else says why not, and goes on.
+/// Runs a test as root: in a namespace of users where we are not, if the kernel and the system
+/// allow it; else says why not, and goes on.
 ///
 /// # Errors
 /// The test's.
@@ -81,7 +83,8 @@ pub fn as_root(test: &str, run: impl FnOnce() -> Result<()>) -> Result<()> {
 }
 
 impl Bed {
-    /// Starts Slurm; nothing, where this system has no packages of it (`cargo xtask slurm` says why).
+    /// Starts Slurm; nothing, where this system has no packages of it (`cargo xtask slurm` says
+    /// why).
     ///
     /// # Errors
     /// When it does not start.
@@ -236,7 +239,8 @@ impl Bed {
         self.slurm(None, &["scontrol", "update", &node, "State=RESUME"]).map(drop)
     }
 
-    /// Lines of `log/hooks` that begin with this word: one for each call of a prolog, an epilog or their scontrol.
+    /// Lines of `log/hooks` that begin with this word: one for each call of a prolog, an epilog or
+    /// their scontrol.
     pub fn hooks(&self, word: &str) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.path().join("log/hooks")).unwrap_or_default();
         let lines = text.lines().map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());

@@ -131,7 +131,8 @@ fn open((columns, lines): (u16, u16)) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// What is on a terminal, as far as full-screen programs need one: moves, erasing, and characters of one cell.
+/// What is on a terminal, as far as full-screen programs need one: moves, erasing, and characters
+/// of one cell.
 #[derive(Debug)]
 struct Screen {
     cells: Vec<Vec<char>>,

@@ -1,7 +1,10 @@
-//! What makes a file a trace: a checker of the Trace Event Format, as `chrome://tracing` and Perfetto read it.
+//! What makes a file a trace: a checker of the Trace Event Format, as `chrome://tracing` and
+//! Perfetto read it.
 //!
-//! Written from the format's description, not from what `openmps trace` writes: an array `traceEvents` of objects whose `ph` says which other members they must have; begins and
-//! ends that match; slices of one track that lie within each other or apart; arrows that have both ends, each inside a slice of its track.
+//! Written from the format's description, not from what `openmps trace` writes: an array
+//! `traceEvents` of objects whose `ph` says which other members they must have; begins and ends
+//! that match; slices of one track that lie within each other or apart; arrows that have both ends,
+//! each inside a slice of its track.
 
 use std::collections::HashMap;
 use std::path::Path;

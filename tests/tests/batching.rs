@@ -1,4 +1,5 @@
-//! Launches, and small copies, that are submitted together: the same results as one by one, whatever comes between them, on the client's share of the SMs, and counted.
+//! Launches, and small copies, that are submitted together: the same results as one by one,
+//! whatever comes between them, on the client's share of the SMs, and counted.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -13,10 +14,12 @@ use openmps_tests::{batching, process};
 
 /// SMs that a quarter of the software GPU has.
 const QUARTER: u32 = 20;
-/// Time is the work that is done: what a launch costs decides whether it may wait for others, whatever else the machine does.
+/// Time is the work that is done: what a launch costs decides whether it may wait for others,
+/// whatever else the machine does.
 const CLOCK: (&str, &str) = ("OPENMPS_SOFT_CLOCK", "virtual");
 
-/// Of a run, which takes a second, or many on a busy machine; and until launches go together, which depends on who is run when.
+/// Of a run, which takes a second, or many on a busy machine; and until launches go together, which
+/// depends on who is run when.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// What a program prints, attached with these variables and arguments.
@@ -44,7 +47,8 @@ fn chained(daemon: &Daemon) -> Result<u64> {
     Ok(daemon.snapshot()?.devices[0].chained_kernels_ever)
 }
 
-/// Runs the program until launches have gone together, which they do where the client is ahead of the server; each run is to print the same.
+/// Runs the program until launches have gone together, which they do where the client is ahead of
+/// the server; each run is to print the same.
 fn run_until_chained(
     daemon: &Daemon,
     variables: &[(&str, &str)],
@@ -128,7 +132,8 @@ fn small_copies_that_go_with_launches_give_what_single_ones_give() -> Result<()>
     Ok(())
 }
 
-/// Several clients at once whose runs of launches are interrupted by all else that streams take: each computes what it does natively.
+/// Several clients at once whose runs of launches are interrupted by all else that streams take:
+/// each computes what it does natively.
 fn run_mixed(daemon: &Daemon, variables: &[(&str, &str)]) -> Result<()> {
     let one = |seed: &str| -> Result<()> {
         let program = ["mixed_commands", seed];

@@ -1,4 +1,5 @@
-//! The table of what is promised about speed, the report of why some requests are slow, and the pictures of the documents: that they can be made here. What their numbers are is not looked at.
+//! The table of what is promised about speed, the report of why some requests are slow, and the
+//! pictures of the documents: that they can be made here. What their numbers are is not looked at.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::{Installation, batching, process};

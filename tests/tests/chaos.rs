@@ -1,6 +1,8 @@
-//! Every kind of fault and attack in turn, beside good clients that check every word and have work in flight half of the time.
+//! Every kind of fault and attack in turn, beside good clients that check every word and have work
+//! in flight half of the time.
 //!
-//! The run ends by the number of faults, never by time: on a loaded machine it takes longer, and nothing else.
+//! The run ends by the number of faults, never by time: on a loaded machine it takes longer, and
+//! nothing else.
 
 use anyhow::{Context, Result, ensure};
 use bench::chaos::kind::Kind;
@@ -12,7 +14,8 @@ const FAULTS: u64 = 300;
 const GOOD_CLIENTS: u64 = 8;
 /// Far more than it ever takes; what hangs is found, and counted, after a minute.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
-/// Kernels that do not end are killed after this, so that the run is made of faults and not of waiting.
+/// Kernels that do not end are killed after this, so that the run is made of faults and not of
+/// waiting.
 const KILL_PATIENCE_MS: &str = "200";
 
 /// What CUDA says of what was done on the device, by the software GPU.
@@ -54,7 +57,8 @@ fn check(tally: &Tally) -> Result<()> {
     ensure!(tally.refused_starts == 0, "who came during a recovery did not wait");
     ensure!(tally.leaks == Leaks::default(), "something is left over");
     ensure!(tally.left_over.is_empty(), "{}", tally.left_over.join("; "));
-    // Of those with work in flight some are lost, others not; both kinds were there when faults came.
+    // Of those with work in flight some are lost, others not; both kinds were there when faults
+    // came.
     ensure!(tally.survived.idle > 0 && tally.survived.busy > 0 && tally.words > 0);
     for kind in Kind::ALL {
         let made = tally.faults.get(&kind).with_context(|| format!("no {}", kind.name()))?;

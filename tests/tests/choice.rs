@@ -1,4 +1,5 @@
-//! Attached or native: the one choice of a process, and `openmps run`, which makes it for a command.
+//! Attached or native: the one choice of a process, and `openmps run`, which makes it for a
+//! command.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! What commands say to people: what there is not, what is mistyped, whom a limit has reached, what has faulted.
+//! What commands say to people: what there is not, what is mistyped, whom a limit has reached, what
+//! has faulted.
 
 use std::fs;
 

@@ -1,6 +1,8 @@
-//! Containers as clients: what `openmps cdi` gives them is all that they need, and what is in them reaches nothing else.
+//! Containers as clients: what `openmps cdi` gives them is all that they need, and what is in them
+//! reaches nothing else.
 //!
-//! Where this machine allows no containers, or no control groups, the tests say so on standard error and try what remains.
+//! Where this machine allows no containers, or no control groups, the tests say so on standard
+//! error and try what remains.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -123,7 +125,8 @@ fn two_containers_of_two_users_share_a_gpu_and_one_is_killed() -> Result<()> {
         puppet.must("work 3")?;
     }
 
-    // All processes of a container have one limit, each container its own, whatever their variables say.
+    // All processes of a container have one limit, each container its own, whatever their variables
+    // say.
     one.must(&format!("allocate {}", 40 * MIB))?;
     if engine.has_groups() {
         sibling.expect(&format!("allocate {}", 40 * MIB), OUT_OF_MEMORY)?;
@@ -223,7 +226,8 @@ fn root_of_a_container_reaches_nothing_of_others() -> Result<()> {
     targets.sort_unstable();
     targets.dedup();
 
-    // The worst case: it is root in its user namespace, of a neighbour's user outside, and sees all processes.
+    // The worst case: it is root in its user namespace, of a neighbour's user outside, and sees all
+    // processes.
     let attack = engine.container(&plan(FIRST_USER, Processes::All), "/bin/puppet")?;
     let mut attacker = opened(attack.puppet()?, &daemon)?;
     let targets: Vec<String> = targets.iter().map(u32::to_string).collect();

@@ -1,7 +1,9 @@
-//! Clients that want the same device: they get equal time, or time by their weights, and one of the latency class does not wait behind the others.
+//! Clients that want the same device: they get equal time, or time by their weights, and one of the
+//! latency class does not wait behind the others.
 //!
-//! By the software GPU's virtual clock, on which an SM does one instruction per cycle: what a kernel takes by itself is known to the cycle, and the
-//! host's load changes nothing. The device has one SM, which two blocks of a kernel fill, where nothing else is said.
+//! By the software GPU's virtual clock, on which an SM does one instruction per cycle: what a
+//! kernel takes by itself is known to the cycle, and the host's load changes nothing. The device
+//! has one SM, which two blocks of a kernel fill, where nothing else is said.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +23,8 @@ const INSTRUCTIONS: u64 = 4;
 /// Cycles in a thousand microseconds.
 const CYCLES_PER_MS: u64 = 1_500_000;
 
-/// What kernels cost is not known in the beginning, and one that was there before the others had some queued.
+/// What kernels cost is not known in the beginning, and one that was there before the others had
+/// some queued.
 const LEARNING_MS: u64 = 60;
 
 /// When a kernel ran, in nanoseconds of the device's clock.
@@ -83,7 +86,8 @@ fn daemon_with(machine: &[(&str, &str)]) -> Result<Daemon> {
     Daemon::start_with(Sandbox::new()?, &[&[clock], machine].concat())
 }
 
-/// The kernels that a client said it ran; its server must have counted as many, and those that it did not speak of.
+/// The kernels that a client said it ran; its server must have counted as many, and those that it
+/// did not speak of.
 fn kernels(daemon: &Daemon, running: Running, unsaid: u64) -> Result<Vec<Ran>> {
     let finished = running.finish(LIMIT)?;
     let printed = finished.success().with_context(|| daemon.sandbox().last_log_lines())?;
@@ -101,8 +105,9 @@ fn kernels(daemon: &Daemon, running: Running, unsaid: u64) -> Result<Vec<Ran>> {
     Ok(ran)
 }
 
-/// Runs clients at once, each with as many kernels as its due of so much of the device's time holds; gives, of the time that all of them were
-/// there, what each one's kernels took. They begin together, and never look at what they have done: that would empty their queues, and who has
+/// Runs clients at once, each with as many kernels as its due of so much of the device's time
+/// holds; gives, of the time that all of them were there, what each one's kernels took. They begin
+/// together, and never look at what they have done: that would empty their queues, and who has
 /// nothing queued because its process is not run is owed nothing.
 fn shares(clients: &[Client], duration_ms: u64) -> Result<Vec<f64>> {
     let daemon = daemon()?;
@@ -265,7 +270,8 @@ fn a_client_of_the_latency_class_does_not_wait_behind_the_others() -> Result<()>
             "a kernel of {alone_ns} ns took {took_ns} ns in company"
         );
         for (client, ran) in others.iter().zip(&ran) {
-            // What ran when it was launched may end, and what was submitted while its process made up its mind.
+            // What ran when it was launched may end, and what was submitted while its process made
+            // up its mind.
             let ended =
                 ran.iter().filter(|kernel| kernel.to > request.from && kernel.to < request.to);
             ensure!(

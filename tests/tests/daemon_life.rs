@@ -1,4 +1,5 @@
-//! The daemon's end and return while clients run, its view of the devices, and what our own commands show of all that.
+//! The daemon's end and return while clients run, its view of the devices, and what our own
+//! commands show of all that.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,8 @@ fn clients_outlive_the_daemon_and_a_new_one_serves_new_clients() -> Result<()> {
     new_client.must("work 3")?;
     ensure!(daemon.server()?.pid != old_server, "the old server is not the new daemon's");
     old_client.dismiss()?;
-    // No test's process: who adopted it reaps it, or not; then it is a zombie without an executable.
+    // No test's process: who adopted it reaps it, or not; then it is a zombie without an
+    // executable.
     wait::until("the old server ends with its last client", PATIENCE, || {
         std::fs::read_link(format!("/proc/{old_server}/exe")).is_err()
     })?;

@@ -6,19 +6,21 @@ use anyhow::{Result, ensure};
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Puppet, Sandbox};
 
-/// What CUDA promises is nothing; what we promise is an error from the next call within this time, if the machine runs whoever wants to run.
+/// What CUDA promises is nothing; what we promise is an error from the next call within this time,
+/// if the machine runs whoever wants to run.
 const SERVER_DEATH_LIMIT: Duration = Duration::from_secs(1);
 const SLICE: Duration = Duration::from_millis(10);
 
-/// An answer within [`SERVER_DEATH_LIMIT`], by slices: one that ends late, since the machine stood still or ran others, counts once.
+/// An answer within [`SERVER_DEATH_LIMIT`], by slices: one that ends late, since the machine stood
+/// still or ran others, counts once.
 fn answer_in_time(puppet: &mut Puppet) -> Result<String> {
     let slices = SERVER_DEATH_LIMIT.as_millis() / SLICE.as_millis();
     let answer = (1..slices).find_map(|_| puppet.answer_within(SLICE).ok());
     answer.map_or_else(|| puppet.answer_within(SLICE), Ok)
 }
 
-/// Where in its life each victim is killed: after so many milliseconds of work. Spread like this the deaths meet
-/// module loads, copies, launches and waits.
+/// Where in its life each victim is killed: after so many milliseconds of work. Spread like this
+/// the deaths meet module loads, copies, launches and waits.
 const MOMENTS_MS: [u64; 8] = [0, 1, 3, 7, 13, 29, 53, 97];
 
 #[test]

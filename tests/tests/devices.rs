@@ -1,4 +1,5 @@
-//! Several devices in one server: a client on two of them, copies between them, and memory of one in kernels of the other.
+//! Several devices in one server: a client on two of them, copies between them, and memory of one
+//! in kernels of the other.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::process;

@@ -1,4 +1,5 @@
-//! Settings at each level that NVIDIA's MPS guide names (section 4.2): the daemon's environment, the shell, the client's environment.
+//! Settings at each level that NVIDIA's MPS guide names (section 4.2): the daemon's environment,
+//! the shell, the client's environment.
 
 use anyhow::{Context, Result, ensure};
 use link::wire::daemon::ClientSnapshot;
@@ -94,7 +95,8 @@ fn shares_by_context_and_connections_are_passed_on() -> Result<()> {
             ("CUDA_DEVICE_MAX_CONNECTIONS", "4"),
         ],
     )?;
-    // What was said when the process started is the process's, and bounds what its contexts ask for.
+    // What was said when the process started is the process's, and bounds what its contexts ask
+    // for.
     ensure!(first.active_thread_percentage == 30.0, "{first:?}");
     ensure!(first.contexts[0].active_thread_percentage == 30.0, "{first:?}");
     ensure!(first.wanted_connections == Some(4), "{first:?}");

@@ -1,4 +1,5 @@
-//! What only the driver has (arrays, textures, surfaces, conditions of graphs), and faults of others.
+//! What only the driver has (arrays, textures, surfaces, conditions of graphs), and faults of
+//! others.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::wait::{self, PATIENCE};
@@ -41,7 +42,8 @@ fn wait_until_saved(daemon: &Daemon) -> Result<()> {
 #[test]
 fn arrays_textures_surfaces_and_conditions_outlive_faults_of_every_kind() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;
-    // Their objects lie between each other's, and some values are free when the next executor comes.
+    // Their objects lie between each other's, and some values are free when the next executor
+    // comes.
     let mut one = opaque(&daemon)?;
     let mut gone = start(&daemon, "opaque")?;
     gone.must("hold 9")?;

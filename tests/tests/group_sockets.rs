@@ -179,7 +179,8 @@ fn a_closed_socket_takes_nobody_and_its_clients_stay() -> Result<()> {
     let refused = openmps(&daemon, &["socket", own, "--group", "tenant"])?;
     ensure!(refused.stderr.contains("own directory"), "{}", refused.stderr);
 
-    // A daemon that was killed leaves a socket behind; the next one opens it again when it is asked.
+    // A daemon that was killed leaves a socket behind; the next one opens it again when it is
+    // asked.
     std::fs::remove_file(directory.join(DAEMON_SOCKET))?;
     open(&daemon, "tenant", &[])?;
     daemon.kill()?;
@@ -189,7 +190,8 @@ fn a_closed_socket_takes_nobody_and_its_clients_stay() -> Result<()> {
     open(&daemon, "tenant", &[])?;
     let mut next = puppet_at(&directory, &daemon, &[])?;
     next.must("work 1")?;
-    // One that ends by itself takes its sockets along, and leaves the directory to those who have it mounted.
+    // One that ends by itself takes its sockets along, and leaves the directory to those who have
+    // it mounted.
     daemon.quit(PATIENCE)?;
     wait::until("the socket is gone", PATIENCE, || !directory.join(DAEMON_SOCKET).exists())?;
     ensure!(directory.exists());

@@ -1,4 +1,5 @@
-//! Guarded clients: an access beyond what is theirs ends them alone, and correct programs are as they were.
+//! Guarded clients: an access beyond what is theirs ends them alone, and correct programs are as
+//! they were.
 
 use anyhow::{Context, Result, ensure};
 use link::wire::fault::Blame;

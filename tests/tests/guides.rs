@@ -1,6 +1,8 @@
-//! The pages that show what to type: their blocks marked `tried` are run, page by page, by a new user in an empty directory, on the software GPU.
+//! The pages that show what to type: their blocks marked `tried` are run, page by page, by a new
+//! user in an empty directory, on the software GPU.
 //!
-//! `nvidia-smi` and `sudo` stand for what a test may not do: they say what they were called with, and `sudo` runs it. Paths under `/tmp` and `/var/log` are the test's own.
+//! `nvidia-smi` and `sudo` stand for what a test may not do: they say what they were called with,
+//! and `sudo` runs it. Paths under `/tmp` and `/var/log` are the test's own.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -29,7 +31,8 @@ fn blocks(page: &str) -> Vec<&str> {
     page.split(TRIED).skip(1).filter_map(|rest| rest.split_once("\n```")).map(|(b, _)| b).collect()
 }
 
-/// A user who has only installed OpenMPS: an own home, an own place for temporary files, two programs.
+/// A user who has only installed OpenMPS: an own home, an own place for temporary files, two
+/// programs.
 struct User {
     sandbox: Sandbox,
     home: PathBuf,

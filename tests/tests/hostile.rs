@@ -1,4 +1,5 @@
-//! A client that keeps to no protocol is disconnected, with a line in the log; everybody else goes on.
+//! A client that keeps to no protocol is disconnected, with a line in the log; everybody else goes
+//! on.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,5 @@
-//! Clients that stand idle cost nothing: no thread of theirs, of their executor or of the server looks again and again whether there is something to do.
+//! Clients that stand idle cost nothing: no thread of theirs, of their executor or of the server
+//! looks again and again whether there is something to do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +30,8 @@ enum Role {
 }
 
 impl Role {
-    /// How often all its threads may wake up in a second: some times what was seen, and less than one that looks each ten milliseconds.
+    /// How often all its threads may wake up in a second: some times what was seen, and less than
+    /// one that looks each ten milliseconds.
     fn most_waits_per_s(self) -> f64 {
         match self {
             // None was seen.
@@ -42,7 +44,8 @@ impl Role {
     }
 }
 
-/// Of the time that a look takes. Who looks without sleeping between does not wait, but takes a processor.
+/// Of the time that a look takes. Who looks without sleeping between does not wait, but takes a
+/// processor.
 const MOST_PROCESSOR_TIME: f64 = 0.25;
 
 /// What processes of a role have done since they began.
@@ -93,7 +96,8 @@ fn clients_that_stand_idle_cost_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Looks until everybody was idle [`LOOKS`] times in a row. What clients have just done may be seen to for a while.
+/// Looks until everybody was idle [`LOOKS`] times in a row. What clients have just done may be seen
+/// to for a while.
 fn quiet_looks(processes: &[(Role, u32)]) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     let mut in_a_row = 0;

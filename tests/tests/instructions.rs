@@ -1,7 +1,10 @@
-//! What a call costs: in this process, in instructions of the client library; and in commands to the server.
+//! What a call costs: in this process, in instructions of the client library; and in commands to
+//! the server.
 //!
-//! Instructions instead of nanoseconds, since they are the same on a busy machine. A count that is a tenth above or below what is stored here is an error: see CONTRIBUTING.md.
-//! Counted in the release build, which is what `cargo xtask test` and `cargo xtask programs` lay out for the tests.
+//! Instructions instead of nanoseconds, since they are the same on a busy machine. A count that is
+//! a tenth above or below what is stored here is an error: see CONTRIBUTING.md. Counted in the
+//! release build, which is what `cargo xtask test` and `cargo xtask programs` lay out for the
+//! tests.
 
 use anyhow::{Context as _, Result, ensure};
 use instruction_counts::Stored;

@@ -1,4 +1,5 @@
-//! Trust domains: clients that are set apart have an executor, and so a context, of their own; and what compute modes make of that.
+//! Trust domains: clients that are set apart have an executor, and so a context, of their own; and
+//! what compute modes make of that.
 
 use anyhow::{Context, Result, ensure};
 use link::wire::daemon::ClientSnapshot;

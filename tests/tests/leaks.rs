@@ -12,7 +12,8 @@ const WARM_UP: usize = 10;
 const CLIENTS: usize = 1000;
 /// At once; the machine has few processors.
 const SIDE_BY_SIDE: usize = 4;
-/// What an allocator may keep of what was freed, and the list of departed clients. A kilobyte lost for each client is more.
+/// What an allocator may keep of what was freed, and the list of departed clients. A kilobyte lost
+/// for each client is more.
 const RESIDENT_SLACK_BYTES: u64 = 1000 * 1024;
 
 /// What a process holds.
@@ -49,7 +50,8 @@ fn same(before: Option<&Holdings>, now: &Holdings) -> bool {
     })
 }
 
-/// An executor stands by once clients have stayed for a while, which a few do on a machine that stands still: the server has it from the beginning.
+/// An executor stands by once clients have stayed for a while, which a few do on a machine that
+/// stands still: the server has it from the beginning.
 fn have_a_standby(daemon: &Daemon) -> Result<()> {
     let mut stays = daemon.puppet()?;
     stays.must("open")?;

@@ -1,4 +1,5 @@
-//! Shares that change while clients run: their kernels say on which SMs they run, before and after, and that none was lost or out of order.
+//! Shares that change while clients run: their kernels say on which SMs they run, before and after,
+//! and that none was lost or out of order.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
-//! What a scrape says of a client at work: every metric of the list, with labels that join with those of NVIDIA's DCGM exporter; and what a real
-//! Prometheus makes of the dashboard and the alerts of `deploy`.
+//! What a scrape says of a client at work: every metric of the list, with labels that join with
+//! those of NVIDIA's DCGM exporter; and what a real Prometheus makes of the dashboard and the
+//! alerts of `deploy`.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -151,7 +152,8 @@ fn deployed(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file)
 }
 
-/// The expressions of the dashboard's panels and variables, as Grafana asks them where everything is chosen.
+/// The expressions of the dashboard's panels and variables, as Grafana asks them where everything
+/// is chosen.
 fn expressions_of_dashboard() -> Result<Vec<String>> {
     let text = fs::read_to_string(deployed("grafana/openmps.json"))?;
     let dashboard: Value = serde_json::from_str(&text)?;

@@ -1,7 +1,10 @@
-//! MPI ranks that share a device, started by a real Open MPI: the same result for any number of them, and every rank is a client.
+//! MPI ranks that share a device, started by a real Open MPI: the same result for any number of
+//! them, and every rank is a client.
 //!
-//! `programs/mpi/jacobi.cu` shares a plate among its ranks, which exchange their edges after every step: through host memory, by Debian's Open MPI, and straight between device
-//! buffers, by one whose UCX has CUDA transports. Where there is no Open MPI, as on a system without apt, the tests say so.
+//! `programs/mpi/jacobi.cu` shares a plate among its ranks, which exchange their edges after every
+//! step: through host memory, by Debian's Open MPI, and straight between device buffers, by one
+//! whose UCX has CUDA transports. Where there is no Open MPI, as on a system without apt, the tests
+//! say so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -130,7 +133,8 @@ fn ranks_share_what_each_is_given_of_the_device() -> Result<()> {
     Ok(())
 }
 
-/// UCX sends small messages through host memory; larger ones it writes to memory of the other rank that it has opened by its IPC handle, which must be seen.
+/// UCX sends small messages through host memory; larger ones it writes to memory of the other rank
+/// that it has opened by its IPC handle, which must be seen.
 #[test]
 fn device_buffers_go_from_rank_to_rank() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;

@@ -1,4 +1,5 @@
-//! However a daemon ends, nothing stays behind: no process, no file but logs, and the directory takes the next daemon.
+//! However a daemon ends, nothing stays behind: no process, no file but logs, and the directory
+//! takes the next daemon.
 
 use std::fs;
 use std::path::Path;
@@ -122,7 +123,8 @@ fn a_stale_pid_file_is_replaced() -> Result<()> {
     nothing_is_left(&daemon)
 }
 
-/// What `ps aux | grep nvidia-cuda-mps` of an epilog looks for: there while the daemon runs, and not after.
+/// What `ps aux | grep nvidia-cuda-mps` of an epilog looks for: there while the daemon runs, and
+/// not after.
 #[test]
 fn batch_systems_see_daemon_and_server_in_ps() -> Result<()> {
     let sandbox = Sandbox::new()?;

@@ -1,4 +1,5 @@
-//! What NVIDIA's MPS does, by its guide and by the binaries of its newer releases: users' own servers, names of processes, scripts, variables.
+//! What NVIDIA's MPS does, by its guide and by the binaries of its newer releases: users' own
+//! servers, names of processes, scripts, variables.
 
 use std::fs;
 use std::io::Write;

@@ -31,7 +31,8 @@ fn programs_that_print_at_once_get_their_own_text() -> Result<()> {
     Ok(())
 }
 
-/// A program that is told to fail an assertion: `programs/process/faults.c`. Says also where its standard error goes.
+/// A program that is told to fail an assertion: `programs/process/faults.c`. Says also where its
+/// standard error goes.
 fn client(sandbox: &Sandbox, name: &str, runtime: Runtime) -> Result<(Puppet, PathBuf)> {
     let errors = sandbox.directory().join(name);
     let mut command = sandbox.command(sandbox.installation.program("process", "faults"), runtime);

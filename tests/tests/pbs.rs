@@ -1,4 +1,5 @@
-//! Prologue and epilogue of Torque jobs, called as Torque calls them: with its arguments, positions 1 to 10, and little environment.
+//! Prologue and epilogue of Torque jobs, called as Torque calls them: with its arguments, positions
+//! 1 to 10, and little environment.
 
 use std::fs;
 use std::path::PathBuf;
@@ -85,7 +86,8 @@ impl Node {
         command
     }
 
-    /// Processes in whose environment the node's directory is: its daemons, their servers and clients.
+    /// Processes in whose environment the node's directory is: its daemons, their servers and
+    /// clients.
     fn processes(&self) -> Vec<Pid> {
         let mark = self.directory().into_os_string().into_encoded_bytes();
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

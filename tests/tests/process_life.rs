@@ -1,7 +1,8 @@
-//! The life of processes, and what they share: forks, programs that replace themselves, every kind of end, signals, threads that die, libraries that are closed.
+//! The life of processes, and what they share: forks, programs that replace themselves, every kind
+//! of end, signals, threads that die, libraries that are closed.
 //!
-//! The programs are `programs/process`; each says which processes worked and with how many kernels, and the server must have counted
-//! just that. Natively on the software GPU they behave alike.
+//! The programs are `programs/process`; each says which processes worked and with how many kernels,
+//! and the server must have counted just that. Natively on the software GPU they behave alike.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -39,7 +40,8 @@ fn ran(printed: &str) -> Result<Vec<Ran>> {
     Ok(found)
 }
 
-/// Runs a program natively and under OpenMPS: it succeeds in both, so many processes of it work, and the server has counted their kernels.
+/// Runs a program natively and under OpenMPS: it succeeds in both, so many processes of it work,
+/// and the server has counted their kernels.
 fn succeeds(words: &[&str], processes: usize) -> Result<()> {
     let sandbox = Sandbox::new()?;
     for runtime in [Runtime::Softcuda, Runtime::OpenMps] {

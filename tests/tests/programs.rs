@@ -1,8 +1,9 @@
 //! Every CUDA program, natively on the software GPU and under OpenMPS: right, and the same output.
 //!
-//! The tests are made from the sources in `programs`, each linked in up to five ways, the kernel suite of `programs/kernels` in
-//! one: `cargo test --test programs scan` runs those of one program. What OpenMPS ran is proved by its server: the very
-//! process was attached, and its kernels were counted there.
+//! The tests are made from the sources in `programs`, each linked in up to five ways, the kernel
+//! suite of `programs/kernels` in one: `cargo test --test programs scan` runs those of one program.
+//! What OpenMPS ran is proved by its server: the very process was attached, and its kernels were
+//! counted there.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,7 +24,8 @@ const LINKAGES: [&str; 5] = [
 ];
 const CUDA_11: &str = "cudart-11.8-shared";
 
-/// Programs whose functions had other parameters in CUDA 11, or did not exist: see `xtask/src/programs.rs`.
+/// Programs whose functions had other parameters in CUDA 11, or did not exist: see
+/// `xtask/src/programs.rs`.
 const NOT_FOR_CUDA_11: [&str; 4] =
     ["conditional_graphs", "graphs", "mixed_commands", "stream_capture"];
 
@@ -258,7 +260,8 @@ fn run(
     Ok(finished)
 }
 
-/// The daemon that all programs share, a few at a time, as in life; the text says why there is none.
+/// The daemon that all programs share, a few at a time, as in life; the text says why there is
+/// none.
 static SHARED: Mutex<Option<Result<Arc<Daemon>, String>>> = Mutex::new(None);
 
 fn shared_daemon() -> Result<Arc<Daemon>> {

@@ -1,5 +1,6 @@
-//! What others send to the control utility: NVIDIA's Kubernetes device plugin and DRA driver, and the prolog that comes with Slurm. Command by
-//! command as they send it, with the environment that they give it.
+//! What others send to the control utility: NVIDIA's Kubernetes device plugin and DRA driver, and
+//! the prolog that comes with Slurm. Command by command as they send it, with the environment that
+//! they give it.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

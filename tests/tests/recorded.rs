@@ -1,4 +1,5 @@
-//! A session like the one that was recorded of the original's driver 580, and the control log that it leaves, line by line.
+//! A session like the one that was recorded of the original's driver 580, and the control log that
+//! it leaves, line by line.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::wait::{self, PATIENCE};
@@ -7,8 +8,9 @@ use openmps_tests::{Daemon, Sandbox};
 /// `PID text` of each recorded line.
 const RECORDED: &str = include_str!("../control/control-log-580.txt");
 
-/// Recorded lines that are not ours, by their numbers: the connections of a client library that asks without credentials first, that of
-/// the server, which inherits its own here, and marks of what the recording left out.
+/// Recorded lines that are not ours, by their numbers: the connections of a client library that
+/// asks without credentials first, that of the server, which inherits its own here, and marks of
+/// what the recording left out.
 const NOT_OURS: &[usize] = &[4, 5, 9, 13, 14, 15, 28];
 
 #[test]
@@ -53,7 +55,8 @@ fn the_control_log_is_as_recorded() -> Result<()> {
             .replace("1622", "{first}")
             .replace("/tmp/mps/control", &socket.display().to_string())
             .replace("/tmp/mps", &pipe.display().to_string())
-            // Only now: processes here may have any of the numbers that were recorded, or longer ones.
+            // Only now: processes here may have any of the numbers that were recorded, or longer
+            // ones.
             .replace("{server}", &server)
             .replace("{client}", &client.to_string())
             .replace("{second}", &second_pid.to_string())

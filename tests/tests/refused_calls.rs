@@ -1,4 +1,5 @@
-//! What CUDA refuses is refused to the caller alone, with the documented error, natively and under OpenMPS alike.
+//! What CUDA refuses is refused to the caller alone, with the documented error, natively and under
+//! OpenMPS alike.
 
 use anyhow::{Result, ensure};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};

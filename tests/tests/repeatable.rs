@@ -1,4 +1,5 @@
-//! Kernels that a client has declared repeatable: in flight when an executor ends, they are run again, and nothing else is.
+//! Kernels that a client has declared repeatable: in flight when an executor ends, they are run
+//! again, and nothing else is.
 
 use anyhow::{Context, Result, ensure};
 use link::wire::fault::Blame;

@@ -1,4 +1,5 @@
-//! Shares of SMs hold: kernels of real processes say on which SMs they ran, launched directly and in graphs, at each level at which a share can be set.
+//! Shares of SMs hold: kernels of real processes say on which SMs they ran, launched directly and
+//! in graphs, at each level at which a share can be set.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::process;
@@ -10,10 +11,12 @@ const ALL: u32 = 84;
 /// Shares in per cent, and what they are of [`ALL`] SMs.
 const SHARES: [(&str, u32); 5] = [("1", 8), ("10", 8), ("25", 20), ("50", 42), ("75", 62)];
 
-/// Kernels that the program launches in each context, at least: in company it launches until it has seen all SMs.
+/// Kernels that the program launches in each context, at least: in company it launches until it has
+/// seen all SMs.
 const KERNELS: u64 = 8;
 
-/// What the program `multiprocessors` prints of a context: the SMs that it was told of, and on how many each kind of launch ran.
+/// What the program `multiprocessors` prints of a context: the SMs that it was told of, and on how
+/// many each kind of launch ran.
 #[derive(Debug, PartialEq, Eq)]
 struct Report {
     of: String,
@@ -36,7 +39,8 @@ impl Report {
     }
 }
 
-/// Runs the program attached, with these variables and arguments; its server must have counted its kernels.
+/// Runs the program attached, with these variables and arguments; its server must have counted its
+/// kernels.
 fn reports(daemon: &Daemon, variables: &[(&str, &str)], arguments: &[&str]) -> Result<Vec<Report>> {
     let sandbox = daemon.sandbox();
     let program = sandbox.installation.program("driver-api", "multiprocessors");
@@ -140,7 +144,8 @@ fn execution_affinity_lies_within_the_clients_share() -> Result<()> {
     Ok(())
 }
 
-/// What the program `clusters` prints: the SMs that it was told of, and how many clusters of 1, 2, 4 and 8 blocks fit.
+/// What the program `clusters` prints: the SMs that it was told of, and how many clusters of 1, 2,
+/// 4 and 8 blocks fit.
 fn clusters(daemon: &Daemon, variables: &[(&str, &str)]) -> Result<(u32, Vec<u32>)> {
     let sandbox = daemon.sandbox();
     let program = sandbox.installation.program("driver-api", "clusters");
@@ -162,7 +167,8 @@ fn every_share_takes_clusters() -> Result<()> {
         let (told, fit) = clusters(&daemon, &[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage)])?;
         ensure!(told == share, "{percentage} %: {told} SMs");
         ensure!(fit.len() == 4 && fit.iter().all(|&count| count > 0), "{percentage} %: {fit:?}");
-        // An SM has room for 12 such blocks. The share may lack one of the sets of 8 SMs that it could have.
+        // An SM has room for 12 such blocks. The share may lack one of the sets of 8 SMs that it
+        // could have.
         let (fewest, most) = (12 * (share / 8 - 1).max(1), 12 * share / 8);
         ensure!((fewest..=most).contains(&fit[3]), "{percentage} %: {fit:?}");
     }

@@ -1,4 +1,5 @@
-//! Jobs of a real Slurm get the shares that they ask for, and nothing of them stays: slurmctld and two slurmd on loopback, the software GPU.
+//! Jobs of a real Slurm get the shares that they ask for, and nothing of them stays: slurmctld and
+//! two slurmd on loopback, the software GPU.
 
 use std::fs;
 
@@ -9,7 +10,8 @@ use openmps_tests::wait;
 /// SMs of the software GPU.
 const ALL: u32 = 84;
 
-/// Prints the SMs that the program was told of and those that kernels ran on, the memory that is free, and whether results are right.
+/// Prints the SMs that the program was told of and those that kernels ran on, the memory that is
+/// free, and whether results are right.
 const SHARED: &str = "BED/multiprocessors && printf 'open\\nfree-bytes\\nwork 5\\n' | BED/puppet";
 /// The same without OpenMPS, which the job's environment must not mention.
 const NATIVE: &str = "export LD_LIBRARY_PATH=BED/openmps/lib/softcuda OPENMPS_SOFT_DEVICES=2; \
@@ -40,7 +42,8 @@ impl Report {
         read().with_context(|| format!("a job wrote: {output}"))
     }
 
-    /// How many SMs it had, if it saw the same number everywhere: told once, and in seven ways to launch.
+    /// How many SMs it had, if it saw the same number everywhere: told once, and in seven ways to
+    /// launch.
     fn share(&self) -> Option<u32> {
         let first = *self.multiprocessors.first()?;
         (self.multiprocessors == vec![first; 8]).then_some(first)
@@ -139,7 +142,8 @@ fn twenty_jobs_of_two_users_get_their_shares_and_leave_nothing() -> Result<()> {
                 End::Killed => ensure!(ended.state == "CANCELLED", "{gres}: {ended:?}"),
             }
         }
-        // A job that asks for no GPU is nobody's business, and Slurm has called its prolog all the same.
+        // A job that asks for no GPU is nobody's business, and Slurm has called its prolog all the
+        // same.
         ensure!(bed.hooks("prolog").len() == 20 && bed.hooks("epilog").len() == 20);
         bed.nothing_is_left()
     })
@@ -165,7 +169,8 @@ fn a_job_array_costs_a_prolog_each_and_no_daemon() -> Result<()> {
         let said = bed.slurm(None, &["scontrol", "-o", "show", "job", &job])?;
         let completed = said.lines().filter(|line| line.contains("JobState=COMPLETED")).count();
         ensure!(completed == 100, "{completed} completed: {said}");
-        // What a prolog costs is what it starts: itself, once for each job, no daemon, no call of the controller.
+        // What a prolog costs is what it starts: itself, once for each job, no daemon, no call of
+        // the controller.
         let prologs = bed.hooks("prolog");
         ensure!(prologs.len() == 101, "{}", prologs.len());
         ensure!(bed.daemons_started("node0") == 1 && bed.hooks("scontrol").is_empty());
@@ -188,7 +193,8 @@ fn a_job_array_costs_a_prolog_each_and_no_daemon() -> Result<()> {
     })
 }
 
-/// Processes that leave their job are ended by the epilog; broken GPUs drain their node, with a reason, and no job without a GPU fails.
+/// Processes that leave their job are ended by the epilog; broken GPUs drain their node, with a
+/// reason, and no job without a GPU fails.
 #[test]
 fn what_stays_is_ended_and_what_is_broken_drains_the_node() -> Result<()> {
     as_root("what_stays_is_ended_and_what_is_broken_drains_the_node", || {

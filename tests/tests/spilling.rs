@@ -1,4 +1,5 @@
-//! Programs that together want more memory than the device has, by each policy: every word stays right, and who must wait does.
+//! Programs that together want more memory than the device has, by each policy: every word stays
+//! right, and who must wait does.
 
 use anyhow::{Result, ensure};
 use link::wire::daemon::WaitReason;

@@ -1,4 +1,5 @@
-//! Driver calls that wait for running kernels, and keep others from submitting meanwhile, on a software GPU that does as hardware does.
+//! Driver calls that wait for running kernels, and keep others from submitting meanwhile, on a
+//! software GPU that does as hardware does.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::wait::{self, PATIENCE};

@@ -1,4 +1,5 @@
-//! What programs are told of a device's memory under a limit: `cuMemGetInfo` and `cuDeviceTotalMem`, by which frameworks divide it.
+//! What programs are told of a device's memory under a limit: `cuMemGetInfo` and
+//! `cuDeviceTotalMem`, by which frameworks divide it.
 
 use std::path::Path;
 
@@ -26,7 +27,8 @@ fn told(puppet: &mut Puppet) -> Result<Told> {
     Ok(Told { free: free / MIB, total: total / MIB, device: device / MIB })
 }
 
-/// A puppet is told this total by both calls, and a little less as free; and can have three quarters of it, but not more than it.
+/// A puppet is told this total by both calls, and a little less as free; and can have three
+/// quarters of it, but not more than it.
 fn is_whole_memory(puppet: &mut Puppet, mib: u64) -> Result<()> {
     let seen = told(puppet)?;
     ensure!((seen.total, seen.device) == (mib, mib), "{mib} MiB were promised: {seen:?}");
@@ -151,7 +153,8 @@ fn a_change_while_it_runs_is_what_may_be_had() -> Result<()> {
         puppet.must(&format!("allocate {}", mib * 3 / 4 * MIB))?;
         puppet.must("free")?;
     }
-    // The original's limit is replaced by one that is told; and so it is for later clients of a server.
+    // The original's limit is replaced by one that is told; and so it is for later clients of a
+    // server.
     let mut pinned = opened(&daemon, &[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=512M")])?;
     let server = daemon.server()?.pid.to_string();
     openmps(&daemon, &["limit", "--server", &server, "--memory", "1G"])?;

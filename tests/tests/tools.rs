@@ -1,7 +1,8 @@
-//! Tools that look into programs: under a CUDA debugger a program runs natively once no client is left, with a library to be injected into
-//! the driver at once; other tracers change nothing.
+//! Tools that look into programs: under a CUDA debugger a program runs natively once no client is
+//! left, with a library to be injected into the driver at once; other tracers change nothing.
 //!
-//! The debugger is `programs/process/tracer`, which traces as debuggers do, under the name of NVIDIA's.
+//! The debugger is `programs/process/tracer`, which traces as debuggers do, under the name of
+//! NVIDIA's.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -55,7 +55,8 @@ fn a_hundred_thousand_launches_are_all_there() -> Result<()> {
 
 #[test]
 fn traced_launches_go_together_as_others_do() -> Result<()> {
-    // Time is the work that is done: what a launch costs decides whether it may wait for others, whatever else the machine does.
+    // Time is the work that is done: what a launch costs decides whether it may wait for others,
+    // whatever else the machine does.
     let clock = ("OPENMPS_SOFT_CLOCK", "virtual");
     let daemon = Daemon::start_with(Sandbox::new()?, &[clock, batching::ON])?;
     let sandbox = daemon.sandbox();
@@ -69,7 +70,8 @@ fn traced_launches_go_together_as_others_do() -> Result<()> {
         let kernels = trace.of("X", "kernel");
         let other = &trace.other;
         ensure!(kernels.len() == LAUNCHES, "{} kernels: {other}", kernels.len());
-        // An event costs the device as much as a small kernel does: most kernels have none of their own.
+        // An event costs the device as much as a small kernel does: most kernels have none of their
+        // own.
         let alone = |kernel: &&&serde_json::Value| kernel["args"]["timed_together"].is_null();
         let alone = kernels.iter().filter(alone).count();
         let chained = daemon.snapshot()?.devices.first().map_or(0, |one| one.chained_kernels_ever);

@@ -1,4 +1,5 @@
-//! Variables of code (`programs/process/variables.c`): whoever loads code finds them as the code says, whoever has had it before, and however it ended.
+//! Variables of code (`programs/process/variables.c`): whoever loads code finds them as the code
+//! says, whoever has had it before, and however it ended.
 
 use anyhow::{Context, Result};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};

@@ -1,6 +1,8 @@
-//! COVERAGE-PTX.md, from the suite that executes every form of PTX instructions on the software GPU.
+//! COVERAGE-PTX.md, from the suite that executes every form of PTX instructions on the software
+//! GPU.
 //!
-//! The suite itself makes the table, since only it knows what it proved; it also fails when the file differs.
+//! The suite itself makes the table, since only it knows what it proved; it also fails when the
+//! file differs.
 
 use anyhow::Result;
 

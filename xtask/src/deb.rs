@@ -3,8 +3,10 @@
 //! ```text
 //! /usr/bin/openmps
 //! /usr/lib/openmps/libcuda.so.1, libcuda.so, libsoftcuda.so      off the default library path
-//! /usr/lib/openmps/bin/nvidia-cuda-mps-control -> openmps         off the default path: NVIDIA's own may be installed
-//! /usr/lib/openmps/slurm/{prolog,epilog,task_prolog}, spank_openmps.so; /usr/lib/openmps/pbs/{prologue,epilogue}
+//! /usr/lib/openmps/bin/nvidia-cuda-mps-control -> openmps         off the default path: NVIDIA's
+//!                                                                 own may be installed
+//! /usr/lib/openmps/slurm/{prolog,epilog,task_prolog}, spank_openmps.so
+//! /usr/lib/openmps/pbs/{prologue,epilogue}
 //! /usr/lib/systemd/system/openmps.service, /usr/lib/tmpfiles.d/openmps.conf
 //! /usr/share/{doc,man,bash-completion,zsh,fish}
 //! ```
@@ -32,7 +34,8 @@ const HOOKS: &[&str] =
 /// What is done with the package.
 #[derive(Debug, Args)]
 pub(crate) struct Deb {
-    /// Also install it into an empty root and, as root, into a fresh Debian; run it there and remove it again
+    /// Also install it into an empty root and, as root, into a fresh Debian; run it there and
+    /// remove it again
     #[arg(long)]
     check: bool,
     /// Use what is already built

@@ -1,4 +1,5 @@
-//! The Debian package in a fresh Debian: installed by apt with what it depends on, used, removed and purged without a trace.
+//! The Debian package in a fresh Debian: installed by apt with what it depends on, used, removed
+//! and purged without a trace.
 
 use std::fs;
 use std::path::Path;

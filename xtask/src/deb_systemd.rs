@@ -1,7 +1,8 @@
-//! The service of the Debian package under a real systemd: booted as process 1 of a fresh Debian, in name spaces of its own.
+//! The service of the Debian package under a real systemd: booted as process 1 of a fresh Debian,
+//! in name spaces of its own.
 //!
-//! Programs of two users run under the unit's daemon. What they computed, and that the daemon's servers ran their kernels, is looked at
-//! here: see [`verify`].
+//! Programs of two users run under the unit's daemon. What they computed, and that the daemon's
+//! servers ran their kernels, is looked at here: see [`verify`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ const SERVICE: &str = include_str!("deb_systemd/openmps-check.service");
 const LIMIT: &str = "240";
 /// Until processes that were killed have left their control group.
 const GROUP_LIMIT: Duration = Duration::from_secs(10);
-/// Runs of the program that the script makes: two users one after the other, both at once, by a group's and a profile's socket, and after a restart.
+/// Runs of the program that the script makes: two users one after the other, both at once, by a
+/// group's and a profile's socket, and after a restart.
 const RUNS: usize = 7;
 
 /// Boots the fresh Debian and uses the service.
@@ -67,8 +69,9 @@ pub(crate) fn check(paths: &Paths, archive: &Path, package: &Path) -> Result<Fre
     Ok(Fresh::Checked(said))
 }
 
-/// Every run of the program left `run-NAME`, with its process, its user and what it printed, and `status-NAME`, what the daemon said then: the
-/// result must be right, and that very process must have had a server of its user run its kernels. Returns the number of runs.
+/// Every run of the program left `run-NAME`, with its process, its user and what it printed, and
+/// `status-NAME`, what the daemon said then: the result must be right, and that very process must
+/// have had a server of its user run its kernels. Returns the number of runs.
 fn verify(inside: &Path) -> Result<usize> {
     let mut runs = 0;
     for entry in fs::read_dir(inside)? {

@@ -1,7 +1,9 @@
-//! Debian packages that tests need, fetched and unpacked into the build directory: nothing is installed, and no root is needed.
+//! Debian packages that tests need, fetched and unpacked into the build directory: nothing is
+//! installed, and no root is needed.
 //!
-//! apt says which packages of the system's own release are missing for what is asked for, and fetches them; their maintainers' scripts are not run, so
-//! whatever uses the files must be told where they are. A system without apt is told so, and is no failure: see [`Unpacked`].
+//! apt says which packages of the system's own release are missing for what is asked for, and
+//! fetches them; their maintainers' scripts are not run, so whatever uses the files must be told
+//! where they are. A system without apt is told so, and is no failure: see [`Unpacked`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +40,8 @@ pub(crate) fn ensure(paths: &Paths, name: &str, packages: &[&str]) -> Result<Unp
     ensure_in(&folder, Packages::WithDependencies(packages))
 }
 
-/// Unpacks packages in the directory `root` of a folder, which is theirs alone; quick when they are there.
+/// Unpacks packages in the directory `root` of a folder, which is theirs alone; quick when they are
+/// there.
 ///
 /// # Errors
 /// When apt cannot fetch them, which needs the network once.

@@ -1,7 +1,8 @@
 //! `cargo xtask dependencies`: what the project depends on, and whether it may and does.
 //!
-//! Every package has a licence that goes with ours and comes from the registry; none is there in two versions but for the
-//! list here; every dependency that a crate declares is named in its sources.
+//! Every package has a licence that goes with ours and comes from the registry; none is there in
+//! two versions but for the list here; every dependency that a crate declares is named in its
+//! sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use serde::Deserialize;
 use crate::command;
 use crate::paths::Paths;
 
-/// Licences under which a binary of ours may contain a package, without further conditions than a notice.
+/// Licences under which a binary of ours may contain a package, without further conditions than a
+/// notice.
 const ACCEPTED: &[&str] = &[
     "0BSD",
     "Apache-2.0",

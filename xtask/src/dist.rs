@@ -8,7 +8,8 @@
 //! lib/openmps/libcuda.so          -> libcuda.so.1
 //! lib/openmps/libsoftcuda.so         the software GPU's driver
 //! lib/openmps/spank_openmps.so       the plugin for Slurm
-//! lib/softcuda/libcuda.so.1       -> ../openmps/libsoftcuda.so, to run programs on it without OpenMPS
+//! lib/softcuda/libcuda.so.1       -> ../openmps/libsoftcuda.so, to run programs on it without
+//!                                 OpenMPS
 //! ```
 
 use std::fs;
@@ -78,7 +79,8 @@ pub(crate) fn build(paths: &Paths) -> Result<Dist> {
     Ok(dist)
 }
 
-/// Notes what was built, for what measures it elsewhere; without git nothing, rather than what an earlier build had.
+/// Notes what was built, for what measures it elsewhere; without git nothing, rather than what an
+/// earlier build had.
 fn note_commit(paths: &Paths, at: &Path) -> Result<()> {
     let described = Command::new("git")
         .args(["describe", "--always", "--dirty"])

@@ -1,7 +1,7 @@
 //! A fresh Debian of this system's release: as small as it can be and still have apt, and systemd.
 //!
-//! It is made by debootstrap and kept as an archive in the target directory, so that only the first run needs the network and its
-//! minute. Root is needed to enter it.
+//! It is made by debootstrap and kept as an archive in the target directory, so that only the first
+//! run needs the network and its minute. Root is needed to enter it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ impl Fresh {
         }
     }
 
-    /// What this system may not do, and why. Continuous integration is given a system that may: there it is a failure.
+    /// What this system may not do, and why. Continuous integration is given a system that may:
+    /// there it is a failure.
     ///
     /// # Errors
     /// With `CI=true`.
@@ -47,7 +48,8 @@ impl Fresh {
     }
 }
 
-/// A root file system, removed again by [`Root::remove`]; one whose check failed stays to be looked at.
+/// A root file system, removed again by [`Root::remove`]; one whose check failed stays to be looked
+/// at.
 pub(crate) struct Root {
     /// Its `/`.
     pub(crate) path: PathBuf,

@@ -1,7 +1,9 @@
-//! `cargo xtask random` and `cargo xtask fuzz`: the software GPU's random programs, and the fuzz targets, for as long as wished.
+//! `cargo xtask random` and `cargo xtask fuzz`: the software GPU's random programs, and the fuzz
+//! targets, for as long as wished.
 //!
-//! Both are ordinary tests, which every test run executes for a few seconds; here they get their size and seed by environment
-//! variables. Optimised, so that softcuda's handlers for all instruction sets are compiled and chosen from.
+//! Both are ordinary tests, which every test run executes for a few seconds; here they get their
+//! size and seed by environment variables. Optimised, so that softcuda's handlers for all
+//! instruction sets are compiled and chosen from.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};

@@ -1,7 +1,7 @@
 //! The project's own tool: `cargo xtask COMMAND`.
 //!
-//! Everything that a developer or continuous integration does beyond plain cargo is a command here, so that
-//! the README can name one line for each and both run the same code.
+//! Everything that a developer or continuous integration does beyond plain cargo is a command here,
+//! so that the README can name one line for each and both run the same code.
 
 mod command;
 mod compat;
@@ -82,7 +82,8 @@ enum Task {
     Dependencies,
     /// Check the documents against the style sheet of CONTRIBUTING.md, and the links between them
     Prose,
-    /// Write COMPATIBILITY.md from the lists of functions of the client runtime and the software GPU
+    /// Write COMPATIBILITY.md from the lists of functions of the client runtime and the software
+    /// GPU
     Compat {
         /// Only check that the file is up to date
         #[arg(long)]

@@ -1,7 +1,9 @@
-//! Open MPI for the tests: Debian's packages, fetched by apt and unpacked into `target/openmpi`, without root and without installing anything.
+//! Open MPI for the tests: Debian's packages, fetched by apt and unpacked into `target/openmpi`,
+//! without root and without installing anything.
 //!
-//! `target/openmpi/mpirun` starts it from there: Open MPI is told where it lies by variables (`OPAL_PREFIX` and its kin). Where there is no apt, there is none,
-//! and the program that needs it is not built.
+//! `target/openmpi/mpirun` starts it from there: Open MPI is told where it lies by variables
+//! (`OPAL_PREFIX` and its kin). Where there is no apt, there is none, and the program that needs it
+//! is not built.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +14,8 @@ use anyhow::{Context, Result};
 use crate::debian::{self, Packages, Unpacked};
 use crate::paths::Paths;
 
-/// Open MPI, its headers, and what its libraries need beyond the C library. Without Fortran, Java and what speaks to other nodes.
+/// Open MPI, its headers, and what its libraries need beyond the C library. Without Fortran, Java
+/// and what speaks to other nodes.
 const PACKAGES: [&str; 17] = [
     "openmpi-bin",
     "openmpi-common",
@@ -35,7 +38,8 @@ const PACKAGES: [&str; 17] = [
 
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Sets Open MPI's directories and starts it. Ranks share the processors there are, and speak through shared memory.
+/// Sets Open MPI's directories and starts it. Ranks share the processors there are, and speak
+/// through shared memory.
 const MPIRUN: &str = r#"#!/bin/sh
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/root

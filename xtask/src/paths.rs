@@ -12,8 +12,8 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// Finds the checkout that this executable was compiled in; on another machine, to which the build was copied, the
-    /// current directory takes its place.
+    /// Finds the checkout that this executable was compiled in; on another machine, to which the
+    /// build was copied, the current directory takes its place.
     pub(crate) fn find() -> Self {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let compiled_in = manifest.parent().unwrap_or(manifest).to_path_buf();

@@ -1,10 +1,13 @@
 //! The CUDA programs that the tests run, compiled into `target/programs/KIND/NAME`.
 //!
-//! Every file of `programs/cuda` (its own headers lie in a directory of its name) is compiled once and linked five ways, with the static and the shared runtime library of
-//! CUDA 13.0 and 12.9 and the shared one of 11.8; `programs/runtimes` is one program with three of them; every file of `programs/kernels` is linked once; `programs/driver_api` and `programs/process` hold C programs,
-//! `programs/cudarc` a Rust one, `programs/mpi` what is linked with Open MPI. A line `// nvcc-flags: ...` in a source adds compiler flags,
-//! a line `// nvcc-arch: compute_90` names another virtual architecture than the oldest. Nothing is compiled again unless
-//! its inputs changed.
+//! Every file of `programs/cuda` (its own headers lie in a directory of its name) is compiled once
+//! and linked five ways, with the static and the shared runtime library of CUDA 13.0 and 12.9 and
+//! the shared one of 11.8; `programs/runtimes` is one program with three of them; every file of
+//! `programs/kernels` is linked once; `programs/driver_api` and `programs/process` hold C programs,
+//! `programs/cudarc` a Rust one, `programs/mpi` what is linked with Open MPI. A line
+//! `// nvcc-flags: ...` in a source adds compiler flags, a line `// nvcc-arch: compute_90` names
+//! another virtual architecture than the oldest. Nothing is compiled again unless its inputs
+//! changed.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -26,7 +29,8 @@ use crate::toolchain::{self, Cudart, Nvrtc, Toolchain};
 
 const NVCC_FLAGS: &[&str] = &["-std=c++17", "-O2", "-c"];
 
-/// PTX for compute capability 7.5 only: the oldest that the compiler knows, so that any device takes it.
+/// PTX for compute capability 7.5 only: the oldest that the compiler knows, so that any device
+/// takes it.
 const OLDEST_ARCHITECTURE: &str = "compute_75";
 
 /// The kernel suite compares bit by bit: neither compiler may contract or reorder what rounds.
@@ -70,7 +74,8 @@ const LINKAGES: [Linkage; 5] = [
     Linkage { kind: "cudart-11.8-shared", cudart: Cudart::V11_8, library: "libcudart.so.11.0" },
 ];
 
-/// Programs with functions that did not exist or had other parameters before CUDA 12, so that what is compiled with a header of CUDA 13 does not run with 11.8.
+/// Programs with functions that did not exist or had other parameters before CUDA 12, so that what
+/// is compiled with a header of CUDA 13 does not run with 11.8.
 const NOT_FOR_CUDA_11: [&str; 4] =
     ["conditional_graphs", "graphs", "mixed_commands", "stream_capture"];
 
@@ -312,7 +317,8 @@ impl Builder<'_> {
             .arg(&program)
             .arg("-ldl");
         if text.contains("#include <nvrtc.h>") {
-            // Linked as ordinary programs are: by name against the libraries that it finds at run time.
+            // Linked as ordinary programs are: by name against the libraries that it finds at run
+            // time.
             let directory = self.toolchain.nvrtc_directory(nvrtc);
             compiler
                 .arg(directory.join(nvrtc.library()))

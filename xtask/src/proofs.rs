@@ -1,8 +1,10 @@
-//! `cargo xtask proofs`: what COMPATIBILITY.md says about where a function is proven, against what the programs called.
+//! `cargo xtask proofs`: what COMPATIBILITY.md says about where a function is proven, against what
+//! the programs called.
 //!
-//! The tests record the calls (`cuda_abi::record`) below `target/calls`, in files `PROGRAM/LIBRARY.VARIANT` of a symbol a
-//! line. `tests/proofs.tsv` names up to three programs for each function, of different kinds, and `tests/unproven.tsv` the
-//! functions that no program calls, with the reason.
+//! The tests record the calls (`cuda_abi::record`) below `target/calls`, in files
+//! `PROGRAM/LIBRARY.VARIANT` of a symbol a line. `tests/proofs.tsv` names up to three programs for
+//! each function, of different kinds, and `tests/unproven.tsv` the functions that no program calls,
+//! with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,7 +33,8 @@ pub(crate) fn unit_tests_directory(paths: &Paths) -> PathBuf {
 
 const UNIT_TESTS: &str = "softcuda/tests";
 
-/// Kinds of programs, the best proof first: what is small and asks for one thing before what asks for many.
+/// Kinds of programs, the best proof first: what is small and asks for one thing before what asks
+/// for many.
 const KINDS: [&str; 8] =
     ["driver_api/", "cuda/", "cudarc", "numba/", "cupy/", "kernels/", UNIT_TESTS, "executor"];
 
@@ -63,7 +66,8 @@ pub(crate) fn read(paths: &Paths) -> Result<Proofs> {
     Ok(Proofs::parse(&text("proofs.tsv")?, &text("unproven.tsv")?)?)
 }
 
-/// Writes the list from what was recorded, and COMPATIBILITY.md; says which functions have neither proof nor reason.
+/// Writes the list from what was recorded, and COMPATIBILITY.md; says which functions have neither
+/// proof nor reason.
 ///
 /// # Errors
 /// When nothing was recorded, or a file cannot be written.

@@ -1,8 +1,9 @@
 //! `cargo xtask prose`: the documents against the style sheet of CONTRIBUTING.md.
 //!
 //! It reads the pages that people read and names each sentence of more than 30 words, each line
-//! beyond 100 columns, words that the style sheet rules out, links that lead nowhere, and pages with
-//! long sentences on average or without an example. Comments of the code have 100 columns, too.
+//! beyond 100 columns, words that the style sheet rules out, links that lead nowhere, and pages
+//! with long sentences on average or without an example. Comments of the code have 100 columns,
+//! too.
 
 mod comments;
 mod links;

@@ -1,4 +1,5 @@
-//! Tools of the tests that are pinned wheels from PyPI: each in a Python environment of its own under the build directory.
+//! Tools of the tests that are pinned wheels from PyPI: each in a Python environment of its own
+//! under the build directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ pub(crate) struct Environment<'a> {
 }
 
 impl Environment<'_> {
-    /// Installs it unless it is there already; `more` is what else its directory's content depends on. `Some` if it is fresh: then [`Fresh::finish`] ends the work.
+    /// Installs it unless it is there already; `more` is what else its directory's content depends
+    /// on. `Some` if it is fresh: then [`Fresh::finish`] ends the work.
     ///
     /// # Errors
     /// When Python, pip or the network is missing.

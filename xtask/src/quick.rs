@@ -1,4 +1,5 @@
-//! `cargo xtask quick`: what can be known of a change in under two minutes, on a tree that was built before.
+//! `cargo xtask quick`: what can be known of a change in under two minutes, on a tree that was
+//! built before.
 //!
 //! Format, documents, and of the packages that the change touches lints and unit tests. What only
 //! real processes show, `cargo xtask test` finds.

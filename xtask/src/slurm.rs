@@ -1,4 +1,5 @@
-//! `cargo xtask slurm`: a Slurm for the test bed (`tests/testbeds/slurm`), out of Debian's packages, under `target/debian/slurm`.
+//! `cargo xtask slurm`: a Slurm for the test bed (`tests/testbeds/slurm`), out of Debian's
+//! packages, under `target/debian/slurm`.
 
 use std::fs;
 use std::os::unix::fs::symlink;

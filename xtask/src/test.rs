@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change is accepted.
 //!
-//! It prints what it runs and closes with `N passed, N failed` alone on a line. A step that is no test runner, like the
-//! formatter, counts as one test.
+//! It prints what it runs and closes with `N passed, N failed` alone on a line. A step that is no
+//! test runner, like the formatter, counts as one test.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write, stdout};
@@ -35,7 +35,8 @@ pub(crate) struct Test {
     /// Also what takes many minutes
     #[arg(long)]
     full: bool,
-    /// Only tests whose names contain this; formatter, lints and step counts are skipped. `suites`: CuPy's and numba-cuda's own tests alone
+    /// Only tests whose names contain this; formatter, lints and step counts are skipped. `suites`:
+    /// CuPy's and numba-cuda's own tests alone
     filter: Option<String>,
 }
 
@@ -273,7 +274,8 @@ fn announce(step: &str) {
     println!("\n=== {step}");
 }
 
-/// Runs cargo, shows its output as it comes, and counts. Returns what runners said of tests that failed, too.
+/// Runs cargo, shows its output as it comes, and counts. Returns what runners said of tests that
+/// failed, too.
 fn run_step(paths: &Paths, step: &Step) -> Result<(Count, Vec<String>)> {
     let mut child = cargo(paths, step)
         .stdout(Stdio::piped())
@@ -304,7 +306,8 @@ fn run_step(paths: &Paths, step: &Step) -> Result<(Count, Vec<String>)> {
     Ok((count, told))
 }
 
-/// What runners say of failed tests, found in the output of a step. A log is often cut to its end, so that it is said again there.
+/// What runners say of failed tests, found in the output of a step. A log is often cut to its end,
+/// so that it is said again there.
 #[derive(Default)]
 struct Failures {
     /// From a runner's `failures:` to its result.

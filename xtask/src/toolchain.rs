@@ -1,8 +1,10 @@
-//! `cargo xtask toolchain`: a CUDA compiler, three generations of the CUDA runtime library and two of the run-time compiler, without root
-//! and without NVIDIA's installer: pinned wheels from PyPI (`cuda-requirements.txt` and its neighbours).
+//! `cargo xtask toolchain`: a CUDA compiler, three generations of the CUDA runtime library and two
+//! of the run-time compiler, without root and without NVIDIA's installer: pinned wheels from PyPI
+//! (`cuda-requirements.txt` and its neighbours).
 //!
-//! They are tools of the tests only; nothing of them is linked into the product. A checkout can share the
-//! tool chain of another one by `OPENMPS_CUDA_TOOLCHAIN=DIR`, the directory that this module made there.
+//! They are tools of the tests only; nothing of them is linked into the product. A checkout can
+//! share the tool chain of another one by `OPENMPS_CUDA_TOOLCHAIN=DIR`, the directory that this
+//! module made there.
 
 use std::env;
 use std::fs::{self, File};
@@ -14,7 +16,8 @@ use anyhow::{Context, Result, bail};
 use crate::command;
 use crate::paths::Paths;
 
-/// Wheels in a directory of their own, as those of several generations have files of the same names.
+/// Wheels in a directory of their own, as those of several generations have files of the same
+/// names.
 struct Wheels {
     directory: &'static str,
     /// The file that says what is installed: a copy of the requirements.
@@ -178,7 +181,8 @@ fn install(root: &Path, wheels: &Wheels) -> Result<()> {
     Ok(())
 }
 
-/// A Python that has pip: a virtual environment in `root/venv`, for which Debian has a package of its own.
+/// A Python that has pip: a virtual environment in `root/venv`, for which Debian has a package of
+/// its own.
 ///
 /// # Errors
 /// When there is no Python and none can be installed.

@@ -1,8 +1,9 @@
-//! What a driver call costs that need not leave the process: questions about contexts, devices, pointers, functions and
-//! streams, which libraries ask between any two launches.
+//! What a driver call costs that need not leave the process: questions about contexts, devices,
+//! pointers, functions and streams, which libraries ask between any two launches.
 //!
-//! A call is timed in batches, so that reading the clock does not count; its cost is the median batch's. The processor is kept busy first, until
-//! its clock has risen, and how fast it then is stands beside the costs: nanoseconds of two drivers compare only where that is equal.
+//! A call is timed in batches, so that reading the clock does not count; its cost is the median
+//! batch's. The processor is kept busy first, until its clock has risen, and how fast it then is
+//! stands beside the costs: nanoseconds of two drivers compare only where that is equal.
 
 use std::ffi::{c_char, c_void};
 use std::hint::black_box;
@@ -16,13 +17,16 @@ use cuda_abi::types::{
 use crate::driver::{Driver, DriverError, KERNELS, check};
 use crate::timer::{CallCost, Timer};
 
-/// How long the processor is kept busy before anything is timed: governors raise a clock within some milliseconds.
+/// How long the processor is kept busy before anything is timed: governors raise a clock within
+/// some milliseconds.
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// Keeps the processor busy; returns how high its clock was seen, in MHz: less was seen where another thread had the processor, too.
+/// Keeps the processor busy; returns how high its clock was seen, in MHz: less was seen where
+/// another thread had the processor, too.
 pub(crate) fn warm_up() -> f64 {
     const STEPS: u32 = 1 << 18;
-    /// Shifts and exclusive ors take a cycle each, and none can begin before the one in front of it has ended.
+    /// Shifts and exclusive ors take a cycle each, and none can begin before the one in front of it
+    /// has ended.
     const CYCLES_PER_STEP: u32 = 6;
     let start = Instant::now();
     let (mut state, mut clock_mhz) = (black_box(1_u64), 0.0_f64);

@@ -63,7 +63,8 @@ impl Steps {
 pub enum Kernel {
     /// Does nothing.
     Empty,
-    /// Each thread looks at the clock until so much time has passed: kernels that run at once do not slow each other.
+    /// Each thread looks at the clock until so much time has passed: kernels that run at once do
+    /// not slow each other.
     Spin {
         /// Clock cycles.
         cycles: u64,
@@ -90,7 +91,8 @@ const fn text(with_nul: &str) -> &CStr {
 /// Makes a call of the driver's table; a failure names it.
 macro_rules! check {
     ($table:expr, $call:ident($($argument:expr),*)) => {{
-        // SAFETY: handles come from this very driver; pointers are to live locals of the types that the driver's prototype names.
+        // SAFETY: handles come from this very driver; pointers are to live locals of the types that
+        // the driver's prototype names.
         let code = unsafe { $table.$call($($argument),*) };
         code.ok().map_err(|code| $crate::driver::DriverError::Call { call: stringify!($call), code })
     }};
@@ -104,14 +106,17 @@ impl std::fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Opens the library and makes ready: initialises, retains the primary context of device 0, loads the kernels.
+    /// Opens the library and makes ready: initialises, retains the primary context of device 0,
+    /// loads the kernels.
     pub fn open(path: &OsStr) -> Result<Self, DriverError> {
         let mut steps = Steps { since: Instant::now(), costs: Vec::new() };
         let opening =
             |source| DriverError::Open { path: path.to_string_lossy().into_owned(), source };
-        // SAFETY: a CUDA driver library; its constructors are as safe as any program's that links to it.
+        // SAFETY: a CUDA driver library; its constructors are as safe as any program's that links
+        // to it.
         let library = unsafe { Library::new(path) }.map_err(opening)?;
-        // SAFETY: the symbols are a CUDA driver's, with the prototypes of its API; the library is kept open beside the table.
+        // SAFETY: the symbols are a CUDA driver's, with the prototypes of its API; the library is
+        // kept open beside the table.
         let table = Box::new(unsafe {
             DriverTable::load(|symbol| {
                 library

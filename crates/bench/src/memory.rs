@@ -51,7 +51,8 @@ pub(crate) fn measure(driver: &Driver, duration_ms: u64) -> Result<Vec<CallCost>
     Ok(timer.costs)
 }
 
-/// Copies of one size: each way between the host's memory, pageable and pinned, and the device's, and within the latter.
+/// Copies of one size: each way between the host's memory, pageable and pinned, and the device's,
+/// and within the latter.
 fn copies(
     driver: &Driver,
     timer: &mut Timer,

@@ -53,7 +53,8 @@ pub struct Places {
     pub client_library: PathBuf,
     /// The native driver: a path, or a name for the loader.
     pub native_driver: OsString,
-    /// Where daemons write their logs, which then stay; `None`: in directories of their own, which go with them.
+    /// Where daemons write their logs, which then stay; `None`: in directories of their own, which
+    /// go with them.
     pub logs: Option<PathBuf>,
 }
 
@@ -92,7 +93,8 @@ pub struct Running {
     places: Places,
 }
 
-/// Names a run's directory in the environment of all its processes. The variable of the pipe directory is not in an executor's.
+/// Names a run's directory in the environment of all its processes. The variable of the pipe
+/// directory is not in an executor's.
 pub(crate) const MARK: &str = "BENCH_PEER_DIRECTORY";
 const NVIDIA_CONTROL: &str = "nvidia-cuda-mps-control";
 
@@ -137,7 +139,8 @@ impl Running {
         self.directory.path()
     }
 
-    /// A command whose environment leads to this peer, and the driver library that its program opens.
+    /// A command whose environment leads to this peer, and the driver library that its program
+    /// opens.
     pub fn client(&self, program: &Path) -> (Command, OsString) {
         let mut command = Command::new(program);
         command

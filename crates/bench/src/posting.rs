@@ -1,7 +1,9 @@
-//! What it takes a client to hand work over: the time until a call returns, not until the work is done.
+//! What it takes a client to hand work over: the time until a call returns, not until the work is
+//! done.
 //!
-//! Calls are made in rows, with a wait behind each row that is not timed: a row is short enough for every peer to take without waiting for the
-//! device. The cost is the median row's, divided by its length.
+//! Calls are made in rows, with a wait behind each row that is not timed: a row is short enough for
+//! every peer to take without waiting for the device. The cost is the median row's, divided by its
+//! length.
 
 use std::ffi::c_void;
 use std::time::{Duration, Instant};

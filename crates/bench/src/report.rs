@@ -60,7 +60,8 @@ pub struct Cell {
     pub ratio_to_nvidia: Option<f64>,
     /// The SMs that a client was told it has.
     pub multiprocessors: u32,
-    /// A client's kernels per second over those of one client of this peer that has all SMs to itself, where that was measured.
+    /// A client's kernels per second over those of one client of this peer that has all SMs to
+    /// itself, where that was measured.
     pub of_whole_device: Option<f64>,
 }
 
@@ -329,7 +330,8 @@ mod tests {
         }
     }
 
-    /// Of one repeat, in which each peer has twice the rate of the one before it and takes half its time.
+    /// Of one repeat, in which each peer has twice the rate of the one before it and takes half its
+    /// time.
     fn report(peers: &[Peer], workload: Workload) -> Report {
         let powers = (0..).map(|power| f64::from(1 << power));
         let measurements = peers.iter().zip(powers);

@@ -1,4 +1,5 @@
-//! Runs clients together, peers in turn: one after the other where they launch, as they share a device, and all up at once where calls are timed.
+//! Runs clients together, peers in turn: one after the other where they launch, as they share a
+//! device, and all up at once where calls are timed.
 
 use crate::peer::{Peer, PeerError, Places, Running};
 use crate::report::median;
@@ -30,7 +31,8 @@ pub struct Plan {
     pub clients: Vec<usize>,
     /// What one more client does all the time, of which nothing is measured.
     pub beside: Option<Workload>,
-    /// Shares of the SMs that each client gets, in percent; whatever they are, one client with all of them is measured too.
+    /// Shares of the SMs that each client gets, in percent; whatever they are, one client with all
+    /// of them is measured too.
     pub sm_percentages: Vec<u32>,
     /// How often everything is measured; each time through all peers.
     pub repeats: usize,
@@ -105,7 +107,8 @@ pub struct Measurement {
     pub free_bytes: u64,
     /// Median over clients of what each call costs; empty for workloads that launch.
     pub calls: Vec<CallCost>,
-    /// Median over clients of how fast the processor was before the calls; 0 for workloads that launch.
+    /// Median over clients of how fast the processor was before the calls; 0 for workloads that
+    /// launch.
     pub clock_mhz: f64,
 }
 
@@ -167,7 +170,8 @@ pub fn run(
     Ok(measurements)
 }
 
-/// Times calls: all peers are up, and their clients take turns. What changes meanwhile, as the processor's clock does, changes for all.
+/// Times calls: all peers are up, and their clients take turns. What changes meanwhile, as the
+/// processor's clock does, changes for all.
 fn run_calls(plan: &Plan, load: Load, mut done: impl FnMut(Measurement)) -> Result<(), RunError> {
     let mut running = Vec::new();
     for &peer in &plan.peers {

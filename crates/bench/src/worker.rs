@@ -1,7 +1,8 @@
 //! One client of a run.
 //!
-//! Makes ready, warms up, writes `ready` to standard output, waits for a line on standard input so that all clients start
-//! together, works for the given time, and writes one [`Outcome`] as JSON; again for each further line, until the input ends.
+//! Makes ready, warms up, writes `ready` to standard output, waits for a line on standard input so
+//! that all clients start together, works for the given time, and writes one [`Outcome`] as JSON;
+//! again for each further line, until the input ends.
 
 use crate::driver::{Driver, DriverError, Kernel};
 use crate::loops::{Iterate, Loads, Mixed, Starts, Variable};

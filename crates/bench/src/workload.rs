@@ -15,11 +15,14 @@ pub enum Workload {
     Lat,
     /// 20 kernels of 16 blocks of 128 threads that spin 8,500 cycles, then a wait.
     Infer,
-    /// 8 kernels that fill all SMs twelve times over, then a wait: what a share of the SMs is worth.
+    /// 8 kernels that fill all SMs twelve times over, then a wait: what a share of the SMs is
+    /// worth.
     Fill,
-    /// 4 kernels of 8 blocks of 128 threads that compute, then a wait: what of a device's power is lost by sharing it.
+    /// 4 kernels of 8 blocks of 128 threads that compute, then a wait: what of a device's power is
+    /// lost by sharing it.
     Work,
-    /// What programs mix: a copy to the device, memory taken and given back in stream order, a fill, six kernels, an event, a copy to the host, a wait.
+    /// What programs mix: a copy to the device, memory taken and given back in stream order, a
+    /// fill, six kernels, an event, a copy to the host, a wait.
     Mixed,
     /// Every 2 ms a module with a variable is loaded, its kernel run and waited for, and unloaded.
     Load,
@@ -152,7 +155,8 @@ impl Workload {
                 launches: 20,
                 iterations_per_wait: 1,
             },
-            // On a device of 132 SMs twelve rounds, and on any part of it so many that the last, incomplete one counts little.
+            // On a device of 132 SMs twelve rounds, and on any part of it so many that the last,
+            // incomplete one counts little.
             Self::Fill => Shape {
                 blocks: 3168,
                 threads: 1024,

@@ -1,7 +1,8 @@
 //! Hands out pieces of granted address ranges.
 //!
-//! Pure: addresses and lengths, no memory. A *grant* is a range that the server gave; free ranges merge inside
-//! their grant only, so that a grant that is free as a whole can be given back. The best fit is taken, lowest address first.
+//! Pure: addresses and lengths, no memory. A *grant* is a range that the server gave; free ranges
+//! merge inside their grant only, so that a grant that is free as a whole can be given back. The
+//! best fit is taken, lowest address first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,7 +66,8 @@ impl Allocator {
         Some(address)
     }
 
-    /// Makes a range free again, merged with its free neighbours in the same grant; `None` if no used range starts there.
+    /// Makes a range free again, merged with its free neighbours in the same grant; `None` if no
+    /// used range starts there.
     pub(crate) fn free(&mut self, address: u64) -> Option<u64> {
         let freed_bytes = self.used.remove(&address)?;
         let (&grant, &grant_bytes) = self.grants.range(..=address).next_back()?;
@@ -86,7 +88,8 @@ impl Allocator {
         Some(freed_bytes)
     }
 
-    /// Gives up one grant that is free as a whole, the largest first, as long as more than `keep_free_bytes` are free.
+    /// Gives up one grant that is free as a whole, the largest first, as long as more than
+    /// `keep_free_bytes` are free.
     pub(crate) fn take_free_grant(&mut self, keep_free_bytes: u64) -> Option<Range> {
         if self.free_bytes <= keep_free_bytes {
             return None;

@@ -84,7 +84,8 @@ fn memory(
 ) -> Result<ArrayMemoryReply> {
     let (backend, id) = context.backend()?;
     let body = ArrayNumber { array: number, reserved: 0 };
-    // First: who says it of no such array says so whatever the device (an H200's driver, of arrays that have memory).
+    // First: who says it of no such array says so whatever the device (an H200's driver, of arrays
+    // that have memory).
     let needed = backend.session.call_for(id, Opcode::ArrayMemory, &[body.as_bytes()])?;
     client.device(device)?;
     if device != context.device {

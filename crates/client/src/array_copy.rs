@@ -130,7 +130,8 @@ enum Way {
     Out,
 }
 
-/// Copies through staging pieces, as many rows at a time as one holds; returns the last one's mark. The private end is memory.
+/// Copies through staging pieces, as many rows at a time as one holds; returns the last one's mark.
+/// The private end is memory.
 ///
 /// # Safety
 /// The private end is the caller's.
@@ -154,7 +155,8 @@ unsafe fn stage(target: &Target, to: &Side, from: &Side, extent: Extent, way: Wa
             let staged = |line: u64| (piece.address + line * width) as *mut u8;
             if way == Way::In {
                 for line in 0..rows {
-                    // SAFETY: the piece is ours and long enough; the caller's promise for the source.
+                    // SAFETY: the piece is ours and long enough; the caller's promise for the
+                    // source.
                     unsafe {
                         core::ptr::copy_nonoverlapping(place(line), staged(line), width as usize)
                     };

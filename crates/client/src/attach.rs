@@ -1,7 +1,7 @@
 //! Attaching: from the daemon's socket to the server's welcome.
 //!
-//! The daemon hands our socket on to the user's server, which may have to be started first; so the answer may take seconds. The
-//! protocol is `link::wire::attach`.
+//! The daemon hands our socket on to the user's server, which may have to be started first; so the
+//! answer may take seconds. The protocol is `link::wire::attach`.
 
 use cuda_abi::types::CUresult;
 use link::printable;
@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 /// Directory of the daemon's socket, as for the original.
 const PIPE_DIRECTORY_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
-/// Where a container has its socket (`openmps cdi`, the device plugin). What is started in it later, as by `docker exec`, lacks the variables of its devices.
+/// Where a container has its socket (`openmps cdi`, the device plugin). What is started in it
+/// later, as by `docker exec`, lacks the variables of its devices.
 const CONTAINER_PIPE_DIRECTORY: &str = "/run/openmps";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server may have to be started, with a context on every device.
@@ -108,7 +109,8 @@ pub(crate) fn connect() -> Result<Attachment, AttachError> {
     }
 }
 
-/// Waits until the devices are free for a process under a debugger: until no client and no server is left, or there is no daemon.
+/// Waits until the devices are free for a process under a debugger: until no client and no server
+/// is left, or there is no daemon.
 pub(crate) fn await_release(debugger: &str) -> Result<(), AttachError> {
     let paths = socket_paths(std::env::var_os(PIPE_DIRECTORY_VARIABLE));
     let Some((path, connection)) = reach_daemon(&paths)? else { return Ok(()) };
@@ -137,7 +139,8 @@ pub(crate) fn await_release(debugger: &str) -> Result<(), AttachError> {
     }
 }
 
-/// The connection to the first daemon of these places that may be used, and where it is; nothing if there is none at all.
+/// The connection to the first daemon of these places that may be used, and where it is; nothing if
+/// there is none at all.
 ///
 /// A daemon that may not be used is no reason to run natively: the program's user counts on one.
 fn reach_daemon(paths: &[PathBuf]) -> Result<Option<(PathBuf, Connection)>, AttachError> {
@@ -184,7 +187,8 @@ fn means_nobody(error: Errno) -> bool {
     )
 }
 
-/// Where a daemon may listen: in the directory of the variable, or else in the places that need none.
+/// Where a daemon may listen: in the directory of the variable, or else in the places that need
+/// none.
 fn socket_paths(variable: Option<OsString>) -> Vec<PathBuf> {
     let socket = |directory: &OsStr| Path::new(directory).join(DAEMON_SOCKET);
     match variable.filter(|directory| !directory.is_empty()) {
@@ -223,10 +227,12 @@ fn hello() -> ClientHello {
 }
 
 const PERCENTAGE_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
-/// Set to 1 before the process starts, it lets [`context_percentage`] differ from context to context (MPS guide, 4.2.6).
+/// Set to 1 before the process starts, it lets [`context_percentage`] differ from context to
+/// context (MPS guide, 4.2.6).
 const PARTITIONING_VARIABLE: &str = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING";
 
-/// The share that the environment asks for now, for the context that is being made; `None` unless shares are per context.
+/// The share that the environment asks for now, for the context that is being made; `None` unless
+/// shares are per context.
 pub(crate) fn context_percentage() -> Option<String> {
     if partitioning().is_some_and(|value| value.trim() == "1") {
         std::env::var(PERCENTAGE_VARIABLE).ok()
@@ -235,8 +241,9 @@ pub(crate) fn context_percentage() -> Option<String> {
     }
 }
 
-/// The share of the whole process. Where shares are per context it is what the environment said when the process started, since such
-/// programs set the variable before each context, the first one before `cuInit`, too.
+/// The share of the whole process. Where shares are per context it is what the environment said
+/// when the process started, since such programs set the variable before each context, the first
+/// one before `cuInit`, too.
 fn process_percentage() -> Option<String> {
     let now = || std::env::var(PERCENTAGE_VARIABLE).ok();
     if partitioning().is_none_or(|value| value.trim() != "1") {

@@ -38,7 +38,8 @@ impl LiveAttributes {
 
     /// The value of an attribute, if it has one.
     pub(crate) fn get(&self, number: u32) -> Option<i32> {
-        // Acquire: with the Release in `set`; who finds a value posts behind the command that made it so.
+        // Acquire: with the Release in `set`; who finds a value posts behind the command that made
+        // it so.
         i32::try_from(self.0.get(number as usize)?.load(Ordering::Acquire)).ok()
     }
 

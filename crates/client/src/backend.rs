@@ -1,4 +1,5 @@
-//! All that a process has on one device: the session, the memory on both sides, the numbers of its objects.
+//! All that a process has on one device: the session, the memory on both sides, the numbers of its
+//! objects.
 
 use crate::callbacks::Callbacks;
 use crate::device_heap::DeviceHeap;
@@ -18,7 +19,8 @@ use std::sync::{Mutex, TryLockError};
 /// What is kept for lending: longer images have a region of their own.
 const LENT_BYTES: u64 = 4 << 20;
 
-/// See the module's description. Lives, once opened, as long as the process; after a fault a device gets another one.
+/// See the module's description. Lives, once opened, as long as the process; after a fault a device
+/// gets another one.
 pub(crate) struct Backend {
     pub(crate) session: Session,
     pub(crate) device_heap: DeviceHeap,
@@ -41,7 +43,8 @@ pub(crate) struct Backend {
     pub(crate) _device_window: Option<Reservation>,
 }
 
-/// The backend in use, if there is one: set when the first context is opened, and again when the session has failed and the program begins anew.
+/// The backend in use, if there is one: set when the first context is opened, and again when the
+/// session has failed and the program begins anew.
 #[derive(Debug, Default)]
 pub(crate) struct Current(AtomicPtr<Backend>);
 
@@ -77,8 +80,9 @@ impl Backend {
         self.staging.free_after(piece, context, mark);
     }
 
-    /// Lends `bytes` to the executor for the time of one call: copied to a region that is kept for that, or to one of their own. The driver knows of
-    /// neither: registering memory holds up all clients' work.
+    /// Lends `bytes` to the executor for the time of one call: copied to a region that is kept for
+    /// that, or to one of their own. The driver knows of neither: registering memory holds up all
+    /// clients' work.
     pub(crate) fn lend<T>(
         &self,
         context: u32,
@@ -102,7 +106,8 @@ impl Backend {
                         kept.insert(made).address
                     }
                 };
-                // SAFETY: the region is as long as `bytes` at least, mapped, and ours until `kept` is dropped.
+                // SAFETY: the region is as long as `bytes` at least, mapped, and ours until `kept`
+                // is dropped.
                 unsafe { copy_in(bytes, address) };
                 return body(address);
             }

@@ -1,8 +1,9 @@
 //! Host functions in streams (`cuLaunchHostFunc`, `cuStreamAddCallback`).
 //!
-//! They run on a thread of this process, in stream order: the stream's earlier work signals its end in the completion word, as for any wait, and its
-//! later work is held by a [gate](crate::gates). One thread serves all streams of a device and runs whatever is ready, so that one
-//! stream's function never waits for another's.
+//! They run on a thread of this process, in stream order: the stream's earlier work signals its end
+//! in the completion word, as for any wait, and its later work is held by a [gate](crate::gates).
+//! One thread serves all streams of a device and runs whatever is ready, so that one stream's
+//! function never waits for another's.
 
 use crate::backend::Backend;
 use crate::current;
@@ -79,7 +80,8 @@ impl Callbacks {
         self.put(target.backend, target.lane(), Turn::Last, function).map(drop)
     }
 
-    /// Has `function` called in its turn; it posts the rest of a launch, then calls [`Self::settle`].
+    /// Has `function` called in its turn; it posts the rest of a launch, then calls
+    /// [`Self::settle`].
     pub(crate) fn continue_after(
         &self,
         backend: &'static Backend,

@@ -1,8 +1,11 @@
 //! The one choice of a process: attached to a server, or native.
 //!
-//! Made by `cuInit` or `cuDriverGetVersion`, whichever comes first (and by `cuGetExportTable`, as a table's address must not
-//! change later). A daemon's socket that takes our connection means attached; what the daemon then refuses is the result of
-//! `cuInit`, never a reason to go native. A process that a debugger or another tool of CUDA's has in its hands is native, too ([`crate::tools`]). No socket, or nobody behind it, means native: the jump table is filled with the native driver's functions.
+//! Made by `cuInit` or `cuDriverGetVersion`, whichever comes first (and by `cuGetExportTable`, as a
+//! table's address must not change later). A daemon's socket that takes our connection means
+//! attached; what the daemon then refuses is the result of `cuInit`, never a reason to go native. A
+//! process that a debugger or another tool of CUDA's has in its hands is native, too
+//! ([`crate::tools`]). No socket, or nobody behind it, means native: the jump table is filled with
+//! the native driver's functions.
 
 use crate::attach::{self, AttachError, Attachment};
 use crate::client::{self, Client};
@@ -16,7 +19,8 @@ use cuda_abi::types::CUresult;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The newest CUDA version whose functions we have; attached programs are never told of a newer driver.
+/// The newest CUDA version whose functions we have; attached programs are never told of a newer
+/// driver.
 pub(crate) const NEWEST_VERSION: i32 = 13000;
 
 /// What was chosen.
@@ -25,15 +29,18 @@ pub(crate) enum Choice {
     Native(Box<DriverTable>),
     /// Every call is ours.
     Attached(&'static Client),
-    /// There is a daemon, and it refused, or there is neither daemon nor driver: the result of `cuInit`.
+    /// There is a daemon, and it refused, or there is neither daemon nor driver: the result of
+    /// `cuInit`.
     None(CUresult),
 }
 
 /// Never freed once it is there; null again only in the child of a fork.
 static CHOICE: AtomicPtr<Choice> = AtomicPtr::new(core::ptr::null_mut());
-/// The process in which a thread is making the choice, or 0. A process id, as a fork in that moment leaves the child without that thread.
+/// The process in which a thread is making the choice, or 0. A process id, as a fork in that moment
+/// leaves the child without that thread.
 static CHOOSING: AtomicU32 = AtomicU32::new(0);
-/// Between two looks at whether another thread has made the choice, which takes milliseconds or, with a server to start, seconds.
+/// Between two looks at whether another thread has made the choice, which takes milliseconds or,
+/// with a server to start, seconds.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The choice, made now if it was not before.
@@ -56,7 +63,8 @@ fn choose_now() -> &'static Choice {
             present if present == process => std::thread::sleep(LOOK_INTERVAL),
             // Nobody, or a thread of this process's parent.
             stale => {
-                // AcqRel: with the load above and the store below; who comes second finds the choice made.
+                // AcqRel: with the load above and the store below; who comes second finds the
+                // choice made.
                 let ours =
                     CHOOSING.compare_exchange(stale, process, Ordering::AcqRel, Ordering::Relaxed);
                 if ours.is_ok() {

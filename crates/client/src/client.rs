@@ -1,6 +1,7 @@
 //! The state of an attached process.
 //!
-//! Made once, by the choice, and never freed: programs call until their last instruction, from exit handlers and from threads that outlive `main`.
+//! Made once, by the choice, and never freed: programs call until their last instruction, from exit
+//! handlers and from threads that outlive `main`.
 
 use crate::array::{Array, MipmappedArray};
 use crate::attach::Attachment;
@@ -32,7 +33,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-/// Longest wait for the server's answer to a request on the control socket: an executor may have to be started.
+/// Longest wait for the server's answer to a request on the control socket: an executor may have to
+/// be started.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -182,7 +184,8 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
     // A child that attaches anew has inherited the handler.
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
-        // SAFETY: the handler only stores to atomics and closes descriptors, which is allowed in the child of a fork.
+        // SAFETY: the handler only stores to atomics and closes descriptors, which is allowed in
+        // the child of a fork.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     Ok(client)
@@ -195,8 +198,8 @@ pub(crate) fn started() -> Option<&'static Client> {
     unsafe { CLIENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The state for a call of the API: CUDA_ERROR_NOT_INITIALIZED before `cuInit` and in the child of a fork, CUDA_ERROR_NOT_PERMITTED in a
-/// host function.
+/// The state for a call of the API: CUDA_ERROR_NOT_INITIALIZED before `cuInit` and in the child of
+/// a fork, CUDA_ERROR_NOT_PERMITTED in a host function.
 #[inline(always)]
 pub(crate) fn get() -> Result<&'static Client> {
     let client = started().ok_or(CUresult::ERROR_NOT_INITIALIZED)?;
@@ -216,18 +219,21 @@ pub(crate) fn run(body: impl FnOnce(&'static Client) -> Result) -> CUresult {
     get().and_then(body).into()
 }
 
-/// After a fork the server still serves the parent: the child must neither speak on its connections nor hold them open. The child of an
-/// initialised process has no driver, as natively; of one that has only asked for the version, it may initialise its own.
+/// After a fork the server still serves the parent: the child must neither speak on its connections
+/// nor hold them open. The child of an initialised process has no driver, as natively; of one that
+/// has only asked for the version, it may initialise its own.
 extern "C" fn in_child() {
     let Some(client) = started() else { return };
-    // The child of such a child has nothing of the parent's: the descriptors' numbers may be the program's by now.
+    // The child of such a child has nothing of the parent's: the descriptors' numbers may be the
+    // program's by now.
     let before = client.state.swap(FORKED, Ordering::AcqRel);
     if before == FORKED {
         return;
     }
     crate::exports::detach();
     let close = |descriptor: RawFd| {
-        // SAFETY: the descriptor is this library's; nothing in the child uses it again, as every call is refused from here on.
+        // SAFETY: the descriptor is this library's; nothing in the child uses it again, as every
+        // call is refused from here on.
         unsafe { libc::close(descriptor) };
     };
     close(client.control_descriptor);

@@ -1,7 +1,9 @@
-//! Contexts: a primary one per device, counted, those that programs make, and green ones, which are primary ones on some of the SMs.
+//! Contexts: a primary one per device, counted, those that programs make, and green ones, which are
+//! primary ones on some of the SMs.
 //!
-//! A context is a handle and a state in this process. The executor is asked when it comes to life (the first retain, or its creation), which is where CUDA
-//! reports that no more clients are taken. The primary context keeps its handle when it ends and lives again.
+//! A context is a handle and a state in this process. The executor is asked when it comes to life
+//! (the first retain, or its creation), which is where CUDA reports that no more clients are taken.
+//! The primary context keeps its handle when it ends and lives again.
 
 use crate::backend::{Backend, Current};
 use crate::client::Client;
@@ -130,7 +132,8 @@ impl Context {
         self.wire_id() != 0
     }
 
-    /// The backend and the executor's number of a living context; CUDA_ERROR_CONTEXT_IS_DESTROYED otherwise.
+    /// The backend and the executor's number of a living context; CUDA_ERROR_CONTEXT_IS_DESTROYED
+    /// otherwise.
     pub(crate) fn backend(&self) -> Result<(&'static Backend, u32)> {
         match (self.wire_id(), self.backend.get()) {
             (0, _) | (_, None) => Err(CUresult::ERROR_CONTEXT_IS_DESTROYED),
@@ -261,13 +264,15 @@ impl Context {
         }
     }
 
-    /// Ends a living context: its work is waited for, what libraries keep for it is told, everything of it is freed.
+    /// Ends a living context: its work is waited for, what libraries keep for it is told,
+    /// everything of it is freed.
     pub(crate) fn end(&self, client: &'static Client) {
         let Ok((backend, id)) = self.backend() else { return };
         for green in self.greens(client) {
             green.end(client);
         }
-        // SAFETY: the destructors belong to libraries that keep values for a living context, so they are still loaded.
+        // SAFETY: the destructors belong to libraries that keep values for a living context, so
+        // they are still loaded.
         unsafe { STORAGE.destroy_context(self.handle()) };
         // A failed session has nothing left to wait for.
         let _ = backend.session.wait_all(id);

@@ -1,9 +1,11 @@
 //! Copies, of whatever shape, between whatever ends.
 //!
-//! What the executor reaches at both ends is one posted command. Private memory goes through the staging ring, in pieces, so that
-//! copying here and the device's work overlap. What the caller may rely on when the call returns: a synchronous copy with a host end has arrived; an
-//! asynchronous one from pageable memory has been taken; a copy within the device has only been ordered; a copy between two host ends is done.
-//! CUDA's table promises less for synchronous copies from pageable memory (taken, too), but drivers wait, and programs read them in streams that wait for nobody.
+//! What the executor reaches at both ends is one posted command. Private memory goes through the
+//! staging ring, in pieces, so that copying here and the device's work overlap. What the caller may
+//! rely on when the call returns: a synchronous copy with a host end has arrived; an asynchronous
+//! one from pageable memory has been taken; a copy within the device has only been ordered; a copy
+//! between two host ends is done. CUDA's table promises less for synchronous copies from pageable
+//! memory (taken, too), but drivers wait, and programs read them in streams that wait for nobody.
 
 use crate::client::Client;
 use crate::cross_copy;
@@ -127,7 +129,8 @@ pub(crate) fn parts(
     })
 }
 
-/// Copies in stream order. The ends are checked: each lies in one range, or is taken for pageable memory.
+/// Copies in stream order. The ends are checked: each lies in one range, or is taken for pageable
+/// memory.
 ///
 /// # Safety
 /// Private ends are the caller's to read or write, as the API says.
@@ -215,7 +218,8 @@ pub(crate) unsafe fn copy(
     }
 }
 
-/// How both ends of a copy are reached, destination first; CUDA_ERROR_INVALID_VALUE where one runs over the end of its range.
+/// How both ends of a copy are reached, destination first; CUDA_ERROR_INVALID_VALUE where one runs
+/// over the end of its range.
 pub(crate) fn reaches(
     client: &Client,
     destination: End,
@@ -299,7 +303,8 @@ unsafe fn stage_in(
     let mut last = Mark { slot: target.slot, number: 0 };
     let piece_bytes = match timing {
         Timing::Synchronous => piece_bytes(extent.size_bytes()),
-        // The short ring has little room: who need not wait would wait for earlier work of the stream.
+        // The short ring has little room: who need not wait would wait for earlier work of the
+        // stream.
         Timing::Asynchronous => PIECE_BYTES,
     };
     for part in parts(destination, source, extent, piece_bytes) {
@@ -346,7 +351,8 @@ unsafe fn stage_out(target: &Target, destination: End, source: End, extent: Exte
     };
     let mut result = Ok(());
     for part in parts(destination, source, extent, piece_bytes(extent.size_bytes())) {
-        // Never waits for room with pieces of its own in hand: two such callers would wait for each other.
+        // Never waits for room with pieces of its own in hand: two such callers would wait for each
+        // other.
         let piece = loop {
             if in_flight.len() < DEPTH
                 && let Some(piece) =

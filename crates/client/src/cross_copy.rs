@@ -1,5 +1,6 @@
-//! Copies between devices where the one does not reach the other's memory ([`crate::peer`]): the bytes pass through this process, from the source's executor
-//! into memory shared with it, over to memory shared with the destination's, and on. All work of both devices is waited for first.
+//! Copies between devices where the one does not reach the other's memory ([`crate::peer`]): the
+//! bytes pass through this process, from the source's executor into memory shared with it, over to
+//! memory shared with the destination's, and on. All work of both devices is waited for first.
 
 use crate::backend::Backend;
 use crate::client::Client;

@@ -1,4 +1,5 @@
-//! What belongs to a thread: its stack of contexts, its default streams, whether it runs a host function.
+//! What belongs to a thread: its stack of contexts, its default streams, whether it runs a host
+//! function.
 
 use crate::backend::Backend;
 use crate::context::Context;
@@ -20,7 +21,8 @@ thread_local! {
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// Changes the stack; who takes contexts away drops them when that is done. `None` in a thread that has ended.
+/// Changes the stack; who takes contexts away drops them when that is done. `None` in a thread that
+/// has ended.
 fn change<T>(change: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Option<T> {
     thread_end::may_keep().then(|| {
         STACK.with(|stack| {
@@ -43,7 +45,8 @@ pub(crate) fn end_stack() {
     drop(STACK.with(|stack| stack.take()));
 }
 
-/// The thread's own default stream in a context. Destroyed with the thread, or when another is made after its context has ended.
+/// The thread's own default stream in a context. Destroyed with the thread, or when another is made
+/// after its context has ended.
 struct DefaultStream {
     context: Arc<Context>,
     backend: &'static Backend,
@@ -58,7 +61,8 @@ impl Drop for DefaultStream {
         if let Some(client) = crate::client::started().filter(|client| client.is_initialised()) {
             crate::stream::abandon_capture(client, &self.context, self.slot);
             crate::stream::forget_attributes(client, self.id);
-            // The session, which outlives contexts, may have failed; then there is no stream either.
+            // The session, which outlives contexts, may have failed; then there is no stream
+            // either.
             let _ = self.backend.session.destroy_stream(self.wire_id, self.slot);
         }
     }
@@ -75,11 +79,12 @@ pub(crate) fn top() -> Option<Arc<Context>> {
     }
 }
 
-/// What `look` finds of the current context, without the cost of a reference. It may not change the thread's stack.
+/// What `look` finds of the current context, without the cost of a reference. It may not change the
+/// thread's stack.
 #[inline(always)]
 pub(crate) fn look<T>(look: impl FnOnce(Option<&Context>) -> T) -> T {
-    // SAFETY: null, or the top of this thread's stack, which holds a reference to it until `change` or the stack's end puts
-    // another pointer here; neither happens while this function runs.
+    // SAFETY: null, or the top of this thread's stack, which holds a reference to it until `change`
+    // or the stack's end puts another pointer here; neither happens while this function runs.
     look(unsafe { here(|here| here.top.get()).as_ref() })
 }
 
@@ -100,13 +105,15 @@ pub(crate) fn look_owner<T>(see: impl FnOnce(&Arc<Context>) -> Result<T>) -> Res
     see(context()?.owner())
 }
 
-/// The current context: CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED if it is not alive.
+/// The current context: CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED if
+/// it is not alive.
 pub(crate) fn context() -> Result<Arc<Context>> {
     let context = top().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
     if context.is_alive() { Ok(context) } else { Err(CUresult::ERROR_CONTEXT_IS_DESTROYED) }
 }
 
-/// The current context, or for a green one the context that it is part of, which has all but streams.
+/// The current context, or for a green one the context that it is part of, which has all but
+/// streams.
 pub(crate) fn owner() -> Result<Arc<Context>> {
     context().map(|context| Arc::clone(context.owner()))
 }
@@ -127,7 +134,8 @@ pub(crate) fn replace(context: Arc<Context>) {
     push(context);
 }
 
-/// Takes a context that is being destroyed away, if it is on top; deeper and on other threads it stays, dead.
+/// Takes a context that is being destroyed away, if it is on top; deeper and on other threads it
+/// stays, dead.
 pub(crate) fn remove_if_top(token: usize) {
     if look(|top| top.is_some_and(|context| context.token == token)) {
         pop();

@@ -1,4 +1,5 @@
-//! A visible device: what the server said of it, its primary context, and its backend once a context has been opened.
+//! A visible device: what the server said of it, its primary context, and its backend once a
+//! context has been opened.
 
 use crate::attributes::Attributes;
 use crate::backend::{Backend, Current};
@@ -81,8 +82,9 @@ fn limit(attributes: &Attributes, attribute: CUdevice_attribute, otherwise: u32)
     known.and_then(|value| u32::try_from(value).ok()).unwrap_or(otherwise)
 }
 
-/// What a client is told otherwise than the driver says it, since it does not hold behind a server: kernels reach only memory of the session,
-/// registered memory has another device address, handles of other processes cannot be opened.
+/// What a client is told otherwise than the driver says it, since it does not hold behind a server:
+/// kernels reach only memory of the session, registered memory has another device address, handles
+/// of other processes cannot be opened.
 const OVERRIDES: [(CUdevice_attribute, i32); 12] = [
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS, 0),
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0),
@@ -144,7 +146,8 @@ impl Device {
         limit(&self.attributes, attribute, otherwise)
     }
 
-    /// SMs that this client's work runs on: what it was told when it attached, or what an administrator has made of that since.
+    /// SMs that this client's work runs on: what it was told when it attached, or what an
+    /// administrator has made of that since.
     pub(crate) fn multiprocessors(&self) -> u32 {
         let now = self.opened().and_then(|backend| backend.session.multiprocessors());
         now.unwrap_or_else(|| self.limit(CUdevice_attribute::MULTIPROCESSOR_COUNT, 1))
@@ -165,7 +168,8 @@ impl Device {
         Ok(opened.backend)
     }
 
-    /// Has the server open a context; returns its number, and its SMs where it asked for fewer than the client has.
+    /// Has the server open a context; returns its number, and its SMs where it asked for fewer than
+    /// the client has.
     pub(crate) fn open_context(&self, client: &'static Client) -> Result<Opened> {
         let _one = self.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let wanted = ClientRequest::OpenContext {
@@ -176,7 +180,8 @@ impl Device {
         let ClientReply::ContextOpened(opened) = reply else {
             return Err(CUresult::ERROR_MPS_RPC_FAILURE);
         };
-        // Descriptors come with a session: with the first context, and with the first after the session has failed.
+        // Descriptors come with a session: with the first context, and with the first after the
+        // session has failed.
         if let Some(backend) = self.opened().filter(|_| files.is_empty()) {
             return Ok(Opened::new(backend, &opened));
         }

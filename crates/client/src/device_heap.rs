@@ -1,7 +1,8 @@
 //! Device memory of a session: pieces of what the server granted.
 //!
-//! A grant is 2 MiB for small pieces, and as long as the piece for large ones. A freed piece is used again once all work that was posted
-//! before is done, on whatever stream: freeing waits for nothing. Grants that are free as a whole go back to the server, but for a reserve and what
+//! A grant is 2 MiB for small pieces, and as long as the piece for large ones. A freed piece is
+//! used again once all work that was posted before is done, on whatever stream: freeing waits for
+//! nothing. Grants that are free as a whole go back to the server, but for a reserve and what
 //! memory pools hold on to.
 
 use crate::allocator::{Allocator, Range, rounded};
@@ -81,8 +82,8 @@ impl DeviceHeap {
         heap.allocator.allocate(size_bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
-    /// Frees a piece that [`Self::allocate`] gave, once all work posted so far is done. `held_bytes` says, where it matters, how much more than the
-    /// reserve stays.
+    /// Frees a piece that [`Self::allocate`] gave, once all work posted so far is done.
+    /// `held_bytes` says, where it matters, how much more than the reserve stays.
     pub(crate) fn free(
         &self,
         session: &Session,
@@ -126,7 +127,8 @@ impl DeviceHeap {
         views.map(|view| view.backend).collect()
     }
 
-    /// Has the executor of another device map the grant in which an allocation lies; `device` is the server's number of this heap's device and `session` the one there.
+    /// Has the executor of another device map the grant in which an allocation lies; `device` is
+    /// the server's number of this heap's device and `session` the one there.
     pub(crate) fn show(
         &self,
         session: &Session,
@@ -152,7 +154,8 @@ impl DeviceHeap {
         Ok(())
     }
 
-    /// Takes all grants out of the executor of another device, but for those that hold one of `kept`; its work is done.
+    /// Takes all grants out of the executor of another device, but for those that hold one of
+    /// `kept`; its work is done.
     pub(crate) fn hide(&self, from: &'static Backend, kept: &[u64]) -> Result {
         let mut heap = self.lock();
         let kept: Vec<u64> = kept

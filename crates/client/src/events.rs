@@ -31,7 +31,8 @@ const INTERPROCESS: u32 = 4;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// For whom a record or a wait is that meets a captured stream (`CU_EVENT_RECORD_EXTERNAL`, `CU_EVENT_WAIT_EXTERNAL`).
+/// For whom a record or a wait is that meets a captured stream (`CU_EVENT_RECORD_EXTERNAL`,
+/// `CU_EVENT_WAIT_EXTERNAL`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
     /// The capture itself.
@@ -88,7 +89,8 @@ struct Recordings {
 /// How many bits a mark's number has, beside its slot.
 const NUMBER_BITS: u32 = 48;
 
-/// A mark in one word, if it fits: one whose number is 0, or beyond what anybody will post, does not.
+/// A mark in one word, if it fits: one whose number is 0, or beyond what anybody will post, does
+/// not.
 fn packed(mark: Mark) -> u64 {
     const { assert!(link::wire::layout::STREAM_SLOTS <= 1 << (64 - NUMBER_BITS)) };
     if mark.number == 0 || mark.number >> NUMBER_BITS != 0 {
@@ -225,7 +227,8 @@ impl Event {
     }
 
     fn destroy(&self) -> Result {
-        // Threads may remember the event for long: its capture's graph, which may hold memory, must go.
+        // Threads may remember the event for long: its capture's graph, which may hold memory, must
+        // go.
         let captured = {
             let mut last = self.lock();
             matches!(*last, Last::Captured(_)).then(|| std::mem::replace(&mut *last, Last::Never))
@@ -241,7 +244,8 @@ impl Event {
         late::destroy(backend, id, named)
     }
 
-    /// Whether other processes may record it and wait for it, so that only the executor knows its state.
+    /// Whether other processes may record it and wait for it, so that only the executor knows its
+    /// state.
     fn is_shared(&self) -> bool {
         self.flags & INTERPROCESS != 0
     }
@@ -272,14 +276,16 @@ impl Event {
         self.recorded.lock()
     }
 
-    /// The executor's number, for an executable graph: it keeps the executor's event, which cannot serve another then.
+    /// The executor's number, for an executable graph: it keeps the executor's event, which cannot
+    /// serve another then.
     pub(crate) fn number_for_graphs(&self) -> u32 {
         // Relaxed: see `destroy`.
         self.is_in_graph.store(true, Ordering::Relaxed);
         self.number
     }
 
-    /// The same for a graph's wait. Before its first record there is nothing to wait for, so the executor's event must not have another's.
+    /// The same for a graph's wait. Before its first record there is nothing to wait for, so the
+    /// executor's event must not have another's.
     pub(crate) fn number_for_graph_waits(&self) -> u32 {
         // Locked while posting: a record comes before this or after it.
         let last = self.lock();
@@ -340,7 +346,8 @@ impl Event {
         self.recorded.replace(&mut self.lock(), Last::Coming { slot, ordered });
     }
 
-    /// Records the event in a stream of its context's device; in a captured one, as a node only if it is for others than the capture.
+    /// Records the event in a stream of its context's device; in a captured one, as a node only if
+    /// it is for others than the capture.
     pub(crate) fn record(
         self: &Arc<Self>,
         client: &Client,
@@ -427,7 +434,8 @@ impl Event {
         }
     }
 
-    /// Makes a stream's later work wait for the last record; in a captured one, as a node only if that is for others than the capture.
+    /// Makes a stream's later work wait for the last record; in a captured one, as a node only if
+    /// that is for others than the capture.
     pub(crate) fn hold(
         self: &Arc<Self>,
         client: &Client,
@@ -464,7 +472,8 @@ impl Event {
         target.post(Opcode::StreamWaitEvent, &body).map(drop)
     }
 
-    /// The same for a stream of another device: its executor waits for the signal that comes with the record.
+    /// The same for a stream of another device: its executor waits for the signal that comes with
+    /// the record.
     fn hold_across(
         &self,
         client: &Client,

@@ -1,7 +1,8 @@
 //! Waits whose length is known beforehand, nearly: those for long copies of pinned memory.
 //!
-//! A thread that sleeps for a completion is woken by the executor's monitor, which looks the more rarely the longer the wait has lasted: a copy of
-//! 64 MiB was noticed 7 per cent late on an H200. A device copies at one rate, so a thread sleeps for most of the time that its last copies let
+//! A thread that sleeps for a completion is woken by the executor's monitor, which looks the more
+//! rarely the longer the wait has lasted: a copy of 64 MiB was noticed 7 per cent late on an H200.
+//! A device copies at one rate, so a thread sleeps for most of the time that its last copies let
 //! expect, and looks for the end itself.
 
 use link::spin::{self, Cores};
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Shorter copies end while a waiter spins anyway.
 const LEAST_BYTES: u64 = 4 << 20;
-/// What is expected of a device of which nothing is known, in bytes per microsecond: a fast one, so that the first wait ends early rather than late.
+/// What is expected of a device of which nothing is known, in bytes per microsecond: a fast one, so
+/// that the first wait ends early rather than late.
 const FIRST_RATE: u64 = 60_000;
 /// A sleep may end so much later than it should.
 const OVERSLEPT: Duration = Duration::from_micros(80);
@@ -37,8 +39,9 @@ impl CopyRate {
         (size_bytes >= LEAST_BYTES).then(|| Duration::from_micros(size_bytes / rate))
     }
 
-    /// What one has taken, other work of its stream included: nearer to the faster ones, which had nothing to wait for. Who slept too long does not know
-    /// how long it took, and expects less the next time: else a rate that was once too low would stay so.
+    /// What one has taken, other work of its stream included: nearer to the faster ones, which had
+    /// nothing to wait for. Who slept too long does not know how long it took, and expects less the
+    /// next time: else a rate that was once too low would stay so.
     pub(crate) fn learn(&self, size_bytes: u64, took: Duration, woke: Woke) {
         let seen = size_bytes / u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
         let known = self.bytes_per_us.load(Ordering::Relaxed);
@@ -61,8 +64,8 @@ pub(crate) enum Woke {
     InTime,
 }
 
-/// Returns when `ready`, or when it has taken a good part longer than expected, or, where cores are wanted, when it should soon be ready; tells `nearly`
-/// that it should.
+/// Returns when `ready`, or when it has taken a good part longer than expected, or, where cores are
+/// wanted, when it should soon be ready; tells `nearly` that it should.
 pub(crate) fn until(
     ready: impl Fn() -> bool,
     expected: Duration,

@@ -1,8 +1,10 @@
 //! A function's attributes as this process knows them, and what setting one takes.
 //!
-//! cuDNN and CUTLASS set the same values before every launch (observed: PyTorch with ResNet-18 on an H200, 1,900 times a second), and a driver
-//! does that in 0.1 us. So what a function has already takes no command, and a value that every driver takes is posted. Which values those are says
-//! the driver API's documentation (`CUfunction_attribute`). All else is the driver's to judge: what it refuses is asked, and refused, each time.
+//! cuDNN and CUTLASS set the same values before every launch (observed: PyTorch with ResNet-18 on
+//! an H200, 1,900 times a second), and a driver does that in 0.1 us. So what a function has already
+//! takes no command, and a value that every driver takes is posted. Which values those are says the
+//! driver API's documentation (`CUfunction_attribute`). All else is the driver's to judge: what it
+//! refuses is asked, and refused, each time.
 
 use crate::attributes::{Attributes, LiveAttributes};
 use crate::device::Device;
@@ -11,7 +13,8 @@ use link::wire::command::CACHE_CONFIG;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Attributes that can be set to whatever a driver says that they are. Those of required clusters are not among them: code may forbid it.
+/// Attributes that can be set to whatever a driver says that they are. Those of required clusters
+/// are not among them: code may forbid it.
 const SETTABLE: [CUfunction_attribute; 4] = [
     CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES,
     CUfunction_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT,
@@ -29,7 +32,8 @@ pub(crate) struct FunctionSettings {
     attributes: LiveAttributes,
     /// The cache preference that the driver took last and that nothing may have changed since.
     cache_config: AtomicI64,
-    /// Held while a value is sent and noted: what is noted last is then what the executor is told last.
+    /// Held while a value is sent and noted: what is noted last is then what the executor is told
+    /// last.
     changing: Mutex<()>,
 }
 
@@ -68,7 +72,8 @@ impl FunctionSettings {
         self.attributes.get(attribute.0)
     }
 
-    /// Whether setting an attribute (or the wire's own numbers) to this value would succeed and change nothing.
+    /// Whether setting an attribute (or the wire's own numbers) to this value would succeed and
+    /// change nothing.
     pub(crate) fn has(&self, attribute: i32, value: i32) -> bool {
         if attribute == CACHE_CONFIG {
             // Acquire: with the Release in `note_driver`.
@@ -114,14 +119,16 @@ impl FunctionSettings {
     pub(crate) fn note_driver(&self, attribute: i32, value: i32, attributes: &Attributes) {
         self.attributes.replace(attributes);
         if attribute == CACHE_CONFIG {
-            // Release: with the Acquire in `has`: who finds it finds the attributes that came with it.
+            // Release: with the Acquire in `has`: who finds it finds the attributes that came with
+            // it.
             self.cache_config.store(value.into(), Ordering::Release);
         } else {
             self.forget_cache_config();
         }
     }
 
-    /// The preferences for a cache and for shared memory are about the same memory: the later one may undo the earlier one.
+    /// The preferences for a cache and for shared memory are about the same memory: the later one
+    /// may undo the earlier one.
     fn forget_cache_config(&self) {
         // Release: as in `note_driver`.
         self.cache_config.store(UNKNOWN, Ordering::Release);

@@ -1,8 +1,10 @@
 //! Streams that are held because a host function of theirs has not returned.
 //!
-//! Work that follows a host function in its stream must not start before it. The executor holds no stream for a client, so this
-//! process does: who posts work to a held stream waits until the function has returned. Posts then stay in the order in which they were made,
-//! also between streams, which holding them in a queue of our own would not give: a wait could overtake the record that it waits for.
+//! Work that follows a host function in its stream must not start before it. The executor holds no
+//! stream for a client, so this process does: who posts work to a held stream waits until the
+//! function has returned. Posts then stay in the order in which they were made, also between
+//! streams, which holding them in a queue of our own would not give: a wait could overtake the
+//! record that it waits for.
 
 use crate::session::Result;
 use std::collections::HashMap;
@@ -44,7 +46,8 @@ impl Gates {
     pub(crate) fn raise(&self, slot: u32, ordered: Ordered) {
         let mut held = self.lock();
         held.entry(slot).or_insert(Held { functions: 0, ordered }).functions += 1;
-        // Release: with the Acquire in `wait`, for threads that learn of the function otherwise than by the lock.
+        // Release: with the Acquire in `wait`, for threads that learn of the function otherwise
+        // than by the lock.
         self.total.fetch_add(1, Ordering::Release);
     }
 
@@ -64,7 +67,8 @@ impl Gates {
 
     /// Whether no host function is due.
     pub(crate) fn are_open(&self) -> bool {
-        // Acquire: with the Releases in `raise` and `lower`, before which the functions' work was posted.
+        // Acquire: with the Releases in `raise` and `lower`, before which the functions' work was
+        // posted.
         self.total.load(Ordering::Acquire) == 0
     }
 

@@ -1,7 +1,8 @@
 //! Handles are tokens: numbers that are looked up, never addresses that are followed.
 //!
-//! A token holds its kind, a generation and a place in its table, so that a stale, foreign or invented handle is recognised and
-//! the call refused, as CUDA refuses it. Tokens of different kinds never agree: cuLaunchKernel is given kernels and functions alike.
+//! A token holds its kind, a generation and a place in its table, so that a stale, foreign or
+//! invented handle is recognised and the call refused, as CUDA refuses it. Tokens of different
+//! kinds never agree: cuLaunchKernel is given kernels and functions alike.
 
 use crate::remembered::{self, Place};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +46,8 @@ impl Kind {
         u8::try_from(token >> KIND_SHIFT).unwrap_or(0)
     }
 
-    /// A token of a kind whose things are numbered and never looked up in a [`Table`]: greater for a greater number.
+    /// A token of a kind whose things are numbered and never looked up in a [`Table`]: greater for
+    /// a greater number.
     pub(crate) fn numbered(self, number: usize) -> usize {
         (usize::from(self as u8) << KIND_SHIFT) + (number << LOW_BITS)
     }
@@ -73,8 +75,9 @@ struct Slots<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// How many things the place has had. Tokens hold its low bits, so that they recur after a million; a state never does, since a thread would take
-    /// the new thing for an old one that it remembers.
+    /// How many things the place has had. Tokens hold its low bits, so that they recur after a
+    /// million; a state never does, since a thread would take the new thing for an old one that it
+    /// remembers.
     generation: u64,
     /// The generation, or [`REMOVED`]; stays where it is as long as the table, for [`remembered`].
     state: Box<AtomicU64>,
@@ -133,7 +136,8 @@ impl<T> Table<T> {
         Some((token >> LOW_BITS & (INDEX_LIMIT - 1), generation))
     }
 
-    /// Where threads remember what a token stands for; a token that was never given out is never found there.
+    /// Where threads remember what a token stands for; a token that was never given out is never
+    /// found there.
     #[inline(always)]
     fn place(&self, token: usize) -> (u64, usize, usize) {
         (self.number, token >> KIND_SHIFT, token >> LOW_BITS)
@@ -165,7 +169,8 @@ impl<T> Table<T> {
         Some(found)
     }
 
-    /// What `look` finds of what a token stands for, without the cost of a reference. It may wait, and use this table.
+    /// What `look` finds of what a token stands for, without the cost of a reference. It may wait,
+    /// and use this table.
     #[inline]
     pub(crate) fn look<R>(&self, token: usize, look: impl FnOnce(&T) -> R) -> Option<R> {
         // SAFETY: as in `get`.

@@ -1,7 +1,8 @@
 //! Whether the server lives.
 //!
-//! A thread per connection sleeps until the kernel says that the other side has closed it, whatever killed that side, and then raises the flag that
-//! every call looks at. So a posted command, which waits for no answer, fails as soon as one that does.
+//! A thread per connection sleeps until the kernel says that the other side has closed it, whatever
+//! killed that side, and then raises the flag that every call looks at. So a posted command, which
+//! waits for no answer, fails as soon as one that does.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};

@@ -1,11 +1,15 @@
-//! What nearly every call asks of its thread, in one place without a destructor: what has one is slower to reach.
+//! What nearly every call asks of its thread, in one place without a destructor: what has one is
+//! slower to reach.
 //!
-//! The pointers are null before there is anything, and when the thread has ended ([`crate::thread_end`]).
+//! The pointers are null before there is anything, and when the thread has ended
+//! ([`crate::thread_end`]).
 //!
 //! # How the place is found
-//! Rust gives a shared library's thread-locals the general dynamic model on x86-64: a call of `__tls_get_addr`, which takes about
-//! as long as the rest of a short driver call. TLS descriptors (psABI, *TLS Descriptors*; the C compilers' `-mtls-dialect=gnu2`) come down to three instructions
-//! where the loader found room in the static TLS block, and to the same as before where it did not. Other architectures have them anyway.
+//! Rust gives a shared library's thread-locals the general dynamic model on x86-64: a call of
+//! `__tls_get_addr`, which takes about as long as the rest of a short driver call. TLS descriptors
+//! (psABI, *TLS Descriptors*; the C compilers' `-mtls-dialect=gnu2`) come down to three
+//! instructions where the loader found room in the static TLS block, and to the same as before
+//! where it did not. Other architectures have them anyway.
 
 use crate::context::Context;
 use crate::remembered::Remembered;
@@ -57,8 +61,9 @@ mod place {
     #[inline(always)]
     pub(super) fn with<T>(body: impl FnOnce(&Here) -> T) -> T {
         let here: *const Here;
-        // SAFETY: the sequence that the psABI prescribes for `openmps_here`, defined above. It keeps all registers but `rax`; vector registers are given up
-        // nevertheless, as glibc before 2.40 did not keep them where it had to allocate the thread's block.
+        // SAFETY: the sequence that the psABI prescribes for `openmps_here`, defined above. It
+        // keeps all registers but `rax`; vector registers are given up nevertheless, as glibc
+        // before 2.40 did not keep them where it had to allocate the thread's block.
         unsafe {
             core::arch::asm!(
                 "leaq openmps_here@tlsdesc(%rip), %rax",
@@ -71,7 +76,8 @@ mod place {
                 out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
                 options(att_syntax, pure, nomem),
             );
-            // SAFETY: this thread's `Here`, zeros at first, which is a valid one; there until the thread has ended, and no other thread's.
+            // SAFETY: this thread's `Here`, zeros at first, which is a valid one; there until the
+            // thread has ended, and no other thread's.
             body(&*here)
         }
     }

@@ -1,7 +1,7 @@
 //! Host memory that this process shares with the executor, at the same addresses.
 //!
-//! A *region* is a file of ours, mapped by both in the session's host window. Small pinned allocations are pieces of common
-//! regions; large ones, and images, have regions of their own.
+//! A *region* is a file of ours, mapped by both in the session's host window. Small pinned
+//! allocations are pieces of common regions; large ones, and images, have regions of their own.
 
 use crate::allocator::{Allocator, Range};
 use crate::session::{Result, Session};
@@ -69,7 +69,8 @@ impl HostHeap {
             self.lock().regions.allocate(size_bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let made = self.map(address, size_bytes).and_then(|file| {
             if kind == REGION_PINNED {
-                // Else its pages would be made while the driver registers them, which holds up all clients' work.
+                // Else its pages would be made while the driver registers them, which holds up all
+                // clients' work.
                 self.window.populate(address, size_bytes);
             }
             let region = RegionMap { address, size_bytes, kind, reserved: 0 };

@@ -1,4 +1,5 @@
-//! Images: which code of what the program hands over runs on the device, and the options that come with it.
+//! Images: which code of what the program hands over runs on the device, and the options that come
+//! with it.
 
 use crate::device::Device;
 use crate::session::Result;
@@ -39,8 +40,8 @@ pub(crate) unsafe fn code_at(image: *const c_void, target: Target) -> Result<Cod
     choose_to_load(&image, target)
 }
 
-/// The code to load: as [`choose`], but text keeps the options that nvcc gave the driver's compiler (`-fmad=false`) where one will
-/// read them.
+/// The code to load: as [`choose`], but text keeps the options that nvcc gave the driver's compiler
+/// (`-fmad=false`) where one will read them.
 fn choose_to_load(image: &Image<'_>, target: Target) -> Result<Code<'static>> {
     let code = choose(image, target)?;
     refuse_dynamic_parallelism(&code)?;
@@ -54,7 +55,8 @@ fn choose_to_load(image: &Image<'_>, target: Target) -> Result<Code<'static>> {
 /// Launches from the device, in the names of CUDA 12 and later, and of before.
 const DEVICE_LAUNCHES: [&[u8]; 2] = [b"__cudaCDP2LaunchDevice", b"cudaLaunchDevice"];
 
-/// Code that launches kernels itself is refused, as by every MPS (MPS guide, 2.3.2): what it starts belongs to no stream of its client.
+/// Code that launches kernels itself is refused, as by every MPS (MPS guide, 2.3.2): what it starts
+/// belongs to no stream of its client.
 fn refuse_dynamic_parallelism(code: &Code<'_>) -> Result {
     let launches = |text: &[u8]| {
         DEVICE_LAUNCHES.iter().any(|&name| text.windows(name.len()).any(|found| found == name))
@@ -77,8 +79,9 @@ fn refuse_dynamic_parallelism(code: &Code<'_>) -> Result {
 /// The section of a cubin with the names of its functions, also of those that are to be linked.
 const SYMBOL_NAMES: &[u8] = b".strtab";
 
-/// The code for a device: one entry; or, of a program whose device code was compiled apart (`nvcc -rdc=true`) and that has only PTX for this device,
-/// all its PTX, to be linked by the executor.
+/// The code for a device: one entry; or, of a program whose device code was compiled apart
+/// (`nvcc -rdc=true`) and that has only PTX for this device, all its PTX, to be linked by the
+/// executor.
 fn choose(image: &Image<'_>, target: Target) -> Result<Code<'static>> {
     let error = match image.choose(target) {
         Ok(code) => return Ok(code.into_owned()),
@@ -152,7 +155,8 @@ impl JitOptions {
     /// Reads an option list; what is unknown is ignored.
     ///
     /// # Safety
-    /// `options` and `values` are null or have `count` elements; log buffers are as long as they say, and outlive `self`.
+    /// `options` and `values` are null or have `count` elements; log buffers are as long as they
+    /// say, and outlive `self`.
     pub(crate) unsafe fn read(
         count: u32,
         options: *const CUjit_option,

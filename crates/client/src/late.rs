@@ -1,7 +1,9 @@
-//! What the program has destroyed, and what commands that the executor may hold, or host functions, still use.
+//! What the program has destroyed, and what commands that the executor may hold, or host functions,
+//! still use.
 //!
-//! The executor holds a stream that waits for a value, and knows events and graphs by numbers. While it may hold anything, what is destroyed
-//! keeps its number until all work that was posted before is done; nobody waits for that. Buffers through which graphs copy are used by host
+//! The executor holds a stream that waits for a value, and knows events and graphs by numbers.
+//! While it may hold anything, what is destroyed keeps its number until all work that was posted
+//! before is done; nobody waits for that. Buffers through which graphs copy are used by host
 //! functions, too.
 
 use crate::backend::Backend;
@@ -43,7 +45,8 @@ struct Entry {
 /// What must have happened.
 #[derive(Debug)]
 enum Until {
-    /// No host function is due that might post work or use the memory itself; then the work as well.
+    /// No host function is due that might post work or use the memory itself; then the work as
+    /// well.
     HostFunctions,
     Work(Vec<Mark>),
 }

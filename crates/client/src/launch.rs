@@ -1,4 +1,5 @@
-//! Launching: what CUDA refuses at the call is refused here, from cached attributes, and the rest is posted.
+//! Launching: what CUDA refuses at the call is refused here, from cached attributes, and the rest
+//! is posted.
 
 use crate::client::{Client, Launches};
 use crate::context::Context;
@@ -45,7 +46,8 @@ thread_local! {
 /// Launches a kernel.
 ///
 /// # Safety
-/// `parameters` is null or points to as many pointers as the kernel has parameters, each to a value; `extra` is null or a list as the API defines it.
+/// `parameters` is null or points to as many pointers as the kernel has parameters, each to a
+/// value; `extra` is null or a list as the API defines it.
 pub(crate) unsafe fn launch(
     client: &Client,
     handle: usize,
@@ -242,8 +244,9 @@ fn check_shape(
     Ok(())
 }
 
-/// More threads than a kernel takes: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES when their registers are not there, else CUDA_ERROR_INVALID_VALUE, for
-/// more than its launch bounds allow (observed on an H200).
+/// More threads than a kernel takes: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES when their registers are
+/// not there, else CUDA_ERROR_INVALID_VALUE, for more than its launch bounds allow (observed on an
+/// H200).
 fn too_many_threads(device: &Device, function: &Function, threads: u64) -> CUresult {
     const REGISTERS_ALLOCATED_AT_ONCE: u32 = 8;
     let registers = function.count(CUfunction_attribute::NUM_REGS).unwrap_or(0);
@@ -289,7 +292,8 @@ unsafe fn pack(
         }
         // SAFETY: the caller's promise.
         unsafe { take_packed(extra, packed) }?;
-        // A buffer may end before the last parameter does: NCCL gives as much of its one large structure as the kernel is going to read.
+        // A buffer may end before the last parameter does: NCCL gives as much of its one large
+        // structure as the kernel is going to read.
         if packed.len() < function.packed_bytes {
             packed.resize(function.packed_bytes, 0);
         }
@@ -311,7 +315,8 @@ unsafe fn pack(
         let place = &mut packed[parameter.offset as usize..][..parameter.size_bytes as usize];
         // Most parameters are pointers and numbers: a move each.
         match place.len() {
-            // SAFETY: the caller's promise: a value of the parameter's size, here and below; bytes may lie anywhere.
+            // SAFETY: the caller's promise: a value of the parameter's size, here and below; bytes
+            // may lie anywhere.
             8 => place.copy_from_slice(unsafe { &*value.cast::<[u8; 8]>() }),
             // SAFETY: as above.
             4 => place.copy_from_slice(unsafe { &*value.cast::<[u8; 4]>() }),

@@ -1,14 +1,17 @@
 //! The client runtime: the `libcuda.so.1` that a CUDA program loads.
 //!
-//! Exported functions ([`exports`], written by `cuda_abi::build` from `functions.tsv`) jump through one table. `cuInit` makes the
-//! one [`choice`]: attached to an OpenMPS server, or native, where the table is filled with the functions of the native driver.
+//! Exported functions ([`exports`], written by `cuda_abi::build` from `functions.tsv`) jump through
+//! one table. `cuInit` makes the one [`choice`]: attached to an OpenMPS server, or native, where
+//! the table is filled with the functions of the native driver.
 //!
-//! Attached, an API function ([`entry`]) finds the thread's context ([`current`]) and that context's [`backend`]: the [`session`] with the
-//! device's executor, and this process's share of memory on both sides. Handles are tokens ([`handles`]); nothing that a program
-//! passes as a handle is ever followed.
+//! Attached, an API function ([`entry`]) finds the thread's context ([`current`]) and that
+//! context's [`backend`]: the [`session`] with the device's executor, and this process's share of
+//! memory on both sides. Handles are tokens ([`handles`]); nothing that a program passes as a
+//! handle is ever followed.
 //!
-//! Host functions of streams run on a thread of this process; work that follows one in its stream is posted when it has returned ([`gates`]), so
-//! that posting may wait. Streams that wait for a value in memory are held by the executor, in software.
+//! Host functions of streams run on a thread of this process; work that follows one in its stream
+//! is posted when it has returned ([`gates`]), so that posting may wait. Streams that wait for a
+//! value in memory are held by the executor, in software.
 
 mod allocator;
 mod answers;
@@ -91,8 +94,9 @@ static CALLS: Record = Record::new(Library::Client);
 /// Whether nobody asked for calls that succeed; false until that is known.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Passes on what a call of an attached program answers. Programs and libraries often keep a failure to themselves: whoever
-/// asks for it reads which call it was (`OPENMPS_LOG=debug`), or all calls (`OPENMPS_LOG=trace`).
+/// Passes on what a call of an attached program answers. Programs and libraries often keep a
+/// failure to themselves: whoever asks for it reads which call it was (`OPENMPS_LOG=debug`), or all
+/// calls (`OPENMPS_LOG=trace`).
 #[inline(always)]
 fn answered(index: usize, result: CUresult) -> CUresult {
     // Relaxed: who reads an old value asks once more.

@@ -1,6 +1,7 @@
 //! Libraries: code that is loaded into a context when it is first needed there.
 //!
-//! A kernel of a library stands for one function in every context; launches accept it like a function.
+//! A kernel of a library stands for one function in every context; launches accept it like a
+//! function.
 
 use crate::client::Client;
 use crate::context::Context;
@@ -25,7 +26,8 @@ pub(crate) struct Library {
     kernels: Names<Arc<Kernel>>,
 }
 
-/// What of a library's JIT options matters later; its logs are for the first load, which comes after the call that brought them.
+/// What of a library's JIT options matters later; its logs are for the first load, which comes
+/// after the call that brought them.
 #[derive(Clone, Copy, Debug)]
 struct Options {
     optimization_level: u32,
@@ -122,8 +124,8 @@ impl Library {
         Ok(module)
     }
 
-    /// A kernel by name: CUDA_ERROR_NOT_FOUND if there is none. Asked of the current context; without one the name is believed until
-    /// it is used.
+    /// A kernel by name: CUDA_ERROR_NOT_FOUND if there is none. Asked of the current context;
+    /// without one the name is believed until it is used.
     pub(crate) fn kernel(&self, client: &Client, name: &CStr) -> Result<&Arc<Kernel>> {
         if let Some(kernel) = self.kernels.get(name) {
             return Ok(kernel);
@@ -192,7 +194,8 @@ impl Kernel {
     }
 }
 
-/// What `see` finds of what a launch names: a function, or a kernel of a library, which means its function in `context`.
+/// What `see` finds of what a launch names: a function, or a kernel of a library, which means its
+/// function in `context`.
 pub(crate) fn look_at_function_of<T>(
     client: &Client,
     handle: usize,
@@ -223,7 +226,8 @@ pub(crate) fn function_of(
     client.functions.get(handle).map_or(invalid, Ok)
 }
 
-/// What `see` finds of the function that a question names: a function, or a kernel's in the current context.
+/// What `see` finds of the function that a question names: a function, or a kernel's in the current
+/// context.
 pub(crate) fn look_at_function<T>(
     client: &Client,
     handle: usize,

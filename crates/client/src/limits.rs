@@ -1,6 +1,7 @@
 //! The limits of a context as far as the executor has told them: asking again takes no round trip.
 //!
-//! Another client may raise a limit of the context that all share. A program sees that, as it sees its own change, when it has set a limit.
+//! Another client may raise a limit of the context that all share. A program sees that, as it sees
+//! its own change, when it has set a limit.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

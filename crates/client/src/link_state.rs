@@ -1,8 +1,9 @@
 //! `cuLink*`: pieces of PTX, or one cubin, go in.
 //!
-//! One input comes out as it is. Several pieces of PTX come out as one text in which a comment separates them: the native
-//! driver of the executor links them when that text is loaded ([`link::wire::command::LINKED_TEXTS`]), which is when an
-//! unresolved name is reported. Machine code among several inputs is refused.
+//! One input comes out as it is. Several pieces of PTX come out as one text in which a comment
+//! separates them: the native driver of the executor links them when that text is loaded
+//! ([`link::wire::command::LINKED_TEXTS`]), which is when an unresolved name is reported. Machine
+//! code among several inputs is refused.
 
 use crate::session::Result;
 use cuda_abi::image::Code;

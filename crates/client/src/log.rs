@@ -1,7 +1,9 @@
-//! What the library says to its user: lines on standard error, only when `OPENMPS_LOG` asks for them.
+//! What the library says to its user: lines on standard error, only when `OPENMPS_LOG` asks for
+//! them.
 //!
-//! A driver library must stay silent by default: its host program owns standard error. Two things are said all the same ([`tell`], [`tell_failure`]). `OPENMPS_LOG` is `error`, `warn`,
-//! `info`, `debug` or `trace`; each level includes the ones before it.
+//! A driver library must stay silent by default: its host program owns standard error. Two things
+//! are said all the same ([`tell`], [`tell_failure`]). `OPENMPS_LOG` is `error`, `warn`, `info`,
+//! `debug` or `trace`; each level includes the ones before it.
 
 use cuda_abi::types::CUresult;
 use std::fmt::Arguments;
@@ -54,7 +56,8 @@ pub(crate) fn enabled(level: Level) -> bool {
     limit.is_some_and(|limit| level <= limit)
 }
 
-/// Prints one line; use the macros [`error!`](crate::error), [`warn!`](crate::warn) and [`info!`](crate::info).
+/// Prints one line; use the macros [`error!`](crate::error), [`warn!`](crate::warn) and
+/// [`info!`](crate::info).
 pub(crate) fn write(level: Level, message: Arguments<'_>) {
     if enabled(level) {
         say(level, message);
@@ -66,8 +69,8 @@ pub(crate) fn tell(message: Arguments<'_>) {
     say(Level::Error, message);
 }
 
-/// Says, once in a process, that its work on a GPU has failed: of its own error a program may print a number, and of another client's fault it knows nothing.
-/// `OPENMPS_LOG=off` silences it.
+/// Says, once in a process, that its work on a GPU has failed: of its own error a program may print
+/// a number, and of another client's fault it knows nothing. `OPENMPS_LOG=off` silences it.
 #[cold]
 #[inline(never)]
 pub(crate) fn tell_failure(code: CUresult) {

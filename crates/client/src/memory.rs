@@ -1,4 +1,5 @@
-//! Allocating and freeing, on the device and on the host, and the registration of the program's own memory.
+//! Allocating and freeing, on the device and on the host, and the registration of the program's own
+//! memory.
 
 use crate::allocator::Range;
 use crate::backend::Backend;
@@ -207,8 +208,8 @@ pub(crate) fn free_pinned(client: &Client, address: u64) -> Result {
     free_area(client, &*area.ok_or(CUresult::ERROR_INVALID_VALUE)?)
 }
 
-/// `cuMemHostRegister`: noted only. Copies from and to it are staged; the pages are moved to shared memory when a device address
-/// of them is asked for.
+/// `cuMemHostRegister`: noted only. Copies from and to it are staged; the pages are moved to shared
+/// memory when a device address of them is asked for.
 pub(crate) fn register(client: &Client, address: u64, size_bytes: u64, flags: u32) -> Result {
     const ALL_FLAGS: u32 = 0xf;
     if address == 0
@@ -240,7 +241,8 @@ pub(crate) fn unregister(client: &Client, address: u64) -> Result {
     free_area(client, &area)
 }
 
-/// The device's address of host memory: the same for pinned memory; registered pages are moved to shared memory first.
+/// The device's address of host memory: the same for pinned memory; registered pages are moved to
+/// shared memory first.
 pub(crate) fn device_address(client: &Client, address: u64) -> Result<u64> {
     let is_same = client.memory.look(address, |area| {
         area.is_some_and(|area| area.is_host() && !matches!(area.kind, Kind::Registered { .. }))
@@ -278,8 +280,9 @@ fn locked(alias: &Mutex<Option<Alias>>) -> MutexGuard<'_, Option<Alias>> {
     alias.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Moves the pages of a registered range to a region, and maps that region over them: same bytes, same addresses, and the executor reaches
-/// them too. Another thread that writes into these very pages meanwhile may lose its write, as CUDA's callers own the range during the call.
+/// Moves the pages of a registered range to a region, and maps that region over them: same bytes,
+/// same addresses, and the executor reaches them too. Another thread that writes into these very
+/// pages meanwhile may lose its write, as CUDA's callers own the range during the call.
 fn share_pages(client: &Client, area: &Area) -> Result<Alias> {
     let context = client.context(area.context)?;
     let (backend, id) = context.backend()?;
@@ -293,8 +296,9 @@ fn share_pages(client: &Client, area: &Area) -> Result<Alias> {
     }
     let region =
         backend.host_heap.create_region(&backend.session, id, size_bytes, REGION_PINNED)?;
-    // SAFETY: the pages hold the caller's registered range, so they are mapped; the region is new and as long. The same bytes appear at the
-    // same addresses afterwards, so references into the pages stay valid.
+    // SAFETY: the pages hold the caller's registered range, so they are mapped; the region is new
+    // and as long. The same bytes appear at the same addresses afterwards, so references into the
+    // pages stay valid.
     let mapped = unsafe {
         core::ptr::copy_nonoverlapping(
             first_page as *const u8,
@@ -326,7 +330,8 @@ fn share_pages(client: &Client, area: &Area) -> Result<Alias> {
 /// Gives the program's pages memory of their own again.
 fn restore(backend: &Backend, id: u32, alias: &Alias) -> Result {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-    // SAFETY: the pages are the ones that `share_pages` replaced; their bytes are in the region and are put back at the same addresses.
+    // SAFETY: the pages are the ones that `share_pages` replaced; their bytes are in the region and
+    // are put back at the same addresses.
     let mapped = unsafe {
         let pages = alias.first_page as *mut core::ffi::c_void;
         rustix::mm::mmap_anonymous(

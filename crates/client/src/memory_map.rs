@@ -1,7 +1,8 @@
-//! What lies where: every range of addresses that means something to the API, with what is known of it.
+//! What lies where: every range of addresses that means something to the API, with what is known of
+//! it.
 //!
-//! Pointer queries are answered from here, and copies learn whether an end is memory that the executor reaches (*shared*) or memory of this
-//! process alone (*private*), which must be staged.
+//! Pointer queries are answered from here, and copies learn whether an end is memory that the
+//! executor reaches (*shared*) or memory of this process alone (*private*), which must be staged.
 
 use crate::remembered::{self, Place};
 use crate::session::Result;
@@ -135,7 +136,8 @@ impl Reach {
         matches!(self, Self::Private)
     }
 
-    /// As the executor of a device sees it: host memory that another device's executor has is private to this process.
+    /// As the executor of a device sees it: host memory that another device's executor has is
+    /// private to this process.
     pub(crate) fn seen_from(self, device: i32) -> Self {
         match self {
             Self::Shared(area) if area.device != device && area.is_host() => Self::Private,
@@ -171,7 +173,8 @@ pub(crate) struct MemoryMap {
     /// Different from all other maps' and tables'.
     number: u64,
     areas: RwLock<Areas>,
-    /// What the ranges lie between: ordinary memory, of which libraries ask as often, mostly does not.
+    /// What the ranges lie between: ordinary memory, of which libraries ask as often, mostly does
+    /// not.
     lowest: AtomicU64,
     end: AtomicU64,
 }
@@ -206,7 +209,8 @@ impl MemoryMap {
         if let Some(former) = areas.insert(area.base, Arc::clone(&area)) {
             former.forget();
         }
-        // Release: with the Acquire in `is_outside`. They only ever spread: who knows of the range finds it inside.
+        // Release: with the Acquire in `is_outside`. They only ever spread: who knows of the range
+        // finds it inside.
         self.lowest.fetch_min(area.base, Ordering::Release);
         self.end.fetch_max(area.base.saturating_add(area.size_bytes), Ordering::Release);
         area
@@ -312,7 +316,8 @@ impl MemoryMap {
         areas.values().filter(|area| condition(area)).cloned().collect()
     }
 
-    /// How an end of a copy is reached; CUDA_ERROR_INVALID_VALUE when it runs over the end of its range.
+    /// How an end of a copy is reached; CUDA_ERROR_INVALID_VALUE when it runs over the end of its
+    /// range.
     pub(crate) fn reach(&self, address: u64, size_bytes: u64) -> Result<Reach> {
         match self.find(address) {
             None if address == 0 => Err(CUresult::ERROR_INVALID_VALUE),
@@ -328,7 +333,8 @@ impl MemoryMap {
         }
     }
 
-    /// Whether a range that begins in `area` goes on through mappings that follow each other without gaps.
+    /// Whether a range that begins in `area` goes on through mappings that follow each other
+    /// without gaps.
     fn continues(&self, area: &Area, address: u64, size_bytes: u64) -> bool {
         let is_mapped = |area: &Area| matches!(area.kind, Kind::Mapped { .. });
         let Some(end) = address.checked_add(size_bytes).filter(|_| is_mapped(area)) else {

@@ -1,9 +1,12 @@
 //! `__managed__` variables: memory that host and device both name by one address.
 //!
-//! Where such a variable lies only the driver decides, in the executor. At the same address this process keeps a *mirror* of it. What the host has
-//! changed is written to the device before the next work is posted, so that work of any stream finds it; what the device has changed is fetched
-//! when the host has waited for work. Both directions carry only the bytes that changed since the two agreed, so neither side's writes undo the other's. That
-//! is all that devices without concurrent managed access promise; a kernel and the host do not see each other's writes while the kernel runs.
+//! Where such a variable lies only the driver decides, in the executor. At the same address this
+//! process keeps a *mirror* of it. What the host has changed is written to the device before the
+//! next work is posted, so that work of any stream finds it; what the device has changed is fetched
+//! when the host has waited for work. Both directions carry only the bytes that changed since the
+//! two agreed, so neither side's writes undo the other's. That is all that devices without
+//! concurrent managed access promise; a kernel and the host do not see each other's writes while
+//! the kernel runs.
 
 use crate::backend::Backend;
 use crate::session::{Result, Session};
@@ -107,7 +110,8 @@ impl Mirrors {
     /// Work was posted, which may change variables.
     pub(crate) fn note_work(&self) {
         if !self.is_empty() {
-            // Release: with the swap in `pull`. After the post: who finds it set finds the work posted, or done.
+            // Release: with the swap in `pull`. After the post: who finds it set finds the work
+            // posted, or done.
             self.stale.store(true, Ordering::Release);
         }
     }
@@ -215,7 +219,8 @@ impl Mirror {
     }
 }
 
-/// The ranges in which two equally long texts differ; one range from the first to the last when there are many.
+/// The ranges in which two equally long texts differ; one range from the first to the last when
+/// there are many.
 fn changes(before: &[u8], after: &[u8]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     if before == after {

@@ -1,4 +1,5 @@
-//! Modules and their functions, as the executor knows them: loaded into one context, and forgotten with it.
+//! Modules and their functions, as the executor knows them: loaded into one context, and forgotten
+//! with it.
 
 use crate::answers::Answers;
 use crate::attributes::Attributes;
@@ -143,7 +144,8 @@ impl Module {
             Opcode::ModuleUnload,
             &ModuleUnload { module: self.number, reserved: 0 },
         )?;
-        // Not before: another thread could give them to functions while the executor still has these.
+        // Not before: another thread could give them to functions while the executor still has
+        // these.
         functions.values().for_each(|function| backend.functions.give_back(function.number));
         backend.modules.give_back(self.number);
         Ok(())
@@ -266,7 +268,8 @@ impl Function {
         self.attribute(attribute).ok().and_then(|value| u32::try_from(value).ok())
     }
 
-    /// Sets an attribute (a `CUfunction_attribute`, or the wire's own numbers): see [`crate::function_settings`].
+    /// Sets an attribute (a `CUfunction_attribute`, or the wire's own numbers): see
+    /// [`crate::function_settings`].
     pub(crate) fn set_attribute(&self, client: &Client, attribute: i32, value: i32) -> Result {
         let (backend, id) = self.context.backend()?;
         if self.settings.has(attribute, value) {
@@ -313,8 +316,8 @@ impl Function {
         })
     }
 
-    /// What a launch with these attributes could have of clusters and shared memory, asked once per question: the driver's answer is about the whole
-    /// device, whatever a client's share of it.
+    /// What a launch with these attributes could have of clusters and shared memory, asked once per
+    /// question: the driver's answer is about the whole device, whatever a client's share of it.
     pub(crate) fn cluster_occupancy(
         &self,
         question: ClusterOccupancy,

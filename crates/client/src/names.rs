@@ -1,6 +1,8 @@
-//! A map from names that only grows, which readers share without a lock: kernels by name, as libraries look them up again and again.
+//! A map from names that only grows, which readers share without a lock: kernels by name, as
+//! libraries look them up again and again.
 //!
-//! Entries are never moved or removed before the map ends. When there are many, a larger index is made and the smaller one kept, for whoever still reads it.
+//! Entries are never moved or removed before the map ends. When there are many, a larger index is
+//! made and the smaller one kept, for whoever still reads it.
 
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
@@ -21,7 +23,8 @@ pub(crate) struct Names<V> {
     shared: PhantomData<V>,
 }
 
-/// What is freed when the map ends. Boxes of boxes: readers hold addresses of entries and of indexes.
+/// What is freed when the map ends. Boxes of boxes: readers hold addresses of entries and of
+/// indexes.
 #[derive(Debug)]
 #[expect(clippy::vec_box, reason = "addresses must stay")]
 struct Owned<V> {
@@ -58,12 +61,14 @@ impl<V> Default for Names<V> {
 impl<V> Names<V> {
     /// The value of a name.
     pub(crate) fn get(&self, name: &CStr) -> Option<&V> {
-        // Acquire: with the Release in `Adding::insert`. SAFETY: null, or an index that lives as long as the map.
+        // Acquire: with the Release in `Adding::insert`. SAFETY: null, or an index that lives as
+        // long as the map.
         let index = unsafe { self.index.load(Ordering::Acquire).as_ref() }?;
         let hash = hash(name.to_bytes());
         let mut place = hash as usize;
         loop {
-            // Acquire: with the Release in `Index::put`. SAFETY: null, or an entry that lives as long as the map.
+            // Acquire: with the Release in `Index::put`. SAFETY: null, or an entry that lives as
+            // long as the map.
             let entry = unsafe { index.at(place).load(Ordering::Acquire).as_ref() }?;
             if entry.hash == hash && entry.name.as_c_str() == name {
                 return Some(&entry.value);
@@ -136,7 +141,8 @@ fn hash(name: &[u8]) -> u64 {
     for &word in name.as_chunks::<8>().0 {
         hash = mix(hash, word);
     }
-    // The end again, as far as it was not hashed; pieces that overlap spare the copy of so many bytes.
+    // The end again, as far as it was not hashed; pieces that overlap spare the copy of so many
+    // bytes.
     let last = match (name.last_chunk::<8>(), name.first_chunk::<4>(), name.last_chunk::<4>()) {
         (Some(&last), ..) => last,
         (None, Some(&[a, b, c, d]), Some(&[e, f, g, h])) => [a, b, c, d, e, f, g, h],

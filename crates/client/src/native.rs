@@ -1,7 +1,8 @@
 //! The native driver: the library that a program would have had without us.
 //!
-//! `OPENMPS_NATIVE_DRIVER` names it (an absolute path; that is how the software GPU is chosen); else it is NVIDIA's `libcuda.so.1` in one of
-//! the places where systems keep it. Only absolute paths are opened: by its bare name the loader would find this very library again.
+//! `OPENMPS_NATIVE_DRIVER` names it (an absolute path; that is how the software GPU is chosen);
+//! else it is NVIDIA's `libcuda.so.1` in one of the places where systems keep it. Only absolute
+//! paths are opened: by its bare name the loader would find this very library again.
 
 use crate::{info, warn};
 use core::ffi::{CStr, c_void};
@@ -87,10 +88,12 @@ fn open(path: &Path, ourselves: Option<FileId>) -> Result<DriverTable, NativeErr
         return Err(NativeError::Ourselves(path.to_owned()));
     }
     let file: OsString = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).into();
-    // SAFETY: the user or the system vouches that this file is a driver library; its initialisers are run as the program's own loader would.
+    // SAFETY: the user or the system vouches that this file is a driver library; its initialisers
+    // are run as the program's own loader would.
     let library = unsafe { Library::open(Some(&file), libc::RTLD_NOW | libc::RTLD_LOCAL) }
         .map_err(|source| NativeError::Open { path: path.to_owned(), source })?;
-    // SAFETY: symbols of a CUDA driver have the prototypes of the CUDA driver API, and the library is never closed.
+    // SAFETY: symbols of a CUDA driver have the prototypes of the CUDA driver API, and the library
+    // is never closed.
     let table = unsafe { DriverTable::load(|symbol| resolve(&library, symbol)) };
     core::mem::forget(library);
     if table.cuInit.is_none() {
@@ -117,7 +120,8 @@ fn file_id(path: &Path) -> Option<FileId> {
 fn own_file() -> Option<FileId> {
     let mut found = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     let here: *const c_void = (own_file as fn() -> Option<FileId>) as *const c_void;
-    // SAFETY: any address may be asked about; the result is written to `found`, which is valid when zeroed.
+    // SAFETY: any address may be asked about; the result is written to `found`, which is valid when
+    // zeroed.
     let info = unsafe {
         if libc::dladdr(here, found.as_mut_ptr()) == 0 {
             return None;

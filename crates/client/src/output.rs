@@ -1,4 +1,5 @@
-//! What this process's kernels print: fetched from the executor where a native driver would write it out, and written to the same place.
+//! What this process's kernels print: fetched from the executor where a native driver would write
+//! it out, and written to the same place.
 
 use crate::session::{Result, Session};
 use link::wire::command::{Opcode, OutputReply};
@@ -51,18 +52,21 @@ pub(crate) fn write_error(text: &[u8]) {
         static stderr: *mut libc::FILE;
     }
     if !text.is_empty() {
-        // SAFETY: `stderr` is the C library's stream; the text is valid for its length. A closed stream prints nothing.
+        // SAFETY: `stderr` is the C library's stream; the text is valid for its length. A closed
+        // stream prints nothing.
         let _ = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), stderr) };
     }
 }
 
-/// Through the C library's stream, as native drivers do, so that it keeps its place among the program's own output.
+/// Through the C library's stream, as native drivers do, so that it keeps its place among the
+/// program's own output.
 fn write_out(text: &[u8]) {
     unsafe extern "C" {
         static stdout: *mut libc::FILE;
     }
     if !text.is_empty() {
-        // SAFETY: `stdout` is the C library's stream; the text is valid for its length. A closed stream prints nothing.
+        // SAFETY: `stdout` is the C library's stream; the text is valid for its length. A closed
+        // stream prints nothing.
         let _ = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), stdout) };
     }
 }

@@ -1,8 +1,10 @@
-//! Peer access: memory of one device in the executor of another, so that kernels and copies there reach it at its own address.
+//! Peer access: memory of one device in the executor of another, so that kernels and copies there
+//! reach it at its own address.
 //!
-//! What the program allows (`cuCtxEnablePeerAccess`, `cuMemPoolSetAccess`) is made so at once, and for what it allocates later. Copies between devices
-//! need no permission, so they make reachable what they touch; what cannot be made reachable, such as `__device__` variables, is copied by
-//! way of this process ([`crate::cross_copy`]).
+//! What the program allows (`cuCtxEnablePeerAccess`, `cuMemPoolSetAccess`) is made so at once, and
+//! for what it allocates later. Copies between devices need no permission, so they make reachable
+//! what they touch; what cannot be made reachable, such as `__device__` variables, is copied by way
+//! of this process ([`crate::cross_copy`]).
 
 use crate::backend::Backend;
 use crate::client::Client;
@@ -70,7 +72,8 @@ fn show_all(client: &Client, viewer: i32, owner: i32, which: impl Fn(&Area) -> b
     areas.iter().try_for_each(|area| show(client, viewer, owner, area.base))
 }
 
-/// `cuCtxEnablePeerAccess`: what the contexts' devices are decides, as all of a process's contexts on a device share its memory here.
+/// `cuCtxEnablePeerAccess`: what the contexts' devices are decides, as all of a process's contexts
+/// on a device share its memory here.
 pub(crate) fn enable(client: &Client, viewer: &Arc<Context>, owner: &Arc<Context>) -> Result {
     let (viewer, owner) = (viewer.owner(), owner.owner());
     if viewer.device == owner.device || !info(client, viewer.device, owner.device)?.can_access {
@@ -167,7 +170,8 @@ pub(crate) enum Admission {
     No,
 }
 
-/// Whether work on a device reaches one end of a copy or a fill: memory of another device is made reachable, where that can be.
+/// Whether work on a device reaches one end of a copy or a fill: memory of another device is made
+/// reachable, where that can be.
 pub(crate) fn reaches(
     client: &'static Client,
     device: i32,

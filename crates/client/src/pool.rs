@@ -1,7 +1,8 @@
 //! Memory pools: attributes that are kept and read back, over the session's common heap.
 //!
-//! Stream-ordered allocation needs no pool of its own here: the heap frees in work order anyway. What a pool holds on to (its release threshold, set by
-//! PyTorch, TensorFlow and RMM so that freeing costs nothing) the heap does not give back.
+//! Stream-ordered allocation needs no pool of its own here: the heap frees in work order anyway.
+//! What a pool holds on to (its release threshold, set by PyTorch, TensorFlow and RMM so that
+//! freeing costs nothing) the heap does not give back.
 
 use crate::session::Result;
 use cuda_abi::pool_usage::PoolUsage;
@@ -114,7 +115,8 @@ impl Pool {
         self.most_held_bytes.fetch_max(self.usage.used_bytes(), Ordering::Relaxed);
     }
 
-    /// Bytes that are free and not to be given back: up to the release threshold, and never more than were once used.
+    /// Bytes that are free and not to be given back: up to the release threshold, and never more
+    /// than were once used.
     pub(crate) fn spare_bytes(&self) -> u64 {
         // Relaxed: a wrong figure of a moment keeps or gives back too much once.
         let threshold = self.get(CUmemPool_attribute::RELEASE_THRESHOLD);

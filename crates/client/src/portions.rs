@@ -1,7 +1,9 @@
-//! Long copies of pageable memory, done by several threads: one thread's copying is slower than the device's.
+//! Long copies of pageable memory, done by several threads: one thread's copying is slower than the
+//! device's.
 //!
-//! Observed on an H200's host: one thread copies 7 to 10 GB/s, four 23, six 32, eight 36; the device takes 55. The portions of a copy are disjoint and all on the same stream, so
-//! that it does not matter which is posted first; the caller goes on when all are done, or posted.
+//! Observed on an H200's host: one thread copies 7 to 10 GB/s, four 23, six 32, eight 36; the
+//! device takes 55. The portions of a copy are disjoint and all on the same stream, so that it does
+//! not matter which is posted first; the caller goes on when all are done, or posted.
 
 use crate::copy::{End, Extent};
 use crate::session::Result;
@@ -29,7 +31,8 @@ fn most_threads() -> u64 {
 /// One thread's part: both ends, and how much.
 pub(crate) type Portion = (End, End, Extent);
 
-/// Cuts a copy into portions for so many threads: rows of it, or stretches of its one row, in whole staging pieces.
+/// Cuts a copy into portions for so many threads: rows of it, or stretches of its one row, in whole
+/// staging pieces.
 fn portions(destination: End, source: End, extent: Extent, threads: u64) -> Vec<Portion> {
     let Extent { width_bytes, height, depth } = extent;
     let size_bytes = width_bytes.saturating_mul(height);
@@ -55,7 +58,8 @@ fn portions(destination: End, source: End, extent: Extent, threads: u64) -> Vec<
     (0..height).step_by(each as usize).map(portion).collect()
 }
 
-/// Does a copy in portions, each by a thread of its own if it is long; the first error is the copy's.
+/// Does a copy in portions, each by a thread of its own if it is long; the first error is the
+/// copy's.
 pub(crate) fn in_portions(
     destination: End,
     source: End,

@@ -1,9 +1,11 @@
-//! What a thread looked up last: a few things of each kind, with a reference to each, so that looking them up again writes to no
-//! memory that threads share.
+//! What a thread looked up last: a few things of each kind, with a reference to each, so that
+//! looking them up again writes to no memory that threads share.
 //!
-//! Whether such a thing is still alive says its *state*, a word that its table keeps for each of its places and changes when the thing is
-//! removed. Who reads a state that is still the same has found the thing as anybody with a reference has; removing it meanwhile is the program's race.
-//! A thing that another thread removed stays in memory until its place here is needed, or the thread ends.
+//! Whether such a thing is still alive says its *state*, a word that its table keeps for each of
+//! its places and changes when the thing is removed. Who reads a state that is still the same has
+//! found the thing as anybody with a reference has; removing it meanwhile is the program's race. A
+//! thing that another thread removed stays in memory until its place here is needed, or the thread
+//! ends.
 
 use crate::here::here;
 use crate::thread_end;
@@ -12,7 +14,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Kinds that are remembered are numbered below this; 0 is none of handles, but ranges of memory ([`crate::memory_map`]).
+/// Kinds that are remembered are numbered below this; 0 is none of handles, but ranges of memory
+/// ([`crate::memory_map`]).
 const KINDS: usize = 8;
 /// Things of one kind; a power of two.
 const WAYS: usize = 4;
@@ -20,7 +23,8 @@ const WAYS: usize = 4;
 /// See the module's description.
 pub(crate) struct Remembered {
     entries: [Entry; KINDS * WAYS],
-    /// Things that are being looked at: nothing is forgotten meanwhile. A panic in a look leaves it too high, and what is remembered as it is.
+    /// Things that are being looked at: nothing is forgotten meanwhile. A panic in a look leaves it
+    /// too high, and what is remembered as it is.
     looks: Cell<u32>,
 }
 
@@ -64,7 +68,8 @@ pub(crate) struct Place<'a> {
 pub(crate) fn end() {
     let own = here(|here| here.remembered.replace(ptr::null_mut()));
     if !own.is_null() {
-        // SAFETY: from `Box::into_raw`, and known to nobody any more: `here` has forgotten it, and looks ended with the thread's calls.
+        // SAFETY: from `Box::into_raw`, and known to nobody any more: `here` has forgotten it, and
+        // looks ended with the thread's calls.
         let own = unsafe { Box::from_raw(own) };
         own.entries.iter().for_each(Entry::clear);
     }
@@ -73,7 +78,8 @@ pub(crate) fn end() {
 /// The thread's, or `None` before anything was remembered and when the thread is ending.
 #[inline(always)]
 fn own<'a>() -> Option<&'a Remembered> {
-    // SAFETY: null, or from `Box::into_raw` until the thread ends; the references that come of this end with a call.
+    // SAFETY: null, or from `Box::into_raw` until the thread ends; the references that come of this
+    // end with a call.
     unsafe { here(|here| here.remembered.get()).as_ref() }
 }
 
@@ -94,8 +100,8 @@ fn entry(remembered: &Remembered, kind: usize, index: usize) -> Option<&Entry> {
     if kind < KINDS { remembered.entries.get(kind * WAYS + index % WAYS) } else { None }
 }
 
-/// What `see` finds, with the help of `look`, of a thing that is remembered, alive and, by its token or itself, the one that is meant; `look`
-/// comes back if it is not.
+/// What `see` finds, with the help of `look`, of a thing that is remembered, alive and, by its
+/// token or itself, the one that is meant; `look` comes back if it is not.
 ///
 /// # Safety
 /// The table's things are of type `T`; it is there until this returns.
@@ -112,12 +118,14 @@ pub(crate) unsafe fn look<T, R, L>(
         return Err(look);
     }
     let thing = entry.thing.get().cast::<T>();
-    // SAFETY: the entry holds a reference to a `T`, by the caller's promise, which `is_meant` has no means to end.
+    // SAFETY: the entry holds a reference to a `T`, by the caller's promise, which `is_meant` has
+    // no means to end.
     if !is_meant(entry.token.get(), unsafe { &*thing }) {
         return Err(look);
     }
     remembered.looks.set(remembered.looks.get() + 1);
-    // SAFETY: the entry holds a reference to a `T`, by the caller's promise, and keeps it while `looks` counts this look.
+    // SAFETY: the entry holds a reference to a `T`, by the caller's promise, and keeps it while
+    // `looks` counts this look.
     let seen = see(look, unsafe { &*thing });
     remembered.looks.set(remembered.looks.get().wrapping_sub(1));
     Ok(seen)
@@ -137,7 +145,8 @@ pub(crate) unsafe fn get<T>(
         return None;
     }
     let thing = entry.thing.get().cast::<T>();
-    // SAFETY: from `Arc::into_raw` of a `T`, by the caller's promise; the entry has one reference, this makes another.
+    // SAFETY: from `Arc::into_raw` of a `T`, by the caller's promise; the entry has one reference,
+    // this makes another.
     unsafe {
         Arc::increment_strong_count(thing);
         Some(Arc::from_raw(thing))
@@ -208,8 +217,9 @@ impl Entry {
     /// Whether the thing's state is what it was; only for the table that it is in.
     #[inline(always)]
     fn is_alive(&self) -> bool {
-        // SAFETY: a word of the table, which the caller has at hand, or of the thing, which this entry has. Acquire: with the Release of
-        // whoever removes it (`Table::remove`, `Area::forget`); who has learned of a removal finds it.
+        // SAFETY: a word of the table, which the caller has at hand, or of the thing, which this
+        // entry has. Acquire: with the Release of whoever removes it (`Table::remove`,
+        // `Area::forget`); who has learned of a removal finds it.
         unsafe { &*self.state.get() }.load(Ordering::Acquire) == self.alive.get()
     }
 

@@ -1,7 +1,8 @@
 //! A session: this process's line to the executor of one device.
 //!
-//! Commands of all threads go into one ring, in one order, under a short lock. *Posted* ones return at once; *called* ones wait for
-//! their answer in a call slot. Waits are bounded by looks at the server's health, so its death is an error from the next call and never a hang.
+//! Commands of all threads go into one ring, in one order, under a short lock. *Posted* ones return
+//! at once; *called* ones wait for their answer in a call slot. Waits are bounded by looks at the
+//! server's health, so its death is an error from the next call and never a hang.
 
 use crate::expected_wait::{self, Woke};
 use crate::gates::{Gates, Ordered};
@@ -150,7 +151,8 @@ impl Session {
         }
     }
 
-    /// The session's error, which the program is told. What the driver has said of it goes where it does natively.
+    /// The session's error, which the program is told. What the driver has said of it goes where it
+    /// does natively.
     #[cold]
     fn failed(&self, error: u32) -> CUresult {
         if CUresult(error) == CUresult::ERROR_ASSERT {
@@ -159,8 +161,8 @@ impl Session {
         failed(error)
     }
 
-    /// What a synchronising call of the program returns once its waiting is done: the session's error, or, once, that of a launch which was posted and
-    /// which the driver then refused.
+    /// What a synchronising call of the program returns once its waiting is done: the session's
+    /// error, or, once, that of a launch which was posted and which the driver then refused.
     pub(crate) fn verdict(&self) -> Result {
         self.check()?;
         match self.memory.take_refusal() {
@@ -350,7 +352,8 @@ impl Session {
         self.output.deliver(self, context)
     }
 
-    /// The same for work that should take so long: sleeps for most of that and spins for the rest, so that the end is not noticed late.
+    /// The same for work that should take so long: sleeps for most of that and spins for the rest,
+    /// so that the end is not noticed late.
     pub(crate) fn wait_expecting(
         &self,
         context: u32,
@@ -408,8 +411,8 @@ impl Session {
     pub(crate) fn post_wait(&self, context: u32, slot: u32, opcode: Opcode, body: &[u8]) -> Result {
         // Locked while posting: who destroys what is named behind it must find the wait noted.
         let mut waits = self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // Relaxed: who destroys what is named behind the wait does so after this call, in the program's order, and so finds the count raised. Before
-        // the post, as for the lock.
+        // Relaxed: who destroys what is named behind the wait does so after this call, in the
+        // program's order, and so finds the count raised. Before the post, as for the lock.
         self.wait_count.store(waits.len() + 1, Ordering::Relaxed);
         waits.push(self.post_work(context, slot, opcode, &[body])?);
         Ok(())
@@ -421,7 +424,8 @@ impl Session {
         !self.lock().slots.outstanding(0, completed).is_empty()
     }
 
-    /// Whether the executor may hold commands that wait for a value: what they name by number must not be destroyed before they are done.
+    /// Whether the executor may hold commands that wait for a value: what they name by number must
+    /// not be destroyed before they are done.
     pub(crate) fn may_hold(&self) -> bool {
         // Relaxed: see `post_wait`.
         if self.wait_count.load(Ordering::Relaxed) == 0 {
@@ -438,7 +442,8 @@ impl Session {
         &self.output
     }
 
-    /// Waits for all work of a context (0: of the session), and for the host functions of all streams.
+    /// Waits for all work of a context (0: of the session), and for the host functions of all
+    /// streams.
     pub(crate) fn wait_all(&self, context: u32) -> Result {
         self.gates.wait_all(|| self.check())?;
         for mark in self.outstanding(context)? {
@@ -539,7 +544,8 @@ impl Session {
         received.descriptors.pop().ok_or(CUresult::ERROR_MPS_RPC_FAILURE)
     }
 
-    /// Has the executor tell of this session's work in a ring. `traced_as` is what calls that post commands here are known by.
+    /// Has the executor tell of this session's work in a ring. `traced_as` is what calls that post
+    /// commands here are known by.
     pub(crate) fn start_trace(&self, ring: BorrowedFd<'_>, traced_as: u32) -> Result {
         let _together = self.mapping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         self.check()?;

@@ -1,4 +1,5 @@
-//! The SMs that a context runs on, where those are not the whole share of its client: execution affinity, shares by context, green contexts.
+//! The SMs that a context runs on, where those are not the whole share of its client: execution
+//! affinity, shares by context, green contexts.
 //!
 //! Such a context has a partition in the executor and a default stream of its own.
 
@@ -14,7 +15,8 @@ use zerocopy::IntoBytes;
 /// What decides which SMs a context has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// At most so many: `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, as it was when the context was made. The device's attribute says how many.
+    /// At most so many: `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, as it was when the context was made.
+    /// The device's attribute says how many.
     Percentage(u32),
     /// At least so many, as far as the client's share has them: execution affinity.
     Affinity(u32),

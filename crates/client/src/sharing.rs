@@ -1,7 +1,8 @@
-//! Memory and events of other processes (`cuIpc*`, pointers of exported pools): of clients of the same server, on the same device.
+//! Memory and events of other processes (`cuIpc*`, pointers of exported pools): of clients of the
+//! same server, on the same device.
 //!
-//! A handle holds a token that the executor gave out and that nobody can guess. What it names has the same address in every client, so opening
-//! is a permission and no mapping.
+//! A handle holds a token that the executor gave out and that nobody can guess. What it names has
+//! the same address in every client, so opening is a permission and no mapping.
 
 use crate::client::Client;
 use crate::current;
@@ -54,8 +55,9 @@ impl Handle {
         bytes
     }
 
-    /// Reads a handle; CUDA_ERROR_INVALID_VALUE for one of another kind, CUDA_ERROR_NOT_SUPPORTED for what a native driver gave out, to which
-    /// this process's device memory belongs as little as the other way round.
+    /// Reads a handle; CUDA_ERROR_INVALID_VALUE for one of another kind, CUDA_ERROR_NOT_SUPPORTED
+    /// for what a native driver gave out, to which this process's device memory belongs as little
+    /// as the other way round.
     pub(crate) fn from_bytes(bytes: [u8; 64], thing: Thing) -> Result<Self> {
         if bytes[..8] != MAGIC {
             crate::error!(
@@ -109,7 +111,8 @@ pub(crate) fn unshare(client: &Client, area: &Area) -> Result {
     backend.session.post(id, Opcode::UnshareMemory, &UnshareMemory { address: area.base })
 }
 
-/// Opens another client's memory in the current context; the same address each time, closed as often as opened.
+/// Opens another client's memory in the current context; the same address each time, closed as
+/// often as opened.
 pub(crate) fn open(client: &Client, handle: Handle) -> Result<u64> {
     if handle.is_own(client) {
         return Err(CUresult::ERROR_INVALID_CONTEXT);

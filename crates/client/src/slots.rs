@@ -1,8 +1,10 @@
-//! The streams of a session as the executor counts them: slots with a growing number of pieces of work.
+//! The streams of a session as the executor counts them: slots with a growing number of pieces of
+//! work.
 //!
-//! Pure bookkeeping, under the session's posting lock. Work on a stream is numbered from 1; the executor is asked (`Signal`) to write the number
-//! of the last piece into the stream's completion word only when somebody wants to know. A slot is used again once its word shows that all work of its former
-//! stream is done, so that a word never goes back.
+//! Pure bookkeeping, under the session's posting lock. Work on a stream is numbered from 1; the
+//! executor is asked (`Signal`) to write the number of the last piece into the stream's completion
+//! word only when somebody wants to know. A slot is used again once its word shows that all work of
+//! its former stream is done, so that a word never goes back.
 
 use link::wire::command::LEGACY_STREAM;
 use link::wire::layout::STREAM_SLOTS;
@@ -93,7 +95,8 @@ impl Slots {
         entry.posted
     }
 
-    /// All of the slot's work so far. On a default stream that includes the work of all blocking streams, so it counts as a piece of its own.
+    /// All of the slot's work so far. On a default stream that includes the work of all blocking
+    /// streams, so it counts as a piece of its own.
     pub(crate) fn mark(&mut self, slot: u32, context: u32) -> Mark {
         if self.slots[slot as usize].covers.is_some_and(|covers| covers != self.work) {
             self.next(slot, context);
@@ -102,7 +105,8 @@ impl Slots {
         Mark { slot, number: self.slots[slot as usize].posted }
     }
 
-    /// Whether a signal must be posted before this mark shows in the completion word; the caller posts it with the returned number.
+    /// Whether a signal must be posted before this mark shows in the completion word; the caller
+    /// posts it with the returned number.
     pub(crate) fn needs_signal(&mut self, mark: Mark) -> Option<u64> {
         let slot = &mut self.slots[mark.slot as usize];
         if slot.signalled >= mark.number {

@@ -1,7 +1,8 @@
 //! Events of the executor that the program has destroyed, kept for the next ones that it makes.
 //!
-//! Programs make and destroy events around single pieces of work. An event that was recorded before serves a new one as well as a fresh one: whether
-//! the new one was recorded, and where, only this process knows. Not kept are events that other processes or executable graphs name.
+//! Programs make and destroy events around single pieces of work. An event that was recorded before
+//! serves a new one as well as a fresh one: whether the new one was recorded, and where, only this
+//! process knows. Not kept are events that other processes or executable graphs name.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -35,7 +36,8 @@ impl SpareEvents {
         self.of(timing).lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// Keeps one that no work will name any more, other than what was posted; gives it back when there are enough.
+    /// Keeps one that no work will name any more, other than what was posted; gives it back when
+    /// there are enough.
     pub(crate) fn keep(&self, timing: Timing, number: u32) -> Result<(), u32> {
         let mut spare = self.of(timing).lock().unwrap_or_else(PoisonError::into_inner);
         if spare.len() >= MOST {

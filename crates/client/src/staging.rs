@@ -1,7 +1,8 @@
 //! Staging: pinned memory through which pageable data reaches the device.
 //!
-//! Long pieces are [`Trays`]. Short ones come from a ring: a piece is taken at the ring's end and is free again when its owner says so, or when the copy that reads it is done. Pieces are
-//! freed in the order in which they were taken; who finds no room waits for the oldest.
+//! Long pieces are [`Trays`]. Short ones come from a ring: a piece is taken at the ring's end and
+//! is free again when its owner says so, or when the copy that reads it is done. Pieces are freed
+//! in the order in which they were taken; who finds no room waits for the oldest.
 
 use crate::host_heap::{HostHeap, Region};
 use crate::session::{Result, Session};
@@ -12,13 +13,15 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Short: it is made, and registered with the driver, which holds up others' work, for the first short copy.
+/// Short: it is made, and registered with the driver, which holds up others' work, for the first
+/// short copy.
 const RING_BYTES: u64 = 2 << 20;
 /// Pieces from this length on are trays.
 const TRAY_BYTES: u64 = 256 << 10;
 /// Longest piece.
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
-/// Pieces of a copy that one thread makes: it fills one while the device takes the one before, and they come from the ring, which a core's cache holds.
+/// Pieces of a copy that one thread makes: it fills one while the device takes the one before, and
+/// they come from the ring, which a core's cache holds.
 const SHORT_PIECE_BYTES: u64 = 192 << 10;
 /// Copies from this length on are worth long pieces.
 const LONG_COPY_BYTES: u64 = 4 << 20;
@@ -172,8 +175,9 @@ impl Staging {
         self.freed.notify_all();
     }
 
-    /// Frees a piece when the device has done the work up to `mark`. The caller asks for the signal of a long one: else whoever wants room asks for one
-    /// later, behind all that was posted meanwhile, and the device idles.
+    /// Frees a piece when the device has done the work up to `mark`. The caller asks for the signal
+    /// of a long one: else whoever wants room asks for one later, behind all that was posted
+    /// meanwhile, and the device idles.
     pub(crate) fn free_after(&self, piece: Piece, context: u32, mark: Mark) {
         match piece.place {
             Place::Ring(serial) => self.set(serial, State::Until(context, mark)),

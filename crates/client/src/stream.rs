@@ -140,9 +140,10 @@ pub(crate) fn end_context(client: &Client, context: &Context) {
     }
 }
 
-/// What a stream handle means: NULL and `CU_STREAM_LEGACY` the legacy stream and `CU_STREAM_PER_THREAD` the thread's own, both of the current context;
-/// else a stream that the program made. CUDA_ERROR_INVALID_HANDLE for what is none, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy
-/// stream while a blocking one is captured; that capture is invalidated.
+/// What a stream handle means: NULL and `CU_STREAM_LEGACY` the legacy stream and
+/// `CU_STREAM_PER_THREAD` the thread's own, both of the current context; else a stream that the
+/// program made. CUDA_ERROR_INVALID_HANDLE for what is none, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for
+/// the legacy stream while a blocking one is captured; that capture is invalidated.
 pub(crate) fn target(client: &Client, handle: CUstream) -> Result<Target> {
     let target = located(client, handle)?;
     target.refuse_legacy(client, Effect::Invalidate)?;
@@ -271,7 +272,8 @@ impl Target {
         client.graphs.registry.captures.refuse(self.captured())
     }
 
-    /// Refuses waiting for the stream, as [`Self::refuse_capture`], and while other captures forbid it.
+    /// Refuses waiting for the stream, as [`Self::refuse_capture`], and while other captures forbid
+    /// it.
     pub(crate) fn refuse_waiting(&self, client: &Client) -> Result {
         self.refuse_capture(client)?;
         client.graphs.registry.captures.refuse_unsafe_call()

@@ -1,8 +1,9 @@
 //! Tensor maps that the driver has written, and what they say of others.
 //!
-//! Programs make maps at every launch, of tensors that differ in their address alone: activations lie elsewhere in each layer. A driver that writes the
-//! address into a word of its own, and into nothing else, is known by two of its maps that agree in all the rest; the third one is then made here. What
-//! a driver writes otherwise is asked for each address.
+//! Programs make maps at every launch, of tensors that differ in their address alone: activations
+//! lie elsewhere in each layer. A driver that writes the address into a word of its own, and into
+//! nothing else, is known by two of its maps that agree in all the rest; the third one is then made
+//! here. What a driver writes otherwise is asked for each address.
 
 use link::wire::query::TensorMapEncode;
 use std::collections::HashMap;

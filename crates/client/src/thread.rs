@@ -1,6 +1,7 @@
 //! The library's own threads.
 //!
-//! They take no signals: those belong to the program's own threads, whose handlers must not run here.
+//! They take no signals: those belong to the program's own threads, whose handlers must not run
+//! here.
 
 use core::mem::MaybeUninit;
 

@@ -1,8 +1,10 @@
 //! The end of a thread: when what this library keeps for it goes.
 //!
-//! Thread-locals with destructors would go too early: the program's own thread-locals that are older end later, and so do, in the thread that calls `exit`, all of its
-//! exit handlers. They call CUDA, and NVIDIA's driver (580, H200) still has the current context then, also in exit handlers younger than
-//! `cuInit`. Keys of pthreads end after all thread-locals, and not at all when the process does.
+//! Thread-locals with destructors would go too early: the program's own thread-locals that are
+//! older end later, and so do, in the thread that calls `exit`, all of its exit handlers. They call
+//! CUDA, and NVIDIA's driver (580, H200) still has the current context then, also in exit handlers
+//! younger than `cuInit`. Keys of pthreads end after all thread-locals, and not at all when the
+//! process does.
 
 use crate::here::here;
 use crate::{client, current, remembered};
@@ -24,7 +26,8 @@ pub(crate) enum End {
     Reached,
 }
 
-/// Values of the key: others' keys may end after ours in a round, so that the last round but one is soon enough.
+/// Values of the key: others' keys may end after ours in a round, so that the last round but one is
+/// soon enough.
 const FIRST_ROUND: usize = 1;
 const LAST_ROUND: usize = 3;
 

@@ -1,17 +1,19 @@
-//! Tools that look into CUDA programs: debuggers, memory checkers, profilers. They know NVIDIA's driver, not this library, so a program
-//! in their hands runs natively.
+//! Tools that look into CUDA programs: debuggers, memory checkers, profilers. They know NVIDIA's
+//! driver, not this library, so a program in their hands runs natively.
 //!
-//! - A *debugger* stops the whole device with its program. The program's `cuInit` waits until no client is left and then goes on without a server
-//!   (MPS guide, 2.3.6.1).
-//! - What a debugged process starts for the debugger's sake, or its own, is native at once: it would wait for its parent's end.
-//! - A tool that *injects* a library into the driver or the process (compute-sanitizer, profilers on CUPTI) works beside a server; the
-//!   program runs natively at once.
+//! - A *debugger* stops the whole device with its program. The program's `cuInit` waits until no
+//!   client is left and then goes on without a server (MPS guide, 2.3.6.1).
+//! - What a debugged process starts for the debugger's sake, or its own, is native at once: it
+//!   would wait for its parent's end.
+//! - A tool that *injects* a library into the driver or the process (compute-sanitizer, profilers
+//!   on CUPTI) works beside a server; the program runs natively at once.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Variables with which tools find themselves again in the programs that they start: NVIDIA's driver loads the library that the first names; the
-/// others were seen with compute-sanitizer of CUDA 13.0, the last is that of the launcher that several tools share.
+/// Variables with which tools find themselves again in the programs that they start: NVIDIA's
+/// driver loads the library that the first names; the others were seen with compute-sanitizer of
+/// CUDA 13.0, the last is that of the launcher that several tools share.
 const INJECTION_VARIABLES: [&str; 3] = [
     "CUDA_INJECTION64_PATH",
     "NV_SANITIZER_INJECTION_TRANSPORT_TYPE",
@@ -45,7 +47,8 @@ pub(crate) fn present() -> Option<Tool> {
     INJECTION_VARIABLES.into_iter().find(is_set).map(Tool::Injection)
 }
 
-/// cuda-gdb under all the names that it is installed as, its server, and TotalView's. Linaro DDT and the IDEs start cuda-gdb.
+/// cuda-gdb under all the names that it is installed as, its server, and TotalView's. Linaro DDT
+/// and the IDEs start cuda-gdb.
 fn is_cuda_debugger(name: &str) -> bool {
     name.contains("cuda-gdb") || name.starts_with("tvdsvr") || name.starts_with("totalview")
 }
@@ -61,7 +64,8 @@ fn debugger(status: &str) -> Option<String> {
     name.map(str::to_owned).or_else(called).filter(|name| is_cuda_debugger(name))
 }
 
-/// A process id in a `/proc/PID/status`; `None` for 0, which is nobody or a process outside of this PID namespace.
+/// A process id in a `/proc/PID/status`; `None` for 0, which is nobody or a process outside of this
+/// PID namespace.
 fn number_in(status: &str, key: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().parse().ok().filter(|&pid| pid != 0)

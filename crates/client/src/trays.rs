@@ -1,7 +1,8 @@
 //! Staging memory for long pieces: *trays* of one length, that are freed in any order.
 //!
-//! Threads that share a long copy ([`crate::portions`]) each have a few in hand. In a ring, in which the oldest piece must be freed first, they
-//! waited for each other: four threads together then copied little more than one.
+//! Threads that share a long copy ([`crate::portions`]) each have a few in hand. In a ring, in
+//! which the oldest piece must be freed first, they waited for each other: four threads together
+//! then copied little more than one.
 
 use crate::host_heap::{HostHeap, Region};
 use crate::session::{Result, Session};

@@ -1,7 +1,8 @@
 //! Memory without addresses and addresses without memory (`cuMemCreate`, `cuMemAddressReserve`).
 //!
-//! The server reserves addresses that no other client has, and this process keeps its own memory away from them. What is mapped where is known
-//! here, so that questions are answered and mistakes refused without asking.
+//! The server reserves addresses that no other client has, and this process keeps its own memory
+//! away from them. What is mapped where is known here, so that questions are answered and mistakes
+//! refused without asking.
 
 use crate::client::Client;
 use crate::memory_map::{Area, Kind};

@@ -1,7 +1,9 @@
-//! `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`: which of the server's devices this process sees, in which order.
+//! `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`: which of the server's devices this process sees,
+//! in which order.
 //!
-//! Pure. The rules are those of the CUDA programming guide: indices or UUIDs (`GPU-` and a unique prefix), separated by commas;
-//! the list ends at the first entry that names nothing; a device named twice leaves none.
+//! Pure. The rules are those of the CUDA programming guide: indices or UUIDs (`GPU-` and a unique
+//! prefix), separated by commas; the list ends at the first entry that names nothing; a device
+//! named twice leaves none.
 
 /// What a device is known by.
 #[derive(Clone, Debug)]

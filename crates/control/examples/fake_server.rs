@@ -1,8 +1,9 @@
 //! A server and a client with no GPU behind them: for the daemon's tests.
 //!
-//! `fake_server [--user UID:GID] --control-fd N` is a server: it is ready at once, lists the clients whose sockets it was handed until they close, and
-//! stops when told. `fake_server client SOCKET` is a client: it attaches, prints what it is answered, and stays until its
-//! standard input ends.
+//! `fake_server [--user UID:GID] --control-fd N` is a server: it is ready at once, lists the
+//! clients whose sockets it was handed until they close, and stops when told.
+//! `fake_server client SOCKET` is a client: it attaches, prints what it is answered, and stays
+//! until its standard input ends.
 
 use std::ffi::OsString;
 use std::io::Read;

@@ -1,4 +1,5 @@
-//! Where the daemon's files are: `CUDA_MPS_PIPE_DIRECTORY` and `CUDA_MPS_LOG_DIRECTORY` (NVIDIA's MPS guide, 4.2.2, 4.2.3).
+//! Where the daemon's files are: `CUDA_MPS_PIPE_DIRECTORY` and `CUDA_MPS_LOG_DIRECTORY` (NVIDIA's
+//! MPS guide, 4.2.2, 4.2.3).
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The other side of the shell: what `nvidia-cuda-mps-control` does with a command, a script or a user at a terminal.
+//! The other side of the shell: what `nvidia-cuda-mps-control` does with a command, a script or a
+//! user at a terminal.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
@@ -150,7 +151,8 @@ impl Frontend {
         }
     }
 
-    /// Ends the processes of the clients that came by the group's socket of this directory; returns those that were attached or waited for that, or the daemon's refusal.
+    /// Ends the processes of the clients that came by the group's socket of this directory; returns
+    /// those that were attached or waited for that, or the daemon's refusal.
     ///
     /// # Errors
     /// [`FrontendError::Broken`].
@@ -254,8 +256,8 @@ pub fn run_arguments(frontend: &mut Frontend, words: &[String]) -> Result<Outcom
     Ok(outcome)
 }
 
-/// Reads lines from standard input: with a prompt and without complaint about empty lines at a terminal, as
-/// a script otherwise.
+/// Reads lines from standard input: with a prompt and without complaint about empty lines at a
+/// terminal, as a script otherwise.
 ///
 /// # Errors
 /// [`FrontendError`].

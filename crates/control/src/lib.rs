@@ -10,8 +10,8 @@
 //! - [`variables`]: those of the environment that are mistyped;
 //! - [`values`], [`directories`], [`log`]: what these share.
 //!
-//! Behaviour follows NVIDIA's MPS guide (sections 2.3.5, 3.3, 4.1, 4.2) and, in wording, the control utility of driver
-//! 580; deviations are noted where they are made.
+//! Behaviour follows NVIDIA's MPS guide (sections 2.3.5, 3.3, 4.1, 4.2) and, in wording, the
+//! control utility of driver 580; deviations are noted where they are made.
 
 pub mod core;
 pub mod daemon;

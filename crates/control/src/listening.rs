@@ -5,7 +5,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// Whether somebody has a path, by whatever kind of Unix socket. Nobody is waited for: one that has no room for a connection listens, too.
+/// Whether somebody has a path, by whatever kind of Unix socket. Nobody is waited for: one that has
+/// no room for a connection listens, too.
 ///
 /// # Errors
 /// The kernel's, such as for the socket of another user; then nobody can tell.
@@ -38,7 +39,8 @@ mod tests {
                 socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
             bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
             listen(&socket, 0).unwrap();
-            // There is room for one, whom nobody takes: a connection that waits for room would wait for ever.
+            // There is room for one, whom nobody takes: a connection that waits for room would wait
+            // for ever.
             let _first = UnixStream::connect(&path);
             for _ in 0..2 {
                 assert_eq!(listens(&path), Ok(true), "{name}");

@@ -1,6 +1,8 @@
-//! The logs: lines as the original writes them, `[2026-11-20 15:27:30.557 Control   969] text`, in local time.
+//! The logs: lines as the original writes them, `[2026-11-20 15:27:30.557 Control   969] text`, in
+//! local time.
 //!
-//! A log that cannot be written is never a reason to stop: the line is lost, and the next one is tried again.
+//! A log that cannot be written is never a reason to stop: the line is lost, and the next one is
+//! tried again.
 
 use std::fs::File;
 use std::io::Write;
@@ -36,8 +38,9 @@ pub enum Echo {
     None,
 }
 
-/// A log that has become so long goes on as another file: what it was until then has `.1` behind its name, and takes the place of the one before. A week's lines of a
-/// busy machine fit, and both logs together take 256 MiB at most.
+/// A log that has become so long goes on as another file: what it was until then has `.1` behind
+/// its name, and takes the place of the one before. A week's lines of a busy machine fit, and both
+/// logs together take 256 MiB at most.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// A file of lines that this process alone writes.
@@ -57,7 +60,8 @@ impl LogFile {
         Self { directory, name, file: None, size_bytes: 0, most_bytes: MOST_BYTES }
     }
 
-    /// Opens the file under its name; or again, after it has been moved away or its directory has become writable.
+    /// Opens the file under its name; or again, after it has been moved away or its directory has
+    /// become writable.
     ///
     /// # Errors
     /// Why not; lines go where they went before.
@@ -82,7 +86,8 @@ impl LogFile {
         }
     }
 
-    /// Goes on as an empty file. Where that cannot be done, it is tried again when as much has been written again.
+    /// Goes on as an empty file. Where that cannot be done, it is tried again when as much has been
+    /// written again.
     fn turn_over(&mut self) {
         self.size_bytes = 0;
         let directory = Directory::open(&self.directory, Trust::of_logs(), Missing::Report);
@@ -126,7 +131,8 @@ mod tests {
         let lines: Vec<String> = (82..100).map(|number| format!("line {number:4}\n")).collect();
         assert!(old.len() >= 90 && (old + &new).ends_with(&lines[8..].concat()), "{new}");
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2);
-        // A log that was long at the start is bounded, too; and a line that is longer than all is written.
+        // A log that was long at the start is bounded, too; and a line that is longer than all is
+        // written.
         log.open().unwrap();
         log.write(&"x".repeat(300));
         assert_eq!(read(CONTROL_LOG).len(), 300);

@@ -1,8 +1,8 @@
-//! Defaults that were set before there was a daemon: NVIDIA's MPS guide has such an example (section 4.2.7), and the next daemon of the
-//! directory starts with them.
+//! Defaults that were set before there was a daemon: NVIDIA's MPS guide has such an example
+//! (section 4.2.7), and the next daemon of the directory starts with them.
 //!
-//! A file of shell lines in the pipe directory, which the daemon takes away when it starts. It believes the file of its own user and of
-//! root only.
+//! A file of shell lines in the pipe directory, which the daemon takes away when it starts. It
+//! believes the file of its own user and of root only.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -37,7 +37,8 @@ pub enum PrepareError {
     Place(#[from] PathError),
 }
 
-/// Keeps a line for the next daemon, if it sets a default; returns what the original prints for it. `None`: it is another command.
+/// Keeps a line for the next daemon, if it sets a default; returns what the original prints for it.
+/// `None`: it is another command.
 ///
 /// # Errors
 /// [`PrepareError`].
@@ -64,7 +65,8 @@ fn append(directories: &Directories, line: &str) -> Result<(), PrepareError> {
     writeln!(file, "{line}").map_err(|source| PrepareError::File { path, source })
 }
 
-/// Takes the lines that were kept, and the file away; `daemon_uid` is the user whose file is believed, beside root.
+/// Takes the lines that were kept, and the file away; `daemon_uid` is the user whose file is
+/// believed, beside root.
 pub(crate) fn take(directories: &Directories, daemon_uid: u32) -> Vec<String> {
     let path = directories.prepared();
     // Not blocking: somebody may have put a pipe there.

@@ -1,9 +1,12 @@
 //! Directories and files that nobody has had a hand in but their owner and root.
 //!
-//! What root makes, writes or removes by its path lands where that path leads, and whoever can change an entry on the way decides where that is. So a path is walked from
-//! the root, entry by entry, each opened in the directory before it and looked at through its descriptor. All entries, symbolic links included, belong to root or to
-//! this process's own user. A directory that others may write is sticky, so that they cannot rename what is in it. The last entry is no link. What was found so can be
-//! changed by those two alone from then on: later steps may name it by its path.
+//! What root makes, writes or removes by its path lands where that path leads, and whoever can
+//! change an entry on the way decides where that is. So a path is walked from the root, entry by
+//! entry, each opened in the directory before it and looked at through its descriptor. All entries,
+//! symbolic links included, belong to root or to this process's own user. A directory that others
+//! may write is sticky, so that they cannot rename what is in it. The last entry is no link. What
+//! was found so can be changed by those two alone from then on: later steps may name it by its
+//! path.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -132,7 +135,8 @@ impl Trust {
         Self::new(Groups::Nothing)
     }
 
-    /// For logs. Ubuntu's `/var/log` can be written by its group `syslog`. Who is in it can put another directory of root's in the log directory's place, and nothing worse.
+    /// For logs. Ubuntu's `/var/log` can be written by its group `syslog`. Who is in it can put
+    /// another directory of root's in the log directory's place, and nothing worse.
     pub fn of_logs() -> Self {
         Self::new(Groups::OnTheWay)
     }
@@ -220,7 +224,8 @@ impl Directory {
         &self.path
     }
 
-    /// A regular file of root's or this user's in it, that has no other name, opened with these flags; it is not waited for anybody.
+    /// A regular file of root's or this user's in it, that has no other name, opened with these
+    /// flags; it is not waited for anybody.
     ///
     /// # Errors
     /// [`PathError`]. Nothing was written.
@@ -246,7 +251,8 @@ impl Directory {
         }
     }
 
-    /// In a directory for all the kernel itself refuses to open with `CREATE` what is another's, and does not say that.
+    /// In a directory for all the kernel itself refuses to open with `CREATE` what is another's,
+    /// and does not say that.
     fn cannot_open(&self, name: &str, error: Errno) -> PathError {
         let path = self.path.join(name);
         let found = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -265,7 +271,8 @@ impl Directory {
         self.file(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, 0o644)
     }
 
-    /// Puts a file where another one may be: who reads it meanwhile has all of the one or of the other, and a link is replaced, not followed.
+    /// Puts a file where another one may be: who reads it meanwhile has all of the one or of the
+    /// other, and a link is replaced, not followed.
     ///
     /// # Errors
     /// As for [`Self::file`], and the kernel's; the other one is still there.
@@ -284,7 +291,8 @@ impl Directory {
         self.rename(&fresh, name)
     }
 
-    /// Gives an entry another name, and takes that from whatever has it; a link is renamed, or replaced, itself.
+    /// Gives an entry another name, and takes that from whatever has it; a link is renamed, or
+    /// replaced, itself.
     ///
     /// # Errors
     /// The kernel's.
@@ -315,7 +323,8 @@ impl Directory {
     }
 }
 
-/// Opens a regular file for reading, whoever's it is and wherever. Nothing else is opened: a pipe would block, and a device can act.
+/// Opens a regular file for reading, whoever's it is and wherever. Nothing else is opened: a pipe
+/// would block, and a device can act.
 ///
 /// # Errors
 /// [`PathError`]: a link or another kind of file; the kernel's.

@@ -1,8 +1,8 @@
 //! Values that administrators type and read back: percentages, memory limits, priorities, devices.
 //!
-//! How each is parsed and printed follows the original's control utility, driver 580 (and driver 535 where 580
-//! was not recorded). Deviations: text that NVIDIA MPS half-reads is an error here (`3X` as `3M`, `x` as
-//! priority 0) or read as it is meant (`5.5G`, there `5M`).
+//! How each is parsed and printed follows the original's control utility, driver 580 (and driver
+//! 535 where 580 was not recorded). Deviations: text that NVIDIA MPS half-reads is an error here
+//! (`3X` as `3M`, `x` as priority 0) or read as it is meant (`5.5G`, there `5M`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,8 @@ pub enum ValueError {
     Priority(String),
 }
 
-/// Portion of a device's threads, in (0, 100] percent; printed with one decimal as the original does.
+/// Portion of a device's threads, in (0, 100] percent; printed with one decimal as the original
+/// does.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Percentage(f64);
 

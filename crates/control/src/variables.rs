@@ -1,5 +1,6 @@
-//! Variables of the environment that look like settings and are none: mistyped, or of another version. Commands and the daemon's log name them; the library
-//! in somebody's program says nothing.
+//! Variables of the environment that look like settings and are none: mistyped, or of another
+//! version. Commands and the daemon's log name them; the library in somebody's program says
+//! nothing.
 
 use crate::values::{Percentage, Priority, parse_limit_list};
 
@@ -123,7 +124,8 @@ pub fn malformed(read: impl Fn(&str) -> Option<String>) -> Vec<String> {
 }
 
 fn is_unknown(name: &str) -> bool {
-    // Kubernetes tells every container where the services of its namespace are, whatever they are called.
+    // Kubernetes tells every container where the services of its namespace are, whatever they are
+    // called.
     let is_of_a_service = name.contains("_SERVICE_") || name.contains("_PORT");
     let is_of = |prefix: &str, known: &[&str]| name.starts_with(prefix) && !known.contains(&name);
     (is_of("OPENMPS_", OURS) || is_of("CUDA_MPS_", NVIDIAS)) && !is_of_a_service
@@ -177,7 +179,8 @@ mod tests {
         }
     }
 
-    /// Every variable that the sources or the documents name is known: a new one is added above, or users are told that there is none.
+    /// Every variable that the sources or the documents name is known: a new one is added above, or
+    /// users are told that there is none.
     #[test]
     fn all_that_is_read_or_written_down_is_known() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,14 +1,16 @@
 //! Whether a process has ended that nobody can wait for.
 //!
-//! What ends stays until whoever traces it has seen that, and is not there to be waited for by its parent before. A debugger may never look. It may also trace one thread alone, and then
-//! not even a descriptor of the process tells of its end.
+//! What ends stays until whoever traces it has seen that, and is not there to be waited for by its
+//! parent before. A debugger may never look. It may also trace one thread alone, and then not even
+//! a descriptor of the process tells of its end.
 
 use std::fs;
 use std::path::Path;
 
 use rustix::io::Errno;
 
-/// Whether no thread of a process runs any more. Only of one that has been killed this is the last word: another may start a thread while this looks.
+/// Whether no thread of a process runs any more. Only of one that has been killed this is the last
+/// word: another may start a thread while this looks.
 pub fn is_zombie(pid: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let mut states = threads.flatten().map(|thread| has_ended(&thread.path()));

@@ -1,4 +1,5 @@
-//! A real daemon, real sockets and processes, and servers with no GPU behind them (`examples/fake_server.rs`).
+//! A real daemon, real sockets and processes, and servers with no GPU behind them
+//! (`examples/fake_server.rs`).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -55,11 +56,13 @@ impl Daemon {
         self.command(line).output
     }
 
-    /// The program of clients where every user may run it; a checkout may lie in a directory of one user's.
+    /// The program of clients where every user may run it; a checkout may lie in a directory of one
+    /// user's.
     fn program_of_clients(&self) -> PathBuf {
         let program = self.directory.path().join("fake_client");
         if !program.exists() {
-            // By another process: a file that a thread of this one writes cannot be run while another one forks.
+            // By another process: a file that a thread of this one writes cannot be run while
+            // another one forks.
             assert!(Command::new("cp").arg(fake()).arg(&program).status().unwrap().success());
         }
         program
@@ -258,7 +261,8 @@ fn concurrent_users_share() {
     assert_eq!(daemon.quit(), 0);
 }
 
-/// Finding N10 of the security review: a user has as many ids as `/etc/subuid` gives him, and a server for each of them.
+/// Finding N10 of the security review: a user has as many ids as `/etc/subuid` gives him, and a
+/// server for each of them.
 #[test]
 fn the_ids_of_one_user_do_not_have_a_server_each_for_ever() {
     const MOST: u32 = 64;
@@ -416,8 +420,9 @@ fn resident_bytes() -> usize {
     status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Valid packets, changed at random: some are still understood, most are not. `cargo xtask fuzz control` goes on for longer:
-/// `OPENMPS_FUZZ_SECONDS`, and `OPENMPS_TEST_SEED` to repeat a run.
+/// Valid packets, changed at random: some are still understood, most are not.
+/// `cargo xtask fuzz control` goes on for longer: `OPENMPS_FUZZ_SECONDS`, and `OPENMPS_TEST_SEED`
+/// to repeat a run.
 #[test]
 fn mutated_messages_change_nothing() {
     const MESSAGES: u32 = 5000;
@@ -484,7 +489,8 @@ fn mutated_messages_change_nothing() {
     }
     let _ = writeln!(std::io::stderr(), "{sent} messages");
     assert_eq!(daemon.output("get_default_active_thread_percentage"), "100.0\n");
-    // The server here never says that a client has left: it keeps as many records, with a process each, as it may.
+    // The server here never says that a client has left: it keeps as many records, with a process
+    // each, as it may.
     let sockets = || {
         let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());

@@ -1,7 +1,9 @@
-//! What a hostile server tells the daemon: messages, whole, mutated and in pieces, into the daemon's core as plain code.
+//! What a hostile server tells the daemon: messages, whole, mutated and in pieces, into the
+//! daemon's core as plain code.
 //!
-//! The corpus in `server_words/` is replayed first. `cargo xtask fuzz server` goes on for longer: `OPENMPS_FUZZ_SECONDS`, and `OPENMPS_TEST_SEED` to
-//! repeat a run. A packet that breaks something is written to a file, whose path is printed; put into the corpus, it is replayed from then on.
+//! The corpus in `server_words/` is replayed first. `cargo xtask fuzz server` goes on for longer:
+//! `OPENMPS_FUZZ_SECONDS`, and `OPENMPS_TEST_SEED` to repeat a run. A packet that breaks something
+//! is written to a file, whose path is printed; put into the corpus, it is replayed from then on.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

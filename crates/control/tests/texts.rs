@@ -1,5 +1,5 @@
-//! Mutated words of front ends, clients and settings into what the daemon makes of them, apart from its sockets.
-//! `cargo xtask fuzz texts` goes on for longer.
+//! Mutated words of front ends, clients and settings into what the daemon makes of them, apart from
+//! its sockets. `cargo xtask fuzz texts` goes on for longer.
 
 mod mutated;
 
@@ -15,7 +15,8 @@ use control::values::{MemoryLimit, Percentage, parse_limit_list};
 use link::wire::attach::Hello;
 use link::wire::ui::UiRequest;
 
-/// One of each message that a front end, or a client by the daemon's or a group's socket, can begin with.
+/// One of each message that a front end, or a client by the daemon's or a group's socket, can begin
+/// with.
 const MESSAGES: &[&str] = &[
     r#"{"ui":{"protocol":1}}"#,
     r#"{"client":{"protocol":1,"pid":7,"pid_namespace":1,"command":"x","limits":{"active_thread_percentage":"5","pinned_device_mem_limit":"0=4G","group":"a","weight":"3"}}}"#,

@@ -1,5 +1,5 @@
-//! What exported functions need at run time: a stop for panics, the meaning of no stream, a count of
-//! absent functions.
+//! What exported functions need at run time: a stop for panics, the meaning of no stream, a count
+//! of absent functions.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -15,17 +15,17 @@
 //!
 //! which defines `pub(crate) mod exports` with all functions of the API. It expects of the crate:
 //! - for each listed symbol a function of that name and prototype, `unsafe fn` or `fn`, returning
-//!   `CUresult`: `crate::api::<symbol>` in the software GPU, `crate::entry::<symbol>` in the client.
-//!   A panic in it becomes `CUDA_ERROR_UNKNOWN`.
-//! - `crate::answered(index: usize, result: CUresult) -> CUresult`, which passes on what the function at
-//!   a position of [`FUNCTIONS`] answers: see [`record`](crate::record).
+//!   `CUresult`: `crate::api::<symbol>` in the software GPU, `crate::entry::<symbol>` in the
+//!   client. A panic in it becomes `CUDA_ERROR_UNKNOWN`.
+//! - `crate::answered(index: usize, result: CUresult) -> CUresult`, which passes on what the
+//!   function at a position of [`FUNCTIONS`] answers: see [`record`](crate::record).
 //! - `crate::absent(index: usize)`, called when a program calls a function that is not listed, with
 //!   its position in [`FUNCTIONS`]; the program gets `CUDA_ERROR_NOT_SUPPORTED`.
 //!   [`AbsentCalls`](crate::boundary::AbsentCalls) counts them.
 //!
 //! and gives it
-//! - `exports::address(index)`: the address of the exported function at a position of [`FUNCTIONS`],
-//!   the one that `dlsym` gives, for `cuGetProcAddress`;
+//! - `exports::address(index)`: the address of the exported function at a position of
+//!   [`FUNCTIONS`], the one that `dlsym` gives, for `cuGetProcAddress`;
 //! - in the client also `exports::attach()`, `exports::pass_through(&DriverTable)` and
 //!   `exports::detach()`, below.
 //!
@@ -42,8 +42,8 @@
 //! Every client function loads a pointer from its slot and jumps. Slots hold, one after another:
 //! 1. until the choice is made, an entry that returns `CUDA_ERROR_NOT_INITIALIZED` as an
 //!    uninitialised driver does, except for [`ALWAYS`], which call `crate::entry`;
-//! 2. after `attach()`, the `crate::entry` functions, or the absent ones; after `attach_recorded()`, the same, each
-//!    within `crate::recorder::call(index, ..)`;
+//! 2. after `attach()`, the `crate::entry` functions, or the absent ones; after
+//!    `attach_recorded()`, the same, each within `crate::recorder::call(index, ..)`;
 //! 3. after `pass_through(&table)` instead, the native driver's own functions, so that a call costs
 //!    one indirect jump more than without the client.
 //!

@@ -194,8 +194,8 @@ fn or_current<D: Driver>(context: CUcontext) -> Result<CUcontext, CUresult> {
     if context.is_null() { Err(CUresult::ERROR_INVALID_CONTEXT) } else { Ok(context) }
 }
 
-// The slots. All are called by foreign code with the C convention; where a slot that takes arguments
-// is served by a function without, the caller cleans up its own arguments.
+// The slots. All are called by foreign code with the C convention; where a slot that takes
+// arguments is served by a function without, the caller cleans up its own arguments.
 
 unsafe extern "C" fn refuse() -> CUresult {
     CUresult::ERROR_NOT_SUPPORTED
@@ -384,8 +384,9 @@ unsafe extern "C" fn tools_context_id<D: Driver>(context: CUcontext, out: *mut u
     guard(|| unsafe { store(out, or_current::<D>(context).and_then(D::context_id)) })
 }
 
-/// The driver's own object of a stream. cuBLAS asks for it where it keeps its workspace by context and stream, and then only for
-/// the object's identity ([`tools_stream_id`]); so it is that, and never null.
+/// The driver's own object of a stream. cuBLAS asks for it where it keeps its workspace by context
+/// and stream, and then only for the object's identity ([`tools_stream_id`]); so it is that, and
+/// never null.
 unsafe extern "C" fn tools_stream<D: Driver>(
     context: CUcontext,
     stream: CUstream,

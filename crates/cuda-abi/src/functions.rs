@@ -1,9 +1,9 @@
 //! The functions of the driver API as data: one entry per exported symbol.
 //!
-//! Old ABI versions (`cuMemAlloc` beside `cuMemAlloc_v2`) and the per-thread default stream variants
-//! (`_ptsz`, `_ptds`) are symbols of their own, as in the original library. Source: the CUDA 13.0
-//! headers and the table of versions measured on real drivers (`tools/codegen`). For code that is
-//! expanded per function use [`for_each_function`](crate::for_each_function).
+//! Old ABI versions (`cuMemAlloc` beside `cuMemAlloc_v2`) and the per-thread default stream
+//! variants (`_ptsz`, `_ptds`) are symbols of their own, as in the original library. Source: the
+//! CUDA 13.0 headers and the table of versions measured on real drivers (`tools/codegen`). For code
+//! that is expanded per function use [`for_each_function`](crate::for_each_function).
 
 use crate::generated;
 

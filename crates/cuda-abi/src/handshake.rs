@@ -4,8 +4,8 @@
 //! answers to versions that end in 0 and 1 are constants; to others it is HMAC-MD2 (RFC 2104 over
 //! RFC 1319) of what the runtime was told about driver, process, tables and devices. Without it
 //! every runtime call returns 103, so it is needed for interoperability. Constants and field order
-//! are published by the ZLUDA project; `tests/data/handshake-vectors.json` holds vectors accepted by
-//! real runtimes 11.8 to 13.5. [`export_tables`](crate::export_tables) serves it.
+//! are published by the ZLUDA project; `tests/data/handshake-vectors.json` holds vectors accepted
+//! by real runtimes 11.8 to 13.5. [`export_tables`](crate::export_tables) serves it.
 
 use hmac::{Hmac, Mac};
 use md2::Md2;

@@ -1,7 +1,8 @@
 //! The CUDA driver API as data.
 //!
-//! Everything that is said of the API is said once, here, for the two libraries that programs load as
-//! a CUDA driver (the client runtime and the software GPU) and for the server, which works on one:
+//! Everything that is said of the API is said once, here, for the two libraries that programs load
+//! as a CUDA driver (the client runtime and the software GPU) and for the server, which works on
+//! one:
 //!
 //! - the functions with all their ABI versions, as data ([`functions`]) and as a macro
 //!   ([`for_each_function`]), with their [`types`] and result codes;

@@ -1,5 +1,6 @@
-//! Where a name of [`NAMES`] is, and which functions its symbols are: found by the compiler, so that [`lookup`](crate::lookup::find)
-//! hashes a name once and compares it once. Programs look up several hundred names when they start, and libraries again and again.
+//! Where a name of [`NAMES`] is, and which functions its symbols are: found by the compiler, so
+//! that [`lookup`](crate::lookup::find) hashes a name once and compares it once. Programs look up
+//! several hundred names when they start, and libraries again and again.
 
 use crate::functions::FUNCTIONS;
 use crate::lookup::NAMES;
@@ -12,7 +13,8 @@ static PLACE: [u16; PLACES] = places();
 const NONE: u16 = u16::MAX;
 
 const SYMBOL_COUNT: usize = symbol_count();
-/// The functions of all symbols of [`NAMES`], in their order: those of the legacy default stream before those of the thread's own.
+/// The functions of all symbols of [`NAMES`], in their order: those of the legacy default stream
+/// before those of the thread's own.
 static FUNCTION: [u16; SYMBOL_COUNT] = functions();
 /// Where in [`FUNCTION`] a name's begin.
 static FIRST: [u16; NAMES.len()] = firsts();
@@ -34,7 +36,8 @@ pub(crate) fn position(name: &[u8]) -> Option<usize> {
     }
 }
 
-/// The position in [`FUNCTIONS`] of a symbol: the one at `symbol` of the name at `name`, counted over both lists.
+/// The position in [`FUNCTIONS`] of a symbol: the one at `symbol` of the name at `name`, counted
+/// over both lists.
 #[inline]
 pub(crate) fn function(name: usize, symbol: usize) -> usize {
     usize::from(FUNCTION[usize::from(FIRST[name]) + symbol])

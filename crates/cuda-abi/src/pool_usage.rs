@@ -1,7 +1,8 @@
 //! What a memory pool says of its memory: how much is used, and how much it has reserved.
 //!
-//! NVIDIA's driver reserves in chunks of 32 MiB, and gives chunks back when it is told to (`cuMemPoolTrimTo`). Programs count on what is reserved staying
-//! the same while they allocate and free inside it (CuPy's `MemoryAsyncPool`).
+//! NVIDIA's driver reserves in chunks of 32 MiB, and gives chunks back when it is told to
+//! (`cuMemPoolTrimTo`). Programs count on what is reserved staying the same while they allocate and
+//! free inside it (CuPy's `MemoryAsyncPool`).
 
 use crate::types::{CUmemPool_attribute as Attribute, CUresult};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +37,8 @@ impl PoolUsage {
         self.most_reserved.fetch_max(chunks(used), Ordering::Relaxed);
     }
 
-    /// Counts a free; what was not counted before, as memory that is no pool's, changes nothing below 0.
+    /// Counts a free; what was not counted before, as memory that is no pool's, changes nothing
+    /// below 0.
     pub fn give(&self, size_bytes: u64) {
         let less = |used: u64| Some(used.saturating_sub(size_bytes));
         let _ = self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, less);

@@ -1,8 +1,10 @@
-//! Where functions are proven: the programs in which a library answers them with success, and which check their results.
+//! Where functions are proven: the programs in which a library answers them with success, and which
+//! check their results.
 //!
-//! `tests/proofs.tsv` has a line `LIBRARY<TAB>SYMBOL<TAB>PROGRAM PROGRAM...` for each function that has a proof;
-//! `tests/unproven.tsv` a line `LIBRARY<TAB>SYMBOL<TAB>REASON` for each that has none. `cargo xtask test` makes sure that
-//! the programs still call what the first says ([`record`](crate::record)), and that nothing is on neither list.
+//! `tests/proofs.tsv` has a line `LIBRARY<TAB>SYMBOL<TAB>PROGRAM PROGRAM...` for each function that
+//! has a proof; `tests/unproven.tsv` a line `LIBRARY<TAB>SYMBOL<TAB>REASON` for each that has none.
+//! `cargo xtask test` makes sure that the programs still call what the first says
+//! ([`record`](crate::record)), and that nothing is on neither list.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

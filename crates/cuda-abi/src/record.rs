@@ -1,8 +1,10 @@
-//! Which functions have answered in a process: what COMPATIBILITY.md rests on when it says where a function is proven.
+//! Which functions have answered in a process: what COMPATIBILITY.md rests on when it says where a
+//! function is proven.
 //!
-//! Where `OPENMPS_RECORD_CALLS` names a directory, each library appends the symbol of a function that returns
-//! `CUDA_SUCCESS` for the first time to the file `LIBRARY.PROGRAM` there. `cargo xtask test` sets it for its programs and
-//! reads the files. Otherwise a call costs one load of a flag.
+//! Where `OPENMPS_RECORD_CALLS` names a directory, each library appends the symbol of a function
+//! that returns `CUDA_SUCCESS` for the first time to the file `LIBRARY.PROGRAM` there.
+//! `cargo xtask test` sets it for its programs and reads the files. Otherwise a call costs one load
+//! of a flag.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -59,8 +61,9 @@ impl Record {
         // Relaxed: the flag guards nothing but a second line.
         if !answered.swap(true, Ordering::Relaxed) {
             let path = PathBuf::from(directory).join(file_name(self.library));
-            // Opened anew for each line: programs close descriptors that are not theirs, and the file of a process is
-            // whole however it ends. A line that cannot be written is missed by whoever reads the file.
+            // Opened anew for each line: programs close descriptors that are not theirs, and the
+            // file of a process is whole however it ends. A line that cannot be written is missed
+            // by whoever reads the file.
             if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
                 let _ = file.write_all(format!("{}\n", function.symbol).as_bytes());
             }

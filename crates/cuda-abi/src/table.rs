@@ -32,8 +32,8 @@ macro_rules! driver_table {
                 Self {
                     $($symbol: {
                         const NAME: &CStr = symbol_name(concat!(stringify!($symbol), "\0"));
-                        // SAFETY: a pointer-sized value; null becomes `None`, and the caller vouches
-                        // that any other is a function of this very prototype.
+                        // SAFETY: a pointer-sized value; null becomes `None`, and the caller
+                        // vouches that any other is a function of this very prototype.
                         unsafe {
                             core::mem::transmute::<
                                 *const c_void,
@@ -77,8 +77,9 @@ impl DriverTable {
     pub fn address(&self, index: usize) -> Option<NonNull<c_void>> {
         const { assert!(size_of::<DriverTable>() == size_of::<*mut c_void>() * FUNCTION_COUNT) };
         assert!(index < FUNCTION_COUNT, "no function with index {index}");
-        // SAFETY: a `repr(C)` struct of FUNCTION_COUNT function pointers, in the order of `FUNCTIONS`;
-        // the index is inside it, and an optional function pointer reads as a nullable pointer.
+        // SAFETY: a `repr(C)` struct of FUNCTION_COUNT function pointers, in the order of
+        // `FUNCTIONS`; the index is inside it, and an optional function pointer reads as a nullable
+        // pointer.
         unsafe { (&raw const *self).cast::<Option<NonNull<c_void>>>().add(index).read() }
     }
 

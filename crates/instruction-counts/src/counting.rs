@@ -1,7 +1,10 @@
-//! Instructions, counted one by one: while the trap flag is set in a thread, the processor traps after each.
+//! Instructions, counted one by one: while the trap flag is set in a thread, the processor traps
+//! after each.
 //!
-//! Only those of one program or library are counted. What the C library, its dynamic linker and the kernel's clock do differs between machines: they choose by the processor.
-//! Nothing but signals is needed: no counters of the processor, which most virtual machines and containers keep to themselves, and no tracer.
+//! Only those of one program or library are counted. What the C library, its dynamic linker and the
+//! kernel's clock do differs between machines: they choose by the processor. Nothing but signals is
+//! needed: no counters of the processor, which most virtual machines and containers keep to
+//! themselves, and no tracer.
 
 use std::arch::asm;
 use std::fs;
@@ -62,7 +65,8 @@ fn executable(line: &str) -> Option<Range<usize>> {
     rest.starts_with("r-x").then_some(address(first)?..address(end)?)
 }
 
-/// How many instructions of this code `act` takes in this thread, and what it returned: look at that afterwards, since a panic takes minutes to say where it was while all of it traps.
+/// How many instructions of this code `act` takes in this thread, and what it returned: look at
+/// that afterwards, since a panic takes minutes to say where it was while all of it traps.
 ///
 /// # Errors
 /// When this system cannot count.
@@ -90,7 +94,8 @@ impl Traps {
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = count_one as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: a handler that calls nothing. Nobody else in a program that counts uses the signal.
+        // SAFETY: a handler that calls nothing. Nobody else in a program that counts uses the
+        // signal.
         if unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()) } != 0 {
             return Err(Error::NoHandler(io::Error::last_os_error()));
         }

@@ -1,4 +1,5 @@
-//! What the plugin offers: the configuration file (TOML) of the node's administrator. An unknown key is an error.
+//! What the plugin offers: the configuration file (TOML) of the node's administrator. An unknown
+//! key is an error.
 //!
 //! [docs/kubernetes.md](../../../docs/kubernetes.md) explains every key.
 
@@ -75,7 +76,8 @@ pub enum Library {
         /// In the container.
         container: String,
     },
-    /// Devices of a CDI specification, by their qualified names (`openmps cdi` writes one); kubelets since 1.28.
+    /// Devices of a CDI specification, by their qualified names (`openmps cdi` writes one);
+    /// kubelets since 1.28.
     Cdi(Vec<String>),
 }
 

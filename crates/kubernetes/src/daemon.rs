@@ -1,4 +1,5 @@
-//! The OpenMPS daemon, as the plugin sees it: which GPUs it serves and how they are, and a socket for each container.
+//! The OpenMPS daemon, as the plugin sees it: which GPUs it serves and how they are, and a socket
+//! for each container.
 //!
 //! Each question is a connection of its own, so that a daemon that was restarted needs no notice.
 
@@ -59,7 +60,8 @@ impl Daemon {
         Self { directories, sockets, domain }
     }
 
-    /// Looks at it, and has a server started if there is none: pods then find it ready, and GPUs are known.
+    /// Looks at it, and has a server started if there is none: pods then find it ready, and GPUs
+    /// are known.
     pub(crate) fn look(&self) -> Result<Look, DaemonError> {
         let mut frontend = Frontend::connect(&self.directories)?;
         let state = frontend.state()?;
@@ -113,7 +115,8 @@ impl Daemon {
         closed
     }
 
-    /// Makes what is missing after a restart of the daemon, and removes what no allocation has, if that is to be.
+    /// Makes what is missing after a restart of the daemon, and removes what no allocation has, if
+    /// that is to be.
     pub(crate) fn restore(
         &self,
         look: &Look,
@@ -175,7 +178,8 @@ impl Look {
     }
 }
 
-/// A failed executor keeps new clients out of its trust domain only: containers with domains of their own have nothing to do with it.
+/// A failed executor keeps new clients out of its trust domain only: containers with domains of
+/// their own have nothing to do with it.
 fn gpus(state: &DaemonState, domain: SocketDomain) -> Vec<Gpu> {
     let mut gpus: Vec<Gpu> = Vec::new();
     for server in &state.servers {
@@ -234,7 +238,8 @@ fn limit(group: String, percent: f64, memory_bytes: Option<u64>) -> UiRequest {
     })
 }
 
-/// Kernels that run past the daemon's patience are no failure: the limit comes into force when they end.
+/// Kernels that run past the daemon's patience are no failure: the limit comes into force when they
+/// end.
 fn change(frontend: &mut Frontend, request: &UiRequest) -> Result<(), DaemonError> {
     let report = frontend.change_shares(request)?.map_err(DaemonError::Refused)?;
     match report.refused.into_iter().next() {

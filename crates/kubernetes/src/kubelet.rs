@@ -1,6 +1,7 @@
 //! The kubelet: registering with it, noticing that it was restarted, and its list of who has what.
 //!
-//! A kubelet that starts removes all sockets from its directory and makes its own anew; a plugin that sees that serves and registers again.
+//! A kubelet that starts removes all sockets from its directory and makes its own anew; a plugin
+//! that sees that serves and registers again.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,10 @@
 //! OpenMPS on Kubernetes: a device plugin that offers shares of a node's GPUs as resources.
 //!
-//! `kubelet` registers and serves an endpoint per resource (`endpoint`); `node` answers it, with the decisions of [`ledger`] (pure), records on
-//! disk and the OpenMPS `daemon`, which gives each container a socket and limits of its own. The kubelet's interfaces are in [`api`]. Purpose and
-//! use: `docs/kubernetes.md`. This crate alone uses tokio, for tonic's sake; what talks to the daemon blocks, on threads for that.
+//! `kubelet` registers and serves an endpoint per resource (`endpoint`); `node` answers it, with
+//! the decisions of [`ledger`] (pure), records on disk and the OpenMPS `daemon`, which gives each
+//! container a socket and limits of its own. The kubelet's interfaces are in [`api`]. Purpose and
+//! use: `docs/kubernetes.md`. This crate alone uses tokio, for tonic's sake; what talks to the
+//! daemon blocks, on threads for that.
 
 pub mod api;
 pub mod config;
@@ -107,7 +109,8 @@ async fn serve(node: Arc<Node>, options: Options) -> Result<(), PluginError> {
     };
     let (mut terminate, mut interrupt) =
         (catch(SignalKind::terminate())?, catch(SignalKind::interrupt())?);
-    // Before anybody is told of devices: which there are, and who has them if the records are lost. A kubelet that is not there asks for none either.
+    // Before anybody is told of devices: which there are, and who has them if the records are lost.
+    // A kubelet that is not there asks for none either.
     look(&node).await;
     if let Err(line) = list(&node, &options).await {
         log!("{line}");

@@ -1,6 +1,7 @@
 //! The node: ledger, records and daemon together. Every change goes through here, one at a time.
 //!
-//! What is told a container is true before it is told: records first, then the daemon's limits and socket, then the answer.
+//! What is told a container is true before it is told: records first, then the daemon's limits and
+//! socket, then the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

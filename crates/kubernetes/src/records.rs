@@ -1,4 +1,5 @@
-//! The plugin's records on disk: what containers were told must outlive the plugin, since the kubelet never asks again.
+//! The plugin's records on disk: what containers were told must outlive the plugin, since the
+//! kubelet never asks again.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -71,7 +72,8 @@ impl Records {
             let path = path.to_owned();
             move |source| RecordsError::File { path, source }
         };
-        // The plugin is root: whoever else could change what is in there would have it write elsewhere.
+        // The plugin is root: whoever else could change what is in there would have it write
+        // elsewhere.
         let absolute = std::path::absolute(directory).map_err(in_file(directory))?;
         let place = Directory::open(&absolute, Trust::of_places(), Missing::Make)?;
         let lock = place.file("lock", OFlags::WRONLY | OFlags::CREATE, 0o600)?;

@@ -1,7 +1,7 @@
 //! How fast the link is between two processes: `cargo run --release -p link --example link_bench`.
 //!
-//! Prints the round trip of a called command (p50, p99) and posted 64-byte commands per second. The child process is the executor's end and
-//! does nothing but take and answer.
+//! Prints the round trip of a called command (p50, p99) and posted 64-byte commands per second. The
+//! child process is the executor's end and does nothing but take and answer.
 
 #[cfg(feature = "shuttle")]
 fn main() {}

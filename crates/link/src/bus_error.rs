@@ -1,7 +1,9 @@
-//! Memory of clients that cannot be touched: the kernel's SIGBUS ends what belongs to that client, and nobody else.
+//! Memory of clients that cannot be touched: the kernel's SIGBUS ends what belongs to that client,
+//! and nobody else.
 //!
-//! What clients give is checked so that touching it never fails ([`crate::shm::check`]); this is for what nobody has thought of. The thread that touches such memory may be a driver's. It
-//! goes on with a page of zeros, and whoever [watches](watch) the memory finds out.
+//! What clients give is checked so that touching it never fails ([`crate::shm::check`]); this is
+//! for what nobody has thought of. The thread that touches such memory may be a driver's. It goes
+//! on with a page of zeros, and whoever [watches](watch) the memory finds out.
 
 use std::io;
 use std::mem::zeroed;
@@ -38,7 +40,8 @@ pub struct Watched {
     slot: usize,
 }
 
-/// From now on this process survives that memory which is watched cannot be touched; for other memory it ends, as before.
+/// From now on this process survives that memory which is watched cannot be touched; for other
+/// memory it ends, as before.
 pub fn survive() {
     // Relaxed: the handler is made known to the kernel afterwards.
     PAGE_BYTES.store(rustix::param::page_size(), Ordering::Relaxed);
@@ -47,7 +50,8 @@ pub fn survive() {
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler does only what may be done in a signal's: atomics, and system calls by their wrappers that set nothing but errno.
+    // SAFETY: the handler does only what may be done in a signal's: atomics, and system calls by
+    // their wrappers that set nothing but errno.
     let set = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
     debug_assert!(set == 0, "{}", io::Error::last_os_error());
 }
@@ -82,13 +86,15 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // Release: pairs with the acquire of whoever takes it next, in `compare_exchange` or the handler; nothing is kept here that could be missed.
+        // Release: pairs with the acquire of whoever takes it next, in `compare_exchange` or the
+        // handler; nothing is kept here that could be missed.
         WATCHED[self.slot].base.store(FREE, Ordering::Release);
     }
 }
 
 extern "C" fn handle(_: libc::c_int, about: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's own, of a SIGBUS; as there is no memory behind the address, it is not read.
+    // SAFETY: the kernel's own, of a SIGBUS; as there is no memory behind the address, it is not
+    // read.
     let address = unsafe { (*about).si_addr() } as usize;
     // SAFETY: errno of this thread, which it may be about to look at.
     let errno = unsafe { *libc::__errno_location() };
@@ -115,7 +121,8 @@ fn put_zeros(address: usize) -> bool {
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
     );
-    // SAFETY: what is replaced is a page of a client's that nobody can read or write; whoever has it mapped takes it for memory that others change at any time.
+    // SAFETY: what is replaced is a page of a client's that nobody can read or write; whoever has
+    // it mapped takes it for memory that others change at any time.
     let mapped = unsafe { libc::mmap(page, page_bytes, protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return false;

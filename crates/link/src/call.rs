@@ -1,8 +1,9 @@
 //! Called commands: a slot in shared memory where the answer arrives.
 //!
-//! A client thread claims a slot, posts the command with its number, and waits: it spins, then sleeps on the slot's state. The
-//! executor writes the answer, then swaps the state to done and wakes the caller if the state said that it sleeps. A slot belongs to
-//! one caller until the answer came, so an answer never meets the wrong call.
+//! A client thread claims a slot, posts the command with its number, and waits: it spins, then
+//! sleeps on the slot's state. The executor writes the answer, then swaps the state to done and
+//! wakes the caller if the state said that it sleeps. A slot belongs to one caller until the answer
+//! came, so an answer never meets the wrong call.
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::futex;
@@ -54,7 +55,8 @@ impl CallSlots {
             if index as usize >= CALL_SLOTS {
                 return Err(CallError::NoFreeSlot);
             }
-            // Acquire: pairs with the release in `PendingCall::drop`, whose owner has read its answer.
+            // Acquire: pairs with the release in `PendingCall::drop`, whose owner has read its
+            // answer.
             let claimed = self.taken.compare_exchange_weak(
                 taken,
                 taken | 1 << index,
@@ -67,7 +69,8 @@ impl CallSlots {
                         // Relaxed: whoever has claimed the slot alone writes it.
                         let claims = call.claims().load(Ordering::Relaxed).wrapping_add(1);
                         call.claims().store(claims, Ordering::Relaxed);
-                        // Release: pairs with the acquire in `give`. The ring's release of `tail` publishes it with the command.
+                        // Release: pairs with the acquire in `give`. The ring's release of `tail`
+                        // publishes it with the command.
                         call.state().store(CALL_PENDING, Ordering::Release);
                     }
                     return Ok(PendingCall { slots: self, index, answered: false });
@@ -116,8 +119,8 @@ impl PendingCall<'_> {
         let cores = self.slots.memory.cores();
         if !spin.until(cores, || state.load(Ordering::Acquire) == CALL_DONE) {
             loop {
-                // Announce the sleep; whoever answers swaps the state afterwards and sees it. SeqCst is not needed: both sides
-                // read-modify-write the same word.
+                // Announce the sleep; whoever answers swaps the state afterwards and sees it.
+                // SeqCst is not needed: both sides read-modify-write the same word.
                 let announced = state.compare_exchange(
                     CALL_PENDING,
                     CALL_PENDING_ASLEEP,
@@ -190,8 +193,8 @@ impl Prepared {
     }
 }
 
-/// Writes the answer of a called command: a `CUresult` and the reply's bytes (cut at [`CALL_REPLY_BYTES`]). Its caller waits on until it is
-/// [given](give).
+/// Writes the answer of a called command: a `CUresult` and the reply's bytes (cut at
+/// [`CALL_REPLY_BYTES`]). Its caller waits on until it is [given](give).
 ///
 /// # Errors
 /// [`AnswerError`] when the slot is not waiting.
@@ -214,7 +217,8 @@ pub fn prepare(
     Ok(Prepared { slot, claims: call.claims().load(Ordering::Relaxed) })
 }
 
-/// Wakes the caller of a prepared answer. Nothing happens where it has been given already, by whoever prepared it.
+/// Wakes the caller of a prepared answer. Nothing happens where it has been given already, by
+/// whoever prepared it.
 pub fn give(memory: &SessionMemory, prepared: Prepared) {
     let Some(call) = memory.call(prepared.slot.into()) else { return };
     // Acquire: pairs with the release in `claim`: who sees that a later call waits sees its number.
@@ -223,7 +227,8 @@ pub fn give(memory: &SessionMemory, prepared: Prepared) {
     if !waits || call.claims().load(Ordering::Relaxed) != prepared.claims {
         return;
     }
-    // Release: pairs with the acquires in `PendingCall::wait`. Acquire: sees the caller's announcement of its sleep.
+    // Release: pairs with the acquires in `PendingCall::wait`. Acquire: sees the caller's
+    // announcement of its sleep.
     if call.state().swap(CALL_DONE, Ordering::AcqRel) == CALL_PENDING_ASLEEP {
         futex::wake(call.state(), 1);
     }

@@ -1,10 +1,14 @@
 //! Closing what strangers have a hand in, where nobody waits for it.
 //!
-//! A descriptor that a peer has sent can be one whose closing blocks: a TCP socket lingers for as long as its owner likes. A connection holds whatever was sent and not received, and
-//! closing it closes that. So no thread that serves several peers does either: connections are kept as [`Foreign`], and what cannot be closed at once goes to a thread of its owner's.
+//! A descriptor that a peer has sent can be one whose closing blocks: a TCP socket lingers for as
+//! long as its owner likes. A connection holds whatever was sent and not received, and closing it
+//! closes that. So no thread that serves several peers does either: connections are kept as
+//! [`Foreign`], and what cannot be closed at once goes to a thread of its owner's.
 //!
-//! An owner has one thread, which ends when nothing is left. What waits for it stays open and is counted: an owner that [is behind](Closer::is_behind) is to get no further connections.
-//! The thread is interrupted by a timer all the time, which ends any lingering, so that few wait; and where a process ends the kernel never lingers.
+//! An owner has one thread, which ends when nothing is left. What waits for it stays open and is
+//! counted: an owner that [is behind](Closer::is_behind) is to get no further connections. The
+//! thread is interrupted by a timer all the time, which ends any lingering, so that few wait; and
+//! where a process ends the kernel never lingers.
 
 use crate::socket::{Connection, Queued};
 use crate::wire::owner::Owner;
@@ -16,7 +20,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
-/// More than that of one owner's are not to wait to be closed. Those who do as they should have none, or for a moment.
+/// More than that of one owner's are not to wait to be closed. Those who do as they should have
+/// none, or for a moment.
 const MOST_WAITING: usize = 512;
 /// A closing that takes longer is interrupted, again and again.
 const INTERRUPTED_AFTER: Duration = Duration::from_millis(2);
@@ -112,8 +117,9 @@ fn close_all(queues: &Mutex<BTreeMap<Owner, Queue>>, owner: &Owner) {
     }
 }
 
-/// Has a new process close the sockets that it is not to have before it becomes another program. It may have the last copies by then, which this process has closed meanwhile: `exec`
-/// would linger over them, and whoever started it would wait.
+/// Has a new process close the sockets that it is not to have before it becomes another program. It
+/// may have the last copies by then, which this process has closed meanwhile: `exec` would linger
+/// over them, and whoever started it would wait.
 pub fn leave_sockets(command: &mut Command) {
     interruption::install();
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -191,7 +197,8 @@ mod interruption {
     use std::mem::zeroed;
     use std::ptr;
 
-    /// Ignored by default, and used by nobody here: who gets it without being asleep notices nothing.
+    /// Ignored by default, and used by nobody here: who gets it without being asleep notices
+    /// nothing.
     const SIGNAL: libc::c_int = libc::SIGURG;
 
     /// Interrupts the thread that has started it, again and again.
@@ -213,7 +220,8 @@ mod interruption {
         });
     }
 
-    /// Closes this descriptor if it is a socket that no other program is to have. To be called in a new process, of which nobody else knows the descriptors.
+    /// Closes this descriptor if it is a socket that no other program is to have. To be called in a
+    /// new process, of which nobody else knows the descriptors.
     pub(super) fn close_socket(descriptor: libc::c_int) {
         // SAFETY: asks for flags; what is not open has none.
         let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
@@ -230,7 +238,8 @@ mod interruption {
             )
         } == 0;
         if is_socket && flags >= 0 && flags & libc::FD_CLOEXEC != 0 {
-            // SAFETY: the process is about to become another program, before which nothing uses the descriptor.
+            // SAFETY: the process is about to become another program, before which nothing uses the
+            // descriptor.
             unsafe { libc::close(descriptor) };
         }
     }

@@ -1,10 +1,11 @@
 //! Completion words: how far each stream has got, written by the device.
 //!
-//! The client reads them without asking anybody. A device's write wakes no one, so a client thread that would rather sleep
-//! registers in `sleepers`, nudges the session thread, and sleeps on `wake_epoch`; the executor's monitor polls the words while anybody
-//! sleeps, and moves the epoch when one has changed or the session has failed. Every sleep is bounded besides, since the device and the
-//! monitor are not in any common order that could be proven. Where more clients are at work than there are cores the monitor looks all the time, so that
-//! nobody need be nudged.
+//! The client reads them without asking anybody. A device's write wakes no one, so a client thread
+//! that would rather sleep registers in `sleepers`, nudges the session thread, and sleeps on
+//! `wake_epoch`; the executor's monitor polls the words while anybody sleeps, and moves the epoch
+//! when one has changed or the session has failed. Every sleep is bounded besides, since the device
+//! and the monitor are not in any common order that could be proven. Where more clients are at work
+//! than there are cores the monitor looks all the time, so that nobody need be nudged.
 
 use crate::atomic::Ordering;
 use crate::doorbell::Doorbell;
@@ -35,8 +36,8 @@ pub enum CompletionError {
     TimedOut,
 }
 
-/// A mapped completion file. Its parts are mapped apart: guarded kernels know where the guard's record is, and that must not tell them where the
-/// words are.
+/// A mapped completion file. Its parts are mapped apart: guarded kernels know where the guard's
+/// record is, and that must not tell them where the words are.
 #[derive(Debug)]
 pub struct CompletionWords {
     words: Mapping,
@@ -44,7 +45,8 @@ pub struct CompletionWords {
 }
 
 impl CompletionWords {
-    /// Makes a completion file. One executor after another maps it to write; clients get [`shm::read_only`] descriptors.
+    /// Makes a completion file. One executor after another maps it to write; clients get
+    /// [`shm::read_only`] descriptors.
     ///
     /// # Errors
     /// When the kernel refuses the file.
@@ -52,7 +54,8 @@ impl CompletionWords {
         shm::create("openmps-completion", COMPLETION_BYTES as u64)
     }
 
-    /// Maps a completion file for the device to write, at addresses that cannot be guessed: kernels of other clients share them.
+    /// Maps a completion file for the device to write, at addresses that cannot be guessed: kernels
+    /// of other clients share them.
     ///
     /// # Errors
     /// When the descriptor is no such file or cannot be mapped.
@@ -90,12 +93,14 @@ impl CompletionWords {
     /// The last value that the device wrote for a stream slot; 0 for slots that do not exist.
     pub fn completed(&self, stream: u32) -> u64 {
         self.word(stream).map_or(0, |word| {
-            // Acquire: pairs with the device's write, which follows the stream's earlier writes to host memory.
+            // Acquire: pairs with the device's write, which follows the stream's earlier writes to
+            // host memory.
             word.load(core::sync::atomic::Ordering::Acquire)
         })
     }
 
-    /// Whether a guarded kernel was about to touch what it must not: then nothing that the session has waited for counts.
+    /// Whether a guarded kernel was about to touch what it must not: then nothing that the session
+    /// has waited for counts.
     pub fn is_guard_broken(&self) -> bool {
         // Acquire: as in `completed`.
         self.guard_word(0).load(core::sync::atomic::Ordering::Acquire) != 0
@@ -127,13 +132,17 @@ impl CompletionWords {
     }
 }
 
-/// `CUDA_ERROR_ILLEGAL_ADDRESS`, which a session has failed with once [`CompletionWords::is_guard_broken`].
+/// `CUDA_ERROR_ILLEGAL_ADDRESS`, which a session has failed with once
+/// [`CompletionWords::is_guard_broken`].
 pub const GUARD_ERROR: u32 = 700;
 
-/// Waits until `stream` has reached `value`: spins, then sleeps, and spins again where waits have a usual length that is nearly over. Without `timeout`, until it is reached or the session has failed.
+/// Waits until `stream` has reached `value`: spins, then sleeps, and spins again where waits have a
+/// usual length that is nearly over. Without `timeout`, until it is reached or the session has
+/// failed.
 ///
 /// # Errors
-/// [`CompletionError`]; a failed session wins over a value that has been reached, as CUDA's waits return a sticky error.
+/// [`CompletionError`]; a failed session wins over a value that has been reached, as CUDA's waits
+/// return a sticky error.
 pub fn wait(
     memory: &SessionMemory,
     words: &CompletionWords,
@@ -155,7 +164,8 @@ pub fn wait(
     let deadline = timeout.map(|timeout| began + timeout);
     let _sleeper = Sleeper::register(memory);
     loop {
-        // Acquire: pairs with the release in `wake_sleepers`; read before the words, so that a change after this look moves it.
+        // Acquire: pairs with the release in `wake_sleepers`; read before the words, so that a
+        // change after this look moves it.
         let epoch = memory.shared().wake_epoch.0.load(Ordering::Acquire);
         if is_over() {
             let waited = began.elapsed();
@@ -202,12 +212,14 @@ pub struct Sleeper<'a>(&'a SessionMemory);
 impl<'a> Sleeper<'a> {
     /// Counts the calling thread, and sees to it that the executor finds out.
     pub fn register(memory: &'a SessionMemory) -> Self {
-        // SeqCst, as the look that follows: with the executor's store and its look at `sleepers` behind it, one of the two sees the other.
+        // SeqCst, as the look that follows: with the executor's store and its look at `sleepers`
+        // behind it, one of the two sees the other.
         memory.shared().sleepers.0.fetch_add(1, Ordering::SeqCst);
         if memory.cores() == Cores::Wanted {
             return Self(memory);
         }
-        // The session thread looks at `sleepers` before it sleeps; when it sleeps already, this wakes it, and it tells the monitor.
+        // The session thread looks at `sleepers` before it sleeps; when it sleeps already, this
+        // wakes it, and it tells the monitor.
         Doorbell::new(&memory.shared().consumer_asleep.0).ring();
         Self(memory)
     }
@@ -233,8 +245,9 @@ impl SessionMemory {
         }
     }
 
-    /// Says whether there are. Where there are none, whoever says so looks at [`Self::sleepers`] all the time: those who begin to sleep then tell nobody.
-    /// So who says that there are looks at them once more before it looks no longer.
+    /// Says whether there are. Where there are none, whoever says so looks at [`Self::sleepers`]
+    /// all the time: those who begin to sleep then tell nobody. So who says that there are looks at
+    /// them once more before it looks no longer.
     pub fn set_cores(&self, cores: Cores) {
         let crowded = match cores {
             Cores::Spare => 0,
@@ -276,7 +289,8 @@ impl SessionMemory {
         (count != 0).then_some(count)
     }
 
-    /// Leaves an error of one posted command for the client's next synchronisation; the first one not yet taken stays.
+    /// Leaves an error of one posted command for the client's next synchronisation; the first one
+    /// not yet taken stays.
     pub fn refuse(&self, error: u32) {
         // Release: pairs with the acquire in `take_refusal`.
         let _ = self.shared().refusal.0.compare_exchange(
@@ -287,11 +301,13 @@ impl SessionMemory {
         );
     }
 
-    /// Takes what [`Self::refuse`] left, 0 when there is nothing. Whoever has waited for a stream sees the refusals of all that was posted to it
-    /// before, since the executor leaves them before it submits the signal.
+    /// Takes what [`Self::refuse`] left, 0 when there is nothing. Whoever has waited for a stream
+    /// sees the refusals of all that was posted to it before, since the executor leaves them before
+    /// it submits the signal.
     pub fn take_refusal(&self) -> u32 {
         let word = &self.shared().refusal.0;
-        // Relaxed: a look that spares the exchange; the waiter's acquire of the completion word ordered it.
+        // Relaxed: a look that spares the exchange; the waiter's acquire of the completion word
+        // ordered it.
         if word.load(Ordering::Relaxed) == 0 {
             return 0;
         }
@@ -299,7 +315,8 @@ impl SessionMemory {
         word.swap(0, Ordering::Acquire)
     }
 
-    /// Leaves a text for the program's standard error, before [`Self::fail`]: as many whole lines as there is room for.
+    /// Leaves a text for the program's standard error, before [`Self::fail`]: as many whole lines
+    /// as there is room for.
     pub fn leave_last_words(&self, text: &str) {
         let words = &self.shared().last_words;
         let room = &text.as_bytes()[..text.len().min(words.text.len())];

@@ -1,9 +1,9 @@
 //! The flag by which one side tells the other that it sleeps.
 //!
-//! A sleeper raises the flag, looks once more for what it waits for, and only then sleeps on the flag. Whoever makes something
-//! to be found first publishes it and then looks at the flag. Each does "write mine, fence, read the other's", so at least
-//! one of them sees the other's write (Dekker's argument), and no wake-up is lost. While nobody sleeps, ringing is a
-//! fence and a load.
+//! A sleeper raises the flag, looks once more for what it waits for, and only then sleeps on the
+//! flag. Whoever makes something to be found first publishes it and then looks at the flag. Each
+//! does "write mine, fence, read the other's", so at least one of them sees the other's write
+//! (Dekker's argument), and no wake-up is lost. While nobody sleeps, ringing is a fence and a load.
 
 use crate::atomic::{AtomicU32, Ordering, fence};
 use crate::futex::{self, Woke};
@@ -12,7 +12,8 @@ use std::time::Duration;
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
-/// One such flag: [`crate::wire::layout::Shared::consumer_asleep`] or `producer_asleep`. One sleeper at a time.
+/// One such flag: [`crate::wire::layout::Shared::consumer_asleep`] or `producer_asleep`. One
+/// sleeper at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Doorbell<'a>(&'a AtomicU32);
 
@@ -22,9 +23,11 @@ impl<'a> Doorbell<'a> {
         Self(flag)
     }
 
-    /// Wakes the sleeper if there is one. Call it after publishing what the sleeper's `ready` looks at.
+    /// Wakes the sleeper if there is one. Call it after publishing what the sleeper's `ready` looks
+    /// at.
     pub fn ring(self) {
-        // Partner: the fence in `sleep`. Orders the caller's publication before the look at the flag.
+        // Partner: the fence in `sleep`. Orders the caller's publication before the look at the
+        // flag.
         fence(Ordering::SeqCst);
         // Relaxed: the fence above orders it.
         if self.0.load(Ordering::Relaxed) != AWAKE && self.0.swap(AWAKE, Ordering::SeqCst) != AWAKE
@@ -33,7 +36,8 @@ impl<'a> Doorbell<'a> {
         }
     }
 
-    /// Sleeps until rung, `timeout` at most, unless `ready`. May wake early: the caller looks again.
+    /// Sleeps until rung, `timeout` at most, unless `ready`. May wake early: the caller looks
+    /// again.
     pub fn sleep(self, timeout: Duration, ready: impl FnOnce() -> bool) -> Woke {
         self.0.store(ASLEEP, Ordering::Relaxed);
         // Partner: the fence in `ring`. Orders raising the flag before the last look.

@@ -1,7 +1,7 @@
 //! Sleeping on a word of shared memory, always with a time limit.
 //!
-//! The words lie in files that two processes map, so the futexes are not process-private. Under the model checker a wait has no
-//! time limit: a wake-up that gets lost then shows as a deadlock.
+//! The words lie in files that two processes map, so the futexes are not process-private. Under the
+//! model checker a wait has no time limit: a wake-up that gets lost then shows as a deadlock.
 
 use crate::atomic::AtomicU32;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! What a new process has of the one that starts it, and is not to have where it is another user's.
 //!
-//! A process of a user can be traced by that user, and does from then on what that user likes, with all that it has: a terminal
-//! takes typing for its session, a descriptor what it is open for, and keys can be read. So these are left before the process is that user's ([`crate::user`]).
+//! A process of a user can be traced by that user, and does from then on what that user likes, with
+//! all that it has: a terminal takes typing for its session, a descriptor what it is open for, and
+//! keys can be read. So these are left before the process is that user's ([`crate::user`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +18,8 @@ const FIRST: libc::c_uint = 3;
 /// `KEYCTL_JOIN_SESSION_KEYRING` of linux/keyctl.h.
 const JOIN_SESSION_KEYRING: libc::c_int = 1;
 
-/// Has no program that this process starts from now on get descriptors that are open now, but for standard input, output and error: whoever started this process may have left some.
+/// Has no program that this process starts from now on get descriptors that are open now, but for
+/// standard input, output and error: whoever started this process may have left some.
 ///
 /// # Errors
 /// Where the kernel is too old to do it at once, those of `/proc/self/fd`.
@@ -39,19 +41,22 @@ pub fn keep_descriptors() -> io::Result<()> {
         let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
         if let Some(number) = number.filter(|number: &libc::c_int| *number >= FIRST as libc::c_int)
         {
-            // SAFETY: as above; one that has been closed meanwhile is an error, which is of no consequence.
+            // SAFETY: as above; one that has been closed meanwhile is an error, which is of no
+            // consequence.
             unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }
     Ok(())
 }
 
-/// Has a new process begin its program without a controlling terminal. It stays in its session, and cannot get that one's terminal again.
+/// Has a new process begin its program without a controlling terminal. It stays in its session, and
+/// cannot get that one's terminal again.
 ///
 /// # Errors
 /// Those of opening the terminal; that there is none is none.
 pub fn leave_terminal(command: &mut Command) -> io::Result<()> {
-    // Here, as the new process may not be allowed to. A line whose carrier has gone is not waited for.
+    // Here, as the new process may not be allowed to. A line whose carrier has gone is not waited
+    // for.
     let flags = libc::O_NOCTTY | libc::O_NONBLOCK;
     let terminal = match File::options().read(true).custom_flags(flags).open(TERMINAL) {
         Ok(terminal) => terminal,
@@ -80,7 +85,8 @@ fn has_no_terminal(error: &io::Error) -> bool {
 /// # Errors
 /// Those of the kernel; that there are no keys is none.
 pub(crate) fn leave_keys() -> io::Result<()> {
-    // SAFETY: no name is given, so nothing is read; a filter or a kernel without keys says so, and then there are none to be read.
+    // SAFETY: no name is given, so nothing is read; a filter or a kernel without keys says so, and
+    // then there are none to be read.
     let joined = unsafe {
         libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
     };

@@ -1,4 +1,5 @@
-//! Limits of device memory as people write them: `4G`, `0=1G,GPU-12ab=512MB`. Daemon, server and commands read them here, so that all read the same.
+//! Limits of device memory as people write them: `4G`, `0=1G,GPU-12ab=512MB`. Daemon, server and
+//! commands read them here, so that all read the same.
 
 use std::fmt;
 use std::str::FromStr;
@@ -71,9 +72,9 @@ impl fmt::Display for DeviceRef {
 /// Digits after the point of a size; more say nothing that a person means.
 const MOST_DECIMALS: usize = 9;
 
-/// Reads `512M`, `4G`, `4 gb`, `4GiB`, `0.5G`: a number and K, M, G or T in either case, which count by 1024 and may be
-/// followed by B or iB. A bare number is MiB, as in NVIDIA MPS. 0 is no limit, where a limit is meant. A part of a byte is
-/// left out.
+/// Reads `512M`, `4G`, `4 gb`, `4GiB`, `0.5G`: a number and K, M, G or T in either case, which
+/// count by 1024 and may be followed by B or iB. A bare number is MiB, as in NVIDIA MPS. 0 is no
+/// limit, where a limit is meant. A part of a byte is left out.
 ///
 /// # Errors
 /// [`LimitError::Size`].
@@ -115,7 +116,8 @@ pub fn parse_limit_list(text: &str) -> Result<Vec<(DeviceRef, u64)>, LimitError>
         .collect()
 }
 
-/// Reads the form of `OPENMPS_MEMORY_LIMIT`: [`parse_limit_list`]'s, and `4G` alone for each device, which has no [`DeviceRef`].
+/// Reads the form of `OPENMPS_MEMORY_LIMIT`: [`parse_limit_list`]'s, and `4G` alone for each
+/// device, which has no [`DeviceRef`].
 ///
 /// # Errors
 /// [`LimitError`] of the first part that cannot be read.
@@ -131,7 +133,8 @@ pub fn parse_limits_of_each(text: &str) -> Result<Vec<(Option<DeviceRef>, u64)>,
     Ok(limits)
 }
 
-/// The parts of a list. The original's guide shows values in quotes inside quotes, and users copy that: quotes around the whole or a part do not count.
+/// The parts of a list. The original's guide shows values in quotes inside quotes, and users copy
+/// that: quotes around the whole or a part do not count.
 fn pairs(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(unquoted).filter(|part| !part.is_empty())
 }

@@ -8,15 +8,16 @@ use crate::wire::daemon::{Namespaces, Peer};
 
 /// The peer's credentials as they were when it connected.
 ///
-/// The process id is 0 for a peer whose PID namespace this process cannot see into, which is why this is not rustix's
-/// `socket_peercred`: its result cannot hold a 0.
+/// The process id is 0 for a peer whose PID namespace this process cannot see into, which is why
+/// this is not rustix's `socket_peercred`: its result cannot hold a 0.
 ///
 /// # Errors
 /// Those of `getsockopt`.
 pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
     let mut size_bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the pointers are to a ucred and to its size, and the kernel writes no more than that size.
+    // SAFETY: the pointers are to a ucred and to its size, and the kernel writes no more than that
+    // size.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -52,7 +53,8 @@ pub fn process(socket: BorrowedFd<'_>) -> PeerProcess {
     const PEER_PIDFD: libc::c_int = 77;
     let mut descriptor: libc::c_int = -1;
     let mut size_bytes = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the pointers are to an int and to its size, and the kernel writes no more than that size.
+    // SAFETY: the pointers are to an int and to its size, and the kernel writes no more than that
+    // size.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -72,7 +74,8 @@ pub fn process(socket: BorrowedFd<'_>) -> PeerProcess {
     }
 }
 
-/// Has the kernel refuse descriptors that are sent to this socket, and to those that will be made for connections to it; kernels before 6.16 go on as before.
+/// Has the kernel refuse descriptors that are sent to this socket, and to those that will be made
+/// for connections to it; kernels before 6.16 go on as before.
 pub fn refuse_descriptors(socket: BorrowedFd<'_>) {
     /// `SO_PASSRIGHTS` of `asm-generic/socket.h`.
     const PASS_RIGHTS: libc::c_int = 83;

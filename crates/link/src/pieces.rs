@@ -1,9 +1,11 @@
-//! Messages that are longer than a packet: their text goes in pieces, and is put together again by whoever receives them.
+//! Messages that are longer than a packet: their text goes in pieces, and is put together again by
+//! whoever receives them.
 
 use crate::wire::MAX_PACKET_BYTES;
 use serde::{Deserialize, Serialize};
 
-/// Text in one piece. In a packet of JSON each of its bytes is two at most, as control characters are written in others already.
+/// Text in one piece. In a packet of JSON each of its bytes is two at most, as control characters
+/// are written in others already.
 const PIECE_BYTES: usize = MAX_PACKET_BYTES / 2 - 1024;
 
 /// One piece of a message's JSON text.

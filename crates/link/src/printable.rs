@@ -1,7 +1,8 @@
-//! Words of clients, peers and files, as they may stand in a log, in a table or on somebody's terminal.
+//! Words of clients, peers and files, as they may stand in a log, in a table or on somebody's
+//! terminal.
 
-/// A text without control characters, and without those that format a text unseen: it stays on its line, no terminal obeys it, and it is read in the
-/// order in which it is written.
+/// A text without control characters, and without those that format a text unseen: it stays on its
+/// line, no terminal obeys it, and it is read in the order in which it is written.
 pub fn printable(text: &str) -> String {
     printable_prefix(text, usize::MAX)
 }

@@ -1,13 +1,15 @@
 //! The command ring: bytes from one client process to its session thread.
 //!
-//! `tail` and `head` count bytes since the session began; a position's place is the count modulo the ring's length. Commands
-//! are multiples of [`ALIGN`] long and simply run on at the ring's start when they meet its end, so there are no wrap marks and no
-//! lost room; a header, being [`ALIGN`] long, is never split. One producer (the client puts a lock around it) and one consumer, which
-//! trusts nothing: it keeps its own head, checks what it reads, and copies each command before anybody looks at it.
+//! `tail` and `head` count bytes since the session began; a position's place is the count modulo
+//! the ring's length. Commands are multiples of [`ALIGN`] long and simply run on at the ring's
+//! start when they meet its end, so there are no wrap marks and no lost room; a header, being
+//! [`ALIGN`] long, is never split. One producer (the client puts a lock around it) and one
+//! consumer, which trusts nothing: it keeps its own head, checks what it reads, and copies each
+//! command before anybody looks at it.
 //!
-//! Memory order: the producer's release of `tail` pairs with the consumer's acquire (the command's bytes are there), the
-//! consumer's release of `head` with the producer's acquire (the bytes have been copied away, the room is free). Sleeping is
-//! [`crate::doorbell`]'s.
+//! Memory order: the producer's release of `tail` pairs with the consumer's acquire (the command's
+//! bytes are there), the consumer's release of `head` with the producer's acquire (the bytes have
+//! been copied away, the room is free). Sleeping is [`crate::doorbell`]'s.
 
 use crate::atomic::Ordering;
 use crate::doorbell::Doorbell;
@@ -63,8 +65,9 @@ impl Producer {
         self.tail
     }
 
-    /// Appends one command and wakes the consumer if it sleeps. `parts` are the opcode's struct and what follows it; they are joined and
-    /// padded with zeros. Waits while the ring is full, as long as `peer_alive` says true.
+    /// Appends one command and wakes the consumer if it sleeps. `parts` are the opcode's struct and
+    /// what follows it; they are joined and padded with zeros. Waits while the ring is full, as
+    /// long as `peer_alive` says true.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted then.
@@ -284,7 +287,8 @@ pub enum Waited {
 enum Reuse {
     /// Once it is taken.
     Taken,
-    /// Once [`Consumer::commit`] has said so, for all before this position: until then another consumer can go on there.
+    /// Once [`Consumer::commit`] has said so, for all before this position: until then another
+    /// consumer can go on there.
     Committed(u64),
 }
 
@@ -318,8 +322,9 @@ impl Consumer {
         }
     }
 
-    /// The consumer of a session that may have had others before: all commands before `committed_bytes` are done. What it takes stays in the
-    /// ring until it is [committed](Self::commit).
+    /// The consumer of a session that may have had others before: all commands before
+    /// `committed_bytes` are done. What it takes stays in the ring until it is
+    /// [committed](Self::commit).
     pub fn resume(memory: Arc<SessionMemory>, committed_bytes: u64) -> Self {
         let reuse = Reuse::Committed(committed_bytes);
         Self { head: committed_bytes, tail_seen: committed_bytes, reuse, ..Self::new(memory) }
@@ -385,7 +390,8 @@ impl Consumer {
         Ok(Some(Command { header, body }))
     }
 
-    /// The opcode of the next command, if there is one; it is not taken, and checked only when it is.
+    /// The opcode of the next command, if there is one; it is not taken, and checked only when it
+    /// is.
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -403,8 +409,9 @@ impl Consumer {
         self.memory.shared().tail.0.load(Ordering::Relaxed) != self.head
     }
 
-    /// Waits until something is posted: spins, if there are `cores` for that, then sleeps, `timeout` at most. `interrupted` is looked at when the spinning ends and before
-    /// sleeping; whoever makes it true calls [`SessionMemory::wake_consumer`] after.
+    /// Waits until something is posted: spins, if there are `cores` for that, then sleeps,
+    /// `timeout` at most. `interrupted` is looked at when the spinning ends and before sleeping;
+    /// whoever makes it true calls [`SessionMemory::wake_consumer`] after.
     pub fn wait(
         &mut self,
         cores: Cores,
@@ -449,13 +456,15 @@ impl Consumer {
         Ok(self.tail_seen - self.head)
     }
 
-    /// What the command at `head` begins with: opcode, call slot and length. A command must have been posted.
+    /// What the command at `head` begins with: opcode, call slot and length. A command must have
+    /// been posted.
     fn first_word(&self) -> u64 {
         let ring = self.memory.ring_words();
         ring[(self.head as usize / 8) & (ring.len() - 1)].load(Ordering::Relaxed)
     }
 
-    /// Copies the first bytes of the command at `head`, a multiple of 8, at most the ring's and the buffer's length.
+    /// Copies the first bytes of the command at `head`, a multiple of 8, at most the ring's and the
+    /// buffer's length.
     fn copy(&mut self, length: usize) {
         let ring = self.memory.ring_words();
         let first = (self.head as usize / 8) & (ring.len() - 1);

@@ -1,7 +1,8 @@
 //! One session's shared file as mapped memory: the header, the ring's bytes, the call slots.
 //!
-//! Knows where things are ([`crate::wire::layout`]) and nothing of protocols; [`crate::ring`], [`crate::call`] and
-//! [`crate::completion`] work on it. Everything handed out is an atomic or is copied, because the other process may write at any time.
+//! Knows where things are ([`crate::wire::layout`]) and nothing of protocols; [`crate::ring`],
+//! [`crate::call`] and [`crate::completion`] work on it. Everything handed out is an atomic or is
+//! copied, because the other process may write at any time.
 
 use crate::shm::{self, Access, Mapping, ShmError};
 use crate::wire::attach::Window;
@@ -37,8 +38,9 @@ pub struct SessionMemory {
     _backing: Backing,
 }
 
-// SAFETY: the pointers lead into `_backing`, which lives as long as `self`; what they lead to is used through atomics, except
-// the replies, whose single writer and reader `CallSlot::state` separates.
+// SAFETY: the pointers lead into `_backing`, which lives as long as `self`; what they lead to is
+// used through atomics, except the replies, whose single writer and reader `CallSlot::state`
+// separates.
 unsafe impl Send for SessionMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SessionMemory {}
@@ -145,8 +147,9 @@ impl<'a> Call<'a> {
     }
 
     fn reply_words(self) -> &'a [Word] {
-        // SAFETY: `reply` lies 64 bytes into a 64-byte aligned slot (under the model: aligned by `CallSlot`'s own alignment and
-        // the fields before it), is a multiple of 8 long, and is used through these atomics only.
+        // SAFETY: `reply` lies 64 bytes into a 64-byte aligned slot (under the model: aligned by
+        // `CallSlot`'s own alignment and the fields before it), is a multiple of 8 long, and is
+        // used through these atomics only.
         unsafe {
             std::slice::from_raw_parts(
                 (&raw const (*self.slot()).reply).cast(),
@@ -177,7 +180,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Stores `bytes` from word `first` on; the last word is filled up with zeros. The caller has checked that they fit.
+/// Stores `bytes` from word `first` on; the last word is filled up with zeros. The caller has
+/// checked that they fit.
 pub(crate) fn store_bytes(words: &[Word], first: usize, bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<8>();
     let words = &words[first..];

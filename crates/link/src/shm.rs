@@ -1,8 +1,9 @@
 //! Shared-memory files and their mappings.
 //!
-//! Files are memfds whose size is sealed, so that nobody can make a mapping's pages vanish under its reader. A received descriptor is
-//! [`check`]ed before it is mapped. Windows of addresses that must be the same in several processes are reserved first ([`Reservation`]),
-//! and files are mapped inside the reservation.
+//! Files are memfds whose size is sealed, so that nobody can make a mapping's pages vanish under
+//! its reader. A received descriptor is [`check`]ed before it is mapped. Windows of addresses that
+//! must be the same in several processes are reserved first ([`Reservation`]), and files are mapped
+//! inside the reservation.
 
 use crate::wire::attach::Window;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -21,7 +22,8 @@ const HUGETLBFS: u64 = 0x9584_58f6;
 /// `TMPFS_MAGIC` there, of a plain one.
 const TMPFS: u64 = 0x0102_1994;
 
-/// Above what clients' windows and reservations take, and below where the kernel puts what has no place of its own.
+/// Above what clients' windows and reservations take, and below where the kernel puts what has no
+/// place of its own.
 const SCATTERED_BASE: u64 = 0x6200_0000_0000;
 const SCATTERED_PAGES: u64 = (0x7000_0000_0000 - SCATTERED_BASE) / PAGE_BYTES;
 
@@ -122,8 +124,9 @@ pub fn create(name: &str, size_bytes: u64) -> Result<OwnedFd, ShmError> {
     make().map_err(|source| ShmError::Create { size_bytes, source })
 }
 
-/// Another descriptor of a file that can only read it, for a process that must not write there: neither through the descriptor nor through a
-/// mapping of it. The file is closed to other users besides; one of the same user could open it anew, as it could stop the writer itself.
+/// Another descriptor of a file that can only read it, for a process that must not write there:
+/// neither through the descriptor nor through a mapping of it. The file is closed to other users
+/// besides; one of the same user could open it anew, as it could stop the writer itself.
 ///
 /// # Errors
 /// [`ShmError::Reopen`] where `/proc` is not mounted.
@@ -136,7 +139,8 @@ pub fn read_only(file: BorrowedFd<'_>) -> Result<OwnedFd, ShmError> {
     reopen().map_err(ShmError::Reopen)
 }
 
-/// Refuses a file whose pages another process can take away so that touching them ends this one: huge pages, which are used up one day.
+/// Refuses a file whose pages another process can take away so that touching them ends this one:
+/// huge pages, which are used up one day.
 ///
 /// # Errors
 /// [`ShmError::Foreign`].
@@ -152,7 +156,8 @@ fn file_system(file: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstatfs(file).map_or(0, |about| about.f_type as u64)
 }
 
-/// Checks a received descriptor: a memfd of pages of the usual size, sealed against shrinking and growing, of exactly `size_bytes`. Nobody can make touching it fail.
+/// Checks a received descriptor: a memfd of pages of the usual size, sealed against shrinking and
+/// growing, of exactly `size_bytes`. Nobody can make touching it fail.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -179,7 +184,8 @@ pub fn check(file: BorrowedFd<'_>, size_bytes: u64) -> Result<(), ShmError> {
 pub enum Spot {
     /// Where the kernel likes: beside the last one, as a rule.
     Anywhere,
-    /// At a random place, of which no other mapping's address says anything. Where the kernel has no such addresses, anywhere.
+    /// At a random place, of which no other mapping's address says anything. Where the kernel has
+    /// no such addresses, anywhere.
     Scattered,
 }
 
@@ -270,7 +276,8 @@ impl Drop for Mapping {
     }
 }
 
-/// A range of addresses that this process keeps free, to map files into; unmapped with all its files on drop.
+/// A range of addresses that this process keeps free, to map files into; unmapped with all its
+/// files on drop.
 #[derive(Debug)]
 pub struct Reservation {
     window: Window,
@@ -336,7 +343,8 @@ impl Reservation {
         .map_err(|source| ShmError::Map { address: at, size_bytes, source })
     }
 
-    /// Has the pages of mapped files made now, rather than when each is first touched; a kernel that cannot (before 5.14) makes them then.
+    /// Has the pages of mapped files made now, rather than when each is first touched; a kernel
+    /// that cannot (before 5.14) makes them then.
     pub fn populate(&self, at: u64, size_bytes: u64) {
         if self.check_range(at, size_bytes).is_ok() {
             let advice = rustix::mm::Advice::LinuxPopulateWrite;

@@ -1,7 +1,8 @@
 //! Packets of JSON with descriptors beside them, over `SOCK_SEQPACKET` Unix sockets.
 //!
-//! A packet arrives whole or not at all, is at most [`MAX_PACKET_BYTES`] long, and carries at most [`MAX_DESCRIPTORS`]. Sockets never block:
-//! every wait has a time limit. Descriptors are closed on exec, and all that came with a packet that is refused are closed.
+//! A packet arrives whole or not at all, is at most [`MAX_PACKET_BYTES`] long, and carries at most
+//! [`MAX_DESCRIPTORS`]. Sockets never block: every wait has a time limit. Descriptors are closed on
+//! exec, and all that came with a packet that is refused are closed.
 
 use crate::wire::MAX_PACKET_BYTES;
 use crate::wire::daemon::Peer;
@@ -24,7 +25,8 @@ use thiserror::Error;
 /// Descriptors that one packet may carry.
 pub const MAX_DESCRIPTORS: usize = 8;
 
-/// Packets that a connection is looked through for, when it is closed, before it counts as holding descriptors.
+/// Packets that a connection is looked through for, when it is closed, before it counts as holding
+/// descriptors.
 const MOST_LEFT_BEHIND: usize = 64;
 
 /// What went wrong on a socket.
@@ -135,7 +137,8 @@ impl Connection {
         Ok((Self::from_socket(one)?, Self::from_socket(other)?))
     }
 
-    /// Takes over a connected socket, for instance one received or inherited; makes it non-blocking and closed on exec.
+    /// Takes over a connected socket, for instance one received or inherited; makes it non-blocking
+    /// and closed on exec.
     ///
     /// # Errors
     /// When the descriptor is no `SOCK_SEQPACKET` socket.
@@ -217,7 +220,8 @@ impl Connection {
     /// Receives one message; waits for it, `timeout` at most.
     ///
     /// # Errors
-    /// [`SocketError`]; after [`SocketError::NotUnderstood`], `TooLong` and `DescriptorsLost` the packet is gone.
+    /// [`SocketError`]; after [`SocketError::NotUnderstood`], `TooLong` and `DescriptorsLost` the
+    /// packet is gone.
     pub fn receive<T: DeserializeOwned>(
         &self,
         timeout: Duration,
@@ -231,7 +235,8 @@ impl Connection {
         }
     }
 
-    /// As [`Self::receive`], but the message stays for whoever receives next; its descriptors are copies.
+    /// As [`Self::receive`], but the message stays for whoever receives next; its descriptors are
+    /// copies.
     ///
     /// # Errors
     /// As for [`Self::receive`]; the packet stays, whatever it is.
@@ -245,7 +250,8 @@ impl Connection {
         }
     }
 
-    /// As [`Self::peek`], but descriptors are given to the caller whatever came with them, and are never closed here.
+    /// As [`Self::peek`], but descriptors are given to the caller whatever came with them, and are
+    /// never closed here.
     pub fn peek_apart<T: DeserializeOwned>(
         &self,
         timeout: Duration,
@@ -279,7 +285,8 @@ impl Connection {
     /// Receives one message, if one is there, of a peer that is to send no descriptors.
     ///
     /// # Errors
-    /// As for [`Self::receive`]. A packet with descriptors stays, so that they are not closed here, whatever that takes: the connection is of no more use.
+    /// As for [`Self::receive`]. A packet with descriptors stays, so that they are not closed here,
+    /// whatever that takes: the connection is of no more use.
     pub fn try_hear<T: DeserializeOwned>(&self) -> Result<Option<T>, SocketError> {
         let packet = self.try_hear_packet()?;
         Ok(packet.map(|packet| serde_json::from_slice(&packet)).transpose()?)
@@ -329,12 +336,14 @@ impl Connection {
         Queued::Descriptors
     }
 
-    /// Has the kernel refuse descriptors that are sent to this end, if it can (Linux 6.16). Nothing may rely on it.
+    /// Has the kernel refuse descriptors that are sent to this end, if it can (Linux 6.16). Nothing
+    /// may rely on it.
     pub fn refuse_descriptors(&self) {
         crate::peer::refuse_descriptors(self.as_fd());
     }
 
-    /// Receives a packet, or looks at it, without room for descriptors: those that are with it show as [`ReturnFlags::CTRUNC`], and are closed unless it stays.
+    /// Receives a packet, or looks at it, without room for descriptors: those that are with it show
+    /// as [`ReturnFlags::CTRUNC`], and are closed unless it stays.
     fn take_bare(
         &self,
         packet: &mut [u8],
@@ -369,7 +378,8 @@ impl Connection {
         &self,
         flags: RecvFlags,
     ) -> Result<Option<Received<Packet>>, SocketError> {
-        // One byte more: a packet of the very limit and a cut one would look alike to a short buffer on old kernels.
+        // One byte more: a packet of the very limit and a cut one would look alike to a short
+        // buffer on old kernels.
         let mut packet = vec![0; MAX_PACKET_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -448,8 +458,9 @@ impl Listener {
 
     /// Listens at a new file of this mode, whatever the mask says.
     ///
-    /// The directory may be another user's, who can put something else in the file's place: what is changed is the socket that was made, or nothing. By its path, a link to
-    /// any file would do for having root change that file's mode.
+    /// The directory may be another user's, who can put something else in the file's place: what is
+    /// changed is the socket that was made, or nothing. By its path, a link to any file would do
+    /// for having root change that file's mode.
     ///
     /// # Errors
     /// The kernel's; `NOTSOCK` if something else is there by then.
@@ -459,7 +470,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Has the kernel refuse descriptors that are sent to connections that are made from now on, if it can (Linux 6.16). Nothing may rely on it.
+    /// Has the kernel refuse descriptors that are sent to connections that are made from now on, if
+    /// it can (Linux 6.16). Nothing may rely on it.
     pub fn refuse_descriptors(&self) {
         crate::peer::refuse_descriptors(self.as_fd());
     }
@@ -478,7 +490,8 @@ impl Listener {
     }
 }
 
-/// Changes the mode of a socket that this user has made, and of nothing else that may be in its place by now.
+/// Changes the mode of a socket that this user has made, and of nothing else that may be in its
+/// place by now.
 fn set_mode(path: &Path, mode: Mode) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = rustix::fs::open(path, flags, Mode::empty())?;

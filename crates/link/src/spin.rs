@@ -1,21 +1,25 @@
 //! How long to spin before sleeping.
 //!
-//! Spinning saves the two to fifty microseconds of a futex round trip when the answer is near, and takes a core from whoever
-//! computes it when it is not. So the time allowed depends on how many cores there are, grows when spinning met its
-//! event, and shrinks when it did not. A spin of more than some microseconds gives the core to others in between, which costs nothing where nobody
-//! wants it: clients and the threads that serve them may be more than there are cores. Where one of the others keeps it, the spin ends. Where more clients
-//! are at work than there are cores nobody spins ([`Cores::Wanted`]).
+//! Spinning saves the two to fifty microseconds of a futex round trip when the answer is near, and
+//! takes a core from whoever computes it when it is not. So the time allowed depends on how many
+//! cores there are, grows when spinning met its event, and shrinks when it did not. A spin of more
+//! than some microseconds gives the core to others in between, which costs nothing where nobody
+//! wants it: clients and the threads that serve them may be more than there are cores. Where one of
+//! the others keeps it, the spin ends. Where more clients are at work than there are cores nobody
+//! spins ([`Cores::Wanted`]).
 //!
-//! Who sleeps is woken late, so how long a wait took that was slept through does not say whether a spin would have met its end. It is tried now and then,
-//! and the more rarely the more often it was in vain: else a waiter that once sleeps, and is woken late each time, would sleep for ever. The bounds are
-//! measured choices, not promises.
+//! Who sleeps is woken late, so how long a wait took that was slept through does not say whether a
+//! spin would have met its end. It is tried now and then, and the more rarely the more often it was
+//! in vain: else a waiter that once sleeps, and is woken late each time, would sleep for ever. The
+//! bounds are measured choices, not promises.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// From then on a spin lets others have the core in between.
 const POLITE_AFTER: Duration = Duration::from_micros(5);
-/// Whoever got it and kept it for so long computes: it is better to sleep, since the end of a sleep interrupts it.
+/// Whoever got it and kept it for so long computes: it is better to sleep, since the end of a sleep
+/// interrupts it.
 const TAKEN: Duration = Duration::from_micros(50);
 /// Longest spin where others want the core.
 const WANTED: Duration = Duration::from_micros(2);
@@ -57,7 +61,8 @@ pub enum Cores {
     Wanted,
 }
 
-/// One waiter's memory of whether spinning paid, and of how long its waits are that are too long for it.
+/// One waiter's memory of whether spinning paid, and of how long its waits are that are too long
+/// for it.
 #[derive(Clone, Debug)]
 pub struct Spin {
     limit: Duration,
@@ -104,8 +109,9 @@ impl Spin {
         Self::with_longest(Duration::ZERO)
     }
 
-    /// What was not met by spinning was seen `waited` after the wait began, most of it slept. Where the longest spin would have met it, the next
-    /// wait spins as long: without this a waiter whose limit has once fallen below its usual wait would sleep for ever after. Where it might have,
+    /// What was not met by spinning was seen `waited` after the wait began, most of it slept. Where
+    /// the longest spin would have met it, the next wait spins as long: without this a waiter whose
+    /// limit has once fallen below its usual wait would sleep for ever after. Where it might have,
     /// that is tried.
     pub fn came_after(&mut self, waited: Duration) {
         // Where cores are wanted all waits are long.
@@ -125,7 +131,8 @@ impl Spin {
         }
     }
 
-    /// Somebody woke this waiter for what is about to come: the next spin is as long as may be, and where it is in vain it teaches nothing.
+    /// Somebody woke this waiter for what is about to come: the next spin is as long as may be, and
+    /// where it is in vain it teaches nothing.
     pub fn announced(&mut self) {
         self.announced = true;
     }
@@ -145,8 +152,9 @@ impl Spin {
         self.usual = (self.usual * 3 + waited) / 4;
     }
 
-    /// How long to sleep, after `waited`, until spinning is likely to meet the event: where waits longer than any spin take much the same time. The last part
-    /// of such a wait is better spent awake, since nobody wakes a sleeper as fast.
+    /// How long to sleep, after `waited`, until spinning is likely to meet the event: where waits
+    /// longer than any spin take much the same time. The last part of such a wait is better spent
+    /// awake, since nobody wakes a sleeper as fast.
     pub fn nap(&self, waited: Duration) -> Option<Duration> {
         let early = self.differ.saturating_mul(2).saturating_add(LATE);
         if early > self.most || self.usual <= self.most || self.cores == Cores::Wanted {
@@ -155,14 +163,15 @@ impl Spin {
         self.usual.checked_sub(early)?.checked_sub(waited).filter(|nap| *nap > LATE)
     }
 
-    /// A nap lasted to its end, `waited` after the wait began, and what it was to precede had come: nobody knows how long ago, so what waits take is to be
-    /// learned again.
+    /// A nap lasted to its end, `waited` after the wait began, and what it was to precede had come:
+    /// nobody knows how long ago, so what waits take is to be learned again.
     pub fn overslept(&mut self, waited: Duration) {
         (self.usual, self.differ) = (Duration::ZERO, Duration::MAX);
         self.came_after(waited);
     }
 
-    /// After a nap: spins as long as may be; says whether it was `ready`. What it teaches is in [`Self::took`].
+    /// After a nap: spins as long as may be; says whether it was `ready`. What it teaches is in
+    /// [`Self::took`].
     pub fn after_nap(&self, ready: impl FnMut() -> bool) -> bool {
         Self::with_longest(self.most).until(self.cores, ready)
     }

@@ -1,9 +1,11 @@
 //! Whose daemon it is that answers: what a client and a front end look at before they say a word.
 //!
-//! Whoever listens at the socket gets all that a program computes with. So a daemon is root's or the program's own user's, in the kernel's word of who began
-//! to listen. In a user namespace all users whom that does not map have one number ([`OVERFLOW_UID`]), root of the host and strangers alike: there the *place*
-//! must vouch for the daemon. It does where nobody but an owner who is not this user can have put the socket there; that is so in what the maker of a
-//! container has mounted for it, and not below `/tmp`.
+//! Whoever listens at the socket gets all that a program computes with. So a daemon is root's or
+//! the program's own user's, in the kernel's word of who began to listen. In a user namespace all
+//! users whom that does not map have one number ([`OVERFLOW_UID`]), root of the host and strangers
+//! alike: there the *place* must vouch for the daemon. It does where nobody but an owner who is not
+//! this user can have put the socket there; that is so in what the maker of a container has mounted
+//! for it, and not below `/tmp`.
 
 use crate::socket::{Connection, SocketError};
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, StatxAttributes, StatxFlags};
@@ -12,7 +14,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The user that stands for all whom a user namespace does not map, unless `/proc/sys/kernel/overflowuid` has another number.
+/// The user that stands for all whom a user namespace does not map, unless
+/// `/proc/sys/kernel/overflowuid` has another number.
 const OVERFLOW_UID: u32 = 65534;
 /// The user namespace that maps all users, each to itself.
 const WHOLE_MAP: [&str; 3] = ["0", "0", "4294967295"];
@@ -85,14 +88,16 @@ fn is_hidden(uid: u32) -> bool {
 
 /// Whether the place of a daemon vouches for it; otherwise a directory that is open to others.
 ///
-/// Both the path as it was given and the one that its links lead to: a link could have been another one a moment ago.
+/// Both the path as it was given and the one that its links lead to: a link could have been another
+/// one a moment ago.
 fn vouched(directory: &Path) -> Result<(), PathBuf> {
     let real = fs::canonicalize(directory).map_err(|_| directory.to_owned())?;
     way_is_closed(directory)?;
     way_is_closed(&real)
 }
 
-/// Looks at every directory from the root down. What is above a mount does not matter: whoever mounted it chose what is there.
+/// Looks at every directory from the root down. What is above a mount does not matter: whoever
+/// mounted it chose what is there.
 fn way_is_closed(directory: &Path) -> Result<(), PathBuf> {
     let mut way: Vec<&Path> = directory.ancestors().collect();
     way.reverse();
@@ -115,7 +120,8 @@ struct Found {
     is_mount: bool,
     /// What was mounted cannot be written.
     is_read_only: bool,
-    /// This user can write it, or others than its owner: if not here, then where it is mounted so that it can be written.
+    /// This user can write it, or others than its owner: if not here, then where it is mounted so
+    /// that it can be written.
     is_open: bool,
 }
 
@@ -124,7 +130,8 @@ impl Found {
         let found = rustix::fs::statx(CWD, at, AtFlags::empty(), StatxFlags::MODE)?;
         let is_read_only = rustix::fs::statvfs(at)?.f_flag.contains(StatVfsMountFlags::RDONLY);
         let mount = StatxAttributes::MOUNT_ROOT;
-        // Kernels before 5.8 do not say. Then what is read-only was mounted for this process, and nothing else.
+        // Kernels before 5.8 do not say. Then what is read-only was mounted for this process, and
+        // nothing else.
         let is_mount = match found.stx_attributes_mask.contains(mount) {
             true => found.stx_attributes.contains(mount),
             false => is_read_only,

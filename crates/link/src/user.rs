@@ -1,7 +1,10 @@
-//! How a process that root starts becomes another user's, with nothing that its user could do meanwhile.
+//! How a process that root starts becomes another user's, with nothing that its user could do
+//! meanwhile.
 //!
-//! A process that changes its user before it begins its program can be stopped in between, by that user, and whoever started it waits for the program to begin: for ever. And between
-//! the beginning and the program's first words it can be traced. So the program begins as root's, and becomes its user's itself: no program begins after that.
+//! A process that changes its user before it begins its program can be stopped in between, by that
+//! user, and whoever started it waits for the program to begin: for ever. And between the beginning
+//! and the program's first words it can be traced. So the program begins as root's, and becomes its
+//! user's itself: no program begins after that.
 
 use std::ffi::{OsStr, OsString};
 
@@ -76,7 +79,8 @@ impl User {
         (user.uid != 0 && ![user.uid, user.gid].contains(&u32::MAX)).then_some(user)
     }
 
-    /// Makes this process that user's, without privileges, without root's keys, and shut to debuggers. It is to have one thread, which has read nothing yet.
+    /// Makes this process that user's, without privileges, without root's keys, and shut to
+    /// debuggers. It is to have one thread, which has read nothing yet.
     ///
     /// # Errors
     /// [`BecomeError`]; the process must end then.
@@ -97,7 +101,8 @@ impl User {
             refused => step("setgroups", refused)?,
         }
         step("setresgid", set_thread_res_gid(gid, gid, gid))?;
-        // The new keys count for the real user; for that user's debuggers the process is still root's.
+        // The new keys count for the real user; for that user's debuggers the process is still
+        // root's.
         step("setresuid", set_thread_res_uid(uid, None, None))?;
         leave_keys().map_err(|source| BecomeError::Kernel {
             user: self,

@@ -1,4 +1,5 @@
-//! Whose doing it is that a process lives in another user namespace, in the kernel's word: ioctl_nsfs(2).
+//! Whose doing it is that a process lives in another user namespace, in the kernel's word:
+//! ioctl_nsfs(2).
 
 use std::fs::File;
 use std::io;
@@ -12,8 +13,9 @@ const GET_OWNER_UID: libc::Ioctl = 0xb704;
 /// So deep the kernel nests them: 32 below the first.
 const DEEPEST: usize = 33;
 
-/// Of the user namespaces around `inner`, a file of `/proc/PID/ns/user`, the outermost one below `home`: the user who has made it. Whoever lives in one cannot
-/// leave it, and which ids it has was up to that user. `None`: `inner` is `home`.
+/// Of the user namespaces around `inner`, a file of `/proc/PID/ns/user`, the outermost one below
+/// `home`: the user who has made it. Whoever lives in one cannot leave it, and which ids it has was
+/// up to that user. `None`: `inner` is `home`.
 ///
 /// # Errors
 /// `inner` is not below `home`, or the kernel does not say.

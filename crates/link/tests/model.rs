@@ -1,5 +1,6 @@
-//! The ring, the doorbell and the calls under a model checker: threads are switched at every atomic access, in the orders that the checker
-//! chooses, and sleeping has no time limit, so a wake-up that gets lost is a deadlock that the checker reports.
+//! The ring, the doorbell and the calls under a model checker: threads are switched at every atomic
+//! access, in the orders that the checker chooses, and sleeping has no time limit, so a wake-up
+//! that gets lost is a deadlock that the checker reports.
 //!
 //! `cargo test -p link --features shuttle --test model`
 #![cfg(feature = "shuttle")]

@@ -1,4 +1,5 @@
-//! Files, mappings, sockets and completion words between the two ends, as two processes would use them.
+//! Files, mappings, sockets and completion words between the two ends, as two processes would use
+//! them.
 #![cfg(not(feature = "shuttle"))]
 
 use link::completion::{self, CompletionError, CompletionWords};

@@ -25,7 +25,8 @@ pub(crate) fn parse() -> Cli {
     })
 }
 
-/// The command that was meant. Swapped letters are one mistake, which the parser's own measure counts as two.
+/// The command that was meant. Swapped letters are one mistake, which the parser's own measure
+/// counts as two.
 fn nearest(word: &str) -> Option<String> {
     let commands = Cli::command();
     let known = commands.get_subcommands().filter(|command| !command.is_hide_set());

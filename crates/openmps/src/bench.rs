@@ -17,11 +17,15 @@ use crate::output;
 
 /// Measure small kernels and driver calls beside the other ways to share a device.
 ///
-/// Every peer runs the same client program: `none` is the native driver alone, `nvidia` NVIDIA's MPS where it is installed, `openmps` this project,
-/// `passthrough` its library where no daemon runs. The peers take turns, and the whole is repeated; the table shows medians, and each peer's rate
-/// over the first peer's and over NVIDIA's MPS. The others show nanoseconds, and each peer's over the same two: `post` of calls that hand work over, `calls` of those that need no device,
-/// `memory` of copies, allocations and module loads, `start` from a process's `cuInit` to the end of its first kernel, the server being up.
-/// One run measures what it is told and keeps nothing: bench/table.py in the sources measures all that is promised about speed, in parts, and goes on where it stopped.
+/// Every peer runs the same client program: `none` is the native driver alone, `nvidia` NVIDIA's
+/// MPS where it is installed, `openmps` this project, `passthrough` its library where no daemon
+/// runs. The peers take turns, and the whole is repeated; the table shows medians, and each peer's
+/// rate over the first peer's and over NVIDIA's MPS. The others show nanoseconds, and each peer's
+/// over the same two: `post` of calls that hand work over, `calls` of those that need no device,
+/// `memory` of copies, allocations and module loads, `start` from a process's `cuInit` to the end
+/// of its first kernel, the server being up. One run measures what it is told and keeps nothing:
+/// bench/table.py in the sources measures all that is promised about speed, in parts, and goes on
+/// where it stopped.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Bench {
@@ -36,7 +40,8 @@ pub(crate) struct Bench {
     /// Let one more client do this all the time; it is not measured.
     #[arg(long, value_parser = workload, value_name = "WORKLOAD")]
     beside: Option<Workload>,
-    /// Give each client this share of the SMs, in percent; one client with all of them is measured too, for `% each`.
+    /// Give each client this share of the SMs, in percent; one client with all of them is measured
+    /// too, for `% each`.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100), value_name = "PERCENT,...")]
     sm_percent: Vec<u32>,
     /// Ways to share [default: none, nvidia where it is installed, openmps].

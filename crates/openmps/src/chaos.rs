@@ -19,8 +19,9 @@ use crate::output;
 
 /// Make every kind of fault beside well-behaved clients, and count what that costs them.
 ///
-/// The good clients compare every word of their results with what the processor computes; half of the time they have work in flight, else none. The
-/// command fails when a result was wrong, a client without work in flight got an error or hung, or something was left over.
+/// The good clients compare every word of their results with what the processor computes; half of
+/// the time they have work in flight, else none. The command fails when a result was wrong, a
+/// client without work in flight got an error or hung, or something was left over.
 #[derive(Debug, Args)]
 pub(crate) struct Chaos {
     /// How long faults are made, in minutes, those of earlier runs with the same --state included.
@@ -107,7 +108,8 @@ pub(crate) struct ChaosWorker {
 /// Makes the faults, prints the tally.
 ///
 /// # Errors
-/// A peer that cannot be started, good clients that do not work undisturbed, a state that cannot be read or written.
+/// A peer that cannot be started, good clients that do not work undisturbed, a state that cannot be
+/// read or written.
 pub(crate) fn chaos(options: Chaos) -> anyhow::Result<ExitCode> {
     let libraries = installation::library_directory()?;
     let wish = match (options.softcuda, options.native_driver) {

@@ -155,8 +155,8 @@ pub(crate) enum Command {
 
 /// Run a program under OpenMPS, starting the daemon if there is none.
 ///
-/// The program takes this process's place: its signals and its exit status are its own. 126 means that it could not be
-/// run, 127 that it was not found.
+/// The program takes this process's place: its signals and its exit status are its own. 126 means
+/// that it could not be run, 127 that it was not found.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Run {
     /// Let the software GPU do the work.
@@ -165,7 +165,8 @@ pub(crate) struct Run {
     /// Let this driver library do the work, instead of NVIDIA's libcuda.so.1 of this system.
     #[arg(long, value_name = "PATH")]
     pub(crate) native_driver: Option<PathBuf>,
-    /// The GPUs that the program sees: indices, UUIDs or their beginnings, as in CUDA_VISIBLE_DEVICES.
+    /// The GPUs that the program sees: indices, UUIDs or their beginnings, as in
+    /// CUDA_VISIBLE_DEVICES.
     #[arg(long, value_name = "LIST")]
     pub(crate) gpu: Option<String>,
     /// Device memory that it may use, on every GPU, and is told as the GPU's: 512M, 4G.
@@ -174,8 +175,9 @@ pub(crate) struct Run {
     /// Share of the multiprocessors, in per cent.
     #[arg(long, alias = "sm", value_name = "PERCENT", value_parser = percentage)]
     pub(crate) sm_percent: Option<String>,
-    /// Give it an executor of its own: kernels of other programs then cannot reach its memory, nor its faults them, and the GPU's time
-    /// is sliced between the two. Programs of one user with the same NAME share one.
+    /// Give it an executor of its own: kernels of other programs then cannot reach its memory, nor
+    /// its faults them, and the GPU's time is sliced between the two. Programs of one user with the
+    /// same NAME share one.
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = isolation)]
     pub(crate) isolate: Option<String>,
     /// What the daemon that is started does where programs want more memory than a GPU has.
@@ -202,11 +204,12 @@ pub(crate) struct Run {
     /// Let its launches go before all that other clients have queued.
     #[arg(long)]
     pub(crate) latency: bool,
-    /// Without a server: on the native driver, as tools that look into a program want it (debuggers, checkers, profilers). Nothing is started,
-    /// and no limit holds.
+    /// Without a server: on the native driver, as tools that look into a program want it
+    /// (debuggers, checkers, profilers). Nothing is started, and no limit holds.
     #[arg(long, conflicts_with_all = ["memory", "sm_percent", "isolate", "memory_policy", "priority", "group", "reservation", "weight", "latency", "guard"])]
     pub(crate) native: bool,
-    /// Check its kernels' accesses to memory: one beyond its own ends it alone; `strict` refuses code that cannot be checked.
+    /// Check its kernels' accesses to memory: one beyond its own ends it alone; `strict` refuses
+    /// code that cannot be checked.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = ["1", "strict"], value_name = "strict")]
     pub(crate) guard: Option<String>,
     /// The program and its arguments.
@@ -214,15 +217,19 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Record what a program's driver calls, kernels and copies take, for Perfetto (ui.perfetto.dev) or chrome://tracing.
+/// Record what a program's driver calls, kernels and copies take, for Perfetto (ui.perfetto.dev) or
+/// chrome://tracing.
 ///
-/// The exit status is the program's own. Its NVTX ranges are in the trace, and so are all processes that it starts.
+/// The exit status is the program's own. Its NVTX ranges are in the trace, and so are all processes
+/// that it starts.
 #[derive(Debug, Args)]
 pub(crate) struct Trace {
-    /// The file to write, compressed if it ends in .gz [openmps-trace.json, or openmps-trace-PID.json].
+    /// The file to write, compressed if it ends in .gz [openmps-trace.json, or
+    /// openmps-trace-PID.json].
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Trace a client that runs, until Ctrl-C; NVTX ranges are not in it. For the client's own user, and for root.
+    /// Trace a client that runs, until Ctrl-C; NVTX ranges are not in it. For the client's own
+    /// user, and for root.
     #[arg(long, value_name = "PID", conflicts_with = "command")]
     pub(crate) client: Option<u32>,
     /// So long.
@@ -324,7 +331,8 @@ pub(crate) struct View {
     /// List all faults that the servers remember, and no clients.
     #[arg(long)]
     faults: bool,
-    /// List the processes that have the library of OpenMPS and are no clients: their work is done by the native driver, and no limit holds.
+    /// List the processes that have the library of OpenMPS and are no clients: their work is done
+    /// by the native driver, and no limit holds.
     #[arg(long, conflicts_with = "faults")]
     pub(crate) native: bool,
     /// Print JSON; its `schema` field changes when its meaning does.
@@ -394,15 +402,17 @@ fn interval(text: &str) -> Result<f64, String> {
 
 /// Change what running clients may use, between two of their kernels, or show what is in force.
 ///
-/// Of a client, only the client changes; of a server or a user, later clients have the same limits; a group's limits are shared by all of its
-/// clients. Memory that is held beyond a new limit stays: further allocations fail until enough was freed. A share of the
-/// multiprocessors comes into force when kernels that were submitted before have ended. Without a change, the limits are shown.
+/// Of a client, only the client changes; of a server or a user, later clients have the same limits;
+/// a group's limits are shared by all of its clients. Memory that is held beyond a new limit stays:
+/// further allocations fail until enough was freed. A share of the multiprocessors comes into force
+/// when kernels that were submitted before have ended. Without a change, the limits are shown.
 #[derive(Debug, Args)]
 pub(crate) struct Limit {
     /// The client process.
     #[arg(long, value_name = "PID", group = "target")]
     pub(crate) client: Option<u32>,
-    /// The group; one that ends in * stands for all groups without limits of their own whose names begin so.
+    /// The group; one that ends in * stands for all groups without limits of their own whose names
+    /// begin so.
     #[arg(long, value_name = "NAME", group = "target", value_parser = name)]
     pub(crate) group: Option<String>,
     /// The server process: all of its clients.
@@ -420,7 +430,8 @@ pub(crate) struct Limit {
     /// The device whose memory is limited; each without it.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) device: Option<u32>,
-    /// Share of a device that others want, too: to theirs as the weights are. Of a server or a user, running clients only.
+    /// Share of a device that others want, too: to theirs as the weights are. Of a server or a
+    /// user, running clients only.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) weight: Option<u32>,
     /// Print JSON; its `schema` field changes when its meaning does.
@@ -436,8 +447,8 @@ impl Limit {
 
 /// Reserve multiprocessors for some clients; list the reservations.
 ///
-/// Only programs that were started with `openmps run --reservation NAME` use them, and no others. Running clients move, between two of
-/// their kernels.
+/// Only programs that were started with `openmps run --reservation NAME` use them, and no others.
+/// Running clients move, between two of their kernels.
 #[derive(Debug, Args)]
 pub(crate) struct Reserve {
     /// The name of a new reservation.
@@ -465,8 +476,9 @@ impl Reserve {
 
 /// Open a socket whose clients are of one group, for a container; list those that are open.
 ///
-/// Who has the directory as CUDA_MPS_PIPE_DIRECTORY is of the group and has its limits, whatever its own environment says, and can command
-/// nothing. The socket is open until it is closed, or the daemon ends.
+/// Who has the directory as CUDA_MPS_PIPE_DIRECTORY is of the group and has its limits, whatever
+/// its own environment says, and can command nothing. The socket is open until it is closed, or the
+/// daemon ends.
 #[derive(Debug, Args)]
 pub(crate) struct Socket {
     /// The directory for the socket; made if need be.
@@ -484,7 +496,8 @@ pub(crate) struct Socket {
     /// The GPUs that it may use, by UUID; all without it.
     #[arg(long, value_name = "UUID", value_delimiter = ',', requires = "group")]
     pub(crate) gpu: Vec<String>,
-    /// With whom its clients share an executor: kernels of one executor can reach each other's memory.
+    /// With whom its clients share an executor: kernels of one executor can reach each other's
+    /// memory.
     #[arg(long, value_enum, value_name = "WHOM", default_value_t = Share::User)]
     pub(crate) share: Share,
     /// The weight of each of its clients where programs compete for a GPU.
@@ -566,7 +579,8 @@ impl Doctor {
 
 /// Show every setting and where it comes from.
 ///
-/// The configuration file is /etc/openmps/config.toml, or what OPENMPS_CONFIG names. Variables win over it.
+/// The configuration file is /etc/openmps/config.toml, or what OPENMPS_CONFIG names. Variables win
+/// over it.
 #[derive(Debug, Args)]
 pub(crate) struct Config {
     /// Check this file instead.
@@ -598,7 +612,8 @@ pub(crate) enum KubernetesCommand {
 
 /// Offer shares of this node's GPUs to the kubelet, until it is told to stop.
 ///
-/// Each container gets a socket of its own with the limits that its pod asked for; the daemon of this node keeps it to them. See docs/kubernetes.md.
+/// Each container gets a socket of its own with the limits that its pod asked for; the daemon of
+/// this node keeps it to them. See docs/kubernetes.md.
 #[derive(Debug, Args)]
 pub(crate) struct DevicePlugin {
     /// What is offered (TOML); without it, hundredths of GPUs as openmps.dev/sm-percent.

@@ -1,8 +1,9 @@
 //! The configuration file, and `openmps config`.
 //!
-//! A file in TOML sets what environment variables set: for a service that nobody starts from a shell. A variable that is set wins over
-//! the file, an option over both. Where the file says what the environment does not, the executable starts itself anew with the file's
-//! values as variables ([`apply`]), so that everything behind has one way to learn them.
+//! A file in TOML sets what environment variables set: for a service that nobody starts from a
+//! shell. A variable that is set wins over the file, an option over both. Where the file says what
+//! the environment does not, the executable starts itself anew with the file's values as variables
+//! ([`apply`]), so that everything behind has one way to learn them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -427,7 +428,8 @@ struct Shown {
     settings: Vec<InForce>,
 }
 
-/// `openmps config`: every setting, its value and where that comes from; with a file, whether that is in order.
+/// `openmps config`: every setting, its value and where that comes from; with a file, whether that
+/// is in order.
 ///
 /// # Errors
 /// A file that cannot be read or is wrong.

@@ -1,7 +1,7 @@
 //! Where the libraries of OpenMPS are, and which driver does the work.
 //!
-//! The library directory is `OPENMPS_LIB_DIR`; else `../lib/openmps` beside the executable's directory; else the
-//! executable's own directory if it has `libcuda.so.1` in it.
+//! The library directory is `OPENMPS_LIB_DIR`; else `../lib/openmps` beside the executable's
+//! directory; else the executable's own directory if it has `libcuda.so.1` in it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -128,7 +128,8 @@ pub(crate) fn native_driver(wish: DriverWish, libraries: &Path) -> anyhow::Resul
     Ok(NativeDriver::SoftwareForWant(software))
 }
 
-/// The driver of a daemon that was started by hand: the named one, or NVIDIA's. The software GPU is never a guess there.
+/// The driver of a daemon that was started by hand: the named one, or NVIDIA's. The software GPU is
+/// never a guess there.
 ///
 /// # Errors
 /// Which library is missing.
@@ -166,7 +167,8 @@ fn system_driver(libraries: Option<&Path>) -> Option<PathBuf> {
         .filter(|candidate| !candidate.with_file_name(SOFTWARE_GPU).exists())
         .find(|candidate| {
             let file = fs::canonicalize(candidate).ok();
-            // Under the driver's name for programs that run on it alone: chosen only by its own name.
+            // Under the driver's name for programs that run on it alone: chosen only by its own
+            // name.
             let is_software =
                 file.as_deref().and_then(Path::file_name) == Some(OsStr::new(SOFTWARE_GPU));
             file.is_some() && file != ours && !is_software

@@ -8,10 +8,12 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::cli::{Executor, Server};
 
-/// `1`: servers, executors and root's daemon leave core dumps, and debuggers of their users may look into them.
+/// `1`: servers, executors and root's daemon leave core dumps, and debuggers of their users may
+/// look into them.
 const DEBUGGABLE_VARIABLE: &str = "OPENMPS_DEBUGGABLE";
 
-/// Whether this process is one that is to be closed to debuggers before it has anything that they could take.
+/// Whether this process is one that is to be closed to debuggers before it has anything that they
+/// could take.
 pub(crate) fn is_server_or_executor(arguments: &[OsString]) -> bool {
     arguments.first().is_some_and(|word| word == "server" || word == "executor")
 }
@@ -29,7 +31,8 @@ pub(crate) fn become_its_user(arguments: &[OsString]) -> Result<(), BecomeError>
     Ok(())
 }
 
-/// Shuts this process to other processes of its user: they can neither trace it nor take its descriptors nor read its memory. A second line: nothing counts on it.
+/// Shuts this process to other processes of its user: they can neither trace it nor take its
+/// descriptors nor read its memory. A second line: nothing counts on it.
 pub(crate) fn shut_to_debuggers() {
     if !is_debuggable() {
         // Refused by no kernel.

@@ -92,7 +92,8 @@ fn of_the_daemon() -> Directories {
 
 /// A line of a log.
 struct Line {
-    /// When it was written, or the last line before it that says; lines of one moment stay in their order.
+    /// When it was written, or the last line before it that says; lines of one moment stay in their
+    /// order.
     time: String,
     text: String,
     source: LogSource,
@@ -107,7 +108,8 @@ fn sort(lines: &mut VecDeque<Line>) {
 #[derive(Debug, PartialEq, Serialize)]
 struct Entry<'a> {
     log: LogSource,
-    /// Local time, as `2026-11-20 15:27:30.557`; absent, as part and process, where a line is none of the daemon's or a server's own.
+    /// Local time, as `2026-11-20 15:27:30.557`; absent, as part and process, where a line is none
+    /// of the daemon's or a server's own.
     time: Option<&'a str>,
     /// `Control`, `Server` or `Other`.
     part: Option<&'a str>,
@@ -176,7 +178,8 @@ impl Log {
         Ok(())
     }
 
-    /// After a rotation the name is another file's; after a truncation the end is before where we are.
+    /// After a rotation the name is another file's; after a truncation the end is before where we
+    /// are.
     fn reopen_if_replaced(&mut self) -> anyhow::Result<()> {
         let Ok(there) = std::fs::symlink_metadata(&self.path) else { return Ok(()) };
         match &mut self.reader {

@@ -1,9 +1,11 @@
 //! The openmps executable.
 //!
-//! One file, several faces: as `nvidia-cuda-mps-control` it is the original's control utility ([`original`]); as `openmps`
-//! it runs programs under OpenMPS ([`run`], [`environment`]), measures ([`bench`]), makes clients of containers ([`cdi`]), changes shares ([`shares`]), records what clients do ([`trace`]), shows what runs ([`show`], [`top`], [`logs`]) and what is
-//! wrong ([`doctor`]), does a node's part for batch systems ([`slurm`], [`pbs`], [`batch`]), and is, behind hidden subcommands, the
-//! processes that the daemon starts ([`internal`]).
+//! One file, several faces: as `nvidia-cuda-mps-control` it is the original's control utility
+//! ([`original`]); as `openmps` it runs programs under OpenMPS ([`run`], [`environment`]), measures
+//! ([`bench`]), makes clients of containers ([`cdi`]), changes shares ([`shares`]), records what
+//! clients do ([`trace`]), shows what runs ([`show`], [`top`], [`logs`]) and what is wrong
+//! ([`doctor`]), does a node's part for batch systems ([`slurm`], [`pbs`], [`batch`]), and is,
+//! behind hidden subcommands, the processes that the daemon starts ([`internal`]).
 
 mod arguments;
 mod batch;
@@ -92,7 +94,8 @@ fn main() -> ExitCode {
     if Path::new(&name).file_name().is_some_and(|name| name == original::NAME) {
         return original::main(rest, original::ExitStatus::AsTheOriginal);
     }
-    // `control` has options that no library parses (`-multiuser-server`), so it is looked for first.
+    // `control` has options that no library parses (`-multiuser-server`), so it is looked for
+    // first.
     if let Some((command, rest)) = rest.split_first()
         && command == "control"
     {
@@ -139,7 +142,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// Says which variables nothing reads, or cannot be read. The library in somebody's program says nothing of them.
+/// Says which variables nothing reads, or cannot be read. The library in somebody's program says
+/// nothing of them.
 fn name_wrong_variables() {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let unknown = control::variables::unknown(names);
@@ -147,7 +151,8 @@ fn name_wrong_variables() {
     unknown.iter().chain(&malformed).for_each(|line| eprintln!("openmps: warning: {line}"));
 }
 
-/// Whether a command ends when nobody reads what it writes, as `head` leaves it; hooks and servers go on.
+/// Whether a command ends when nobody reads what it writes, as `head` leaves it; hooks and servers
+/// go on.
 fn is_for_people(command: &cli::Command) -> bool {
     use cli::Command as C;
     !matches!(
@@ -156,14 +161,16 @@ fn is_for_people(command: &cli::Command) -> bool {
     )
 }
 
-/// Lets SIGPIPE do what it does by default. The runtime ignores it, and what is printed then panics.
+/// Lets SIGPIPE do what it does by default. The runtime ignores it, and what is printed then
+/// panics.
 fn end_with_the_reader() -> std::io::Result<()> {
     let always = Arc::new(AtomicBool::new(true));
     signal_hook::flag::register_conditional_default(signal_hook::consts::SIGPIPE, always)?;
     Ok(())
 }
 
-/// `control` is in the definitions for the sake of help and completions; options before it lead here.
+/// `control` is in the definitions for the sake of help and completions; options before it lead
+/// here.
 fn unreachable_control() -> anyhow::Result<ExitCode> {
     anyhow::bail!("`control` comes first: openmps control [OPTION] [COMMAND]")
 }

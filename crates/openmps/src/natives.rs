@@ -1,4 +1,5 @@
-//! Processes that have our library and are no clients: their calls go to the native driver, where no limit holds and nothing is counted.
+//! Processes that have our library and are no clients: their calls go to the native driver, where
+//! no limit holds and nothing is counted.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,8 +1,9 @@
-//! The original's control utility: `nvidia-cuda-mps-control [options] [command]`, and `openmps control` alike.
+//! The original's control utility: `nvidia-cuda-mps-control [options] [command]`, and
+//! `openmps control` alike.
 //!
-//! Options, their odd spellings included, are those that driver 580's help prints. Exit codes: the alias ends as the original does (0
-//! even after a bad command, as long as the daemon could be spoken to); `openmps control` ends with 1 if a command
-//! complained.
+//! Options, their odd spellings included, are those that driver 580's help prints. Exit codes: the
+//! alias ends as the original does (0 even after a bad command, as long as the daemon could be
+//! spoken to); `openmps control` ends with 1 if a command complained.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -101,7 +102,8 @@ EXAMPLES:
   echo quit | nvidia-cuda-mps-control           Stop it
 ";
 
-/// What it exits with under NVIDIA's name; `openmps control` exits with 1 also where a command of the shell complains.
+/// What it exits with under NVIDIA's name; `openmps control` exits with 1 also where a command of
+/// the shell complains.
 pub(crate) const EXIT_STATUS: &[(&str, &str)] = &[
     ("0", "all went well, or the shell's complaint is on standard error"),
     ("1", "no daemon answers, or it could not be started; a quit had to use force"),
@@ -191,7 +193,8 @@ pub(crate) fn main(arguments: Vec<OsString>, exit: ExitStatus) -> ExitCode {
     }
 }
 
-/// Newer releases of the original have another grammar, and sockets of other names, which this variable selects.
+/// Newer releases of the original have another grammar, and sockets of other names, which this
+/// variable selects.
 fn check_protocol(wanted: Option<OsString>) -> Result<(), Failure> {
     let wanted = wanted.unwrap_or_default().to_string_lossy().trim().to_owned();
     match wanted.as_str() {
@@ -307,7 +310,8 @@ fn carry_out(request: Request, arguments: &[OsString]) -> Result<Outcome, Failur
     }
 }
 
-/// A default that is set while there is no daemon is for the next one, as in the guide's example; other commands are not kept.
+/// A default that is set while there is no daemon is for the next one, as in the guide's example;
+/// other commands are not kept.
 fn keep(directories: &Directories, line: &str) -> Option<Result<u8, PrepareError>> {
     let kept = prepared::keep(directories, line)?;
     Some(kept.map(|printed| {

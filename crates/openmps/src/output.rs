@@ -1,7 +1,8 @@
 //! Files that a command writes where its user says.
 //!
-//! Root may name a place in a directory where others make what they like, as `/tmp` is. What another user has put there is not written: neither a link, which would lead
-//! to any file of root's, nor that user's own file.
+//! Root may name a place in a directory where others make what they like, as `/tmp` is. What
+//! another user has put there is not written: neither a link, which would lead to any file of
+//! root's, nor that user's own file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -77,7 +78,8 @@ fn create_as_root(path: &Path) -> Result<File, OutputError> {
     Ok(file)
 }
 
-/// In a directory for all the kernel itself refuses to open what is another's, and does not say that.
+/// In a directory for all the kernel itself refuses to open what is another's, and does not say
+/// that.
 fn cannot_open(directory: &OwnedFd, name: &OsStr, error: Errno) -> Result<File, OutputError> {
     let Ok(found) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
         return Err(OutputError::System(error.into()));
@@ -94,7 +96,8 @@ fn cannot_open(directory: &OwnedFd, name: &OsStr, error: Errno) -> Result<File, 
     }
 }
 
-/// The directory that a path leads to, and the name there. A link on the way is followed if it is root's, as `/var/run` is.
+/// The directory that a path leads to, and the name there. A link on the way is followed if it is
+/// root's, as `/var/run` is.
 fn directory_of(path: &Path) -> Result<(OwnedFd, OsString), OutputError> {
     let path = std::path::absolute(path)?;
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {

@@ -10,7 +10,8 @@ use rustix::fs::{Access, access};
 /// Where shells and the C library look when PATH is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// The file that is run for this word: it itself if it has a slash, else the first of that name in PATH.
+/// The file that is run for this word: it itself if it has a slash, else the first of that name in
+/// PATH.
 ///
 /// # Errors
 /// `NotFound`, or `PermissionDenied` where there are only files that cannot be executed.

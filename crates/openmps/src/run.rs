@@ -146,7 +146,8 @@ fn limits(options: &Run) -> Vec<(&'static str, String)> {
     variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// The name that was given, or one that no other run has: the program gets this process's number, which its children inherit with the name.
+/// The name that was given, or one that no other run has: the program gets this process's number,
+/// which its children inherit with the name.
 fn isolation_name(given: &str) -> String {
     match given {
         "" => format!("run-{}", std::process::id()),

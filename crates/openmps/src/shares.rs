@@ -1,4 +1,5 @@
-//! `openmps limit` and `openmps reserve`: shares that change while clients run, and what is in force.
+//! `openmps limit` and `openmps reserve`: shares that change while clients run, and what is in
+//! force.
 
 use std::process::ExitCode;
 

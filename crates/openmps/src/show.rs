@@ -177,7 +177,8 @@ pub(crate) fn fault_line(fault: &FaultReport) -> String {
     format!("{} {fault}", control::log::time_text(fault.unix_time_ms))
 }
 
-/// What concerns this process's user: all faults for root, otherwise those of the own server, and those that name a client of the own.
+/// What concerns this process's user: all faults for root, otherwise those of the own server, and
+/// those that name a client of the own.
 pub(crate) fn own_faults(state: &DaemonState, which: Faults) -> Vec<&FaultReport> {
     let own = rustix::process::geteuid().as_raw();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

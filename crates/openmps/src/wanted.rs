@@ -19,7 +19,8 @@ struct Gpu {
     memory_bytes: u64,
 }
 
-/// Looks, where the options ask for GPUs or memory, whether there is as much. Nothing is started for that.
+/// Looks, where the options ask for GPUs or memory, whether there is as much. Nothing is started
+/// for that.
 ///
 /// # Errors
 /// A GPU that is not there: with those that are.
@@ -73,7 +74,8 @@ fn gpus(directories: &Directories, driver: &Path) -> Option<Vec<Gpu>> {
     Some(gpus.collect())
 }
 
-/// The first of a list, as in CUDA_VISIBLE_DEVICES, that is not there. What is neither a number nor the beginning of a UUID is CUDA's to judge.
+/// The first of a list, as in CUDA_VISIBLE_DEVICES, that is not there. What is neither a number nor
+/// the beginning of a UUID is CUDA's to judge.
 fn missing<'a>(list: &'a str, gpus: &[Gpu]) -> Option<&'a str> {
     list.split(',').map(str::trim).find(|wanted| match wanted.parse::<i64>() {
         Ok(index) => usize::try_from(index).is_ok_and(|index| index >= gpus.len()),

@@ -1,4 +1,5 @@
-//! The executable as `nvidia-cuda-mps-control` and as `openmps control`: options, exit codes, where words go.
+//! The executable as `nvidia-cuda-mps-control` and as `openmps control`: options, exit codes, where
+//! words go.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;

@@ -1,4 +1,5 @@
-//! `openmps doctor` finds each cause of failure that users meet: one arrangement for each, made for real.
+//! `openmps doctor` finds each cause of failure that users meet: one arrangement for each, made for
+//! real.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -58,7 +59,8 @@ impl Place {
     /// The executable where other users can run it.
     fn shared_executable(&self) -> PathBuf {
         let executable = self.path("openmps");
-        // By a process of its own: a file that this one writes is busy in whatever another test starts meanwhile.
+        // By a process of its own: a file that this one writes is busy in whatever another test
+        // starts meanwhile.
         let mut copy = Command::new("cp");
         let copied = copy.arg(env!("CARGO_BIN_EXE_openmps")).arg(&executable).status().unwrap();
         assert!(copied.success());
@@ -240,7 +242,8 @@ fn daemons_and_directories_of_other_users() {
         command.env("CUDA_MPS_PIPE_DIRECTORY", &own).uid(uid).gid(uid).current_dir("/");
         command
     };
-    // Whoever owns the directory could stand in for the daemon: for the owner that is as it should be.
+    // Whoever owns the directory could stand in for the daemon: for the owner that is as it should
+    // be.
     for stranger in [12346, 0] {
         found(
             of_user(stranger).args(["doctor", "--json"]),

@@ -1,4 +1,5 @@
-//! Reads PTX from standard input and writes it guarded to standard output, to look at or to give to an assembler.
+//! Reads PTX from standard input and writes it guarded to standard output, to look at or to give to
+//! an assembler.
 
 use std::io::{Read, stdin};
 

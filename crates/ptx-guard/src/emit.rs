@@ -111,7 +111,8 @@ $guard_{site}:
         )
     }
 
-    /// What stands behind all else: `own` are the module's variables in global memory, with their lengths.
+    /// What stands behind all else: `own` are the module's variables in global memory, with their
+    /// lengths.
     pub(crate) fn finder(&self, dialect: Dialect, own: &[(String, u64)]) -> String {
         let Self { table, own: own_table, find } = self;
         let mut list: Vec<String> =

@@ -1,4 +1,5 @@
-//! PTX text as a row of statements, each with its place: what the rewriter needs of the grammar, and no more.
+//! PTX text as a row of statements, each with its place: what the rewriter needs of the grammar,
+//! and no more.
 
 use crate::GuardError;
 
@@ -176,7 +177,8 @@ impl<'a> Scanner<'a> {
         self.malformed("a brace is not closed")
     }
 
-    /// Goes on by so many bytes, of which those that are not ASCII are in comments and strings only.
+    /// Goes on by so many bytes, of which those that are not ASCII are in comments and strings
+    /// only.
     fn advance(&mut self, bytes: usize) {
         let mut end = (self.at + bytes).min(self.text.len());
         while !self.text.is_char_boundary(end) {
@@ -197,7 +199,8 @@ pub(crate) fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'%')
 }
 
-/// What commas outside of brackets and braces separate: operands, declared variables, initial values.
+/// What commas outside of brackets and braces separate: operands, declared variables, initial
+/// values.
 pub(crate) fn split_at_commas(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0i32, 0);
     for (at, byte) in text.bytes().enumerate() {

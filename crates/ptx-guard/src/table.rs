@@ -1,9 +1,10 @@
 //! What the loader gives a guarded module, and what comes back.
 //!
-//! The table is a variable in constant memory. Its words, of 64 bits: how many ranges there are, with the loader's number of the module in the upper
-//! half; the address of the record; then, for the first look of every thread, a range that is [`WIDEST_BYTES`] long at least; then the
-//! ranges. Ranges are (first address, length). A range that is written while kernels run is empty until its length is there: a loader that
-//! keeps each range in its place may write the table at any time.
+//! The table is a variable in constant memory. Its words, of 64 bits: how many ranges there are,
+//! with the loader's number of the module in the upper half; the address of the record; then, for
+//! the first look of every thread, a range that is [`WIDEST_BYTES`] long at least; then the ranges.
+//! Ranges are (first address, length). A range that is written while kernels run is empty until its
+//! length is there: a loader that keeps each range in its place may write the table at any time.
 
 use std::collections::HashSet;
 
@@ -13,7 +14,8 @@ pub const MOST_RANGES: usize = 126;
 pub const TABLE_WORDS: usize = 4 + 2 * MOST_RANGES;
 /// No plain access is wider.
 pub const WIDEST_BYTES: u64 = 32;
-/// Length of a record, in bytes; its memory is zeros before the first access that is recorded, and device and host see it.
+/// Length of a record, in bytes; its memory is zeros before the first access that is recorded, and
+/// device and host see it.
 pub const RECORD_BYTES: usize = 56;
 /// The first word of a record once all of it is there.
 pub const RECORDED: u32 = 2;
@@ -31,8 +33,8 @@ pub fn table(module: u32, record_address: u64, ranges: &[(u64, u64)]) -> Vec<u64
     words
 }
 
-/// Ranges as a table is to have them: those that adjoin are one, and where there are more than it has room for, the nearest are taken together with
-/// what lies between them.
+/// Ranges as a table is to have them: those that adjoin are one, and where there are more than it
+/// has room for, the nearest are taken together with what lies between them.
 pub fn merge(ranges: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut merged: Vec<(u64, u64)> = Vec::new();
     let mut sorted: Vec<(u64, u64)> = ranges.into_iter().filter(|(_, size)| *size > 0).collect();

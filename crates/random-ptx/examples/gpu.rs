@@ -1,7 +1,8 @@
-//! Holds the reference against whatever `libcuda.so.1` is, a real GPU or softcuda: `gpu SEED COUNT [FIRST]`.
+//! Holds the reference against whatever `libcuda.so.1` is, a real GPU or softcuda:
+//! `gpu SEED COUNT [FIRST]`.
 //!
-//! Needs compute capability 9.0 or newer. Prints what differs, made small, and at the end the number of programs; exits with 1 when
-//! anything differed.
+//! Needs compute capability 9.0 or newer. Prints what differs, made small, and at the end the
+//! number of programs; exits with 1 when anything differed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

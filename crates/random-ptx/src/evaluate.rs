@@ -1,7 +1,8 @@
 //! The slow reference: one thread at a time, one instruction at a time.
 //!
-//! A thread runs until it ends or meets an instruction that threads execute together; those are carried out once all that take
-//! part have arrived. A program whose threads wait for each other in vain, or that runs too long, has no result.
+//! A thread runs until it ends or meets an instruction that threads execute together; those are
+//! carried out once all that take part have arrived. A program whose threads wait for each other in
+//! vain, or that runs too long, has no result.
 
 use crate::gather::{block_gather, warp_gather};
 use crate::operation::Class;

@@ -1,7 +1,9 @@
-//! Floating-point arithmetic with plain integers: every operation is computed exactly and rounded once.
+//! Floating-point arithmetic with plain integers: every operation is computed exactly and rounded
+//! once.
 //!
-//! Slow on purpose, and without the host's floating-point unit, so that it shares no rounding, flushing or NaN rule with what it
-//! judges. Source: PTX ISA, "Floating Point Instructions"; NaN results are the canonical ones of the ISA.
+//! Slow on purpose, and without the host's floating-point unit, so that it shares no rounding,
+//! flushing or NaN rule with what it judges. Source: PTX ISA, "Floating Point Instructions"; NaN
+//! results are the canonical ones of the ISA.
 
 use std::cmp::Ordering;
 
@@ -21,7 +23,8 @@ pub(crate) const BF16: Format = Format { exponent_bits: 8, fraction_bits: 7, nan
 pub(crate) const F32: Format = Format { exponent_bits: 8, fraction_bits: 23, nan: 0x7fff_ffff };
 /// As the high 19 bits of a word.
 pub(crate) const TF32: Format = Format { exponent_bits: 8, fraction_bits: 10, nan: 0x3_ffff };
-/// Its NaN is the one that generated programs put in place of every NaN: the ISA leaves the bits open.
+/// Its NaN is the one that generated programs put in place of every NaN: the ISA leaves the bits
+/// open.
 pub(crate) const F64: Format =
     Format { exponent_bits: 11, fraction_bits: 52, nan: 0x7ff8_0000_0000_0000 };
 
@@ -320,7 +323,8 @@ fn product(a: Number, b: Number) -> Number {
     }
 }
 
-/// The sum, exact except that an addend more than 64 bits below the other's lowest bit counts as a tiny amount of its sign.
+/// The sum, exact except that an addend more than 64 bits below the other's lowest bit counts as a
+/// tiny amount of its sign.
 fn exact_sum(a: Exact, b: Exact, mode: Round) -> Exact {
     let zero = |x: &Exact| x.mantissa == Wide::ZERO;
     match (zero(&a), zero(&b)) {
@@ -369,7 +373,8 @@ mod tests {
     use super::{F16, F32, F64, Round, Subnormals};
     use crate::random::Random;
 
-    /// The host's own arithmetic rounds to nearest even: an independent check of the most used mode.
+    /// The host's own arithmetic rounds to nearest even: an independent check of the most used
+    /// mode.
     #[test]
     fn nearest_even_agrees_with_the_host() {
         let mut random = Random::new(1);

@@ -2,7 +2,8 @@
 
 use crate::program::{Action, Guard, Instruction, Label, Program};
 
-/// Drops instructions, functions' instructions, guards, blocks and threads as long as `fails` says that the fault is still there.
+/// Drops instructions, functions' instructions, guards, blocks and threads as long as `fails` says
+/// that the fault is still there.
 pub fn minimise(program: &Program, mut fails: impl FnMut(&Program) -> bool) -> Program {
     let mut best = program.clone();
     loop {

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use crate::random::Random;
 
-/// Register class by width. All registers are declared untyped (`.b16`, `.b32`, `.b64`), as compilers do.
+/// Register class by width. All registers are declared untyped (`.b16`, `.b32`, `.b64`), as
+/// compilers do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
     Predicate,
@@ -131,8 +132,8 @@ impl Operation {
     }
 }
 
-/// Which of multiplication and addition is written without a rounding mode, which lets an optimising assembler fuse two of
-/// them: never both in one program.
+/// Which of multiplication and addition is written without a rounding mode, which lets an
+/// optimising assembler fuse two of them: never both in one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bare {
     Multiply,

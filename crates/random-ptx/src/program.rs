@@ -2,7 +2,8 @@
 
 use crate::operation::{Class, Immediate, Operation};
 
-/// Registers of each class that operations choose from; those after them are counters of loops and the like.
+/// Registers of each class that operations choose from; those after them are counters of loops and
+/// the like.
 pub(crate) const POOL: [(Class, u8); 4] =
     [(Class::Predicate, 6), (Class::B16, 6), (Class::B32, 10), (Class::B64, 6)];
 
@@ -24,7 +25,8 @@ pub(crate) const INITIAL_BYTES: u32 = 128;
 pub(crate) const COUNTERS: usize = 4;
 pub(crate) const COUNTER_BYTES: u32 = 8;
 
-/// What a thread leaves behind: registers, global scratch, copies of its shared and its local memory.
+/// What a thread leaves behind: registers, global scratch, copies of its shared and its local
+/// memory.
 pub(crate) const DUMP_BYTES: u32 = 112;
 pub(crate) const RESULT_BYTES: u32 = DUMP_BYTES + 3 * SLOT_BYTES;
 
@@ -130,7 +132,8 @@ impl std::fmt::Debug for Atomic {
     }
 }
 
-/// Something that threads do together. The first ones concern the lanes of a mask, the last ones the block.
+/// Something that threads do together. The first ones concern the lanes of a mask, the last ones
+/// the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gather {
     /// `shfl.sync`: the mode's letters and the constants b and c.

@@ -12,7 +12,8 @@ impl Random {
         Self { state: seed }
     }
 
-    /// The stream of item `index` of a run with `seed`; streams of different items have nothing in common.
+    /// The stream of item `index` of a run with `seed`; streams of different items have nothing in
+    /// common.
     pub fn of_item(seed: u64, index: u64) -> Self {
         let mut outer = Self::new(seed);
         let first = outer.bits();

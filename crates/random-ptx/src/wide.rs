@@ -1,5 +1,5 @@
-//! Unsigned integers of 384 bits: wide enough for an exact sum of a product of doubles and a third one, once what lies
-//! far below the rest is replaced by a single low bit.
+//! Unsigned integers of 384 bits: wide enough for an exact sum of a product of doubles and a third
+//! one, once what lies far below the rest is replaced by a single low bit.
 
 const LIMBS: usize = 6;
 

@@ -1,5 +1,5 @@
-//! What each session has done, counted in shared memory: written by the executor, read by the keeper whenever somebody asks, and still
-//! there when the executor is not.
+//! What each session has done, counted in shared memory: written by the executor, read by the
+//! keeper whenever somebody asks, and still there when the executor is not.
 
 use crate::history::History;
 use crate::policy::{MOST_CONTEXTS_PER_DEVICE, contexts, windows};
@@ -10,15 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Sessions that one executor can count: of as many contexts as can be allowed, and those that have not come to their end though their client has left. Each of these has a
-/// pair of windows, of which every owner leaves some for the others: so nobody uses up the slots before.
+/// Sessions that one executor can count: of as many contexts as can be allowed, and those that have
+/// not come to their end though their client has left. Each of these has a pair of windows, of
+/// which every owner leaves some for the others: so nobody uses up the slots before.
 pub(crate) const SLOTS: usize =
     contexts::at_most(MOST_CONTEXTS_PER_DEVICE) + windows::MOST_PAIRS as usize;
 const COUNTER_BYTES: usize = SLOTS * size_of::<Counters>();
 /// Pages of the file that nobody writes to cost nothing.
 const PAGE_BYTES: usize = COUNTER_BYTES + SLOTS * size_of::<History>();
 
-/// One session's counts. All relaxed: they are statistics, and order nothing. The session's thread alone writes them while it serves.
+/// One session's counts. All relaxed: they are statistics, and order nothing. The session's thread
+/// alone writes them while it serves.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -71,7 +73,8 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Adds what another session did. What waits in its ring and its error are of the moment, and not summed up.
+    /// Adds what another session did. What waits in its ring and its error are of the moment, and
+    /// not summed up.
     pub(crate) fn add(&mut self, other: &Counts) {
         self.kernels += other.kernels;
         self.chained_kernels += other.chained_kernels;
@@ -262,7 +265,8 @@ impl CounterPage {
     /// The last calls of a slot's session.
     pub(crate) fn history(&self, index: usize) -> &History {
         let histories = self.mapping.base().wrapping_add(COUNTER_BYTES).cast::<History>();
-        // SAFETY: inside the mapping, behind the counters; aligned, only atomics; lives as long as the mapping.
+        // SAFETY: inside the mapping, behind the counters; aligned, only atomics; lives as long as
+        // the mapping.
         unsafe { &*histories.add(index.min(SLOTS - 1)) }
     }
 

@@ -13,16 +13,19 @@ const NO_PIPE_DIRECTORY: &str = "/dev/null/none";
 /// A symbol that the software GPU's driver exports besides CUDA's.
 const SOFTWARE_MARK: &std::ffi::CStr = c"openmps_software_gpu";
 
-/// How many hardware queues a context gets; the clients of a server share those of its context (MPS guide, 4.2.4).
+/// How many hardware queues a context gets; the clients of a server share those of its context (MPS
+/// guide, 4.2.4).
 const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
-/// When a context gets the code of a library: eager loading would wait for all running kernels before anything is known of the code.
+/// When a context gets the code of a library: eager loading would wait for all running kernels
+/// before anything is known of the code.
 const LOADING_VARIABLE: &str = "CUDA_MODULE_LOADING";
 const LOADING: &str = "LAZY";
 
 /// As many as there are.
 const MOST_CONNECTIONS: u32 = 32;
 
-/// The number of queues that the daemon's environment asks for; all, if it does not say or says what is no such number.
+/// The number of queues that the daemon's environment asks for; all, if it does not say or says
+/// what is no such number.
 fn connections(wanted: Option<&str>) -> u32 {
     wanted.and_then(crate::policy::limits::connections).unwrap_or(MOST_CONNECTIONS)
 }
@@ -48,7 +51,8 @@ pub(crate) enum DriverError {
     },
 }
 
-/// An open, initialised driver. It stays loaded until the process ends: drivers do not survive unloading.
+/// An open, initialised driver. It stays loaded until the process ends: drivers do not survive
+/// unloading.
 #[derive(Clone, Copy)]
 pub(crate) struct Driver {
     table: &'static DriverTable,
@@ -64,7 +68,8 @@ impl Deref for Driver {
 }
 
 impl Driver {
-    /// Loads and initialises the driver at `path`. To be called once, before there are other threads.
+    /// Loads and initialises the driver at `path`. To be called once, before there are other
+    /// threads.
     pub(crate) fn open(path: &Path) -> Result<Self, DriverError> {
         // SAFETY: no other thread exists yet that could read the environment.
         unsafe {
@@ -83,7 +88,8 @@ impl Driver {
             let found = unsafe { library.get::<*const c_void>(symbol.to_bytes_with_nul()) };
             found.map_or(std::ptr::null(), |address| *address)
         };
-        // SAFETY: a CUDA driver's symbols have the prototypes of the CUDA driver API, and the library is never closed.
+        // SAFETY: a CUDA driver's symbols have the prototypes of the CUDA driver API, and the
+        // library is never closed.
         let table = unsafe { DriverTable::load(resolve) };
         // SAFETY: only looked for.
         let is_software =

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 /// From the keeper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum ToExecutor {
-    /// The first message; comes with the file of [`crate::counters::CounterPage`], and the log's pipe. Answered by `Ready` or `Failed`.
+    /// The first message; comes with the file of [`crate::counters::CounterPage`], and the log's
+    /// pipe. Answered by `Ready` or `Failed`.
     Start {
         /// The driver's number of the device.
         device: u32,
@@ -20,15 +21,16 @@ pub(crate) enum ToExecutor {
         /// How many those are.
         devices: u32,
     },
-    /// A client's first context here, or a session whose executor is gone. Comes with the session file, the completion file, the executor's end of the
-    /// session socket, the file of [`crate::standing`] and the journal's. Answered by `SessionOpened` or `SessionRefused`.
+    /// A client's first context here, or a session whose executor is gone. Comes with the session
+    /// file, the completion file, the executor's end of the session socket, the file of
+    /// [`crate::standing`] and the journal's. Answered by `SessionOpened` or `SessionRefused`.
     OpenSession(Box<OpenSession>),
     /// To one that stands by: a session of another executor has code of which the file comes along.
     Warm(CodeOptions),
     /// To the same: one session less has it.
     Cool(CodeOptions),
-    /// To one that stands by: memory in the device window of a session of another executor, to be mapped; comes with a descriptor for each.
-    /// Answered by `MappedAhead`.
+    /// To one that stands by: memory in the device window of a session of another executor, to be
+    /// mapped; comes with a descriptor for each. Answered by `MappedAhead`.
     MapAhead {
         /// Which.
         session: u64,
@@ -49,7 +51,8 @@ pub(crate) enum ToExecutor {
         /// Which.
         session: u64,
     },
-    /// What a session has that is announced next, but for what is mapped already; comes with a descriptor for each.
+    /// What a session has that is announced next, but for what is mapped already; comes with a
+    /// descriptor for each.
     Inherit {
         /// Which.
         session: u64,
@@ -68,7 +71,8 @@ pub(crate) enum ToExecutor {
         /// A `CUresult`.
         code: u32,
     },
-    /// No session takes commands any more: the keeper is about to end the process, and waits for what is on the device.
+    /// No session takes commands any more: the keeper is about to end the process, and waits for
+    /// what is on the device.
     Quiesce,
     /// They do again.
     Resume,
@@ -79,8 +83,8 @@ pub(crate) enum ToExecutor {
         /// See [`crate::policy::fairness::Claim`].
         weight: u32,
     },
-    /// Whether sessions may keep grants that their clients have given up. `Forbidden` is answered by `NothingKept`, also by one that stands by, which
-    /// unmaps all that it has mapped ahead.
+    /// Whether sessions may keep grants that their clients have given up. `Forbidden` is answered
+    /// by `NothingKept`, also by one that stands by, which unmaps all that it has mapped ahead.
     SetKeeping(Keeping),
     /// Memory is to be moved out to the host, where nothing of the session is in flight.
     Move {
@@ -98,7 +102,8 @@ pub(crate) enum ToExecutor {
         /// Which SMs.
         share: ShareWish,
     },
-    /// Make these reservations, by name and number of SMs, the only ones. Answered by `Reserved`; sessions stay where they are until they are told.
+    /// Make these reservations, by name and number of SMs, the only ones. Answered by `Reserved`;
+    /// sessions stay where they are until they are told.
     Reserve {
         /// The daemon's number of the change.
         change: u64,
@@ -119,7 +124,8 @@ pub(crate) enum ToExecutor {
         /// Absent: no limit.
         limit_bytes: Option<u64>,
     },
-    /// Answer to `Grant` and, once for each allocation, to `Return`; comes with the memory's descriptor when granted.
+    /// Answer to `Grant` and, once for each allocation, to `Return`; comes with the memory's
+    /// descriptor when granted.
     Granted {
         /// Which session asked.
         session: u64,
@@ -159,7 +165,8 @@ pub(crate) struct OpenSession {
     pub(crate) owner: Owner,
     /// What its client's control group may have of the host's memory, where that is known.
     pub(crate) most_pinned_bytes: Option<u64>,
-    /// Kernels that may be run again. If there are any, the file of [`crate::redo`] comes with the others, last.
+    /// Kernels that may be run again. If there are any, the file of [`crate::redo`] comes with the
+    /// others, last.
     pub(crate) repeatable: Repeatable,
 }
 
@@ -198,7 +205,8 @@ pub(crate) enum Heirloom {
     },
 }
 
-/// The SMs that a session's work may run on: as many as it may have, within its group's, within its reservation's.
+/// The SMs that a session's work may run on: as many as it may have, within its group's, within its
+/// reservation's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShareWish {
     /// Absent: all that it could have.
@@ -286,7 +294,8 @@ pub(crate) enum GrantOutcome {
 /// Memory of another device of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PeerMemory {
-    /// Where addresses of that device lie: the client's window, if it is a grant; else what clients reserve there.
+    /// Where addresses of that device lie: the client's window, if it is a grant; else what clients
+    /// reserve there.
     pub(crate) window: Window,
     /// Length.
     pub(crate) size_bytes: u64,
@@ -395,7 +404,8 @@ pub(crate) enum FromExecutor {
         /// First address of a grant, or a piece's key.
         key: u64,
     },
-    /// A session wants to see how far its client's session on another device is; answered by `Granted`.
+    /// A session wants to see how far its client's session on another device is; answered by
+    /// `Granted`.
     Watch {
         /// Which.
         session: u64,
@@ -411,14 +421,16 @@ pub(crate) enum FromExecutor {
         /// First address of a grant, or a piece's key.
         key: u64,
     },
-    /// A client has broken the protocol; its session takes no more commands. The keeper disconnects it.
+    /// A client has broken the protocol; its session takes no more commands. The keeper disconnects
+    /// it.
     SessionBroken {
         /// Which.
         session: u64,
         /// What it did.
         message: String,
     },
-    /// A guarded session was about to touch what it must not, and has ended with CUDA_ERROR_ILLEGAL_ADDRESS; the context lives.
+    /// A guarded session was about to touch what it must not, and has ended with
+    /// CUDA_ERROR_ILLEGAL_ADDRESS; the context lives.
     Guarded {
         /// Which.
         session: u64,
@@ -452,7 +464,8 @@ pub(crate) enum FromExecutor {
         /// Which.
         session: u64,
     },
-    /// A fault has ended the context. Sessions do nothing any more, and say nothing to their clients.
+    /// A fault has ended the context. Sessions do nothing any more, and say nothing to their
+    /// clients.
     ContextLost {
         /// A `CUresult`.
         code: u32,

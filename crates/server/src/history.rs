@@ -1,5 +1,6 @@
-//! The last calls of each session, in shared memory: written by the executor just before it submits them, read by the keeper when somebody
-//! must be found to blame, and still there when the executor is not. It is the counters' file ([`crate::counters`]).
+//! The last calls of each session, in shared memory: written by the executor just before it submits
+//! them, read by the keeper when somebody must be found to blame, and still there when the executor
+//! is not. It is the counters' file ([`crate::counters`]).
 //!
 //! A ring of [`CALLS`] entries costs a launch some twenty stores to memory that is in the cache.
 
@@ -16,7 +17,8 @@ pub(crate) const CALLS: usize = 32;
 const NAME_WORDS: usize = 16;
 const NAME_BYTES: usize = NAME_WORDS * 8;
 
-/// One session's calls. Written by the session's thread and, once the context is lost, by the monitor.
+/// One session's calls. Written by the session's thread and, once the context is lost, by the
+/// monitor.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(crate) struct History {
@@ -95,7 +97,8 @@ impl History {
 
     /// All that was submitted has ended.
     pub(crate) fn settle(&self) {
-        // Relaxed: a statistic of this thread's; read when nothing is written any more, or as a hint.
+        // Relaxed: a statistic of this thread's; read when nothing is written any more, or as a
+        // hint.
         self.settled.store(self.written.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
@@ -115,7 +118,8 @@ impl History {
         }
     }
 
-    /// Whether there was a launch before the calls that are remembered, of which it is not known that all work has ended since.
+    /// Whether there was a launch before the calls that are remembered, of which it is not known
+    /// that all work has ended since.
     pub(crate) fn has_forgotten_launches(&self) -> bool {
         self.forgotten_launch.load(Ordering::Relaxed) > self.settled.load(Ordering::Relaxed)
     }
@@ -125,7 +129,8 @@ impl History {
         self.numbered(now_ns).into_iter().map(|(_, noted)| noted).collect()
     }
 
-    /// The last launches, the oldest first, of a session that goes on: nothing is marked. What a stream has reached by `completed` has ended.
+    /// The last launches, the oldest first, of a session that goes on: nothing is marked. What a
+    /// stream has reached by `completed` has ended.
     pub(crate) fn launches(&self, now_ns: u64, completed: impl Fn(u32) -> u64) -> Vec<Noted> {
         let mut launches = self.numbered(now_ns);
         launches.retain(|(_, noted)| noted.record.launch.is_some());
@@ -168,7 +173,8 @@ impl History {
                 launch: is_launch.then(|| entry.launch(stream)),
                 age_us: now_ns.saturating_sub(entry.time_ns.load(Ordering::Relaxed)) / 1000,
             };
-            // Acquire fence: the loads before are not moved behind the check of the number; pairs with the release in `write`.
+            // Acquire fence: the loads before are not moved behind the check of the number; pairs
+            // with the release in `write`.
             fence(Ordering::Acquire);
             let in_flight = is_launch && what & ENDED == 0 && number > settled;
             let is_whole = entry.number.load(Ordering::Relaxed) == number;
@@ -195,7 +201,8 @@ impl History {
             self.forgotten_launch.store(forgotten, Ordering::Relaxed);
         }
         entry.number.store(0, Ordering::Relaxed);
-        // Release fence: readers that see what follows see that the entry is being written; pairs with the acquire fence in `read`.
+        // Release fence: readers that see what follows see that the entry is being written; pairs
+        // with the acquire fence in `read`.
         fence(Ordering::Release);
         entry.what.store(opcode as u64 | u64::from(stream) << 16, Ordering::Relaxed);
         entry.time_ns.store(monotonic_ns(), Ordering::Relaxed);

@@ -1,9 +1,13 @@
-//! What a session consists of, so that the next executor can make it again: the commands that made what lives, in the order in which they were done.
+//! What a session consists of, so that the next executor can make it again: the commands that made
+//! what lives, in the order in which they were done.
 //!
-//! A file in shared memory, written by the session's thread and read by nobody until that thread is gone. What ends an object marks the entries that made
-//! it; when there is no more room, what lives is written to a new file, so a journal is as long as what lives, never as what happened. An entry
-//! counts only if its command was [committed](crate::standing::Standing::commit): one that was being done when the executor ended is done again by the next
-//! one, and must find things as they were. Descriptors (of pinned memory, of images) stay with the keeper, and are named by number.
+//! A file in shared memory, written by the session's thread and read by nobody until that thread is
+//! gone. What ends an object marks the entries that made it; when there is no more room, what lives
+//! is written to a new file, so a journal is as long as what lives, never as what happened. An
+//! entry counts only if its command was [committed](crate::standing::Standing::commit): one that
+//! was being done when the executor ended is done again by the next one, and must find things as
+//! they were. Descriptors (of pinned memory, of images) stay with the keeper, and are named by
+//! number.
 
 use link::shm::{Access, Mapping, ShmError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -144,7 +148,8 @@ impl Journal {
         self.end
     }
 
-    /// Goes on in a file: what does not count is dropped, and the rest is to be told by [`Self::adopt`], in this order.
+    /// Goes on in a file: what does not count is dropped, and the rest is to be told by
+    /// [`Self::adopt`], in this order.
     pub(crate) fn open(
         file: BorrowedFd<'_>,
         committed_bytes: u64,
@@ -177,7 +182,8 @@ impl Journal {
         self.places.insert(key, place);
     }
 
-    /// Appends an entry, in the place of one with the same key; a file if the journal goes on there.
+    /// Appends an entry, in the place of one with the same key; a file if the journal goes on
+    /// there.
     pub(crate) fn add(
         &mut self,
         key: Key,
@@ -250,8 +256,9 @@ impl Journal {
         found.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// What was made under these keys has ended for the client, but others need it: it is made again, and `tombstone`, the command that ended it, is done
-    /// again after that. Returns the number by which [`Self::exhume`] ends it all.
+    /// What was made under these keys has ended for the client, but others need it: it is made
+    /// again, and `tombstone`, the command that ended it, is done again after that. Returns the
+    /// number by which [`Self::exhume`] ends it all.
     pub(crate) fn bury(
         &mut self,
         keys: &[Key],
@@ -266,7 +273,8 @@ impl Journal {
         Ok((self.lay(keys, tombstone), moved))
     }
 
-    /// What [`Self::bury`] buried, of which an executor before had written the tombstone at this place, has been made and ended again.
+    /// What [`Self::bury`] buried, of which an executor before had written the tombstone at this
+    /// place, has been made and ended again.
     pub(crate) fn adopt_buried(&mut self, keys: &[Key], tombstone: u64) -> u64 {
         self.lay(keys, Some(tombstone))
     }

@@ -1,6 +1,8 @@
-//! Lines of the server's log, in the original's form, on standard error: a pipe, which the daemon writes to `server.log`.
+//! Lines of the server's log, in the original's form, on standard error: a pipe, which the daemon
+//! writes to `server.log`.
 //!
-//! Nobody waits for the daemon: a line for which the pipe has no room is lost and counted. Without a daemon all are.
+//! Nobody waits for the daemon: a line for which the pipe has no room is lost and counted. Without
+//! a daemon all are.
 
 use link::printable;
 use rustix::fd::{AsFd, OwnedFd};
@@ -9,7 +11,8 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A longer line is cut. Lines up to this size go into a pipe whole or not at all, whoever else writes to it.
+/// A longer line is cut. Lines up to this size go into a pipe whole or not at all, whoever else
+/// writes to it.
 const MOST_LINE_BYTES: usize = rustix::pipe::PIPE_BUF;
 
 /// Where lines go instead of standard error, which in an executor is what its driver writes to.
@@ -25,7 +28,8 @@ pub(crate) enum Part {
     Other,
     /// From then on.
     Server,
-    /// The same for a fault, a kill and a takeover: the daemon writes such lines as the server's, and keeps room for them that no other lines use up.
+    /// The same for a fault, a kill and a takeover: the daemon writes such lines as the server's,
+    /// and keeps room for them that no other lines use up.
     Fault,
 }
 

@@ -1,4 +1,5 @@
-//! Maps by numbers that this process gave out or has bounded: they need no hash that withstands an attacker, and are looked into at every launch.
+//! Maps by numbers that this process gave out or has bounded: they need no hash that withstands an
+//! attacker, and are looked into at every launch.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,4 +1,5 @@
-//! A look at a native driver, for those who ask why nothing runs. To be done in a process of its own: a driver may crash, and it stays loaded.
+//! A look at a native driver, for those who ask why nothing runs. To be done in a process of its
+//! own: a driver may crash, and it stays loaded.
 
 use crate::driver::Driver;
 use crate::keeper::devices;

@@ -1,13 +1,18 @@
-//! What a session with repeatable kernels has in flight, so that the next executor can do it again: the commands, in the order in which they were submitted, and
-//! how far each stream has got with them.
+//! What a session with repeatable kernels has in flight, so that the next executor can do it again:
+//! the commands, in the order in which they were submitted, and how far each stream has got with
+//! them.
 //!
-//! A file of the session that outlives the executor, as [`crate::standing`] and [`crate::journal`]. A command is noted, and counts as taken from the ring, before it is
-//! submitted; behind it the device writes the command's number to the stream's *progress word*. So what has ended is known of each command by itself: of what is
-//! noted and not reached, at most one command of each stream has begun, and nothing that waits for it has. That is what makes it right to do it again:
+//! A file of the session that outlives the executor, as [`crate::standing`] and [`crate::journal`].
+//! A command is noted, and counts as taken from the ring, before it is submitted; behind it the
+//! device writes the command's number to the stream's *progress word*. So what has ended is known
+//! of each command by itself: of what is noted and not reached, at most one command of each stream
+//! has begun, and nothing that waits for it has. That is what makes it right to do it again:
 //! - a kernel because its client says so ([`crate::policy::repeatable`]);
-//! - a fill, a copy between places that do not overlap, the record of an event, a wait for one, a signal: nothing that they read has changed since they began.
+//! - a fill, a copy between places that do not overlap, the record of an event, a wait for one, a
+//!   signal: nothing that they read has changed since they began.
 //!
-//! All other work is noted as such. As long as any of it is not reached the session is told of a fault as others are.
+//! All other work is noted as such. As long as any of it is not reached the session is told of a
+//! fault as others are.
 
 use link::shm::{self, Access, Mapping, ShmError};
 use link::wire::layout::STREAM_SLOTS;
@@ -21,7 +26,8 @@ const PROGRESS_OFFSET: usize = 4096;
 pub(crate) const PROGRESS_BYTES: usize = STREAM_SLOTS * 8;
 /// Where entries are; a place is a count of bytes from here, modulo [`ENTRIES_BYTES`].
 const ENTRIES_OFFSET: usize = PROGRESS_OFFSET + PROGRESS_BYTES;
-/// Room for more launches than a stream may be ahead of the device; pages are taken as they are written.
+/// Room for more launches than a stream may be ahead of the device; pages are taken as they are
+/// written.
 const ENTRIES_BYTES: usize = 4 << 20;
 const FILE_BYTES: usize = ENTRIES_OFFSET + ENTRIES_BYTES;
 const ALIGN: u64 = 8;
@@ -181,7 +187,8 @@ impl Redo {
         let first = self.mapping.base().wrapping_add(PROGRESS_OFFSET).cast::<AtomicU64>();
         // SAFETY: inside the mapping, aligned; the device writes whole words.
         let word = unsafe { &*first.add(stream as usize) };
-        // Acquire: pairs with the device's write, which follows the stream's earlier writes to host memory.
+        // Acquire: pairs with the device's write, which follows the stream's earlier writes to host
+        // memory.
         word.load(Ordering::Acquire) >= number
     }
 
@@ -193,8 +200,9 @@ impl Redo {
         }
     }
 
-    /// Notes what is about to be submitted on a stream, or ended. The ring's position is that after its command. Returns its number; `None`: there is no room, and the
-    /// session counts as one whose work cannot be repeated until [`Self::settle`].
+    /// Notes what is about to be submitted on a stream, or ended. The ring's position is that after
+    /// its command. Returns its number; `None`: there is no room, and the session counts as one
+    /// whose work cannot be repeated until [`Self::settle`].
     pub(crate) fn note(
         &mut self,
         kind: Kind,
@@ -278,7 +286,8 @@ impl Redo {
         self.words().attempts.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// What becomes of it when all commands before this position are done and nothing is being submitted.
+    /// What becomes of it when all commands before this position are done and nothing is being
+    /// submitted.
     pub(crate) fn verdict(&self, committed_bytes: u64) -> Verdict {
         if self.words().lost.load(Ordering::Relaxed) != 0 {
             return Verdict::IsLost;
@@ -313,7 +322,8 @@ impl Redo {
         self.entries.iter().filter(waits).map(read).collect()
     }
 
-    /// A place as an offset in the file, and how many bytes are left there before the entries go on at their beginning.
+    /// A place as an offset in the file, and how many bytes are left there before the entries go on
+    /// at their beginning.
     fn at(place: u64) -> (usize, usize) {
         let offset = (place % ENTRIES_BYTES as u64) as usize;
         (ENTRIES_OFFSET + offset, ENTRIES_BYTES - offset)
@@ -323,7 +333,8 @@ impl Redo {
         let (at, left) = Self::at(place);
         let (here, rest) = bytes.split_at(bytes.len().min(left));
         let base = self.mapping.base();
-        // SAFETY: both parts are inside the mapping, as `bytes` is shorter than the entries' room; nobody reads an entry before it counts.
+        // SAFETY: both parts are inside the mapping, as `bytes` is shorter than the entries' room;
+        // nobody reads an entry before it counts.
         unsafe {
             std::ptr::copy_nonoverlapping(here.as_ptr(), base.add(at), here.len());
             std::ptr::copy_nonoverlapping(rest.as_ptr(), base.add(ENTRIES_OFFSET), rest.len());
@@ -334,7 +345,8 @@ impl Redo {
         let (at, left) = Self::at(place);
         let (here, rest) = bytes.split_at_mut(bytes.len().min(left));
         let base = self.mapping.base();
-        // SAFETY: both parts are inside the mapping, as an entry is shorter than the entries' room; nobody writes there now.
+        // SAFETY: both parts are inside the mapping, as an entry is shorter than the entries' room;
+        // nobody writes there now.
         unsafe {
             std::ptr::copy_nonoverlapping(base.add(at), here.as_mut_ptr(), here.len());
             std::ptr::copy_nonoverlapping(base.add(ENTRIES_OFFSET), rest.as_mut_ptr(), rest.len());

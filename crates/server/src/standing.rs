@@ -1,8 +1,9 @@
 //! Where a session stands: how far its commands are done, what of its work has not ended.
 //!
-//! Written by the session's thread in the executor, in memory that survives it; read by the keeper and by the next executor once no process
-//! writes any more. So all accesses are relaxed, except that the store of [`Standing::commit`] comes after what it says is done: a process that is killed
-//! leaves its stores in the order in which it made them. The client does not see this file.
+//! Written by the session's thread in the executor, in memory that survives it; read by the keeper
+//! and by the next executor once no process writes any more. So all accesses are relaxed, except
+//! that the store of [`Standing::commit`] comes after what it says is done: a process that is
+//! killed leaves its stores in the order in which it made them. The client does not see this file.
 
 use link::call::Prepared;
 use link::shm::{self, Access, Mapping, ShmError};
@@ -38,7 +39,8 @@ struct Words {
 
 /// The session does what its client asks for.
 const SERVES: u32 = 0;
-/// It was told to end, and the driver has not said that its work has ended. This counts as work, whatever a kernel writes to the completion words.
+/// It was told to end, and the driver has not said that its work has ended. This counts as work,
+/// whatever a kernel writes to the completion words.
 const ASKED: u32 = 1;
 /// It was told to end, and all its work has ended: no more will come.
 const AT_REST: u32 = 2;
@@ -82,7 +84,8 @@ impl Standing {
     /// All commands before this position are done.
     pub(crate) fn commit(&self, taken_bytes: u64) {
         let words = self.words();
-        // Release: after the stores that say what the command did; partner of the acquire in `committed_bytes`.
+        // Release: after the stores that say what the command did; partner of the acquire in
+        // `committed_bytes`.
         words.committed_bytes.store(taken_bytes, Ordering::Release);
         words.in_hand.store(0, Ordering::Relaxed);
     }
@@ -93,17 +96,20 @@ impl Standing {
         self.words().committed_bytes.load(Ordering::Acquire)
     }
 
-    /// The next [`Self::commit`], up to `taken_bytes`, commits a call whose answer is prepared, to be given after it: a caller that has its answer goes on,
-    /// and what it was told must not be done again.
+    /// The next [`Self::commit`], up to `taken_bytes`, commits a call whose answer is prepared, to
+    /// be given after it: a caller that has its answer goes on, and what it was told must not be
+    /// done again.
     pub(crate) fn owe(&self, taken_bytes: u64, answer: Prepared) {
         let words = self.words();
-        // Release, twice: each store after the one before, so that no answer is found with another's position; read when no process writes.
+        // Release, twice: each store after the one before, so that no answer is found with
+        // another's position; read when no process writes.
         words.owed_position.store(0, Ordering::Relaxed);
         words.owed_answer.store(answer.to_bits(), Ordering::Release);
         words.owed_position.store(taken_bytes, Ordering::Release);
     }
 
-    /// The answer to the last call that was committed, if nothing was after it: it may not have been given.
+    /// The answer to the last call that was committed, if nothing was after it: it may not have
+    /// been given.
     pub(crate) fn owed(&self) -> Option<Prepared> {
         let words = self.words();
         let position = words.owed_position.load(Ordering::Relaxed);
@@ -181,7 +187,8 @@ impl Standing {
             || words.rest.load(Ordering::Relaxed) == ASKED
     }
 
-    /// Whether any of the session's work is not known to have ended. `completed` gives a stream's completion word.
+    /// Whether any of the session's work is not known to have ended. `completed` gives a stream's
+    /// completion word.
     pub(crate) fn in_flight(&self, completed: impl Fn(u32) -> u64) -> bool {
         let words = self.words();
         let streams = words.streams.load(Ordering::Relaxed).min(STREAM_SLOTS as u32);

@@ -1,8 +1,12 @@
-//! Random sequences of what clients, limits of clients and of groups, and memory policies can do, with memory that has addresses and with such that has none
-//! (`cuMemCreate`), against the decisions of `server::policy`: sums never exceed the device, nor those of what was granted a limit, nothing leaks, every refusal is for a true reason, and who waits is served when others have gone.
+//! Random sequences of what clients, limits of clients and of groups, and memory policies can do,
+//! with memory that has addresses and with such that has none (`cuMemCreate`), against the
+//! decisions of `server::policy`: sums never exceed the device, nor those of what was granted a
+//! limit, nothing leaks, every refusal is for a true reason, and who waits is served when others
+//! have gone.
 //!
-//! The world around the decisions is a model: a device that has so much memory, executors that answer at some time or say that they cannot, and
-//! a keeper that does what it is told. `OPENMPS_TEST_SEED` repeats one run.
+//! The world around the decisions is a model: a device that has so much memory, executors that
+//! answer at some time or say that they cannot, and a keeper that does what it is told.
+//! `OPENMPS_TEST_SEED` repeats one run.
 
 use link::wire::attach::Window;
 use server::policy::grants::{GrantRefusal, Grants, is_beyond_group};
@@ -86,7 +90,8 @@ struct World {
     moved: u64,
     /// Pieces without an address that came back from host memory.
     pieces_returned: u64,
-    /// Grants to members of a group with a limit that came when memory of members was in host memory.
+    /// Grants to members of a group with a limit that came when memory of members was in host
+    /// memory.
     granted_beside_spilled: u64,
 }
 
@@ -429,7 +434,8 @@ impl World {
         }
     }
 
-    /// Everybody but the first that waits becomes idle and answers; it must be served, unless it is refused.
+    /// Everybody but the first that waits becomes idle and answers; it must be served, unless it is
+    /// refused.
     fn settle(&mut self, random: &mut Random) {
         for client in self.clients.values_mut() {
             client.is_busy = false;
@@ -439,7 +445,8 @@ impl World {
         let until_ms = self.now_ms + limit_ms * 3;
         while self.residency.waiting().iter().any(|(session, _)| *session == head) {
             assert!(self.now_ms < until_ms, "session {head} is not served: {wish:?}");
-            // What cannot be exchanged for lack of host memory, or was fixed, goes when its owner does.
+            // What cannot be exchanged for lack of host memory, or was fixed, goes when its owner
+            // does.
             if self.now_ms > until_ms - limit_ms {
                 let other = self.clients.keys().copied().find(|id| *id != head);
                 self.leave(other.expect("alone, it is served"));

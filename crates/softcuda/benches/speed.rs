@@ -1,9 +1,10 @@
-//! Speed of the software GPU, beside plain Rust loops and numpy in the same run: `cargo bench -p softcuda --bench speed`.
-//! With `-- NAME`, only the kernels whose name contains it, for a profiler's sake (set `OPENMPS_SOFT_SIMD` too).
+//! Speed of the software GPU, beside plain Rust loops and numpy in the same run:
+//! `cargo bench -p softcuda --bench speed`. With `-- NAME`, only the kernels whose name contains
+//! it, for a profiler's sake (set `OPENMPS_SOFT_SIMD` too).
 //!
-//! Kernels run through the driver API on all of the device's workers, once for each instruction set of the host; the Rust
-//! loops run on one thread, as a program without a GPU would have them. What is compared is also checked to be equal.
-//! Times are the best of five.
+//! Kernels run through the driver API on all of the device's workers, once for each instruction set
+//! of the host; the Rust loops run on one thread, as a program without a GPU would have them. What
+//! is compared is also checked to be equal. Times are the best of five.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -126,7 +127,8 @@ fn report(name: &str, device_s: f64, rust_s: f64, goal: f64) {
     );
 }
 
-/// What the kernels work on: two vectors of the same values, on the host and on the device, and room for results.
+/// What the kernels work on: two vectors of the same values, on the host and on the device, and
+/// room for results.
 struct Vectors {
     host: Vec<f32>,
     a: u64,
@@ -134,10 +136,12 @@ struct Vectors {
     c: u64,
 }
 
-/// Runs one kernel and its plain loop and compares what they computed; seconds on the device and of the loop.
+/// Runs one kernel and its plain loop and compares what they computed; seconds on the device and of
+/// the loop.
 type Kernel = fn(&Vectors) -> (f64, f64);
 
-/// All kernels, or those whose names contain the argument, with the level that the environment names.
+/// All kernels, or those whose names contain the argument, with the level that the environment
+/// names.
 fn kernels() {
     let level = std::env::var("OPENMPS_SOFT_SIMD").expect("set by main");
     let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));

@@ -1,6 +1,7 @@
 //! softcuda: a CUDA driver that executes PTX on the CPU.
 //!
-//! `ptx` reads PTX text, `exec` runs it, `device` is the software GPU (memory, streams, SMs) and `api` its C ABI.
+//! `ptx` reads PTX text, `exec` runs it, `device` is the software GPU (memory, streams, SMs) and
+//! `api` its C ABI.
 
 mod api;
 mod device;

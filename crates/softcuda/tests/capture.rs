@@ -1,4 +1,5 @@
-//! Streams captured into graphs: what becomes a node, how streams join, and what ends a capture. Codes as measured of NVIDIA's driver 580.
+//! Streams captured into graphs: what becomes a node, how streams join, and what ends a capture.
+//! Codes as measured of NVIDIA's driver 580.
 
 mod support;
 

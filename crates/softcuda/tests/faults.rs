@@ -117,7 +117,8 @@ fn bad_handles_pointers_and_images_have_their_codes() {
     assert_eq!(code, NOT_FOUND);
 }
 
-/// What PTX does not have fails the load, and the log tells where; what it has and this device lacks fails the look-up of its kernel.
+/// What PTX does not have fails the load, and the log tells where; what it has and this device
+/// lacks fails the look-up of its kernel.
 #[test]
 fn impossible_forms_fail_the_load_and_foreign_ones_the_look_up() {
     context();

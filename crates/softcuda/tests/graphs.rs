@@ -1,4 +1,5 @@
-//! Graphs built node by node: order, parameters, updates in place, memory, embedded graphs, refusals.
+//! Graphs built node by node: order, parameters, updates in place, memory, embedded graphs,
+//! refusals.
 
 mod support;
 
@@ -144,7 +145,8 @@ fn a_stream_s_work_before_and_after_a_launch_keeps_its_place() {
     let add = function(PTX, "add");
     let memory = allocate(512);
     let graph = graph();
-    // Two branches on the same words: the second lane must begin after the fill and end before the copy.
+    // Two branches on the same words: the second lane must begin after the fill and end before the
+    // copy.
     let a = add_kernel(graph, &[], add, &[memory, 1]);
     let b = add_kernel(graph, &[a], add, &[memory, 2]);
     add_empty(graph, &[]);

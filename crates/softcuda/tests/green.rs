@@ -1,4 +1,5 @@
-//! Green contexts and contexts with a number of SMs: kernels run on exactly the SMs that they were given.
+//! Green contexts and contexts with a number of SMs: kernels run on exactly the SMs that they were
+//! given.
 
 mod support;
 

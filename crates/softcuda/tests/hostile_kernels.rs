@@ -1,4 +1,5 @@
-//! Kernels that ask for more than there is: a fault, or less than they asked for, never unbounded memory or time.
+//! Kernels that ask for more than there is: a fault, or less than they asked for, never unbounded
+//! memory or time.
 
 mod machine;
 
@@ -17,7 +18,8 @@ fn run(text: &str, block: u32, stack_bytes: u32) -> (TestMachine, Result<u64, St
     (machine, ended)
 }
 
-/// Each call has 12 KiB of registers for its warp; ten thousand of them in each of 32 diverged lanes would be 4 GiB.
+/// Each call has 12 KiB of registers for its warp; ten thousand of them in each of 32 diverged
+/// lanes would be 4 GiB.
 #[test]
 fn the_registers_of_recursion_are_bounded() {
     let registers: Vec<String> = (0..100).map(|i| format!("%r{i}")).collect();

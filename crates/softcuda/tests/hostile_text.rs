@@ -38,7 +38,8 @@ fn refusal(text: &str) -> String {
     program.kernel("k").expect_err("the kernel is refused").to_string()
 }
 
-/// Lists of operands have 16-bit lengths. One that was cut off let a call read registers that it does not have.
+/// Lists of operands have 16-bit lengths. One that was cut off let a call read registers that it
+/// does not have.
 #[test]
 fn calls_with_more_words_than_a_list_holds_are_refused() {
     for (results, arguments) in [(4, 0), (0, 5), (5, 5)] {

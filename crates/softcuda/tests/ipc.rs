@@ -31,7 +31,8 @@ fn open(handle: CUipcMemHandle, flags: u32) -> (u32, u64) {
     (code, address)
 }
 
-/// The other process: adds 1 to 128 words of the memory, waits for the event, adds 10, records, and so on by its standard input.
+/// The other process: adds 1 to 128 words of the memory, waits for the event, adds 10, records, and
+/// so on by its standard input.
 fn child(arguments: &str) {
     context();
     let mut parts = arguments.split(' ').map(bytes);

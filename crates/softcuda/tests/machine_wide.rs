@@ -1,4 +1,5 @@
-//! Devices that several processes share: memory and compute mode of the whole machine, also when a process is killed. And the virtual clock.
+//! Devices that several processes share: memory and compute mode of the whole machine, also when a
+//! process is killed. And the virtual clock.
 
 mod support;
 
@@ -11,7 +12,8 @@ use support::{allocate, launch, stream};
 const ROLE: &str = "SOFTCUDA_TEST_ROLE";
 const MIB: usize = 1 << 20;
 
-/// Starts this test again as another process with a role, on a machine, and waits until it is ready.
+/// Starts this test again as another process with a role, on a machine, and waits until it is
+/// ready.
 fn start(test: &str, role: &str, machine: &str, more: &[(&str, &str)]) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("own path"))
         .args(["--exact", test, "--nocapture"])
@@ -38,7 +40,8 @@ fn stay() {
     std::process::exit(0);
 }
 
-/// A kernel that never ends is ended at the configured limit, as a display's watchdog would; the process goes on.
+/// A kernel that never ends is ended at the configured limit, as a display's watchdog would; the
+/// process goes on.
 #[test]
 fn a_kernel_that_runs_too_long_is_ended() {
     const LAUNCH_TIMEOUT: u32 = 702;

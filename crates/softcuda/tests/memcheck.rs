@@ -1,4 +1,5 @@
-//! Checks to the byte (`OPENMPS_SOFT_MEMCHECK=1`): what is just outside an allocation, or freed, faults, and the log says where.
+//! Checks to the byte (`OPENMPS_SOFT_MEMCHECK=1`): what is just outside an allocation, or freed,
+//! faults, and the log says where.
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! Random programs against the slow reference of `random-ptx`.
 //!
-//! `OPENMPS_TEST_SEED` repeats a run; `OPENMPS_TEST_COUNT` says how many programs the long run has. `cargo xtask random` sets both.
+//! `OPENMPS_TEST_SEED` repeats a run; `OPENMPS_TEST_COUNT` says how many programs the long run has.
+//! `cargo xtask random` sets both.
 
 mod machine;
 

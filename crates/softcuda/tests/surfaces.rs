@@ -1,7 +1,8 @@
-//! Surface instructions in kernels, through the driver's surface objects; faults of both kinds of objects.
+//! Surface instructions in kernels, through the driver's surface objects; faults of both kinds of
+//! objects.
 //!
-//! The expected values were checked on an H200: there, with NVIDIA's driver (580) in softcuda's place, this file passes test by test,
-//! but for that of dead handles.
+//! The expected values were checked on an H200: there, with NVIDIA's driver (580) in softcuda's
+//! place, this file passes test by test, but for that of dead handles.
 
 mod objects;
 mod support;

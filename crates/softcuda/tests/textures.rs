@@ -1,7 +1,8 @@
 //! Texture instructions in kernels, through the driver's texture objects.
 //!
-//! Coordinates are chosen so that weights and sums are exact. The expected values were checked on an H200: there, with NVIDIA's driver
-//! (580) in softcuda's place, this file passes test by test, but for that of texture variables.
+//! Coordinates are chosen so that weights and sums are exact. The expected values were checked on
+//! an H200: there, with NVIDIA's driver (580) in softcuda's place, this file passes test by test,
+//! but for that of texture variables.
 
 mod objects;
 mod support;
@@ -223,7 +224,8 @@ fn volumes_layers_and_cubes_are_sampled() {
     let directions =
         [[1.0, s, t], [-1.0, s, t], [s, 1.0, t], [s, -1.0, t], [s, t, 1.0], [s, t, -1.0]];
     let results = run(body, handle, &directions.map(|d| at(&d)));
-    // By the guide's table: (-z, -y), (z, -y), (x, z), (x, -z), (x, -y), (-x, -y), each from -1 to 1.
+    // By the guide's table: (-z, -y), (z, -y), (x, z), (x, -z), (x, -y), (-x, -y), each from -1 to
+    // 1.
     assert_eq!(floats(&results), [0.0, 11.0, 23.0, 31.0, 41.0, 50.0]);
     let two: Vec<f32> = (0..48).map(|i| i as f32).collect();
     let cubes = array(Format::FLOAT, 1, [2, 2, 12], CUBEMAP | LAYERED, &bytes_of(&two));
@@ -311,7 +313,8 @@ fn properties_are_told() {
     assert_eq!(ask("txq.depth", handle), 3);
 }
 
-/// Variables of opaque types are not supported: the kernel that uses one is refused, with its name in the log.
+/// Variables of opaque types are not supported: the kernel that uses one is refused, with its name
+/// in the log.
 #[test]
 fn texture_variables_are_refused_by_name() {
     context();

@@ -1,6 +1,8 @@
-//! What Slurm gives its plugins: the functions of `spank.h` that are used here, by the names and types that it documents.
+//! What Slurm gives its plugins: the functions of `spank.h` that are used here, by the names and
+//! types that it documents.
 //!
-//! They are looked up in the process that has loaded us, so that the library can be built, and tested, without Slurm.
+//! They are looked up in the process that has loaded us, so that the library can be built, and
+//! tested, without Slurm.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -70,7 +72,8 @@ pub(crate) fn of_task(handle: Handle, name: &CStr) -> Option<String> {
     // SAFETY: spank.h declares it so.
     let function: Get = unsafe { std::mem::transmute(function) };
     let mut value = [0_u8; 256];
-    // SAFETY: the handle is what Slurm called us with; it writes a text that ends with a null, and no more than so many bytes.
+    // SAFETY: the handle is what Slurm called us with; it writes a text that ends with a null, and
+    // no more than so many bytes.
     let got =
         unsafe { function(handle, name.as_ptr(), value.as_mut_ptr().cast(), value.len() as c_int) };
     let text = (got == SUCCESS).then(|| CStr::from_bytes_until_nul(&value).ok()).flatten()?;

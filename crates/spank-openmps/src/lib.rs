@@ -1,8 +1,11 @@
-//! A SPANK plugin: `srun`, `sbatch` and `salloc` get the options `--openmps-memory=4G` and `--openmps-sm=30`.
+//! A SPANK plugin: `srun`, `sbatch` and `salloc` get the options `--openmps-memory=4G` and
+//! `--openmps-sm=30`.
 //!
-//! What they say of a job goes to its prolog (`openmps slurm prolog`, which makes it the job's limit), as `SPANK_OPENMPS_MEMORY` and `SPANK_OPENMPS_SM`;
-//! what they say of a step limits each of its processes, by the variables of NVIDIA's MPS guide (4.2). The plugin needs nothing of Slurm to be built,
-//! only its version ([`plugin_version`]); its interface is that of `spank.h` ([`host`]).
+//! What they say of a job goes to its prolog (`openmps slurm prolog`, which makes it the job's
+//! limit), as `SPANK_OPENMPS_MEMORY` and `SPANK_OPENMPS_SM`; what they say of a step limits each of
+//! its processes, by the variables of NVIDIA's MPS guide (4.2). The plugin needs nothing of Slurm
+//! to be built, only its version ([`plugin_version`]); its interface is that of `spank.h`
+//! ([`host`]).
 
 mod host;
 mod options;
@@ -53,7 +56,8 @@ pub unsafe extern "C" fn slurm_spank_init(
     _arguments: *mut *mut c_char,
 ) -> c_int {
     guarded(|| {
-        // Where options cannot be given (in slurmd, in job scripts) Slurm refuses them, which is no failure.
+        // Where options cannot be given (in slurmd, in job scripts) Slurm refuses them, which is no
+        // failure.
         for option in &OPTIONS {
             host::register(handle, option);
         }

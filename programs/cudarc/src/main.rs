@@ -1,4 +1,5 @@
-//! SAXPY and a stencil through the `cudarc` crate: PTX text, a stream beside the default one, events between them.
+//! SAXPY and a stencil through the `cudarc` crate: PTX text, a stream beside the default one,
+//! events between them.
 //!
 //! Prints `cudarc: ok checksum=HEX`, or what differs and exits with 1.
 

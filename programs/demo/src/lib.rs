@@ -1,7 +1,8 @@
 //! What the demo's programs share: one option, one line of output.
 //!
-//! A program computes on the device, compares with the CPU, and prints one line of JSON ([`Report`]). Its kernels are in
-//! `kernels/NAME.cu`, and compiled in `kernels/NAME.ptx`: `cargo xtask ptx` makes the one from the other.
+//! A program computes on the device, compares with the CPU, and prints one line of JSON
+//! ([`Report`]). Its kernels are in `kernels/NAME.cu`, and compiled in `kernels/NAME.ptx`:
+//! `cargo xtask ptx` makes the one from the other.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -51,8 +52,8 @@ pub struct Outcome {
     pub right: bool,
 }
 
-/// Runs a program's computation and prints its report. The exit status is 0 for a right result, 1 for a wrong one
-/// and 2 when the device could not be used.
+/// Runs a program's computation and prints its report. The exit status is 0 for a right result, 1
+/// for a wrong one and 2 when the device could not be used.
 pub fn run(
     program: &'static str,
     compute: impl FnOnce(&Context, u32) -> Result<Outcome>,

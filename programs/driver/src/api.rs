@@ -26,8 +26,8 @@ macro_rules! driver_functions {
             /// # Errors
             /// [`Error::Library`] when it or a function is missing.
             pub fn load() -> Result<Self, Error> {
-                // SAFETY: a CUDA driver's initialisers have no preconditions, and whoever sets the library path
-                // answers for what lies there.
+                // SAFETY: a CUDA driver's initialisers have no preconditions, and whoever sets the
+                // library path answers for what lies there.
                 let library = unsafe { Library::new("libcuda.so.1") }?;
                 let api = Self {
                     // SAFETY: the signature is the one that cuda.h declares for this symbol.

@@ -25,7 +25,8 @@ impl Counters {
     }
 }
 
-/// The primary context of a device, current on the thread that made it; released with its last child.
+/// The primary context of a device, current on the thread that made it; released with its last
+/// child.
 #[derive(Clone, Debug)]
 pub struct Context {
     inner: Rc<Inner>,
@@ -260,8 +261,8 @@ impl Function<'_> {
     /// Launches the kernel into a stream; `None` is the legacy default stream.
     ///
     /// # Safety
-    /// `parameters` have the types that the kernel declares, in order, and what the kernel does with them stays inside
-    /// of memory that lives until it has run.
+    /// `parameters` have the types that the kernel declares, in order, and what the kernel does
+    /// with them stays inside of memory that lives until it has run.
     ///
     /// # Errors
     /// [`Error::TooManyParameters`], or the driver's.
@@ -281,7 +282,8 @@ impl Function<'_> {
         }
         let stream = stream.map_or(ptr::null_mut(), Stream::handle);
         let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
-        // SAFETY: the caller answers for the parameters, which the driver only reads; the handles live.
+        // SAFETY: the caller answers for the parameters, which the driver only reads; the handles
+        // live.
         let code = unsafe {
             (context.api().launch_kernel)(
                 self.handle,

@@ -1,8 +1,9 @@
-//! A small wrapper over the CUDA driver API, for programs that stand for other people's programs: it opens
-//! `libcuda.so.1` by name as they do and declares the functions itself, so that a wrong declaration in the product
-//! does not hide behind the same wrong declaration in its tests.
+//! A small wrapper over the CUDA driver API, for programs that stand for other people's programs:
+//! it opens `libcuda.so.1` by name as they do and declares the functions itself, so that a wrong
+//! declaration in the product does not hide behind the same wrong declaration in its tests.
 //!
-//! [`api`] is the functions, [`Context`] and its children the safe side of them. A launch stays `unsafe`.
+//! [`api`] is the functions, [`Context`] and its children the safe side of them. A launch stays
+//! `unsafe`.
 
 pub mod api;
 mod context;

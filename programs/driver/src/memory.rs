@@ -232,7 +232,8 @@ impl<T: Element> Deref for PinnedBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the driver gave page-aligned memory of this length, and every bit pattern is a value of T.
+        // SAFETY: the driver gave page-aligned memory of this length, and every bit pattern is a
+        // value of T.
         unsafe { slice::from_raw_parts(self.pointer, self.length) }
     }
 }

@@ -1,4 +1,5 @@
-//! What another user's process does to a daemon and to other users' programs: the attacks of `tests/tests/security`.
+//! What another user's process does to a daemon and to other users' programs: the attacks of
+//! `tests/tests/security`.
 //!
 //! | arguments | does | says |
 //! |---|---|---|

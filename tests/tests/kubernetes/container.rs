@@ -1,5 +1,6 @@
-//! Processes in a "container": the environment that the kubelet was told, and nothing of the test's own; the mounts that it was told, in a mount namespace
-//! of their own where the system allows that to whoever runs the tests.
+//! Processes in a "container": the environment that the kubelet was told, and nothing of the test's
+//! own; the mounts that it was told, in a mount namespace of their own where the system allows that
+//! to whoever runs the tests.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,8 +10,8 @@ use openmps_tests::{Puppet, Sandbox};
 
 use crate::kubelet::Pod;
 
-/// Binds each pair of paths, in the order host, container, read-only where the file system's own options let whoever runs the tests do that; then becomes the
-/// program behind `--`.
+/// Binds each pair of paths, in the order host, container, read-only where the file system's own
+/// options let whoever runs the tests do that; then becomes the program behind `--`.
 const ENTER: &str = "\
 while [ \"$1\" != -- ]; do mkdir -p \"$2\" && mount --bind \"$1\" \"$2\" || exit 99; mount -o remount,bind,ro \"$2\" 2>/dev/null; shift 2; done
 shift; exec \"$@\"";
@@ -33,7 +34,8 @@ fn mounts() -> Mounts {
     }
 }
 
-/// Starts a puppet as the pod's container would; `variables` are what the container changes itself, an empty value takes a variable away.
+/// Starts a puppet as the pod's container would; `variables` are what the container changes itself,
+/// an empty value takes a variable away.
 pub(crate) fn puppet_in(
     pod: &Pod,
     sandbox: &Sandbox,

@@ -1,7 +1,9 @@
-//! A kubelet without pods: registration, the list of devices, allocations and their checkpoint, as the real one's device manager has them.
+//! A kubelet without pods: registration, the list of devices, allocations and their checkpoint, as
+//! the real one's device manager has them.
 //!
-//! What it does is what kubelet 1.20's source does and what the real one was seen to do: a start empties the directory of plugins, devices of pods that run are kept over it,
-//! and nothing is allocated twice for a container.
+//! What it does is what kubelet 1.20's source does and what the real one was seen to do: a start
+//! empties the directory of plugins, devices of pods that run are kept over it, and nothing is
+//! allocated twice for a container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -146,7 +148,8 @@ impl Kubelet {
         .with_context(|| format!("{} are", self.allocatable(resource)))
     }
 
-    /// Admits a container that asks for units of a resource; the error is what its pod's event would say.
+    /// Admits a container that asks for units of a resource; the error is what its pod's event
+    /// would say.
     pub(crate) fn admit(&mut self, resource: &str, units: usize) -> Result<Pod> {
         let (available, endpoint) = {
             let known = self.known();

@@ -1,5 +1,7 @@
-//! The device plugin against a fake kubelet: shares as asked, and what happens to pods and allocations when the kubelet, the plugin, the daemon or an
-//! executor ends. Pods are real processes on the software GPU, with the environment and the mounts of the plugin's answer and nothing else.
+//! The device plugin against a fake kubelet: shares as asked, and what happens to pods and
+//! allocations when the kubelet, the plugin, the daemon or an executor ends. Pods are real
+//! processes on the software GPU, with the environment and the mounts of the plugin's answer and
+//! nothing else.
 
 mod container;
 mod kubelet;
@@ -112,7 +114,8 @@ fn state_directory(sandbox: &Sandbox) -> PathBuf {
     sandbox.log_directory().join("state")
 }
 
-/// The executable as root of the manifests' container has it: without capabilities, and with nothing to write to but what is mounted.
+/// The executable as root of the manifests' container has it: without capabilities, and with
+/// nothing to write to but what is mounted.
 fn restricted(sandbox: &Sandbox) -> Command {
     const RESTRICT: &str = "\
 mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro / || exit 99
@@ -193,7 +196,8 @@ fn a_pod_gets_its_share_and_no_more_whatever_it_says() -> Result<()> {
     let elsewhere = [("CUDA_MPS_PIPE_DIRECTORY", "/nowhere")];
     let mut lost = puppet_in(&pod, node.daemon.sandbox(), &elsewhere)?;
     lost.expect("open", NO_DEVICE)?;
-    // Without the variable it finds the socket where that is mounted, and has no more than its share.
+    // Without the variable it finds the socket where that is mounted, and has no more than its
+    // share.
     let mut bare = puppet_in(&pod, node.daemon.sandbox(), &[("CUDA_MPS_PIPE_DIRECTORY", "")])?;
     if bare.ask("open")? == "ok" {
         let client = node.client(&bare)?;
@@ -324,7 +328,8 @@ fn after_a_fault_the_gpu_is_healthy_again() -> Result<()> {
     let answer = faulty.ask("fault")?;
     ensure!(answer.starts_with("error "), "{answer}");
     faulty.kill()?;
-    // The plugin may see the fault only after the GPU was found healthy here: pods are then tried again, as their controllers do.
+    // The plugin may see the fault only after the GPU was found healthy here: pods are then tried
+    // again, as their controllers do.
     let mut next = None;
     wait::until("the GPU is lent again", PATIENCE, || {
         next = node.kubelet.admit(PERCENT, 30).ok();

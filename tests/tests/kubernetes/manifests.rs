@@ -1,4 +1,5 @@
-//! The manifests that people apply: by Kubernetes' own published schemas (`manifests.py`), and the offer in them by the plugin's reader.
+//! The manifests that people apply: by Kubernetes' own published schemas (`manifests.py`), and the
+//! offer in them by the plugin's reader.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The validator's verdict on a directory like `deploy/kubernetes`; nothing where there is no validator.
+/// The validator's verdict on a directory like `deploy/kubernetes`; nothing where there is no
+/// validator.
 fn verdict(directory: &Path) -> Result<Option<(bool, String)>> {
     let python = repository().join("target/kubernetes-schemas/venv/bin/python3");
     if !python.exists() {
@@ -34,7 +36,8 @@ fn manifests_are_what_kubernetes_takes() -> Result<()> {
     let checked = said.trim().rsplit(' ').next().and_then(|word| word.parse::<u32>().ok());
     // Namespace and DaemonSet, plain and for the software GPU, and a job, of twelve releases.
     ensure!(checked.is_some_and(|checked| checked >= 60), "{said}");
-    // And it would say so if they were not: a field's name with a slip of the pen, a right that nobody needs.
+    // And it would say so if they were not: a field's name with a slip of the pen, a right that
+    // nobody needs.
     for (right, wrong, named) in [
         ("hostPID:", "hostPid:", "hostPid"),
         ("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "device-plugin"),

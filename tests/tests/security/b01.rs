@@ -1,4 +1,5 @@
-//! Findings B1 to B3 of the second review: a client hides that its kernel runs, so that somebody else is named, or nobody ends it.
+//! Findings B1 to B3 of the second review: a client hides that its kernel runs, so that somebody
+//! else is named, or nobody ends it.
 
 use anyhow::{Context, Result, ensure};
 use link::wire::fault::{Blame, FaultReport};

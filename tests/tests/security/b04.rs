@@ -1,4 +1,5 @@
-//! Findings B4, B5 and B7 of the second review: one client takes all that there is for all clients of a device.
+//! Findings B4, B5 and B7 of the second review: one client takes all that there is for all clients
+//! of a device.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};

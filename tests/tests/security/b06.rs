@@ -1,4 +1,5 @@
-//! Findings B6 and B11 of the second review: memory that costs its client nothing, and those that take it much.
+//! Findings B6 and B11 of the second review: memory that costs its client nothing, and those that
+//! take it much.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};

@@ -64,7 +64,8 @@ fn client(sandbox: &Sandbox, user: u32) -> Result<Puppet> {
     Ok(puppet)
 }
 
-/// Root's daemon with this log directory, and a client of the attacker's, so that everything is logged that there is.
+/// Root's daemon with this log directory, and a client of the attacker's, so that everything is
+/// logged that there is.
 fn serve_with_logs_in(sandbox: Sandbox, logs: &Path) -> Result<Daemon> {
     let logs = logs.to_str().context("no text")?;
     let daemon = Daemon::start_with(sandbox, &[("CUDA_MPS_LOG_DIRECTORY", logs)])?;
@@ -140,14 +141,16 @@ fn second_names() -> Result<()> {
     is_warned(&daemon, "has 2 names")
 }
 
-/// A descriptor of a process, as a debugger gets it. Taken by root: that the attacker may be kept from that is another wall.
+/// A descriptor of a process, as a debugger gets it. Taken by root: that the attacker may be kept
+/// from that is another wall.
 fn taken(pid: u32, number: i32) -> Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no process id")?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
     Ok(pidfd_getfd(process, number, PidfdGetfdFlags::empty())?)
 }
 
-/// A daemon whose logs are where they should be, and a server of the attacker's that it can do with as it likes.
+/// A daemon whose logs are where they should be, and a server of the attacker's that it can do with
+/// as it likes.
 struct Own {
     daemon: Daemon,
     client: Puppet,
@@ -214,7 +217,8 @@ fn no_file_of_roots() -> Result<()> {
             shown.starts_with("pipe:") || (pid == executor && shown.starts_with("/memfd:"));
         ensure!(is_harmless, "descriptor {number} of {pid}: {shown}");
     }
-    // By its place under /proc a file can be opened anew, for what the descriptor itself does not allow.
+    // By its place under /proc a file can be opened anew, for what the descriptor itself does not
+    // allow.
     let script = format!("! (: > /proc/{}/fd/1) 2> /dev/null", own.server);
     let before = own.log()?;
     as_user(own.daemon.sandbox(), ATTACKER, &script)?;

@@ -20,7 +20,8 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("f05_what_a_killed_daemon_left_is_ended", leftovers),
 ];
 
-/// Processes of a stranger that look like the daemon's: its program, and its directory in their environment. One that is killed gets a successor.
+/// Processes of a stranger that look like the daemon's: its program, and its directory in their
+/// environment. One that is killed gets a successor.
 struct LookAlikes {
     stop: Arc<AtomicBool>,
     killed: Arc<AtomicUsize>,
@@ -73,7 +74,8 @@ impl LookAlikes {
     }
 }
 
-/// Starts a process with a socket as standard input, on which nobody speaks while the process lives.
+/// Starts a process with a socket as standard input, on which nobody speaks while the process
+/// lives.
 fn spawn(command: &mut Command) -> Result<Child> {
     let (ours, theirs) = link::socket::Connection::pair()?;
     let theirs = rustix::fd::OwnedFd::from(theirs);

@@ -1,6 +1,8 @@
-//! Finding F6: a program takes only a daemon of root's or of its own user; where a user namespace hides who that is, the place must vouch for it.
+//! Finding F6: a program takes only a daemon of root's or of its own user; where a user namespace
+//! hides who that is, the place must vouch for it.
 //!
-//! The attacker listens where a daemon would and hands all packets on to a daemon of its own, which serves the program well and reads its memory.
+//! The attacker listens where a daemon would and hands all packets on to a daemon of its own, which
+//! serves the program well and reads its memory.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -26,7 +28,8 @@ pub(crate) const TESTS: &[Test] = &[
 
 const CONNECTION_FAILED: &str = "error 805";
 
-/// A process that listens in a directory of its own, and the daemon of the same user behind it. Ends with it.
+/// A process that listens in a directory of its own, and the daemon of the same user behind it.
+/// Ends with it.
 struct Rogue {
     place: PathBuf,
     stranger: Puppet,
@@ -157,7 +160,8 @@ fn not_natively() -> Result<()> {
     rogue.heard_nothing()
 }
 
-/// Makes the two places that need no variable, for what is started in a mount namespace of its own: PLACE and PIPE are bound there.
+/// Makes the two places that need no variable, for what is started in a mount namespace of its own:
+/// PLACE and PIPE are bound there.
 const DEFAULT_PLACES: &str = r#"
 set -e
 sandbox=$1 place=$2 pipe=$3 uid=$4 program=$5
@@ -206,7 +210,8 @@ fn next_place() -> Result<()> {
     rogue.heard_nothing()
 }
 
-/// Binds a directory in a mount namespace of its own, if one is named, and starts a program in a user namespace that maps its user alone.
+/// Binds a directory in a mount namespace of its own, if one is named, and starts a program in a
+/// user namespace that maps its user alone.
 const USER_NAMESPACE: &str = r#"
 set -e
 options=$1 from=$2 at=$3 uid=$4
@@ -262,7 +267,8 @@ fn user_namespace() -> Result<()> {
         ensure!(fs::read_to_string(&said)?.is_empty(), "{}", fs::read_to_string(&said)?);
         puppet.dismiss()?;
     }
-    // A directory that everybody can write, as /tmp: the attacker was the first to make the daemon's there.
+    // A directory that everybody can write, as /tmp: the attacker was the first to make the
+    // daemon's there.
     let open = directory("open", 0o1777)?;
     let squatted = sandbox.directory_of(ATTACKER, "open/nvidia-mps")?;
     let rogue = Rogue::start(sandbox, squatted.clone())?;

@@ -1,4 +1,5 @@
-//! Finding F10: neither the socket of one group nor one user of a server for all takes every place that a server has for attached programs.
+//! Finding F10: neither the socket of one group nor one user of a server for all takes every place
+//! that a server has for attached programs.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::wait::PATIENCE;
@@ -48,7 +49,8 @@ fn by_socket() -> Result<()> {
     let (greedy, other) = (open("greedy")?, open("other")?);
     let (_stranger, count) = attached(sandbox, ATTACKER, &greedy)?;
     ensure!((1..PLACES).contains(&count), "{count} attachments by one socket");
-    // A program of the same user, as in another container whose programs are root's; and one without a container.
+    // A program of the same user, as in another container whose programs are root's; and one
+    // without a container.
     let _beside = works(sandbox, ATTACKER, &other)?;
     let _outside = works(sandbox, ATTACKER, &sandbox.pipe_directory())?;
     Ok(())

@@ -108,7 +108,8 @@ fn no_parent_for_all() -> Result<()> {
     is_refused(&sandbox, &pipe, "chmod", &pipe)
 }
 
-/// Whoever holds the lock could keep root's daemon from starting, or let a second one start beside it.
+/// Whoever holds the lock could keep root's daemon from starting, or let a second one start beside
+/// it.
 fn no_foreign_lock() -> Result<()> {
     let sandbox = Sandbox::of_several_users()?;
     let pipe = for_all(&sandbox, 0o1777)?;

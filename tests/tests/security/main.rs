@@ -1,8 +1,9 @@
 //! Attacks between users, one file for each finding of the security reviews: `f` of the first, `n`
 //! of the second, `r` and `s` of the third, `t` of the fourth.
 //!
-//! Each test is named after its finding (`f03_...`; `n01_...` of the second review) and runs real processes of several users, so it needs root. Without root it
-//! is listed as ignored, by name; with `CI=true` that is a failure.
+//! Each test is named after its finding (`f03_...`; `n01_...` of the second review) and runs real
+//! processes of several users, so it needs root. Without root it is listed as ignored, by name;
+//! with `CI=true` that is a failure.
 
 use std::env;
 use std::sync::{PoisonError, RwLock};

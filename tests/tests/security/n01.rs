@@ -1,6 +1,7 @@
 //! Findings N1 to N3: what a user's server has of whoever started the daemon.
 //!
-//! In the moments after its start a server can be traced by its user, as it is here by root: that a user may be kept from that is another wall.
+//! In the moments after its start a server can be traced by its user, as it is here by root: that a
+//! user may be kept from that is another wall.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -61,7 +62,8 @@ fn terminal() -> Result<()> {
     let mut own = Own::start()?;
     let said = own.does("type")?;
     ensure!(said == format!("no terminal: error {}", libc::ENXIO), "{said}");
-    // The daemon has it still, and its servers end with it: a signal of the terminal's is the daemon's alone.
+    // The daemon has it still, and its servers end with it: a signal of the terminal's is the
+    // daemon's alone.
     let stat = fs::read_to_string(format!("/proc/{}/stat", own.daemon.pid()))?;
     let (_, fields) = stat.rsplit_once(')').context("no name")?;
     let terminal: i64 = fields.split_whitespace().nth(4).context("no terminal")?.parse()?;

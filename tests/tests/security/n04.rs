@@ -1,4 +1,5 @@
-//! Finding N4: questions of many front ends have another user's server hung up, and its clients with it.
+//! Finding N4: questions of many front ends have another user's server hung up, and its clients
+//! with it.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::wait::PATIENCE;
@@ -10,7 +11,8 @@ use crate::{ATTACKER, Test, VICTIM};
 pub(crate) const TESTS: &[Test] =
     &[Test::new("n04_questions_without_end_cost_no_server_its_life", asked)];
 
-/// More than the messages that the daemon keeps for a server, and the seven hundred that its socket takes.
+/// More than the messages that the daemon keeps for a server, and the seven hundred that its socket
+/// takes.
 const QUESTIONS: &str = "5200";
 
 fn asked() -> Result<()> {
@@ -19,7 +21,8 @@ fn asked() -> Result<()> {
     let mut command = sandbox.command_as(VICTIM, sandbox.installation.puppet()?, Runtime::OpenMps);
     let mut victim = Puppet::spawn(&mut command)?;
     victim.must("open")?;
-    // As one that is held up for some seconds: in a frozen control group, or on a machine that swaps.
+    // As one that is held up for some seconds: in a frozen control group, or on a machine that
+    // swaps.
     let server = daemon.server()?.pid;
     let pid = i32::try_from(server).ok().and_then(Pid::from_raw).context("a process id")?;
     kill_process(pid, Signal::STOP)?;

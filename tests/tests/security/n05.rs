@@ -1,4 +1,5 @@
-//! Findings N5 and N6: a user's server that stands still, or never says that a client has left, fills the daemon's descriptors.
+//! Findings N5 and N6: a user's server that stands still, or never says that a client has left,
+//! fills the daemon's descriptors.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -66,7 +67,8 @@ fn forgets_nobody() -> Result<()> {
     let liar = Liar::in_place_of(daemon.server()?.pid, ServerSnapshot::default())?;
     let attacker = attack(sandbox, "come")?;
     others_go_on(&daemon)?;
-    // What the daemon can see for itself it needs no server for: with the process that came so often all that is kept for it goes.
+    // What the daemon can see for itself it needs no server for: with the process that came so
+    // often all that is kept for it goes.
     drop(attacker);
     let folder = format!("/proc/{}/fd", daemon.pid());
     openmps_tests::wait::until("the daemon has let go of all", PATIENCE, || {

@@ -39,7 +39,8 @@ fn waiting() -> Result<()> {
     Ok(())
 }
 
-/// A user may have more numbers than one (`subuid(5)`), and friends: the job's socket is the user's own.
+/// A user may have more numbers than one (`subuid(5)`), and friends: the job's socket is the user's
+/// own.
 fn other_numbers() -> Result<()> {
     let node = Node::new()?;
     node.must("prolog", "7", ATTACKER)?;

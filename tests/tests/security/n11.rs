@@ -1,4 +1,5 @@
-//! Finding N11: a message of a user's server takes a hundred times its length of the daemon's memory.
+//! Finding N11: a message of a user's server takes a hundred times its length of the daemon's
+//! memory.
 
 use std::fs;
 
@@ -12,7 +13,8 @@ use crate::{ATTACKER, Test};
 pub(crate) const TESTS: &[Test] =
     &[Test::new("n11_a_long_message_takes_little_memory_of_the_daemon", long)];
 
-/// Above what the daemon has had: the message's text, while it comes in pieces and grows, and what it says.
+/// Above what the daemon has had: the message's text, while it comes in pieces and grows, and what
+/// it says.
 const MOST_BYTES: u64 = 16 * MAX_SERVER_MESSAGE_BYTES as u64;
 
 /// The most memory that a process has ever had.

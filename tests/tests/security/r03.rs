@@ -36,7 +36,8 @@ fn stranger(sandbox: &Sandbox, uid: u32, how: &str, first: u32) -> Result<Comman
     Ok(command)
 }
 
-/// Others get in meanwhile: the first of the ids has what one user may have, and the others nothing.
+/// Others get in meanwhile: the first of the ids has what one user may have, and the others
+/// nothing.
 fn others_go_on(daemon: &Daemon, taken: &str) -> Result<()> {
     let sandbox = daemon.sandbox();
     let mut victim = Puppet::spawn(&mut sandbox.command_as(
@@ -54,7 +55,8 @@ fn others_go_on(daemon: &Daemon, taken: &str) -> Result<()> {
     Ok(())
 }
 
-/// As rootless containers have them: the user makes the namespace, and `newuidmap`, root's program, gives it ids.
+/// As rootless containers have them: the user makes the namespace, and `newuidmap`, root's program,
+/// gives it ids.
 fn namespace() -> Result<()> {
     let daemon = start(Sandbox::of_several_users()?, "")?;
     let mut stranger = Puppet::spawn(&mut stranger(daemon.sandbox(), ATTACKER, "contained", 0)?)?;
@@ -65,7 +67,8 @@ fn namespace() -> Result<()> {
     others_go_on(&daemon, &taken)
 }
 
-/// A program that sets its user id, which the user has made in such a namespace, runs with that id everywhere.
+/// A program that sets its user id, which the user has made in such a namespace, runs with that id
+/// everywhere.
 fn file() -> Result<()> {
     let sandbox = Sandbox::of_several_users()?;
     let file = sandbox.directory().join("subuid");

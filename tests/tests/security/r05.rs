@@ -1,4 +1,5 @@
-//! Finding R5: any user's server gets root's tracer of another user's client, and what it answers commands root's terminal.
+//! Finding R5: any user's server gets root's tracer of another user's client, and what it answers
+//! commands root's terminal.
 
 use anyhow::{Result, ensure};
 use link::is_printable;

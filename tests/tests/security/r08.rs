@@ -1,4 +1,5 @@
-//! Finding R8: where users have their turns, one who stops the own server keeps all others waiting, without a client there.
+//! Finding R8: where users have their turns, one who stops the own server keeps all others waiting,
+//! without a client there.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::wait::PATIENCE;

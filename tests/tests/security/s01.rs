@@ -1,5 +1,5 @@
-//! Finding S1 of the third review: kernels reach the words that say how far clients' streams are. So a client that was terminated says that its kernel
-//! has ended, and goes on.
+//! Finding S1 of the third review: kernels reach the words that say how far clients' streams are.
+//! So a client that was terminated says that its kernel has ended, and goes on.
 
 use std::fs;
 
@@ -64,7 +64,8 @@ fn is_told(attacker: &mut Puppet) -> bool {
     attacker.ask("error").is_ok_and(|answer| answer == TERMINATED)
 }
 
-/// It knows where its word is: the test tells it, which could not be found out in any other way than by chance.
+/// It knows where its word is: the test tells it, which could not be found out in any other way
+/// than by chance.
 fn forged() -> Result<()> {
     let daemon = start()?;
     let mut victim = program(&daemon, "puppet", VICTIM)?;
@@ -86,7 +87,8 @@ fn forged() -> Result<()> {
     victim.dismiss()
 }
 
-/// What it was told of its end lies in its own memory, where it takes that back before the executor ends.
+/// What it was told of its end lies in its own memory, where it takes that back before the executor
+/// ends.
 fn inherited() -> Result<()> {
     let daemon = start()?;
     let mut victim = program(&daemon, "puppet", VICTIM)?;

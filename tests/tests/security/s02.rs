@@ -1,4 +1,5 @@
-//! Finding S2: sessions that have ended wait for another user's kernel, and keep what they had meanwhile.
+//! Finding S2: sessions that have ended wait for another user's kernel, and keep what they had
+//! meanwhile.
 
 use anyhow::{Context, Result};
 use openmps_tests::wait::{self, PATIENCE};

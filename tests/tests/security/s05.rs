@@ -1,4 +1,5 @@
-//! Finding S5 of the third review: what a client raises of the context's limits stays when it has gone, and counts for nobody then.
+//! Finding S5 of the third review: what a client raises of the context's limits stays when it has
+//! gone, and counts for nobody then.
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::wait::{self, PATIENCE};

@@ -1,4 +1,5 @@
-//! Finding T1: a server that begins its program again after it has become its user is open to that user.
+//! Finding T1: a server that begins its program again after it has become its user is open to that
+//! user.
 
 use std::fs::OpenOptions;
 use std::io::Write;

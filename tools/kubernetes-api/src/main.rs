@@ -1,5 +1,6 @@
 //! Makes `crates/kubernetes/src/api` from `crates/kubernetes/proto`, without protoc:
-//! `cargo run --manifest-path tools/kubernetes-api/Cargo.toml && cargo fmt -p kubernetes`, in the root of the repository.
+//! `cargo run --manifest-path tools/kubernetes-api/Cargo.toml && cargo fmt -p kubernetes`, in the
+//! root of the repository.
 
 use std::path::Path;
 

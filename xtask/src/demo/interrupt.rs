@@ -15,7 +15,8 @@ extern "C" fn note(_signal: libc::c_int) {
 pub(crate) fn catch() {
     let handler = note as extern "C" fn(libc::c_int);
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: the handler does nothing but store to an atomic, which is safe in a signal handler.
+        // SAFETY: the handler does nothing but store to an atomic, which is safe in a signal
+        // handler.
         unsafe { libc::signal(signal, handler as libc::sighandler_t) };
     }
 }

@@ -1,8 +1,9 @@
-//! `cargo xtask demo`: several CUDA programs on one device, first one after the other without OpenMPS, then all at once through it.
-//! One of them has a mistake, which is to end nobody else.
+//! `cargo xtask demo`: several CUDA programs on one device, first one after the other without
+//! OpenMPS, then all at once through it. One of them has a mistake, which is to end nobody else.
 //!
-//! The demo succeeds only if every result is right and the same both times, and if the server's own counters say that
-//! each of these processes was attached to it and that its kernels and copies went through it.
+//! The demo succeeds only if every result is right and the same both times, and if the server's own
+//! counters say that each of these processes was attached to it and that its kernels and copies
+//! went through it.
 
 mod interrupt;
 mod programs;
@@ -31,7 +32,8 @@ pub(crate) struct Demo {
 /// Runs the demo.
 ///
 /// # Errors
-/// When something cannot be built or started, a result is wrong, or a program did not run under OpenMPS.
+/// When something cannot be built or started, a result is wrong, or a program did not run under
+/// OpenMPS.
 pub(crate) fn run(paths: &Paths, options: &Demo) -> Result<()> {
     interrupt::catch();
     let dist = if options.built { Dist::at(paths) } else { build(paths)? };

@@ -1,4 +1,5 @@
-//! Comments of the code: no line beyond the columns of the documents, so that two files fit beside each other.
+//! Comments of the code: no line beyond the columns of the documents, so that two files fit beside
+//! each other.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,10 @@
-//! The libraries with what they need, pinned by hash, in a virtual environment under `target/suites`.
+//! The libraries with what they need, pinned by hash, in a virtual environment under
+//! `target/suites`.
 //!
-//! CuPy's wheel has no tests: they are taken from its source distribution of the same version. numba-cuda's wheel has
-//! them. The library that links device code on the host (`nvidia-nvjitlink`) is left out on purpose: it would make
-//! machine code, where without it numba-cuda hands PTX to the driver.
+//! CuPy's wheel has no tests: they are taken from its source distribution of the same version.
+//! numba-cuda's wheel has them. The library that links device code on the host (`nvidia-nvjitlink`)
+//! is left out on purpose: it would make machine code, where without it numba-cuda hands PTX to the
+//! driver.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -106,7 +108,8 @@ fn install(libraries: &Libraries) -> Result<()> {
             .arg(&download)
             .arg("--requirement")
             .arg(&source)
-            // pip asks the package for its name and version, which must not look for a CUDA installation.
+            // pip asks the package for its name and version, which must not look for a CUDA
+            // installation.
             .env("CUPY_INSTALL_USE_STUB", "1"),
     )?;
     unpack_tests(&download, &libraries.cupy_source())
@@ -124,7 +127,8 @@ fn install_wheels(libraries: &Libraries, wheels: &str) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks the tests and the file that declares their markers; the library itself comes from the wheel.
+/// Unpacks the tests and the file that declares their markers; the library itself comes from the
+/// wheel.
 fn unpack_tests(download: &Path, to: &Path) -> Result<()> {
     let archive = fs::read_dir(download)?
         .filter_map(|entry| Some(entry.ok()?.path()))

@@ -1,8 +1,11 @@
-//! `cargo xtask suites`: CuPy's and numba-cuda's own tests, natively on the software GPU and under OpenMPS.
+//! `cargo xtask suites`: CuPy's and numba-cuda's own tests, natively on the software GPU and under
+//! OpenMPS.
 //!
-//! Whole modules are run (`tests/suites/modules.tsv`) less the functions that `excluded.tsv` names with the reason. A
-//! function on the pass list that does not pass is a failure, as is one whose two results differ, and a module of which no
-//! kernel was counted by the server (or, where none is launched, whose process was not attached). What passes and is not on the list is reported; `--update` puts it there.
+//! Whole modules are run (`tests/suites/modules.tsv`) less the functions that `excluded.tsv` names
+//! with the reason. A function on the pass list that does not pass is a failure, as is one whose
+//! two results differ, and a module of which no kernel was counted by the server (or, where none is
+//! launched, whose process was not attached). What passes and is not on the list is reported;
+//! `--update` puts it there.
 
 mod daemon;
 mod install;
@@ -33,7 +36,8 @@ pub(crate) struct Suites {
     /// All modules of the list, not the quick ones only
     #[arg(long)]
     full: bool,
-    /// Put the functions that pass in both modes on the pass list, and take those that do not off it
+    /// Put the functions that pass in both modes on the pass list, and take those that do not off
+    /// it
     #[arg(long)]
     update: bool,
     /// Only modules whose names contain this
@@ -98,7 +102,8 @@ pub(crate) fn run(paths: &Paths, options: &Suites) -> Result<Totals> {
     Ok(totals)
 }
 
-/// Runs all modules on a few threads, each with a daemon of its own: a module whose kernels fault disturbs no other.
+/// Runs all modules on a few threads, each with a daemon of its own: a module whose kernels fault
+/// disturbs no other.
 fn in_parallel(place: &Place<'_>, queue: VecDeque<Module>) -> Result<Vec<(Module, Verdict)>> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(MOST_WORKERS);
     let (queue, results) = (Mutex::new(queue), Mutex::new(Vec::new()));
@@ -143,7 +148,8 @@ fn both_modes(place: &Place<'_>, module: &Module, daemon: &Daemon) -> Verdict {
             Verdict { faults, ..Verdict::default() }
         }
     };
-    // A test run without `--full` checks the table of proofs, so that a module which it leaves out is no proof.
+    // A test run without `--full` checks the table of proofs, so that a module which it leaves out
+    // is no proof.
     if !verdict.faults.is_empty() || module.tier == Tier::Full {
         forget_calls();
     }

@@ -50,7 +50,8 @@ impl Mode<'_> {
 /// Runs a module and says what came of its tests; under OpenMPS also proves that it was there.
 ///
 /// # Errors
-/// When it cannot be run, does not end, or was not where it should have been. The message names the log.
+/// When it cannot be run, does not end, or was not where it should have been. The message names the
+/// log.
 pub(super) fn module(place: &Place<'_>, module: &Module, mode: Mode<'_>) -> Result<Outcomes> {
     let stem = module.name.replace(['/', '.'], "-");
     let directory = place.libraries.logs().join(mode.name());
@@ -84,7 +85,8 @@ pub(super) fn module(place: &Place<'_>, module: &Module, mode: Mode<'_>) -> Resu
     Ok(parse(&fs::read_to_string(&report)?))
 }
 
-/// Where a module's calls are recorded, for the table of proofs: `cupy/core_tests/test_scan`, `numba/cudapy.test_scan`.
+/// Where a module's calls are recorded, for the table of proofs: `cupy/core_tests/test_scan`,
+/// `numba/cudapy.test_scan`.
 pub(super) fn calls_directory(place: &Place<'_>, module: &Module) -> PathBuf {
     let name = module.name.trim_start_matches("tests/").trim_start_matches("cupy_tests/");
     let name = name.trim_start_matches("numba.cuda.tests.").trim_end_matches(".py");

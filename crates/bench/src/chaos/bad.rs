@@ -1,5 +1,6 @@
-//! A client that makes one fault, or one attack. It tells by lines on standard output: `flying` when what it does must be ended from outside, `n COUNT`
-//! of bad inputs that it has made, `r CODE` with what the driver said in the end.
+//! A client that makes one fault, or one attack. It tells by lines on standard output: `flying`
+//! when what it does must be ended from outside, `n COUNT` of bad inputs that it has made, `r CODE`
+//! with what the driver said in the end.
 
 use super::board::Board;
 use super::kernels::{self, Faults, THREADS};
@@ -24,7 +25,8 @@ const PRINTED_LINES: u32 = 500;
 const LAUNCHES: u32 = 200;
 /// Images of one that loads damaged ones.
 const IMAGES: usize = 20;
-/// Sessions of one that writes its rings by hand, and inputs of each, unless it is thrown out before.
+/// Sessions of one that writes its rings by hand, and inputs of each, unless it is thrown out
+/// before.
 const SESSIONS: usize = 8;
 const INPUTS: usize = 40;
 /// What such a client may have.
@@ -160,7 +162,8 @@ fn load_corrupt(driver: &Driver, random: &mut Random) -> Result<(), DriverError>
     last
 }
 
-/// Writes mutated commands into rings, into the next one when it is thrown out; says what became of the last session.
+/// Writes mutated commands into rings, into the next one when it is thrown out; says what became of
+/// the last session.
 fn attack(socket: &Path, random: &mut Random) -> Result<&'static str, RawError> {
     let limits = RequestedLimits {
         pinned_device_mem_limit: Some(MEMORY_LIMIT.to_owned()),

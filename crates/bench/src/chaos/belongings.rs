@@ -1,4 +1,5 @@
-//! What a peer's processes hold: looked at before and after, the difference is a leak. Processes are found by a mark in their environment.
+//! What a peer's processes hold: looked at before and after, the difference is a leak. Processes
+//! are found by a mark in their environment.
 
 use super::tally::Leaks;
 use crate::peer::MARK;
@@ -8,8 +9,9 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A driver takes the device's memory for a context in pages of so many bytes, now one more, now one less, by what it was asked for meanwhile: on an H200
-/// 2 MiB more after 111 executors. So one page of each executor that is there is no leak; one of each that has gone is.
+/// A driver takes the device's memory for a context in pages of so many bytes, now one more, now
+/// one less, by what it was asked for meanwhile: on an H200 2 MiB more after 111 executors. So one
+/// page of each executor that is there is no leak; one of each that has gone is.
 const DRIVER_PAGE_BYTES: u64 = 2 << 20;
 /// As [`role`] calls them.
 const EXECUTORS: &str = "openmps executor";
@@ -132,7 +134,8 @@ pub(super) fn role(pid: u32) -> Option<String> {
     })
 }
 
-/// `socket` for `socket:[4711]`, `memfd:ring` for `/memfd:ring (deleted)`; paths without numbers of processes.
+/// `socket` for `socket:[4711]`, `memfd:ring` for `/memfd:ring (deleted)`; paths without numbers of
+/// processes.
 fn kind_of_file(target: &Path) -> String {
     let target = target.to_string_lossy();
     if let Some((kind, _)) = target.split_once(":[") {

@@ -1,4 +1,5 @@
-//! A page that all processes of a run share: when the latest fault was, and how far each good client is.
+//! A page that all processes of a run share: when the latest fault was, and how far each good
+//! client is.
 
 use super::kind::Kind;
 use rustix::fd::AsFd;
@@ -14,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const MOST_GOOD: usize = 120;
 const BYTES: usize = 4096;
 
-/// The mapped page. Everything in it is a count or a time: all accesses are relaxed, and order nothing.
+/// The mapped page. Everything in it is a count or a time: all accesses are relaxed, and order
+/// nothing.
 #[derive(Debug)]
 pub struct Board {
     base: *mut AtomicU64,

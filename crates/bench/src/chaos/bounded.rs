@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// What a process that is given `input` writes to its standard output. After `limit` it is killed, which is an error.
+/// What a process that is given `input` writes to its standard output. After `limit` it is killed,
+/// which is an error.
 pub(super) fn output(mut command: Command, input: &str, limit: Duration) -> io::Result<String> {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn()?;

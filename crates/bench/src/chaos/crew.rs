@@ -26,7 +26,8 @@ pub(super) enum Event {
     Fault { kind: Kind, made: Made },
 }
 
-/// Whether an error is that of work that a fault has ended, and not of a context that could not be had.
+/// Whether an error is that of work that a fault has ended, and not of a context that could not be
+/// had.
 fn is_of_a_fault(code: &str, call: &str) -> bool {
     const OF_FAULTS: [CUresult; 8] = [
         CUresult::ERROR_ILLEGAL_ADDRESS,

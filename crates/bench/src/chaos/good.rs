@@ -1,9 +1,10 @@
-//! A well-behaved client: it has work in flight half of the time, is idle for the rest, and compares every word of its results with what the
-//! processor computes.
+//! A well-behaved client: it has work in flight half of the time, is idle for the rest, and
+//! compares every word of its results with what the processor computes.
 //!
-//! What it has (memory, a stream, an event, a module, an executable graph) it makes once and uses to its end. It tells by lines on standard output:
-//! `ready`; `p FAULT GAP_NS PHASE KIND`, once for every fault that it has survived, with the longest that one of its waits took after that; `rests` when it is
-//! idle because the board says that all shall be, and stays so;
+//! What it has (memory, a stream, an event, a module, an executable graph) it makes once and uses
+//! to its end. It tells by lines on standard output: `ready`; `p FAULT GAP_NS PHASE KIND`, once for
+//! every fault that it has survived, with the longest that one of its waits took after that;
+//! `rests` when it is idle because the board says that all shall be, and stays so;
 //! `e CODE PHASE CALL` when a call fails, and ends then. It ends well when its standard input does.
 
 use super::Phase;
@@ -106,8 +107,8 @@ impl<'a> Client<'a> {
             driver.table,
             cuMemcpyHtoD_v2(memory, expected.as_ptr().cast(), expected.len() * 4)
         )?;
-        // Of a copy from pageable memory CUDA promises that its bytes are taken when it returns, and nothing orders the client's stream, which is a non-blocking
-        // one, behind it.
+        // Of a copy from pageable memory CUDA promises that its bytes are taken when it returns,
+        // and nothing orders the client's stream, which is a non-blocking one, behind it.
         check!(driver.table, cuCtxSynchronize())?;
         let mut event = CUevent::default();
         check!(driver.table, cuEventCreate(&mut event, 0))?;

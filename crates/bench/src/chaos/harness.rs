@@ -1,6 +1,7 @@
 //! One run: good and bad clients under a peer, and what came of it.
 //!
-//! The good ones are a [`Crew`], the bad ones are made by a [`Scene`]; what their processes say comes as [`Event`]s to the one thread that counts.
+//! The good ones are a [`Crew`], the bad ones are made by a [`Scene`]; what their processes say
+//! comes as [`Event`]s to the one thread that counts.
 
 use super::belongings::{processes, role};
 use super::board::{Count, MOST_GOOD};
@@ -20,7 +21,8 @@ use thiserror::Error;
 
 /// Of starts, and of helpers.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// What is given back late is no leak. An executor more stands by for 20 s after faults in close succession.
+/// What is given back late is no leak. An executor more stands by for 20 s after faults in close
+/// succession.
 const SETTLING: Duration = Duration::from_secs(90);
 /// A daemon that was told to end does so, and all its processes with it.
 const ENDING: Duration = Duration::from_secs(30);
@@ -87,7 +89,8 @@ pub(super) fn io_error(what: &'static str) -> impl Fn(io::Error) -> ChaosError {
     move |source| ChaosError::Io { what, source }
 }
 
-/// Makes faults for as long as planned, and adds what came of it to `tally`. `tell` hears how far it is, and what it waits for.
+/// Makes faults for as long as planned, and adds what came of it to `tally`. `tell` hears how far
+/// it is, and what it waits for.
 ///
 /// # Errors
 /// See [`ChaosError`].
@@ -198,7 +201,8 @@ fn make_faults(
                 (crew.tell)(&format!("{faults} faults; {underway}"));
             }
         }
-        // Relaxed: a wish; no data travels with it. The threads end with the fault that they are making.
+        // Relaxed: a wish; no data travels with it. The threads end with the fault that they are
+        // making.
         stop.store(true, Ordering::Relaxed);
         heard?;
         crew.await_makers(events, tally, || makers.iter().all(|maker| maker.is_finished()))
@@ -206,7 +210,8 @@ fn make_faults(
     Ok(started.elapsed())
 }
 
-/// Waits for the end of all processes of a daemon that has ended, and ends those that stay. Returns what they were.
+/// Waits for the end of all processes of a daemon that has ended, and ends those that stay. Returns
+/// what they were.
 fn end_processes(directory: &Path, tell: &dyn Fn(&str)) -> Vec<String> {
     let (ending, mut told) = (Instant::now(), Instant::now());
     loop {

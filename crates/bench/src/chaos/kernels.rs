@@ -1,4 +1,5 @@
-//! The kernels of good and bad clients, as PTX. The good ones' have no variables: those are lost with a context.
+//! The kernels of good and bad clients, as PTX. The good ones' have no variables: those are lost
+//! with a context.
 
 use crate::driver::{Driver, DriverError, check};
 use cuda_abi::types::{CUfunction, CUmodule};

@@ -31,7 +31,8 @@ pub enum Kind {
     Exit,
     /// A kernel does not end; an operator ends its client.
     Terminated,
-    /// Calls with one mistake each, addresses of other processes among them, all of which are refused.
+    /// Calls with one mistake each, addresses of other processes among them, all of which are
+    /// refused.
     RefusedCalls,
     /// A client writes mutated commands into its ring.
     HostileRing,
@@ -85,7 +86,8 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether it is made under this peer: attacks on a protocol are of no use to who speaks another one, and a native library does not look at handles.
+    /// Whether it is made under this peer: attacks on a protocol are of no use to who speaks
+    /// another one, and a native library does not look at handles.
     pub fn is_for(self, peer: Peer) -> bool {
         peer == Peer::Openmps
             || !matches!(self, Self::RefusedCalls | Self::HostileRing | Self::HostileMessages)

@@ -1,8 +1,10 @@
-//! Chaos: well-behaved clients that check every word of their results, beside others that make every kind of fault.
+//! Chaos: well-behaved clients that check every word of their results, beside others that make
+//! every kind of fault.
 //!
-//! [`good`] and [`bad`] are the clients, processes of their own; [`board`] is the page that they share. [`harness`] is a run: [`scene`] starts
-//! clients under a [`Peer`](crate::peer::Peer), [`crew`] hears the good ones; [`tally`] counts what came of it; [`served`] is what the server itself counted, [`belongings`] looks for what is left over
-//! and [`settling`] says when.
+//! [`good`] and [`bad`] are the clients, processes of their own; [`board`] is the page that they
+//! share. [`harness`] is a run: [`scene`] starts clients under a [`Peer`](crate::peer::Peer),
+//! [`crew`] hears the good ones; [`tally`] counts what came of it; [`served`] is what the server
+//! itself counted, [`belongings`] looks for what is left over and [`settling`] says when.
 
 pub mod bad;
 mod belongings;

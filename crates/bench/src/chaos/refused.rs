@@ -1,4 +1,5 @@
-//! Calls with one mistake each, all of which CUDA refuses to their caller: shapes of launches, handles, names, sizes, images, and addresses of another process.
+//! Calls with one mistake each, all of which CUDA refuses to their caller: shapes of launches,
+//! handles, names, sizes, images, and addresses of another process.
 
 use super::kernels::{self, STEP, THREADS};
 use crate::driver::{Driver, DriverError, check};
@@ -9,7 +10,8 @@ use std::ptr;
 /// Of a grid.
 type Shape = ([u32; 3], u32, u32);
 
-/// Shapes that no device takes: an empty grid, a block that is too large, a grid that is too tall, more shared memory than there is.
+/// Shapes that no device takes: an empty grid, a block that is too large, a grid that is too tall,
+/// more shared memory than there is.
 const SHAPES: [(&str, Shape); 4] = [
     ("an empty grid", ([0, 1, 1], THREADS, 0)),
     ("a huge block", ([1, 1, 1], 4096, 0)),
@@ -20,7 +22,8 @@ const SHAPES: [(&str, Shape); 4] = [
 const BEYOND: u64 = 1 << 40;
 const HUGE_BYTES: usize = 1 << 50;
 
-/// Makes all of them; `foreign` is device memory of another process. Returns how many there were, and those that were not refused as they must be.
+/// Makes all of them; `foreign` is device memory of another process. Returns how many there were,
+/// and those that were not refused as they must be.
 pub(super) fn make_all(driver: &Driver, foreign: u64) -> Result<(u64, Vec<String>), DriverError> {
     let (mut count, mut wrong) = (0, Vec::new());
     let mut expect = |what: &str, codes: &[CUresult], result: Result<(), DriverError>| {
@@ -122,7 +125,8 @@ fn load(driver: &Driver, image: &[u8]) -> Result<(), DriverError> {
     got
 }
 
-/// Texts that are cut or name no instruction, a container whose entry is longer than it, one whose entry is garbage, and none at all. Zeros follow each.
+/// Texts that are cut or name no instruction, a container whose entry is longer than it, one whose
+/// entry is garbage, and none at all. Zeros follow each.
 fn images() -> Vec<(&'static str, Vec<u8>)> {
     let cut = STEP.as_bytes()[..STEP.len() / 2].to_vec();
     let sideways = STEP.replace("mad.lo.u32", "mad.sideways.u32").into_bytes();

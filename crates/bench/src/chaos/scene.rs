@@ -1,4 +1,5 @@
-//! Where everything happens: how good clients are started under the peer, and bad ones, one fault each.
+//! Where everything happens: how good clients are started under the peer, and bad ones, one fault
+//! each.
 
 use super::board::Board;
 use super::crew::Event;

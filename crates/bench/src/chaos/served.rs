@@ -1,4 +1,5 @@
-//! What the OpenMPS server itself counted: whether the good clients were its clients at all, and what became of its executors.
+//! What the OpenMPS server itself counted: whether the good clients were its clients at all, and
+//! what became of its executors.
 
 use link::socket::{Connection, SocketError};
 use link::wire::attach::Hello;
@@ -14,7 +15,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Counts of the servers of one daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
-    /// Good clients that were attached, with kernels of theirs counted, when the last fault had been made.
+    /// Good clients that were attached, with kernels of theirs counted, when the last fault had
+    /// been made.
     pub good_clients: u64,
     /// Kernels run for clients.
     pub kernels: u64,
@@ -24,7 +26,8 @@ pub struct Served {
     pub device_faults: u64,
     /// Executors that another one took over from.
     pub executors_replaced: u64,
-    /// Of these, those that ended by themselves: nothing that a client does may cause that on a driver that does not crash.
+    /// Of these, those that ended by themselves: nothing that a client does may cause that on a
+    /// driver that does not crash.
     pub executors_died: u64,
 }
 

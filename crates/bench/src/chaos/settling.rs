@@ -1,8 +1,10 @@
 //! What is waited for when no faults are made, and the stock of what is held then.
 //!
-//! Executors that took over hold other things than the first one, and what a client has in one depends on whether it began there or was taken over with. So stock is
-//! taken in one and the same situation, before and after: all good clients are there and idle, then one fault of another client has an executor that stood by take
-//! over, then another one stands by. What grows with faults is more the second time; what an executor holds more than another one is not.
+//! Executors that took over hold other things than the first one, and what a client has in one
+//! depends on whether it began there or was taken over with. So stock is taken in one and the same
+//! situation, before and after: all good clients are there and idle, then one fault of another
+//! client has an executor that stood by take over, then another one stands by. What grows with
+//! faults is more the second time; what an executor holds more than another one is not.
 
 use super::belongings::{Belongings, processes, role};
 use super::board::Rest;
@@ -35,7 +37,8 @@ enum Clients {
 }
 
 impl Crew<'_> {
-    /// What is held, in the situation in which it can be compared, and what could not be waited for on the way there.
+    /// What is held, in the situation in which it can be compared, and what could not be waited for
+    /// on the way there.
     pub(super) fn take_stock(
         &mut self,
         events: &Receiver<Event>,
@@ -60,7 +63,8 @@ impl Crew<'_> {
         Ok((stock, missing))
     }
 
-    /// Takes stock after all faults. More than `before` counts if it is still there after further faults. Returns what is left over, and all of that in words.
+    /// Takes stock after all faults. More than `before` counts if it is still there after further
+    /// faults. Returns what is left over, and all of that in words.
     pub(super) fn find_leaks(
         &mut self,
         events: &Receiver<Event>,
@@ -83,8 +87,9 @@ impl Crew<'_> {
         }
     }
 
-    /// Makes a fault of each kind, one when the server is prepared for it after the other, so that the clients, the server and its executors have met all of them.
-    /// Where each takes long, not all.
+    /// Makes a fault of each kind, one when the server is prepared for it after the other, so that
+    /// the clients, the server and its executors have met all of them. Where each takes long, not
+    /// all.
     pub(super) fn warm_up(
         &mut self,
         events: &Receiver<Event>,

@@ -33,7 +33,8 @@ pub struct Tally {
     pub errors: BTreeMap<String, u64>,
     /// Good clients that were not heard of for too long, and were killed.
     pub hangs: u64,
-    /// Good clients whose first work was in flight when a fault came: they had their context, and had not said that they are ready.
+    /// Good clients whose first work was in flight when a fault came: they had their context, and
+    /// had not said that they are ready.
     #[serde(default)]
     pub lost_starting: u64,
     /// Good clients that were refused what they need to begin.
@@ -44,11 +45,13 @@ pub struct Tally {
     pub words: u64,
     /// Those of them that were wrong.
     pub wrong_words: u64,
-    /// How long each client's longest wait after each fault took, in microseconds, by phase: busy ones.
+    /// How long each client's longest wait after each fault took, in microseconds, by phase: busy
+    /// ones.
     pub pauses_us: Vec<u64>,
     /// What was left over.
     pub leaks: Leaks,
-    /// The same in words, and whatever else was not as it should be when no faults were made any more.
+    /// The same in words, and whatever else was not as it should be when no faults were made any
+    /// more.
     #[serde(default)]
     pub left_over: Vec<String>,
     /// What the peer's own counters say; absent: it has none that can be asked.
@@ -84,7 +87,8 @@ pub struct KindTally {
     pub answers: BTreeMap<String, u64>,
     /// Those who were told nothing for too long.
     pub stuck: u64,
-    /// Bad inputs that these were made of: commands, messages, images, calls; where there are none, each is one.
+    /// Bad inputs that these were made of: commands, messages, images, calls; where there are none,
+    /// each is one.
     #[serde(default)]
     pub inputs: u64,
     /// As [`Tally::pauses_us`], after faults of this kind.
@@ -114,7 +118,8 @@ impl Tally {
         percentile_ms(&self.pauses_us, percent)
     }
 
-    /// Whether no innocent idle client, no result and nothing else was lost, nothing hung, and the good clients were what they should be: clients.
+    /// Whether no innocent idle client, no result and nothing else was lost, nothing hung, and the
+    /// good clients were what they should be: clients.
     pub fn is_clean(&self) -> bool {
         self.wrong_words == 0
             && self.hangs == 0

@@ -1,7 +1,8 @@
-//! Mutated commands for the ring: most could be right, some are changed in a few bytes, some have headers that are wrong.
+//! Mutated commands for the ring: most could be right, some are changed in a few bytes, some have
+//! headers that are wrong.
 //!
-//! What they name is what a client has that speaks the ring by hand: see [`Targets`]. No input makes a kernel fault or run for long, so that what one
-//! breaks is broken by how it was read.
+//! What they name is what a client has that speaks the ring by hand: see [`Targets`]. No input
+//! makes a kernel fault or run for long, so that what one breaks is broken by how it was read.
 
 use super::{Random, mutate};
 use link::wire::array::{ArrayCopy, ArrayCreate, ArrayEnd, ArrayLevel, TextureCreate};
@@ -14,7 +15,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of the hostile client's region and of its device memory.
 pub const REGION_BYTES: u64 = 1 << 20;
-/// Number of the one function that can be launched; it touches no memory, as a fault ends every client's work.
+/// Number of the one function that can be launched; it touches no memory, as a fault ends every
+/// client's work.
 pub const FUNCTION: u32 = 7;
 /// In a graph's description, where grids cannot be held small, no function has a number like it.
 const NO_FUNCTION: u32 = 0x4040_4040;
@@ -27,10 +29,12 @@ pub const IDLE: &str = ".version 7.0 .target sm_70 .address_size 64
 /// Number of the module that has it, and a variable `counter`.
 pub const MODULE: u32 = 3;
 
-/// What the writer of the commands has: streams 1 to 3, events 0 to 3, [`MODULE`] with [`FUNCTION`], and two ranges of [`REGION_BYTES`].
+/// What the writer of the commands has: streams 1 to 3, events 0 to 3, [`MODULE`] with
+/// [`FUNCTION`], and two ranges of [`REGION_BYTES`].
 #[derive(Clone, Copy, Debug)]
 pub struct Targets {
-    /// Address of a pinned region. Its second half begins with [`IDLE`], for loads of modules, its first half with a graph's [`description`].
+    /// Address of a pinned region. Its second half begins with [`IDLE`], for loads of modules, its
+    /// first half with a graph's [`description`].
     pub region: u64,
     /// Address of device memory.
     pub device: u64,

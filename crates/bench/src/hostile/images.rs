@@ -1,11 +1,13 @@
-//! Images that are none: containers whose sizes and offsets lead nowhere, and texts of code with damage in them.
+//! Images that are none: containers whose sizes and offsets lead nowhere, and texts of code with
+//! damage in them.
 
 use super::{Random, mutate};
 
 /// Bytes of a container that is made up.
 const CONTAINER_BYTES: usize = 4096;
 
-/// An image for `cuModuleLoadData`, which finds its size by itself: whatever it is, at least [`CONTAINER_BYTES`] are there, and the last ones are 0.
+/// An image for `cuModuleLoadData`, which finds its size by itself: whatever it is, at least
+/// [`CONTAINER_BYTES`] are there, and the last ones are 0.
 pub fn image(random: &mut Random, text: &str) -> Vec<u8> {
     let mut image = match random.below(3) {
         0 => elf(random),

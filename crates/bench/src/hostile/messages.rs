@@ -1,4 +1,5 @@
-//! Garbage on sockets: in place of a greeting, in place of requests of a client that was welcomed, and with descriptors that nobody asked for.
+//! Garbage on sockets: in place of a greeting, in place of requests of a client that was welcomed,
+//! and with descriptors that nobody asked for.
 
 use super::raw_session::{RawError, attach};
 use super::{Random, mutate};
@@ -34,7 +35,8 @@ const REQUESTS: [&str; 4] = [
     r#"{"close_context":{"device":77}}"#,
 ];
 
-/// Says all of it to the daemon behind `socket`; whoever answers, hangs up or says nothing has done right. Returns how many packets that were.
+/// Says all of it to the daemon behind `socket`; whoever answers, hangs up or says nothing has done
+/// right. Returns how many packets that were.
 ///
 /// # Errors
 /// The daemon cannot be reached, or does not let a client in.
@@ -55,7 +57,8 @@ pub fn send(socket: &Path, random: &mut Random) -> Result<usize, RawError> {
     Ok(2 * PACKETS)
 }
 
-/// One packet: a text that could be right, changed or not, or noise; sometimes with descriptors. That it is not taken is no matter.
+/// One packet: a text that could be right, changed or not, or noise; sometimes with descriptors.
+/// That it is not taken is no matter.
 fn packet(connection: &Connection, random: &mut Random, texts: &[&str]) {
     let mut bytes =
         random.pick(texts).replace("VERSION", &PROTOCOL_VERSION.to_string()).into_bytes();

@@ -1,7 +1,9 @@
-//! Clients that keep to no rule: mutated commands, damaged images, garbage on sockets. What they do is theirs to bear.
+//! Clients that keep to no rule: mutated commands, damaged images, garbage on sockets. What they do
+//! is theirs to bear.
 //!
-//! [`commands`] and [`images`] make the inputs from random numbers, [`messages`] sends those for sockets; [`raw_session`] is a client that writes its ring
-//! by hand. The server's fuzz target for the ring and the attackers of [`chaos`](crate::chaos) use the same.
+//! [`commands`] and [`images`] make the inputs from random numbers, [`messages`] sends those for
+//! sockets; [`raw_session`] is a client that writes its ring by hand. The server's fuzz target for
+//! the ring and the attackers of [`chaos`](crate::chaos) use the same.
 
 pub mod commands;
 pub mod images;

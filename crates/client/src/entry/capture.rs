@@ -57,7 +57,8 @@ pub(crate) unsafe fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph
     })
 }
 
-/// The stream of a question: 906 for the legacy stream while a blocking one is captured, which stays as it is.
+/// The stream of a question: 906 for the legacy stream while a blocking one is captured, which
+/// stays as it is.
 fn asked(client: &Client, stream: CUstream) -> Result<Target> {
     let target = stream::located(client, stream)?;
     target.refuse_legacy(client, Effect::Keep)?;

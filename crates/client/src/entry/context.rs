@@ -45,7 +45,8 @@ fn create_on(
     Ok(())
 }
 
-/// The function of the API before 3.2, whose contexts no MPS has served (MPS guide, 2.3.2: of 4.0 at least).
+/// The function of the API before 3.2, whose contexts no MPS has served (MPS guide, 2.3.2: of 4.0
+/// at least).
 pub(crate) unsafe fn cuCtxCreate(_pctx: *mut CUcontext, _flags: u32, _dev: CUdevice) -> CUresult {
     run(|_| {
         crate::error!(
@@ -59,7 +60,8 @@ pub(crate) unsafe fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdev
     run(|client| create(client, pctx, flags, dev))
 }
 
-/// The number of SMs that execution affinity asks for, if it does: one parameter at most, as there is one kind.
+/// The number of SMs that execution affinity asks for, if it does: one parameter at most, as there
+/// is one kind.
 ///
 /// # Safety
 /// `params` has so many elements, or is null.

@@ -1,6 +1,7 @@
 //! Copies of contiguous bytes.
 //!
-//! A `_ptds` variant is the same function on the calling thread's default stream; the `_ptsz` ones come from `cuda_abi::build`.
+//! A `_ptds` variant is the same function on the calling thread's default stream; the `_ptsz` ones
+//! come from `cuda_abi::build`.
 
 use crate::client::{Client, run};
 use crate::copy::{End, Extent, Timing, copy};

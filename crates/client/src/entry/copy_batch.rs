@@ -1,4 +1,5 @@
-//! Several copies in one call, done one after the other, which is one of the orders that a batch allows; and copies between contexts by structure.
+//! Several copies in one call, done one after the other, which is one of the orders that a batch
+//! allows; and copies between contexts by structure.
 
 use super::copy_shapes::volume;
 use super::not_null;

@@ -82,7 +82,8 @@ pub(crate) unsafe fn cuDeviceGetAttribute(
     })
 }
 
-/// SMs of the context that is current to the calling thread, where contexts have shares of their own (MPS guide, 4.2.6).
+/// SMs of the context that is current to the calling thread, where contexts have shares of their
+/// own (MPS guide, 4.2.6).
 fn current_share(dev: CUdevice) -> Option<u32> {
     let share = current::look(|top| top.filter(|context| context.device == dev)?.share())?;
     matches!(share.wish, Wish::Percentage(_)).then_some(share.multiprocessors)

@@ -65,7 +65,8 @@ pub(crate) unsafe fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) -> 
 
 pub(crate) unsafe fn cuFuncGetName(name: *mut *const c_char, hfunc: CUfunction) -> CUresult {
     run(|client| {
-        // The function lives in its module's table until that is unloaded, as CUDA promises of the name.
+        // The function lives in its module's table until that is unloaded, as CUDA promises of the
+        // name.
         put!(name, function(client, hfunc)?.name.as_ptr());
         Ok(())
     })

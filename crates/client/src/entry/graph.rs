@@ -1,4 +1,5 @@
-//! Graphs as such: making, copying and ending them, edges, questions about their shape; user objects. The rules are [`cuda_abi::graph`]'s.
+//! Graphs as such: making, copying and ending them, edges, questions about their shape; user
+//! objects. The rules are [`cuda_abi::graph`]'s.
 
 use super::not_null;
 use crate::client::run;
@@ -121,7 +122,8 @@ of_the_registry! {
 macro_rules! without_edge_data {
     ($($name:ident($($argument:ident: $ty:ty),*) = $target:ident($($pass:expr),*);)*) => {$(
         pub(crate) unsafe fn $name($($argument: $ty),*) -> CUresult {
-            // SAFETY: the caller's promises are those of the target, which may be given no edge data.
+            // SAFETY: the caller's promises are those of the target, which may be given no edge
+            // data.
             unsafe { $target($($pass),*) }
         }
     )*};

@@ -104,7 +104,8 @@ pub(crate) unsafe fn cuGraphExecGetFlags(
     })
 }
 
-/// The stream of a launch, which is refused where streams are captured (as NVIDIA's driver does), and the executable graph.
+/// The stream of a launch, which is refused where streams are captured (as NVIDIA's driver does),
+/// and the executable graph.
 fn launched(
     client: &Client,
     executable: CUgraphExec,

@@ -26,7 +26,8 @@ unsafe fn read<T: Copy>(pointer: *const T) -> Result<T> {
     Ok(unsafe { pointer.read() })
 }
 
-/// Declares the four functions of a kind of node whose parameters come by pointer: add, get, set, and set in an executable graph.
+/// Declares the four functions of a kind of node whose parameters come by pointer: add, get, set,
+/// and set in an executable graph.
 macro_rules! node_functions {
     ($($add:ident, $get:ident, $set:ident, $set_executable:ident: $ty:ty,
         |$client:ident, $asked:ident, $before:ident| $make:expr, $kind:ident => $show:expr;)*) => {$(
@@ -107,7 +108,8 @@ node_functions! {
         |client, asked, before| batch_node(client, asked), BatchMemOp => params::batch_parameters;
 }
 
-/// Declares the four functions of a kind of node whose parameters come with a context where it is added and where an executable graph is changed.
+/// Declares the four functions of a kind of node whose parameters come with a context where it is
+/// added and where an executable graph is changed.
 macro_rules! node_functions_with_context {
     ($($add:ident, $get:ident, $set:ident, $set_executable:ident: $ty:ty, $make:path, $kind:ident => $show:path;)*) => {$(
         pub(crate) unsafe fn $add(
@@ -400,7 +402,8 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
     const { assert!(size_of::<CUkernelNodeAttrValue>() == size_of::<[u64; 8]>()) };
     run(|client| {
         let mut work = kernel_of(client, hNode)?;
-        // SAFETY: the caller's value: 64 bytes, which need not all be initialised by a careless program, but are mapped.
+        // SAFETY: the caller's value: 64 bytes, which need not all be initialised by a careless
+        // program, but are mapped.
         let bytes = unsafe { read(value.cast::<[u8; 64]>()) }?;
         let value = <[u64; 8]>::read_from_bytes(&bytes).map_err(|_| INVALID)?;
         let mut attribute = LaunchAttribute { id: attr.0, reserved: 0, value };

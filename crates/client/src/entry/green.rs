@@ -1,7 +1,7 @@
 //! Green contexts, and the SMs that they are made of.
 //!
-//! A resource is a number that the executor gave out, in the structure's private bytes; the executor checks it when it comes back. Only what a
-//! device's client may use can be split.
+//! A resource is a number that the executor gave out, in the structure's private bytes; the
+//! executor checks it when it comes back. Only what a device's client may use can be split.
 
 use super::context::or_current;
 use super::not_null;
@@ -63,7 +63,8 @@ fn to_c(device: CUdevice, known: SmResource) -> CUdevResource {
     resource
 }
 
-/// The device and the executor's number of a resource: 914 for another type, 1 for one that this library did not make.
+/// The device and the executor's number of a resource: 914 for another type, 1 for one that this
+/// library did not make.
 fn from_c(resource: &CUdevResource) -> Result<(CUdevice, u32)> {
     if resource.type_ != CUdevResourceType::SM {
         return Err(CUresult::ERROR_INVALID_RESOURCE_TYPE);

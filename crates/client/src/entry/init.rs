@@ -1,4 +1,5 @@
-//! What a program asks before and while a driver is initialised: version, lookup, error names, export tables.
+//! What a program asks before and while a driver is initialised: version, lookup, error names,
+//! export tables.
 //!
 //! Answered in every state. In a native process these are reached only until the choice is made.
 
@@ -76,7 +77,8 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
         Found::Function(index) => exports::address(index).cast_mut(),
         _ => core::ptr::null_mut(),
     };
-    // SAFETY: `pfn` is not null; the status pointer is optional. The caller vouches for what they point to.
+    // SAFETY: `pfn` is not null; the status pointer is optional. The caller vouches for what they
+    // point to.
     unsafe {
         pfn.write(address);
         if !symbolStatus.is_null() {
@@ -134,8 +136,8 @@ pub(crate) unsafe fn cuGetExportTable(
     if ppExportTable.is_null() || pExportTableId.is_null() {
         return CUresult::ERROR_INVALID_VALUE;
     }
-    // A table's address must never change, so the first request for one makes the choice. The native driver has more tables than we: tools ask for
-    // theirs before anything else.
+    // A table's address must never change, so the first request for one makes the choice. The
+    // native driver has more tables than we: tools ask for theirs before anything else.
     if let Choice::Native(table) = choice::choose() {
         // SAFETY: the native driver's own function, with the caller's pointers.
         return unsafe { table.cuGetExportTable(ppExportTable, pExportTableId) };

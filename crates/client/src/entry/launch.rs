@@ -95,7 +95,8 @@ pub(super) fn node_attribute(
     }
 }
 
-/// Copies launch attributes; those that name events are refused, since the executor knows events by other numbers.
+/// Copies launch attributes; those that name events are refused, since the executor knows events by
+/// other numbers.
 ///
 /// # Safety
 /// `attrs` is null or has `count` elements.
@@ -113,7 +114,8 @@ pub(super) unsafe fn attributes(
     }
     let mut copied = Vec::with_capacity(count as usize);
     for i in 0..count as usize {
-        // SAFETY: inside the caller's array; an attribute is 72 bytes, which need not all be initialised by a careless program, but are mapped.
+        // SAFETY: inside the caller's array; an attribute is 72 bytes, which need not all be
+        // initialised by a careless program, but are mapped.
         let bytes = unsafe { attrs.add(i).cast::<[u8; size_of::<LaunchAttribute>()]>().read() };
         let mut attribute =
             LaunchAttribute::read_from_bytes(&bytes).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;

@@ -192,13 +192,15 @@ pub(crate) unsafe fn cuKernelGetLibrary(pLib: *mut CUlibrary, handle: CUkernel) 
 
 pub(crate) unsafe fn cuKernelGetName(name: *mut *const c_char, handle: CUkernel) -> CUresult {
     run(|client| {
-        // The kernel lives in its library's table until that is unloaded, as CUDA promises of the name.
+        // The kernel lives in its library's table until that is unloaded, as CUDA promises of the
+        // name.
         put!(name, kernel(client, handle)?.name.as_ptr());
         Ok(())
     })
 }
 
-/// What `see` finds of the function of a kernel on a device: in the current context if that is the device's, else in its primary context.
+/// What `see` finds of the function of a kernel on a device: in the current context if that is the
+/// device's, else in its primary context.
 fn look_on_device<T>(
     client: &Client,
     handle: CUkernel,

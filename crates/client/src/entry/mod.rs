@@ -1,7 +1,9 @@
-//! The functions of the driver API, one file per family, under their own names; `functions.tsv` lists them with their class.
+//! The functions of the driver API, one file per family, under their own names; `functions.tsv`
+//! lists them with their class.
 //!
-//! Each takes the caller's arguments as they came, checks them, and turns the `Result` of the code behind it into a `CUresult`. They are unsafe
-//! as C functions are: the caller vouches that pointers which are not null point to what the API says.
+//! Each takes the caller's arguments as they came, checks them, and turns the `Result` of the code
+//! behind it into a `CUresult`. They are unsafe as C functions are: the caller vouches that
+//! pointers which are not null point to what the API says.
 #![allow(non_snake_case, reason = "the names are those of the CUDA driver API")]
 #![allow(clippy::too_many_arguments, reason = "the prototypes are those of the CUDA driver API")]
 
@@ -9,7 +11,8 @@ use crate::session::Result;
 use core::ffi::{CStr, c_char};
 use cuda_abi::types::CUresult;
 
-/// Writes a result through a pointer of the caller's; null is CUDA_ERROR_INVALID_VALUE, returned from the enclosing closure.
+/// Writes a result through a pointer of the caller's; null is CUDA_ERROR_INVALID_VALUE, returned
+/// from the enclosing closure.
 macro_rules! put {
     ($pointer:expr, $value:expr) => {{
         let pointer = $pointer;

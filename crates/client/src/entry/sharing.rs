@@ -92,7 +92,8 @@ pub(crate) unsafe fn cuIpcOpenEventHandle(
     })
 }
 
-/// An exported pool is a file that says on which device it is; its memory travels pointer by pointer.
+/// An exported pool is a file that says on which device it is; its memory travels pointer by
+/// pointer.
 pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     handle_out: *mut c_void,
     pool: CUmemoryPool,
@@ -130,7 +131,8 @@ pub(crate) unsafe fn cuMemPoolImportFromShareableHandle(
             return Err(invalid);
         }
         let file = RawFd::try_from(handle.addr()).map_err(|_| invalid)?;
-        // SAFETY: only passed to the kernel, which refuses what is not open; never -1, as it came out of a usize.
+        // SAFETY: only passed to the kernel, which refuses what is not open; never -1, as it came
+        // out of a usize.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
         let mut bytes = [0; 64];
         let read = rustix::io::pread(file, &mut bytes, 0).map_err(|_| invalid)?;

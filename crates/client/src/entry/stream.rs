@@ -63,7 +63,8 @@ pub(crate) unsafe fn cuStreamWaitEvent(hStream: CUstream, hEvent: CUevent, Flags
 /// A caller's pointer, on its way to the thread that calls the caller's function.
 struct UserData(*mut c_void);
 
-// SAFETY: the pointer is only handed back to the program, which passed it for use on another thread.
+// SAFETY: the pointer is only handed back to the program, which passed it for use on another
+// thread.
 unsafe impl Send for UserData {}
 
 pub(crate) unsafe fn cuLaunchHostFunc(

@@ -1,6 +1,7 @@
 //! Stream memory operations: writing values and waiting for them, one by one and in batches.
 //!
-//! The executor holds a waiting stream's later work in software; see `policy/holds.rs` of the server.
+//! The executor holds a waiting stream's later work in software; see `policy/holds.rs` of the
+//! server.
 
 use super::not_null;
 use crate::client::{Client, run};
@@ -63,7 +64,8 @@ impl Operation {
 
     fn read(client: &Client, device: CUdevice, asked: &CUstreamBatchMemOpParams) -> Result<Self> {
         use CUstreamBatchMemOpType as Type;
-        // SAFETY: every member begins with the operation, which says which one the caller filled in; all are plain numbers.
+        // SAFETY: every member begins with the operation, which says which one the caller filled
+        // in; all are plain numbers.
         unsafe {
             let value_bytes = match asked.operation {
                 Type::WAIT_VALUE_64 | Type::WRITE_VALUE_64 => 8,
@@ -194,7 +196,8 @@ fn one(hStream: CUstream, asked: CUstreamBatchMemOpParams) -> CUresult {
     })
 }
 
-/// Declares the functions of one operation, by their newest name and by the first one, which differs in nothing that matters here.
+/// Declares the functions of one operation, by their newest name and by the first one, which
+/// differs in nothing that matters here.
 macro_rules! single_operations {
     ($($newest:ident / $first:ident($value:ty) = $make:path, $operation:ident;)*) => {$(
         pub(crate) unsafe fn $newest(

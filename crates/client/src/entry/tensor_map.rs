@@ -1,4 +1,5 @@
-//! Tensor maps: 128 bytes that only the driver knows how to write. Each thread knows what it asked for ([`crate::tensor_maps`]).
+//! Tensor maps: 128 bytes that only the driver knows how to write. Each thread knows what it asked
+//! for ([`crate::tensor_maps`]).
 
 use super::not_null;
 use crate::client::run;
@@ -18,8 +19,9 @@ use zerocopy::IntoBytes;
 const MOST_DIMENSIONS: u32 = 5;
 
 thread_local! {
-    /// In a box: all thread-locals of this library together must stay below the 512 bytes that loaders keep for libraries that come late, else each look
-    /// at any of them takes longer ([`crate::here`]).
+    /// In a box: all thread-locals of this library together must stay below the 512 bytes that
+    /// loaders keep for libraries that come late, else each look at any of them takes longer
+    /// ([`crate::here`]).
     static MAPS: RefCell<Option<Box<TensorMaps>>> = const { RefCell::new(None) };
 }
 

@@ -1,4 +1,5 @@
-//! Texture and surface objects: the driver's own values, which kernels are given; what they were made of is kept here.
+//! Texture and surface objects: the driver's own values, which kernels are given; what they were
+//! made of is kept here.
 
 use super::not_null;
 use crate::client::{Client, run};
@@ -97,7 +98,8 @@ fn create(
             known.firstMipmapLevel = view.firstMipmapLevel;
             known.lastMipmapLevel = view.lastMipmapLevel;
             (known.firstLayer, known.lastLayer) = (view.firstLayer, view.lastLayer);
-            // SAFETY: 28 words; the padding after the format is that of a default value, which is all zeros.
+            // SAFETY: 28 words; the padding after the format is that of a default value, which is
+            // all zeros.
             asked.view = unsafe { words(&known) };
             asked.has_view = 1;
         }
@@ -118,7 +120,8 @@ fn find(client: &Client, handle: u64, object: u32) -> Result<Object> {
 fn destroy(client: &Client, handle: u64, object: u32) -> Result {
     let found = find(client, handle, object)?;
     let removed = client.textures.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle);
-    // Two threads that destroy it: the second one's question could be about a new object of that value.
+    // Two threads that destroy it: the second one's question could be about a new object of that
+    // value.
     removed.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let (backend, id) = found.context.backend()?;
     backend.session.wait_all(0)?;

@@ -201,7 +201,8 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let file = RawFd::try_from(osHandle.addr()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        // SAFETY: only passed to the kernel, which refuses what is not open; never -1, as it came out of a usize.
+        // SAFETY: only passed to the kernel, which refuses what is not open; never -1, as it came
+        // out of a usize.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
         put!(handle, vmm::import(client, device_here(), file)?.token as u64);
         Ok(())

@@ -1,7 +1,7 @@
 //! Graphs of conditional nodes, as an executable graph has them.
 //!
-//! They lie flat behind the graph's own nodes, section by section, in the order in which the executor is told of them; it counts nodes through
-//! all sections.
+//! They lie flat behind the graph's own nodes, section by section, in the order in which the
+//! executor is told of them; it counts nodes through all sections.
 
 use super::encoding::{Encoded, encode};
 use super::executable::pageable_ends;
@@ -79,7 +79,8 @@ impl Bodies {
         }
     }
 
-    /// Refuses what the executor cannot do there: CUDA_ERROR_NOT_SUPPORTED for memory that only this process reaches.
+    /// Refuses what the executor cannot do there: CUDA_ERROR_NOT_SUPPORTED for memory that only
+    /// this process reaches.
     pub(super) fn check(&self, client: &Client) -> Result {
         self.steps().try_for_each(|step| check(client, &step.kind))
     }

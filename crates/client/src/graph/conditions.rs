@@ -1,7 +1,8 @@
-//! Conditions of graphs: values on the device that kernels set by a handle, which the executor's driver chose.
+//! Conditions of graphs: values on the device that kernels set by a handle, which the executor's
+//! driver chose.
 //!
-//! That driver makes a condition for a graph of its own. So the executor keeps an empty graph, a *home*, for each graph here that has conditions,
-//! and fills it in when that is made executable.
+//! That driver makes a condition for a graph of its own. So the executor keeps an empty graph, a
+//! *home*, for each graph here that has conditions, and fills it in when that is made executable.
 
 use super::Graphs;
 use crate::backend::Backend;

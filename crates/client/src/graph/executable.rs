@@ -1,4 +1,5 @@
-//! Executable graphs: a graph as it was when it was made executable, and what the executor has of it.
+//! Executable graphs: a graph as it was when it was made executable, and what the executor has of
+//! it.
 
 use super::Graph;
 use super::bodies::Bodies;
@@ -119,7 +120,8 @@ pub(crate) fn instantiate(client: &Client, graph: &Arc<Graph>, flags: u64) -> Re
     Ok(made.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.handle)
 }
 
-/// The context of all nodes that need one, else the current one. Nodes of several contexts are absent (801).
+/// The context of all nodes that need one, else the current one. Nodes of several contexts are
+/// absent (801).
 fn context_of(client: &Client, source: &Snapshot<NodeKind>) -> Result<Arc<Context>> {
     let mut token = None;
     source.for_each(&mut |kind| match (token, kind.context()) {
@@ -163,8 +165,8 @@ impl State {
         Ok(())
     }
 
-    /// Changes all steps and makes other graphs of the executor's in place of those that it has: launches that are held go on with the old
-    /// ones. On failure it goes on doing what it did.
+    /// Changes all steps and makes other graphs of the executor's in place of those that it has:
+    /// launches that are held go on with the old ones. On failure it goes on doing what it did.
     pub(super) fn make_again(
         &mut self,
         client: &Client,
@@ -467,7 +469,8 @@ impl Executable {
     }
 }
 
-/// Destroys the executable graphs of a context that is ending; memory of graphs goes with the context's other memory.
+/// Destroys the executable graphs of a context that is ending; memory of graphs goes with the
+/// context's other memory.
 pub(crate) fn end_context(client: &Client, context: &Context) {
     let of_context = |executable: &Executable| executable.context.token == context.token;
     for executable in client.graphs.executables.select(of_context) {

@@ -127,7 +127,8 @@ impl KernelWork {
     }
 }
 
-/// A copy. Its ends are looked up when it is made executable: what is pageable then is read and written by this process.
+/// A copy. Its ends are looked up when it is made executable: what is pageable then is read and
+/// written by this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyWork {
     pub(crate) to: End,
@@ -157,7 +158,8 @@ pub(crate) struct MemsetWork {
     pub(crate) pattern: Pattern,
 }
 
-/// Operations on memory, in order. Waits for values are absent: see the server's `policy/holds.rs` for why.
+/// Operations on memory, in order. Waits for values are absent: see the server's `policy/holds.rs`
+/// for why.
 #[derive(Clone)]
 pub(crate) struct BatchWork {
     /// As the program gave them.
@@ -247,7 +249,8 @@ impl NodeKind {
         }
     }
 
-    /// CUDA_ERROR_INVALID_HANDLE if what it names has been destroyed: its number may be another's by now.
+    /// CUDA_ERROR_INVALID_HANDLE if what it names has been destroyed: its number may be another's
+    /// by now.
     pub(crate) fn check_alive(&self, client: &Client) -> Result {
         let is_alive = match self {
             Self::Kernel(work) => client.functions.get(work.function.token).is_some(),

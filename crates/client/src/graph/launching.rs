@@ -1,7 +1,8 @@
 //! Launches of executable graphs.
 //!
-//! One segment without host work is one posted command. Otherwise the stream's later work is held by a gate, as behind any host function; the thread
-//! that runs host functions posts the next segment itself when it has done a segment's host work, before it lowers the gate. Meanwhile the
+//! One segment without host work is one posted command. Otherwise the stream's later work is held
+//! by a gate, as behind any host function; the thread that runs host functions posts the next
+//! segment itself when it has done a segment's host work, before it lowers the gate. Meanwhile the
 //! executable graph is neither changed nor launched again: who wants to waits.
 
 use super::executable::{AUTO_FREE_ON_LAUNCH, Executable, NOT_MADE, State};
@@ -112,7 +113,8 @@ impl State {
         run
     }
 
-    /// Which memory a launch leaves allocated or freed. What an earlier launch left is freed first if the flags say so, else the launch is refused.
+    /// Which memory a launch leaves allocated or freed. What an earlier launch left is freed first
+    /// if the flags say so, else the launch is refused.
     fn memory_after(&self, flags: u64) -> Result<Vec<(Arc<GraphMemory>, bool)>> {
         let mut outcome: Vec<(Arc<GraphMemory>, bool)> = Vec::new();
         for step in &self.steps {
@@ -181,8 +183,8 @@ impl Executable {
         }
     }
 
-    /// Launches of one executable graph follow one another. The driver sees to its part; this process's part could run into the last launch if
-    /// that is in another stream.
+    /// Launches of one executable graph follow one another. The driver sees to its part; this
+    /// process's part could run into the last launch if that is in another stream.
     fn follow_last_launch(&self, state: &mut State, run: &Run, slot: u32) -> Result {
         let has_host_work = run.iter().any(|segment| !segment.host.is_empty());
         match state.launched_in.replace(slot) {
@@ -266,8 +268,9 @@ impl HostAction {
         match self {
             // SAFETY: the program's own function, with the argument that it asked for, at its turn.
             Self::Call(work) => unsafe { work.call() },
-            // SAFETY: one end is the program's memory, which it keeps valid for launches of the graph; the other is the program's too, or
-            // a bounce buffer as long as the copy, which lives as long as the executable graph.
+            // SAFETY: one end is the program's memory, which it keeps valid for launches of the
+            // graph; the other is the program's too, or a bounce buffer as long as the copy, which
+            // lives as long as the executable graph.
             Self::Copy { to, from, extent } => unsafe {
                 crate::copy::copy_here(*to, *from, *extent);
             },

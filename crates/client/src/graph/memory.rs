@@ -1,7 +1,8 @@
 //! Memory that graphs allocate.
 //!
-//! It is taken when its node is made and kept, address and bytes, for as long as the node or an executable graph has it: an allocating
-//! node does nothing when it runs, and what counts as allocated follows the order of calls. That costs the reuse of memory among a graph's nodes.
+//! It is taken when its node is made and kept, address and bytes, for as long as the node or an
+//! executable graph has it: an allocating node does nothing when it runs, and what counts as
+//! allocated follows the order of calls. That costs the reuse of memory among a graph's nodes.
 
 use super::kinds::NodeKind;
 use crate::allocator::Range;

@@ -1,7 +1,9 @@
-//! Graphs: work that is described once and launched many times, and the capture of streams into them.
+//! Graphs: work that is described once and launched many times, and the capture of streams into
+//! them.
 //!
-//! A graph is data of this process. Made executable, it goes to the executor as one description ([`link::wire::graph`]), and a launch is one
-//! posted command. The rules of shape, capture and update are [`cuda_abi::graph`]'s, shared with the software GPU.
+//! A graph is data of this process. Made executable, it goes to the executor as one description
+//! ([`link::wire::graph`]), and a launch is one posted command. The rules of shape, capture and
+//! update are [`cuda_abi::graph`]'s, shared with the software GPU.
 //!
 //! | file | concept |
 //! |---|---|
@@ -12,8 +14,9 @@
 //! | [`update`] | changes of executable graphs in place |
 //! | [`memory`] | memory that graphs allocate |
 //!
-//! Host functions, and the half of a copy that touches memory of this process alone, are done by this process in stream order: an executable
-//! graph with such nodes is cut into *segments*, each a graph of the executor's. Waits for values and external semaphores are absent (801).
+//! Host functions, and the half of a copy that touches memory of this process alone, are done by
+//! this process in stream order: an executable graph with such nodes is cut into *segments*, each a
+//! graph of the executor's. Waits for values and external semaphores are absent (801).
 
 mod bodies;
 mod conditions;

@@ -25,8 +25,8 @@ fn context_or(client: &Client, asked: CUcontext) -> Result<Arc<Context>> {
     if asked.is_null() { current::context() } else { client.context(asked.0) }
 }
 
-/// A kernel node. A `CUfunction` runs in its own context, a `CUkernel` in `ctx`, or in the current one. Attributes of `before`, the node's
-/// earlier parameters, stay.
+/// A kernel node. A `CUfunction` runs in its own context, a `CUkernel` in `ctx`, or in the current
+/// one. Attributes of `before`, the node's earlier parameters, stay.
 ///
 /// # Safety
 /// The parameters' pointers are as `cuLaunchKernel` demands.
@@ -63,8 +63,8 @@ pub(crate) unsafe fn kernel(
     Ok(NodeKind::Kernel(work))
 }
 
-/// A kernel node's parameters; the pointers live as long as the node keeps these parameters. The function is named twice: libcudart knows
-/// kernels of libraries only.
+/// A kernel node's parameters; the pointers live as long as the node keeps these parameters. The
+/// function is named twice: libcudart knows kernels of libraries only.
 pub(crate) fn kernel_parameters(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS {
     let ([x, y, z], [bx, by, bz]) = (work.grid, work.block);
     CUDA_KERNEL_NODE_PARAMS {
@@ -185,7 +185,8 @@ fn named_event(client: &Client, event: CUevent) -> Result<Arc<events::Event>> {
     events::get(client, event).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
-/// A node that allocates memory in the current context, and the memory's address. Memory that other processes see is absent (801).
+/// A node that allocates memory in the current context, and the memory's address. Memory that other
+/// processes see is absent (801).
 pub(crate) fn allocation(
     client: &Client,
     pool: &CUmemPoolProps,

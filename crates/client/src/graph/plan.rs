@@ -1,8 +1,10 @@
-//! Who does what of an executable graph: the executor's graphs, and between them what this process does itself.
+//! Who does what of an executable graph: the executor's graphs, and between them what this process
+//! does itself.
 //!
-//! A *segment* is a graph of the executor's and the host work that follows it. Steps are put into the earliest segment that their dependencies
-//! allow. A copy with a pageable end takes the detour over a *bounce buffer* that the executor reaches. Pure but for the buffers, whose
-//! addresses it is given.
+//! A *segment* is a graph of the executor's and the host work that follows it. Steps are put into
+//! the earliest segment that their dependencies allow. A copy with a pageable end takes the detour
+//! over a *bounce buffer* that the executor reaches. Pure but for the buffers, whose addresses it
+//! is given.
 
 use super::encoding::{Encoded, encode, encode_copy};
 use super::kinds::{CopyWork, NodeKind};
@@ -100,7 +102,8 @@ fn dense(address: u64, extent: Extent) -> End {
     End { address, pitch_bytes: width_bytes, slice_bytes: width_bytes * height }
 }
 
-/// Puts every step into segments. Times are counted in halves of segments: even ones are the executor's, odd ones the host's.
+/// Puts every step into segments. Times are counted in halves of segments: even ones are the
+/// executor's, odd ones the host's.
 pub(super) fn plan(
     steps: &[Step],
     what: impl Fn(usize) -> (Option<HostAction>, Option<Encoded>, Option<HostAction>),
@@ -178,7 +181,8 @@ impl Plan {
 mod tests {
     use super::*;
 
-    /// Letters: `d` device, `h` host, `i` pageable to device, `o` device to pageable; with dependencies.
+    /// Letters: `d` device, `h` host, `i` pageable to device, `o` device to pageable; with
+    /// dependencies.
     fn planned(steps: &[(char, &[usize])]) -> (Vec<Step>, Plan) {
         let kinds: Vec<char> = steps.iter().map(|step| step.0).collect();
         let steps: Vec<Step> = steps

@@ -22,7 +22,8 @@ use link::wire::graph::{GraphSet, write_node};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Changes one node: CUDA_ERROR_INVALID_VALUE for a node that it was not made of and for what cannot be changed.
+/// Changes one node: CUDA_ERROR_INVALID_VALUE for a node that it was not made of and for what
+/// cannot be changed.
 pub(crate) fn set(
     client: &Client,
     executable: &Executable,
@@ -101,7 +102,8 @@ impl State {
         let (mut checked, mut inside) = (Vec::new(), Vec::new());
         let mut is_anew = false;
         for (key, kind) in changes {
-            // Embedded graphs have no step of their own work, and user-made mixtures no step at all.
+            // Embedded graphs have no step of their own work, and user-made mixtures no step at
+            // all.
             let Ok(step) = self.step(key) else { continue };
             is_anew |= has_other_condition(&step.kind, &kind);
             kind.check_alive(client)?;
@@ -119,8 +121,8 @@ impl State {
         }
         self.run = None;
         if !self.is_made() || backend.session.may_hold() || is_anew {
-            // Other steps take place in this process now, others' values decide, or held launches need what is there: everything is planned and
-            // made anew.
+            // Other steps take place in this process now, others' values decide, or held launches
+            // need what is there: everything is planned and made anew.
             let (mut steps, mut bodies) = (self.steps.clone(), self.bodies.clone());
             for (place, _, kind) in checked {
                 steps[place].kind = kind;

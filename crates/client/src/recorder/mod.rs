@@ -1,9 +1,10 @@
-//! A process that is traced (`openmps trace`): its driver calls and NVTX ranges go into a ring that the tracer reads; the executors of its sessions are
-//! told to do the same with their work.
+//! A process that is traced (`openmps trace`): its driver calls and NVTX ranges go into a ring that
+//! the tracer reads; the executors of its sessions are told to do the same with their work.
 //!
-//! A process finds its tracer in its environment, or the server hands it one while it runs. Then the jump table leads through [`call`]; who is not
-//! traced pays nothing for a call, and one look at a flag for a command that is posted. The messages are `link::wire::trace`, the records `link::trace`.
-//! [`nvtx`] is what NVTX loads.
+//! A process finds its tracer in its environment, or the server hands it one while it runs. Then
+//! the jump table leads through [`call`]; who is not traced pays nothing for a call, and one look
+//! at a flag for a command that is posted. The messages are `link::wire::trace`, the records
+//! `link::trace`. [`nvtx`] is what NVTX loads.
 
 mod nvtx;
 
@@ -26,7 +27,8 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether the tracer has made room.
 const ROOM_INTERVAL: Duration = Duration::from_micros(50);
-/// A tracer that makes no room for so long is taken for stuck, and what it does not take is counted as lost.
+/// A tracer that makes no room for so long is taken for stuck, and what it does not take is counted
+/// as lost.
 const ROOM_PATIENCE: Duration = Duration::from_secs(10);
 /// Texts that are known by number; others are sent anew each time.
 const MAX_KNOWN_TEXTS: usize = 1 << 16;
@@ -141,7 +143,8 @@ impl Recorder {
     #[cold]
     fn push_when_there_is_room(&self, words: &Words) {
         let read = self.ring.read().wrapping_add(1);
-        // Relaxed: a number alone. A tracer that was waited for once and has read nothing since is not waited for again: every call of the program would take that long.
+        // Relaxed: a number alone. A tracer that was waited for once and has read nothing since is
+        // not waited for again: every call of the program would take that long.
         if self.stuck_at.load(Ordering::Relaxed) == read {
             return self.ring.count_lost(1);
         }
@@ -202,7 +205,8 @@ pub(crate) fn note_native() {
     }
 }
 
-/// The choice of this process is a server: its calls are to be made ready. Says whether they are traced.
+/// The choice of this process is a server: its calls are to be made ready. Says whether they are
+/// traced.
 pub(crate) fn begin_attached() {
     open_from_environment();
     match recorder() {
@@ -280,7 +284,8 @@ fn publish(connection: Connection) -> Option<()> {
     DESCRIPTOR.store(descriptor, Ordering::Relaxed);
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
-        // SAFETY: the handler only stores to atomics and closes a descriptor, which is allowed in the child of a fork.
+        // SAFETY: the handler only stores to atomics and closes a descriptor, which is allowed in
+        // the child of a fork.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     let listening = crate::thread::spawn("openmps-trace", move || {

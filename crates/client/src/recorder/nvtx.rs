@@ -1,8 +1,10 @@
 //! NVTX: ranges and marks that a program names, in its trace.
 //!
-//! NVTX is headers that are compiled into programs and libraries; at its first call it loads what `NVTX_INJECTION64_PATH` names, calls
-//! `InitializeInjectionNvtx2` there, and then calls what that has put into its tables (NVTX 3, `nvtxInit.h`, `nvtxTypes.h`). `openmps trace` names this
-//! library. Handles of strings and domains are numbers of ours; nothing that a program passes as one is followed.
+//! NVTX is headers that are compiled into programs and libraries; at its first call it loads what
+//! `NVTX_INJECTION64_PATH` names, calls `InitializeInjectionNvtx2` there, and then calls what that
+//! has put into its tables (NVTX 3, `nvtxInit.h`, `nvtxTypes.h`). `openmps trace` names this
+//! library. Handles of strings and domains are numbers of ours; nothing that a program passes as
+//! one is followed.
 
 use super::{Recorder, now_ns, open_from_environment, recorder, thread_number};
 use core::cell::RefCell;
@@ -248,7 +250,8 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(
                 if *number >= count as usize {
                     continue;
                 }
-                // SAFETY: NVTX has `count` places, each null or the address of a function pointer that is ours to set.
+                // SAFETY: NVTX has `count` places, each null or the address of a function pointer
+                // that is ours to set.
                 unsafe {
                     let slot = *slots.add(*number);
                     if !slot.is_null() {

@@ -1,6 +1,8 @@
-//! A server for tests: daemon, keeper and executor in threads of the test, with plain memory for a device.
+//! A server for tests: daemon, keeper and executor in threads of the test, with plain memory for a
+//! device.
 //!
-//! It speaks the wire as a real one does and does every command at once, in ring order. Its only kernel adds a number to words.
+//! It speaks the wire as a real one does and does every command at once, in ring order. Its only
+//! kernel adds a number to words.
 
 use cuda_abi::types::CUresult;
 use link::call;
@@ -86,8 +88,8 @@ pub(super) fn serve(directory: &Path) {
 }
 
 fn welcome() -> Welcome {
-    // Threads per block, block and grid dimensions, multiprocessors, compute capability, PCI numbers, and what is
-    // overridden.
+    // Threads per block, block and grid dimensions, multiprocessors, compute capability, PCI
+    // numbers, and what is overridden.
     let attributes = vec![
         (1, 1024),
         (2, 1024),
@@ -307,7 +309,8 @@ impl Executor {
     }
 
     fn describe(&mut self, function: u32) -> u32 {
-        // Registers, most threads of a block, shared memory of its own, most that it can get, carve-out, clusters beyond eight blocks.
+        // Registers, most threads of a block, shared memory of its own, most that it can get,
+        // carve-out, clusters beyond eight blocks.
         let attributes =
             [(4, 100), (0, 512), (1, STATIC_SHARED_BYTES), (8, 4096), (9, -1), (14, 0)];
         let attributes: BTreeMap<i32, i32> = attributes.into_iter().collect();

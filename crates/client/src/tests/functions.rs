@@ -1,4 +1,5 @@
-//! What functions are asked and told before every launch: what is known takes no command, what is valid no answer.
+//! What functions are asked and told before every launch: what is known takes no command, what is
+//! valid no answer.
 
 use super::{PTX, fake};
 use crate::exports::*;
@@ -141,7 +142,8 @@ fn cache_preferences(function: CUfunction) {
     assert_eq!([4, 4].map(prefer), [CUresult::ERROR_INVALID_VALUE; 2]);
     assert_eq!(made(|| assert_eq!(prefer(3), CUresult::SUCCESS)), NOTHING);
     assert_ne!(made(|| assert_eq!(prefer(1), CUresult::SUCCESS)), NOTHING);
-    // Both are about what the same memory is used for: the later one may have changed what the earlier one said.
+    // Both are about what the same memory is used for: the later one may have changed what the
+    // earlier one said.
     ok!(cuFuncSetAttribute(function, CARVEOUT, 70));
     assert_ne!(made(|| assert_eq!(prefer(1), CUresult::SUCCESS)), NOTHING);
     assert_eq!(made(|| ok!(cuFuncSetSharedMemConfig(function, CUsharedconfig(1)))), NOTHING);

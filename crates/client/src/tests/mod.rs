@@ -1,4 +1,5 @@
-//! The library as an attached program uses it, against a [fake server](fake): through the exported functions, in one process.
+//! The library as an attached program uses it, against a [fake server](fake): through the exported
+//! functions, in one process.
 //!
 //! One test, since a process is attached once; it ends with the server's death.
 
@@ -224,7 +225,8 @@ fn shared_pages_stay_where_they_are() {
     unsafe { rustix::mm::munmap(pages, 8192) }.unwrap();
 }
 
-/// A copy that becomes one of pageable memory makes the executable graph anew; when that fails, it is what it was.
+/// A copy that becomes one of pageable memory makes the executable graph anew; when that fails, it
+/// is what it was.
 fn a_failed_change_leaves_the_executable_graph() {
     let (mut pinned, mut address) = (null_mut(), 0);
     ok!(cuMemHostAlloc(&mut pinned, 4096, 0));
@@ -365,7 +367,8 @@ thread_local! {
 fn a_thread_ends_after_the_programs_thread_locals(context: CUcontext) {
     let (sender, seen) = channel();
     let thread = std::thread::spawn(move || {
-        // Older than all that the library keeps for the thread, so it ends after the library's own thread-locals.
+        // Older than all that the library keeps for the thread, so it ends after the library's own
+        // thread-locals.
         LAST.with(|last| last.0.set(Some(sender)));
         ok!(cuCtxSetCurrent(context));
         let mut event = CUevent::NULL;

@@ -1,6 +1,8 @@
-//! Reading what a server says so that no text in it commands a terminal, none is too long, and no list is, whatever they are for.
+//! Reading what a server says so that no text in it commands a terminal, none is too long, and no
+//! list is, whatever they are for.
 //!
-//! It is done while the message is read, in one go and without a picture of all of its JSON, which would take a hundred times the message's length.
+//! It is done while the message is read, in one go and without a picture of all of its JSON, which
+//! would take a hundred times the message's length.
 
 use std::fmt;
 
@@ -16,7 +18,8 @@ pub(super) const LONGEST_TEXT: usize = 2048;
 /// Longest list: a server has 1,024 clients, and tells in one packet of as many that have left.
 pub(super) const LONGEST_LIST: usize = 4096;
 
-/// A part of serde's that reads, with all texts cleaned and cut and all lists cut on their way through it.
+/// A part of serde's that reads, with all texts cleaned and cut and all lists cut on their way
+/// through it.
 pub(super) struct Clean<T>(pub(super) T);
 
 /// A text that has to be changed, changed.

@@ -1,9 +1,13 @@
-//! Clients that were handed on to servers: who they are is what the kernel said when the daemon accepted their sockets.
+//! Clients that were handed on to servers: who they are is what the kernel said when the daemon
+//! accepted their sockets.
 //!
-//! A server runs as its user, who can make it say anything. So it is told a client's number with the client, says everything of it under that number,
-//! and what else it says of who that is counts for nothing: [`Core::joined`] puts the record in its place. A record ends when the process has ended (the
-//! daemon's loop sees that), when the server says that the client has left, or with the server; of the latest that left so much is kept as a server lists. A server that
-//! never says so gets no more clients at some time, while those that it had stay known: a batch system may ask who they are.
+//! A server runs as its user, who can make it say anything. So it is told a client's number with
+//! the client, says everything of it under that number, and what else it says of who that is counts
+//! for nothing: [`Core::joined`] puts the record in its place. A record ends when the process has
+//! ended (the daemon's loop sees that), when the server says that the client has left, or with the
+//! server; of the latest that left so much is kept as a server lists. A server that never says so
+//! gets no more clients at some time, while those that it had stay known: a batch system may ask
+//! who they are.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -27,7 +31,8 @@ pub struct Who {
     pub origin: Origin,
     /// Inode of its PID namespace; 0 where the daemon cannot see it.
     pub pid_namespace: u64,
-    /// Its process, held so that no other takes its number; the daemon's loop uses it. Absent where the kernel gives none.
+    /// Its process, held so that no other takes its number; the daemon's loop uses it. Absent where
+    /// the kernel gives none.
     pub process: Option<Arc<OwnedFd>>,
     /// The group's socket by which it came; absent: the daemon's own.
     pub entrance: Option<Arc<GroupSocket>>,
@@ -41,7 +46,8 @@ impl Who {
     }
 }
 
-/// What makes clients of the daemon's own socket a group; the servers have it from the same variable.
+/// What makes clients of the daemon's own socket a group; the servers have it from the same
+/// variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Membership {
     /// The name that they give.
@@ -176,7 +182,8 @@ impl Core {
         &self.clients
     }
 
-    /// What a server says, with the daemon's own word of who its clients are; those that it was never handed are left out.
+    /// What a server says, with the daemon's own word of who its clients are; those that it was
+    /// never handed are left out.
     pub(super) fn joined(&self, server: Pid, mut said: ServerSnapshot) -> ServerSnapshot {
         let mut listed = BTreeSet::new();
         let mut identify = |client: &mut ClientSnapshot| {
@@ -202,7 +209,8 @@ impl Core {
         said
     }
 
-    /// The same for whom a fault names, who may have left long ago: then it is who was meant when the fault was first told.
+    /// The same for whom a fault names, who may have left long ago: then it is who was meant when
+    /// the fault was first told.
     fn identify_accused(
         &self,
         server: Pid,

@@ -1,8 +1,8 @@
 //! The control shell's commands, parsed from a line.
 //!
-//! Names, arguments and the treatment of missing ones follow the help of the original's driver 580: a missing PID
-//! counts as 0, extra words are ignored. What the original passes over in silence becomes a complaint here,
-//! which the front end prints on standard error.
+//! Names, arguments and the treatment of missing ones follow the help of the original's driver 580:
+//! a missing PID counts as 0, extra words are ignored. What the original passes over in silence
+//! becomes a complaint here, which the front end prints on standard error.
 
 use std::str::SplitAsciiWhitespace;
 
@@ -99,7 +99,8 @@ pub struct ParsedLine {
     pub complaint: Option<String>,
 }
 
-/// Parses one line of the control shell. Never fails: see [`Command::Unknown`] and [`ParsedLine::complaint`].
+/// Parses one line of the control shell. Never fails: see [`Command::Unknown`] and
+/// [`ParsedLine::complaint`].
 pub fn parse_line(line: &str) -> ParsedLine {
     let mut words = Words { name: "", rest: line.split_ascii_whitespace(), complaint: None };
     words.name = words.rest.next().unwrap_or("");

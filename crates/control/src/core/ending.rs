@@ -1,4 +1,5 @@
-//! Ending the clients of a group's socket: what a batch system's epilog asks for, when the processes of a job should be gone.
+//! Ending the clients of a group's socket: what a batch system's epilog asks for, when the
+//! processes of a job should be gone.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,8 +11,10 @@ use super::clients::Who;
 use super::{ConnectionId, Core, Effect};
 
 impl Core {
-    /// Has the processes killed that the daemon itself took in by this socket, whoever's they are, and says which they were: a server's word counts for nothing,
-    /// nor does the name of a group that a client gives itself. Who came in by a job's socket was let in by the job's user; that user may have other numbers besides (`subuid(5)`).
+    /// Has the processes killed that the daemon itself took in by this socket, whoever's they are,
+    /// and says which they were: a server's word counts for nothing, nor does the name of a group
+    /// that a client gives itself. Who came in by a job's socket was let in by the job's user; that
+    /// user may have other numbers besides (`subuid(5)`).
     pub(super) fn end_clients(&mut self, connection: ConnectionId, peer: Peer, directory: &str) {
         if let Err(reason) = self.check_privilege(peer) {
             let message = format!("ending clients is for {reason}");

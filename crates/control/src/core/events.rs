@@ -1,4 +1,5 @@
-//! What happens to the daemon, and what it is to do: all that passes between its loop ([`crate::daemon`]) and [`Core`](super::Core).
+//! What happens to the daemon, and what it is to do: all that passes between its loop
+//! ([`crate::daemon`]) and [`Core`](super::Core).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -132,7 +133,8 @@ pub enum Event {
         /// What.
         message: ToDaemon,
     },
-    /// A connection has gone to a server, or will not: of [`Effect::Forward`] or [`Effect::HandTracer`].
+    /// A connection has gone to a server, or will not: of [`Effect::Forward`] or
+    /// [`Effect::HandTracer`].
     HandedOn {
         /// Which server.
         server: Pid,
@@ -192,7 +194,8 @@ pub enum Effect {
         /// What.
         message: Message,
     },
-    /// Hand a tracer's socket to the server that has the client, and forget it; answered by [`Event::HandedOn`].
+    /// Hand a tracer's socket to the server that has the client, and forget it; answered by
+    /// [`Event::HandedOn`].
     HandTracer {
         /// The tracer.
         connection: ConnectionId,

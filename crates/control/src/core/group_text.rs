@@ -1,4 +1,5 @@
-//! Limits of groups as text: in the daemon's environment and the settings file, `NAME memory=4G sm-percent=30 weight=3; ...`.
+//! Limits of groups as text: in the daemon's environment and the settings file,
+//! `NAME memory=4G sm-percent=30 weight=3; ...`.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,8 @@ pub fn parse_profiles(text: &str) -> Result<Vec<GroupLimits>, String> {
 /// Limits of groups, in the daemon's environment.
 pub const GROUPS_VARIABLE: &str = "OPENMPS_GROUPS";
 
-/// Reads `NAME memory=4G sm-percent=30; NAME memory=0=1G,1=512M`: groups separated by semicolons, the first word of each its name.
+/// Reads `NAME memory=4G sm-percent=30; NAME memory=0=1G,1=512M`: groups separated by semicolons,
+/// the first word of each its name.
 ///
 /// # Errors
 /// A message that names what is wrong.

@@ -1,7 +1,9 @@
-//! What a server says, as the daemon takes it in: the one place where its words become the daemon's.
+//! What a server says, as the daemon takes it in: the one place where its words become the
+//! daemon's.
 //!
-//! A server runs as its user, who can make it say anything. Here its messages are put together, its texts cleaned and cut ([`super::cleaning`]), its lists bounded;
-//! who its clients are is [`super::clients`]' to say.
+//! A server runs as its user, who can make it say anything. Here its messages are put together, its
+//! texts cleaned and cut ([`super::cleaning`]), its lists bounded; who its clients are is
+//! [`super::clients`]' to say.
 
 use link::pieces::{Assembly, Piece, PieceError};
 use link::wire::daemon::{

@@ -14,7 +14,8 @@ use crate::values::{DeviceRef, MemoryLimit, Percentage, Priority, parse_limit_li
 pub struct Limits {
     /// Active thread percentage.
     pub percentage: Percentage,
-    /// Memory per device; a device may be named twice, by ordinal and by UUID: the lower limit holds.
+    /// Memory per device; a device may be named twice, by ordinal and by UUID: the lower limit
+    /// holds.
     pub memory: BTreeMap<DeviceRef, MemoryLimit>,
     /// Whose limits clients are told as the device's memory: those that `openmps limit` has set.
     pub told: BTreeSet<DeviceRef>,
@@ -34,8 +35,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Reads the `CUDA_MPS_*` variables of the daemon's environment. What cannot be read is left at its default
-    /// and described in the returned lines, as the original does in its log.
+    /// Reads the `CUDA_MPS_*` variables of the daemon's environment. What cannot be read is left at
+    /// its default and described in the returned lines, as the original does in its log.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
         let mut limits = Limits::default();
         let mut complaints = Vec::new();
@@ -83,7 +84,8 @@ impl Limits {
         true
     }
 
-    /// Sets or, with 0, removes the limit of a device, as the original's commands and variables do: it is not told.
+    /// Sets or, with 0, removes the limit of a device, as the original's commands and variables do:
+    /// it is not told.
     pub fn set_memory(&mut self, device: DeviceRef, limit: MemoryLimit) {
         self.told.remove(&device);
         if limit.is_none() {

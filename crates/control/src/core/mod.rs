@@ -1,8 +1,9 @@
 //! What the daemon decides: events in, effects out; no I/O and no clock.
 //!
-//! The daemon's loop ([`crate::daemon`]) turns what happens on sockets and processes into [`Event`]s and carries out the
-//! [`Effect`]s, in order. Rules of provisioning come from NVIDIA's MPS guide, section 3.3 (one server at a time, of the
-//! user whose clients came first; others queue); wording from the original's driver 580.
+//! The daemon's loop ([`crate::daemon`]) turns what happens on sockets and processes into
+//! [`Event`]s and carries out the [`Effect`]s, in order. Rules of provisioning come from NVIDIA's
+//! MPS guide, section 3.3 (one server at a time, of the user whose clients came first; others
+//! queue); wording from the original's driver 580.
 //!
 //! - [`cleaning`]: how what a server says is read;
 //! - [`clients`]: who the servers' clients are;
@@ -57,32 +58,40 @@ pub type Now = Duration;
 
 /// A server that is not ready by then is killed, and its clients are told.
 const SERVER_START_LIMIT: Duration = Duration::from_secs(120);
-/// How long whoever asks for the state waits for a server's word before it gets what the server said last, marked as such.
+/// How long whoever asks for the state waits for a server's word before it gets what the server
+/// said last, marked as such.
 const STATE_ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// The same for who gave a command, whose output has no room for such a mark: as long as it takes a server that is merely busy.
+/// The same for who gave a command, whose output has no room for such a mark: as long as it takes a
+/// server that is merely busy.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// Between telling a server to stop at once and killing it.
 const KILL_GRACE: Duration = Duration::from_secs(5);
-/// Clients of one user, or by one group's socket, that wait for a server, at most: as many as a server takes. One more is refused.
+/// Clients of one user, or by one group's socket, that wait for a server, at most: as many as a
+/// server takes. One more is refused.
 const MAX_PENDING_CLIENTS: usize = 1024;
-/// Connections on their way to one server, which it has not been sent yet: the others wait here, where they count for who has them. A server that stands still gets no
-/// more, and one that is busy reads hundreds at a time.
+/// Connections on their way to one server, which it has not been sent yet: the others wait here,
+/// where they count for who has them. A server that stands still gets no more, and one that is busy
+/// reads hundreds at a time.
 const MAX_ON_THE_WAY: usize = 64;
-/// Clients that one server has had handed and has not said to have left. An honest one has half as many, and refuses more.
+/// Clients that one server has had handed and has not said to have left. An honest one has half as
+/// many, and refuses more.
 const MAX_CLIENTS_OF_SERVER: usize = 2048;
-/// Servers of users that run at a time, where each user has one. Each has contexts on all devices, of some hundred MiB each, so no machine has use for more.
+/// Servers of users that run at a time, where each user has one. Each has contexts on all devices,
+/// of some hundred MiB each, so no machine has use for more.
 pub(crate) const MAX_SERVERS: usize = 64;
-/// Of these, the servers that count for one user: its own, and those of its subordinate ids, of which it can have thousands. The programs of a container are mostly one
-/// user's, so this is enough for several containers that are not.
+/// Of these, the servers that count for one user: its own, and those of its subordinate ids, of
+/// which it can have thousands. The programs of a container are mostly one user's, so this is
+/// enough for several containers that are not.
 const MAX_SERVERS_OF_ONE: usize = 8;
-/// How long others wait for a server without clients to end, which was asked to. An honest one takes a second or two, and has nothing to lose; one that stands still
-/// never ends.
+/// How long others wait for a server without clients to end, which was asked to. An honest one
+/// takes a second or two, and has nothing to lose; one that stands still never ends.
 const IDLE_END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Whose clients get a server when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Provisioning {
-    /// One server at a time; another user's clients wait until the first user's have left: the original's rule.
+    /// One server at a time; another user's clients wait until the first user's have left: the
+    /// original's rule.
     #[default]
     OneUserAtATime,
     /// One server of the daemon's user for everybody (`-multiuser-server`).
@@ -102,7 +111,8 @@ pub struct Config {
     pub daemon_gid: u32,
     /// Whose clients get a server when.
     pub provisioning: Provisioning,
-    /// Devices that were looked at when the daemon started (`-q`); shown while no server has said which there are.
+    /// Devices that were looked at when the daemon started (`-q`); shown while no server has said
+    /// which there are.
     pub ready_devices: Vec<DeviceSnapshot>,
     /// What makes clients of the daemon's own socket a group.
     pub membership: Membership,
@@ -118,7 +128,8 @@ struct Server {
     status: ServerStatus,
     limits: Limits,
     snapshot: ServerSnapshot,
-    /// Set while its devices are not known and limits name one by UUID: clients wait, or the limit would not hold.
+    /// Set while its devices are not known and limits name one by UUID: clients wait, or the limit
+    /// would not hold.
     awaits_devices: bool,
     /// Until it has said that it is ready.
     start_deadline: Option<Now>,
@@ -132,8 +143,9 @@ struct Server {
     used: u64,
 }
 
-/// Requests for a server's snapshot, by their ids. One is open at a time, whoever asks and however often; those who ask meanwhile share the next one, since the
-/// answer to the open one may be older than their question.
+/// Requests for a server's snapshot, by their ids. One is open at a time, whoever asks and however
+/// often; those who ask meanwhile share the next one, since the answer to the open one may be older
+/// than their question.
 #[derive(Debug, Default)]
 struct Questions {
     open: Option<u64>,
@@ -155,7 +167,8 @@ enum Stopping {
     No,
     /// Told to stop when its clients have left.
     WhenIdle(Why),
-    /// Told not to stop after all; it may have stopped before it heard that. Serves again with the answer to this request.
+    /// Told not to stop after all; it may have stopped before it heard that. Serves again with the
+    /// answer to this request.
     Resuming(u64),
     /// Told to stop at once; killed at that time.
     Now(Now),
@@ -215,7 +228,8 @@ pub struct Core {
     sockets: Vec<GroupSocket>,
     last_id: u64,
     quitting: Option<Quitting>,
-    /// The daemon's exit status: 0 as long as every server, since the start, has ended with 0 by itself, as the original's manual has it.
+    /// The daemon's exit status: 0 as long as every server, since the start, has ended with 0 by
+    /// itself, as the original's manual has it.
     status: u8,
     effects: Vec<Effect>,
     /// Whose doing the present event is; nobody's: the daemon's own, or of who may command it.
@@ -246,7 +260,8 @@ impl Core {
         }
     }
 
-    /// Applies what was set before the daemon ran, over its environment; see [`crate::prepared`]. Returns what it did not understand.
+    /// Applies what was set before the daemon ran, over its environment; see [`crate::prepared`].
+    /// Returns what it did not understand.
     pub fn prepare(&mut self, lines: &[String]) -> Vec<String> {
         let mut refused = Vec::new();
         for line in lines {

@@ -1,11 +1,13 @@
-//! What files of the kernel say of where a process comes from: `/proc/PID/status`, `uid_map`, `cgroup` (proc(5), user_namespaces(7),
-//! cgroups(7)). [`crate::daemon`] reads them; a process's own word counts nowhere.
+//! What files of the kernel say of where a process comes from: `/proc/PID/status`, `uid_map`,
+//! `cgroup` (proc(5), user_namespaces(7), cgroups(7)). [`crate::daemon`] reads them; a process's
+//! own word counts nowhere.
 
 use std::path::{Path, PathBuf};
 
 /// Where control groups are mounted.
 const MOUNT: &str = "/sys/fs/cgroup";
-/// The user that stands for all whom a user namespace does not map: `/proc/sys/kernel/overflowuid`, unless somebody changed that.
+/// The user that stands for all whom a user namespace does not map: `/proc/sys/kernel/overflowuid`,
+/// unless somebody changed that.
 const OVERFLOW_UID: u32 = 65534;
 
 /// A control group of one hierarchy.
@@ -18,8 +20,8 @@ pub struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// The group of a process with this `/proc/PID/cgroup`: the unified hierarchy's, or, where that is not in use, the first that is
-    /// not the root of its hierarchy.
+    /// The group of a process with this `/proc/PID/cgroup`: the unified hierarchy's, or, where that
+    /// is not in use, the first that is not the root of its hierarchy.
     pub fn parse(text: &str) -> Option<Self> {
         let groups: Vec<(bool, Self)> = text.lines().filter_map(Self::parse_line).collect();
         let below_root = |group: &&(bool, Self)| group.1.path != "/";
@@ -51,8 +53,9 @@ impl ControlGroup {
         Some((unified, Self { path: path.to_owned(), mounts }))
     }
 
-    /// The lowest group, from this one up, that a process in it cannot leave by its own power. Whoever owns a group may move
-    /// processes among those below it, so only groups of trusted users bind; `owner` tells the user of a directory.
+    /// The lowest group, from this one up, that a process in it cannot leave by its own power.
+    /// Whoever owns a group may move processes among those below it, so only groups of trusted
+    /// users bind; `owner` tells the user of a directory.
     pub fn bounding(&self, trusted: &[u32], owner: impl Fn(&Path) -> Option<u32>) -> &str {
         let path = self.path.as_str();
         // As seen from the reader's own group, which is no place in the mounted tree.
@@ -83,8 +86,8 @@ pub fn is_same_uid_map(one: &str, other: &str) -> bool {
     one.split_whitespace().eq(other.split_whitespace())
 }
 
-/// Whether a process with this `uid_map`, told a user by the kernel, knows who that is: all users whom its namespace does not map have one
-/// number.
+/// Whether a process with this `uid_map`, told a user by the kernel, knows who that is: all users
+/// whom its namespace does not map have one number.
 pub fn can_tell_user(own_uid_map: &str, uid: u32) -> bool {
     const ALL: [&str; 3] = ["0", "0", "4294967295"];
     uid != OVERFLOW_UID || own_uid_map.split_whitespace().eq(ALL)

@@ -29,7 +29,8 @@ const LONGEST_DEBUGGER_NAME: usize = 64;
 /// What a stop by signal gives clients to finish; service managers kill after a time of their own.
 const SIGNAL_QUIT_LIMIT: Now = Now::from_secs(10);
 
-/// Users whose servers start with the daemon: ids with commas between them, or `self` for the daemon's own.
+/// Users whose servers start with the daemon: ids with commas between them, or `self` for the
+/// daemon's own.
 pub const PREWARM_VARIABLE: &str = "OPENMPS_PREWARM";
 
 impl Core {
@@ -77,7 +78,8 @@ impl Core {
         }
     }
 
-    /// Why no more clients of one owner may wait, if so. Others' do not count, and root and the daemon's own user have as many as they like.
+    /// Why no more clients of one owner may wait, if so. Others' do not count, and root and the
+    /// daemon's own user have as many as they like.
     fn too_many_wait(&self, owner: Option<Owner>) -> Option<String> {
         let owner = owner?;
         let pending = self.pending.iter().filter(|client| client.who.owner() == owner).count();
@@ -101,7 +103,8 @@ impl Core {
         }
     }
 
-    /// A program under a CUDA debugger runs without a server: it waits until there is none (MPS guide, 2.3.6.1).
+    /// A program under a CUDA debugger runs without a server: it waits until there is none (MPS
+    /// guide, 2.3.6.1).
     pub(super) fn debugged_arrived(
         &mut self,
         connection: ConnectionId,
@@ -120,8 +123,9 @@ impl Core {
         self.debugged.push(Debugged { connection, peer });
     }
 
-    /// Hands a tracer on to the server that has the client, which decides whether it may be traced. Which one that is, the daemon has noted: a server
-    /// runs as its user, who could answer in another user's client's place.
+    /// Hands a tracer on to the server that has the client, which decides whether it may be traced.
+    /// Which one that is, the daemon has noted: a server runs as its user, who could answer in
+    /// another user's client's place.
     pub(super) fn tracer_arrived(&mut self, connection: ConnectionId, peer: Peer, pid: Pid) {
         let may_trace = |client: &ClientRecord| {
             client.who.peer.uid == peer.uid || self.check_privilege(peer).is_ok()
@@ -150,8 +154,9 @@ impl Core {
         self.effects.push(Effect::HandTracer { connection, server, pid, peer });
     }
 
-    /// Whether a program under a debugger waits for a server to leave: for its own user's, and for one that has a device to itself if it may command the daemon. Others'
-    /// servers are none of its business; where all users share one, that needs a privilege.
+    /// Whether a program under a debugger waits for a server to leave: for its own user's, and for
+    /// one that has a device to itself if it may command the daemon. Others' servers are none of
+    /// its business; where all users share one, that needs a privilege.
     fn waits_for(&self, peer: Peer, server: &Server) -> bool {
         const EXCLUSIVE_PROCESS: u32 = 3;
         let is_own = server.uid == peer.uid && self.config.provisioning != Provisioning::Multiuser;
@@ -176,7 +181,8 @@ impl Core {
         }
     }
 
-    /// The servers that programs under debuggers wait for; one that starts serves those first for whom it starts.
+    /// The servers that programs under debuggers wait for; one that starts serves those first for
+    /// whom it starts.
     fn in_the_way_of_debugged(&self) -> Vec<Pid> {
         let waited_for = |server: &&Server| {
             server.was_ready()
@@ -186,7 +192,8 @@ impl Core {
         self.servers.iter().filter(waited_for).map(|server| server.pid).collect()
     }
 
-    /// Asks those to stay that were asked to leave, and nobody waits for that any more. Whether one does, its answer says.
+    /// Asks those to stay that were asked to leave, and nobody waits for that any more. Whether one
+    /// does, its answer says.
     fn ask_to_stay(&mut self, in_the_way: &[Pid]) {
         if self.quitting.is_some() {
             return;
@@ -267,7 +274,8 @@ impl Core {
         self.finish_quit();
     }
 
-    /// Servers in somebody's way that have no clients have so long to end: whoever has clients there may make others wait, and nobody else.
+    /// Servers in somebody's way that have no clients have so long to end: whoever has clients
+    /// there may make others wait, and nobody else.
     fn bound_idle_ends(&mut self, now: Now, in_the_way: &[Pid]) {
         for server in &mut self.servers {
             let is_late = matches!(server.stopping, Stopping::WhenIdle(_))
@@ -321,8 +329,9 @@ impl Core {
         }
     }
 
-    /// Whether a server may start beside those that run. If it may not, the one that nobody has used for longest is ended for it: of those that count for the same user,
-    /// if that has too many.
+    /// Whether a server may start beside those that run. If it may not, the one that nobody has
+    /// used for longest is ended for it: of those that count for the same user, if that has too
+    /// many.
     fn has_room_for_server(&mut self, now: Now, wanted: Wanted) -> Result<bool, NoRoom> {
         let Wanted { uid, counts_for, .. } = wanted;
         let daemon_uid = self.config.daemon_uid;
@@ -372,7 +381,8 @@ impl Core {
         Ok(false)
     }
 
-    /// Starts a server, or asks those in its way to leave, and says which they are; users in `first` come before it.
+    /// Starts a server, or asks those in its way to leave, and says which they are; users in
+    /// `first` come before it.
     fn make_room_for(
         &mut self,
         now: Now,
@@ -585,8 +595,9 @@ impl Core {
         Ok(())
     }
 
-    /// Has servers started before any client comes, so that the first one does not wait for a driver and a context: of the users that [`PREWARM_VARIABLE`]
-    /// lists. They start with the first event. Returns what was wrong with the list.
+    /// Has servers started before any client comes, so that the first one does not wait for a
+    /// driver and a context: of the users that [`PREWARM_VARIABLE`] lists. They start with the
+    /// first event. Returns what was wrong with the list.
     pub fn prewarm(&mut self, users: &str) -> Vec<String> {
         let mut complaints = Vec::new();
         for user in users.split(',').map(str::trim).filter(|user| !user.is_empty()) {
@@ -706,7 +717,8 @@ impl Server {
         self.start_deadline.is_none()
     }
 
-    /// After a fault too: the server knows which devices work, and whom it need only keep waiting for a moment.
+    /// After a fault too: the server knows which devices work, and whom it need only keep waiting
+    /// for a moment.
     fn takes_clients(&self) -> bool {
         matches!(self.status, ServerStatus::Active | ServerStatus::Fault)
             && self.stopping == Stopping::No

@@ -1,7 +1,9 @@
-//! Shares that are changed while clients run: limits of clients, groups, servers and users, and reserved SMs.
+//! Shares that are changed while clients run: limits of clients, groups, servers and users, and
+//! reserved SMs.
 //!
-//! Limits of groups and reservations are the daemon's: every server, also one that starts later, is told of all of them. Limits of clients are
-//! their server's; those of a server or user hold for later clients, too.
+//! Limits of groups and reservations are the daemon's: every server, also one that starts later, is
+//! told of all of them. Limits of clients are their server's; those of a server or user hold for
+//! later clients, too.
 
 use std::collections::BTreeSet;
 
@@ -142,7 +144,8 @@ impl Core {
                         Kind::Others,
                     ));
                 }
-                // Several users' clients may share one server, whose later clients are not this user's alone.
+                // Several users' clients may share one server, whose later clients are not this
+                // user's alone.
                 let open = match self.config.provisioning {
                     Provisioning::Multiuser => self.change_ready_servers(&clients(Who::User(uid))),
                     Provisioning::OneUserAtATime | Provisioning::Concurrent => Vec::new(),
@@ -355,7 +358,8 @@ impl Core {
         self.effects.push(Effect::ReplyShares { connection, reply: UiReply::Changed(report) });
     }
 
-    /// Servers answer for the members of all groups with limits; the report is to be of those that this one's limits are for, or were until now.
+    /// Servers answer for the members of all groups with limits; the report is to be of those that
+    /// this one's limits are for, or were until now.
     fn keep_members(&self, name: &str, silent: &[Pid], report: &mut ChangeReport) {
         let is_member = |record: &&ClientRecord| {
             let group = record.group.as_ref().map(Group::name);
@@ -381,7 +385,8 @@ impl Core {
     }
 }
 
-/// Whether the limits of this name, which may be a pattern, are those of a group; or were, if they have just been taken away.
+/// Whether the limits of this name, which may be a pattern, are those of a group; or were, if they
+/// have just been taken away.
 fn governs(all: &[GroupLimits], name: &str, group: &str) -> bool {
     let Some(prefix) = name.strip_suffix('*') else { return name == group };
     let fits = name == group || group.starts_with(prefix);

@@ -1,7 +1,7 @@
 //! What each command of the shell prints and changes.
 //!
-//! Wording is that of the original's driver 580; where it prints nothing for bad input, standard error says what was
-//! wrong while standard output stays as scripts expect it.
+//! Wording is that of the original's driver 580; where it prints nothing for bad input, standard
+//! error says what was wrong while standard output stays as scripts expect it.
 
 use std::fmt::Write;
 
@@ -72,7 +72,8 @@ impl Output {
 enum Concern {
     /// Nobody: it shows something.
     Nobody,
-    /// A user's server or its clients; and what the original says that only root may do to another's.
+    /// A user's server or its clients; and what the original says that only root may do to
+    /// another's.
     ServerOf(u32, &'static str),
     /// Servers to come.
     Defaults,
@@ -164,7 +165,8 @@ impl Core {
         self.check_privilege(peer).map_err(|_| refused)
     }
 
-    /// What the original's log says of servers that are starting, and of which it therefore shows nothing.
+    /// What the original's log says of servers that are starting, and of which it therefore shows
+    /// nothing.
     fn log_busy(&mut self, command: &Command) {
         let wanted = match *command {
             Command::GetClientList(pid) | Command::TerminateClient { server: pid, .. } => Some(pid),
@@ -177,7 +179,8 @@ impl Core {
         busy.into_iter().for_each(|pid| self.log(format!("Server {pid} is <busy>")));
     }
 
-    /// Whether this is somebody who may change what concerns others: root and the daemon's user, but not root of a container, which shares the number alone.
+    /// Whether this is somebody who may change what concerns others: root and the daemon's user,
+    /// but not root of a container, which shares the number alone.
     pub(super) fn is_privileged(&self, peer: Peer) -> bool {
         let is_one_of_them = peer.uid == 0 || peer.uid == self.config.daemon_uid;
         is_one_of_them && peer.namespaces == Namespaces::Shared
@@ -215,7 +218,8 @@ impl Core {
         asked.flatten().collect()
     }
 
-    /// Asks a server for a snapshot that is no older than this; returns the request's id. However many ask, one request is on its way.
+    /// Asks a server for a snapshot that is no older than this; returns the request's id. However
+    /// many ask, one request is on its way.
     pub(super) fn request_snapshot(&mut self, pid: Pid) -> Option<u64> {
         let id = self.next_id();
         let questions = &mut self.server_mut(pid)?.questions;

@@ -1,4 +1,5 @@
-//! Sockets of groups: who may have them opened, and which are open. What they are: [`link::wire::group_socket`].
+//! Sockets of groups: who may have them opened, and which are open. What they are:
+//! [`link::wire::group_socket`].
 
 use link::printable_prefix;
 use link::wire::daemon::Peer;
@@ -83,7 +84,8 @@ impl Core {
         entrance.is_none_or(|entrance| self.sockets.contains(entrance))
     }
 
-    /// Refuses the clients that came by the socket of a directory and wait for a server; they are returned.
+    /// Refuses the clients that came by the socket of a directory and wait for a server; they are
+    /// returned.
     pub(super) fn refuse_waiting(&mut self, directory: &str) -> Vec<Pending> {
         let is_by_it = |client: &Pending| {
             client.who.entrance.as_ref().is_some_and(|entrance| entrance.directory == directory)
@@ -101,7 +103,8 @@ impl Core {
         refused
     }
 
-    /// Notes the sockets that were opened before anybody could ask, with the limits of each of their groups.
+    /// Notes the sockets that were opened before anybody could ask, with the limits of each of
+    /// their groups.
     pub fn add_profiles(&mut self, profiles: Vec<(GroupSocket, GroupLimits)>) {
         for (socket, limits) in profiles {
             self.groups.retain(|group| group.name != limits.name);

@@ -1,8 +1,11 @@
-//! Whose subordinate user ids are: `/etc/subuid` (subuid(5)), which says what ids a user may give to the user namespaces that it makes.
+//! Whose subordinate user ids are: `/etc/subuid` (subuid(5)), which says what ids a user may give
+//! to the user namespaces that it makes.
 //!
-//! A user has them outside of such namespaces, too: a file that belongs to one of them there and sets its user id is a program of that id everywhere.
+//! A user has them outside of such namespaces, too: a file that belongs to one of them there and
+//! sets its user id is a program of that id everywhere.
 
-/// Names under which root's container engines have ranges: Podman's `--userns=auto`, Docker's `userns-remap`, Kubernetes', LXD's.
+/// Names under which root's container engines have ranges: Podman's `--userns=auto`, Docker's
+/// `userns-remap`, Kubernetes', LXD's.
 const ENGINES: [&str; 4] = ["containers", "dockremap", "kubelet", "lxd"];
 
 /// The subordinate ids of a machine.
@@ -19,8 +22,10 @@ struct Range {
 }
 
 impl SubordinateIds {
-    /// What these files say; `passwd` has the ids of the users whom `subuid` names. Users who are not there (a directory service has them) have their first
-    /// subordinate id in place of theirs: so all of one's count as one. What root or its container engines have is for containers, each of which may be another's.
+    /// What these files say; `passwd` has the ids of the users whom `subuid` names. Users who are
+    /// not there (a directory service has them) have their first subordinate id in place of theirs:
+    /// so all of one's count as one. What root or its container engines have is for containers,
+    /// each of which may be another's.
     pub fn parse(subuid: &str, passwd: &str) -> Self {
         let mut ranges: Vec<Range> = Vec::new();
         let mut unknown: Vec<(&str, u32)> = Vec::new();

@@ -274,7 +274,8 @@ fn other_users_may_look_but_not_touch() {
     world.replay("--- get_default_client_priority\n0\n--- get_server_list\n975\n");
 }
 
-/// In the words of driver 550; but a server's limits are the administrator's, whoever the server is for.
+/// In the words of driver 550; but a server's limits are the administrator's, whoever the server is
+/// for.
 #[test]
 fn a_user_starts_and_stops_servers_of_his_own_alone() {
     let mut world = World::new(Provisioning::Concurrent, ROOT);

@@ -1,4 +1,5 @@
-//! What the system's files say of users: whose subordinate ids are, as [`crate::core::subordinates`] reads it. The files are read when they have changed.
+//! What the system's files say of users: whose subordinate ids are, as
+//! [`crate::core::subordinates`] reads it. The files are read when they have changed.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +16,8 @@ pub(super) struct Accounts {
     seen: Option<[Version; 2]>,
 }
 
-/// What changes when a file does: its inode, its length, and when it was changed. A file that is not there has none.
+/// What changes when a file does: its inode, its length, and when it was changed. A file that is
+/// not there has none.
 type Version = Option<(u64, u64, i64, i64)>;
 
 impl Accounts {

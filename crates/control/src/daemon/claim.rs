@@ -1,7 +1,7 @@
 //! The pipe directory of a daemon: one daemon per directory, whatever an earlier one left behind.
 //!
-//! What says that a daemon lives is a lock that the kernel drops with its process. Socket and pid file of one that died
-//! are replaced.
+//! What says that a daemon lives is a lock that the kernel drops with its process. Socket and pid
+//! file of one that died are replaced.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -48,7 +48,8 @@ impl Claim {
         let file = make_pid_file(&files.pipe).map_err(untrusted)?;
         writeln!(&file, "{}", std::process::id()).map_err(in_file(&directories.pid_file()))?;
         files.pipe.remove(DAEMON_SOCKET).map_err(untrusted)?;
-        // Root serves everybody; a user's daemon only that user, so others are kept out by the file system already.
+        // Root serves everybody; a user's daemon only that user, so others are kept out by the file
+        // system already.
         let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
         let socket = directories.socket();
         let listener = Listener::bind_with_mode(&socket, Mode::from_raw_mode(mode))
@@ -106,7 +107,8 @@ fn take_lock(pipe: &Directory, directories: &Directories) -> Result<File, StartE
             }
             Err(source) => return Err(StartError::File { path, source: source.into() }),
         }
-        // A daemon that was ending removes the file with its lock held: then ours is a file that nobody else sees.
+        // A daemon that was ending removes the file with its lock held: then ours is a file that
+        // nobody else sees.
         let ours = file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
         let there = fs::symlink_metadata(&path).map(|metadata| (metadata.dev(), metadata.ino()));
         if let (Ok(ours), Ok(there)) = (ours, there)

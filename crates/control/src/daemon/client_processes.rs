@@ -1,4 +1,5 @@
-//! Processes of clients that were handed on: which of them have ended. One descriptor to poll stands for all of them, however many there are.
+//! Processes of clients that were handed on: which of them have ended. One descriptor to poll
+//! stands for all of them, however many there are.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -26,9 +27,11 @@ impl ClientProcesses {
         self.epoll.as_fd()
     }
 
-    /// Watches a client's process. Where the kernel has no room for that, only its server says when it leaves.
+    /// Watches a client's process. Where the kernel has no room for that, only its server says when
+    /// it leaves.
     pub(super) fn watch(&self, client: u64, process: &OwnedFd) {
-        // Told once, so that one whose descriptor somebody still holds does not wake the daemon for ever.
+        // Told once, so that one whose descriptor somebody still holds does not wake the daemon for
+        // ever.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         let _ = epoll::add(&self.epoll, process, epoll::EventData::new_u64(client), flags);
     }

@@ -1,9 +1,11 @@
 //! Connections to the daemon's socket: who they are, what they may cost.
 //!
-//! A peer is believed nothing. One that says nothing is closed after a while; one that talks nonsense is closed at once; a
-//! front end's next line is read only after its last one was answered. Each user, and each group's socket, has half of the
-//! connections that others leave, at most, and half of the descriptors; some are for root and the daemon's own user alone. Nobody sends the daemon
-//! descriptors: those that come are not even taken, and the loop closes no connection that may hold some ([`link::closer`]).
+//! A peer is believed nothing. One that says nothing is closed after a while; one that talks
+//! nonsense is closed at once; a front end's next line is read only after its last one was
+//! answered. Each user, and each group's socket, has half of the connections that others leave, at
+//! most, and half of the descriptors; some are for root and the daemon's own user alone. Nobody
+//! sends the daemon descriptors: those that come are not even taken, and the loop closes no
+//! connection that may hold some ([`link::closer`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +32,8 @@ use crate::core::{ConnectionId, MAX_SERVERS};
 
 /// A connection says what it is within this time.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// A front end of somebody who may not command the daemon is closed after so long without a request.
+/// A front end of somebody who may not command the daemon is closed after so long without a
+/// request.
 const IDLE_LIMIT: Duration = Duration::from_secs(3600);
 /// Connections at a time, at most.
 const MAX_CONNECTIONS: usize = 4096;
@@ -40,7 +43,8 @@ const RESERVED_SHARE: usize = 8;
 const MAX_CONNECTIONS_OF_GROUP: usize = 64;
 /// A connection, and the process at its other end.
 const DESCRIPTORS_OF_CONNECTION: usize = 2;
-/// Descriptors kept free for logs, the metrics, what passes through, and servers, of which each has three: [`MAX_SERVERS`].
+/// Descriptors kept free for logs, the metrics, what passes through, and servers, of which each has
+/// three: [`MAX_SERVERS`].
 const SPARE_DESCRIPTORS: usize = 128 + 3 * MAX_SERVERS;
 /// A peer that has no room for its answer is not waited for.
 const NO_WAIT: Duration = Duration::ZERO;
@@ -77,7 +81,8 @@ struct Connection {
 /// Whose budget a connection counts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// Root's or the daemon's own user's, not in a container: who may command the daemon. As many as there are.
+    /// Root's or the daemon's own user's, not in a container: who may command the daemon. As many
+    /// as there are.
     Own,
     /// Of a group's socket, or of that user by the daemon's own.
     Guest,
@@ -130,7 +135,8 @@ pub(super) enum Added {
     Gone,
     /// There are too many, or too many of this one's.
     TooMany(Owner),
-    /// Its user is outside of this process's user namespace, like all others there: nobody can tell whose server it should have.
+    /// Its user is outside of this process's user namespace, like all others there: nobody can tell
+    /// whose server it should have.
     UnknownUser(Owner),
 }
 
@@ -175,7 +181,8 @@ impl Connections {
         let may_be_own = entrance.is_none() && self.home.trusts(peer.uid);
         let presumed = if may_be_own { Standing::Own } else { Standing::Guest };
         let open = self.open.len() + self.closer.waiting_of_all();
-        // As far as its id says whose it is: of those who have their part already nothing more is read.
+        // As far as its id says whose it is: of those who have their part already nothing more is
+        // read.
         self.home.refresh();
         let peer = self.home.accountable_by_id(peer);
         let by_id = owner_of(&peer);
@@ -313,7 +320,8 @@ impl Connections {
         self.open.remove(&id).map(|connection| connection.socket)
     }
 
-    /// Closes those that came by the group's socket of this directory and have not said yet what they are.
+    /// Closes those that came by the group's socket of this directory and have not said yet what
+    /// they are.
     pub(super) fn close_unheard(&mut self, directory: &str) {
         self.open.retain(|_, connection| {
             let entrance = connection.who.entrance.as_ref();
@@ -350,7 +358,8 @@ impl Connections {
         }
     }
 
-    /// The same, where the answer is longer than a packet: it goes as the front end takes it. How much of such answers is held for those who do not is limited.
+    /// The same, where the answer is longer than a packet: it goes as the front end takes it. How
+    /// much of such answers is held for those who do not is limited.
     fn reply_long(&mut self, id: ConnectionId, reply: &UiReply) {
         let held = self.open.values().map(|other| match &other.role {
             Role::Answered(answer) => (other.who.peer.accountable(), answer.held_bytes()),
@@ -414,7 +423,8 @@ impl Connection {
                 }
                 Act::Client(Box::new(self.who.clone()), Box::new(hello), admission)
             }
-            // Behind it are other groups' clients, whom neither may disturb: a front end commands, and a debugger has all others leave; a tracer looks into them.
+            // Behind it are other groups' clients, whom neither may disturb: a front end commands,
+            // and a debugger has all others leave; a tracer looks into them.
             Ok(Some(Hello::Debugged { .. } | Hello::Ui { .. } | Hello::Trace { .. }))
                 if self.who.entrance.is_some() =>
             {

@@ -1,8 +1,9 @@
 //! `control.log`: lines of the daemon's own, and of what others do to it.
 //!
-//! Any user can have the daemon write: by connecting, by commands, by what the own server says. So each line that somebody else causes counts for that
-//! one ([`OF_ONE`]) and for all of them ([`OF_ALL`]), and what is more is left out and counted. Lines of the daemon's own, and of those who may command
-//! it, are always written.
+//! Any user can have the daemon write: by connecting, by commands, by what the own server says. So
+//! each line that somebody else causes counts for that one ([`OF_ONE`]) and for all of them
+//! ([`OF_ALL`]), and what is more is left out and counted. Lines of the daemon's own, and of those
+//! who may command it, are always written.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -17,7 +18,8 @@ use crate::directories::{CONTROL_LOG, Directories};
 use crate::log::{Echo, LogFile, format_line};
 use crate::trusted_path::PathError;
 
-/// What one user causes, or who came by one group's socket: in the long run a hundred programs started a second.
+/// What one user causes, or who came by one group's socket: in the long run a hundred programs
+/// started a second.
 const OF_ONE: Rate = Rate { burst_bytes: 1 << 20, bytes_per_s: 16 << 10 };
 /// What all of them cause, as a user may have many ids.
 const OF_ALL: Rate = Rate { burst_bytes: 8 << 20, bytes_per_s: 64 << 10 };
@@ -57,13 +59,15 @@ impl ControlLog {
         self.file.open()
     }
 
-    /// Writes a line of the daemon's own. Words of clients and servers may be in it: they stay on this line.
+    /// Writes a line of the daemon's own. Words of clients and servers may be in it: they stay on
+    /// this line.
     pub(super) fn write(&mut self, text: &str) {
         let line = self.line(None, text);
         self.put(&line);
     }
 
-    /// Writes a line that `by` has caused (nobody: the daemon, or who may command it), in the daemon's name or in that of process `pid`.
+    /// Writes a line that `by` has caused (nobody: the daemon, or who may command it), in the
+    /// daemon's name or in that of process `pid`.
     pub(super) fn write_of(&mut self, by: Option<&Owner>, pid: Option<u32>, text: &str) {
         let line = self.line(pid, text);
         let Some(by) = by else { return self.put(&line) };

@@ -1,7 +1,8 @@
 //! `-d`: a daemon in the background, whose errors still reach who started it.
 //!
-//! The starter runs the executable again with a pipe as standard output. The new process makes a session of its own, takes the
-//! directory, and only then answers on the pipe; what it says on standard error until then is the starter's to show.
+//! The starter runs the executable again with a pipe as standard output. The new process makes a
+//! session of its own, takes the directory, and only then answers on the pipe; what it says on
+//! standard error until then is the starter's to show.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -34,7 +35,8 @@ pub struct BackgroundStart {
 /// Starts a daemon in the background and returns once it is ready, with its warnings.
 ///
 /// # Errors
-/// [`StartError::Background`] when it failed, with what it said; [`StartError::System`] when it could not be run at all.
+/// [`StartError::Background`] when it failed, with what it said; [`StartError::System`] when it
+/// could not be run at all.
 pub fn start_in_background(start: &BackgroundStart) -> Result<String, StartError> {
     let mut command = Command::new(&start.program);
     for name in &start.without {
@@ -69,7 +71,8 @@ pub fn start_in_background(start: &BackgroundStart) -> Result<String, StartError
     Err(StartError::Background { said: said.trim_end().to_owned() })
 }
 
-/// Has no server get descriptors that whoever started this process left open. For a process that is a daemon and nothing else, before it does anything.
+/// Has no server get descriptors that whoever started this process left open. For a process that is
+/// a daemon and nothing else, before it does anything.
 ///
 /// # Errors
 /// [`StartError::System`].

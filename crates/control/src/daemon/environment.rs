@@ -1,13 +1,15 @@
 //! The variables that another user's server is started with.
 //!
-//! A user can read those of a process of the own, and whoever starts a daemon has more in the environment than is meant for users: passwords of scripts, addresses of agents.
-//! So what bears on servers is listed here, and nothing else is handed on.
+//! A user can read those of a process of the own, and whoever starts a daemon has more in the
+//! environment than is meant for users: passwords of scripts, addresses of agents. So what bears on
+//! servers is listed here, and nothing else is handed on.
 
 use std::ffi::{OsStr, OsString};
 
 /// Of CUDA, of NVIDIA's driver, of this program; and of the language of messages.
 const PREFIXES: [&str; 4] = ["CUDA_", "NVIDIA_", "OPENMPS_", "LC_"];
-/// Where programs and the driver's libraries are; language and time of messages; what Rust says of a failure. No `HOME` and no `TMPDIR`, which are other users' as well.
+/// Where programs and the driver's libraries are; language and time of messages; what Rust says of
+/// a failure. No `HOME` and no `TMPDIR`, which are other users' as well.
 const NAMES: [&str; 6] = ["PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ", "RUST_BACKTRACE"];
 
 /// Those of these variables that another user's server is to have.

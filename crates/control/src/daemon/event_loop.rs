@@ -46,7 +46,8 @@ const UNKNOWN: Owner = Owner { uid: u32::MAX, entrance: None };
 
 /// Runs a daemon until it is told to quit; returns its exit status.
 ///
-/// In a process made by [`super::start_in_background`] it detaches once it is ready; in any other it stays in the foreground.
+/// In a process made by [`super::start_in_background`] it detaches once it is ready; in any other
+/// it stays in the foreground.
 ///
 /// # Errors
 /// [`StartError`]; once started it ends by itself only.
@@ -122,7 +123,8 @@ pub fn run(options: Options) -> Result<u8, StartError> {
     daemon.server_log.read_all();
     daemon.log.end();
     notify("STOPPING=1");
-    // Before the connections close: a front end that waits for our end may start another daemon here.
+    // Before the connections close: a front end that waits for our end may start another daemon
+    // here.
     drop(claim);
     Ok(status)
 }
@@ -340,7 +342,8 @@ impl Daemon {
         }
     }
 
-    /// Takes a connection that has come, by the daemon's own socket or by a group's; nothing more is there after a break.
+    /// Takes a connection that has come, by the daemon's own socket or by a group's; nothing more
+    /// is there after a break.
     fn take(
         &mut self,
         accepted: Result<Option<Socket>, SocketError>,

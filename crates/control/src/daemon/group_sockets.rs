@@ -1,6 +1,8 @@
 //! The sockets of groups that listen: see [`link::wire::group_socket`] for what they are for.
 //!
-//! The way to a directory is root's or the daemon's user's. It is given to a container, so nothing in it is believed: what is in the way of a socket and is none, or is in use, stays, and the request fails.
+//! The way to a directory is root's or the daemon's user's. It is given to a container, so nothing
+//! in it is believed: what is in the way of a socket and is none, or is in use, stays, and the
+//! request fails.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +22,8 @@ use crate::trusted_path::{Directory, Missing, Trust};
 /// Whoever listens there answers a connection at once.
 const LOOK_LIMIT: Duration = Duration::from_millis(100);
 
-/// One socket. Its file goes when this is dropped; its directory stays, so that who has that mounted finds the next daemon's socket in it.
+/// One socket. Its file goes when this is dropped; its directory stays, so that who has that
+/// mounted finds the next daemon's socket in it.
 #[derive(Debug)]
 struct Open {
     listener: Listener,
@@ -53,7 +56,8 @@ impl GroupSockets {
         if is_own(directory) {
             return Err(format!("{} is the daemon's own directory", directory.display()));
         }
-        // Whoever could put another directory in its place would have root make and remove sockets elsewhere.
+        // Whoever could put another directory in its place would have root make and remove sockets
+        // elsewhere.
         Directory::open(directory, Trust::of_places(), Missing::Make)
             .map_err(|error| error.to_string())?;
         let path = directory.join(DAEMON_SOCKET);

@@ -1,5 +1,5 @@
-//! Descriptors that the daemon holds for others beside their connections to it: of each client that was handed on its process's, and the connection of each that
-//! is still on its way.
+//! Descriptors that the daemon holds for others beside their connections to it: of each client that
+//! was handed on its process's, and the connection of each that is still on its way.
 
 use std::collections::BTreeMap;
 

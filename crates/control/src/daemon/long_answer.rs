@@ -1,4 +1,5 @@
-//! Answers to front ends that are longer than a packet: held until they are taken, of which there are limits.
+//! Answers to front ends that are longer than a packet: held until they are taken, of which there
+//! are limits.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,8 @@ use link::wire::ui::UiReply;
 
 /// A front end takes the next piece within this time.
 const PIECE_LIMIT: Duration = Duration::from_secs(10);
-/// What is held for all users but root, and half of which for one of them. A first answer of whatever length is held for everybody.
+/// What is held for all users but root, and half of which for one of them. A first answer of
+/// whatever length is held for everybody.
 const MOST_HELD_BYTES: usize = 256 << 20;
 
 /// An answer on its way.
@@ -28,7 +30,8 @@ pub(super) enum Sent {
 }
 
 impl LongAnswer {
-    /// An answer for this user; none, if too much is held already: `held` has the user and the length of each.
+    /// An answer for this user; none, if too much is held already: `held` has the user and the
+    /// length of each.
     pub(super) fn new(reply: &UiReply, uid: u32, held: &[(u32, usize)]) -> Option<Self> {
         let text = serde_json::to_string(reply).ok()?;
         let of = |wanted: Option<u32>| -> usize {

@@ -4,7 +4,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Sends `state` (such as `READY=1`) to `NOTIFY_SOCKET`, if there is one. A manager that does not listen is its own trouble.
+/// Sends `state` (such as `READY=1`) to `NOTIFY_SOCKET`, if there is one. A manager that does not
+/// listen is its own trouble.
 pub(super) fn notify(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match name.as_bytes() {

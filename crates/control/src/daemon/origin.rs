@@ -1,8 +1,9 @@
-//! Where a peer comes from: whose namespaces it lives in, its control group. The files are the kernel's; what they mean is
-//! [`crate::core::origin`].
+//! Where a peer comes from: whose namespaces it lives in, its control group. The files are the
+//! kernel's; what they mean is [`crate::core::origin`].
 //!
-//! A process id can be another process's by the time that its files are read. So the process is held by a descriptor first (the one that the
-//! socket gives, on kernels from 6.5 on), and what was read counts only if it still lives afterwards.
+//! A process id can be another process's by the time that its files are read. So the process is
+//! held by a descriptor first (the one that the socket gives, on kernels from 6.5 on), and what was
+//! read counts only if it still lives afterwards.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,8 +71,10 @@ impl Home {
         Peer { counts_for: owner.filter(|_| is_another), ..peer }
     }
 
-    /// The same where a process of the peer's lives in another user namespace, which this user has made, or somebody in one that it has made: the ids in there
-    /// are that user's doing. Root makes them for containers of whoever it may be: those are not one user's, and nobody there counts for root.
+    /// The same where a process of the peer's lives in another user namespace, which this user has
+    /// made, or somebody in one that it has made: the ids in there are that user's doing. Root
+    /// makes them for containers of whoever it may be: those are not one user's, and nobody there
+    /// counts for root.
     fn accountable_by_namespace(&self, peer: Peer, maker: u32) -> Peer {
         let trusted = [maker, peer.uid].iter().any(|uid| self.trusts(*uid));
         if trusted || !self.can_tell(maker) {
@@ -81,7 +84,8 @@ impl Home {
         Peer { counts_for: (maker != peer.uid).then_some(maker), ..peer }
     }
 
-    /// Who the peer is, with its namespaces, and where it comes from. What cannot be seen is none of ours; nobody, if the process has ended.
+    /// Who the peer is, with its namespaces, and where it comes from. What cannot be seen is none
+    /// of ours; nobody, if the process has ended.
     pub(super) fn look(&self, socket: &Socket, peer: Peer) -> Option<Who> {
         let mut unknown =
             Who { peer: Peer { namespaces: Namespaces::Own, ..peer }, ..Who::default() };
@@ -99,7 +103,8 @@ impl Home {
         let pid_namespace =
             fs::metadata(format!("/proc/{}/ns/pid", peer.pid)).map_or(0, |found| found.ino());
         let group = read("cgroup").ok().and_then(|text| ControlGroup::parse(&text));
-        // Needs the right to look into other users' processes, which a daemon with few rights has not.
+        // Needs the right to look into other users' processes, which a daemon with few rights has
+        // not.
         let user_namespace = File::open(format!("/proc/{}/ns/user", peer.pid)).ok();
         if has_ended(&process) {
             return None;
@@ -128,7 +133,8 @@ impl Home {
     }
 }
 
-/// The peer's process. Where the kernel does not tell, whoever has its number now and is its user's.
+/// The peer's process. Where the kernel does not tell, whoever has its number now and is its
+/// user's.
 fn process(socket: &Socket, peer: Peer) -> PeerProcess {
     let told = link::peer::process(socket.as_fd());
     let (PeerProcess::Untold, Some(pid)) =

@@ -1,6 +1,8 @@
-//! What users' servers may write to `server.log`: each user's, and all of them together, as one who is harmful may have many ids.
+//! What users' servers may write to `server.log`: each user's, and all of them together, as one who
+//! is harmful may have many ids.
 //!
-//! Lines that tell of faults have some room of their own, which no other lines use up: what a client has a server say must not hide what it has done.
+//! Lines that tell of faults have some room of their own, which no other lines use up: what a
+//! client has a server say must not hide what it has done.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -11,7 +13,8 @@ use super::rate::{Allowance, Rate};
 const OF_ONE: Rate = Rate { burst_bytes: 4 << 20, bytes_per_s: 64 << 10 };
 /// What those of all users but the daemon's own may: the bursts of four.
 const OF_ALL: Rate = Rate { burst_bytes: 16 << 20, bytes_per_s: 256 << 10 };
-/// What is kept for lines of one user's faults: a fault with 48 suspects, and all their last calls, takes less.
+/// What is kept for lines of one user's faults: a fault with 48 suspects, and all their last calls,
+/// takes less.
 const FAULTS_OF_ONE: Rate = Rate { burst_bytes: 256 << 10, bytes_per_s: 1 << 10 };
 /// What is kept for those of all users but the daemon's own.
 const FAULTS_OF_ALL: Rate = Rate { burst_bytes: 4 << 20, bytes_per_s: 16 << 10 };

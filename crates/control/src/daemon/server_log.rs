@@ -1,8 +1,11 @@
-//! What servers write: each has a pipe to the daemon as its standard output and error, and the daemon alone writes `server.log`.
+//! What servers write: each has a pipe to the daemon as its standard output and error, and the
+//! daemon alone writes `server.log`.
 //!
-//! A server is its user's process, and so are its executors, which have the pipe, too: whatever comes may be anything. A line is marked with what the daemon knows (the time,
-//! which server's pipe it came by), is cleaned, and has a bounded length; what users' servers may write is bounded by [`Budget`]. The pipe
-//! blocks neither side: a server loses lines for which there is no room, and counts them. When the daemon ends, its servers' lines are lost.
+//! A server is its user's process, and so are its executors, which have the pipe, too: whatever
+//! comes may be anything. A line is marked with what the daemon knows (the time, which server's
+//! pipe it came by), is cleaned, and has a bounded length; what users' servers may write is bounded
+//! by [`Budget`]. The pipe blocks neither side: a server loses lines for which there is no room,
+//! and counts them. When the daemon ends, its servers' lines are lost.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -22,15 +25,18 @@ use crate::trusted_path::PathError;
 /// Read of one pipe before others have their turn. Then all pipes of its user rest.
 const BYTES_PER_TURN: usize = 64 << 10;
 const REST: Duration = Duration::from_millis(20);
-/// What is read of one user's servers, written or not: more than may be written, as lines that are left out take time, too.
+/// What is read of one user's servers, written or not: more than may be written, as lines that are
+/// left out take time, too.
 const READ_OF_ONE: Rate = Rate { burst_bytes: 8 << 20, bytes_per_s: 256 << 10 };
 /// Who has had that rests for longer.
 const LONG_REST: Duration = Duration::from_millis(100);
-/// A longer line is cut into several. No honest one is: a server's lines go into its pipe whole, which holds for this size.
+/// A longer line is cut into several. No honest one is: a server's lines go into its pipe whole,
+/// which holds for this size.
 const MOST_LINE_BYTES: usize = 4096;
 /// For the last words of executors whose server has ended.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Pipes of a user's servers that have ended, at most: somebody who keeps the other ends has no more.
+/// Pipes of a user's servers that have ended, at most: somebody who keeps the other ends has no
+/// more.
 const MOST_ENDED: usize = 4;
 /// A line's head, and what tells of lines that were left out: asked for before either is made.
 const HEAD_BYTES: usize = 40;
@@ -172,7 +178,8 @@ impl ServerLog {
         }
     }
 
-    /// Closes the pipes of servers that ended long ago: whoever has the other end may keep it for ever.
+    /// Closes the pipes of servers that ended long ago: whoever has the other end may keep it for
+    /// ever.
     pub(super) fn close_late(&mut self, now: Instant) {
         let late = |pipe: &Pipe| pipe.closes_at.is_some_and(|at| at <= now);
         let late: Vec<u64> =
@@ -227,7 +234,8 @@ fn by_the_daemon(text: &str) -> String {
     format_line(&Zoned::now(), "Control", std::process::id(), text)
 }
 
-/// A server's own line without its head, the part that it is written as, and what it tells of; any other text is the server's as a whole.
+/// A server's own line without its head, the part that it is written as, and what it tells of; any
+/// other text is the server's as a whole.
 fn taken_apart(line: &str) -> (&'static str, Subject, &str) {
     let parsed = || {
         let (head, text) = line.strip_prefix('[')?.split_once("] ")?;
@@ -402,7 +410,8 @@ mod tests {
         assert!(more < 6 << 20, "{more} bytes");
     }
 
-    /// A user's server whose pipe is kept full, and how many bytes were read of it in so many turns.
+    /// A user's server whose pipe is kept full, and how many bytes were read of it in so many
+    /// turns.
     fn flood(log: &mut ServerLog, uid: u32, turns: usize) -> usize {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         log.add(uid, uid, from);
@@ -423,7 +432,8 @@ mod tests {
     #[test]
     fn a_flood_is_read_in_turns_and_rests() {
         let (_directory, _, mut log) = open_log();
-        // A pipe's worth is left, and what is read while this thread stands still is few turns more.
+        // A pipe's worth is left, and what is read while this thread stands still is few turns
+        // more.
         let read = flood(&mut log, 100_000, 100);
         assert!(read < 20 * BYTES_PER_TURN, "{read} bytes");
         assert_eq!(log.polled().count(), 0);

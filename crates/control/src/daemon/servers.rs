@@ -29,14 +29,16 @@ use crate::zombies::is_zombie;
 
 /// Shown for servers by `ps`, where scripts look for it.
 const SHOWN_NAME: &str = "nvidia-cuda-mps-server";
-/// Messages that a server may leave unread; with more it counts as stuck. Of those that its own or another user causes there are fewer: the core has one
-/// snapshot asked for at a time, and a bounded number of connections on their way.
+/// Messages that a server may leave unread; with more it counts as stuck. Of those that its own or
+/// another user causes there are fewer: the core has one snapshot asked for at a time, and a
+/// bounded number of connections on their way.
 const MAX_UNSENT: usize = 4096;
 /// Between a server's closing of its socket and its killing, if it does not end by itself.
 const HANG_UP_GRACE: Duration = Duration::from_secs(5);
 /// After a server's killing it is looked at so often whether it has ended.
 const KILLED_INTERVAL: Duration = Duration::from_millis(100);
-/// Servers of one user that have ended and that a debugger holds. A debugger that is in use looks at once.
+/// Servers of one user that have ended and that a debugger holds. A debugger that is in use looks
+/// at once.
 const MOST_UNREAPED: usize = 4;
 /// Group of users that have none that is known.
 const NOBODY: u32 = 65534;
@@ -59,7 +61,8 @@ pub(super) struct ServerProcess {
     pub(super) kill_at: Option<Instant>,
 }
 
-/// What goes to a server with a message: a client's connection, and a descriptor of its process, in this order.
+/// What goes to a server with a message: a client's connection, and a descriptor of its process, in
+/// this order.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
     pub(super) connection: Option<Foreign>,
@@ -88,9 +91,11 @@ impl ServerProcess {
         ours.refuse_descriptors();
         let ours = closer.guard(owner.clone(), ours);
         let theirs = OwnedFd::from(theirs);
-        // Inherited by this child alone: no other thread of the daemon starts processes, and this one closes it below.
+        // Inherited by this child alone: no other thread of the daemon starts processes, and this
+        // one closes it below.
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
-        // Not a file of ours: it is the user's process, which can do all that a descriptor allows. Nobody waits at either end.
+        // Not a file of ours: it is the user's process, which can do all that a descriptor allows.
+        // Nobody waits at either end.
         let (log, written) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let mut command = Command::new(&options.server.program);
         let is_anothers = uid != rustix::process::geteuid().as_raw();
@@ -104,7 +109,8 @@ impl ServerProcess {
         }
         command.arg0(SHOWN_NAME).args(&options.server.arguments);
         if is_anothers {
-            // It becomes that user's itself, once it runs: `spawn` waits until then, and that user could stop it.
+            // It becomes that user's itself, once it runs: `spawn` waits until then, and that user
+            // could stop it.
             let gid = gid.or_else(|| primary_group(uid)).unwrap_or(NOBODY);
             command.args(User { uid, gid }.arguments());
         }
@@ -185,7 +191,8 @@ impl ServerProcess {
         (0..count).map(move |_| Event::HandedOn { server })
     }
 
-    /// Queues a message and sends what can be sent. An error means that the server is stuck or gone.
+    /// Queues a message and sends what can be sent. An error means that the server is stuck or
+    /// gone.
     pub(super) fn send(
         &mut self,
         message: ToServer,
@@ -213,7 +220,8 @@ impl ServerProcess {
             match socket.send(message, &descriptors, Duration::ZERO) {
                 // A client whose hello grew too long on the way: its socket closes, which tells it.
                 Ok(()) | Err(SocketError::TooLong) => {}
-                // The kernel has too many descriptors on their way, to others that stand still. It is not this server that is stuck.
+                // The kernel has too many descriptors on their way, to others that stand still. It
+                // is not this server that is stuck.
                 Err(SocketError::Kernel(Errno::TOOMANYREFS)) => {}
                 Err(SocketError::TimedOut(_)) => return Ok(()),
                 Err(error) => return Err(error),
@@ -237,7 +245,8 @@ impl ServerProcess {
         }
     }
 
-    /// Stops listening to a server that has closed or talks nonsense; it is given a moment to end by itself.
+    /// Stops listening to a server that has closed or talks nonsense; it is given a moment to end
+    /// by itself.
     pub(super) fn hang_up(&mut self) {
         self.socket = None;
         self.unsent.clear();
@@ -246,7 +255,8 @@ impl ServerProcess {
 
     pub(super) fn kill(&mut self) {
         self.is_killed = true;
-        // Looked at again then: a thread that somebody traces keeps the process's descriptor from telling.
+        // Looked at again then: a thread that somebody traces keeps the process's descriptor from
+        // telling.
         self.kill_at = Some(Instant::now() + KILLED_INTERVAL);
         let _ = self.child.kill(); // Fails only if it has ended.
     }
@@ -267,8 +277,9 @@ impl ServerProcess {
         })
     }
 
-    /// Ends its executors, which stay if they are stopped: they would have the GPU still when the next user's server starts. They are in its process group,
-    /// whose number is nobody else's before it has been waited for.
+    /// Ends its executors, which stay if they are stopped: they would have the GPU still when the
+    /// next user's server starts. They are in its process group, whose number is nobody else's
+    /// before it has been waited for.
     fn end_executors(&self) {
         let group = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
         if let Some(group) = group {

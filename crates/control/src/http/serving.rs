@@ -129,7 +129,8 @@ pub fn listen(address: &Address, reach: Reach) -> io::Result<(Listener, Option<S
     }
 }
 
-/// Where a socket can be made: its directory, in which nobody else has a hand, and its name. One that nobody listens at is removed.
+/// Where a socket can be made: its directory, in which nobody else has a hand, and its name. One
+/// that nobody listens at is removed.
 fn make_way(path: &Path) -> io::Result<(Directory, String)> {
     let no_name = || io::Error::new(ErrorKind::InvalidInput, "it names no file");
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str))
@@ -191,7 +192,8 @@ fn answers_bytes(connections: &[Connection]) -> usize {
     distinct.into_values().sum()
 }
 
-/// Waits until somebody connects, asks or has room, or somebody's time is over; says whether it is time to end.
+/// Waits until somebody connects, asks or has room, or somebody's time is over; says whether it is
+/// time to end.
 fn wait(listener: &Listener, until: Option<BorrowedFd<'_>>, connections: &[Connection]) -> bool {
     let mut polled = vec![PollFd::new(listener, PollFlags::IN)];
     polled.extend(connections.iter().map(|open| {

@@ -3,7 +3,8 @@
 use super::exposition::Format;
 use crate::http::Request;
 
-/// OpenMetrics for who prefers it to plain text; Prometheus' text format for everybody else, as for who does not say.
+/// OpenMetrics for who prefers it to plain text; Prometheus' text format for everybody else, as for
+/// who does not say.
 pub(super) fn format(request: &Request<'_>) -> Format {
     let values = request.header("accept");
     let (mut open_metrics, mut plain) = (0.0, 0.0);

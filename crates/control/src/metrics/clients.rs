@@ -1,7 +1,7 @@
 //! Metrics of each client, while it is attached.
 //!
-//! A client is named by the daemon's number of it. Which process that is, is said once, by an info metric: whoever wants no series with process ids and command
-//! lines drops one family.
+//! A client is named by the daemon's number of it. Which process that is, is said once, by an info
+//! metric: whoever wants no series with process ids and command lines drops one family.
 
 use link::printable_prefix;
 use link::wire::daemon::{ClientDeviceSnapshot, ClientSnapshot, multiprocessors_of_share};

@@ -1,4 +1,5 @@
-//! How metrics are written: Prometheus' text format and OpenMetrics, which differ in the names of families and in the end.
+//! How metrics are written: Prometheus' text format and OpenMetrics, which differ in the names of
+//! families and in the end.
 
 use std::fmt::{Display, Write};
 
@@ -49,7 +50,8 @@ impl Exposition {
         Self { format, text: String::new() }
     }
 
-    /// Begins a family; its name is without the end that its kind has. Families have different names.
+    /// Begins a family; its name is without the end that its kind has. Families have different
+    /// names.
     pub(super) fn family(&mut self, name: &str, kind: Kind, help: &str) -> Family<'_> {
         let end = match kind {
             Kind::Gauge | Kind::Histogram => "",
@@ -93,8 +95,8 @@ impl Family<'_> {
         self.write("", labels, None, value);
     }
 
-    /// A histogram: upper bounds of the classes, and how many there are in each class; one more class is beyond the last
-    /// bound. Classes at the end that are not given are empty.
+    /// A histogram: upper bounds of the classes, and how many there are in each class; one more
+    /// class is beyond the last bound. Classes at the end that are not given are empty.
     pub(super) fn histogram(&mut self, labels: &Labels, bounds: &[f64], counts: &[u64], sum: f64) {
         let mut below = 0u64;
         for (class, bound) in bounds.iter().enumerate() {

@@ -1,6 +1,8 @@
-//! The machine's numbers of its GPUs, which NVIDIA's management library, and with it DCGM's label `gpu`, counts by PCI address.
+//! The machine's numbers of its GPUs, which NVIDIA's management library, and with it DCGM's label
+//! `gpu`, counts by PCI address.
 //!
-//! A server counts only the devices that it serves, in the order of `CUDA_VISIBLE_DEVICES`: its numbers would join with other GPUs' metrics.
+//! A server counts only the devices that it serves, in the order of `CUDA_VISIBLE_DEVICES`: its
+//! numbers would join with other GPUs' metrics.
 
 use std::path::Path;
 

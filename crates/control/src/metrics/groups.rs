@@ -1,7 +1,8 @@
 //! Metrics of all clients of a user, a group and a domain together, on each device.
 //!
-//! A client's series end with it. These go on, as operators need of a counter: what a client has done stays counted when it has left. The servers
-//! tell of each client, and for a while of those that left; [`Totals`] adds up what is new at each scrape.
+//! A client's series end with it. These go on, as operators need of a counter: what a client has
+//! done stays counted when it has left. The servers tell of each client, and for a while of those
+//! that left; [`Totals`] adds up what is new at each scrape.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ use super::exposition::{Exposition, Kind};
 use super::whose::{Whose, name_label};
 use super::{LAUNCH_HELP, Metric, Reading, launch_bounds, write_all};
 
-/// Rows without a client that are kept, of all servers: of jobs that have ended, and of groups that some client made up.
+/// Rows without a client that are kept, of all servers: of jobs that have ended, and of groups that
+/// some client made up.
 const MOST_IDLE_ROWS: usize = 512;
 
 /// What only grows.

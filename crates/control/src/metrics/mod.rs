@@ -1,8 +1,10 @@
 //! What the daemon knows, as Prometheus metrics.
 //!
-//! Series are per device ([`devices`]), per user, group and domain ([`groups`]), and per client while it is attached ([`clients`]). The labels `gpu` and
-//! `UUID` are those of NVIDIA's DCGM exporter ([`gpus`]), so that both can be joined. Process ids and command lines of clients are in one metric alone.
-//! [`serve`] answers scrapes; [`render`] makes the text of one. `docs/tools.md` has a table of all metrics, which a test holds complete.
+//! Series are per device ([`devices`]), per user, group and domain ([`groups`]), and per client
+//! while it is attached ([`clients`]). The labels `gpu` and `UUID` are those of NVIDIA's DCGM
+//! exporter ([`gpus`]), so that both can be joined. Process ids and command lines of clients are in
+//! one metric alone. [`serve`] answers scrapes; [`render`] makes the text of one. `docs/tools.md`
+//! has a table of all metrics, which a test holds complete.
 
 mod accept;
 mod clients;
@@ -84,7 +86,8 @@ fn write_servers(page: &mut Exposition, servers: &[ServerState]) {
     }
 }
 
-/// When a client of a user last made a fault, or was suspected. Who exactly is in the log and in `openmps ps`.
+/// When a client of a user last made a fault, or was suspected. Who exactly is in the log and in
+/// `openmps ps`.
 fn write_faults<'a>(
     page: &mut Exposition,
     devices: &(impl Iterator<Item = devices::DeviceView<'a>> + Clone),

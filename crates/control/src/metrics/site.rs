@@ -1,7 +1,7 @@
 //! Answers scrapes.
 //!
-//! A thread of the daemon's process, which asks the daemon like any front end does: however scrapers
-//! behave, clients never wait for them.
+//! A thread of the daemon's process, which asks the daemon like any front end does: however
+//! scrapers behave, clients never wait for them.
 
 use std::io;
 use std::rc::Rc;
@@ -17,8 +17,8 @@ use crate::http::{Address, PLAIN, Reach, Request, Site, Socket, answer_all, list
 /// Longest page. One of 1,024 clients on eight devices has a third of that.
 const MAX_PAGE_BYTES: usize = 16 << 20;
 
-/// Starts to serve the metrics of the daemon in these directories. A Unix socket is there until what
-/// is returned is dropped.
+/// Starts to serve the metrics of the daemon in these directories. A Unix socket is there until
+/// what is returned is dropped.
 ///
 /// # Errors
 /// The address is taken or not allowed.

@@ -42,7 +42,8 @@ pub(super) fn name_label(name: &str) -> String {
     printable_prefix(name, NAME_CHARACTERS)
 }
 
-/// Where each process is apart the domains have the processes' numbers in their names (`OPENMPS_ISOLATION=process`): `process 12` is `process`.
+/// Where each process is apart the domains have the processes' numbers in their names
+/// (`OPENMPS_ISOLATION=process`): `process 12` is `process`.
 fn without_processes(domain: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for word in domain.split(' ') {

@@ -1,7 +1,9 @@
-//! Mutated texts into what reads texts: never a panic, a crawl or unbounded memory. Shared by the fuzz targets of several crates.
+//! Mutated texts into what reads texts: never a panic, a crawl or unbounded memory. Shared by the
+//! fuzz targets of several crates.
 //!
-//! Every run begins with the same inputs, those of [`CORPUS`]; what follows is new each time. `OPENMPS_FUZZ_SECONDS` says how long a target goes
-//! on and `OPENMPS_TEST_SEED` repeats a run; `cargo xtask fuzz` sets both. An input that fails is printed.
+//! Every run begins with the same inputs, those of [`CORPUS`]; what follows is new each time.
+//! `OPENMPS_FUZZ_SECONDS` says how long a target goes on and `OPENMPS_TEST_SEED` repeats a run;
+//! `cargo xtask fuzz` sets both. An input that fails is printed.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -17,7 +17,8 @@ unsafe fn read_all<T: Copy>(array: *const T, count: usize) -> Answer<Vec<T>> {
     Ok((0..count).map(|place| unsafe { array.add(place).read_unaligned() }).collect())
 }
 
-/// Answers "how many" without an array; with one fills it, zeros behind the end, and tells how many there were room for.
+/// Answers "how many" without an array; with one fills it, zeros behind the end, and tells how many
+/// there were room for.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE without `count`.

@@ -1,7 +1,8 @@
 //! Conditional nodes: IF with ELSE, WHILE, SWITCH.
 //!
-//! A *condition* is a value on the device with a handle, which kernels set (`cudaGraphSetConditional`) and one node reads. It belongs to the
-//! graph that it was made for and is never destroyed alone.
+//! A *condition* is a value on the device with a handle, which kernels set
+//! (`cudaGraphSetConditional`) and one node reads. It belongs to the graph that it was made for and
+//! is never destroyed alone.
 
 use super::Answer;
 use super::model::{Graph, Kind, Role};
@@ -19,7 +20,8 @@ const MOST_BODIES: u32 = 1 << 16;
 
 /// Where the value of a condition is kept; dropped when nothing names the condition any more.
 pub trait Value: std::fmt::Debug + Send + Sync {
-    /// What its keeper knows the graph by that the condition is for; 0 where that is the graph itself.
+    /// What its keeper knows the graph by that the condition is for; 0 where that is the graph
+    /// itself.
     fn home(&self) -> u32 {
         0
     }
@@ -74,7 +76,8 @@ pub struct Conditional<K> {
 /// Checks how many graphs a conditional node has.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for a type that does not exist and a number that the type does not have.
+/// CUDA_ERROR_INVALID_VALUE for a type that does not exist and a number that the type does not
+/// have.
 pub fn check_size(type_: Type, size: u32) -> Answer {
     let is_valid = match type_ {
         Type::IF => (1..=2).contains(&size),
@@ -109,7 +112,8 @@ impl<K> Conditional<K> {
     }
 }
 
-/// Which graph of a node is done next when the condition has this value; `None`: none, and the node is done.
+/// Which graph of a node is done next when the condition has this value; `None`: none, and the node
+/// is done.
 pub fn chosen(type_: Type, bodies: usize, value: u32) -> Option<usize> {
     let place = match (type_, value) {
         (Type::SWITCH, value) => value as usize,
@@ -123,7 +127,8 @@ pub fn chosen(type_: Type, bodies: usize, value: u32) -> Option<usize> {
 /// Checks what nodes in a conditional node's graph do.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for others than kernels, copies, fills, empty nodes, embedded graphs and conditional nodes.
+/// CUDA_ERROR_INVALID_VALUE for others than kernels, copies, fills, empty nodes, embedded graphs
+/// and conditional nodes.
 pub fn check_body<K: Kind>(shape: &Shape<K>) -> Answer {
     let is_allowed = |kind: &K| {
         use CUgraphNodeType as T;

@@ -72,7 +72,8 @@ pub enum Label {
     Plain(CUgraphNodeType),
 }
 
-/// The text of a graph, as the flags want it. Names of nodes are numbers within their graph, so that equal graphs give equal texts.
+/// The text of a graph, as the flags want it. Names of nodes are numbers within their graph, so
+/// that equal graphs give equal texts.
 pub fn print<K: Kind>(graph: &Graph<K>, flags: u32) -> String {
     let mut text = String::from("digraph dot {\n");
     cluster(graph, flags, "graph", &mut text);

@@ -1,4 +1,5 @@
-//! What graphs are, before anything is executed: the rules that the client runtime and a driver share.
+//! What graphs are, before anything is executed: the rules that the client runtime and a driver
+//! share.
 //!
 //! | file | concept |
 //! |---|---|
@@ -13,8 +14,8 @@
 //! | [`params`], [`arrays`] | parameters of nodes, nodes and edges as C callers give and get them |
 //! | [`dot`] | graphs as text |
 //!
-//! Nothing here knows how a node is done: that is the type parameter, a [`Kind`](model::Kind). Codes follow the driver API's documentation
-//! and what was measured of NVIDIA's driver 580.
+//! Nothing here knows how a node is done: that is the type parameter, a [`Kind`](model::Kind).
+//! Codes follow the driver API's documentation and what was measured of NVIDIA's driver 580.
 
 pub mod arrays;
 pub mod capture;

@@ -25,7 +25,8 @@ pub trait Kind: Clone + Sized {
     /// What is printed of it.
     fn label(&self) -> Label;
 
-    /// See [`CapturedGraph::thread_mode`]: threads belong to the driver library, which knows the quickest way to what it keeps for them.
+    /// See [`CapturedGraph::thread_mode`]: threads belong to the driver library, which knows the
+    /// quickest way to what it keeps for them.
     fn thread_mode() -> CUstreamCaptureMode;
 }
 
@@ -81,7 +82,8 @@ impl<K> Default for Contents<K> {
     }
 }
 
-/// Whether some node of a graph may be there only once, so that the graph cannot be cloned or embedded, and has one executable graph.
+/// Whether some node of a graph may be there only once, so that the graph cannot be cloned or
+/// embedded, and has one executable graph.
 pub fn is_single<K: Kind>(shape: &Shape<K>) -> bool {
     shape.nodes().any(|(_, node)| matches!(node.kind.role(), Role::Memory | Role::Conditional(_)))
 }
@@ -200,7 +202,8 @@ impl<K: Kind> Graph<K> {
         Ok(())
     }
 
-    /// Nodes and edges again for another graph, each node changed by `change`, under handles of their own; user objects are retained.
+    /// Nodes and edges again for another graph, each node changed by `change`, under handles of
+    /// their own; user objects are retained.
     pub(super) fn copy_into(
         &self,
         copy: &Arc<Self>,
@@ -221,7 +224,8 @@ impl<K: Kind> Graph<K> {
     /// Takes a node and its edges out.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if it is not there, CUDA_ERROR_NOT_SUPPORTED where nodes allocate or free memory.
+    /// CUDA_ERROR_INVALID_VALUE if it is not there, CUDA_ERROR_NOT_SUPPORTED where nodes allocate
+    /// or free memory.
     pub(super) fn take(&self, node: usize) -> Answer<K> {
         let mut contents = self.lock();
         if has_memory_nodes(&contents.shape) {

@@ -22,7 +22,8 @@ impl Mismatch {
     }
 }
 
-/// Pairs nodes, old to new: sinks in the order in which they were made, then their dependencies in the order of the edges, and so on.
+/// Pairs nodes, old to new: sinks in the order in which they were made, then their dependencies in
+/// the order of the edges, and so on.
 ///
 /// # Errors
 /// The first place where the two differ in shape or, by `same_type`, in a node's type.

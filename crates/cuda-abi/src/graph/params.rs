@@ -99,13 +99,15 @@ pub enum Ownership {
 /// Reads the structure that is for all types of nodes.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for unknown types and values, CUDA_ERROR_NOT_SUPPORTED for external semaphores.
+/// CUDA_ERROR_INVALID_VALUE for unknown types and values, CUDA_ERROR_NOT_SUPPORTED for external
+/// semaphores.
 pub fn read_any(asked: &CUgraphNodeParams) -> Answer<Asked> {
     if asked.reserved0 != [0; 3] || asked.reserved2 != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let members = &asked.anonymous;
-    // SAFETY: all members are plain data without invalid values; the type says which one the caller filled in.
+    // SAFETY: all members are plain data without invalid values; the type says which one the caller
+    // filled in.
     unsafe {
         Ok(match asked.type_ {
             CUgraphNodeType::KERNEL => Asked::Kernel((&members.kernel).into()),
@@ -161,8 +163,8 @@ pub fn read_any(asked: &CUgraphNodeParams) -> Answer<Asked> {
 /// Whether a node can be given parameters by the function for all types.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for another type than the node's and types without parameters that could change, CUDA_ERROR_NOT_SUPPORTED for
-/// conditional nodes.
+/// CUDA_ERROR_INVALID_VALUE for another type than the node's and types without parameters that
+/// could change, CUDA_ERROR_NOT_SUPPORTED for conditional nodes.
 pub fn check_change(node: CUgraphNodeType, asked: &CUgraphNodeParams) -> Answer {
     use CUgraphNodeType as T;
     match node {

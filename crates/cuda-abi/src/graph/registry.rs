@@ -44,7 +44,8 @@ pub struct Registry<K> {
 struct Tables<K> {
     graphs: HashMap<usize, Arc<Graph<K>>>,
     objects: HashMap<usize, Arc<UserObject>>,
-    /// By the graph that it was made for and its handle, of which NVIDIA's driver gives the same to several graphs; with whether a node has it.
+    /// By the graph that it was made for and its handle, of which NVIDIA's driver gives the same to
+    /// several graphs; with whether a node has it.
     conditions: HashMap<(CUgraph, u64), (Condition, Use)>,
 }
 
@@ -127,7 +128,8 @@ impl<K: Kind> Registry<K> {
     /// A graph for a node that embeds it: a copy, or itself.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a graph that there is not or that a node holds; as for [`Self::duplicate`].
+    /// CUDA_ERROR_INVALID_VALUE for a graph that there is not or that a node holds; as for
+    /// [`Self::duplicate`].
     pub fn child(&self, graph: CUgraph, ownership: Ownership) -> Answer<Arc<Graph<K>>> {
         let graph = self.graph(graph)?;
         match ownership {
@@ -177,7 +179,8 @@ impl<K: Kind> Registry<K> {
     /// `cuGraphDestroyNode`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if there is none; CUDA_ERROR_NOT_SUPPORTED where nodes allocate or free memory.
+    /// CUDA_ERROR_INVALID_VALUE if there is none; CUDA_ERROR_NOT_SUPPORTED where nodes allocate or
+    /// free memory.
     pub fn destroy_node(&self, node: CUgraphNode) -> Answer {
         let removed = self.graph_of(node)?.take(node.0)?;
         self.forget_embedded(&removed);
@@ -198,7 +201,8 @@ impl<K: Kind> Registry<K> {
     /// Adds a node after those of C arrays and tells its handle.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a missing place for the handle, unknown graphs, nodes and edges; those of `make`.
+    /// CUDA_ERROR_INVALID_VALUE for a missing place for the handle, unknown graphs, nodes and
+    /// edges; those of `make`.
     ///
     /// # Safety
     /// `node` is null or valid; the arrays have as many elements as is said.
@@ -341,7 +345,8 @@ impl<K: Kind> Registry<K> {
     /// `cuGraphRemoveDependencies`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for unknown graphs and edges that are not there; CUDA_ERROR_NOT_SUPPORTED where nodes allocate or free memory.
+    /// CUDA_ERROR_INVALID_VALUE for unknown graphs and edges that are not there;
+    /// CUDA_ERROR_NOT_SUPPORTED where nodes allocate or free memory.
     ///
     /// # Safety
     /// The arrays have `count` elements; the data may be missing.
@@ -419,8 +424,8 @@ impl<K: Kind> Registry<K> {
     /// A conditional node's work in a graph, with empty graphs.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a condition that is unknown, of another context, of a graph that this one is not in, or has a node already, and
-    /// as for [`check_size`].
+    /// CUDA_ERROR_INVALID_VALUE for a condition that is unknown, of another context, of a graph
+    /// that this one is not in, or has a node already, and as for [`check_size`].
     pub fn conditional(
         &self,
         graph: CUgraph,
@@ -489,7 +494,8 @@ impl<K: Kind> Registry<K> {
     }
 }
 
-/// Whether a graph has a conditional node with a graph that holds what such graphs may not, at any depth.
+/// Whether a graph has a conditional node with a graph that holds what such graphs may not, at any
+/// depth.
 fn has_forbidden_body<K: Kind>(graph: &Graph<K>) -> bool {
     let contents = graph.lock();
     contents.shape.nodes().any(|(_, node)| {

@@ -31,7 +31,8 @@ pub struct Edge {
     pub data: EdgeData,
 }
 
-/// What an edge says beyond its nodes: `CUgraphEdgeData`. Programmatic edges are kept and treated as full ones.
+/// What an edge says beyond its nodes: `CUgraphEdgeData`. Programmatic edges are kept and treated
+/// as full ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EdgeData {
     from_port: u8,
@@ -150,7 +151,8 @@ impl<K> Shape<K> {
     /// Adds edges, all or none.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a node of another graph, an edge from a node to itself and one that is there.
+    /// CUDA_ERROR_INVALID_VALUE for a node of another graph, an edge from a node to itself and one
+    /// that is there.
     pub fn add_edges(&mut self, edges: &[Edge]) -> Result<(), CUresult> {
         for (added, edge) in edges.iter().enumerate() {
             let is_known = self.contains(edge.from) && edge.from != edge.to;
@@ -198,7 +200,8 @@ impl<K> Shape<K> {
         Some(removed)
     }
 
-    /// The same edges between other keys, each node changed by `change`; every node remembers its origin.
+    /// The same edges between other keys, each node changed by `change`; every node remembers its
+    /// origin.
     ///
     /// # Errors
     /// The first of `change`.

@@ -22,7 +22,8 @@ pub struct Snapshot<K> {
 pub struct Flat<K> {
     /// Handle of the node that it was made of.
     pub key: usize,
-    /// What it does. An embedded graph's nodes come before their node, which has nothing left to do.
+    /// What it does. An embedded graph's nodes come before their node, which has nothing left to
+    /// do.
     pub kind: K,
     /// Places of what it comes after.
     pub after: Vec<usize>,
@@ -93,7 +94,8 @@ impl<K: Kind> Snapshot<K> {
         self.embedded.values().flatten().try_for_each(|inner| inner.for_each(visit))
     }
 
-    /// All nodes, each after what it depends on, embedded graphs in their nodes' places; graphs of conditional nodes are left to their nodes.
+    /// All nodes, each after what it depends on, embedded graphs in their nodes' places; graphs of
+    /// conditional nodes are left to their nodes.
     pub fn flatten(&self) -> Vec<Flat<K>> {
         let mut flat = Vec::new();
         self.flatten_into(&[], &mut flat);
@@ -121,7 +123,8 @@ impl<K: Kind> Snapshot<K> {
         self.shape.sinks().iter().filter_map(|sink| places.get(sink).copied()).collect()
     }
 
-    /// What every node becomes when the graph is updated to another of the same shape. `check` says what a node can become.
+    /// What every node becomes when the graph is updated to another of the same shape. `check` says
+    /// what a node can become.
     ///
     /// # Errors
     /// The first thing that does not fit.

@@ -1,4 +1,5 @@
-//! Resources of a program: host functions with their argument, and user objects, whose destructor runs when the last graph and caller have let go.
+//! Resources of a program: host functions with their argument, and user objects, whose destructor
+//! runs when the last graph and caller have let go.
 
 use super::Answer;
 use crate::types::{CUhostFn, CUresult};
@@ -74,7 +75,8 @@ impl UserObject {
         self.references.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Gives references back; says whether these were the last. Then nobody else may, and the destructor is to be called.
+    /// Gives references back; says whether these were the last. Then nobody else may, and the
+    /// destructor is to be called.
     pub(super) fn let_go(&self, count: u32) -> bool {
         // AcqRel: the last one to let go sees what the others did to the resource.
         let before = self.references.try_update(Ordering::AcqRel, Ordering::Acquire, |held| {

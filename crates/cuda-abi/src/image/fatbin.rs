@@ -157,15 +157,16 @@ impl<'a> Entry<'a> {
         Ok((entry, header_bytes + padded_bytes))
     }
 
-    /// Whether the entry has options for the driver's compiler, like nvcc's `-fmad=false`: a record of their place and size
-    /// in the header, at the offset that stands at byte 20.
+    /// Whether the entry has options for the driver's compiler, like nvcc's `-fmad=false`: a record
+    /// of their place and size in the header, at the offset that stands at byte 20.
     fn has_options(&self) -> bool {
         let place = u32_at(self.header, 20, "entry options").unwrap_or(0);
         let size = u32_at(self.header, u64::from(place) + 4, "entry options").unwrap_or(0);
         place != 0 && size != 0
     }
 
-    /// A fatbin of this entry alone, uncompressed, if it is text with options: these would be lost with the text alone.
+    /// A fatbin of this entry alone, uncompressed, if it is text with options: these would be lost
+    /// with the text alone.
     pub fn with_options(&self) -> Result<Option<Vec<u8>>, ImageError> {
         if self.kind != EntryKind::Ptx || !self.has_options() {
             return Ok(None);

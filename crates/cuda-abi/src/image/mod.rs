@@ -111,7 +111,8 @@ pub enum Code<'a> {
     Elf(Cow<'a, [u8]>),
     /// PTX text without terminating NUL.
     Ptx(Cow<'a, [u8]>),
-    /// PTX text with options for the driver's compiler, in a fatbin of its own; only [`Image::text_with_options`] gives it.
+    /// PTX text with options for the driver's compiler, in a fatbin of its own; only
+    /// [`Image::text_with_options`] gives it.
     Fatbin(Cow<'a, [u8]>),
 }
 
@@ -160,7 +161,8 @@ impl<'a> Image<'a> {
         choice::choose(self, target)
     }
 
-    /// What to load in place of [`choose`](Self::choose)'s text, if options for the driver's compiler come with the text.
+    /// What to load in place of [`choose`](Self::choose)'s text, if options for the driver's
+    /// compiler come with the text.
     pub fn text_with_options(&self, target: Target) -> Result<Option<Code<'static>>, ImageError> {
         let fatbin = choice::text_with_options(self, target)?;
         Ok(fatbin.map(|bytes| Code::Fatbin(Cow::Owned(bytes))))

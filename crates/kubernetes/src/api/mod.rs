@@ -1,4 +1,5 @@
-//! The kubelet's interfaces, generated from `proto/` by `tools/kubernetes-api`: checked in, so that building needs neither protoc nor its substitutes.
+//! The kubelet's interfaces, generated from `proto/` by `tools/kubernetes-api`: checked in, so that
+//! building needs neither protoc nor its substitutes.
 
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
 pub mod v1;

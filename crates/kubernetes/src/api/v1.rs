@@ -135,7 +135,8 @@ pub mod pod_resources_lister_server {
         clippy::let_unit_value
     )]
     use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with PodResourcesListerServer.
+    /// Generated trait containing gRPC methods that should be implemented for use with
+    /// PodResourcesListerServer.
     #[async_trait]
     pub trait PodResourcesLister: std::marker::Send + std::marker::Sync + 'static {
         async fn list(

@@ -239,7 +239,8 @@ pub mod registration_server {
         clippy::let_unit_value
     )]
     use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with RegistrationServer.
+    /// Generated trait containing gRPC methods that should be implemented for use with
+    /// RegistrationServer.
     #[async_trait]
     pub trait Registration: std::marker::Send + std::marker::Sync + 'static {
         async fn register(
@@ -562,7 +563,8 @@ pub mod device_plugin_server {
         clippy::let_unit_value
     )]
     use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with DevicePluginServer.
+    /// Generated trait containing gRPC methods that should be implemented for use with
+    /// DevicePluginServer.
     #[async_trait]
     pub trait DevicePlugin: std::marker::Send + std::marker::Sync + 'static {
         async fn get_device_plugin_options(

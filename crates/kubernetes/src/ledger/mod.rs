@@ -1,9 +1,13 @@
-//! Who has what: GPUs cut into units, units lent to containers. Pure: no I/O, no clock; the truth of a node's allocations is decided here.
+//! Who has what: GPUs cut into units, units lent to containers. Pure: no I/O, no clock; the truth
+//! of a node's allocations is decided here.
 //!
-//! A *resource* is what pods ask for; one unit of it is so many per cent of a GPU's SMs and so much of its memory. All resources are cut from the same
-//! GPUs, so what one lends the others cannot; what the kubelet is told is healthy follows. A unit that a container has counts once, however many
-//! records name it. Rules about the kubelet, from its source (`devicemanager`) and from running it:
-//! - it never says that a container has ended; it lists who has which devices (`podresources`), and lends a device again when it is free;
+//! A *resource* is what pods ask for; one unit of it is so many per cent of a GPU's SMs and so much
+//! of its memory. All resources are cut from the same GPUs, so what one lends the others cannot;
+//! what the kubelet is told is healthy follows. A unit that a container has counts once, however
+//! many records name it. Rules about the kubelet, from its source (`devicemanager`) and from
+//! running it:
+//! - it never says that a container has ended; it lists who has which devices (`podresources`), and
+//!   lends a device again when it is free;
 //! - an init container's devices are lent again to its pod's other containers, before it has run;
 //! - after a restart it has its own checkpoint and asks nothing again.
 
@@ -20,9 +24,11 @@ pub use record::{Allocation, Owner, device_gpu, device_id};
 pub const MAX_ALLOCATIONS: usize = 240;
 /// Units of one resource that a GPU is cut into, at most: the kubelet keeps a list of them all.
 pub const MAX_UNITS_PER_GPU: u32 = 1000;
-/// The kubelet lists a container's devices a moment after they were lent; for so long it means nothing that it has not listed them yet.
+/// The kubelet lists a container's devices a moment after they were lent; for so long it means
+/// nothing that it has not listed them yet.
 pub const GRACE_S: u64 = 30;
-/// An allocation whose devices were lent again so soon may be of an init container that has still to run.
+/// An allocation whose devices were lent again so soon may be of an init container that has still
+/// to run.
 const SAME_POD_S: u64 = 60;
 /// How long such an allocation is kept beside its successor.
 const INIT_CONTAINER_S: u64 = 3600;
@@ -227,15 +233,16 @@ impl Ledger {
                 devices.insert(id, health);
             }
         }
-        // Lent before the GPU went, or before the configuration changed: the container has them still.
+        // Lent before the GPU went, or before the configuration changed: the container has them
+        // still.
         for id in lent {
             devices.entry(id).or_insert(Health::Unhealthy);
         }
         devices.into_iter().map(|(id, health)| Device { id, health }).collect()
     }
 
-    /// Lends devices to a container. The kubelet lends a device only when it is free: who is recorded to have it has ended, or is an init container of the
-    /// same pod.
+    /// Lends devices to a container. The kubelet lends a device only when it is free: who is
+    /// recorded to have it has ended, or is an init container of the same pod.
     ///
     /// # Errors
     /// [`Refusal`]; nothing has changed then.
@@ -303,8 +310,10 @@ impl Ledger {
         self.allocations.retain(|allocation| allocation.id != id);
     }
 
-    /// Compares the records with the kubelet's list; returns those that have ended. What the list has and the records have not is recorded, so
-    /// that it is not lent twice. `known_before` are the ids of the allocations that were there before the list was asked for: of later ones it says nothing.
+    /// Compares the records with the kubelet's list; returns those that have ended. What the list
+    /// has and the records have not is recorded, so that it is not lent twice. `known_before` are
+    /// the ids of the allocations that were there before the list was asked for: of later ones it
+    /// says nothing.
     pub fn reconcile(
         &mut self,
         listed: &[Owner],
@@ -425,7 +434,8 @@ impl Ledger {
         self.units_in(resource, gpu, Used::default())
     }
 
-    /// Units that a container can have of a GPU: not more than its SMs are once, whatever is lent beyond.
+    /// Units that a container can have of a GPU: not more than its SMs are once, whatever is lent
+    /// beyond.
     fn most_units(&self, resource: &Resource, gpu: &Gpu) -> u32 {
         let by_sms = resource.sm_percent.map_or(u32::MAX, |percent| 100 / percent.max(1));
         let most = self.units_of(resource, gpu).min(by_sms);

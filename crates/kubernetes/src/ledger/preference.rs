@@ -1,7 +1,8 @@
 //! Which of the devices that the kubelet takes for free are best lent together.
 //!
-//! The kubelet may ask before it has taken in what the last allocation left of a GPU: what the ledger has no room for is then among those that it
-//! names, and a container that were given it would be refused.
+//! The kubelet may ask before it has taken in what the last allocation left of a GPU: what the
+//! ledger has no room for is then among those that it names, and a container that were given it
+//! would be refused.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,8 @@ struct Candidate<'a> {
 }
 
 impl Ledger {
-    /// The devices that are best lent together: all of one GPU, the fullest that has enough, so that others stay whole.
+    /// The devices that are best lent together: all of one GPU, the fullest that has enough, so
+    /// that others stay whole.
     pub fn preferred(
         &self,
         resource: &str,

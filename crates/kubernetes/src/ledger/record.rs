@@ -9,7 +9,8 @@ use super::{Now, SAME_POD_S};
 /// What a container has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Names its socket and its group; empty: the kubelet lent it, and what was told the container is not known (the records were lost).
+    /// Names its socket and its group; empty: the kubelet lent it, and what was told the container
+    /// is not known (the records were lost).
     pub id: String,
     /// Of which resource.
     pub resource: String,
@@ -43,7 +44,8 @@ impl Allocation {
         self.memory_bytes_per_unit.saturating_mul(self.devices.len() as u64)
     }
 
-    /// Whether it is over when `next` is lent: its devices are lent again, and it is too old for an init container of the same pod.
+    /// Whether it is over when `next` is lent: its devices are lent again, and it is too old for an
+    /// init container of the same pod.
     pub(super) fn ends_for(&self, next: &Allocation, now: Now) -> bool {
         self.resource == next.resource
             && !self.devices.is_disjoint(&next.devices)

@@ -1,4 +1,5 @@
-//! The rules one by one, and all of them at random against a kubelet that does what the real one does.
+//! The rules one by one, and all of them at random against a kubelet that does what the real one
+//! does.
 
 use std::collections::BTreeSet;
 
@@ -180,7 +181,8 @@ fn what_the_kubelet_no_longer_lists_is_free_after_a_moment() {
     let ended = reconcile(&mut ledger, &[], 5000);
     assert_eq!(ended.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["one"]);
     assert_eq!(ledger.used("GPU-a"), Used::default());
-    // One that was never listed is waited for; a list that was asked for before it was lent says nothing of it.
+    // One that was never listed is waited for; a list that was asked for before it was lent says
+    // nothing of it.
     ledger.lend(PERCENT, &devices, "two", 6000).unwrap();
     assert_eq!(ledger.reconcile(&listed, &BTreeSet::new(), 6000), []);
     assert_eq!(ledger.allocations()[0].owner, None);

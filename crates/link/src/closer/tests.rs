@@ -55,7 +55,8 @@ fn what_lingers_is_closed_elsewhere_and_does_not_stay() {
 
 #[test]
 fn a_closing_that_blocks_holds_up_its_owner_alone() {
-    // A directory whose file system answers nobody cannot be had here: a pipe that is drained stands for a thread that is busy.
+    // A directory whose file system answers nobody cannot be had here: a pipe that is drained
+    // stands for a thread that is busy.
     let closer = Closer::default();
     let (busy, idle) = (Owner::user(1), Owner::user(2));
     closer.lock().insert(busy.clone(), Queue { has_thread: true, ..Default::default() });

@@ -1,4 +1,5 @@
-//! The ring with one thread: any sizes come out as they went in, and hostile bytes are refused by name.
+//! The ring with one thread: any sizes come out as they went in, and hostile bytes are refused by
+//! name.
 
 use super::*;
 use crate::atomic::Ordering;

@@ -1,4 +1,5 @@
-//! Spins by a clock of the test's own: what a waiter does depends on the waits that it is given, and on nothing else.
+//! Spins by a clock of the test's own: what a waiter does depends on the waits that it is given,
+//! and on nothing else.
 
 use super::*;
 use std::cell::Cell;
@@ -110,7 +111,8 @@ fn after_a_stall_a_waiter_spins_again_however_late_it_is_woken() {
 
 #[test]
 fn a_waiter_that_was_always_woken_late_finds_out() {
-    // Waits of a millisecond have taught it to nap; then they are short, and it cannot see that they are.
+    // Waits of a millisecond have taught it to nap; then they are short, and it cannot see that
+    // they are.
     let mut waiter = Waiter::woken_late(us(110));
     waiter.asleep([us(1_000); 100]);
     let slept = waiter.asleep([us(108); 20]);

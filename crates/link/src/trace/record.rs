@@ -1,4 +1,5 @@
-//! What a trace's ring carries: driver calls, texts, annotations of NVTX and work of a device, each as fifteen words.
+//! What a trace's ring carries: driver calls, texts, annotations of NVTX and work of a device, each
+//! as fifteen words.
 
 /// Words of a record, its sequence number not counted.
 pub const RECORD_WORDS: usize = 15;
@@ -36,7 +37,8 @@ pub struct Work {
     pub stream: u32,
     /// Number of its name's text, 0 for none.
     pub text: u64,
-    /// Where its command ends in the session's ring, in bytes from the beginning of time; 0 if that is not known.
+    /// Where its command ends in the session's ring, in bytes from the beginning of time; 0 if that
+    /// is not known.
     pub position: u64,
     /// When the executor took it, by CLOCK_MONOTONIC; so are the others.
     pub taken_ns: u64,
@@ -50,7 +52,8 @@ pub struct Work {
     pub block: [u16; 3],
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
-    /// Kernels that were timed together with this one, itself included: more than 1 means that the times are its part of theirs.
+    /// Kernels that were timed together with this one, itself included: more than 1 means that the
+    /// times are its part of theirs.
     pub timed_together: u16,
     /// Bytes copied or filled.
     pub size_bytes: u64,

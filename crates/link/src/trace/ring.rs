@@ -1,7 +1,9 @@
-//! The ring of a trace: fixed records from writers of one process, any of its threads, to one reader of another.
+//! The ring of a trace: fixed records from writers of one process, any of its threads, to one
+//! reader of another.
 //!
-//! Writers claim a slot, fill it, and publish it by its sequence number; the reader takes slots in order, so a record is there whole or not at all, however its writer ends.
-//! A reader takes words that may be anything, a writer uses positions only modulo the ring's length.
+//! Writers claim a slot, fill it, and publish it by its sequence number; the reader takes slots in
+//! order, so a record is there whole or not at all, however its writer ends. A reader takes words
+//! that may be anything, a writer uses positions only modulo the ring's length.
 
 use super::record::{RECORD_WORDS, Words};
 use crate::shm::{self, Access, Mapping, ShmError};
@@ -59,7 +61,8 @@ impl TraceRing {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the mapping is that long, page-aligned, and lives as long as `self`; all fields are atomics, for which any bytes are a value.
+        // SAFETY: the mapping is that long, page-aligned, and lives as long as `self`; all fields
+        // are atomics, for which any bytes are a value.
         unsafe { &*self.mapping.base().cast::<Header>() }
     }
 
@@ -75,7 +78,8 @@ impl TraceRing {
         // Relaxed: the exchange below decides.
         let mut position = header.tail.0.load(Ordering::Relaxed);
         loop {
-            // Acquire: with the Release in `TraceReader::publish`: the reader has copied what was in the slot.
+            // Acquire: with the Release in `TraceReader::publish`: the reader has copied what was
+            // in the slot.
             let read = header.head.0.load(Ordering::Acquire);
             if position.wrapping_sub(read) >= RING_RECORDS {
                 return false;
@@ -102,7 +106,8 @@ impl TraceRing {
         true
     }
 
-    /// Appends a record; `wait` is called as long as there is no room, and says whether to go on waiting. Records that are given up are counted.
+    /// Appends a record; `wait` is called as long as there is no room, and says whether to go on
+    /// waiting. Records that are given up are counted.
     pub fn push(&self, words: &Words, mut wait: impl FnMut() -> bool) -> bool {
         while !self.try_push(words) {
             if !wait() {
@@ -170,7 +175,8 @@ impl TraceReader {
         self.ring.header().head.0.store(self.head, Ordering::Release);
     }
 
-    /// Passes a record that its writer has begun and, having been killed, will not end; says whether there was one.
+    /// Passes a record that its writer has begun and, having been killed, will not end; says
+    /// whether there was one.
     pub fn skip_unfinished(&mut self) -> bool {
         // Relaxed: the writers are gone.
         let tail = self.ring.header().tail.0.load(Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! Arrays, and the texture and surface objects that read them; see [`super::command`].
 //!
-//! Arrays have numbers, as streams have. Texture and surface objects are the driver's own values, since kernels get them as parameters.
+//! Arrays have numbers, as streams have. Texture and surface objects are the driver's own values,
+//! since kernels get them as parameters.
 
 use super::command::wire_struct;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -97,8 +98,8 @@ wire_struct! {
         /// Slices.
         depth: u64,
     }
-    /// See [`super::command::Opcode::TextureCreate`]: `CUDA_RESOURCE_DESC`, and for textures `CUDA_TEXTURE_DESC` and perhaps
-    /// `CUDA_RESOURCE_VIEW_DESC` as they are in memory.
+    /// See [`super::command::Opcode::TextureCreate`]: `CUDA_RESOURCE_DESC`, and for textures
+    /// `CUDA_TEXTURE_DESC` and perhaps `CUDA_RESOURCE_VIEW_DESC` as they are in memory.
     struct TextureCreate {
         /// [`TEXTURE`] or [`SURFACE`].
         object: u32,

@@ -1,9 +1,10 @@
 //! A client process and the server, from `cuInit` to the end of the process.
 //!
-//! The client connects to the daemon's socket and sends [`Hello::Client`]. The daemon checks the kernel's word on who
-//! that is and hands the *same socket* on to the server of that user, which answers with [`Welcome`] or [`Refusal`]. From then on
-//! the socket belongs to client and server: requests ([`ClientRequest`]) get one [`ClientReply`] each, and its closing, however it
-//! comes about, is the end of the client.
+//! The client connects to the daemon's socket and sends [`Hello::Client`]. The daemon checks the
+//! kernel's word on who that is and hands the *same socket* on to the server of that user, which
+//! answers with [`Welcome`] or [`Refusal`]. From then on the socket belongs to client and server:
+//! requests ([`ClientRequest`]) get one [`ClientReply`] each, and its closing, however it comes
+//! about, is the end of the client.
 
 use crate::printable_prefix;
 use serde::{Deserialize, Serialize};
@@ -15,14 +16,16 @@ use serde::{Deserialize, Serialize};
 pub enum Hello {
     /// A CUDA program's client library.
     Client(ClientHello),
-    /// A CUDA program's client library under a CUDA debugger: it does not attach, but waits for [`HelloReply::Native`].
+    /// A CUDA program's client library under a CUDA debugger: it does not attach, but waits for
+    /// [`HelloReply::Native`].
     Debugged {
         /// The sender's [`super::PROTOCOL_VERSION`].
         protocol: u32,
         /// The debugger, for the log.
         debugger: String,
     },
-    /// Who wants to trace a running client: the connection is handed on to the server and then to the client; see [`super::trace`].
+    /// Who wants to trace a running client: the connection is handed on to the server and then to
+    /// the client; see [`super::trace`].
     Trace {
         /// The sender's [`super::PROTOCOL_VERSION`].
         protocol: u32,
@@ -51,19 +54,23 @@ pub struct ClientHello {
     pub limits: RequestedLimits,
 }
 
-/// The `CUDA_*` variables of the client that bear on its share, verbatim; the server parses and checks them.
+/// The `CUDA_*` variables of the client that bear on its share, verbatim; the server parses and
+/// checks them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RequestedLimits {
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, of the process.
     pub active_thread_percentage: Option<String>,
-    /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` and `CUDA_MPS_DEVICE_MEM_LIMIT`, a comma between them if both are set.
+    /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` and `CUDA_MPS_DEVICE_MEM_LIMIT`, a comma between them if
+    /// both are set.
     pub pinned_device_mem_limit: Option<String>,
-    /// `OPENMPS_MEMORY_LIMIT`: a limit of device memory that the program is told as the device's memory.
+    /// `OPENMPS_MEMORY_LIMIT`: a limit of device memory that the program is told as the device's
+    /// memory.
     #[serde(default)]
     pub memory_limit: Option<String>,
     /// `CUDA_MPS_CLIENT_PRIORITY`.
     pub client_priority: Option<String>,
-    /// `OPENMPS_WEIGHT`: the client's share of a device that others want, too, is to theirs as their weights are.
+    /// `OPENMPS_WEIGHT`: the client's share of a device that others want, too, is to theirs as
+    /// their weights are.
     #[serde(default)]
     pub weight: Option<String>,
     /// `OPENMPS_LATENCY`: 1 for the latency class.
@@ -72,7 +79,8 @@ pub struct RequestedLimits {
     /// `OPENMPS_GUARD`: 1 to have accesses of kernels checked, `strict` to have no other kernels.
     #[serde(default)]
     pub guard: Option<String>,
-    /// `OPENMPS_REPEATABLE`: kernels that may be run again after another client's fault, as names with `*` and `?`, commas between them.
+    /// `OPENMPS_REPEATABLE`: kernels that may be run again after another client's fault, as names
+    /// with `*` and `?`, commas between them.
     #[serde(default)]
     pub repeatable: Option<String>,
     /// `CUDA_VISIBLE_DEVICES`; the client applies it itself to the server's list.
@@ -80,7 +88,8 @@ pub struct RequestedLimits {
     /// `CUDA_DEVICE_MAX_CONNECTIONS`.
     #[serde(default)]
     pub device_max_connections: Option<String>,
-    /// `CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING`: contexts may have shares of their own.
+    /// `CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING`: contexts may have shares of
+    /// their own.
     #[serde(default)]
     pub per_context_partitioning: Option<String>,
     /// `OPENMPS_ISOLATE`: share an executor only with clients of the same user and of this name.
@@ -92,7 +101,8 @@ pub struct RequestedLimits {
     /// `OPENMPS_RESERVATION`: the reservation whose SMs it uses.
     #[serde(default)]
     pub reservation: Option<String>,
-    /// `CUDA_MPS_SM_PARTITION`: a partition of newer releases of the original, which there is none of here.
+    /// `CUDA_MPS_SM_PARTITION`: a partition of newer releases of the original, which there is none
+    /// of here.
     #[serde(default)]
     pub sm_partition: Option<String>,
 }
@@ -111,7 +121,8 @@ pub struct VariableTooLong {
 }
 
 impl ClientHello {
-    /// What daemon and server keep of it: the command line is cut, for it is shown; what would change its meaning if it were cut is refused.
+    /// What daemon and server keep of it: the command line is cut, for it is shown; what would
+    /// change its meaning if it were cut is refused.
     ///
     /// # Errors
     /// [`VariableTooLong`].
@@ -214,7 +225,8 @@ pub struct DeviceInfo {
     pub pci_bus_id: String,
     /// `cuDeviceTotalMem_v2`.
     pub total_memory_bytes: u64,
-    /// What the program is told instead: the limit that held when it attached, if that is told and lower.
+    /// What the program is told instead: the limit that held when it attached, if that is told and
+    /// lower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told_memory_bytes: Option<u64>,
     /// (attribute, value) for every `CUdevice_attribute` that the driver answers.
@@ -225,12 +237,15 @@ pub struct DeviceInfo {
     pub code: DeviceCode,
     /// `cuMemGetAllocationGranularity`: (minimum, recommended), in bytes.
     pub granularity_bytes: (u64, u64),
-    /// `cuDeviceGetTexture1DLinearMaxWidth` for texels of 1, 2, 4, 8 and 16 bytes; 0 where the driver does not say.
+    /// `cuDeviceGetTexture1DLinearMaxWidth` for texels of 1, 2, 4, 8 and 16 bytes; 0 where the
+    /// driver does not say.
     pub linear_texture_texels: [u64; 5],
-    /// By the server's numbers of devices, this one among them; empty from a server that does not say.
+    /// By the server's numbers of devices, this one among them; empty from a server that does not
+    /// say.
     #[serde(default)]
     pub peers: Vec<PeerInfo>,
-    /// Not for this client: it keeps its number in the server's list, and nothing can be done on it.
+    /// Not for this client: it keeps its number in the server's list, and nothing can be done on
+    /// it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
 }
@@ -258,12 +273,13 @@ pub enum DeviceCode {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientRequest {
-    /// A context on a device comes to life. The first on a device opens the session; further ones only count.
+    /// A context on a device comes to life. The first on a device opens the session; further ones
+    /// only count.
     OpenContext {
         /// Index into [`Welcome::devices`].
         device: u32,
-        /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` as it is when the context is made, from a client that asked for
-        /// [`RequestedLimits::per_context_partitioning`].
+        /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` as it is when the context is made, from a client
+        /// that asked for [`RequestedLimits::per_context_partitioning`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         active_thread_percentage: Option<String>,
     },
@@ -278,19 +294,22 @@ pub enum ClientRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientReply {
-    /// Answer to [`ClientRequest::OpenContext`]. With the first context on a device come three descriptors: the session's
-    /// shared memory ([`super::layout`]), the completion page (read-only), and a socket to the executor over which the descriptors of
+    /// Answer to [`ClientRequest::OpenContext`]. With the first context on a device come three
+    /// descriptors: the session's shared memory ([`super::layout`]), the completion page
+    /// (read-only), and a socket to the executor over which the descriptors of
     /// [`super::command::Opcode::RegionMap`] travel.
     ContextOpened(ContextOpened),
     /// Answer to [`ClientRequest::CloseContext`].
     ContextClosed,
-    /// No answer: somebody wants to trace the client; with the connection to them. See [`super::trace`].
+    /// No answer: somebody wants to trace the client; with the connection to them. See
+    /// [`super::trace`].
     Trace,
     /// Not done.
     Refused(Refusal),
 }
 
-/// A context, and where its client's addresses lie. All windows are the client's alone, at the same addresses in every process.
+/// A context, and where its client's addresses lie. All windows are the client's alone, at the same
+/// addresses in every process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ContextOpened {
     /// Counts the client's contexts on this device from 1.
@@ -299,15 +318,18 @@ pub struct ContextOpened {
     pub first: bool,
     /// Device memory: addresses that grants ([`super::command::Grow`]) come from.
     pub device_window: Window,
-    /// Host memory shared with the executor: pinned memory and staging buffers are mapped here by both.
+    /// Host memory shared with the executor: pinned memory and staging buffers are mapped here by
+    /// both.
     pub host_window: Window,
-    /// SMs that this context may use, where that is fewer than the client may: it asked for less when it was made.
+    /// SMs that this context may use, where that is fewer than the client may: it asked for less
+    /// when it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multiprocessors: Option<u32>,
 }
 
-/// From the client over the session socket, with one descriptor: the file of the region that the next
-/// [`super::command::Opcode::RegionMap`] names. The client sends it before it posts that command, one at a time.
+/// From the client over the session socket, with one descriptor: the file of the region that the
+/// next [`super::command::Opcode::RegionMap`] names. The client sends it before it posts that
+/// command, one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionFile {
     /// First address of the region, as in the command.

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 pub enum ToServer {
     /// A client of this server's user; its socket comes with the packet.
     Attach {
-        /// Names the client in all that the server says of it, and in [`super::attach::Welcome::client_id`]; given out by the daemon, never twice.
+        /// Names the client in all that the server says of it, and in
+        /// [`super::attach::Welcome::client_id`]; given out by the daemon, never twice.
         client_id: u64,
         /// What the client said.
         hello: Box<ClientHello>,
@@ -33,14 +34,16 @@ pub enum ToServer {
         /// Chosen by the daemon.
         id: u64,
     },
-    /// End one client: its work stops, its next call returns CUDA_ERROR_MPS_CLIENT_TERMINATED. Answered by [`ToDaemon::Terminated`].
+    /// End one client: its work stops, its next call returns CUDA_ERROR_MPS_CLIENT_TERMINATED.
+    /// Answered by [`ToDaemon::Terminated`].
     Terminate {
         /// Chosen by the daemon.
         id: u64,
         /// The client's process id in the daemon's namespace.
         pid: u32,
     },
-    /// Somebody wants to trace a client; the connection to them comes with the packet and is closed if there is no such client, or they may not.
+    /// Somebody wants to trace a client; the connection to them comes with the packet and is closed
+    /// if there is no such client, or they may not.
     Trace {
         /// The client's process id in the daemon's namespace.
         pid: u32,
@@ -58,7 +61,8 @@ pub enum ToServer {
     SetDefaults(Defaults),
     /// Stop.
     Shutdown(ShutdownMode),
-    /// Do not stop after all, if [`ShutdownMode::WhenIdle`] has not come about yet. Answered by [`ToDaemon::Resumed`].
+    /// Do not stop after all, if [`ShutdownMode::WhenIdle`] has not come about yet. Answered by
+    /// [`ToDaemon::Resumed`].
     Resume {
         /// Chosen by the daemon.
         id: u64,
@@ -83,7 +87,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The user whose budgets it counts in. Who it is, and whose server it gets, is another question.
+    /// The user whose budgets it counts in. Who it is, and whose server it gets, is another
+    /// question.
     pub fn accountable(&self) -> u32 {
         self.counts_for.unwrap_or(self.uid)
     }
@@ -106,7 +111,8 @@ pub struct Origin {
     /// Its control group; absent: the daemon cannot see it.
     #[serde(default)]
     pub control_group: Option<String>,
-    /// The lowest of that group and those above it which the process cannot leave: those below belong to somebody who is not root.
+    /// The lowest of that group and those above it which the process cannot leave: those below
+    /// belong to somebody who is not root.
     #[serde(default)]
     pub bounding_group: Option<String>,
 }
@@ -118,7 +124,8 @@ pub struct Defaults {
     pub active_thread_percentage: Option<f64>,
     /// (device, bytes).
     pub pinned_device_mem_limits_bytes: Vec<(u32, u64)>,
-    /// Devices whose limits of the list before are told as their memory: see [`super::shares::Total::Limit`].
+    /// Devices whose limits of the list before are told as their memory: see
+    /// [`super::shares::Total::Limit`].
     #[serde(default)]
     pub told_devices: Vec<u32>,
     /// 0 normal, 1 below normal.
@@ -212,8 +219,8 @@ pub struct ServerSnapshot {
     pub devices: Vec<DeviceSnapshot>,
     /// Clients, in order of attachment.
     pub clients: Vec<ClientSnapshot>,
-    /// Clients that left, the latest last, at most [`DEPARTED_KEPT`], with their final counts: what proves of a program that
-    /// has ended that it ran here.
+    /// Clients that left, the latest last, at most [`DEPARTED_KEPT`], with their final counts: what
+    /// proves of a program that has ended that it ran here.
     #[serde(default)]
     pub departed: Vec<ClientSnapshot>,
     /// Clients attached since the server started, those that left included.
@@ -248,7 +255,8 @@ pub struct DeviceSnapshot {
     /// Its executors for clients that are set apart.
     #[serde(default)]
     pub domains: Vec<DomainSnapshot>,
-    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE` when the server started: 0 default, 2 prohibited, 3 exclusive process.
+    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE` when the server started: 0 default, 2 prohibited, 3
+    /// exclusive process.
     #[serde(default)]
     pub compute_mode: u32,
     /// Device memory granted to clients.
@@ -297,7 +305,8 @@ pub struct DeviceSnapshot {
     /// Bytes copied for clients, those that left included.
     #[serde(default)]
     pub copied_bytes_ever: u64,
-    /// Time that clients' kernels took, those that left included; see [`ClientDeviceSnapshot::gpu_time_ns`].
+    /// Time that clients' kernels took, those that left included; see
+    /// [`ClientDeviceSnapshot::gpu_time_ns`].
     #[serde(default)]
     pub gpu_time_ns_ever: u64,
     /// Bytes in the rings of all clients that the executor had not taken when it last looked.
@@ -343,8 +352,9 @@ pub struct GroupSnapshot {
     pub percentage: Option<f64>,
 }
 
-/// One client, summed over its contexts. Who it is the daemon knows by its number: what a server puts into `pid`, `uid`, `pid_namespace`, `command` and
-/// `group` is for whoever speaks to a server without a daemon.
+/// One client, summed over its contexts. Who it is the daemon knows by its number: what a server
+/// puts into `pid`, `uid`, `pid_namespace`, `command` and `group` is for whoever speaks to a server
+/// without a daemon.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClientSnapshot {
     /// See [`super::attach::Welcome::client_id`].
@@ -373,13 +383,15 @@ pub struct ClientSnapshot {
     /// 0 normal, 1 below normal.
     #[serde(default)]
     pub priority: u32,
-    /// Its share of a contested device is to others' as the weights are; 0: the server does not say.
+    /// Its share of a contested device is to others' as the weights are; 0: the server does not
+    /// say.
     #[serde(default)]
     pub weight: u32,
     /// Whether it is of the latency class, whose launches go before all that others have queued.
     #[serde(default)]
     pub latency_class: bool,
-    /// How many hardware queues its environment asks for (`CUDA_DEVICE_MAX_CONNECTIONS`); absent: it does not say.
+    /// How many hardware queues its environment asks for (`CUDA_DEVICE_MAX_CONNECTIONS`); absent:
+    /// it does not say.
     #[serde(default)]
     pub wanted_connections: Option<u32>,
     /// See [`DomainSnapshot::name`]; absent: it shares the executor of all that nothing sets apart.
@@ -394,13 +406,15 @@ pub struct ClientSnapshot {
     /// The reservation whose SMs it uses.
     #[serde(default)]
     pub reservation: Option<String>,
-    /// The number of the latest fault that it is the culprit of, or a suspect; see [`ServerSnapshot::faults`].
+    /// The number of the latest fault that it is the culprit of, or a suspect; see
+    /// [`ServerSnapshot::faults`].
     #[serde(default)]
     pub fault: Option<u64>,
 }
 
-/// How many of a device's multiprocessors a share in per cent is. As the original has it (of 132: 1 % are 8, 25 % are 32, 40 % 52, 50 % 66), it is
-/// rounded down to what hardware can set apart, and is [`SMALLEST_SHARE`] at least.
+/// How many of a device's multiprocessors a share in per cent is. As the original has it (of 132: 1
+/// % are 8, 25 % are 32, 40 % 52, 50 % 66), it is rounded down to what hardware can set apart, and
+/// is [`SMALLEST_SHARE`] at least.
 pub fn multiprocessors_of_share(all: u32, percent: f64) -> u32 {
     // A share that is a whole number of them is not always one in floating point.
     const SLACK: f64 = 1e-6;
@@ -416,13 +430,15 @@ const SHARE_STEP: u32 = 2;
 /// Fewest multiprocessors that a share in per cent gives, on devices that have as many.
 pub const SMALLEST_SHARE: u32 = 8;
 
-/// Upper bounds of the classes of [`ClientDeviceSnapshot::launch_counts`], in microseconds; one more class is beyond the last.
+/// Upper bounds of the classes of [`ClientDeviceSnapshot::launch_counts`], in microseconds; one
+/// more class is beyond the last.
 pub const LAUNCH_BOUNDS_US: [u64; 15] =
     [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
 
 /// Latest launches of a client on a device that a snapshot lists.
 pub const LAUNCHES_LISTED_OF_CLIENT: usize = 8;
-/// Launches of all clients that a snapshot lists: each may take half a kilobyte of a server's longest message.
+/// Launches of all clients that a snapshot lists: each may take half a kilobyte of a server's
+/// longest message.
 pub const LAUNCHES_LISTED: usize = 4096;
 
 /// Why a client's work on a device does not go on.
@@ -457,7 +473,8 @@ pub struct ClientDeviceSnapshot {
     pub gpu_time_ns: u64,
     /// Bytes in its ring that the executor had not taken when it last looked.
     pub queued_bytes: u64,
-    /// How long the driver took to accept a launch, one launch in eight: counts by class, bounds [`LAUNCH_BOUNDS_US`].
+    /// How long the driver took to accept a launch, one launch in eight: counts by class, bounds
+    /// [`LAUNCH_BOUNDS_US`].
     pub launch_counts: Vec<u64>,
     /// The sum of those times.
     pub launch_time_ns: u64,
@@ -466,10 +483,12 @@ pub struct ClientDeviceSnapshot {
     /// SMs that its work runs on; 0 from a server that does not say.
     #[serde(default)]
     pub multiprocessors: u32,
-    /// Whether a fault of another client would cost it something that nobody has saved, though nothing of it runs.
+    /// Whether a fault of another client would cost it something that nobody has saved, though
+    /// nothing of it runs.
     #[serde(default)]
     pub unsaved: bool,
-    /// The oldest of its latest launches that is not known to have ended; its age is since it was submitted.
+    /// The oldest of its latest launches that is not known to have ended; its age is since it was
+    /// submitted.
     #[serde(default)]
     pub running: Option<CallRecord>,
     /// Its latest launches, the latest last, at most [`LAUNCHES_LISTED_OF_CLIENT`].
@@ -489,7 +508,8 @@ pub struct ContextSnapshot {
     pub context_id: u32,
     /// The number that the original's `ps` shows as ID; unique in a server.
     pub serial: u64,
-    /// Per cent of the SMs that this context may use: at most the client's share. 0 from a server that does not say.
+    /// Per cent of the SMs that this context may use: at most the client's share. 0 from a server
+    /// that does not say.
     #[serde(default)]
     pub active_thread_percentage: f64,
 }

@@ -1,4 +1,5 @@
-//! What a server knows of a fault: whose it was, or may have been, and what ran. Made by the server, shown by the daemon and its front ends.
+//! What a server knows of a fault: whose it was, or may have been, and what ran. Made by the
+//! server, shown by the daemon and its front ends.
 
 use crate::printable;
 use serde::{Deserialize, Serialize};

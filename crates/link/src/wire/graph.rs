@@ -1,8 +1,9 @@
 //! Graphs on the wire: one description makes an executable graph, a launch is one command.
 //!
-//! A node is written as the command that would do its work at once: an [`Opcode`] and that command's body, in which the stream is unused. A
-//! description lists nodes so that each comes after what it depends on; hence it can hold no cycle. It lies in a region of the client,
-//! and the executor parses a copy of it.
+//! A node is written as the command that would do its work at once: an [`Opcode`] and that
+//! command's body, in which the stream is unused. A description lists nodes so that each comes
+//! after what it depends on; hence it can hold no cycle. It lies in a region of the client, and the
+//! executor parses a copy of it.
 
 use super::command::{Opcode, PAYLOAD_LIMIT_BYTES, Role};
 use thiserror::Error;
@@ -69,7 +70,8 @@ wire_struct! {
         /// Zero.
         reserved: u32,
     }
-    /// A conditional node; the numbers of its graphs' descriptions follow, 32 bits each. A graph is described after the one that it is in.
+    /// A conditional node; the numbers of its graphs' descriptions follow, 32 bits each. A graph is
+    /// described after the one that it is in.
     struct ConditionalNode {
         /// The condition.
         handle: u64,
@@ -212,8 +214,8 @@ pub struct Description<'a> {
 }
 
 impl<'a> Description<'a> {
-    /// Reads descriptions that follow one another: a graph's own, which is section 0, and those of its conditional nodes' graphs. What follows
-    /// them is ignored.
+    /// Reads descriptions that follow one another: a graph's own, which is section 0, and those of
+    /// its conditional nodes' graphs. What follows them is ignored.
     ///
     /// # Errors
     /// [`DescriptionError`] for bytes that are none.

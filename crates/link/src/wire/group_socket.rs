@@ -1,8 +1,11 @@
-//! Sockets of groups: whoever comes in by one is of its group, whatever else the process says of itself.
+//! Sockets of groups: whoever comes in by one is of its group, whatever else the process says of
+//! itself.
 //!
-//! The daemon's own socket believes a client its group. A container is given a directory with a socket that was opened for it alone instead; it reaches no
-//! other, so that what holds for the container does not depend on variables that its programs can change. A front end ([`super::ui`])
-//! asks for such sockets; the daemon tells the server of each client how it came in ([`Admission`]).
+//! The daemon's own socket believes a client its group. A container is given a directory with a
+//! socket that was opened for it alone instead; it reaches no other, so that what holds for the
+//! container does not depend on variables that its programs can change. A front end ([`super::ui`])
+//! asks for such sockets; the daemon tells the server of each client how it came in
+//! ([`Admission`]).
 
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -23,8 +26,9 @@ const MAX_DEVICES: usize = 64;
 pub struct GroupSocket {
     /// Where; made if need be. What `CUDA_MPS_PIPE_DIRECTORY` is for those who use it.
     pub directory: String,
-    /// Their group, whose limits they share. One that ends in `*` stands for many, as where limits are set: the clients of each control
-    /// group are one, named by what is before the `*` and the control group.
+    /// Their group, whose limits they share. One that ends in `*` stands for many, as where limits
+    /// are set: the clients of each control group are one, named by what is before the `*` and the
+    /// control group.
     pub group: String,
     /// UUIDs of the devices that they may use (`GPU-...`); empty: all.
     pub devices: Vec<String>,
@@ -106,10 +110,12 @@ impl GroupSocket {
         Ok(())
     }
 
-    /// How a client comes in that is in this control group, as far as anybody knows, and cannot leave it.
+    /// How a client comes in that is in this control group, as far as anybody knows, and cannot
+    /// leave it.
     ///
     /// # Errors
-    /// [`GroupSocketError::Unknown`] and what makes its name no group's, where groups go by control groups.
+    /// [`GroupSocketError::Unknown`] and what makes its name no group's, where groups go by control
+    /// groups.
     pub fn admission(&self, control_group: Option<&str>) -> Result<Admission, GroupSocketError> {
         let group = match self.group.strip_suffix('*') {
             None => self.group.clone(),
@@ -123,7 +129,8 @@ impl GroupSocket {
         Ok(Admission { group, devices: self.devices.clone(), domain: self.domain })
     }
 
-    /// What such a client asks for becomes what it may ask for: less than its group has, and nothing at the cost of other groups.
+    /// What such a client asks for becomes what it may ask for: less than its group has, and
+    /// nothing at the cost of other groups.
     pub fn restrict(&self, limits: &mut RequestedLimits) {
         limits.weight = self.weight.map(|weight| weight.to_string());
         // The group is in the admission; the others are for the administrator's own clients.

@@ -1,8 +1,10 @@
 //! The shared memory of a session: one file for the ring and the calls, one for completions.
 //!
-//! Session file, in this order, each part page-aligned: [`Shared`] header, ring data ([`RING_BYTES`]), call slots. The client maps all of it
-//! read-write, so the executor believes nothing in it that it has not copied and checked, and keeps its own indices. The
-//! completion file holds one `u64` per stream slot, written by the device in stream order; the client maps it read-only.
+//! Session file, in this order, each part page-aligned: [`Shared`] header, ring data
+//! ([`RING_BYTES`]), call slots. The client maps all of it read-write, so the executor believes
+//! nothing in it that it has not copied and checked, and keeps its own indices. The completion file
+//! holds one `u64` per stream slot, written by the device in stream order; the client maps it
+//! read-only.
 
 use crate::atomic::{AtomicU32, AtomicU64};
 
@@ -43,21 +45,25 @@ pub struct Shared {
     pub producer_asleep: Line<AtomicU32>,
     /// Client threads that sleep until some stream completes; written by the client.
     pub sleepers: Line<AtomicU32>,
-    /// Grows whenever a sleeper should look again; the sleepers' futex word, written by the executor.
+    /// Grows whenever a sleeper should look again; the sleepers' futex word, written by the
+    /// executor.
     pub wake_epoch: Line<AtomicU32>,
-    /// The first asynchronous error of the session as a `CUresult`, 0 while there is none; written by the executor.
+    /// The first asynchronous error of the session as a `CUresult`, 0 while there is none; written
+    /// by the executor.
     pub session_error: Line<AtomicU32>,
-    /// The first error of a posted command that failed alone, as a `CUresult`, 0 while there is none; written by the executor, taken by
-    /// the client when it synchronises.
+    /// The first error of a posted command that failed alone, as a `CUresult`, 0 while there is
+    /// none; written by the executor, taken by the client when it synchronises.
     pub refusal: Line<AtomicU32>,
     /// Grows once a second while the executor lives; written by the executor.
     pub heartbeat: Line<AtomicU32>,
-    /// SMs that the session's work runs on, 0 while that is what the client was told when it attached; written by the executor.
+    /// SMs that the session's work runs on, 0 while that is what the client was told when it
+    /// attached; written by the executor.
     pub multiprocessors: Line<AtomicU32>,
-    /// Not 0 while more clients are at work than there are cores: who waits sleeps, and need not say so, since the executor looks at `sleepers` all the
-    /// time. Written by the executor.
+    /// Not 0 while more clients are at work than there are cores: who waits sleeps, and need not
+    /// say so, since the executor looks at `sleepers` all the time. Written by the executor.
     pub crowded: Line<AtomicU32>,
-    /// What the driver has said of the client's work that failed; written by the keeper before the session's error, taken by the client with it.
+    /// What the driver has said of the client's work that failed; written by the keeper before the
+    /// session's error, taken by the client with it.
     pub last_words: LastWords,
 }
 
@@ -97,7 +103,8 @@ pub struct ReplyBytes(pub [u8; CALL_REPLY_BYTES]);
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct CallSlot {
-    /// [`CALL_IDLE`], [`CALL_PENDING`], [`CALL_PENDING_ASLEEP`] or [`CALL_DONE`]; the caller's futex word.
+    /// [`CALL_IDLE`], [`CALL_PENDING`], [`CALL_PENDING_ASLEEP`] or [`CALL_DONE`]; the caller's
+    /// futex word.
     pub state: AtomicU32,
     /// The `CUresult`; written before `state` becomes [`CALL_DONE`].
     pub status: AtomicU32,

@@ -18,12 +18,13 @@ pub mod trace;
 pub mod ui;
 pub mod virtual_memory;
 
-/// Version of everything in this module. Peers with another version are refused with a message that names both.
+/// Version of everything in this module. Peers with another version are refused with a message that
+/// names both.
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Largest control-plane packet in bytes, descriptors not counted.
 pub const MAX_PACKET_BYTES: usize = 256 * 1024;
 
-/// Name of the daemon's socket inside the pipe directory. Not the original's `control`: a native NVIDIA client that
-/// finds our directory must run as if there were no MPS.
+/// Name of the daemon's socket inside the pipe directory. Not the original's `control`: a native
+/// NVIDIA client that finds our directory must run as if there were no MPS.
 pub const DAEMON_SOCKET: &str = "openmps-control";

@@ -5,7 +5,8 @@ use super::group_socket::Admission;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A user; of one who came in by a group's socket, of that socket alone, as root of one container is not root of the next.
+/// A user; of one who came in by a group's socket, of that socket alone, as root of one container
+/// is not root of the next.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Owner {
     /// By the kernel's word; of subordinate ids, the user who has them.

@@ -1,7 +1,9 @@
-//! Partitions: sets of SMs that work runs on, and the resources that they are made of (green contexts, execution affinity, shares); see [`super::command`].
+//! Partitions: sets of SMs that work runs on, and the resources that they are made of (green
+//! contexts, execution affinity, shares); see [`super::command`].
 //!
-//! A session's own share is partition 0. Further ones have numbers that the client chooses, and lie within that share. Resources and descriptions
-//! have numbers that the executor chooses, from 1; they live as long as the session, as in CUDA, where nothing destroys them.
+//! A session's own share is partition 0. Further ones have numbers that the client chooses, and lie
+//! within that share. Resources and descriptions have numbers that the executor chooses, from 1;
+//! they live as long as the session, as in CUDA, where nothing destroys them.
 
 use super::command::wire_struct;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -51,7 +53,8 @@ wire_struct! {
         /// Groups wanted at most; 0: only their number is asked for.
         room: u32,
     }
-    /// Answer to [`super::command::Opcode::ResourceSplit`]; as many [`SmResource`] follow as were wanted and made.
+    /// Answer to [`super::command::Opcode::ResourceSplit`]; as many [`SmResource`] follow as were
+    /// wanted and made.
     struct ResourceSplitReply {
         /// Groups.
         groups: u32,
@@ -60,7 +63,8 @@ wire_struct! {
         /// What is left over.
         remaining: SmResource,
     }
-    /// See [`super::command::Opcode::ResourceDescribe`]; `count` resource numbers follow, 4 bytes each.
+    /// See [`super::command::Opcode::ResourceDescribe`]; `count` resource numbers follow, 4 bytes
+    /// each.
     struct ResourceDescribe {
         /// How many.
         count: u32,
@@ -92,7 +96,8 @@ wire_struct! {
         /// Zero.
         reserved: u32,
     }
-    /// Answer to [`super::command::Opcode::PartitionCreate`] and [`super::command::Opcode::PartitionTake`].
+    /// Answer to [`super::command::Opcode::PartitionCreate`] and
+    /// [`super::command::Opcode::PartitionTake`].
     struct PartitionReply {
         /// SMs that it has.
         multiprocessors: u32,

@@ -1,7 +1,8 @@
-//! Memory of one device of a client in the executor of another one, so that its kernels and copies there reach it; see [`super::command`].
+//! Memory of one device of a client in the executor of another one, so that its kernels and copies
+//! there reach it; see [`super::command`].
 //!
-//! It is at the same address in both. The client has sessions on both devices, and asks for what it needs, when it needs it; the keeper, whose memory
-//! it is, knows whether it may.
+//! It is at the same address in both. The client has sessions on both devices, and asks for what it
+//! needs, when it needs it; the keeper, whose memory it is, knows whether it may.
 
 use super::command::wire_struct;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -12,8 +13,9 @@ wire_struct! {
         /// First address of the grant, or key of the memory that has no address of its own.
         address: u64,
     }
-    /// See [`super::command::Opcode::PeerMap`]. Memory of the device window is named by its grant and lies where that lies; memory without an address of its
-    /// own lies where the client has mapped it, in a range that it has reserved on the device that the memory is of.
+    /// See [`super::command::Opcode::PeerMap`]. Memory of the device window is named by its grant
+    /// and lies where that lies; memory without an address of its own lies where the client has
+    /// mapped it, in a range that it has reserved on the device that the memory is of.
     struct PeerMap {
         /// The server's number of the device that the memory is of.
         device: u32,

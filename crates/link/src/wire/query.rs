@@ -1,4 +1,5 @@
-//! Questions about functions and tensors that only the driver can answer; see [`super::command`] for how commands are made.
+//! Questions about functions and tensors that only the driver can answer; see [`super::command`]
+//! for how commands are made.
 
 use super::command::wire_struct;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -7,7 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAX_ACTIVE_CLUSTERS: u32 = 0;
 /// [`ClusterOccupancy::question`]: `cuOccupancyMaxPotentialClusterSize`.
 pub const MAX_CLUSTER_SIZE: u32 = 1;
-/// [`ClusterOccupancy::question`]: `cuOccupancyAvailableDynamicSMemPerBlock`, of as many blocks as the grid has in its first dimension.
+/// [`ClusterOccupancy::question`]: `cuOccupancyAvailableDynamicSMemPerBlock`, of as many blocks as
+/// the grid has in its first dimension.
 pub const AVAILABLE_SHARED: u32 = 2;
 /// [`TensorMapEncode::mode`]: `cuTensorMapEncodeTiled`.
 pub const TENSOR_TILED: u32 = 0;
@@ -17,7 +19,8 @@ pub const TENSOR_IM2COL: u32 = 1;
 pub const TENSOR_IM2COL_WIDE: u32 = 2;
 
 wire_struct! {
-    /// See [`super::command::Opcode::ClusterOccupancy`]; `attributes` times [`super::command::LaunchAttribute`] follow.
+    /// See [`super::command::Opcode::ClusterOccupancy`]; `attributes` times
+    /// [`super::command::LaunchAttribute`] follow.
     struct ClusterOccupancy {
         /// Number of the function.
         function: u32,
@@ -33,7 +36,8 @@ wire_struct! {
         attributes: u32,
         /// On whose SMs the clusters would be.
         stream: u32,
-        /// How many these are, as far as the client knows: an answer for another number is another answer.
+        /// How many these are, as far as the client knows: an answer for another number is another
+        /// answer.
         multiprocessors: u32,
     }
     /// Answer to [`ClusterOccupancy`].
@@ -43,8 +47,8 @@ wire_struct! {
         /// Zero.
         reserved: u32,
     }
-    /// See [`super::command::Opcode::TensorMapEncode`]: the arguments of the function that `mode` names, dimension by dimension; what it does
-    /// not take is zero.
+    /// See [`super::command::Opcode::TensorMapEncode`]: the arguments of the function that `mode`
+    /// names, dimension by dimension; what it does not take is zero.
     struct TensorMapEncode {
         /// Where the tensor lies; encoded, not looked at.
         address: u64,

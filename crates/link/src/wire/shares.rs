@@ -1,7 +1,9 @@
-//! Shares that an administrator changes while clients run: of one client, a group or a server; and SMs reserved for some.
+//! Shares that an administrator changes while clients run: of one client, a group or a server; and
+//! SMs reserved for some.
 //!
-//! A front end asks the daemon ([`super::ui::UiRequest`]), which tells the servers concerned ([`ServerChange`]); each answers with a
-//! [`ChangeReport`] once the change is in force, or when it has waited for it long enough.
+//! A front end asks the daemon ([`super::ui::UiRequest`]), which tells the servers concerned
+//! ([`ServerChange`]); each answers with a [`ChangeReport`] once the change is in force, or when it
+//! has waited for it long enough.
 
 use crate::is_printable;
 use serde::{Deserialize, Serialize};
@@ -73,7 +75,8 @@ pub enum Target {
     User(u32),
 }
 
-/// What a program is told as the memory of a device (`cuMemGetInfo`, `cuDeviceTotalMem`) where a limit holds for it.
+/// What a program is told as the memory of a device (`cuMemGetInfo`, `cuDeviceTotalMem`) where a
+/// limit holds for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Total {
@@ -106,7 +109,8 @@ pub struct NewLimits {
     pub percentage: Option<f64>,
     /// Absent: as it is.
     pub memory: Option<MemoryLimit>,
-    /// A client's share of a device that others want, too, is to theirs as their weights are, 1 to [`MOST_WEIGHT`]; absent: as it is.
+    /// A client's share of a device that others want, too, is to theirs as their weights are, 1 to
+    /// [`MOST_WEIGHT`]; absent: as it is.
     #[serde(default)]
     pub weight: Option<u32>,
 }
@@ -123,7 +127,8 @@ pub struct LimitChange {
 /// What the clients of a group may have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupLimits {
-    /// The group's name. One that ends in `*` is for every group without limits of its own whose name begins so.
+    /// The group's name. One that ends in `*` is for every group without limits of its own whose
+    /// name begins so.
     pub name: String,
     /// Per cent of the SMs, the same SMs for all of its clients; absent: no limit.
     pub percentage: Option<f64>,
@@ -143,8 +148,9 @@ pub fn limits_of_group<'a>(groups: &'a [GroupLimits], name: &str) -> Option<&'a 
     own.or_else(|| groups.iter().filter(fits).max_by_key(|group| group.name.len()))
 }
 
-/// Whether this can name a profile: it is a directory's name and a device's in a container device specification (CDI), so it has up to 63
-/// letters, digits, `.`, `_` and `-`, and begins and ends with a letter or digit.
+/// Whether this can name a profile: it is a directory's name and a device's in a container device
+/// specification (CDI), so it has up to 63 letters, digits, `.`, `_` and `-`, and begins and ends
+/// with a letter or digit.
 ///
 /// # Errors
 /// [`NameError`].
@@ -173,7 +179,8 @@ pub const MAX_PROFILES: usize = 64;
 /// Names of groups that only the daemon makes begin so.
 pub const PROFILE_GROUP_PREFIX: &str = "profile:";
 
-/// The group of the clients that came by a profile's socket from one control group; `*` for the pattern of all of them.
+/// The group of the clients that came by a profile's socket from one control group; `*` for the
+/// pattern of all of them.
 pub fn profile_group(profile: &str, control_group: &str) -> String {
     format!("{PROFILE_GROUP_PREFIX}{profile}@{control_group}")
 }

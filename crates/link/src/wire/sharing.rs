@@ -1,7 +1,9 @@
-//! Memory and events of one client in another of the same server and device: `cuIpc*`, and pointers of exported pools; see [`super::command`].
+//! Memory and events of one client in another of the same server and device: `cuIpc*`, and pointers
+//! of exported pools; see [`super::command`].
 //!
-//! What is shared has a token that nobody can guess: who has it may use it, for as long as its owner's session lives. Memory stays mapped while it is open
-//! anywhere, whatever becomes of its owner.
+//! What is shared has a token that nobody can guess: who has it may use it, for as long as its
+//! owner's session lives. Memory stays mapped while it is open anywhere, whatever becomes of its
+//! owner.
 
 use super::command::wire_struct;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -1,7 +1,9 @@
 //! A client that is traced and the one who traces it (`openmps trace`).
 //!
-//! Either the client connects to the socket that [`SOCKET_VARIABLE`] names, or the tracer connects to the daemon ([`super::attach::Hello::Trace`]), which hands that connection on to
-//! the server and that to the client. The client then sends [`FromTraced`]; rings ([`crate::trace`]) come with the packets. The connection's closing is the end, on either side.
+//! Either the client connects to the socket that [`SOCKET_VARIABLE`] names, or the tracer connects
+//! to the daemon ([`super::attach::Hello::Trace`]), which hands that connection on to the server
+//! and that to the client. The client then sends [`FromTraced`]; rings ([`crate::trace`]) come with
+//! the packets. The connection's closing is the end, on either side.
 
 use super::command::wire_struct;
 use serde::{Deserialize, Serialize};
@@ -32,7 +34,8 @@ pub enum FromTraced {
         /// The device's name.
         name: String,
     },
-    /// Nothing more is recorded: answer to [`ToTraced::Stop`]. The sessions' rings are closed when their work has ended.
+    /// Nothing more is recorded: answer to [`ToTraced::Stop`]. The sessions' rings are closed when
+    /// their work has ended.
     Stopped,
 }
 
@@ -44,7 +47,8 @@ pub enum ToTraced {
     Stop,
 }
 
-/// With the ring of a session, from the client to the executor, before [`super::command::Opcode::TraceStart`].
+/// With the ring of a session, from the client to the executor, before
+/// [`super::command::Opcode::TraceStart`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceFile {
     /// That this is one.

@@ -26,14 +26,17 @@ pub enum UiRequest {
         /// Its name.
         name: String,
     },
-    /// Open a socket for the clients of a group; one that is open alike stays. Answered as [`UiRequest::Limit`].
+    /// Open a socket for the clients of a group; one that is open alike stays. Answered as
+    /// [`UiRequest::Limit`].
     OpenSocket(GroupSocket),
-    /// End the processes of the clients that came by a group's socket, which may be closed by now. Answered by [`UiReply::Ended`].
+    /// End the processes of the clients that came by a group's socket, which may be closed by now.
+    /// Answered by [`UiReply::Ended`].
     EndClients {
         /// The socket's directory.
         directory: String,
     },
-    /// Close a group's socket: its clients stay, those that still wait for a server are refused, and no more come. Answered as [`UiRequest::Limit`].
+    /// Close a group's socket: its clients stay, those that still wait for a server are refused,
+    /// and no more come. Answered as [`UiRequest::Limit`].
     CloseSocket {
         /// Its directory.
         directory: String,
@@ -50,7 +53,8 @@ pub enum UiReply {
         output: String,
         /// For standard error: what was wrong and what to do; empty when all went well.
         error: String,
-        /// What the original's front end exits with after this command: not 0 only after a `quit` that had to use force.
+        /// What the original's front end exits with after this command: not 0 only after a `quit`
+        /// that had to use force.
         #[serde(default)]
         exit_status: u8,
     },
@@ -58,7 +62,8 @@ pub enum UiReply {
     State(DaemonState),
     /// What came of a change of shares.
     Changed(ChangeReport),
-    /// Clients that were attached, and whose processes have been killed now; empty when there were none.
+    /// Clients that were attached, and whose processes have been killed now; empty when there were
+    /// none.
     Ended {
         /// They.
         clients: Vec<EndedClient>,

@@ -1,7 +1,8 @@
-//! Memory without addresses and addresses without memory: `cuMemCreate`, `cuMemAddressReserve` and their kin; see [`super::command`].
+//! Memory without addresses and addresses without memory: `cuMemCreate`, `cuMemAddressReserve` and
+//! their kin; see [`super::command`].
 //!
-//! Reserved addresses are unique in the server, as windows are. Memory counts for its client as long as it is held or mapped; imported memory
-//! counts for who made it.
+//! Reserved addresses are unique in the server, as windows are. Memory counts for its client as
+//! long as it is held or mapped; imported memory counts for who made it.
 
 use super::command::wire_struct;
 use serde::{Deserialize, Serialize};
@@ -93,8 +94,9 @@ wire_struct! {
     }
 }
 
-/// Over the session socket, with one descriptor: from the client before [`super::command::Opcode::MemoryImport`], and from the executor before it
-/// answers [`super::command::Opcode::MemoryExport`]. One at a time.
+/// Over the session socket, with one descriptor: from the client before
+/// [`super::command::Opcode::MemoryImport`], and from the executor before it answers
+/// [`super::command::Opcode::MemoryExport`]. One at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryFile {
     /// The number, as in the command.

@@ -65,7 +65,8 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Ended> {
     Ok(Ended { status, stdout: stdout.text(until), stderr: stderr.text(until) })
 }
 
-/// What comes out of a pipe, read on a thread of its own, which ends with this process if not before.
+/// What comes out of a pipe, read on a thread of its own, which ends with this process if not
+/// before.
 struct Reader {
     bytes: Arc<Mutex<Vec<u8>>>,
     ended: Receiver<()>,

@@ -1,4 +1,5 @@
-//! The daemon that the jobs of a set of GPUs share: started, told their limits, ended; and whatever of it would stay behind.
+//! The daemon that the jobs of a set of GPUs share: started, told their limits, ended; and whatever
+//! of it would stay behind.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -27,7 +28,8 @@ const QUIT_LIMIT: Duration = Duration::from_secs(20);
 /// Whose clients are served at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sharing {
-    /// All users, each with a server of its own: what one does wrong the others do not feel, and the GPU's time is sliced between them.
+    /// All users, each with a server of its own: what one does wrong the others do not feel, and
+    /// the GPU's time is sliced between them.
     Isolated,
     /// All users in one server: their kernels run at the same time, in one address space.
     Together,
@@ -88,7 +90,8 @@ pub(crate) fn ensure(
     Ok(Found::Started)
 }
 
-/// Whether a variable is of the job that happens to be the first: it would limit all later ones, or let a clean-up of that job find the daemon.
+/// Whether a variable is of the job that happens to be the first: it would limit all later ones, or
+/// let a clean-up of that job find the daemon.
 fn is_of_a_job(name: &std::ffi::OsStr) -> bool {
     const PREFIXES: [&str; 6] =
         ["SLURM_", "SLURMD_", "SPANK_", "PBS_", "CUDA_MPS_", "CUDA_VISIBLE_"];
@@ -145,7 +148,8 @@ fn ask(directories: &Directories, request: &UiRequest) -> Result<(), String> {
     report.refused.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// Has the daemon kill the processes that it has attached itself by a job's socket; returns those that were attached. None without a daemon.
+/// Has the daemon kill the processes that it has attached itself by a job's socket; returns those
+/// that were attached. None without a daemon.
 pub(crate) fn end_clients(
     directories: &Directories,
     pipe: &Path,
@@ -158,7 +162,8 @@ pub(crate) fn end_clients(
     ended.map_err(|error| BatchError::Daemon(error.to_string()))?.map_err(BatchError::Daemon)
 }
 
-/// Ends the daemon and its servers, with force where they do not end by themselves. The error names what is still there.
+/// Ends the daemon and its servers, with force where they do not end by themselves. The error names
+/// what is still there.
 pub(crate) fn stop(directories: &Directories) -> Result<(), String> {
     // Known by what the daemon leaves behind only as long as it is there.
     let leftovers = Leftovers::of(directories);

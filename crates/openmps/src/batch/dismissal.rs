@@ -1,5 +1,5 @@
-//! The epilog's work: nothing of a job stays, and the node is looked at before the next one comes (NVIDIA's MPS guide, 5.1.3.2). Doing it twice
-//! changes nothing.
+//! The epilog's work: nothing of a job stays, and the node is looked at before the next one comes
+//! (NVIDIA's MPS guide, 5.1.3.2). Doing it twice changes nothing.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -46,7 +46,8 @@ pub(crate) fn dismiss(place: &Place, name: &str, gpus: &Gpus) -> Result<Vec<Stri
     Ok(wrong)
 }
 
-/// Has the daemon kill what is still attached of a job whose processes should have ended; says what does not go.
+/// Has the daemon kill what is still attached of a job whose processes should have ended; says what
+/// does not go.
 fn end_clients(
     locked: &Locked,
     job: &Job,

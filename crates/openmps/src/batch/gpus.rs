@@ -1,4 +1,5 @@
-//! The GPUs of a job, by the numbers that the batch system gives them: those of `/dev/nvidiaN`, which are CUDA's in order of PCI buses.
+//! The GPUs of a job, by the numbers that the batch system gives them: those of `/dev/nvidiaN`,
+//! which are CUDA's in order of PCI buses.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,5 @@
-//! Whether the devices answer, and how much memory they have: asked in a process of its own, which a broken driver may hang or crash.
+//! Whether the devices answer, and how much memory they have: asked in a process of its own, which
+//! a broken driver may hang or crash.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +31,8 @@ fn has(devices: &[DeviceFacts], gpus: &Gpus) -> Result<(), String> {
     }
 }
 
-/// Memory of the smallest of these GPUs, in bytes. The driver's word is kept until the node starts anew.
+/// Memory of the smallest of these GPUs, in bytes. The driver's word is kept until the node starts
+/// anew.
 pub(crate) fn memory_bytes(place: &Place, gpus: &Gpus) -> Result<u64, BatchError> {
     let kept = fs::read(place.devices()).ok();
     let kept = kept.and_then(|text| serde_json::from_slice::<Vec<DeviceFacts>>(&text).ok());

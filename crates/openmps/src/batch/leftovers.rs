@@ -1,9 +1,11 @@
 //! What is left of a daemon that was killed or hangs: the daemon, its servers, their executors.
 //!
-//! A daemon of this module's begins a *session* (setsid(2)), in which all that it starts stays. Its number is the daemon's, which is in the pid file in a directory that only
-//! root can enter; the kernel gives it to nobody else while a process of it lives, and nobody can enter another's. So what a stranger runs is none of it, whatever its
-//! program and its environment: those can be anything. (A number that was given again, because nothing of a daemon was left, has another process
-//! under it, or other programs.)
+//! A daemon of this module's begins a *session* (setsid(2)), in which all that it starts stays. Its
+//! number is the daemon's, which is in the pid file in a directory that only root can enter; the
+//! kernel gives it to nobody else while a process of it lives, and nobody can enter another's. So
+//! what a stranger runs is none of it, whatever its program and its environment: those can be
+//! anything. (A number that was given again, because nothing of a daemon was left, has another
+//! process under it, or other programs.)
 
 use std::fs::{self, File};
 use std::io;
@@ -21,7 +23,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// What quits, or is killed, is gone after that, or never.
 const END_LIMIT: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_millis(2);
-/// A process that is killed may have started others meanwhile; it has had no chance to after so many looks.
+/// A process that is killed may have started others meanwhile; it has had no chance to after so
+/// many looks.
 const MOST_LOOKS: usize = 16;
 
 /// The processes of one daemon.
@@ -46,7 +49,8 @@ impl Held {
 }
 
 impl Leftovers {
-    /// Those of the daemon that has, or had, these directories; none, where there was no daemon or it quit.
+    /// Those of the daemon that has, or had, these directories; none, where there was no daemon or
+    /// it quit.
     pub(crate) fn of(directories: &Directories) -> Option<Self> {
         let text = fs::read_to_string(directories.pid_file()).ok()?;
         let session = Pid::from_raw(text.trim().parse().ok()?)?;
@@ -54,7 +58,8 @@ impl Leftovers {
         Some(Self { session, lock: directories.lock(), ours })
     }
 
-    /// Gives them the time to end by themselves, as those of a daemon that quits do, and kills those that do not; the error names what does not go.
+    /// Gives them the time to end by themselves, as those of a daemon that quits do, and kills
+    /// those that do not; the error names what does not go.
     pub(crate) fn end_those_that_stay(&self) -> Result<(), String> {
         let deadline = Instant::now() + END_LIMIT;
         let here = self.processes();
@@ -86,7 +91,8 @@ impl Leftovers {
         }
     }
 
-    /// Processes of the session that run this program. Nothing is read here that a process could hold up.
+    /// Processes of the session that run this program. Nothing is read here that a process could
+    /// hold up.
     fn processes(&self) -> Vec<Held> {
         let leader = Stat::of(self.session);
         let is_dead = leader.as_ref().is_none_or(|stat| stat.is_zombie);
@@ -103,7 +109,8 @@ impl Leftovers {
 
     fn hold(&self, pid: Pid) -> Option<Held> {
         let is_ours = || {
-            // What has ended has no executable; one that was replaced by an upgrade has a remark behind its name.
+            // What has ended has no executable; one that was replaced by an upgrade has a remark
+            // behind its name.
             let executable = fs::read_link(format!("/proc/{}/exe", pid.as_raw_pid())).ok();
             let ours = self.ours.as_os_str().as_bytes();
             executable.is_some_and(|program| program.as_os_str().as_bytes().starts_with(ours))

@@ -1,10 +1,13 @@
-//! A node's part of a batch system: jobs that share GPUs, admitted by a prolog and dismissed by an epilog, both run by root.
+//! A node's part of a batch system: jobs that share GPUs, admitted by a prolog and dismissed by an
+//! epilog, both run by root.
 //!
-//! The jobs of a GPU share one daemon, which comes with the first of them and goes with the last ([`daemon`], [`leftovers`]). A job is a *group* of that daemon: its
-//! limits are those of all its processes together. What is known of a job lies in a file ([`place`]), from which its tasks learn their
-//! environment ([`task`]). [`admission`] is the prolog's work, [`dismissal`] the epilog's, with the checks of NVIDIA's MPS guide (5.1.3.2): that no
-//! client and no daemon is left, and that the devices still answer ([`health`]). What a request means is the batch system's own: `crate::slurm`,
-//! `crate::pbs`.
+//! The jobs of a GPU share one daemon, which comes with the first of them and goes with the last
+//! ([`daemon`], [`leftovers`]). A job is a *group* of that daemon: its limits are those of all its
+//! processes together. What is known of a job lies in a file ([`place`]), from which its tasks
+//! learn their environment ([`task`]). [`admission`] is the prolog's work, [`dismissal`] the
+//! epilog's, with the checks of NVIDIA's MPS guide (5.1.3.2): that no client and no daemon is left,
+//! and that the devices still answer ([`health`]). What a request means is the batch system's own:
+//! `crate::slurm`, `crate::pbs`.
 
 pub(crate) mod admission;
 pub(crate) mod bounded;

@@ -12,7 +12,8 @@ use super::place::Place;
 /// Where the node's files are.
 #[derive(Debug, Args)]
 pub(crate) struct PlaceOptions {
-    /// Directory of what is known of jobs, and of the daemons' sockets; the same for all commands of a node.
+    /// Directory of what is known of jobs, and of the daemons' sockets; the same for all commands
+    /// of a node.
     #[arg(long, value_name = "DIRECTORY", default_value = "/run/openmps/batch")]
     directory: PathBuf,
     /// Directory of the daemons' logs, one in it for each GPU.
@@ -33,7 +34,8 @@ pub(crate) struct RuleOptions {
     /// How users who share a GPU are kept apart.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Sharing::Isolated)]
     users: Sharing,
-    /// Memory of jobs that share a GPU: at most as much of it as of the multiprocessors, or what they like.
+    /// Memory of jobs that share a GPU: at most as much of it as of the multiprocessors, or what
+    /// they like.
     #[arg(long, value_enum, value_name = "RULE", default_value_t = MemoryRule::Share)]
     memory: MemoryRule,
 }

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! DIRECTORY/jobs/slurm-1234/job    a Job, as JSON; read by the job's tasks
-//! DIRECTORY/jobs/slurm-1234/pipe   CUDA_MPS_PIPE_DIRECTORY of the job: root's, with its group's socket, which is its user's alone
-//! DIRECTORY/gpu-0/pipe             that of the daemon of GPU 0, for root alone; gone with the last job
+//! DIRECTORY/jobs/slurm-1234/pipe   CUDA_MPS_PIPE_DIRECTORY of the job: root's, with its group's
+//!                                  socket, which is its user's alone
+//! DIRECTORY/gpu-0/pipe             that of the daemon of GPU 0, for root alone; gone with the
+//!                                  last job
 //! DIRECTORY/gpus                   what the driver said of the devices
 //! LOGS/gpu-0                       CUDA_MPS_LOG_DIRECTORY of the daemon; stays
 //! ```
@@ -140,8 +142,9 @@ impl Place {
         Ok(pipe)
     }
 
-    /// Lets a job's user, and nobody else, use the socket that the daemon has made there. The directory stays root's: in one of the user's own, what root does to the socket
-    /// by its path could be done to any file of the system.
+    /// Lets a job's user, and nobody else, use the socket that the daemon has made there. The
+    /// directory stays root's: in one of the user's own, what root does to the socket by its path
+    /// could be done to any file of the system.
     pub(crate) fn open_pipe(&self, job: &Job) -> Result<(), BatchError> {
         let pipe = self.pipe_of(job)?;
         let socket = pipe.join(DAEMON_SOCKET);
@@ -209,8 +212,8 @@ const FOR_PASSING: u32 = 0o711;
 /// Entered by its owner.
 const FOR_OWNER: u32 = 0o700;
 
-/// Makes a directory with this mode, whatever the mask of the batch system's daemon. One that an epilog, which holds the lock, has removed meanwhile is made again: it is
-/// not locked yet.
+/// Makes a directory with this mode, whatever the mask of the batch system's daemon. One that an
+/// epilog, which holds the lock, has removed meanwhile is made again: it is not locked yet.
 fn make(path: &Path, mode: u32, trust: Trust) -> Result<Directory, BatchError> {
     let deadline = Instant::now() + LOCK_LIMIT;
     let directory = loop {

@@ -1,4 +1,5 @@
-//! The environment of a job's tasks: what makes them clients of their GPUs' daemon, with their job's share.
+//! The environment of a job's tasks: what makes them clients of their GPUs' daemon, with their
+//! job's share.
 
 use std::ffi::OsString;
 
@@ -12,7 +13,8 @@ use crate::installation::{DriverWish, library_directory, native_driver};
 /// Of each process.
 pub(crate) const PERCENTAGE_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
-/// Variables of a task. `percentage`: of the SMs, for each of its processes, where the batch system does not set it itself.
+/// Variables of a task. `percentage`: of the SMs, for each of its processes, where the batch system
+/// does not set it itself.
 ///
 /// # Errors
 /// No libraries or no driver on this node.

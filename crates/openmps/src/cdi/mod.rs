@@ -1,7 +1,9 @@
-//! `openmps cdi`: the file that tells container engines what a container needs to be a client, which is a socket's directory and a library.
+//! `openmps cdi`: the file that tells container engines what a container needs to be a client,
+//! which is a socket's directory and a library.
 //!
-//! Devices are `openmps.dev/share=all`, by the daemon's own socket, and one for each profile of the configuration, by that profile's socket,
-//! whose limits a container cannot shed. [`spec`] says what is in the file, [`yaml`] how it is written.
+//! Devices are `openmps.dev/share=all`, by the daemon's own socket, and one for each profile of the
+//! configuration, by that profile's socket, whose limits a container cannot shed. [`spec`] says
+//! what is in the file, [`yaml`] how it is written.
 
 mod spec;
 #[cfg(test)]
@@ -25,8 +27,9 @@ use spec::{LibrarySearch, Specification};
 
 /// Print a container device specification (CDI): what makes containers clients.
 ///
-/// Containers that are started with --device openmps.dev/share=all are clients of the daemon of this pipe directory; those with
-/// openmps.dev/share=NAME have the limits of that profile of the configuration. Docker, Podman and Kubernetes read files of /etc/cdi.
+/// Containers that are started with --device openmps.dev/share=all are clients of the daemon of
+/// this pipe directory; those with openmps.dev/share=NAME have the limits of that profile of the
+/// configuration. Docker, Podman and Kubernetes read files of /etc/cdi.
 #[derive(Debug, Args)]
 pub(crate) struct Cdi {
     /// How it is written; without it as the file's name says, else in JSON.
@@ -86,7 +89,8 @@ fn written(specification: &Specification, language: Language) -> anyhow::Result<
     })
 }
 
-/// Engines read the file when they like, so all of it is there at once. What it says is done by root: nobody else is to have a hand in where it is.
+/// Engines read the file when they like, so all of it is there at once. What it says is done by
+/// root: nobody else is to have a hand in where it is.
 fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
     let written = || {
         let path = std::path::absolute(file)?;

@@ -1,7 +1,8 @@
 //! A container device specification as data: what it says is decided here, without I/O.
 //!
-//! The format is that of the Container Device Interface (CDI), SPEC.md, version 0.3.0: the first that was released, so that every engine
-//! that reads such files reads this one. Nothing that later versions added is needed: no device nodes at all, no types of mounts, no annotations.
+//! The format is that of the Container Device Interface (CDI), SPEC.md, version 0.3.0: the first
+//! that was released, so that every engine that reads such files reads this one. Nothing that later
+//! versions added is needed: no device nodes at all, no types of mounts, no annotations.
 
 use std::path::Path;
 
@@ -16,18 +17,19 @@ pub(super) const KIND: &str = "openmps.dev/share";
 pub(crate) const PIPE_DIRECTORY_INSIDE: &str = "/run/openmps";
 /// Where the library is in a container whose loader is told by `LD_LIBRARY_PATH`.
 const LIBRARY_DIRECTORY_INSIDE: &str = "/usr/lib/openmps";
-/// Where loaders look without being told: Debian's and its kin's, and that of the others. An image has one of them; the other is an
-/// empty directory with one file more.
+/// Where loaders look without being told: Debian's and its kin's, and that of the others. An image
+/// has one of them; the other is an empty directory with one file more.
 const DEFAULT_LIBRARY_DIRECTORIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 const LIBRARY: &str = "libcuda.so.1";
 
 /// How a container's programs find the client library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LibrarySearch {
-    /// It is mounted where loaders look by themselves: no variable of the image is replaced, and programs find it that clear their
-    /// environment.
+    /// It is mounted where loaders look by themselves: no variable of the image is replaced, and
+    /// programs find it that clear their environment.
     Default,
-    /// It is mounted apart, and `LD_LIBRARY_PATH` names its directory: for images with another libcuda.so.1.
+    /// It is mounted apart, and `LD_LIBRARY_PATH` names its directory: for images with another
+    /// libcuda.so.1.
     Variable,
 }
 
@@ -97,7 +99,8 @@ pub(super) fn specification(
 }
 
 fn device(name: &str, directory: &Path) -> anyhow::Result<Device> {
-    // A socket on a read-only mount takes connections; nobody in the container can put another in its place.
+    // A socket on a read-only mount takes connections; nobody in the container can put another in
+    // its place.
     let mounts = vec![mount(directory, PIPE_DIRECTORY_INSIDE, &["noexec"])?];
     Ok(Device { name: name.to_owned(), container_edits: Edits { env: Vec::new(), mounts } })
 }

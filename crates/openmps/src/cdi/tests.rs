@@ -1,4 +1,5 @@
-//! The specification against the rules of the CDI's SPEC.md and JSON schema, as far as versions up to 0.3.0 have them.
+//! The specification against the rules of the CDI's SPEC.md and JSON schema, as far as versions up
+//! to 0.3.0 have them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,7 +35,8 @@ fn check(document: &Value) -> Result<(), String> {
     document.get("containerEdits").map_or(Ok(()), edits)
 }
 
-/// A DNS subdomain of 253 characters at most, `/`, and a class of 63 at most; dots in the class came with version 0.6.0.
+/// A DNS subdomain of 253 characters at most, `/`, and a class of 63 at most; dots in the class
+/// came with version 0.6.0.
 fn kind(kind: &str) -> Result<(), String> {
     let wrong = || format!("kind {kind}");
     let (vendor, class) = kind.split_once('/').ok_or_else(wrong)?;

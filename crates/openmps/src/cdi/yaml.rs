@@ -1,5 +1,5 @@
-//! JSON values as YAML in block style. Strings are written as JSON writes them, which is YAML too, so that none is mistaken for a number or
-//! a truth value.
+//! JSON values as YAML in block style. Strings are written as JSON writes them, which is YAML too,
+//! so that none is mistaken for a number or a truth value.
 
 use serde_json::Value;
 

@@ -60,7 +60,8 @@ pub(super) fn libraries() -> Vec<Finding> {
     }]
 }
 
-/// Which driver library programs that are started from here find first; `search_path` is their `LD_LIBRARY_PATH`.
+/// Which driver library programs that are started from here find first; `search_path` is their
+/// `LD_LIBRARY_PATH`.
 pub(super) fn library_path(search_path: &OsStr) -> Finding {
     const SUBJECT: &str = "LD_LIBRARY_PATH";
     let real = |library: &Path| library.canonicalize().ok();
@@ -94,8 +95,8 @@ pub(super) fn library_path(search_path: &OsStr) -> Finding {
     }
 }
 
-/// Files in memory, through which clients and servers share rings and pinned memory. They need no `/dev/shm`, which programs may
-/// need all the same: containers have little of it.
+/// Files in memory, through which clients and servers share rings and pinned memory. They need no
+/// `/dev/shm`, which programs may need all the same: containers have little of it.
 pub(super) fn shared_memory(mount: &Path) -> Vec<Finding> {
     const SUBJECT: &str = "shared memory";
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -219,8 +220,8 @@ pub(super) fn pipe_directory(directories: &Directories) -> Finding {
     Finding::ok(SUBJECT, pipe.display().to_string())
 }
 
-/// Who besides root and us may put sockets into a directory of that owner and mode. Outside of a container's user namespace root may be
-/// the owner, too: there nobody can tell.
+/// Who besides root and us may put sockets into a directory of that owner and mode. Outside of a
+/// container's user namespace root may be the owner, too: there nobody can tell.
 fn stranger(owner: u32, mode: u32, us: u32) -> Option<String> {
     const OVERFLOW_UID: u32 = 65534;
     const GROUP_OR_OTHERS_WRITE: u32 = 0o022;

@@ -1,4 +1,5 @@
-//! `openmps doctor`: looks for every cause of failure that users meet, and says what to do about it.
+//! `openmps doctor`: looks for every cause of failure that users meet, and says what to do about
+//! it.
 //!
 //! Each [`checks`] function looks at one thing and tells what it found; none changes anything.
 
@@ -62,7 +63,8 @@ struct Document<'a> {
     findings: &'a [Finding],
 }
 
-/// Looks at everything. `configuration` is what was wrong with the configuration file, if anything was.
+/// Looks at everything. `configuration` is what was wrong with the configuration file, if anything
+/// was.
 ///
 /// # Errors
 /// Standard output.

@@ -1,7 +1,9 @@
-//! `openmps pbs`: the prologue and epilogue of Torque and PBS jobs, as NVIDIA's MPS guide sketches them (5.1.3.2): `qsub -A "MPS=true"`.
+//! `openmps pbs`: the prologue and epilogue of Torque and PBS jobs, as NVIDIA's MPS guide sketches
+//! them (5.1.3.2): `qsub -A "MPS=true"`.
 //!
-//! Both run as root, with the arguments that Torque documents for its scripts ([`request`]). `environment` is for the job's shell, since a prologue
-//! cannot give a job variables. A job whose account does not ask for MPS is left alone, whatever else may be wrong ([`is_no_business`]).
+//! Both run as root, with the arguments that Torque documents for its scripts ([`request`]).
+//! `environment` is for the job's shell, since a prologue cannot give a job variables. A job whose
+//! account does not ask for MPS is left alone, whatever else may be wrong ([`is_no_business`]).
 
 mod node;
 mod request;
@@ -28,7 +30,8 @@ const QUEUE_AGAIN: u8 = 2;
 
 /// Give Torque or PBS jobs MPS: to be called by the prologue and the epilogue of its nodes.
 ///
-/// Jobs of `qsub -A "MPS=true"` run under OpenMPS, with `-A "MPS=true,sm=30,memory=4G"` with a share; others are left alone. See docs/pbs.md.
+/// Jobs of `qsub -A "MPS=true"` run under OpenMPS, with `-A "MPS=true,sm=30,memory=4G"` with a
+/// share; others are left alone. See docs/pbs.md.
 #[derive(Debug, Args)]
 pub(crate) struct Pbs {
     #[command(subcommand)]
@@ -56,7 +59,8 @@ struct Prologue {
     arguments: Vec<String>,
 }
 
-/// After a job: end what is left of it, look whether its GPUs answer; mark the node offline with a reason if something is wrong.
+/// After a job: end what is left of it, look whether its GPUs answer; mark the node offline with a
+/// reason if something is wrong.
 #[derive(Debug, Args)]
 struct Epilogue {
     #[command(flatten)]
@@ -68,7 +72,8 @@ struct Epilogue {
     arguments: Vec<String>,
 }
 
-/// In a job, print the settings that make its programs clients; nothing where it did not ask for MPS.
+/// In a job, print the settings that make its programs clients; nothing where it did not ask for
+/// MPS.
 ///
 /// For /etc/profile.d: eval "$(openmps pbs environment)".
 #[derive(Debug, Args)]

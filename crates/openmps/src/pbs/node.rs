@@ -1,4 +1,5 @@
-//! What the recipe of NVIDIA's MPS guide calls on a node: `id`, `nvidia-smi`, `start_server`, `logger`, `pbsnodes`.
+//! What the recipe of NVIDIA's MPS guide calls on a node: `id`, `nvidia-smi`, `start_server`,
+//! `logger`, `pbsnodes`.
 
 use std::path::Path;
 use std::process::Command;

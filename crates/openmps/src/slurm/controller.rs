@@ -1,4 +1,5 @@
-//! Slurm's controller, through `scontrol`: what the prolog's environment does not say, and nodes that must not get further jobs.
+//! Slurm's controller, through `scontrol`: what the prolog's environment does not say, and nodes
+//! that must not get further jobs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -70,8 +71,9 @@ impl Controller {
         Ok(shards(&said, self.node.as_deref().unwrap_or_default()))
     }
 
-    /// Takes the node out of service. One that is out of service keeps its reason, as Slurm itself does: the first is the cause (an epilog
-    /// also follows a prolog that failed), or an administrator's.
+    /// Takes the node out of service. One that is out of service keeps its reason, as Slurm itself
+    /// does: the first is the cause (an epilog also follows a prolog that failed), or an
+    /// administrator's.
     pub(super) fn drain(&self, reason: &str) -> Drained {
         let Some(node) = &self.node else {
             eprintln!("openmps: the node is not drained: SLURMD_NODENAME is not set");
@@ -119,7 +121,8 @@ fn one_line(reason: &str) -> String {
     words.join(" ").chars().take(MAX_REASON_CHARACTERS).collect()
 }
 
-/// Reads the shards of a job on a node out of `scontrol show job --details`: `Nodes=node[1-2] CPU_IDs=0 Mem=0 GRES=shard:3(IDX:0)`.
+/// Reads the shards of a job on a node out of `scontrol show job --details`:
+/// `Nodes=node[1-2] CPU_IDs=0 Mem=0 GRES=shard:3(IDX:0)`.
 fn shards(said: &str, node: &str) -> Option<u32> {
     let mut is_here = false;
     for word in said.split_whitespace() {

@@ -1,9 +1,11 @@
-//! `openmps slurm`: what slurmd calls on a node before a job, before each of its tasks, and after it.
+//! `openmps slurm`: what slurmd calls on a node before a job, before each of its tasks, and after
+//! it.
 //!
-//! `prolog` and `epilog` run as root, `task-prolog` as the job's user. A job that asked for no GPU is none of their business, whatever else may be
-//! wrong: they end with 0 before anything is looked at ([`is_no_business`]), since another status drains the node. What a job asked for is
-//! [`request`]; of a node's part the rest is `crate::batch`. Slurm's documents: prolog and epilog guide, gres guide; its behaviour was
-//! observed with Slurm 22.05.
+//! `prolog` and `epilog` run as root, `task-prolog` as the job's user. A job that asked for no GPU
+//! is none of their business, whatever else may be wrong: they end with 0 before anything is looked
+//! at ([`is_no_business`]), since another status drains the node. What a job asked for is
+//! [`request`]; of a node's part the rest is `crate::batch`. Slurm's documents: prolog and epilog
+//! guide, gres guide; its behaviour was observed with Slurm 22.05.
 
 mod controller;
 mod request;
@@ -23,8 +25,8 @@ use request::{Request, Settings, Shares, asks_for_gpus, task_percentage};
 
 /// Give Slurm jobs their shares of GPUs: to be called by Slurm's Prolog, Epilog and TaskProlog.
 ///
-/// Jobs that ask for gres/mps or gres/shard run under OpenMPS with the share that they asked for; jobs that ask for whole GPUs run natively,
-/// others are left alone. See docs/slurm.md.
+/// Jobs that ask for gres/mps or gres/shard run under OpenMPS with the share that they asked for;
+/// jobs that ask for whole GPUs run natively, others are left alone. See docs/slurm.md.
 #[derive(Debug, Args)]
 pub(crate) struct Slurm {
     #[command(subcommand)]
@@ -48,7 +50,8 @@ struct Prolog {
     /// Shards that each GPU of this node has (gres.conf), where jobs may ask for gres/shard.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     shards_per_gpu: Option<u32>,
-    /// Let jobs with whole GPUs run under OpenMPS, too: their processes then share the GPUs with each other.
+    /// Let jobs with whole GPUs run under OpenMPS, too: their processes then share the GPUs with
+    /// each other.
     #[arg(long)]
     whole_gpus: bool,
     /// Slurm's scontrol; else it is looked for.
@@ -56,7 +59,8 @@ struct Prolog {
     scontrol: Option<PathBuf>,
 }
 
-/// After a job: end what is left of it, look whether its GPUs answer; drain the node with a reason if something is wrong.
+/// After a job: end what is left of it, look whether its GPUs answer; drain the node with a reason
+/// if something is wrong.
 #[derive(Debug, Args)]
 struct Epilog {
     #[command(flatten)]
@@ -120,7 +124,8 @@ fn admit(options: &Prolog, controller: &Controller) -> anyhow::Result<()> {
     let settings =
         Settings { shards_per_gpu: options.shards_per_gpu, whole_gpus: options.whole_gpus };
     let mut request = Request::parse(variable)?;
-    // Slurm 22.05 does not tell the prolog of shards, and a job with shards looks as one with whole GPUs.
+    // Slurm 22.05 does not tell the prolog of shards, and a job with shards looks as one with whole
+    // GPUs.
     if request.shares == Shares::Whole && settings.shards_per_gpu.is_some() {
         request.add_shards(controller.shards_of_job(&request.id)?);
     }

@@ -1,4 +1,5 @@
-//! What a Slurm job asked for, read out of the environment of its prolog, epilog or task. Plain code.
+//! What a Slurm job asked for, read out of the environment of its prolog, epilog or task. Plain
+//! code.
 //!
 //! | variable | of | says |
 //! |---|---|---|
@@ -76,7 +77,8 @@ pub(super) enum RequestError {
     UnknownShards(u32),
 }
 
-/// Whether the environment is of a job, or of a task of one, that asked for GPUs or for a share of one.
+/// Whether the environment is of a job, or of a task of one, that asked for GPUs or for a share of
+/// one.
 pub(super) fn asks_for_gpus(variable: impl Fn(&str) -> Option<String>) -> bool {
     let is_set = |name: &str| variable(name).is_some_and(|value| value != NO_DEVICES);
     let resources = variable("SLURM_JOB_GRES").unwrap_or_default();

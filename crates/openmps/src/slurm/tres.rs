@@ -1,4 +1,5 @@
-//! What Slurm writes of generic resources: `gpu:h100:2`, `gres:shard:3`, `gres/mps=50`, `shard:3(IDX:0)`, separated by commas; and host lists.
+//! What Slurm writes of generic resources: `gpu:h100:2`, `gres:shard:3`, `gres/mps=50`,
+//! `shard:3(IDX:0)`, separated by commas; and host lists.
 
 /// How many of a resource a list names; a name without a number is one.
 pub(crate) fn count(list: &str, resource: &str) -> Option<u32> {

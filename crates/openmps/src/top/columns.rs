@@ -109,7 +109,8 @@ pub(super) fn fitting<T>(
     wanted.into_iter().map(|at| &all[at]).collect()
 }
 
-/// How many characters the column of the rest has at least: commands in the client table, names in that of the GPUs.
+/// How many characters the column of the rest has at least: commands in the client table, names in
+/// that of the GPUs.
 pub(super) fn least_rest(width: u16) -> u16 {
     (width * 3 / 20).clamp(8, 30)
 }

@@ -1,7 +1,7 @@
 //! `openmps top`: GPUs and clients, live.
 //!
-//! [`model`] makes a scene of two looks at the daemon, [`past`] adds the last minute, and [`draw`] and [`details`] show it; [`keys`] says what keys do. Here is the
-//! clock, and the daemon.
+//! [`model`] makes a scene of two looks at the daemon, [`past`] adds the last minute, and [`draw`]
+//! and [`details`] show it; [`keys`] says what keys do. Here is the clock, and the daemon.
 
 mod columns;
 mod details;

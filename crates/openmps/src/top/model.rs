@@ -74,7 +74,8 @@ pub(super) struct Row {
     pub(super) copied_bytes: u64,
     pub(super) copied_per_s: f64,
     pub(super) queued_bytes: u64,
-    /// How long the driver took to accept its launches: half of them, and 99 in 100, took no longer.
+    /// How long the driver took to accept its launches: half of them, and 99 in 100, took no
+    /// longer.
     pub(super) launch_us: Option<(u64, u64)>,
     /// The `CUresult` that its session has failed with, or 0.
     pub(super) error: u32,
@@ -158,7 +159,8 @@ pub(super) enum Direction {
     Reversed,
 }
 
-/// The scene after `elapsed` since `before`; without `before`, rates are since the clients' start and shown as none.
+/// The scene after `elapsed` since `before`; without `before`, rates are since the clients' start
+/// and shown as none.
 pub(super) fn scene(
     before: Option<&DaemonState>,
     now: &DaemonState,
@@ -282,7 +284,8 @@ impl Look<'_> {
     }
 }
 
-/// Median and 99th percentile of the launches since the last look, as upper bounds of their classes.
+/// Median and 99th percentile of the launches since the last look, as upper bounds of their
+/// classes.
 fn launch_times(
     share: &ClientDeviceSnapshot,
     old: Option<&ClientDeviceSnapshot>,
@@ -308,7 +311,8 @@ fn launch_times(
 }
 
 impl Scene {
-    /// Sorts the clients, and keeps those whose command, user or group has `filter` in it, or whose process or user id it is.
+    /// Sorts the clients, and keeps those whose command, user or group has `filter` in it, or whose
+    /// process or user id it is.
     pub(super) fn arrange(&mut self, key: SortKey, direction: Direction, filter: &str) {
         let filter = filter.to_lowercase();
         let matches = |row: &Row| {

@@ -74,7 +74,8 @@ impl Past {
 pub(super) struct Pasts(HashMap<Key, Past>);
 
 impl Pasts {
-    /// Adds what a scene says of the time since the one before, forgets who is not in it any more, and gives each of its lines its minute.
+    /// Adds what a scene says of the time since the one before, forgets who is not in it any more,
+    /// and gives each of its lines its minute.
     pub(super) fn note(&mut self, scene: &mut Scene, seconds: f64) {
         let mut kept = HashMap::new();
         let mut add = |key: Key, value: f64| -> Past {

@@ -1,5 +1,6 @@
-//! The screen as a picture for the documents: what [`super::draw`] makes of `docs/data/top.json`, as SVG for light and dark pages. A test fails when
-//! `docs/pictures/top.svg` is another one; `OPENMPS_UPDATE_PICTURES=1` writes it.
+//! The screen as a picture for the documents: what [`super::draw`] makes of `docs/data/top.json`,
+//! as SVG for light and dark pages. A test fails when `docs/pictures/top.svg` is another one;
+//! `OPENMPS_UPDATE_PICTURES=1` writes it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -125,7 +126,8 @@ fn svg(buffer: &Buffer) -> String {
     svg
 }
 
-/// Cells of one style become one text; those of bars, which every font draws in its own way, become boxes.
+/// Cells of one style become one text; those of bars, which every font draws in its own way, become
+/// boxes.
 fn push_line(svg: &mut String, top: u32, cells: &[Cell]) {
     let is_alike = |a: &Cell, b: &Cell| {
         (a.fg, a.modifier) == (b.fg, b.modifier) && block(a).is_none() && block(b).is_none()
@@ -151,7 +153,8 @@ fn push_line(svg: &mut String, top: u32, cells: &[Cell]) {
     }
 }
 
-/// Words of a run, each in its place: a font that is wider or narrower than the cells moves no column.
+/// Words of a run, each in its place: a font that is wider or narrower than the cells moves no
+/// column.
 fn push_texts(svg: &mut String, class: &str, run: &[Cell], (left, base): (u32, u32)) {
     let bold = if run[0].modifier.contains(Modifier::BOLD) { " bold" } else { "" };
     let mut at = 0;

@@ -1,4 +1,5 @@
-//! Screens of every size, against those that were looked at and found right: `screens/*.txt`. `OPENMPS_UPDATE_SCREENS=1` writes them; look at each before it is kept.
+//! Screens of every size, against those that were looked at and found right: `screens/*.txt`.
+//! `OPENMPS_UPDATE_SCREENS=1` writes them; look at each before it is kept.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -8,7 +8,8 @@ use std::fs;
 pub(super) struct Users(BTreeMap<u32, String>);
 
 impl Users {
-    /// Those that this system's file has: other sources of names are not asked, as an answer may take long.
+    /// Those that this system's file has: other sources of names are not asked, as an answer may
+    /// take long.
     pub(super) fn of_this_system() -> Self {
         Self::parse(&fs::read_to_string("/etc/passwd").unwrap_or_default())
     }

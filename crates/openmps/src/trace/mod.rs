@@ -1,7 +1,10 @@
-//! `openmps trace`: what a client's driver calls, kernels and copies take, as a trace that Perfetto and `chrome://tracing` show.
+//! `openmps trace`: what a client's driver calls, kernels and copies take, as a trace that Perfetto
+//! and `chrome://tracing` show.
 //!
-//! The command is either started with this process's socket in its environment, or runs already and is handed a connection by the daemon. Each traced process sends its rings
-//! ([`source`]); they are read as they fill, so that nothing is lost however long it runs, and what they say is written at once ([`writer`]). Messages: `link::wire::trace`.
+//! The command is either started with this process's socket in its environment, or runs already and
+//! is handed a connection by the daemon. Each traced process sends its rings ([`source`]); they are
+//! read as they fill, so that nothing is lost however long it runs, and what they say is written at
+//! once ([`writer`]). Messages: `link::wire::trace`.
 
 pub(crate) mod names;
 mod source;
@@ -49,7 +52,8 @@ const NVTX_VARIABLE: &str = "NVTX_INJECTION64_PATH";
 /// As shells report a signal.
 const SIGNAL_STATUS: i32 = 128;
 
-/// Where the trace goes, compressed or not. Dropped without [`Output::finish`], a compressed file has no end.
+/// Where the trace goes, compressed or not. Dropped without [`Output::finish`], a compressed file
+/// has no end.
 enum Output {
     Plain(BufWriter<File>),
     Compressed(Box<GzEncoder<BufWriter<File>>>),
@@ -174,7 +178,8 @@ fn trace_client(pid: u32, options: &Trace) -> anyhow::Result<ExitCode> {
         ),
         Err(error) => bail!("client {pid} does not answer: {}", printable(&error.to_string())),
     };
-    // The client's server may answer in its place. Whoever does may say anything, also in what an error repeats of it.
+    // The client's server may answer in its place. Whoever does may say anything, also in what an
+    // error repeats of it.
     if let Ok(HelloReply::Refused(refusal)) = serde_json::from_value(first.message.clone()) {
         bail!("{}", printable(&refusal.message));
     }
@@ -333,7 +338,8 @@ impl Drop for Meeting {
 struct Signals(Arc<AtomicI32>);
 
 impl Signals {
-    /// A terminal's Ctrl-C reaches the command by itself; what is sent to this process alone is passed on.
+    /// A terminal's Ctrl-C reaches the command by itself; what is sent to this process alone is
+    /// passed on.
     fn for_command() -> io::Result<Self> {
         signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)))?;
         Self::of(&[SIGTERM, SIGHUP])

@@ -1,6 +1,7 @@
 //! Names of kernels as people write them.
 
-/// The name in a C++ symbol, without parameters and template arguments: `_ZN2ns3fooIiEEvPT_` is `ns::foo`. What is no such symbol stays as it is.
+/// The name in a C++ symbol, without parameters and template arguments: `_ZN2ns3fooIiEEvPT_` is
+/// `ns::foo`. What is no such symbol stays as it is.
 pub(crate) fn plain(symbol: &str) -> String {
     let Some(rest) = symbol.strip_prefix("_Z") else { return symbol.to_owned() };
     let (nested, mut rest) = match rest.strip_prefix('N') {

@@ -19,7 +19,8 @@ use super::writer::{Call, Placed, Process, Writer};
 
 /// Records taken from one ring before others are looked at.
 const AT_ONCE: usize = 1 << 14;
-/// Calls and work that wait for each other; beyond it the oldest are written without their other half.
+/// Calls and work that wait for each other; beyond it the oldest are written without their other
+/// half.
 const MOST_WAITING: usize = 1 << 19;
 /// Texts that one ring may name, and what has come of each that is not whole yet.
 const MOST_TEXTS: usize = 1 << 20;
@@ -199,7 +200,8 @@ impl Source {
         Ok(())
     }
 
-    /// The ring that came with a message. A process that sends what is none is heard no more, and the traces of others go on.
+    /// The ring that came with a message. A process that sends what is none is heard no more, and
+    /// the traces of others go on.
     fn ring(&mut self, file: Option<OwnedFd>) -> Option<Ring> {
         let made = match file {
             None => Err("it sent no ring".to_owned()),
@@ -365,9 +367,11 @@ impl Source {
         }
     }
 
-    /// Writes what is left, and what will not be completed any more: ranges that were left open, work of calls that began before the trace.
+    /// Writes what is left, and what will not be completed any more: ranges that were left open,
+    /// work of calls that began before the trace.
     pub(super) fn finish(&mut self, writer: &mut Writer<Output>) -> anyhow::Result<()> {
-        // The last records may have come between the last look and the ring's end. A writer that goes on is not waited for.
+        // The last records may have come between the last look and the ring's end. A writer that
+        // goes on is not waited for.
         for _ in 0..=RING_RECORDS as usize / AT_ONCE {
             if !self.drain(writer)? {
                 break;

@@ -1,7 +1,9 @@
-//! The file: JSON trace events, as `chrome://tracing` and Perfetto read them (Trace Event Format: complete events `X`, instants `i`, pairs `b`/`e` and `s`/`f`, metadata `M`).
+//! The file: JSON trace events, as `chrome://tracing` and Perfetto read them (Trace Event Format:
+//! complete events `X`, instants `i`, pairs `b`/`e` and `s`/`f`, metadata `M`).
 //!
-//! Events are written as they come; their order does not matter to readers, whose clock is `ts`, in microseconds. A driver call is a slice on its thread, work of a device one on the
-//! track of its stream, and an arrow leads from the call to the work.
+//! Events are written as they come; their order does not matter to readers, whose clock is `ts`, in
+//! microseconds. A driver call is a slice on its thread, work of a device one on the track of its
+//! stream, and an arrow leads from the call to the work.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -17,7 +19,8 @@ const DOMAINS: u32 = 1 << 29;
 /// Streams of a device, at most.
 const STREAMS_OF_DEVICE: u32 = 1 << 13;
 
-/// Tracks of a process that get a name, and domains' that are told apart: more than a program has, and no more than fit into memory.
+/// Tracks of a process that get a name, and domains' that are told apart: more than a program has,
+/// and no more than fit into memory.
 const MOST_TRACKS: usize = 1 << 16;
 
 /// How many events of each kind there are.
@@ -109,7 +112,8 @@ impl<W: Write> Writer<W> {
         Micros(at_ns.saturating_sub(self.zero_ns))
     }
 
-    /// Beginning and duration of what is shown from the trace's beginning on, though it may have begun before: with the whole duration it would cross what comes next.
+    /// Beginning and duration of what is shown from the trace's beginning on, though it may have
+    /// begun before: with the whole duration it would cross what comes next.
     fn span(&self, start_ns: u64, end_ns: u64) -> (Micros, Micros) {
         let (start, end) = (self.micros(start_ns), self.micros(end_ns));
         let duration = Micros(end.0.saturating_sub(start.0));
@@ -268,7 +272,8 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// The track of an NVTX domain's ranges: the thread's own for the default domain, since only those are sure to nest with its calls.
+    /// The track of an NVTX domain's ranges: the thread's own for the default domain, since only
+    /// those are sure to nest with its calls.
     fn domain_track(
         &mut self,
         process: &mut Process,

@@ -1,8 +1,9 @@
 //! Programs at random, all of them valid, ending, and with one possible result.
 //!
-//! What keeps them so: threads write only what is theirs, or change counters in ways whose order does not matter; every backward
-//! jump counts; instructions that threads execute together stand where all the threads meant come by; operations
-//! whose result the ISA leaves open are not used or are masked.
+//! What keeps them so: threads write only what is theirs, or change counters in ways whose order
+//! does not matter; every backward jump counts; instructions that threads execute together stand
+//! where all the threads meant come by; operations whose result the ISA leaves open are not used or
+//! are masked.
 
 mod control;
 mod data;

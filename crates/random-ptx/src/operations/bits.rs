@@ -1,4 +1,5 @@
-//! Logic, shifts and bit fields: PTX ISA, "Logic and Shift Instructions" and the bit instructions among the integer ones.
+//! Logic, shifts and bit fields: PTX ISA, "Logic and Shift Instructions" and the bit instructions
+//! among the integer ones.
 
 use super::{Int, S32, U32};
 use crate::operation::{Chooser, Class, Operation, Source};

@@ -1,4 +1,5 @@
-//! Comparison and selection: PTX ISA, "Comparison and Selection Instructions", for whole and half precision.
+//! Comparison and selection: PTX ISA, "Comparison and Selection Instructions", for whole and half
+//! precision.
 
 use std::cmp::Ordering;
 

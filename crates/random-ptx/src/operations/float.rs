@@ -1,4 +1,5 @@
-//! f32 and f64 arithmetic: PTX ISA, "Floating Point Instructions". Approximate instructions are left out.
+//! f32 and f64 arithmetic: PTX ISA, "Floating Point Instructions". Approximate instructions are
+//! left out.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,5 @@
-//! Integer arithmetic: PTX ISA, "Integer Arithmetic Instructions" and "Extended-Precision Integer Arithmetic Instructions".
+//! Integer arithmetic: PTX ISA, "Integer Arithmetic Instructions" and "Extended-Precision Integer
+//! Arithmetic Instructions".
 
 use super::{Int, S32, U32};
 use crate::operation::{Chooser, Class, Operation, Source};

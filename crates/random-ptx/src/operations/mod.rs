@@ -1,4 +1,5 @@
-//! The instructions that programs are made of, by family. Meaning is written from the PTX ISA's text alone.
+//! The instructions that programs are made of, by family. Meaning is written from the PTX ISA's
+//! text alone.
 
 mod bits;
 mod compare;

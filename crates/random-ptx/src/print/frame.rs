@@ -1,4 +1,5 @@
-//! What surrounds a program's instructions: signatures, declarations, first values, and the dump at the end.
+//! What surrounds a program's instructions: signatures, declarations, first values, and the dump at
+//! the end.
 
 use std::fmt::Write;
 

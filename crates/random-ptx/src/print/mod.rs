@@ -1,7 +1,8 @@
 //! Programs as PTX text.
 //!
-//! A module holds a `.const` array and any number of programs; kernel `i` is called `kernel{i}`. Each kernel loads its
-//! registers from its thread's part of the input, and at the end stores registers and memories to its part of the output.
+//! A module holds a `.const` array and any number of programs; kernel `i` is called `kernel{i}`.
+//! Each kernel loads its registers from its thread's part of the input, and at the end stores
+//! registers and memories to its part of the output.
 
 mod frame;
 

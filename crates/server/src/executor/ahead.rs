@@ -1,9 +1,11 @@
-//! Memory of sessions of another executor, mapped by one that stands by: a session that is made again here finds it in its window.
+//! Memory of sessions of another executor, mapped by one that stands by: a session that is made
+//! again here finds it in its window.
 //!
-//! To import and map a piece takes a driver a third of a millisecond while it takes another context down, and much less before. The keeper says what is to be
-//! mapped, a few pieces at a time, and what is to go; it alone knows which sessions have what. The main thread does it at once: one that stands by has nothing
-//! else to do, and an answer says that all that was said before is done. What no session takes after a takeover goes bit by bit, or at once
-//! where memory is short.
+//! To import and map a piece takes a driver a third of a millisecond while it takes another context
+//! down, and much less before. The keeper says what is to be mapped, a few pieces at a time, and
+//! what is to go; it alone knows which sessions have what. The main thread does it at once: one
+//! that stands by has nothing else to do, and an answer says that all that was said before is done.
+//! What no session takes after a takeover goes bit by bit, or at once where memory is short.
 
 use super::context::Context;
 use super::mapping::DeviceWindow;
@@ -14,7 +16,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-/// What nobody has taken is unmapped in such pieces, with such pauses, in which the keeper is heard.
+/// What nobody has taken is unmapped in such pieces, with such pauses, in which the keeper is
+/// heard.
 const PIECE: usize = 8;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -87,7 +90,8 @@ impl Ahead {
         self.has_ended = true;
     }
 
-    /// How long the keeper may be waited for before [`Self::drop_some`] has something to do; `None`: it has nothing.
+    /// How long the keeper may be waited for before [`Self::drop_some`] has something to do;
+    /// `None`: it has nothing.
     pub(super) fn patience(&self) -> Option<Duration> {
         (self.has_ended && !self.windows.is_empty()).then_some(PAUSE)
     }

@@ -1,5 +1,5 @@
-//! How much device memory sessions hold, against their own limits and those of their groups. Limits change while they run: what is
-//! held beyond a new one stays, and nothing is added.
+//! How much device memory sessions hold, against their own limits and those of their groups. Limits
+//! change while they run: what is held beyond a new one stays, and nothing is added.
 
 use crate::policy::limits::MemoryBound;
 use link::wire::shares::Total;
@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 const NO_LIMIT: u64 = u64::MAX;
 
-/// Bytes held, and how many that may be. Its numbers stand for themselves: no other memory is read because of them, so every access is relaxed.
+/// Bytes held, and how many that may be. Its numbers stand for themselves: no other memory is read
+/// because of them, so every access is relaxed.
 #[derive(Debug)]
 pub(crate) struct Meter {
     held: AtomicU64,
@@ -50,7 +51,8 @@ impl Meter {
 #[derive(Debug)]
 pub(crate) struct Allowance {
     own: Meter,
-    /// Whether its own limit is told as the device's memory. Relaxed, as what a meter has: a number that is a moment old is right.
+    /// Whether its own limit is told as the device's memory. Relaxed, as what a meter has: a number
+    /// that is a moment old is right.
     is_told: AtomicBool,
     group: Option<Arc<Meter>>,
 }
@@ -106,7 +108,8 @@ impl Allowance {
         self.own.left_bytes().into_iter().chain(of_group).min()
     }
 
-    /// What the client is told as the memory of a device that has so much: a group's limit is always told.
+    /// What the client is told as the memory of a device that has so much: a group's limit is
+    /// always told.
     pub(crate) fn total_bytes(&self, device_bytes: u64) -> u64 {
         let total = match self.is_told.load(Ordering::Relaxed) {
             true => Total::Limit,

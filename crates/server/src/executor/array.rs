@@ -1,6 +1,8 @@
-//! A session's arrays and their copies. What is in them outlives the executor by [`super::array_contents`]; how kernels see them is [`super::texture`].
+//! A session's arrays and their copies. What is in them outlives the executor by
+//! [`super::array_contents`]; how kernels see them is [`super::texture`].
 //!
-//! Arrays are the driver's, so the keeper does not count them: this module does, by an estimate that is not below what they take.
+//! Arrays are the driver's, so the keeper does not count them: this module does, by an estimate
+//! that is not below what they take.
 
 use super::copy::volume_bytes;
 use super::failure::{Failure, below};
@@ -285,7 +287,8 @@ impl State {
             self.touch_array(destination.array);
         }
         let _pass = self.enter(slot);
-        // SAFETY: memory ends are this client's, arrays live; that a box lies in its array the driver checks.
+        // SAFETY: memory ends are this client's, arrays live; that a box lies in its array the
+        // driver checks.
         self.check(unsafe { self.driver().cuMemcpy3DAsync_v2(&copy, stream) })?;
         self.counters().count_copy(width_bytes.saturating_mul(height).saturating_mul(depth));
         Ok(())

@@ -1,9 +1,12 @@
-//! What is in a session's arrays. Arrays are the driver's and go with its context; so their contents are saved, once the session's work has ended, to files that
-//! the keeper has, and the next executor writes them back.
+//! What is in a session's arrays. Arrays are the driver's and go with its context; so their
+//! contents are saved, once the session's work has ended, to files that the keeper has, and the
+//! next executor writes them back.
 //!
-//! Saved is what work may have changed since: arrays that were copied to, and those with a surface when kernels have run. That is done in pieces, between which the session
-//! takes commands, and in a tenth of its time at most. What cannot be saved (more than [`FaultSettings::saved_arrays_mib`] allows together, formats of which only the driver knows the texels)
-//! leaves the session marked as having something that a fault would cost it.
+//! Saved is what work may have changed since: arrays that were copied to, and those with a surface
+//! when kernels have run. That is done in pieces, between which the session takes commands, and in
+//! a tenth of its time at most. What cannot be saved (more than [`FaultSettings::saved_arrays_mib`]
+//! allows together, formats of which only the driver knows the texels) leaves the session marked as
+//! having something that a fault would cost it.
 
 use super::array::{Held, texel_bytes};
 use super::failure::Failure;
@@ -20,7 +23,8 @@ use rustix::fs::FallocateFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Marks entries of the journal that are contents and no command: the array's number; the bytes are in the entry's file.
+/// Marks entries of the journal that are contents and no command: the array's number; the bytes are
+/// in the entry's file.
 pub(super) const CONTENTS: u16 = u16::MAX - 1;
 /// Arrays of a session that are saved: each takes an open file of the keeper's.
 const MOST_COPIES: usize = 4096;
@@ -33,7 +37,8 @@ const PAUSE: u32 = 9;
 /// While there is something to be saved now.
 const SOON: Duration = Duration::from_micros(20);
 
-/// How much of all arrays of a session is saved, in bytes. The keeper says what is wrong with the setting.
+/// How much of all arrays of a session is saved, in bytes. The keeper says what is wrong with the
+/// setting.
 pub(super) fn most_bytes() -> u64 {
     let (settings, _) = FaultSettings::read(|name| std::env::var(name).ok());
     settings.saved_arrays_mib << 20
@@ -350,7 +355,8 @@ impl State {
             }
         }
         let stream = self.side_stream()?;
-        // SAFETY: a live array of this session, and a mapping of its size that stays until the copy has ended.
+        // SAFETY: a live array of this session, and a mapping of its size that stays until the copy
+        // has ended.
         let copied = unsafe { self.driver().cuMemcpy3DAsync_v2(&copy, stream) };
         let has_ended = self.await_copies(stream);
         self.check(copied)?;

@@ -1,7 +1,8 @@
 //! How far a stream's launches may be ahead of the device.
 //!
-//! A driver takes about a thousand launches per stream before the launching thread waits; so do we, here, where the wait ends when the client
-//! does: what a client that has left had not yet submitted is never run. Nothing that a native program could do is lost by waiting, since there
+//! A driver takes about a thousand launches per stream before the launching thread waits; so do we,
+//! here, where the wait ends when the client does: what a client that has left had not yet
+//! submitted is never run. Nothing that a native program could do is lost by waiting, since there
 //! its own call would wait.
 
 use super::context::Context;
@@ -30,7 +31,8 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Before so many launches on `stream`: waits while too many have not ended. `given_up` ends the wait.
+    /// Before so many launches on `stream`: waits while too many have not ended. `given_up` ends
+    /// the wait.
     pub(crate) fn admit(
         &mut self,
         context: &Context,

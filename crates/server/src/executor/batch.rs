@@ -1,17 +1,25 @@
-//! Launches that wait together are submitted together: as a chain of kernel nodes in an executable graph that is kept and used again.
+//! Launches that wait together are submitted together: as a chain of kernel nodes in an executable
+//! graph that is kept and used again.
 //!
-//! On a real GPU a direct launch costs the driver 2 to 4 us, a node of such a chain 0.2 to 0.6 us, and less where it is as it was: programs do the same again
-//! and again, so what a node was set to is remembered. Launches that are in the ring already wait for each other, and any other command ends the batch. What node
-//! parameters cannot say (attributes, clusters, output) is launched directly.
+//! On a real GPU a direct launch costs the driver 2 to 4 us, a node of such a chain 0.2 to 0.6 us,
+//! and less where it is as it was: programs do the same again and again, so what a node was set to
+//! is remembered. Launches that are in the ring already wait for each other, and any other command
+//! ends the batch. What node parameters cannot say (attributes, clusters, output) is launched
+//! directly.
 //!
-//! A launch that nothing waits behind is submitted at once, but for two looks at what is posted meanwhile. In calm times one is looked behind for the signal by which
-//! its client waits, or a copy: for 0.5 us, in company 1.5 us, and after some looks in vain behind one launch in 256 ([`super::nearness`]). And each submission is a
-//! turn of the driver's lock, so while the device is at work on earlier launches of the stream, and only then, the others of a burst wait for those behind them as long as
-//! these come within 1 us, for 20 us at most ([`super::gathering`]). What begins a burst is as many as a power of two: the rest is as long the next time, and
-//! finds its chain as it was.
+//! A launch that nothing waits behind is submitted at once, but for two looks at what is posted
+//! meanwhile. In calm times one is looked behind for the signal by which its client waits, or a
+//! copy: for 0.5 us, in company 1.5 us, and after some looks in vain behind one launch in 256
+//! ([`super::nearness`]). And each submission is a turn of the driver's lock, so while the device
+//! is at work on earlier launches of the stream, and only then, the others of a burst wait for
+//! those behind them as long as these come within 1 us, for 20 us at most ([`super::gathering`]).
+//! What begins a burst is as many as a power of two: the rest is as long the next time, and finds
+//! its chain as it was.
 //!
-//! A chain of one is launched in half the time of a kernel and starts sooner. But where lone launches went so on an H200, the same chain again while it ran, the
-//! device now and then stood still for milliseconds; why is not known (docs/lab-notebook.md). So a lone launch goes as a kernel, unless its signal goes with it.
+//! A chain of one is launched in half the time of a kernel and starts sooner. But where lone
+//! launches went so on an H200, the same chain again while it ran, the device now and then stood
+//! still for milliseconds; why is not known (docs/lab-notebook.md). So a lone launch goes as a
+//! kernel, unless its signal goes with it.
 
 use super::chain::{Ending, Kind};
 use super::costs::Piece;
@@ -108,8 +116,9 @@ impl State {
         self.batches.len() >= MOST_WAITING
     }
 
-    /// What next command goes with what waits, if it comes soon: the signal by which the client waits, a copy; a launch behind a copy, since launches that come one
-    /// by one are not to wait for each other.
+    /// What next command goes with what waits, if it comes soon: the signal by which the client
+    /// waits, a copy; a launch behind a copy, since launches that come one by one are not to wait
+    /// for each other.
     pub(super) fn goes_with_batch(&self, opcode: u16) -> bool {
         opcode == Opcode::Signal as u16
             || opcode == Opcode::Copy as u16
@@ -139,7 +148,8 @@ impl State {
         refused
     }
 
-    /// Submits the first launches that wait, as many as are a power of two; says where the last of them ends in the ring.
+    /// Submits the first launches that wait, as many as are a power of two; says where the last of
+    /// them ends in the ring.
     pub(super) fn submit_beginning(&mut self) -> (Vec<Refused>, Option<u64>) {
         let mut refused = Vec::new();
         let done = self.with_waiting(|state, all| {
@@ -195,7 +205,8 @@ impl State {
         Ok(())
     }
 
-    /// Submits as many of the first launches as the longest chain has that they fill; says how many.
+    /// Submits as many of the first launches as the longest chain has that they fill; says how
+    /// many.
     ///
     /// # Errors
     /// How many are to be launched by themselves.
@@ -243,7 +254,8 @@ impl State {
             && self.shared.pace.is_calm()
     }
 
-    /// Submits what waits, with the signal that came behind it; says whether it did. If not, all of it still waits.
+    /// Submits what waits, with the signal that came behind it; says whether it did. If not, all of
+    /// it still waits.
     pub(super) fn submit_with_signal(&mut self, slot: u32, value: u64) -> bool {
         let is_possible = !self.batch_is_empty()
             && self.batches.stream() == slot
@@ -262,7 +274,8 @@ impl State {
         submitted
     }
 
-    /// Submits launches, the last of them together with a signal; says how many went before those, and whether those went. The others wait still.
+    /// Submits launches, the last of them together with a signal; says how many went before those,
+    /// and whether those went. The others wait still.
     fn submit_signalled(&mut self, slot: u32, value: u64, launches: Together<'_>) -> (usize, bool) {
         if !self.takes_all(launches) {
             return (0, false);

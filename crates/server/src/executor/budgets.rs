@@ -1,6 +1,8 @@
-//! What clients of an executor share besides the device: mappings and open files, of which a process can have only so many, and the host's memory.
+//! What clients of an executor share besides the device: mappings and open files, of which a
+//! process can have only so many, and the host's memory.
 //!
-//! All count for the [`Owner`] of a session, and are refused before they are used up. What a session had in another executor is counted, and not refused.
+//! All count for the [`Owner`] of a session, and are refused before they are used up. What a
+//! session had in another executor is counted, and not refused.
 
 use crate::log::log_server;
 use crate::policy::budgets::{Budget, Part};
@@ -17,8 +19,9 @@ const USUAL_MAPPINGS: u64 = 65_530;
 pub(super) const MAPPINGS_OF_REGION: u64 = 2;
 /// The other half is for the driver, for threads, and for what sessions have besides regions.
 const PART_FOR_REGIONS: u64 = 2;
-/// So much of the host's memory is for images of code, which are kept as long as they are loaded. All processes that load the same have it once, so a quarter of the
-/// machine is much for the code of one owner.
+/// So much of the host's memory is for images of code, which are kept as long as they are loaded.
+/// All processes that load the same have it once, so a quarter of the machine is much for the code
+/// of one owner.
 const PART_FOR_IMAGES: u64 = 2;
 
 /// Those of an executor.
@@ -101,7 +104,8 @@ impl Budgets {
         ImageBytes { of: Arc::clone(self), owner: owner.clone(), bytes }
     }
 
-    /// Held while a large image of this owner is loaded: one at a time, as each takes several times its length meanwhile.
+    /// Held while a large image of this owner is loaded: one at a time, as each takes several times
+    /// its length meanwhile.
     pub(super) fn loading_turn(&self, owner: &Owner) -> Arc<Mutex<()>> {
         let mut turns = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turn) = turns.get(owner).and_then(Weak::upgrade) {
@@ -145,7 +149,8 @@ impl Holding {
         self.pinned_bytes = self.pinned_bytes.saturating_add(pinned_bytes);
     }
 
-    /// Counts a region, whose pages are the host's to give if `pinned_bytes` is not 0; says whether it may be had.
+    /// Counts a region, whose pages are the host's to give if `pinned_bytes` is not 0; says whether
+    /// it may be had.
     pub(super) fn take(&mut self, label: &str, pinned_bytes: u64) -> bool {
         let refused = self.refusal(pinned_bytes);
         if let Some(refused) = &refused

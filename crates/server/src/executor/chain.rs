@@ -1,7 +1,9 @@
-//! Chains: executable graphs of kernels in a row that are kept and used again ([`super::batch`] says for what).
+//! Chains: executable graphs of kernels in a row that are kept and used again ([`super::batch`]
+//! says for what).
 //!
-//! A chain is made of the executor's own kernels, and its nodes are set to launches when it is submitted: so it is made before anybody knows for whom, and
-//! goes from one session to another. Which chains a session has is [`super::lengths`], who makes them [`super::chain_stock`].
+//! A chain is made of the executor's own kernels, and its nodes are set to launches when it is
+//! submitted: so it is made before anybody knows for whom, and goes from one session to another.
+//! Which chains a session has is [`super::lengths`], who makes them [`super::chain_stock`].
 
 use super::context::Context;
 use super::graph::{Code, with_kernel};
@@ -95,7 +97,8 @@ impl Chain {
             let mut node = CUgraphNode::NULL;
             let (before, count) = if index > 0 { (&raw const last, 1) } else { (ptr::null(), 0) };
             with_nothing(code, |kernel| {
-                // SAFETY: live handles, and parameters as long as the kernel's; the result is written.
+                // SAFETY: live handles, and parameters as long as the kernel's; the result is
+                // written.
                 context.check(unsafe {
                     driver.cuGraphAddKernelNode_v2(&mut node, self.graph, before, count, kernel)
                 })
@@ -128,7 +131,8 @@ impl Chain {
     }
 
     pub(super) fn destroy(self, driver: Driver) {
-        // SAFETY: live handles that nothing else names; the driver keeps what runs until it has ended.
+        // SAFETY: live handles that nothing else names; the driver keeps what runs until it has
+        // ended.
         unsafe {
             if self.executable != CUgraphExec::NULL {
                 let _ = driver.cuGraphExecDestroy(self.executable);
@@ -155,7 +159,8 @@ impl Chain {
         self.ends_with.is_none_or(|end| end <= completed)
     }
 
-    /// Makes it a chain that names nothing of a session's, and that nobody has submitted. It does not run. Says whether the driver did it.
+    /// Makes it a chain that names nothing of a session's, and that nobody has submitted. It does
+    /// not run. Says whether the driver did it.
     pub(super) fn reset(&mut self, driver: Driver, code: Code) -> bool {
         self.ends_with = None;
         self.forget(driver, code, |_| true)
@@ -166,7 +171,8 @@ impl Chain {
         self.links.iter().filter_map(Link::function).any(is_such)
     }
 
-    /// Makes nodes that were set to such functions name the executor's own kernel. It does not run. Says whether the driver did it.
+    /// Makes nodes that were set to such functions name the executor's own kernel. It does not run.
+    /// Says whether the driver did it.
     pub(super) fn forget(
         &mut self,
         driver: Driver,
@@ -178,7 +184,8 @@ impl Chain {
         named.all(|link| {
             link.set_to.clear();
             with_nothing(code, |kernel| {
-                // SAFETY: live handles, and parameters as long as the kernel's, which the driver copies.
+                // SAFETY: live handles, and parameters as long as the kernel's, which the driver
+                // copies.
                 unsafe { driver.cuGraphExecKernelNodeSetParams_v2(executable, link.node, kernel) }
             })
             .is_success()
@@ -216,7 +223,8 @@ impl State {
         let parameters = WordParameters { address: self.memory.completion_address(slot), value };
         let set = with_kernel(&WORD_SHAPE, code, parameters.as_bytes(), |kernel| {
             let driver = self.driver();
-            // SAFETY: live handles of this session and parameters as long as the kernel's, which the driver copies.
+            // SAFETY: live handles of this session and parameters as long as the kernel's, which
+            // the driver copies.
             unsafe { driver.cuGraphExecKernelNodeSetParams_v2(chain.executable, node, kernel) }
         });
         set.is_success().then_some(())
@@ -243,7 +251,8 @@ impl State {
         let Some(code) = self.code(launch, slot) else { return false };
         let driver = self.driver();
         let set = with_kernel(launch, code, parameters, |kernel| {
-            // SAFETY: live handles of this session and parameters as long as the kernel's, which the driver copies.
+            // SAFETY: live handles of this session and parameters as long as the kernel's, which
+            // the driver copies.
             unsafe { driver.cuGraphExecKernelNodeSetParams_v2(executable, link.node, kernel) }
         });
         if set.is_success() {

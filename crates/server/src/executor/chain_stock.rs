@@ -1,8 +1,11 @@
 //! Chains that no session has, and who makes more.
 //!
-//! To make one holds the driver's lock for some 70 us, and others' launches with it; sixteen threads that make chains at once make fewer than one does. So one at a time is made, by a
-//! thread of its own: a session that wants one orders it, goes on without, and finds it here when it looks again. What sessions give up lies here for the next: the driver
-//! does not give back to the device what it took for a chain, so to destroy one spares nothing. Chains of a part of the SMs name that, so their sessions make them, and end them.
+//! To make one holds the driver's lock for some 70 us, and others' launches with it; sixteen
+//! threads that make chains at once make fewer than one does. So one at a time is made, by a thread
+//! of its own: a session that wants one orders it, goes on without, and finds it here when it looks
+//! again. What sessions give up lies here for the next: the driver does not give back to the device
+//! what it took for a chain, so to destroy one spares nothing. Chains of a part of the SMs name
+//! that, so their sessions make them, and end them.
 
 use super::Shared;
 use super::chain::{Chain, Kind};
@@ -49,7 +52,8 @@ pub(super) enum Ordered {
 pub(super) enum Wanted {
     /// The next session wants what the last one had.
     Likely,
-    /// A session has one that it wants more: one such chain is enough for all, as each takes memory of the device.
+    /// A session has one that it wants more: one such chain is enough for all, as each takes memory
+    /// of the device.
     Little,
 }
 
@@ -146,7 +150,8 @@ fn make_all(shared: &Shared) {
 }
 
 impl State {
-    /// Wishes for a chain of this kind on a stream that has chains, or could have; what is wished for often enough comes.
+    /// Wishes for a chain of this kind on a stream that has chains, or could have; what is wished
+    /// for often enough comes.
     pub(super) fn wish_for_chain(&mut self, slot: u32, kind: Kind) {
         let Some(chains) = self.batches.chains(slot) else { return };
         if let Some(lack) = chains.wish(kind) {
@@ -195,7 +200,8 @@ impl State {
         self.batches.chains(slot).is_some_and(|chains| chains.is_worth(kind, wanted))
     }
 
-    /// The chain that goes for the next one, where the session has as many as it may: how often it is wanted, and on which stream.
+    /// The chain that goes for the next one, where the session has as many as it may: how often it
+    /// is wanted, and on which stream.
     fn least_wanted_chain(&mut self) -> Option<(u32, u32)> {
         let streams = &mut self.batches.streams;
         if streams.iter_mut().map(StreamChains::count).sum::<usize>() < MOST_CHAINS {
@@ -217,7 +223,8 @@ impl State {
         }
     }
 
-    /// A chain that a stream has no use for goes to the stock, unless it may still run there or names a part of the SMs.
+    /// A chain that a stream has no use for goes to the stock, unless it may still run there or
+    /// names a part of the SMs.
     fn retire_chain(
         &self,
         slot: u32,
@@ -289,7 +296,8 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    /// Posts so many launches that wait together, the last of them with a signal; says how many submissions they took.
+    /// Posts so many launches that wait together, the last of them with a signal; says how many
+    /// submissions they took.
     fn burst(client: &mut Client, launches: usize, value: u64) -> u32 {
         let before = submitted();
         (0..launches).for_each(|_| client.post_launch());
@@ -312,7 +320,8 @@ mod tests {
         done.unwrap_or_default()
     }
 
-    /// Bursts of all lengths, until the session has as many chains as it may; says what its last signal was.
+    /// Bursts of all lengths, until the session has as many chains as it may; says what its last
+    /// signal was.
     fn launch_all_lengths(client: &mut Client) -> u64 {
         let mut value = settle(client, 3);
         for length in (1..=MOST_WAITING).cycle().take(4000) {

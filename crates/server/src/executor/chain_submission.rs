@@ -67,7 +67,8 @@ impl State {
         if let Some(value) = signal {
             self.streams.for_signal(&self.shared.context, slot, value)?;
             self.handle.note_streams(self.streams.slots());
-            // All of it, and before it can have ended: what has ended is not to be done again, and what is not reached is known to be in flight.
+            // All of it, and before it can have ended: what has ended is not to be done again, and
+            // what is not reached is known to be in flight.
             self.standing.commit(self.records.position);
         }
         let traced = self.trace_batch_begins(slot, launches);

@@ -1,7 +1,9 @@
-//! Device memory that the driver takes for a client besides what is granted to it, by estimates that are not far below what it takes: the
-//! session itself, streams, modules, local memory. Arrays have an estimate of their own in [`super::array`].
+//! Device memory that the driver takes for a client besides what is granted to it, by estimates
+//! that are not far below what it takes: the session itself, streams, modules, local memory. Arrays
+//! have an estimate of their own in [`super::array`].
 //!
-//! Nothing of this can be measured: the context is shared, so what the driver's own count loses meanwhile may be another client's.
+//! Nothing of this can be measured: the context is shared, so what the driver's own count loses
+//! meanwhile may be another client's.
 
 use super::failure::Failure;
 use super::state::State;
@@ -9,7 +11,8 @@ use cuda_abi::image::Image;
 use cuda_abi::types::*;
 use link::wire::command::StreamCreate;
 
-/// What a session takes, its default stream included: a further client of a context was seen to add about so much.
+/// What a session takes, its default stream included: a further client of a context was seen to add
+/// about so much.
 pub(super) const SESSION_BYTES: u64 = 1 << 20;
 /// A stream: observed on an H200.
 const STREAM_BYTES: u64 = 512 << 10;
@@ -29,8 +32,8 @@ impl State {
         created
     }
 
-    /// Counts the local memory of a client's largest kernel: so much for each thread that the device can have at a time. What every context
-    /// has anyway counts for nobody.
+    /// Counts the local memory of a client's largest kernel: so much for each thread that the
+    /// device can have at a time. What every context has anyway counts for nobody.
     pub(super) fn charge_local(&mut self, per_thread_bytes: u64) -> Result<(), Failure> {
         let default_bytes = self.default_stack_bytes;
         let beyond_bytes = per_thread_bytes.saturating_sub(default_bytes);
@@ -114,7 +117,8 @@ fn variable_bytes(text: &[u8]) -> u64 {
     sum
 }
 
-/// Bytes of one variable's declaration, as `.visible .global .align 4 .v2 .f32 name[3][4] = `; 0 for anything else.
+/// Bytes of one variable's declaration, as `.visible .global .align 4 .v2 .f32 name[3][4] = `; 0
+/// for anything else.
 fn declared_bytes(statement: &[u8]) -> u64 {
     let text = String::from_utf8_lossy(statement);
     let declaration = text.split('=').next().unwrap_or_default();

@@ -1,12 +1,15 @@
-//! Values that a driver makes up and kernels are given as they are: texture and surface objects, conditions of graphs. A session that goes on in another executor
-//! must come to the same ones, as its client has them anywhere.
+//! Values that a driver makes up and kernels are given as they are: texture and surface objects,
+//! conditions of graphs. A session that goes on in another executor must come to the same ones, as
+//! its client has them anywhere.
 //!
-//! Nobody can ask a driver for a value. So objects are made until the wanted one comes, while the others stay, and those are destroyed afterwards: that comes to an
-//! end where a driver gives values again that have become free. What sessions had in the executor before is claimed before any of them takes commands, so that none is given
-//! what another one had.
+//! Nobody can ask a driver for a value. So objects are made until the wanted one comes, while the
+//! others stay, and those are destroyed afterwards: that comes to an end where a driver gives
+//! values again that have become free. What sessions had in the executor before is claimed before
+//! any of them takes commands, so that none is given what another one had.
 //!
-//! An H200's driver goes through the values of textures and surfaces by groups of 64, upwards, and comes to a group again only after a million others. So all sessions make
-//! theirs of one group before any makes those of a higher one, and who makes new ones waits for all of them.
+//! An H200's driver goes through the values of textures and surfaces by groups of 64, upwards, and
+//! comes to a group again only after a million others. So all sessions make theirs of one group
+//! before any makes those of a higher one, and who makes new ones waits for all of them.
 
 use super::Shared;
 use super::failure::Failure;
@@ -19,12 +22,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
-/// Texture or surface objects that are made in vain before a value is given up: as many as a session may have had, within reason.
+/// Texture or surface objects that are made in vain before a value is given up: as many as a
+/// session may have had, within reason.
 pub(super) const MOST_OBJECTS_TRIED: usize = 1 << 16;
 /// The same for conditions, each of which needs a graph.
 pub(super) const MOST_CONDITIONS_TRIED: usize = 1 << 12;
 
-/// How long a session waits for others to make what comes before its own. After that it tries its luck.
+/// How long a session waits for others to make what comes before its own. After that it tries its
+/// luck.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// Between two looks whether all sessions are there.
 const LOOK: Duration = Duration::from_millis(1);
@@ -60,7 +65,8 @@ impl Claims {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody is still to make an object of a lower group. The caller has not locked them.
+    /// Waits until nobody is still to make an object of a lower group. The caller has not locked
+    /// them.
     pub(super) fn await_lower(&self, group: u64, longest: Duration) {
         let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let is_behind = |pending: &mut BTreeSet<u64>| {
@@ -81,7 +87,8 @@ fn handles(values: &HashSet<Value>) -> impl Iterator<Item = u64> {
 }
 
 impl Shared {
-    /// Waits until it is a group's turn, once all sessions are there that come from another executor.
+    /// Waits until it is a group's turn, once all sessions are there that come from another
+    /// executor.
     pub(super) fn await_turn(&self, group: u64) {
         let until = Instant::now() + LONGEST_WAIT;
         // Relaxed: who opens sessions has said so before.
@@ -164,7 +171,8 @@ fn value_of((opcode, body): (u16, &[u8])) -> Option<Value> {
     }
 }
 
-/// Makes objects until one has a value that is accepted; the others are added to `fillers`. `None` after so many others.
+/// Makes objects until one has a value that is accepted; the others are added to `fillers`. `None`
+/// after so many others.
 pub(super) fn make_until(
     most: usize,
     accepts: impl Fn(u64) -> bool,

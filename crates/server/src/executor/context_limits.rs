@@ -1,10 +1,13 @@
 //! Limits of the context that all clients share: stack, heap, the buffer of `printf`.
 //!
-//! What one client asks for all have, and it has that as long as it lives. It is charged for what goes beyond what the context began with, as a context of its
-//! own would cost that, too. When it ends, the limit falls to what others have asked for. A driver lowers heap and buffer until a kernel has used
-//! them (`cuCtxSetLimit`); from then on they keep their size until the executor ends, and count for nobody. The stack stays: after a lower limit the driver
-//! would make room again for larger frames, which waits for all kernels ([`super::gate`]). Two limits are hints by CUDA's own words, which any platform may
-//! ignore or clamp: those of the L2 cache are accepted and stay as they are.
+//! What one client asks for all have, and it has that as long as it lives. It is charged for what
+//! goes beyond what the context began with, as a context of its own would cost that, too. When it
+//! ends, the limit falls to what others have asked for. A driver lowers heap and buffer until a
+//! kernel has used them (`cuCtxSetLimit`); from then on they keep their size until the executor
+//! ends, and count for nobody. The stack stays: after a lower limit the driver would make room
+//! again for larger frames, which waits for all kernels ([`super::gate`]). Two limits are hints by
+//! CUDA's own words, which any platform may ignore or clamp: those of the L2 cache are accepted and
+//! stay as they are.
 
 use super::failure::Failure;
 use super::state::State;
@@ -15,10 +18,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
 
-/// Largest stack per thread that a client may raise the context's to; it costs memory for every resident thread.
+/// Largest stack per thread that a client may raise the context's to; it costs memory for every
+/// resident thread.
 const MAX_STACK_BYTES: u64 = 64 << 10;
 const STACK_STEP_BYTES: u64 = 1 << 10;
-/// A heap, or a buffer of `printf`, that a kernel has used stays as large as it is, so a client can raise it to this part of the device's memory at most.
+/// A heap, or a buffer of `printf`, that a kernel has used stays as large as it is, so a client can
+/// raise it to this part of the device's memory at most.
 const LARGEST_PART: u64 = 64;
 /// So many kernels that kernels have launched may wait, at most; each takes some hundred bytes.
 const MAX_PENDING_LAUNCHES: u64 = 1 << 16;
@@ -60,7 +65,8 @@ impl State {
             }
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
-        // In few steps: each holds everybody up for a moment and is logged. A stack costs memory for every thread.
+        // In few steps: each holds everybody up for a moment and is logged. A stack costs memory
+        // for every thread.
         let value = match limit {
             CUlimit::STACK_SIZE => wanted.value.next_multiple_of(STACK_STEP_BYTES),
             _ => wanted.value.next_power_of_two().min(most),
@@ -101,7 +107,8 @@ impl State {
         // Another session may have raised it further since, and would lose that.
         let now = self.limit(limit)?;
         if now < value {
-            // SAFETY: no pointers. A driver raises neither heap nor buffer once a kernel has used it.
+            // SAFETY: no pointers. A driver raises neither heap nor buffer once a kernel has used
+            // it.
             self.check(unsafe { self.driver().cuCtxSetLimit(limit, value as usize) })?;
             log_server!("{} raises the {name} from {now} to {value}, for all", self.handle.label);
         }
@@ -183,7 +190,8 @@ impl Wishes {
         self.lock().values().any(|wished| wished.values.contains_key(&session))
     }
 
-    /// A session has ended: calls `lower` with what is still to be had of each limit that it asked for. A session that asks meanwhile waits, and then sees what became of it.
+    /// A session has ended: calls `lower` with what is still to be had of each limit that it asked
+    /// for. A session that asks meanwhile waits, and then sees what became of it.
     fn end(&self, session: u64, mut lower: impl FnMut(CUlimit, u64)) {
         for (&limit, wished) in self.lock().iter_mut() {
             if wished.values.remove(&session).is_some() {

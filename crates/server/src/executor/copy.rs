@@ -141,8 +141,9 @@ impl State {
     }
 }
 
-/// Bytes from the first to the last that such a copy touches; `None` on overflow, and for rows that overlap: a driver may take such a pitch,
-/// as it does 0, for rows without gaps, and would reach further.
+/// Bytes from the first to the last that such a copy touches; `None` on overflow, and for rows that
+/// overlap: a driver may take such a pitch, as it does 0, for rows without gaps, and would reach
+/// further.
 pub(super) fn extent_bytes(
     width: u64,
     height: u64,

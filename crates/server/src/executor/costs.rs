@@ -1,9 +1,12 @@
-//! What a session's launches cost, as far as samples ([`super::meter`]) have said: by function, and by graph.
+//! What a session's launches cost, as far as samples ([`super::meter`]) have said: by function, and
+//! by graph.
 //!
-//! A sample is the time between two events on the device. It contains what the host took between recording them, if the stream had nothing else to do
-//! meanwhile: the driver's lock, the gate, a thread that was not run, the first launch of a function. So a sample says that a piece costs no more than the whole, and no less than the
-//! whole without the host's part. Both are kept: who is to be bounded is judged by the most, and what may go together with others by the least, since what
-//! goes by itself has the long samples, and would go by itself for ever.
+//! A sample is the time between two events on the device. It contains what the host took between
+//! recording them, if the stream had nothing else to do meanwhile: the driver's lock, the gate, a
+//! thread that was not run, the first launch of a function. So a sample says that a piece costs no
+//! more than the whole, and no less than the whole without the host's part. Both are kept: who is
+//! to be bounded is judged by the most, and what may go together with others by the least, since
+//! what goes by itself has the long samples, and would go by itself for ever.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,7 +17,8 @@ const SHORT_NS: u32 = 10_000;
 const CERTAIN: u32 = 4;
 /// Uncertain samples after which a piece is taken for known.
 const MOST_TRIES: u8 = 8;
-/// Samples from which on the least counts: one may have been taken while the host did nothing for long.
+/// Samples from which on the least counts: one may have been taken while the host did nothing for
+/// long.
 const LEAST_COUNTS: u8 = 3;
 
 /// What is launched, for what is known of it.
@@ -46,7 +50,8 @@ struct Cost {
 }
 
 impl Cost {
-    /// In company a sample contains what others did meanwhile: it can only say that a piece costs less than was thought.
+    /// In company a sample contains what others did meanwhile: it can only say that a piece costs
+    /// less than was thought.
     fn learn(&mut self, timed: Timed) {
         let in_ns = |time: Duration| u32::try_from(time.as_nanos()).unwrap_or(u32::MAX).max(1);
         let at_most = in_ns(timed.took);
@@ -168,7 +173,8 @@ mod tests {
 
     #[test]
     fn what_is_slow_to_submit_by_itself_may_go_with_others() {
-        // Threads of many clients meet in the driver's lock: 5 us of work, 30 us to submit it, each time.
+        // Threads of many clients meet in the driver's lock: 5 us of work, 30 us to submit it, each
+        // time.
         let mut costs = Costs::default();
         let mut tries = 0;
         while !costs.may_take_less(PIECE, LASTS_NS) {

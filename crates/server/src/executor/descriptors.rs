@@ -1,5 +1,6 @@
-//! Open files that are kept for clients' memory: all clients of an executor together may have most of what the process may open, so that some are left for
-//! clients that come, and each owner a part of that.
+//! Open files that are kept for clients' memory: all clients of an executor together may have most
+//! of what the process may open, so that some are left for clients that come, and each owner a part
+//! of that.
 
 use crate::policy::budgets::{Budget, Part};
 use link::wire::owner::Owner;

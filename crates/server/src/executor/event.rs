@@ -52,7 +52,8 @@ impl State {
     pub(super) fn stream_wait_event(&mut self, wanted: StreamWaitEvent) -> Result<(), Failure> {
         let event = self.event(wanted.event)?;
         let stream = self.stream_for_work(wanted.stream)?;
-        // SAFETY: live handles of this session. Flags have a meaning in captures only, which do not come here.
+        // SAFETY: live handles of this session. Flags have a meaning in captures only, which do not
+        // come here.
         self.check(unsafe { self.driver().cuStreamWaitEvent(stream, event, 0) })
     }
 

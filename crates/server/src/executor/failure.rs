@@ -5,9 +5,11 @@ use cuda_abi::types::CUresult;
 /// Why a command was not done.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The client is told: in the answer of a called command, as the session's error for a posted one.
+    /// The client is told: in the answer of a called command, as the session's error for a posted
+    /// one.
     Cuda(CUresult),
-    /// The client does not speak the protocol; its session ends. No client of ours does this, whatever its program does.
+    /// The client does not speak the protocol; its session ends. No client of ours does this,
+    /// whatever its program does.
     Protocol(String),
 }
 
@@ -17,8 +19,8 @@ impl From<CUresult> for Failure {
     }
 }
 
-/// Refuses a number that no honest client can have given out. One within bounds that names nothing is the program's mistake, such as the use of
-/// what it has destroyed.
+/// Refuses a number that no honest client can have given out. One within bounds that names nothing
+/// is the program's mistake, such as the use of what it has destroyed.
 pub(crate) fn below(what: &str, number: u32, limit: u32) -> Result<(), Failure> {
     if number < limit {
         return Ok(());

@@ -1,9 +1,11 @@
 //! Which sessions have work on the device: work is bounded only in company ([`super::pacing`]).
 //!
-//! A session is *busy* from its first piece of work on until its own thread has seen that all of it has ended. That thread looks when it has
-//! nothing to do: at the completion words, and, where a stream has had work since its last signal, by asking the driver. A session alone
-//! looks once in a second, since nobody wants to know; two look every millisecond, and many the more rarely the more they are, so that what
-//! all of them take for it does not grow with their number. So a launch of a session that is busy costs one load, and none is followed by a call to the driver.
+//! A session is *busy* from its first piece of work on until its own thread has seen that all of it
+//! has ended. That thread looks when it has nothing to do: at the completion words, and, where a
+//! stream has had work since its last signal, by asking the driver. A session alone looks once in a
+//! second, since nobody wants to know; two look every millisecond, and many the more rarely the
+//! more they are, so that what all of them take for it does not grow with their number. So a launch
+//! of a session that is busy costs one load, and none is followed by a call to the driver.
 
 use super::state::State;
 use crate::log::log_server;
@@ -19,15 +21,18 @@ const LOOK: Duration = Duration::from_millis(1);
 /// As long as others are busy, it makes no difference to them when one of many is no more.
 const LOOK_RAREST: u32 = 32;
 
-/// How many clients may be busy before nobody spins any more: a number. Read when an executor starts.
+/// How many clients may be busy before nobody spins any more: a number. Read when an executor
+/// starts.
 const SPIN_CLIENTS_VARIABLE: &str = "OPENMPS_SPIN_CLIENTS";
 
-/// How many clients may be busy before there are no cores for threads that spin. Each of them has two: its own, and its session's.
+/// How many clients may be busy before there are no cores for threads that spin. Each of them has
+/// two: its own, and its session's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpinClients(u32);
 
 impl Default for SpinClients {
-    /// As many as there are cores: then one thread of each client computes, and the other waits for it.
+    /// As many as there are cores: then one thread of each client computes, and the other waits for
+    /// it.
     fn default() -> Self {
         Self(u32::try_from(spin::cores()).unwrap_or(u32::MAX))
     }
@@ -121,7 +126,8 @@ impl Flights {
         if flight.class == Class::Latency {
             self.latency_busy.fetch_add(1, Ordering::Relaxed);
         }
-        // SeqCst: before the ring in `ask`; partner of the look in `State::sleep_limit` after a sleep is announced.
+        // SeqCst: before the ring in `ask`; partner of the look in `State::sleep_limit` after a
+        // sleep is announced.
         if self.busy.fetch_add(1, Ordering::SeqCst) == 1 {
             self.ask();
         }
@@ -140,7 +146,8 @@ impl Flights {
         self.busy.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Makes the busy session that was alone until now look whether its work has ended: it may sleep for long. If there are more, they look anyway.
+    /// Makes the busy session that was alone until now look whether its work has ended: it may
+    /// sleep for long. If there are more, they look anyway.
     fn ask(&self) {
         for flight in self.lock().iter().filter(|flight| flight.is_busy()) {
             flight.memory.wake_consumer();
@@ -189,7 +196,8 @@ impl State {
         look.map_or(longest, |look| longest.min(look))
     }
 
-    /// After a sleep in which nothing was posted: finds out whether all work has ended, and saves what only the driver has.
+    /// After a sleep in which nothing was posted: finds out whether all work has ended, and saves
+    /// what only the driver has.
     pub(super) fn look_whether_idle(&mut self) {
         if !self.flight.is_busy() {
             return self.save_arrays();

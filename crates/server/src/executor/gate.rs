@@ -1,8 +1,11 @@
-//! The gate through which work goes to the device, and quiet moments for calls that would stall others; see [`crate::policy::quiet`].
+//! The gate through which work goes to the device, and quiet moments for calls that would stall
+//! others; see [`crate::policy::quiet`].
 //!
-//! A session passes the gate for each piece of work: while it is open that costs two writes and a look, no lock. Who needs a quiet moment closes it,
-//! waits until nobody is inside and the driver says that all streams with work are idle, makes the call, and opens it. One who comes meanwhile takes
-//! the moment over, as long as it has not lasted long. Streams of the executor's own (copies, probes) do not count: their work ends by itself.
+//! A session passes the gate for each piece of work: while it is open that costs two writes and a
+//! look, no lock. Who needs a quiet moment closes it, waits until nobody is inside and the driver
+//! says that all streams with work are idle, makes the call, and opens it. One who comes meanwhile
+//! takes the moment over, as long as it has not lasted long. Streams of the executor's own (copies,
+//! probes) do not count: their work ends by itself.
 
 use super::context::Context;
 use super::failure::Failure;
@@ -22,8 +25,8 @@ const CLOSED: u32 = 1;
 const LONGEST_MOMENT: Duration = Duration::from_millis(1);
 /// Between two moments, if somebody was held.
 const BREATH: Duration = Duration::from_micros(300);
-/// So long after the gate was closed, and then after twice the time again and again, a session whose work has not ended may submit one more piece:
-/// what runs may be waiting for it.
+/// So long after the gate was closed, and then after twice the time again and again, a session
+/// whose work has not ended may submit one more piece: what runs may be waiting for it.
 const FIRST_GRANT: Duration = Duration::from_micros(300);
 /// Looks at the gate, or at the device, before a thread sleeps.
 const SPINS: u32 = 200;
@@ -82,7 +85,8 @@ impl Turnstile {
     /// Adds what has not ended to `busy`. Nobody may be inside.
     fn look(&self, context: &Context, busy: &mut Vec<Busy>) {
         for track in lock(&self.tracks).iter() {
-            // Relaxed: whoever wrote it has left the gate, which `inside` orders; `idle_at` belongs to the gate's holder, whom a lock orders.
+            // Relaxed: whoever wrote it has left the gate, which `inside` orders; `idle_at` belongs
+            // to the gate's holder, whom a lock orders.
             let submitted = track.submitted.load(Ordering::Relaxed);
             if track.idle_at.load(Ordering::Relaxed) == submitted {
                 continue;
@@ -153,7 +157,8 @@ impl Gate {
 
     /// Before work is submitted to a stream: waits while work is held.
     pub(crate) fn enter<'a>(&self, turnstile: &'a Turnstile, track: Option<&Track>) -> Pass<'a> {
-        // SeqCst, as the look that follows: with the closing and the look at `inside` in `drain`, one of the two sees the other.
+        // SeqCst, as the look that follows: with the closing and the look at `inside` in `drain`,
+        // one of the two sees the other.
         turnstile.inside.store(true, Ordering::SeqCst);
         if self.state.load(Ordering::SeqCst) != OPEN {
             self.wait_inside(turnstile);
@@ -182,7 +187,8 @@ impl Gate {
             }
             drop(turns);
             turnstile.inside.store(true, Ordering::SeqCst);
-            // SeqCst, both: as the look in `enter`; the quota is taken back in `drain` before the last look at `inside`.
+            // SeqCst, both: as the look in `enter`; the quota is taken back in `drain` before the
+            // last look at `inside`.
             let take = |quota: u32| quota.checked_sub(1);
             if self.state.load(Ordering::SeqCst) == OPEN
                 || turnstile.quota.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
@@ -262,7 +268,8 @@ impl Gate {
         }
     }
 
-    /// In the closed gate: waits until nobody is inside and nothing runs, for so long. What has not ended is then in `busy`.
+    /// In the closed gate: waits until nobody is inside and nothing runs, for so long. What has not
+    /// ended is then in `busy`.
     fn drain(&self, context: &Context, window: Duration, busy: &mut Vec<Busy>) {
         let (closed, mut looks, mut poll) = (Instant::now(), 0, POLL_SHORTEST);
         let turnstiles = lock(&self.turnstiles).clone();
@@ -333,7 +340,8 @@ impl Gate {
                 lock(&turnstile.tracks).iter().any(|track| {
                     track.stream.0 == endless.stream
                         && track.submitted.load(Ordering::Relaxed) == endless.submitted
-                        // SAFETY: a live stream: its session forgets it, under this lock, before it ends it.
+                        // SAFETY: a live stream: its session forgets it, under this lock, before it
+                        // ends it.
                         && unsafe { context.driver().cuStreamQuery(track.stream) }
                             == CUresult::ERROR_NOT_READY
                 })
@@ -400,7 +408,8 @@ impl State {
         quiet.ok_or_else(|| self.ending())
     }
 
-    /// At the session's end: does something to each, in quiet moments of which none is long; what is left of a lost context is left.
+    /// At the session's end: does something to each, in quiet moments of which none is long; what
+    /// is left of a lost context is left.
     pub(super) fn quietly_each<T>(
         &self,
         items: impl IntoIterator<Item = T>,
@@ -426,7 +435,8 @@ impl State {
         self.shared.gate.enter(self.streams.turnstile(), self.streams.track(slot))
     }
 
-    /// The same for kernels with so much local memory per thread: where the driver must make more room first, it waits for all kernels.
+    /// The same for kernels with so much local memory per thread: where the driver must make more
+    /// room first, it waits for all kernels.
     pub(super) fn enter_with_frame(
         &self,
         slot: u32,

@@ -1,8 +1,12 @@
-//! How long launches wait for those behind them: while the device is at work on what was submitted before, and as long as they come one behind the other.
+//! How long launches wait for those behind them: while the device is at work on what was submitted
+//! before, and as long as they come one behind the other.
 //!
-//! A client posts a launch in 0.3 us, a submission takes 2 us and more: of a burst of twenty the first is submitted, since it finds the device idle, and when that is done some
-//! five are there, then ten, then the rest. Each submission is a turn of the driver's lock, which clients queue for. The first kernel alone keeps the device busy for
-//! longer than it takes to post the others, so that those wait and go together. By estimate: what the samples say that its kernels take at least.
+//! A client posts a launch in 0.3 us, a submission takes 2 us and more: of a burst of twenty the
+//! first is submitted, since it finds the device idle, and when that is done some five are there,
+//! then ten, then the rest. Each submission is a turn of the driver's lock, which clients queue
+//! for. The first kernel alone keeps the device busy for longer than it takes to post the others,
+//! so that those wait and go together. By estimate: what the samples say that its kernels take at
+//! least.
 
 use super::costs::Piece;
 use super::nearness::{Look, Nearness};
@@ -51,7 +55,8 @@ impl Gathering {
         self.ahead.is_some_and(|(of, until)| of == slot && until > now)
     }
 
-    /// Whether something is posted behind what waits, on a stream, before the device has nothing more to do there.
+    /// Whether something is posted behind what waits, on a stream, before the device has nothing
+    /// more to do there.
     fn look(&mut self, slot: u32, now: Instant, is_posted: impl Fn() -> bool) -> bool {
         let began = *self.began.get_or_insert(now);
         if !self.is_ahead(slot, now) || now - began >= LONGEST || !self.nearness.is_worth_a_look() {
@@ -77,7 +82,8 @@ impl State {
         self.batches.gathering.submitted(slot, Duration::from_nanos(all_ns));
     }
 
-    /// Whether the launches that wait go together with something that is posted behind them soon enough.
+    /// Whether the launches that wait go together with something that is posted behind them soon
+    /// enough.
     pub(super) fn gathers(&mut self, is_posted: impl Fn() -> bool) -> bool {
         let has_cores = self.shared.flights.cores() == Cores::Spare;
         let slot = self.batches.stream();
@@ -86,7 +92,8 @@ impl State {
             && self.batches.gathering.look(slot, Instant::now(), is_posted)
     }
 
-    /// Whether more is to be expected behind what waits, and the device has nothing to do meanwhile, as far as is known.
+    /// Whether more is to be expected behind what waits, and the device has nothing to do
+    /// meanwhile, as far as is known.
     pub(super) fn has_burst_begun(&self) -> bool {
         let (gathering, slot) = (&self.batches.gathering, self.batches.stream());
         gathering.are_bursts() && !gathering.is_ahead(slot, Instant::now())

@@ -1,9 +1,12 @@
-//! Guarded sessions: their code is rewritten when it is loaded ([`ptx_guard`]) so that it checks every access to global memory against what the
-//! session may address, and an access beyond ends the session instead of the context.
+//! Guarded sessions: their code is rewritten when it is loaded ([`ptx_guard`]) so that it checks
+//! every access to global memory against what the session may address, and an access beyond ends
+//! the session instead of the context.
 //!
-//! The ranges go into each module's table before the next launch after they have changed. What was touched is recorded by the device at the end of
-//! the completion file, where the client sees it too: its waits never end well once there is a record. That end is mapped and registered apart from the
-//! completion words, as a guarded kernel can find out where its record is. Code without PTX runs unguarded, or, in the strict mode, is refused.
+//! The ranges go into each module's table before the next launch after they have changed. What was
+//! touched is recorded by the device at the end of the completion file, where the client sees it
+//! too: its waits never end well once there is a record. That end is mapped and registered apart
+//! from the completion words, as a guarded kernel can find out where its record is. Code without
+//! PTX runs unguarded, or, in the strict mode, is refused.
 
 use super::failure::Failure;
 use super::state::State;
@@ -58,7 +61,8 @@ impl Guard {
     }
 }
 
-/// The places of ranges once they are these: what stays keeps its place, so that a kernel that looks meanwhile finds what it may touch.
+/// The places of ranges once they are these: what stays keeps its place, so that a kernel that
+/// looks meanwhile finds what it may touch.
 fn place(old: &[(u64, u64)], new: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut placed = vec![(0, 0); old.len()];
     let mut rest: Vec<(u64, u64)> = Vec::new();
@@ -163,12 +167,14 @@ impl State {
         let stream = self.side_stream()?;
         for (&module, GuardedModule { table: at, .. }) in &self.guard.modules {
             let words = table(module, record, &self.guard.ranges);
-            // SAFETY: the module's own variable, which is as long; the driver has read pageable memory when it returns, or at the wait below.
+            // SAFETY: the module's own variable, which is as long; the driver has read pageable
+            // memory when it returns, or at the wait below.
             self.check(unsafe {
                 let size_bytes = words.len() * size_of::<u64>();
                 self.driver().cuMemcpyHtoDAsync_v2(*at, words.as_ptr().cast(), size_bytes, stream)
             })?;
-            // SAFETY: a live stream of this session, on which there are such copies only, and those that the client waits for.
+            // SAFETY: a live stream of this session, on which there are such copies only, and those
+            // that the client waits for.
             self.check(unsafe { self.driver().cuStreamSynchronize(stream) })?;
         }
         self.guard.changes = changes;

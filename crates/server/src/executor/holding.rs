@@ -1,6 +1,9 @@
-//! Streams that wait for a value (`cuStreamWaitValue`), or for another device ([`super::watching`]): their later commands stay here until it is there; see [`crate::policy::holds`].
+//! Streams that wait for a value (`cuStreamWaitValue`), or for another device
+//! ([`super::watching`]): their later commands stay here until it is there; see
+//! [`crate::policy::holds`].
 //!
-//! A value in shared memory is looked at where it lies; one in device memory is copied out, again and again, by a [`Probe`].
+//! A value in shared memory is looked at where it lies; one in device memory is copied out, again
+//! and again, by a [`Probe`].
 
 use super::failure::Failure;
 use super::memory::address;
@@ -13,7 +16,8 @@ use link::ring::Command;
 use link::wire::command::{Header, NO_CALL, Opcode, Order};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Commands that a session may have held, and their bytes; beyond it the ring fills up, and the client waits.
+/// Commands that a session may have held, and their bytes; beyond it the ring fills up, and the
+/// client waits.
 const MAX_HELD: usize = 1 << 16;
 const MAX_HELD_BYTES: usize = 32 << 20;
 /// What they wait for, counted: a command behind the legacy stream waits for each blocking stream.
@@ -78,7 +82,8 @@ impl State {
         Ok(now)
     }
 
-    /// What matters of a command's place in its stream; events that it waits for, and those that it records.
+    /// What matters of a command's place in its stream; events that it waits for, and those that it
+    /// records.
     fn kind_of(&mut self, order: Order) -> Result<(Kind, Vec<u32>, Vec<u32>), Failure> {
         let alone = |kind| (kind, Vec::new(), Vec::new());
         Ok(match order {
@@ -178,8 +183,9 @@ impl State {
 
 /// Reads a word that the client, or the device, may be writing.
 fn read_shared(at: u64, width: Width) -> u64 {
-    // SAFETY: aligned, inside a region that is mapped here; atomic, as others write. Acquire pairs with whatever order the client's program gives
-    // its write: what it wrote before is there for the work that follows.
+    // SAFETY: aligned, inside a region that is mapped here; atomic, as others write. Acquire pairs
+    // with whatever order the client's program gives its write: what it wrote before is there for
+    // the work that follows.
     unsafe {
         match width {
             Width::Bits32 => (*address(at).cast::<AtomicU32>()).load(Ordering::Acquire).into(),

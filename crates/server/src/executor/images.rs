@@ -1,4 +1,5 @@
-//! Images of code that the next executor will need, each once by content, in files that the keeper holds besides.
+//! Images of code that the next executor will need, each once by content, in files that the keeper
+//! holds besides.
 
 use super::budgets::{Holding, ImageBytes};
 use cuda_abi::types::CUresult;

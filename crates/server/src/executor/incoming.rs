@@ -1,7 +1,8 @@
 //! Files that a client sends over the session's socket.
 //!
-//! What is wanted is looked at before it is taken: what else a client may have sent stays in the socket, and is closed with it. Closing may block for as long as the client likes, so
-//! that is never done by a session's thread, which must end when its client leaves.
+//! What is wanted is looked at before it is taken: what else a client may have sent stays in the
+//! socket, and is closed with it. Closing may block for as long as the client likes, so that is
+//! never done by a session's thread, which must end when its client leaves.
 
 use super::failure::Failure;
 use super::state::State;

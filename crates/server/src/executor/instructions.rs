@@ -1,6 +1,8 @@
-//! What launches cost the executor, in instructions of its own code. A count that is a tenth above or below what is stored here is an error: see CONTRIBUTING.md.
+//! What launches cost the executor, in instructions of its own code. A count that is a tenth above
+//! or below what is stored here is an error: see CONTRIBUTING.md.
 //!
-//! Other libraries' instructions are left out, since they differ between machines. The client's side of a launch is in `tests/tests/instructions.rs`.
+//! Other libraries' instructions are left out, since they differ between machines. The client's
+//! side of a launch is in `tests/tests/instructions.rs`.
 
 use super::session::Step;
 use super::testbed::{Bed, Client, submitted};
@@ -14,7 +16,8 @@ use zerocopy::IntoBytes;
 const TOGETHER: u64 = super::waiting::MOST_WAITING as u64;
 /// Until chains are made, and what kernels cost is known.
 const BEFORE: usize = 40;
-/// The round with the fewest counts. A trap takes microseconds, on some virtual machines some twenty.
+/// The round with the fewest counts. A trap takes microseconds, on some virtual machines some
+/// twenty.
 const ROUNDS: usize = 3;
 
 /// Of the test build, for each launch.
@@ -41,7 +44,8 @@ fn count<T>(act: impl FnOnce() -> T) -> (u64, T) {
     instruction_counts::count(&this_program, act).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The fewest instructions in which what `post` posts is done, and how much it gave the driver to do.
+/// The fewest instructions in which what `post` posts is done, and how much it gave the driver to
+/// do.
 fn fewest(client: &mut Client, mut post: impl FnMut(&mut Client)) -> (u64, u32) {
     for _ in 0..BEFORE {
         post(client);

@@ -1,9 +1,11 @@
 //! Grants that a client has given up, kept mapped for its next allocation of that size.
 //!
-//! A grant that goes back to the keeper and a new one cost eight messages and five driver calls: a `cuMemAlloc` and `cuMemFree` of 64 MiB took
-//! thirteen times what a native driver takes. What is kept counts for no limit and is not the client's to address. It goes back when the client
-//! allocates something else and has no room, when it is too much, after a while, and, whoever it was, when the keeper says that memory is short:
-//! then nothing is kept until it says otherwise. No other client ever sees its bytes: the keeper's memory is new for whoever gets it.
+//! A grant that goes back to the keeper and a new one cost eight messages and five driver calls: a
+//! `cuMemAlloc` and `cuMemFree` of 64 MiB took thirteen times what a native driver takes. What is
+//! kept counts for no limit and is not the client's to address. It goes back when the client
+//! allocates something else and has no room, when it is too much, after a while, and, whoever it
+//! was, when the keeper says that memory is short: then nothing is kept until it says otherwise. No
+//! other client ever sees its bytes: the keeper's memory is new for whoever gets it.
 
 use super::Shared;
 use super::failure::Failure;
@@ -40,7 +42,8 @@ impl KeptTotal {
         Self { is_forbidden: AtomicBool::new(false), bytes: AtomicU64::new(0), device_bytes }
     }
 
-    /// Bytes that are kept. Relaxed, here and where they are counted: a number for people, and a bound that need not be exact.
+    /// Bytes that are kept. Relaxed, here and where they are counted: a number for people, and a
+    /// bound that need not be exact.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -58,7 +61,8 @@ struct KeptGrant {
 pub(crate) struct Kept(Mutex<VecDeque<KeptGrant>>);
 
 impl Kept {
-    /// Takes a grant that is long enough and not much longer, the shortest such: its address and length.
+    /// Takes a grant that is long enough and not much longer, the shortest such: its address and
+    /// length.
     fn take(&self, total: &KeptTotal, size_bytes: u64) -> Option<(u64, u64)> {
         let mut grants = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let most = size_bytes.saturating_add(size_bytes / WASTE_PART);
@@ -70,7 +74,8 @@ impl Kept {
         Some((grant.address, grant.size_bytes))
     }
 
-    /// Keeps a grant if that is allowed now; says whether it is kept. `give_back` gets those that are too much.
+    /// Keeps a grant if that is allowed now; says whether it is kept. `give_back` gets those that
+    /// are too much.
     fn put(
         &self,
         total: &KeptTotal,
@@ -80,7 +85,8 @@ impl Kept {
     ) -> bool {
         let most = total.device_bytes / SESSION_PART;
         let mut grants = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // SeqCst: with the store in `obey` and the lock, a grant is either refused here or found by the look that follows the store.
+        // SeqCst: with the store in `obey` and the lock, a grant is either refused here or found by
+        // the look that follows the store.
         let is_refused = total.is_forbidden.load(Ordering::SeqCst)
             || size_bytes > most
             || total.bytes().saturating_add(size_bytes) > most.saturating_mul(4);
@@ -139,7 +145,8 @@ fn drain(
 impl Shared {
     /// Unmaps a kept grant and gives it to the keeper.
     fn return_kept(&self, session: u64, address: u64, size_bytes: u64) {
-        // SAFETY: mapped by that session, whose client has waited for its work and cannot name it any more.
+        // SAFETY: mapped by that session, whose client has waited for its work and cannot name it
+        // any more.
         let unmapped = unsafe { self.context.driver().cuMemUnmap(address, size_bytes as usize) };
         if self.context.check(unmapped).is_ok() {
             self.tell(&FromExecutor::Released { session, address });

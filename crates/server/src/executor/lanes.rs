@@ -1,9 +1,10 @@
 //! Contexts of all SMs, over which sessions are spread.
 //!
-//! Threads that submit work to streams of one context wait for that context's lock in the driver. A green context of all
-//! SMs has a lock of its own, while code, memory and nodes of graphs stay those of the primary context: what counts is
-//! where the *stream* was made. So each session makes its streams in one lane. The primary context is a lane, too, and
-//! the first that is taken: a session alone runs as it would without lanes. Sessions with a share of the SMs have green
+//! Threads that submit work to streams of one context wait for that context's lock in the driver. A
+//! green context of all SMs has a lock of its own, while code, memory and nodes of graphs stay
+//! those of the primary context: what counts is where the *stream* was made. So each session makes
+//! its streams in one lane. The primary context is a lane, too, and the first that is taken: a
+//! session alone runs as it would without lanes. Sessions with a share of the SMs have green
 //! contexts of their own ([`super::partition`]).
 //!
 //! Lanes are made when the executor starts, since making one waits for kernels that run.
@@ -13,8 +14,9 @@ use super::partition::{Partition, describe, device_resource};
 use std::iter;
 use std::sync::Arc;
 
-/// Beside the primary context. On an H200 each takes some 5 MiB of device memory, in the executor and in its standby, and
-/// more than 4 gain little: launches with a wait of 8 clients, thousand/s: 579 with none, 753 with 3, 798 with 4, 807 with 7.
+/// Beside the primary context. On an H200 each takes some 5 MiB of device memory, in the executor
+/// and in its standby, and more than 4 gain little: launches with a wait of 8 clients, thousand/s:
+/// 579 with none, 753 with 3, 798 with 4, 807 with 7.
 const GREEN_LANES: usize = 4;
 
 /// A session's lane, which it leaves by dropping this.
@@ -40,7 +42,8 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Those of a device on which nothing runs. Where the driver has no green contexts there is one lane.
+    /// Those of a device on which nothing runs. Where the driver has no green contexts there is one
+    /// lane.
     pub(super) fn of_device(context: &Context) -> Self {
         let make = || {
             let mut whole = [device_resource(context)?];

@@ -58,7 +58,8 @@ impl State {
         let entry = self.enter_with_frame(wanted.stream, frame_bytes)?;
         self.note_launch(&wanted);
         let result = if attributes.is_empty() {
-            // SAFETY: a live function and stream of this session; the parameters are as long as the kernel's.
+            // SAFETY: a live function and stream of this session; the parameters are as long as the
+            // kernel's.
             unsafe {
                 driver.cuLaunchKernel(
                     handle,
@@ -111,12 +112,14 @@ impl State {
         self.history().launch(Opcode::Launch, wanted.stream, &launch);
     }
 
-    /// Gives launches with a priority of their own the driver's that is meant; see [`crate::policy::priorities`].
+    /// Gives launches with a priority of their own the driver's that is meant; see
+    /// [`crate::policy::priorities`].
     pub(super) fn map_priorities(&self, attributes: &mut [CUlaunchAttribute]) {
         let with_priority =
             |attribute: &&mut CUlaunchAttribute| attribute.id == CUlaunchAttributeID::PRIORITY;
         for attribute in attributes.iter_mut().filter(with_priority) {
-            // SAFETY: a plain number, of an attribute that is a priority; all its bytes were written.
+            // SAFETY: a plain number, of an attribute that is a priority; all its bytes were
+            // written.
             let wanted = unsafe { attribute.value.priority };
             attribute.value.priority = self.stream_priority(wanted);
         }

@@ -1,19 +1,23 @@
 //! Which chains a session has: for how many launches, on which of its streams.
 //!
-//! A program that does the same again and again has few numbers of launches that wait together, and each has a chain of its own once it has come often. Until then, and
-//! for all others, launches go in chains of powers of two, which are enough for any number and are got sooner. A session has few chains, as the driver keeps each on
-//! the device: one that is used rarely makes room for one that is wanted more.
+//! A program that does the same again and again has few numbers of launches that wait together, and
+//! each has a chain of its own once it has come often. Until then, and for all others, launches go
+//! in chains of powers of two, which are enough for any number and are got sooner. A session has
+//! few chains, as the driver keeps each on the device: one that is used rarely makes room for one
+//! that is wanted more.
 
 use super::chain::{Chain, Ending, Kind};
 use super::partition::Partition;
 use crate::driver::Driver;
 use std::sync::Arc;
 
-/// Chains of one session: each takes some 112 KiB of an H200's memory, which the driver never gives back.
+/// Chains of one session: each takes some 112 KiB of an H200's memory, which the driver never gives
+/// back.
 pub(super) const MOST_CHAINS: usize = 9;
 /// Launches that go as a chain without a signal, at least.
 pub(super) const SHORTEST_OPEN: usize = 2;
-/// How often a number of launches is wanted before a chain is got that another session had: it is set to other launches, node by node.
+/// How often a number of launches is wanted before a chain is got that another session had: it is
+/// set to other launches, node by node.
 const WORTH_TAKING: u32 = 2;
 /// The same before one is made, which holds the driver's lock for as long as some thirty launches.
 const WORTH_MAKING: u32 = 4;
@@ -25,7 +29,8 @@ const PATIENCE: u32 = 64;
 const WORTH_ANOTHER: u32 = 2;
 /// After so many wishes of a stream all of them count half.
 const WINDOW: u32 = 1024;
-/// Chains of each kind, used in turn where one may still run when the next is submitted: that could be changed only by waiting.
+/// Chains of each kind, used in turn where one may still run when the next is submitted: that could
+/// be changed only by waiting.
 const TURNS: usize = 2;
 
 /// What is known of a kind of chain, on one stream.
@@ -136,8 +141,8 @@ impl StreamChains {
         (SHORTEST_OPEN..=launches).rev().find(is_there)
     }
 
-    /// How many of so many launches are to go before the chain that signals: as one chain, or as the first of several. 0: all of them signal. `None`: there
-    /// is no chain for it.
+    /// How many of so many launches are to go before the chain that signals: as one chain, or as
+    /// the first of several. 0: all of them signal. `None`: there is no chain for it.
     pub(super) fn before_signal(&self, launches: usize) -> Option<usize> {
         let signals = |length| self.has(Kind { length, ending: Ending::Signalled });
         if signals(launches) {
@@ -151,7 +156,8 @@ impl StreamChains {
             .or_else(|| before.find(|&length| self.before_signal(launches - length).is_some()))
     }
 
-    /// The chain of this kind that is to be submitted next, to be put back after that. `completed` is the stream's completion word.
+    /// The chain of this kind that is to be submitted next, to be put back after that. `completed`
+    /// is the stream's completion word.
     pub(super) fn take(&mut self, kind: Kind, completed: u64) -> Option<Chain> {
         let submission = self.submissions + 1;
         let shelf = self.shelves(kind.ending).get_mut(kind.length)?;

@@ -1,6 +1,7 @@
 //! Linking: an image of several PTX texts becomes one that the driver can load.
 //!
-//! The client puts a comment between the inputs of `cuLinkAddData` ([`LINKED_TEXTS`]); the native driver's own linker does the rest.
+//! The client puts a comment between the inputs of `cuLinkAddData` ([`LINKED_TEXTS`]); the native
+//! driver's own linker does the rest.
 
 use super::failure::Failure;
 use super::jit_options::JitOptions;
@@ -46,7 +47,8 @@ impl State {
         }
         let driver = self.driver();
         let mut handle = CUlinkState(0);
-        // SAFETY: the options are arrays of one length whose logs outlive the link, which ends here; the result is written.
+        // SAFETY: the options are arrays of one length whose logs outlive the link, which ends
+        // here; the result is written.
         self.check(unsafe {
             driver.cuLinkCreate_v2(
                 options.names.len() as u32,

@@ -1,4 +1,5 @@
-//! Device memory at addresses of this process: what sessions do with theirs, and an executor that stands by with that of others.
+//! Device memory at addresses of this process: what sessions do with theirs, and an executor that
+//! stands by with that of others.
 
 use super::context::Context;
 use cuda_abi::types::*;
@@ -23,8 +24,8 @@ pub(super) fn import(
     Ok(memory)
 }
 
-/// Maps memory that a descriptor stands for, from a byte of it on, to which nobody has access before [`open_access`]. The range lies in a
-/// reservation of the caller's and is free.
+/// Maps memory that a descriptor stands for, from a byte of it on, to which nobody has access
+/// before [`open_access`]. The range lies in a reservation of the caller's and is free.
 pub(super) fn bind(
     context: &Context,
     file: &impl AsFd,
@@ -34,8 +35,8 @@ pub(super) fn bind(
 ) -> Result<(), CUresult> {
     let driver = context.driver();
     let memory = import(context, file.as_fd())?;
-    // SAFETY: the handle is live; the driver refuses a range that is not as the caller says. The mapping keeps the memory, so the
-    // handle can go.
+    // SAFETY: the handle is live; the driver refuses a range that is not as the caller says. The
+    // mapping keeps the memory, so the handle can go.
     unsafe {
         let mapped = driver.cuMemMap(at, size_bytes as usize, offset_bytes as usize, memory, 0);
         let _ = driver.cuMemRelease(memory);
@@ -94,7 +95,8 @@ fn runs(ranges: &BTreeMap<u64, u64>) -> Vec<(u64, u64)> {
     runs
 }
 
-/// A session's window of device memory in this process: its addresses are reserved, and some have memory. When it is dropped all of it goes.
+/// A session's window of device memory in this process: its addresses are reserved, and some have
+/// memory. When it is dropped all of it goes.
 pub(super) struct DeviceWindow {
     driver: crate::driver::Driver,
     window: Window,
@@ -135,7 +137,8 @@ impl DeviceWindow {
         self.mapped.is_empty()
     }
 
-    /// Maps memory, by first address, length and descriptor; nothing is mapped twice. Returns the first addresses of what could not be mapped.
+    /// Maps memory, by first address, length and descriptor; nothing is mapped twice. Returns the
+    /// first addresses of what could not be mapped.
     pub(super) fn map(
         &mut self,
         context: &Context,

@@ -1,8 +1,10 @@
-//! How much of a session's work is inside the driver, and for how long its streams have been busy: events between launches.
+//! How much of a session's work is inside the driver, and for how long its streams have been busy:
+//! events between launches.
 //!
-//! Launches are counted by what they are estimated to cost. After so much of it on a stream an event is recorded there, a *mark*; a mark that is
-//! reached takes what lies before it out of the count. The time from the first launch of an idle session until its last mark is a *span*: the time in
-//! which at least one of its streams was busy, by the device's clock.
+//! Launches are counted by what they are estimated to cost. After so much of it on a stream an
+//! event is recorded there, a *mark*; a mark that is reached takes what lies before it out of the
+//! count. The time from the first launch of an idle session until its last mark is a *span*: the
+//! time in which at least one of its streams was busy, by the device's clock.
 
 use super::context::Context;
 use super::stream::new_event;
@@ -84,7 +86,8 @@ impl Marks {
         self.in_flight.launches == 0
     }
 
-    /// Before a launch on `stream` whose time counts: begins a span, if there is none. What was in flight before counts for nothing.
+    /// Before a launch on `stream` whose time counts: begins a span, if there is none. What was in
+    /// flight before counts for nothing.
     pub(super) fn launch_begins(&mut self, context: &Context, stream: CUstream) {
         if self.begin.is_some() {
             return;
@@ -166,7 +169,8 @@ impl Marks {
         look
     }
 
-    /// What is in flight may never end: it counts no more. Its marks stay, since what comes after them on their streams waits for it.
+    /// What is in flight may never end: it counts no more. Its marks stay, since what comes after
+    /// them on their streams waits for it.
     pub(super) fn give_up(&mut self) {
         self.in_flight = Work::default();
         self.loose.clear();

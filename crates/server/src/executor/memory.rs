@@ -1,4 +1,5 @@
-//! A session's memory: its windows, grants, regions ([`regions`]) and globals; copies and fills, checked against them.
+//! A session's memory: its windows, grants, regions ([`regions`]) and globals; copies and fills,
+//! checked against them.
 
 mod regions;
 
@@ -48,7 +49,8 @@ impl Registered {
         (base, size_bytes): (u64, usize),
     ) -> Result<Self, (CUresult, String)> {
         let driver = context.driver();
-        // SAFETY: it is mapped for as long as the session's handle lives, and unregistered before that ends.
+        // SAFETY: it is mapped for as long as the session's handle lives, and unregistered before
+        // that ends.
         let registered =
             unsafe { driver.cuMemHostRegister_v2(address(base), size_bytes, REGISTER_FLAGS) };
         context.check(registered).map_err(|result| {
@@ -83,7 +85,8 @@ pub(crate) struct Memory {
     /// The file of the region that is being mapped still lies in the socket.
     has_region_file: bool,
     pub(super) grants_from_keeper: Receiver<DeliveredGrant>,
-    /// What it holds and may hold: grants, and what the driver has for the client besides them (arrays).
+    /// What it holds and may hold: grants, and what the driver has for the client besides them
+    /// (arrays).
     allowance: Arc<Allowance>,
     pub(super) grants: BTreeMap<u64, u64>,
     regions: BTreeMap<u64, Region>,
@@ -96,7 +99,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Reserves the session's windows, as far as that was not done ahead, and registers its completion words.
+    /// Reserves the session's windows, as far as that was not done ahead, and registers its
+    /// completion words.
     pub(super) fn reserve(
         context: &Context,
         wanted: &OpenSession,
@@ -145,7 +149,8 @@ impl Memory {
         self.completion.device_base + u64::from(slot) * 8
     }
 
-    /// Whether all of it is device memory that was granted to the session, or pinned memory of its own: what kernels reach at this address, to read and to write.
+    /// Whether all of it is device memory that was granted to the session, or pinned memory of its
+    /// own: what kernels reach at this address, to read and to write.
     pub(super) fn is_own(&self, at: u64, size_bytes: u64) -> bool {
         let is_in = |window: Window| {
             let offset = at.checked_sub(window.base);
@@ -163,7 +168,8 @@ impl Memory {
         [self.device_window.window().base, self.host.window().base]
     }
 
-    /// Where the device records what guarded code was about to touch, if the session began as a guarded one.
+    /// Where the device records what guarded code was about to touch, if the session began as a
+    /// guarded one.
     pub(crate) fn guard_record_address(&self) -> Option<CUdeviceptr> {
         self.guard_record.as_ref().map(|record| record.device_base)
     }
@@ -221,7 +227,8 @@ impl Memory {
 }
 
 impl State {
-    /// Gives all device memory of its window back, which nobody uses any more; the window stays its own.
+    /// Gives all device memory of its window back, which nobody uses any more; the window stays its
+    /// own.
     pub(super) fn return_grants(&mut self) {
         let driver = self.driver();
         for (at, size_bytes) in std::mem::take(&mut self.memory.grants) {
@@ -254,7 +261,8 @@ impl State {
         });
     }
 
-    /// Asks the keeper for memory: its address or key, its length and its descriptor. It counts until [`Self::return_to_keeper`].
+    /// Asks the keeper for memory: its address or key, its length and its descriptor. It counts
+    /// until [`Self::return_to_keeper`].
     pub(super) fn ask_keeper(
         &mut self,
         size_bytes: u64,
@@ -324,7 +332,8 @@ impl State {
         self.map_imported(file, at, size_bytes, 0)
     }
 
-    /// Maps memory that a descriptor stands for, from a byte of it on, where this device reaches it.
+    /// Maps memory that a descriptor stands for, from a byte of it on, where this device reaches
+    /// it.
     pub(super) fn map_imported(
         &self,
         file: &impl AsFd,

@@ -1,13 +1,16 @@
 //! What a session's launches cost: how long the driver takes to accept them, and how long they run.
 //!
-//! Both are sampled, so that a launch costs nothing for being metered: one launch in eight is timed on the host, and at most one in
-//! [`SAMPLE_INTERVAL`] gets an event before and after it, whose distance stands for all launches since the sample before.
+//! Both are sampled, so that a launch costs nothing for being metered: one launch in eight is timed
+//! on the host, and at most one in [`SAMPLE_INTERVAL`] gets an event before and after it, whose
+//! distance stands for all launches since the sample before.
 //!
-//! What was sampled with certainty is sampled now and then only ([`super::costs`]); until then one launch after the other of it is.
+//! What was sampled with certainty is sampled now and then only ([`super::costs`]); until then one
+//! launch after the other of it is.
 //!
-//! A chain of launches says of each of its kernels what a launch by itself cannot where kernels are short: between the events of a lone one lies the
-//! time that the driver takes to submit it as well. Where several clients queue for the driver that is more than a short kernel takes, so it is taken off
-//! where it is known to lie between them: the stream was idle when the sample began.
+//! A chain of launches says of each of its kernels what a launch by itself cannot where kernels are
+//! short: between the events of a lone one lies the time that the driver takes to submit it as
+//! well. Where several clients queue for the driver that is more than a short kernel takes, so it
+//! is taken off where it is known to lie between them: the stream was idle when the sample began.
 
 use super::costs::{Piece, Timed};
 use super::state::State;
@@ -23,7 +26,8 @@ const WITH_TIMING: u32 = 0;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// Samples whose launches have not ended: a client may be far ahead of the device.
 const MOST_PENDING: usize = 64;
-/// Longer submissions are not taken off: this thread may have lost its core when the kernel had begun.
+/// Longer submissions are not taken off: this thread may have lost its core when the kernel had
+/// begun.
 const LONGEST_SUBMISSION: Duration = Duration::from_micros(40);
 /// What a small copy in a chain is taken to cost.
 const COPY_NS: u64 = 2_000;
@@ -47,7 +51,8 @@ pub(crate) struct Meter {
 /// What a stream did before launches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum StreamBefore {
-    /// All its earlier work had ended. Never said on a software GPU, whose events may go by a clock of its own.
+    /// All its earlier work had ended. Never said on a software GPU, whose events may go by a clock
+    /// of its own.
     Idle,
     #[default]
     MayBeBusy,
@@ -252,7 +257,8 @@ impl State {
         match sampled {
             Sampled::Piece(piece) => self.learn_cost(*piece, timed),
             Sampled::Chain { functions, cost_ns } => {
-                // Which of them took the time is not known: all are as much shorter, or longer, than was thought.
+                // Which of them took the time is not known: all are as much shorter, or longer,
+                // than was thought.
                 let all_ns = (*cost_ns).max(1) as f64;
                 for &function in functions {
                     let piece = Piece::Function(function);

@@ -1,8 +1,9 @@
 //! The executor: one process per device, owner of the device's primary context.
 //!
-//! The main thread talks to the keeper ([`crate::executor_link`]); each client has a session thread ([`session`]) that takes commands off its ring,
-//! checks them and submits them; one monitor thread ([`monitor`]) watches completions for clients that sleep. The keeper's end of the socket
-//! closing ends the process: without a keeper nobody could reclaim anything.
+//! The main thread talks to the keeper ([`crate::executor_link`]); each client has a session thread
+//! ([`session`]) that takes commands off its ring, checks them and submits them; one monitor thread
+//! ([`monitor`]) watches completions for clients that sleep. The keeper's end of the socket closing
+//! ends the process: without a keeper nobody could reclaim anything.
 
 mod ahead;
 mod allowance;
@@ -121,7 +122,8 @@ pub struct Options {
     pub native_driver: PathBuf,
 }
 
-/// Runs an executor from its command line, program and subcommand left out: `--control-fd N --native-driver PATH`.
+/// Runs an executor from its command line, program and subcommand left out:
+/// `--control-fd N --native-driver PATH`.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match crate::keeper::options::executor_options(arguments) {
         Ok(options) => run(&options),
@@ -134,7 +136,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Runs an executor until its keeper closes the socket.
 pub fn run(options: &Options) -> ExitCode {
-    // SAFETY: the keeper passed this descriptor for this use, and nothing else in the process has it.
+    // SAFETY: the keeper passed this descriptor for this use, and nothing else in the process has
+    // it.
     let socket = unsafe { OwnedFd::from_raw_fd(options.control_fd) };
     let keeper = match Connection::from_socket(socket) {
         Ok(keeper) => keeper,
@@ -286,7 +289,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Tells the keeper something. When that is impossible the keeper is gone, and the main thread sees it too.
+    /// Tells the keeper something. When that is impossible the keeper is gone, and the main thread
+    /// sees it too.
     pub(crate) fn tell(&self, message: &FromExecutor) {
         self.send(message, &[]);
     }
@@ -327,9 +331,10 @@ impl Executor {
                 Ok(Received { message, descriptors }) => self.handle(message, descriptors),
                 Err(SocketError::TimedOut(_)) => self.ahead.drop_some(),
                 Err(SocketError::Closed) => {
-                    // Session threads may be inside the driver, whose own clean-up would meet them; there is nothing
-                    // to save here that the keeper does not have, and the kernel frees what the device has of us.
-                    // SAFETY: ends the process at once; no destructor is owed to anybody.
+                    // Session threads may be inside the driver, whose own clean-up would meet them;
+                    // there is nothing to save here that the keeper does not have, and the kernel
+                    // frees what the device has of us. SAFETY: ends the process at once; no
+                    // destructor is owed to anybody.
                     unsafe { libc::_exit(0) };
                 }
                 Err(error) => {

@@ -1,9 +1,11 @@
-//! The monitor thread: wakes clients that sleep for a completion, and finds out when the context is lost.
+//! The monitor thread: wakes clients that sleep for a completion, and finds out when the context is
+//! lost.
 //!
-//! A device's write wakes nobody, so while any client sleeps this thread looks at the completion words at short intervals, and asks the
-//! driver at longer ones whether the context still lives. While no client sleeps it sleeps itself, and asks once a second where there is work; session
-//! threads wake it. Where more clients are busy than there are cores it tells them so, and looks all the time: then they sleep instead of spinning, without
-//! telling anybody.
+//! A device's write wakes nobody, so while any client sleeps this thread looks at the completion
+//! words at short intervals, and asks the driver at longer ones whether the context still lives.
+//! While no client sleeps it sleeps itself, and asks once a second where there is work; session
+//! threads wake it. Where more clients are busy than there are cores it tells them so, and looks
+//! all the time: then they sleep instead of spinning, without telling anybody.
 
 use super::Shared;
 use super::session_handle::SessionHandle;
@@ -23,8 +25,8 @@ use std::time::{Duration, Instant};
 
 const POLL_SHORTEST: Duration = Duration::from_micros(20);
 const POLL_LONGEST: Duration = Duration::from_micros(500);
-/// What has taken a time so far is looked at again after this part of it: whoever waits long is woken late by 3 per cent at most, and a millisecond's
-/// wait costs some hundred looks.
+/// What has taken a time so far is looked at again after this part of it: whoever waits long is
+/// woken late by 3 per cent at most, and a millisecond's wait costs some hundred looks.
 const POLLS_PER_WAIT: u32 = 32;
 /// In a crowd, where nobody sleeps: who begins to does not say so.
 const POLL_CROWDED: Duration = Duration::from_micros(50);
@@ -55,9 +57,11 @@ impl Waker {
         self.thread.unpark();
     }
 
-    /// The same where it is needed: between two commands a session's thread asks for no more than that costs.
+    /// The same where it is needed: between two commands a session's thread asks for no more than
+    /// that costs.
     pub(crate) fn wake_if_parked(&self) {
-        // SeqCst: partner of the store before the monitor's last look; the sleeper that the caller has seen is seen there, or this sees the store.
+        // SeqCst: partner of the store before the monitor's last look; the sleeper that the caller
+        // has seen is seen there, or this sees the store.
         if self.parked.load(Ordering::SeqCst) {
             self.wake();
         }
@@ -94,7 +98,8 @@ impl Monitor {
     }
 }
 
-/// Lets this thread's sleeps end on time: Linux may end any sleep 50 us late, which is longer than most sleeps of the executor's threads.
+/// Lets this thread's sleeps end on time: Linux may end any sleep 50 us late, which is longer than
+/// most sleeps of the executor's threads.
 pub(super) fn sleep_exactly() {
     // Where it is refused, sleeps are just that: longer.
     let _ = set_current_timer_slack(TIMER_SLACK_NS);
@@ -107,7 +112,8 @@ fn poll_after(waited: Duration) -> Duration {
 
 struct Seen {
     session: Weak<SessionHandle>,
-    /// The session's, which its client reads as well: a look at who does not sleep touches nothing else.
+    /// The session's, which its client reads as well: a look at who does not sleep touches nothing
+    /// else.
     memory: Arc<SessionMemory>,
     progress: u64,
 }
@@ -152,7 +158,8 @@ impl Watch {
             self.tell_of_cores();
             let look = self.look();
             let now = Instant::now();
-            // Where nobody sleeps a fault may still keep others waiting: a stream of another device, a thread that looks at memory.
+            // Where nobody sleeps a fault may still keep others waiting: a stream of another
+            // device, a thread that looks at memory.
             let is_due = match look {
                 Look::NobodySleeps => self.shared.flights.busy() > 0 && now - asked >= HEARTBEAT,
                 _ => now - asked >= ASK_DRIVER,
@@ -231,7 +238,8 @@ impl Watch {
         }
     }
 
-    /// Tells the clients whether there are cores for threads that spin, if that has changed. Before a look: who sleeps where there are none does not say so.
+    /// Tells the clients whether there are cores for threads that spin, if that has changed. Before
+    /// a look: who sleeps where there are none does not say so.
     fn tell_of_cores(&mut self) {
         let cores = self.shared.flights.cores();
         if std::mem::replace(&mut self.cores, cores) != cores {

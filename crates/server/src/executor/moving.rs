@@ -1,9 +1,11 @@
-//! Device memory of a session that is moved out to the host and back, at the same addresses, where a device has too little for all.
+//! Device memory of a session that is moved out to the host and back, at the same addresses, where
+//! a device has too little for all.
 //!
-//! What is moved, and when it is worth it, the keeper decides (`policy/residency.rs`). Here it is seen to that nobody notices: memory goes
-//! only while the session has nothing in flight, and comes back before a command is done that could touch it. The client's numbers, streams,
-//! graphs and events know addresses only, which stay. What others may use, by an IPC handle, stays where it is. Memory without an address of its
-//! own goes with its mappings ([`super::moving_pieces`]).
+//! What is moved, and when it is worth it, the keeper decides (`policy/residency.rs`). Here it is
+//! seen to that nobody notices: memory goes only while the session has nothing in flight, and comes
+//! back before a command is done that could touch it. The client's numbers, streams, graphs and
+//! events know addresses only, which stay. What others may use, by an IPC handle, stays where it
+//! is. Memory without an address of its own goes with its mappings ([`super::moving_pieces`]).
 
 use super::failure::Failure;
 use super::session_handle::DeliveredGrant;
@@ -44,7 +46,8 @@ pub(super) struct MoveOrders {
 impl MoveOrders {
     pub(super) fn give(&self, order: MoveOrder) {
         let mut allocations = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
-        // SeqCst, here and below: with the ring's own, so that a session thread that goes to sleep sees the order, or is woken for it.
+        // SeqCst, here and below: with the ring's own, so that a session thread that goes to sleep
+        // sees the order, or is woken for it.
         match order {
             MoveOrder::Start { allocations: wanted, pauses } => {
                 allocations.extend(wanted);
@@ -151,15 +154,16 @@ enum Fate {
 }
 
 impl State {
-    /// Sends the keeper a question, after forgetting answers that came after their questions were given up.
+    /// Sends the keeper a question, after forgetting answers that came after their questions were
+    /// given up.
     pub(super) fn ask(&mut self, question: &FromExecutor) {
         while self.memory.grants_from_keeper.try_recv().is_ok() {}
         self.shared.tell(question);
     }
 
-    /// Waits for memory: its address or key, its length and its descriptor. The keeper may say that it takes a while; the wait ends with the session,
-    /// and the session moves its own memory out meanwhile if that is wanted.
-    /// What was moved out is put back as it comes.
+    /// Waits for memory: its address or key, its length and its descriptor. The keeper may say that
+    /// it takes a while; the wait ends with the session, and the session moves its own memory out
+    /// meanwhile if that is wanted. What was moved out is put back as it comes.
     fn await_memory(&mut self, awaited: Awaited) -> Result<Option<(u64, u64, OwnedFd)>, Failure> {
         let (asked, mut must_wait, mut complained) = (Instant::now(), false, false);
         loop {
@@ -213,7 +217,8 @@ impl State {
         }
     }
 
-    /// Whether the session is to take no command: its memory is wanted, and it has worked for long enough.
+    /// Whether the session is to take no command: its memory is wanted, and it has worked for long
+    /// enough.
     pub(super) fn must_pause(&self) -> bool {
         self.handle.moves.pauses() && self.gives_up().is_none()
     }
@@ -373,7 +378,8 @@ impl State {
             }
             let (length, from) = (COPY_BYTES.min(size_bytes - offset), at + offset as u64);
             let host = copy.at(offset);
-            // SAFETY: the memory is mapped and that long, as is the host's copy, which lives until the wait below.
+            // SAFETY: the memory is mapped and that long, as is the host's copy, which lives until
+            // the wait below.
             unsafe {
                 let submitted = match direction {
                     Direction::Out => driver.cuMemcpyDtoHAsync_v2(host, from, length, stream),

@@ -1,5 +1,6 @@
-//! Memory without an address of its own (`cuMemCreate`) that is moved out to the host and back ([`super::moving`]): its mappings go, and come again at the
-//! same addresses. What is mapped nowhere as a whole, or may not be used, is copied through a mapping made for that.
+//! Memory without an address of its own (`cuMemCreate`) that is moved out to the host and back
+//! ([`super::moving`]): its mappings go, and come again at the same addresses. What is mapped
+//! nowhere as a whole, or may not be used, is copied through a mapping made for that.
 
 use super::moving::{Direction, HostCopy};
 use super::state::State;
@@ -36,7 +37,8 @@ impl State {
         Ok(())
     }
 
-    /// Puts a piece back into new memory, which the descriptor stands for. After an error it is as it was.
+    /// Puts a piece back into new memory, which the descriptor stands for. After an error it is as
+    /// it was.
     pub(super) fn put_piece_back(
         &mut self,
         key: u64,
@@ -95,7 +97,8 @@ impl State {
         let &Mapping { size_bytes, offset_bytes, is_accessible, .. } = mapping;
         let (length, offset) = (size_bytes as usize, offset_bytes as usize);
         let (driver, context) = (self.driver(), self.context());
-        // SAFETY: the range lies in a reservation of this session, and nothing is mapped there; the handle is live.
+        // SAFETY: the range lies in a reservation of this session, and nothing is mapped there; the
+        // handle is live.
         context.check(unsafe { driver.cuMemMap(at, length, offset, handle, 0) })?;
         if !is_accessible {
             return Ok(());
@@ -110,7 +113,8 @@ impl State {
 
     fn unmap_all(&self, mappings: &[(u64, Mapping)]) {
         for (at, mapping) in mappings {
-            // SAFETY: mapped by this session, which has nothing in flight and takes no command. What stays mapped ends with the context.
+            // SAFETY: mapped by this session, which has nothing in flight and takes no command.
+            // What stays mapped ends with the context.
             let _ = unsafe { self.driver().cuMemUnmap(*at, mapping.size_bytes as usize) };
         }
     }

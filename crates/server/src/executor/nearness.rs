@@ -1,8 +1,11 @@
-//! Whether a client waits for a launch as soon as it has posted it: then the signal by which it waits can go to the device with the launch.
+//! Whether a client waits for a launch as soon as it has posted it: then the signal by which it
+//! waits can go to the device with the launch.
 //!
-//! The signal of a client that waits comes some hundred nanoseconds behind the launch, when the session's thread has taken the launch already. To look for it
-//! that long is worth it, if it comes; where it did not come the last times, only one launch in more and more is looked behind. In company what is spared is a
-//! submission that queues for the driver's lock behind the others', so there it is worth a longer look, at a client that may share its core.
+//! The signal of a client that waits comes some hundred nanoseconds behind the launch, when the
+//! session's thread has taken the launch already. To look for it that long is worth it, if it
+//! comes; where it did not come the last times, only one launch in more and more is looked behind.
+//! In company what is spared is a submission that queues for the driver's lock behind the others',
+//! so there it is worth a longer look, at a client that may share its core.
 
 use link::ring::Command;
 use link::wire::command::{NO_CALL, Opcode, Signal};
@@ -38,7 +41,8 @@ pub(super) struct Nearness {
 }
 
 impl Nearness {
-    /// Looks for something posted, for as long as a signal may take. `busy` sessions have work on the device.
+    /// Looks for something posted, for as long as a signal may take. `busy` sessions have work on
+    /// the device.
     pub(super) fn look(busy: u32, is_posted: impl Fn() -> bool) {
         Self::look_for(if busy > 1 { IN_COMPANY } else { ALONE }, is_posted);
     }

@@ -1,12 +1,14 @@
-//! The executor's own kernels. Two are nodes of chains ([`super::chain`]): one writes a completion word, one copies a little.
-//! A third says which SMs it runs on ([`super::sm_survey`]).
+//! The executor's own kernels. Two are nodes of chains ([`super::chain`]): one writes a completion
+//! word, one copies a little. A third says which SMs it runs on ([`super::sm_survey`]).
 //!
-//! Otherwise the word is written by `cuStreamWriteValue64`, which is a submission of its own and costs half as much as a launch, as a copy does; where several
-//! clients wait for each of their launches that is what they queue for. These kernels need room on an SM, so they would wait where others fill them all: they are
-//! for calm times ([`super::pace`] knows), and what is not done this way is done the other way.
+//! Otherwise the word is written by `cuStreamWriteValue64`, which is a submission of its own and
+//! costs half as much as a launch, as a copy does; where several clients wait for each of their
+//! launches that is what they queue for. These kernels need room on an SM, so they would wait where
+//! others fill them all: they are for calm times ([`super::pace`] knows), and what is not done this
+//! way is done the other way.
 //!
-//! What the nodes before it wrote to host memory is there when the word is: they end before it begins, which the chain's order says, and its store is a
-//! release for the whole system.
+//! What the nodes before it wrote to host memory is there when the word is: they end before it
+//! begins, which the chain's order says, and its store is a release for the whole system.
 
 use super::context::Context;
 use super::graph::Code;
@@ -117,7 +119,8 @@ const NARROW_BYTES: u64 = 4;
 const COPYING_THREADS: u32 = 256;
 /// Copies are done by the kernel up to this length: longer ones are the copy engines' business.
 const MOST_BYTES: u64 = 32 << 10;
-/// A launch of this function is one of the kernel that copies; clients' functions have lower numbers.
+/// A launch of this function is one of the kernel that copies; clients' functions have lower
+/// numbers.
 pub(super) const COPIER: u32 = u32::MAX;
 
 impl CopyParameters {
@@ -198,7 +201,8 @@ const NOTING_BLOCKS: u32 = 8;
 const WARP_THREADS: u32 = 32;
 
 impl OwnKernels {
-    /// Loads them, before there are clients that this could hold up. `None` where the driver does not take them.
+    /// Loads them, before there are clients that this could hold up. `None` where the driver does
+    /// not take them.
     pub(crate) fn load(context: &Context) -> Option<Self> {
         let mut library = CUlibrary::NULL;
         // SAFETY: the text lives for ever and ends with a NUL; no options; the result is written.
@@ -222,7 +226,8 @@ impl OwnKernels {
         })
     }
 
-    /// Numbers, below `most`, of the `count` SMs that a stream has. Some are missing if others were at work there.
+    /// Numbers, below `most`, of the `count` SMs that a stream has. Some are missing if others were
+    /// at work there.
     pub(super) fn note_sms(
         &self,
         context: &Context,
@@ -238,8 +243,8 @@ impl OwnKernels {
         context.check(unsafe { driver.cuMemAlloc_v2(&mut noted, bytes) })?;
         let mut parameters = [(&raw mut noted).cast::<c_void>(), (&raw mut most).cast::<c_void>()];
         let (grid, null) = (count * NOTING_BLOCKS, ptr::null_mut());
-        // SAFETY: `noted` has `bytes`, as `words` has, and both live until the stream was waited for; the parameters are
-        // those of the kernel.
+        // SAFETY: `noted` has `bytes`, as `words` has, and both live until the stream was waited
+        // for; the parameters are those of the kernel.
         let done = unsafe {
             let cleared = driver.cuMemsetD32Async(noted, 0, words.len(), stream).ok();
             let launched = cleared.and_then(|()| {

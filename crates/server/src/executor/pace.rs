@@ -1,7 +1,9 @@
-//! What sessions share to take turns ([`super::pacing`]): the policy, who waits for a turn, who is away, and of whom nothing ends.
+//! What sessions share to take turns ([`super::pacing`]): the policy, who waits for a turn, who is
+//! away, and of whom nothing ends.
 //!
-//! A contender that does what may take long (a load of code, new memory) is *away*: whoever waits for a turn then waits for it no longer than
-//! [`AWAY`], since its work may have ended without anybody looking. What it had submitted may overlap with the next turn; that is a credit at most.
+//! A contender that does what may take long (a load of code, new memory) is *away*: whoever waits
+//! for a turn then waits for it no longer than [`AWAY`], since its work may have ended without
+//! anybody looking. What it had submitted may overlap with the next turn; that is a credit at most.
 
 use crate::counters::monotonic_ns;
 use crate::policy::fairness::{Fairness, Verdict};
@@ -16,7 +18,8 @@ use std::time::{Duration, Instant};
 const CALM_AFTER: Duration = Duration::from_millis(10);
 /// So long a turn waits for a contender that is away.
 const AWAY: Duration = Duration::from_millis(1);
-/// Of more who wait than this, each sleeps longer in proportion, so that what they take of the processor does not grow with their number.
+/// Of more who wait than this, each sleeps longer in proportion, so that what they take of the
+/// processor does not grow with their number.
 const FEW_WAITING: usize = 8;
 
 /// See the module's description.
@@ -26,7 +29,8 @@ pub(crate) struct Pace {
     busy_until_ns: Apart,
 }
 
-/// Until then kernels that last may fill the device, by [`monotonic_ns`]. All sessions read it at each launch: it shares a cache line with nothing.
+/// Until then kernels that last may fill the device, by [`monotonic_ns`]. All sessions read it at
+/// each launch: it shares a cache line with nothing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Apart(AtomicU64);
@@ -56,7 +60,8 @@ pub(super) struct Answer {
     pub(super) was_given_up: bool,
 }
 
-/// What a contender that asks for a turn has submitted and not seen end, whatever it was allowed to submit before.
+/// What a contender that asks for a turn has submitted and not seen end, whatever it was allowed to
+/// submit before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InDriver {
     Nothing,
@@ -86,7 +91,8 @@ impl Pace {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether no client has lately launched a kernel that lasts: what is launched now finds room at once.
+    /// Whether no client has lately launched a kernel that lasts: what is launched now finds room
+    /// at once.
     pub(super) fn is_calm(&self) -> bool {
         // Relaxed: the number is all that there is, and may be late.
         self.busy_until_ns.0.load(Ordering::Relaxed) < monotonic_ns()
@@ -133,7 +139,8 @@ impl Pace {
         shared.resting.remove(&client);
     }
 
-    /// Gives up on contenders other than `client` that are at work, and of whom nothing has begun or ended for so long; says whether there were any.
+    /// Gives up on contenders other than `client` that are at work, and of whom nothing has begun
+    /// or ended for so long; says whether there were any.
     pub(super) fn give_up_on_stalled(&self, client: u64, after: Duration) -> bool {
         self.lock().change(|shared| {
             let others = shared.fairness.at_work().filter(|&other| other != client);
@@ -171,7 +178,8 @@ impl Pace {
         }
     }
 
-    /// Sleeps until the client, which may not submit, perhaps may. `longest` at most, or, where many wait who have nothing else to look at, longer.
+    /// Sleeps until the client, which may not submit, perhaps may. `longest` at most, or, where
+    /// many wait who have nothing else to look at, longer.
     pub(super) fn wait(&self, client: u64, held: Held, longest: Longest) {
         let mut shared = self.lock();
         if held == Held::ForTurn && shared.fairness.may_go(client) {
@@ -201,7 +209,8 @@ impl Pace {
 }
 
 impl Shared {
-    /// Changes something, and wakes those who have been given a turn; all that wait if there is no contest any more, and all that rest if there is one now.
+    /// Changes something, and wakes those who have been given a turn; all that wait if there is no
+    /// contest any more, and all that rest if there is one now.
     fn change<R>(&mut self, act: impl FnOnce(&mut Self) -> R) -> R {
         let was_contest = self.fairness.is_contest();
         let result = act(self);

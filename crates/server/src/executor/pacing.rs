@@ -1,15 +1,21 @@
-//! When a session may submit: so much inside the driver at a time, and in turns where clients compete.
+//! When a session may submit: so much inside the driver at a time, and in turns where clients
+//! compete.
 //!
-//! A driver's queue is first come, first served, and what is in it cannot be taken back. So in company a session has a *credit* of work inside the
-//! driver, two milliseconds by estimate; the rest stays in its ring, from which its thread takes no launch until marks ([`super::marks`])
-//! say that work has ended. While a client of the latency class is busy the others' credit is the kernel that runs. Alone, only kernels
-//! that last are bounded at all, to what keeps the device busy until the next look, so that who comes later does not wait for seconds.
+//! A driver's queue is first come, first served, and what is in it cannot be taken back. So in
+//! company a session has a *credit* of work inside the driver, two milliseconds by estimate; the
+//! rest stays in its ring, from which its thread takes no launch until marks ([`super::marks`]) say
+//! that work has ended. While a client of the latency class is busy the others' credit is the
+//! kernel that runs. Alone, only kernels that last are bounded at all, to what keeps the device
+//! busy until the next look, so that who comes later does not wait for seconds.
 //!
-//! Who keeps the device busy for long in company contends for turns: [`crate::policy::fairness`] decides, by way of [`super::pace`]. Its thread waits
-//! with a bound, is woken when a turn passes, and looks at its own marks meanwhile; no other command of its client waits, except behind a launch in the ring.
+//! Who keeps the device busy for long in company contends for turns: [`crate::policy::fairness`]
+//! decides, by way of [`super::pace`]. Its thread waits with a bound, is woken when a turn passes,
+//! and looks at its own marks meanwhile; no other command of its client waits, except behind a
+//! launch in the ring.
 //!
-//! What is held may be what a kernel waits for. So a session whose work should have ended long ago ([`looks`]) gets a launch through; what others have
-//! overtaken then counts no more; and where nothing of anybody ends the turn is given up.
+//! What is held may be what a kernel waits for. So a session whose work should have ended long ago
+//! ([`looks`]) gets a launch through; what others have overtaken then counts no more; and where
+//! nothing of anybody ends the turn is given up.
 
 mod extent;
 mod looks;
@@ -30,17 +36,21 @@ use looks::{Concern, Looks};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Work inside the driver of a session alone, of one in company, and beside a busy client of the latency class.
+/// Work inside the driver of a session alone, of one in company, and beside a busy client of the
+/// latency class.
 const ALONE: Work = Work { cost_ns: 20_000_000, launches: 4 };
 const IN_COMPANY: Work = Work { cost_ns: 2_000_000, launches: 2 };
 const BESIDE_LATENCY: Work = Work { cost_ns: 100_000, launches: 1 };
 /// Marks per credit.
 const MARKS: u64 = 4;
-/// From so much in flight on it is looked whether all of it has ended: before the first mark is recorded.
+/// From so much in flight on it is looked whether all of it has ended: before the first mark is
+/// recorded.
 const SETTLE_NS: u64 = IN_COMPANY.cost_ns / MARKS / 2;
-/// From this cost on a kernel is bounded even in a session alone: shorter ones are bounded by their number ([`super::backlog`]).
+/// From this cost on a kernel is bounded even in a session alone: shorter ones are bounded by their
+/// number ([`super::backlog`]).
 const LASTS_NS: u64 = 20_000;
-/// From this cost on a client that waits for each kernel still keeps the device busy more than its own program.
+/// From this cost on a client that waits for each kernel still keeps the device busy more than its
+/// own program.
 const CONTENDS_NS: u64 = 50_000;
 /// After so many launches that do not last a client contends no more.
 const MOST_SHORT: u32 = 64;
@@ -50,7 +60,8 @@ const UNKNOWN_NS: u64 = 2_000_000;
 const GRACE: Duration = Duration::from_micros(300);
 /// Longest sleep of a session that waits for its turn with nothing in flight, if few do.
 const TURN_SLEEP: Duration = Duration::from_millis(1);
-/// Who has a turn, and of whom nothing begins or ends for so long, is not waited for: a kernel may be waiting for what is held.
+/// Who has a turn, and of whom nothing begins or ends for so long, is not waited for: a kernel may
+/// be waiting for what is held.
 const STALL: Duration = Duration::from_secs(5);
 
 /// How a kernel fills the device.
@@ -196,7 +207,8 @@ impl State {
         self.others_have_stalled()
     }
 
-    /// After [`Self::may_submit`] said no: sleeps until it may say yes. `waiting` of its client's calls are to be answered meanwhile.
+    /// After [`Self::may_submit`] said no: sleeps until it may say yes. `waiting` of its client's
+    /// calls are to be answered meanwhile.
     pub(super) fn wait_for_turn(&mut self, waiting: usize) {
         let held = self.pacing.held;
         let concern = match (waiting, held) {
@@ -213,7 +225,8 @@ impl State {
         self.counters().set_waits_for_turn(false);
     }
 
-    /// Before a command that may take long: what others wait for is marked, and they are told not to wait for this session meanwhile.
+    /// Before a command that may take long: what others wait for is marked, and they are told not
+    /// to wait for this session meanwhile.
     pub(super) fn step_away(&mut self) {
         if !self.pacing.contends || std::mem::replace(&mut self.pacing.is_away, true) {
             return;
@@ -229,8 +242,9 @@ impl State {
         }
     }
 
-    /// Before launches, and before their stream is told of them: where the completion words say that all work has ended, nothing is in flight. So a
-    /// client that waits for its short launches needs no marks, which cost driver calls.
+    /// Before launches, and before their stream is told of them: where the completion words say
+    /// that all work has ended, nothing is in flight. So a client that waits for its short launches
+    /// needs no marks, which cost driver calls.
     pub(super) fn settle_by_words(&mut self) {
         let in_flight = self.pacing.marks.in_flight();
         if self.pacing.contends || in_flight.cost_ns < self.pacing.settles_at_ns {
@@ -260,7 +274,8 @@ impl State {
             self.pacing.extent.forget();
             return None;
         }
-        // Alone, too: who has submitted more than company allows contends with it when others come, and launches nothing for a while.
+        // Alone, too: who has submitted more than company allows contends with it when others come,
+        // and launches nothing for a while.
         if self.pacing.class == Class::Throughput {
             let launched = launched(self);
             self.extend(launched, cost_ns);
@@ -293,12 +308,14 @@ impl State {
         all
     }
 
-    /// Whether a launch may wait for others to be submitted with it: what lasts is counted by itself, and what others wait for is not delayed.
+    /// Whether a launch may wait for others to be submitted with it: what lasts is counted by
+    /// itself, and what others wait for is not delayed.
     pub(super) fn may_be_batched(&self, piece: Piece) -> bool {
         self.pacing.costs.may_take_less(piece, LASTS_NS) && self.may_be_delayed()
     }
 
-    /// Whether what is submitted may wait for what comes behind it: not while the device is kept free for a client of the latency class.
+    /// Whether what is submitted may wait for what comes behind it: not while the device is kept
+    /// free for a client of the latency class.
     pub(super) fn may_be_delayed(&self) -> bool {
         self.pacing.class == Class::Latency || !self.shared.flights.is_latency_busy()
     }
@@ -323,7 +340,8 @@ impl State {
         let short = &mut self.pacing.short_launches;
         *short = if lasts { 0 } else { short.saturating_add(launches) };
         if *short >= MOST_SHORT {
-            // It was taken for a contender by what it did before, or by a sample that others lengthened.
+            // It was taken for a contender by what it did before, or by a sample that others
+            // lengthened.
             self.stop_contending();
             return;
         }
@@ -436,7 +454,8 @@ impl State {
         self.pacing.marks.mark(&self.shared.context, least_ns, |slot| streams.handle(slot));
     }
 
-    /// Marks what has at least so much behind the last mark, and sees which marks have been reached.
+    /// Marks what has at least so much behind the last mark, and sees which marks have been
+    /// reached.
     fn look_at_marks(&mut self, least_ns: u64) {
         if self.pacing.marks.is_empty() {
             return;
@@ -486,7 +505,8 @@ impl State {
         });
     }
 
-    /// Leaves the contest until a launch that lasts: nothing is to be submitted, or not for a while.
+    /// Leaves the contest until a launch that lasts: nothing is to be submitted, or not for a
+    /// while.
     pub(super) fn stop_contending(&mut self) {
         self.pacing.quiet = None;
         self.pacing.is_alone = false;
@@ -512,7 +532,8 @@ impl State {
         answer.verdict
     }
 
-    /// Whether who is at work has not begun or ended anything for so long that waiting may be the reason; then the launch goes, and they are not waited for.
+    /// Whether who is at work has not begun or ended anything for so long that waiting may be the
+    /// reason; then the launch goes, and they are not waited for.
     fn others_have_stalled(&mut self) -> bool {
         let client = self.handle.id;
         let stalled = self.shared.pace.give_up_on_stalled(client, STALL);

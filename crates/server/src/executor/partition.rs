@@ -1,9 +1,11 @@
-//! Sets of SMs that streams run on: shares of clients and of contexts, made by the executor, and green contexts that programs make.
+//! Sets of SMs that streams run on: shares of clients and of contexts, made by the executor, and
+//! green contexts that programs make.
 //!
-//! Each is a green context of the driver's, on which streams are created and which nodes of graphs name. Shares that the
-//! executor makes are runs of the small units that [`super::sm_survey`] found, joined of what takes clusters as far as it
-//! reaches; what is disjoint by number is disjoint on the device. They are kept for the next client, since making one
-//! waits for the kernels that run. What a session has of them is in [`super::session_partitions`].
+//! Each is a green context of the driver's, on which streams are created and which nodes of graphs
+//! name. Shares that the executor makes are runs of the small units that [`super::sm_survey`]
+//! found, joined of what takes clusters as far as it reaches; what is disjoint by number is
+//! disjoint on the device. They are kept for the next client, since making one waits for the
+//! kernels that run. What a session has of them is in [`super::session_partitions`].
 
 use super::context::Context;
 use super::failure::Failure;
@@ -87,7 +89,8 @@ impl Partition {
         self.context
     }
 
-    /// Has the calling thread's questions answered for these SMs, until it makes the executor's context current again.
+    /// Has the calling thread's questions answered for these SMs, until it makes the executor's
+    /// context current again.
     pub(super) fn make_current(&self) -> Result<(), CUresult> {
         // SAFETY: a live green context's.
         unsafe { self.driver.cuCtxSetCurrent(self.context) }.ok()
@@ -111,7 +114,8 @@ impl Partition {
 
 impl Drop for Partition {
     fn drop(&mut self) {
-        // SAFETY: a live green context; streams and graphs that run there have it too, so none is left.
+        // SAFETY: a live green context; streams and graphs that run there have it too, so none is
+        // left.
         let _ = unsafe { self.driver.cuGreenCtxDestroy(self.green) };
     }
 }
@@ -131,7 +135,8 @@ struct Pool {
     groups: HashMap<String, Weak<Units>>,
 }
 
-/// What came of reservations: those that there are, by name and number of SMs, and what could not be reserved.
+/// What came of reservations: those that there are, by name and number of SMs, and what could not
+/// be reserved.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     pub(super) made: Vec<(String, u32)>,
@@ -189,7 +194,8 @@ impl Pool {
             .and_then(|made| Partition::create(context, made, Some(units.clone())));
         let share = match of_units {
             Ok(share) => share,
-            // A driver need not join what one split gave; then the share is where a split of its own puts it, unless it must be where it was meant to be.
+            // A driver need not join what one split gave; then the share is where a split of its
+            // own puts it, unless it must be where it was meant to be.
             Err(Failure::Cuda(_)) if !self.layout.has_reservations() => {
                 let size = resources.iter().map(multiprocessors).sum();
                 let made = describe(context, &mut [first_group(context, size)?])?;
@@ -206,7 +212,8 @@ impl Pool {
 }
 
 impl Partitions {
-    /// Those of a device that has just been opened; looking at it takes some milliseconds in which no client may be there.
+    /// Those of a device that has just been opened; looking at it takes some milliseconds in which
+    /// no client may be there.
     pub(super) fn of_device(context: &Context, own_kernels: Option<&OwnKernels>) -> Self {
         let survey = Survey::of_device(context, own_kernels);
         let layout =
@@ -240,7 +247,8 @@ impl Partitions {
         pool.partition(context, units)
     }
 
-    /// Where a session's work is to run. It stays where it is, at `current`, if that is what it is to have.
+    /// Where a session's work is to run. It stays where it is, at `current`, if that is what it is
+    /// to have.
     pub(super) fn place(
         &self,
         context: &Context,
@@ -284,7 +292,8 @@ impl Partitions {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner).layout.has_reservations()
     }
 
-    /// Makes these reservations the only ones; returns those that there are now, and what could not be reserved.
+    /// Makes these reservations the only ones; returns those that there are now, and what could not
+    /// be reserved.
     pub(super) fn reserve(
         &self,
         context: &Context,
@@ -295,7 +304,8 @@ impl Partitions {
         Ok(Reserved { made: pool.layout.reservations(), refused })
     }
 
-    /// A description of resources. Made by one thread at a time: from several at once the driver refuses some (observed on an H200).
+    /// A description of resources. Made by one thread at a time: from several at once the driver
+    /// refuses some (observed on an H200).
     pub(super) fn describe(
         &self,
         context: &Context,

@@ -1,8 +1,11 @@
-//! Memory of a client's other devices, mapped here so that its kernels and copies on this device reach it.
+//! Memory of a client's other devices, mapped here so that its kernels and copies on this device
+//! reach it.
 //!
-//! The keeper has made that memory and hands it to this executor too ([`FromExecutor::Peer`]), if the client has a session on the other device. It is mapped
-//! at the address that it has there: windows and reservations are unique in the server, so the address is free here. Whether one device
-//! reaches another is the driver's word. What is still mapped here counts for the client, even when the other session has given it up.
+//! The keeper has made that memory and hands it to this executor too ([`FromExecutor::Peer`]), if
+//! the client has a session on the other device. It is mapped at the address that it has there:
+//! windows and reservations are unique in the server, so the address is free here. Whether one
+//! device reaches another is the driver's word. What is still mapped here counts for the client,
+//! even when the other session has given it up.
 
 use super::failure::Failure;
 use super::session_handle::DeliveredGrant;
@@ -40,7 +43,8 @@ pub(crate) struct Peers {
     /// Reserved with the driver: first address to length, and how much is mapped there.
     ranges: BTreeMap<u64, (u64, usize)>,
     mappings: BTreeMap<u64, Mapping>,
-    /// Grants and pieces of this session that the client's other sessions may have: they are not moved out to the host.
+    /// Grants and pieces of this session that the client's other sessions may have: they are not
+    /// moved out to the host.
     pub(super) shown: BTreeSet<u64>,
 }
 
@@ -51,8 +55,9 @@ impl Peers {
     }
 }
 
-/// The range to be reserved for a mapping: the whole window for a grant, what the client has reserved for other memory. `None` if
-/// the mapping does not lie in it, or it does not lie where the other device's addresses are.
+/// The range to be reserved for a mapping: the whole window for a grant, what the client has
+/// reserved for other memory. `None` if the mapping does not lie in it, or it does not lie where
+/// the other device's addresses are.
 fn range_of(wanted: &PeerMap, memory: &PeerMemory) -> Option<Window> {
     let &PeerMap { address, size_bytes, offset_bytes, key, range_base, range_bytes, .. } = wanted;
     let is_grant = memory.window.contains(key, 1);

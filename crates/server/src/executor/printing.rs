@@ -1,10 +1,12 @@
 //! What kernels print.
 //!
-//! A driver keeps the text of device `printf` in one buffer for the whole context and writes it, at synchronisation points, to the standard
-//! output of the process that owns the context: here. So the executor's standard output is a file in memory, and the sessions take turns:
-//! while kernels of one that can print are in flight, or their text has not been fetched from the driver, no other session launches such kernels.
-//! Kernels of modules without `printf` are not held up. The text goes to the session's client when it asks, which it does where a
-//! native driver would write it.
+//! A driver keeps the text of device `printf` in one buffer for the whole context and writes it, at
+//! synchronisation points, to the standard output of the process that owns the context: here. So
+//! the executor's standard output is a file in memory, and the sessions take turns: while kernels
+//! of one that can print are in flight, or their text has not been fetched from the driver, no
+//! other session launches such kernels. Kernels of modules without `printf` are not held up. The
+//! text goes to the session's client when it asks, which it does where a native driver would write
+//! it.
 
 use super::failure::Failure;
 use super::state::State;
@@ -23,11 +25,13 @@ use zerocopy::IntoBytes;
 
 /// What the compiler makes of `printf` in device code.
 const PRINT_FUNCTION: &[u8] = b"vprintf";
-/// A session whose printing kernels run longer than this loses its turn; both outputs may then be mixed.
+/// A session whose printing kernels run longer than this loses its turn; both outputs may then be
+/// mixed.
 const LONGEST_TURN: Duration = Duration::from_secs(10);
 const FETCH_POLL: Duration = Duration::from_micros(100);
 const TURN_POLL: Duration = Duration::from_millis(20);
-/// Text kept for a client that does not fetch it; more is lost, as it is when a driver's buffer is full.
+/// Text kept for a client that does not fetch it; more is lost, as it is when a driver's buffer is
+/// full.
 const MOST_TEXT_BYTES: usize = 16 << 20;
 const EVENT_DISABLE_TIMING: u32 = 2;
 
@@ -74,7 +78,8 @@ impl Console {
         self.captured.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Waits until it is the session's turn; `false` when the other one's takes too long or `given_up` says so.
+    /// Waits until it is the session's turn; `false` when the other one's takes too long or
+    /// `given_up` says so.
     fn take_turn(&self, session: u64, given_up: impl Fn() -> bool) -> bool {
         let started = Instant::now();
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,11 @@
-//! Code with variables, made like new for its next owner: what loading set is read when it was loaded, and written again when its owner has given it up.
+//! Code with variables, made like new for its next owner: what loading set is read when it was
+//! loaded, and written again when its owner has given it up.
 //!
-//! All of it by copies and fills on the session's own stream, which hold up nobody; and at once, so that whatever is kept is like new and nobody ever sees what
-//! another client's variables were. Code whose kernels may still run waits for their end, since they could write to it afterwards. What cannot be told whole
-//! (managed variables, references to textures, names that the driver does not know) is not kept: see [`crate::policy::code_state::all_variables`].
+//! All of it by copies and fills on the session's own stream, which hold up nobody; and at once, so
+//! that whatever is kept is like new and nobody ever sees what another client's variables were.
+//! Code whose kernels may still run waits for their end, since they could write to it afterwards.
+//! What cannot be told whole (managed variables, references to textures, names that the driver does
+//! not know) is not kept: see [`crate::policy::code_state::all_variables`].
 
 use super::failure::Failure;
 use super::spares::Origin;
@@ -50,7 +53,8 @@ pub(super) struct Setting {
 }
 
 impl State {
-    /// Code that was just loaded and has variables: its origin with what was set, if all of that can be told and set again.
+    /// Code that was just loaded and has variables: its origin with what was set, if all of that
+    /// can be told and set again.
     pub(super) fn with_initial(
         &mut self,
         mut origin: Origin,
@@ -90,7 +94,8 @@ impl State {
         let mut read: Vec<_> = spans.iter().map(|&(at, size)| (at, vec![0_u8; size])).collect();
         let copied = read.iter_mut().try_for_each(|(at, bytes)| {
             let to = bytes.as_mut_ptr().cast();
-            // SAFETY: variables of the session, and as many bytes that stay until the copies have ended.
+            // SAFETY: variables of the session, and as many bytes that stay until the copies have
+            // ended.
             self.check(unsafe { self.driver().cuMemcpyDtoHAsync_v2(to, *at, bytes.len(), stream) })
         });
         if !self.await_copies(stream) {
@@ -102,8 +107,8 @@ impl State {
         Some(Initial(read.into_iter().map(|(at, bytes)| (at, Contents::new(bytes))).collect()))
     }
 
-    /// Takes code that nothing names any more: it is kept for whoever loads the same next, now or when its kernels have ended. What is returned is to be
-    /// unloaded.
+    /// Takes code that nothing names any more: it is kept for whoever loads the same next, now or
+    /// when its kernels have ended. What is returned is to be unloaded.
     pub(super) fn give_up_code(
         &mut self,
         library: CUlibrary,
@@ -121,7 +126,8 @@ impl State {
         Vec::new()
     }
 
-    /// All work has ended: makes code like new that was given up meanwhile. What is returned is to be unloaded.
+    /// All work has ended: makes code like new that was given up meanwhile. What is returned is to
+    /// be unloaded.
     pub(super) fn renew_leaving(&mut self) -> Vec<CUlibrary> {
         let leaving = std::mem::take(&mut self.modules.leaving);
         let unkept = leaving.into_iter();
@@ -150,7 +156,8 @@ impl State {
         let stream = self.side_stream()?;
         let driver = self.driver();
         let written = initial.0.iter().try_for_each(|(at, contents)| {
-            // SAFETY: variables of code that nobody uses, and as many bytes, which are read before the copies have ended.
+            // SAFETY: variables of code that nobody uses, and as many bytes, which are read before
+            // the copies have ended.
             self.check(unsafe {
                 match contents {
                     Contents::Zeros(size) => driver.cuMemsetD8Async(*at, 0, *size, stream),
@@ -171,7 +178,8 @@ impl State {
         Ok(())
     }
 
-    /// Before an attribute of a function is changed: remembers it for the function's next owner, who must find it as it was.
+    /// Before an attribute of a function is changed: remembers it for the function's next owner,
+    /// who must find it as it was.
     pub(super) fn note_setting(&mut self, number: u32, attribute: i32) {
         let Ok(function) = self.modules.function(number) else { return };
         let (function, kernel, module) = (function.handle, function.kernel, function.module);

@@ -1,4 +1,5 @@
-//! Reads values in device memory for streams that wait for them, without waiting: copies to a few pinned words, on a stream for that purpose.
+//! Reads values in device memory for streams that wait for them, without waiting: copies to a few
+//! pinned words, on a stream for that purpose.
 
 use super::context::Context;
 use super::failure::Failure;
@@ -68,7 +69,8 @@ impl Probe {
         };
         let copied = made.and_then(|Made { stream, words }| {
             let copy = |(place, &(address, width)): (usize, &Place)| {
-                // SAFETY: the value is the client's memory, the words are ours and read between rounds only.
+                // SAFETY: the value is the client's memory, the words are ours and read between
+                // rounds only.
                 context.check(unsafe {
                     let word = words.add(place);
                     word.write_volatile(0);

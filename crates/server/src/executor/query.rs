@@ -51,7 +51,8 @@ impl State {
         if let Some(partition) = &partition {
             partition.make_current()?;
         }
-        // SAFETY: a live function of this session; the attributes hold no handles; the result is written.
+        // SAFETY: a live function of this session; the attributes hold no handles; the result is
+        // written.
         let answered = unsafe {
             match wanted.question {
                 MAX_ACTIVE_CLUSTERS => {
@@ -78,7 +79,8 @@ impl State {
         Ok(())
     }
 
-    /// Encodes only: the driver does not look at the address, and a kernel reaches with it what it reaches anyway.
+    /// Encodes only: the driver does not look at the address, and a kernel reaches with it what it
+    /// reaches anyway.
     pub(super) fn tensor_map_encode(&mut self, wanted: TensorMapEncode) -> Result<(), Failure> {
         let driver = self.driver();
         if wanted.rank == 0 || wanted.rank > 5 {

@@ -1,6 +1,7 @@
 //! Which commands make what lives, and which end it: what a session's [`Journal`] says.
 //!
-//! Only commands that make or end objects are written down, so work costs nothing here. [`super::replay`] does the same commands again.
+//! Only commands that make or end objects are written down, so work costs nothing here.
+//! [`super::replay`] does the same commands again.
 
 use super::array_contents::CONTENTS;
 use super::failure::Failure;
@@ -34,7 +35,8 @@ pub(crate) struct Records {
     pub(super) replaying: bool,
     /// Files that came with the session.
     pub(super) files: HashMap<u64, OwnedFd>,
-    /// What the keeper is told when the command in hand is committed: until then the next executor may need what it gives up.
+    /// What the keeper is told when the command in hand is committed: until then the next executor
+    /// may need what it gives up.
     given_up: Vec<FromExecutor>,
 }
 
@@ -108,7 +110,8 @@ fn entries<T: FromBytes>(
 }
 
 impl State {
-    /// After a command was done: writes down what it has made or ended. Commands that are done again are there already.
+    /// After a command was done: writes down what it has made or ended. Commands that are done
+    /// again are there already.
     pub(super) fn record(&mut self, opcode: Opcode, body: &[u8]) -> Result<(), Failure> {
         if self.records.replaying {
             return Ok(());
@@ -147,7 +150,8 @@ impl State {
         self.follow_journal(moved.map_err(|error| error.to_string()))
     }
 
-    /// Writes down a thing, found by the first word of its body, with the file that was kept for it.
+    /// Writes down a thing, found by the first word of its body, with the file that was kept for
+    /// it.
     pub(super) fn note_made(&mut self, opcode: Opcode, body: &[u8]) -> Result<(), Failure> {
         if self.records.replaying {
             return Ok(());
@@ -266,7 +270,8 @@ impl State {
         self.records.given_up.push(what);
     }
 
-    /// The command in hand is committed. Who ends before all is told leaves it to the keeper until the session ends, or to [`Self::replay`].
+    /// The command in hand is committed. Who ends before all is told leaves it to the keeper until
+    /// the session ends, or to [`Self::replay`].
     pub(super) fn tell_given_up(&mut self) {
         if self.records.given_up.is_empty() {
             return;

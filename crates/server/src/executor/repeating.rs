@@ -1,8 +1,10 @@
-//! Work that can be done again ([`crate::redo`]): noted before it is submitted, for sessions that have declared kernels repeatable, and done again by the
-//! next executor.
+//! Work that can be done again ([`crate::redo`]): noted before it is submitted, for sessions that
+//! have declared kernels repeatable, and done again by the next executor.
 //!
-//! Whose kernel faulted nobody knows when several clients had work in flight, and a declared kernel may have. So what is done again is done on *trial*: one session at
-//! a time, while nobody else submits anything. A second fault then has one culprit. A trial that does not end in [`PATIENCE`] is over all the same.
+//! Whose kernel faulted nobody knows when several clients had work in flight, and a declared kernel
+//! may have. So what is done again is done on *trial*: one session at a time, while nobody else
+//! submits anything. A second fault then has one culprit. A trial that does not end in [`PATIENCE`]
+//! is over all the same.
 //!
 //! Launches of such a session go one by one: the word behind each of them says that it has ended.
 
@@ -70,7 +72,8 @@ pub(crate) struct Repeating {
 }
 
 impl Repeating {
-    /// Goes on in the session's file, if it has one. From now on until its trial nobody else submits anything, if something is to be done again.
+    /// Goes on in the session's file, if it has one. From now on until its trial nobody else
+    /// submits anything, if something is to be done again.
     pub(super) fn open(
         shared: &Arc<Shared>,
         declared: Repeatable,
@@ -82,7 +85,8 @@ impl Repeating {
         let base = redo.progress_address();
         let (context, mut progress_base) = (&shared.context, 0);
         let failed = |code| (code, format!("registering the progress words failed: {code}"));
-        // SAFETY: the words are mapped as long as `redo` is, and unregistered before that ends; the result is written.
+        // SAFETY: the words are mapped as long as `redo` is, and unregistered before that ends; the
+        // result is written.
         unsafe {
             let driver = context.driver();
             let registered =
@@ -137,7 +141,8 @@ impl Repeating {
     fn write_progress(&self, context: &Context, streams: &Streams, (slot, number): (u32, u64)) {
         let Some(stream) = streams.handle(slot) else { return };
         let at = self.progress_base + u64::from(slot) * 8;
-        // SAFETY: a live stream of this session and a registered word. What fails leaves the command unfinished.
+        // SAFETY: a live stream of this session and a registered word. What fails leaves the
+        // command unfinished.
         let _ = context
             .check(unsafe { context.driver().cuStreamWriteValue64_v2(stream, at, number, 0) });
     }
@@ -221,7 +226,8 @@ impl State {
         request.order().stream().filter(|_| is_repeatable)
     }
 
-    /// Does again what had not ended when the last executor did, and waits for its end. Says how each command went.
+    /// Does again what had not ended when the last executor did, and waits for its end. Says how
+    /// each command went.
     pub(super) fn repeat(&mut self) -> Vec<(Header, Result<Outcome, Failure>)> {
         // Until the end, so that nobody else submits anything.
         let Some(_trial) = self.repeating.trial.take() else { return Vec::new() };

@@ -1,8 +1,9 @@
-//! Making a session again that another executor has served: its memory is mapped, its files are registered, and the commands of its journal are done once
-//! more, through the same functions as before.
+//! Making a session again that another executor has served: its memory is mapped, its files are
+//! registered, and the commands of its journal are done once more, through the same functions as
+//! before.
 //!
-//! What cannot be made again as it was, so that the client would notice, is an error: the keeper then tells the client. Which kinds these are is in
-//! docs/faults.md.
+//! What cannot be made again as it was, so that the client would notice, is an error: the keeper
+//! then tells the client. Which kinds these are is in docs/faults.md.
 
 use super::array_contents::CONTENTS;
 use super::failure::Failure;
@@ -164,7 +165,8 @@ impl State {
             return self.remake(thing, entry.file, grants);
         }
         match opcode.facts().journal {
-            // What others still have of it is buried with it: an entry like those that make something.
+            // What others still have of it is buried with it: an entry like those that make
+            // something.
             Effect::Ends { .. } if opcode == Opcode::ModuleUnload => {
                 return self.do_again(opcode, body).map_err(failed);
             }
@@ -234,7 +236,8 @@ impl State {
         self.records.files.remove(&number).ok_or(ReplayError::Different("a file"))
     }
 
-    /// Takes what was mapped ahead, maps the rest of all memory that the session was granted before, and makes what adjoins of that accessible by one call.
+    /// Takes what was mapped ahead, maps the rest of all memory that the session was granted
+    /// before, and makes what adjoins of that accessible by one call.
     fn regain_grants(
         &mut self,
         entries: &[(u64, Entry)],
@@ -384,7 +387,8 @@ mod tests {
         let before = testbed::mapping_calls();
         state.replay(entries, sent(grants)).unwrap();
         assert_eq!(state.memory.grants.len() as u64, GRANTS);
-        // To import, to map and to release each; and once to make them accessible. This number can only shrink.
+        // To import, to map and to release each; and once to make them accessible. This number can
+        // only shrink.
         assert_eq!(u64::from(testbed::mapping_calls() - before), 3 * GRANTS + 1);
     }
 

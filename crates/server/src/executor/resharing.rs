@@ -1,8 +1,9 @@
 //! Moving a session's work to other SMs, between two of its kernels.
 //!
-//! What takes long happens beside the session's thread: a partition is made by the [`Mover`], which waits for running kernels where the driver
-//! does (others' launches do not, measured on an H200); executable graphs are made anew by a thread of their own
-//! ([`super::graph`]) while the old ones are launched. The session's thread only replaces its streams, each of which waits for the one
+//! What takes long happens beside the session's thread: a partition is made by the [`Mover`], which
+//! waits for running kernels where the driver does (others' launches do not, measured on an H200);
+//! executable graphs are made anew by a thread of their own ([`super::graph`]) while the old ones
+//! are launched. The session's thread only replaces its streams, each of which waits for the one
 //! before. An order is in force when what was submitted before it has ended.
 
 use super::Shared;
@@ -44,7 +45,8 @@ pub(super) struct Mailbox {
 impl Mailbox {
     pub(super) fn put(&self, mail: Mail) {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner).push_back(mail);
-        // SeqCst: the session's thread announces its sleep and then looks here; one of the two sees the other.
+        // SeqCst: the session's thread announces its sleep and then looks here; one of the two sees
+        // the other.
         self.is_there.store(true, Ordering::SeqCst);
         self.came.notify_all();
     }

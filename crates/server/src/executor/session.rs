@@ -1,7 +1,9 @@
-//! A session's thread: takes commands off the client's ring, has them done, and says how they ended.
+//! A session's thread: takes commands off the client's ring, has them done, and says how they
+//! ended.
 //!
-//! How a session begins is [`super::session_opening`], what other threads may ask of it [`super::session_handle`], what it has
-//! [`super::state`], what it does while there is nothing to take [`idling`].
+//! How a session begins is [`super::session_opening`], what other threads may ask of it
+//! [`super::session_handle`], what it has [`super::state`], what it does while there is nothing to
+//! take [`idling`].
 
 mod ending;
 mod idling;
@@ -28,7 +30,8 @@ use std::time::Duration;
 const IDLE: Duration = Duration::from_secs(1);
 /// Between two looks at whether a pausing session's work has ended.
 const PAUSE_POLL: Duration = Duration::from_micros(200);
-/// Failed commands of one session that the log tells of: a client that goes on and on must not fill the disk.
+/// Failed commands of one session that the log tells of: a client that goes on and on must not fill
+/// the disk.
 const MOST_LOGGED_FAILURES: u32 = 32;
 
 /// What belongs to the session thread alone.
@@ -53,7 +56,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A session that goes on behind what the consumer has committed; its thread is to call [`Session::run`].
+    /// A session that goes on behind what the consumer has committed; its thread is to call
+    /// [`Session::run`].
     pub(super) fn new(
         consumer: Consumer,
         state: State,
@@ -160,8 +164,8 @@ impl Session {
                 Wish::Serve | Wish::Rest => self.come_to_rest()?,
             }
             match self.step()? {
-                // Of a client with several threads one may sleep while the others keep this one at work.
-                // In a crowd nobody tells of a sleeper.
+                // Of a client with several threads one may sleep while the others keep this one at
+                // work. In a crowd nobody tells of a sleeper.
                 Step::Done
                     if self.state.handle.memory.sleepers() > 0
                         || self.state.shared.flights.cores() == Cores::Wanted =>
@@ -246,7 +250,8 @@ impl Session {
         if self.state.context().lost().is_some() {
             return Err(StepError::Lost);
         }
-        // Before the command that may signal their end: launches that have ended are not to be done again.
+        // Before the command that may signal their end: launches that have ended are not to be done
+        // again.
         self.state.standing.commit(taken);
         self.state.standing.begin(header.opcode);
         if !refused.is_empty() {
@@ -273,7 +278,8 @@ impl Session {
         Ok(Step::Done)
     }
 
-    /// All that was taken is done, or noted where it survives this process. Who waits for its answer gets it now, and not before.
+    /// All that was taken is done, or noted where it survives this process. Who waits for its
+    /// answer gets it now, and not before.
     fn commit(&mut self) {
         self.state.standing.note_held(self.state.holding.len());
         let taken = self.consumer.commit();
@@ -285,7 +291,8 @@ impl Session {
         self.state.take_region_file();
     }
 
-    /// After the command is committed, or if it was before: what it gave up goes first, since its client may count on that being free.
+    /// After the command is committed, or if it was before: what it gave up goes first, since its
+    /// client may count on that being free.
     fn give_answer(&mut self) {
         self.state.tell_given_up();
         if let Some(answer) = self.owed.take() {
@@ -305,7 +312,8 @@ impl Session {
         self.state.context().lost().map_or(Ok(()), |_| Err(StepError::Lost))
     }
 
-    /// Nothing is behind a launch in the ring: says whether the signal by which its client waits, or what goes with it, comes at once, if it did the last times.
+    /// Nothing is behind a launch in the ring: says whether the signal by which its client waits,
+    /// or what goes with it, comes at once, if it did the last times.
     fn more_is_near(&mut self) -> Result<bool, RingError> {
         if !self.nearness.is_worth_a_look() || !self.state.may_take_signals() {
             return Ok(false);
@@ -317,7 +325,8 @@ impl Session {
         Ok(is_near)
     }
 
-    /// Nothing is behind the launches that wait: submits them, or some of them, unless they go together with what comes soon.
+    /// Nothing is behind the launches that wait: submits them, or some of them, unless they go
+    /// together with what comes soon.
     fn submit_some(&mut self) -> Result<(), StepError> {
         if self.state.gathers(|| self.consumer.has_posted()) {
             return Ok(());

@@ -1,7 +1,8 @@
 //! What other threads know of a session, and what they may ask of it.
 //!
-//! The main thread, the monitor and the mover hold a [`SessionHandle`]; all else of a session belongs to its own thread ([`super::session`]),
-//! which looks here between two commands. Whatever is left here wakes that thread.
+//! The main thread, the monitor and the mover hold a [`SessionHandle`]; all else of a session
+//! belongs to its own thread ([`super::session`]), which looks here between two commands. Whatever
+//! is left here wakes that thread.
 
 use super::allowance::Allowance;
 use super::kept::Kept;
@@ -72,7 +73,8 @@ pub(crate) struct SessionHandle {
 }
 
 impl SessionHandle {
-    /// A session that serves, and whose thread takes the keeper's answers from the other end of `grants`.
+    /// A session that serves, and whose thread takes the keeper's answers from the other end of
+    /// `grants`.
     pub(super) fn new(
         wanted: &OpenSession,
         memory: Arc<SessionMemory>,
@@ -108,8 +110,8 @@ impl SessionHandle {
         self.wish(Wish::Stop);
     }
 
-    /// From now on every command gets `code` for an answer and nothing is done. The thread asks the driver until it says that what was submitted before
-    /// has ended.
+    /// From now on every command gets `code` for an answer and nothing is done. The thread asks the
+    /// driver until it says that what was submitted before has ended.
     pub(crate) fn end(&self, code: u32) {
         self.ended.store(code, Ordering::SeqCst);
         self.memory.fail(code);
@@ -152,12 +154,14 @@ impl SessionHandle {
         self.wished() == Wish::Stop
     }
 
-    /// Whether the session's thread is to wait for nothing any more, as nothing will be done for the client.
+    /// Whether the session's thread is to wait for nothing any more, as nothing will be done for
+    /// the client.
     pub(super) fn gives_up(&self) -> bool {
         self.wished() != Wish::Serve
     }
 
-    /// Hands the keeper's answer to the session thread; one that nobody waits for is dropped, descriptor and all.
+    /// Hands the keeper's answer to the session thread; one that nobody waits for is dropped,
+    /// descriptor and all.
     pub(crate) fn deliver_grant(&self, outcome: GrantOutcome, descriptors: Vec<OwnedFd>) {
         let mut descriptors = descriptors.into_iter();
         let (memory, words) = (descriptors.next(), descriptors.next());

@@ -1,7 +1,9 @@
-//! How a session begins: its files are mapped, its addresses reserved, and its thread started ([`super::session`]).
+//! How a session begins: its files are mapped, its addresses reserved, and its thread started
+//! ([`super::session`]).
 //!
-//! A new session and one that another executor served before come the same way ([`Origin`]); the latter brings its journal's entries along,
-//! which its thread does again first ([`super::replay`]).
+//! A new session and one that another executor served before come the same way ([`Origin`]); the
+//! latter brings its journal's entries along, which its thread does again first
+//! ([`super::replay`]).
 
 use super::Shared;
 use super::allowance::Allowance;

@@ -1,7 +1,9 @@
-//! What one session has of SMs: its share, the partitions of its contexts, and the resources that its program was given.
+//! What one session has of SMs: its share, the partitions of its contexts, and the resources that
+//! its program was given.
 //!
-//! A program's `CUdevResource` is a number that the executor gave out; the driver's bytes stay here. When the session's share changes, its contexts' partitions
-//! come to lie within the new one, and go back to where they were once that is in it again ([`super::resharing`]).
+//! A program's `CUdevResource` is a number that the executor gave out; the driver's bytes stay
+//! here. When the session's share changes, its contexts' partitions come to lie within the new one,
+//! and go back to where they were once that is in it again ([`super::resharing`]).
 
 use super::failure::{Failure, below};
 use super::partition::{Partition, Placed, device_resource, multiprocessors, split};
@@ -17,7 +19,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// What a green context of a program's own takes of the device, by estimate (4 to 5.5 MiB on an H200).
+/// What a green context of a program's own takes of the device, by estimate (4 to 5.5 MiB on an
+/// H200).
 const OWN_PARTITION_BYTES: u64 = 5 << 20;
 
 /// What one session has of this.
@@ -76,7 +79,8 @@ impl SessionPartitions {
         self.own.share.clone()
     }
 
-    /// Gives the session another share. Returns the numbers of its contexts' partitions that must move, and where to.
+    /// Gives the session another share. Returns the numbers of its contexts' partitions that must
+    /// move, and where to.
     pub(super) fn set_own(&mut self, own: Placed) -> Vec<(u32, Target)> {
         self.own = own;
         let within = self.own_units();

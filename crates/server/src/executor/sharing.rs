@@ -1,5 +1,6 @@
-//! Memory and events of one session in another. All sessions of a device live in one context, so what is opened has the address, or is the event,
-//! that its owner has; what is counted is who may use it, and until when it must stay.
+//! Memory and events of one session in another. All sessions of a device live in one context, so
+//! what is opened has the address, or is the event, that its owner has; what is counted is who may
+//! use it, and until when it must stay.
 
 use super::failure::{Failure, below};
 use super::state::State;
@@ -137,7 +138,8 @@ impl State {
         self.shared_memory().overlaps(self.handle.id, address, size_bytes)
     }
 
-    /// Whether a grant must stay mapped because others use memory in it; what nobody uses is no longer shared.
+    /// Whether a grant must stay mapped because others use memory in it; what nobody uses is no
+    /// longer shared.
     pub(super) fn must_stay(&self, address: u64, size_bytes: u64) -> bool {
         let mut exports = self.shared_memory();
         exports.withdraw(self.handle.id, address, size_bytes);

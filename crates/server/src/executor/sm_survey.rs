@@ -1,15 +1,20 @@
 //! What a device's SMs can be cut into, found out when the executor starts.
 //!
-//! A share has to do two things that no single split of the driver's gives together (`cuDevSmResourceSplitByCount`, an H200):
-//! - sets of 8 SMs take clusters of up to 8 blocks, alone and joined; pairs of SMs that were split with
-//!   `IGNORE_SM_COSCHEDULING` take no cluster of more than 2, and nothing that came out of a split can be split again;
-//! - clusters of 16 run in sets of 16 only, which are two of those sets of 8, but two sets of 8 joined do not take them.
+//! A share has to do two things that no single split of the driver's gives together
+//! (`cuDevSmResourceSplitByCount`, an H200):
+//! - sets of 8 SMs take clusters of up to 8 blocks, alone and joined; pairs of SMs that were split
+//!   with `IGNORE_SM_COSCHEDULING` take no cluster of more than 2, and nothing that came out of a
+//!   split can be split again;
+//! - clusters of 16 run in sets of 16 only, which are two of those sets of 8, but two sets of 8
+//!   joined do not take them.
 //!
-//! Splits of several kinds overlap, and joining what overlaps gives a count of SMs that is wrong. So a kernel writes down
-//! which SMs each piece is made of. The pieces of a kind are told apart by their numbers, one bit at a time: all pieces whose
-//! number has that bit are joined, and the kernel says which SMs they have. That is some fifteen green contexts instead of
-//! ninety, at 1.4 ms each. A share is then made of pairs, in an order in which the pairs of a set are neighbours, and so are
-//! two sets that are one set of 16 ([`crate::policy::partitions`]); where it holds whole sets the driver is given those.
+//! Splits of several kinds overlap, and joining what overlaps gives a count of SMs that is wrong.
+//! So a kernel writes down which SMs each piece is made of. The pieces of a kind are told apart by
+//! their numbers, one bit at a time: all pieces whose number has that bit are joined, and the
+//! kernel says which SMs they have. That is some fifteen green contexts instead of ninety, at 1.4
+//! ms each. A share is then made of pairs, in an order in which the pairs of a set are neighbours,
+//! and so are two sets that are one set of 16 ([`crate::policy::partitions`]); where it holds whole
+//! sets the driver is given those.
 
 use super::context::Context;
 use super::failure::Failure;
@@ -70,7 +75,8 @@ struct Pieces {
 }
 
 impl Survey {
-    /// Looks at a device. Where it has no clusters, or the look fails, shares are of pairs alone, as the log says.
+    /// Looks at a device. Where it has no clusters, or the look fails, shares are of pairs alone,
+    /// as the log says.
     pub(super) fn of_device(context: &Context, own_kernels: Option<&OwnKernels>) -> Self {
         let Ok(pairs) = cut_into_units(context) else { return Self::default() };
         let found = own_kernels.map(|kernels| find_sets(context, kernels, &pairs));
@@ -113,8 +119,8 @@ fn cut_into_units(context: &Context) -> Result<Vec<CUdevResource>, Failure> {
     Ok(units)
 }
 
-/// The sets that take clusters; `None` on a device without clusters, or with so few SMs that a share could have no less
-/// than half of it.
+/// The sets that take clusters; `None` on a device without clusters, or with so few SMs that a
+/// share could have no less than half of it.
 fn find_sets(
     context: &Context,
     kernels: &OwnKernels,
@@ -143,8 +149,8 @@ fn find_sets(
     }))
 }
 
-/// As many sets of `size` SMs as are made of two sets each. Asked for more than there are, the driver gives others, which
-/// take fewer clusters; so fewer and fewer are asked for.
+/// As many sets of `size` SMs as are made of two sets each. Asked for more than there are, the
+/// driver gives others, which take fewer clusters; so fewer and fewer are asked for.
 fn find_joint_sets(
     context: &Context,
     kernels: &OwnKernels,
@@ -189,7 +195,8 @@ impl Pieces {
             let piece = sms.get_mut(number - 1);
             piece.ok_or(SurveyError::Unequal)?.insert(sm);
         }
-        // A kernel that did not reach all SMs, since others were at work, would have taken one piece's for another's.
+        // A kernel that did not reach all SMs, since others were at work, would have taken one
+        // piece's for another's.
         let is_whole =
             |(piece, sms): (&CUdevResource, &SmSet)| multiprocessors(piece) == sms.count();
         match resources.iter().zip(&sms).all(is_whole) {

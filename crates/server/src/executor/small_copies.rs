@@ -1,9 +1,12 @@
-//! Small copies go with the launches around them: as nodes of the same chain, by a kernel of the executor's ([`super::own_kernels`]).
+//! Small copies go with the launches around them: as nodes of the same chain, by a kernel of the
+//! executor's ([`super::own_kernels`]).
 //!
-//! A program that exchanges a little with its host at each step (a halo, a residual) gives the driver a launch, some copies and a wait, each a submission for which it
-//! queues behind others. Here they are one. Only copies of a few bytes between memory of the session's own (what was granted to it, and pinned regions, which
-//! the driver maps at the same address), aligned and apart, in calm times; all others are the driver's, as before. Bounds are checked before a copy may wait, so a
-//! wrong address is refused by the copy itself, as ever.
+//! A program that exchanges a little with its host at each step (a halo, a residual) gives the
+//! driver a launch, some copies and a wait, each a submission for which it queues behind others.
+//! Here they are one. Only copies of a few bytes between memory of the session's own (what was
+//! granted to it, and pinned regions, which the driver maps at the same address), aligned and
+//! apart, in calm times; all others are the driver's, as before. Bounds are checked before a copy
+//! may wait, so a wrong address is refused by the copy itself, as ever.
 
 use super::batch::{Admission, Batching};
 use super::failure::Failure;
@@ -14,7 +17,8 @@ use link::wire::command::{Copy, Launch, Opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
 impl State {
-    /// Keeps a copy that may go together with launches. What holds for launches as well has been looked at.
+    /// Keeps a copy that may go together with launches. What holds for launches as well has been
+    /// looked at.
     pub(super) fn admit_copy(&mut self, command: &Command<'_>) -> Admission {
         let Some((copy, _)) = command.parse::<Copy>() else { return Admission::ByItself };
         let Copy { stream, destination, source, size_bytes, .. } = copy;
@@ -66,7 +70,8 @@ mod tests {
     use super::super::testbed::{Bed, Client, submitted};
     use cuda_abi::types::CUresult;
 
-    /// What a client posts that exchanges a little, and how often that gave the driver something to do.
+    /// What a client posts that exchanges a little, and how often that gave the driver something to
+    /// do.
     fn exchange(client: &mut Client, [device, host]: [u64; 2], bytes: u64) -> u32 {
         let before = submitted();
         client.post_launch();
@@ -82,7 +87,8 @@ mod tests {
         (1..64).map(|_| exchange(client, ends, bytes)).last().unwrap()
     }
 
-    /// Until an exchange is one submission: whether kernels last is not known at first, and so nothing is calm.
+    /// Until an exchange is one submission: whether kernels last is not known at first, and so
+    /// nothing is calm.
     fn get_used_to(client: &mut Client, ends: [u64; 2]) {
         let began = std::time::Instant::now();
         while usual(client, ends, 2048) > 1 {

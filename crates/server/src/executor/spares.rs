@@ -1,5 +1,7 @@
-//! Code that nobody has any more, kept for whoever loads the same next: a load and an unload wait for a quiet moment and hold others' work, this does
-//! not. It is as the driver loaded it ([`super::pristine`]) and has one owner at a time. Compared by content. While memory is short nothing is kept.
+//! Code that nobody has any more, kept for whoever loads the same next: a load and an unload wait
+//! for a quiet moment and hold others' work, this does not. It is as the driver loaded it
+//! ([`super::pristine`]) and has one owner at a time. Compared by content. While memory is short
+//! nothing is kept.
 
 use super::Shared;
 use super::pristine::{Initial, Setting};
@@ -14,12 +16,15 @@ use std::time::{Duration, Instant};
 pub(super) const MAX_SPARE_BYTES: u64 = 256 << 10;
 /// Images that are kept, the least recently unloaded first to go.
 const MOST_SPARES: usize = 64;
-/// What those may take of the device together, by the same estimate as for clients. Nobody pays for it.
+/// What those may take of the device together, by the same estimate as for clients. Nobody pays for
+/// it.
 const MOST_SPARE_BYTES: u64 = 32 << 20;
-/// The same, and their bytes, of what is loaded ahead: code that somebody has now. Beyond [`MOST_SPARES`] it goes one by one as other code is given up.
+/// The same, and their bytes, of what is loaded ahead: code that somebody has now. Beyond
+/// [`MOST_SPARES`] it goes one by one as other code is given up.
 const MOST_AHEAD: usize = 1024;
 const MOST_AHEAD_BYTES: usize = 32 << 20;
-/// So long quiet moments are waited for when memory is short: less than the keeper waits for an answer.
+/// So long quiet moments are waited for when memory is short: less than the keeper waits for an
+/// answer.
 const MOST_WAIT: Duration = Duration::from_millis(500);
 
 /// What code was loaded from, and what its owners have asked for.
@@ -121,7 +126,8 @@ impl Spares {
         self.lock().kept.iter().any(|(.., why)| *why == Kept::Ahead)
     }
 
-    /// Code that was loaded ahead and that nobody has taken: from this image, or any. It is to be unloaded.
+    /// Code that was loaded ahead and that nobody has taken: from this image, or any. It is to be
+    /// unloaded.
     pub(super) fn take_back(&self, from: Option<&Origin>) -> Option<CUlibrary> {
         self.remove_first(|origin, why| {
             why == Kept::Ahead && from.is_none_or(|wanted| origin.is_of(wanted))
@@ -134,7 +140,8 @@ impl Spares {
         kept.remove(place).map(|(_, library, _)| library)
     }
 
-    /// Keeps code that its owner has given up and that is like new. What is returned is to be unloaded.
+    /// Keeps code that its owner has given up and that is like new. What is returned is to be
+    /// unloaded.
     pub(super) fn keep(&self, origin: Origin, library: CUlibrary) -> Vec<CUlibrary> {
         let mut shelf = self.lock();
         if shelf.is_closed || origin.loaded_bytes > MOST_SPARE_BYTES {
@@ -180,7 +187,8 @@ impl Spares {
 }
 
 impl Shared {
-    /// Memory is short: unloads what is kept, in quiet moments, and keeps no more; then tells the keeper.
+    /// Memory is short: unloads what is kept, in quiet moments, and keeps no more; then tells the
+    /// keeper.
     pub(super) fn give_up_spares(self: &Arc<Self>) {
         if !self.spares.close() {
             return self.tell(&FromExecutor::NothingKept);

@@ -1,4 +1,5 @@
-//! What one session has in the executor, and the dispatch of its commands. Each family of commands has a file of its own.
+//! What one session has in the executor, and the dispatch of its commands. Each family of commands
+//! has a file of its own.
 
 use super::Shared;
 use super::array::Arrays;
@@ -48,7 +49,8 @@ pub(crate) enum Outcome {
     Await(Awaited),
 }
 
-/// What a caller waits for. Never a driver's handle: another thread of the client may end the stream meanwhile.
+/// What a caller waits for. Never a driver's handle: another thread of the client may end the
+/// stream meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
     /// All work of a stream of the client's.
@@ -164,13 +166,15 @@ impl State {
         self.streams.check_signal(slot, value)
     }
 
-    /// Makes the device write `value`, which was checked, to the stream's completion word after all its earlier work.
+    /// Makes the device write `value`, which was checked, to the stream's completion word after all
+    /// its earlier work.
     pub(super) fn signal(&mut self, slot: u32, value: u64) -> Result<(), Failure> {
         let stream = self.streams.for_signal(&self.shared.context, slot, value)?;
         self.history().signal(slot, value);
         self.handle.note_streams(self.streams.slots());
         let address = self.memory.completion_address(slot);
-        // SAFETY: a word of the completion file, which is registered for as long as the session lives.
+        // SAFETY: a word of the completion file, which is registered for as long as the session
+        // lives.
         self.check(unsafe { self.driver().cuStreamWriteValue64_v2(stream, address, value, 0) })
     }
 

@@ -1,11 +1,13 @@
 //! A session's streams, and what orders its legacy stream with its blocking ones.
 //!
-//! Every stream of a client, its legacy stream among them, is a non-blocking stream of the driver. CUDA's rule that work on the legacy stream
-//! waits for all earlier work on blocking streams, and they for it, is made with events where there is such work ([`ordering`]), so a
-//! program that uses one stream pays nothing. Contexts with a partition of their own have a default stream of their own.
+//! Every stream of a client, its legacy stream among them, is a non-blocking stream of the driver.
+//! CUDA's rule that work on the legacy stream waits for all earlier work on blocking streams, and
+//! they for it, is made with events where there is such work ([`ordering`]), so a program that uses
+//! one stream pays nothing. Contexts with a partition of their own have a default stream of their
+//! own.
 //!
-//! A destroyed stream's driver stream stays with its slot: the next stream in that slot takes it over, so that completion values of the old
-//! one cannot be written after those of the new one.
+//! A destroyed stream's driver stream stays with its slot: the next stream in that slot takes it
+//! over, so that completion values of the old one cannot be written after those of the new one.
 
 mod ordering;
 
@@ -26,7 +28,8 @@ use std::sync::Arc;
 
 pub(super) const STREAM_NON_BLOCKING: u32 = 1;
 const EVENT_DISABLE_TIMING: u32 = 2;
-/// Signals are below this. A client counts the work of a stream, and never comes near; a word of [`Standing`] has a bit besides.
+/// Signals are below this. A client counts the work of a stream, and never comes near; a word of
+/// [`Standing`] has a bit besides.
 const SIGNALS_END: u64 = 1 << 62;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +145,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Opens the session's default stream, if it is not open. `completed` gives its completion word.
+    /// Opens the session's default stream, if it is not open. `completed` gives its completion
+    /// word.
     pub(crate) fn open_legacy(
         &mut self,
         context: &Context,
@@ -177,7 +181,8 @@ impl Streams {
         self.open_slot(slot)?.open = false;
         let domain = self.domains.get_mut(slot as usize).and_then(Option::take);
         if let Some(Domain { event: Some((event, _)), .. }) = domain {
-            // SAFETY: a live event of this session; the driver keeps it until waits for it have ended.
+            // SAFETY: a live event of this session; the driver keeps it until waits for it have
+            // ended.
             context.check(unsafe { context.driver().cuEventDestroy_v2(event) })?;
         }
         Ok(())
@@ -206,7 +211,8 @@ impl Streams {
         }
     }
 
-    /// Before so many launches on slot `slot`: waits while its launches are too far ahead of the device; see [`Backlog`].
+    /// Before so many launches on slot `slot`: waits while its launches are too far ahead of the
+    /// device; see [`Backlog`].
     pub(crate) fn admit_launches(
         &mut self,
         context: &Context,
@@ -220,8 +226,9 @@ impl Streams {
         }
     }
 
-    /// Refuses a signal that would say that work has ended which has not: its value must come after the last one's, which the completion word
-    /// may have reached. The same value once more says nothing new where nothing was submitted since: so a signal is done again that an executor
+    /// Refuses a signal that would say that work has ended which has not: its value must come after
+    /// the last one's, which the completion word may have reached. The same value once more says
+    /// nothing new where nothing was submitted since: so a signal is done again that an executor
     /// before has submitted, and not committed.
     pub(crate) fn check_signal(&self, slot: u32, value: u64) -> Result<(), Failure> {
         let Some(stream) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
@@ -238,7 +245,8 @@ impl Streams {
         )))
     }
 
-    /// The driver's stream whose next write says that all earlier work of slot `slot` is done; remembers `value`, which was checked.
+    /// The driver's stream whose next write says that all earlier work of slot `slot` is done;
+    /// remembers `value`, which was checked.
     pub(crate) fn for_signal(
         &mut self,
         context: &Context,
@@ -278,7 +286,8 @@ impl Streams {
         self.slots.len()
     }
 
-    /// Whether some stream has work that is not known to be done. `completed` gives a slot's completion word.
+    /// Whether some stream has work that is not known to be done. `completed` gives a slot's
+    /// completion word.
     pub(crate) fn in_flight(&self, completed: impl Fn(u32) -> u64) -> bool {
         let open = self
             .slots
@@ -289,7 +298,8 @@ impl Streams {
             .any(|(slot, stream)| stream.unsignalled || completed(slot) < stream.last_signal)
     }
 
-    /// Whether what is put on slot `slot` now begins at once: all its work has ended, as far as signals say, and it waits for no other stream.
+    /// Whether what is put on slot `slot` now begins at once: all its work has ended, as far as
+    /// signals say, and it waits for no other stream.
     pub(crate) fn is_idle(&self, slot: u32, completed: impl FnOnce() -> u64) -> bool {
         let Some(stream) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
             return false;
@@ -335,7 +345,8 @@ impl Streams {
         self.slots.get(slot as usize)?.as_ref().map(|stream| stream.handle)
     }
 
-    /// Moves the streams of the partition of this number to where it is now. What is submitted to them from now on waits for all that was before.
+    /// Moves the streams of the partition of this number to where it is now. What is submitted to
+    /// them from now on waits for all that was before.
     pub(crate) fn move_to(
         &mut self,
         context: &Context,
@@ -360,7 +371,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Events after all work that is not known to be done. `completed` gives a slot's completion word.
+    /// Events after all work that is not known to be done. `completed` gives a slot's completion
+    /// word.
     pub(crate) fn fence(&self, context: &Context, completed: impl Fn(u32) -> u64) -> Vec<CUevent> {
         let mut events = Vec::new();
         for (slot, stream) in (0u32..).zip(&self.slots) {
@@ -369,7 +381,8 @@ impl Streams {
                 continue;
             }
             let Ok(event) = new_event(context, EVENT_DISABLE_TIMING) else { continue };
-            // SAFETY: live handles of this session. A failed record leaves an event that counts as reached.
+            // SAFETY: live handles of this session. A failed record leaves an event that counts as
+            // reached.
             let _ = context.check(unsafe { context.driver().cuEventRecord(event, stream.handle) });
             events.push(event);
         }
@@ -429,7 +442,8 @@ pub(super) fn is_same(one: &Option<Arc<Partition>>, other: &Option<Arc<Partition
 fn replace(context: &Context, old: &Stream, next: CUstream) -> Result<(), Failure> {
     let driver = context.driver();
     let event = new_event(context, EVENT_DISABLE_TIMING)?;
-    // SAFETY: live handles of this session; the driver keeps destroyed ones until their work is done.
+    // SAFETY: live handles of this session; the driver keeps destroyed ones until their work is
+    // done.
     unsafe {
         context.check(driver.cuEventRecord(event, old.handle))?;
         context.check(driver.cuStreamWaitEvent(next, event, 0))?;

@@ -1,6 +1,7 @@
 //! The end of a session: its work ends by itself, then everything that was its own is given back.
 //!
-//! Memory must stay mapped while a kernel could still use it: an access to unmapped memory would end the context for all.
+//! Memory must stay mapped while a kernel could still use it: an access to unmapped memory would
+//! end the context for all.
 
 use super::state::State;
 use crate::executor_link::FromExecutor;
@@ -13,7 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const POLL_LONGEST: Duration = Duration::from_millis(10);
 
 impl State {
-    /// Waits for all work of a session whose client has left; `false`: the context is lost. Then the keeper looks for who did it, and may find this one.
+    /// Waits for all work of a session whose client has left; `false`: the context is lost. Then
+    /// the keeper looks for who did it, and may find this one.
     pub(super) fn has_come_to_rest(&self) -> bool {
         self.standing.note_asked();
         self.wait_for_work();
@@ -44,7 +46,8 @@ impl State {
                 let _ = unsafe { driver.cuEventDestroy_v2(*event) };
             }
             self.clear_objects();
-            // Nobody uses its device memory any more. It goes before all that waits for other clients' kernels, which may run for hours.
+            // Nobody uses its device memory any more. It goes before all that waits for other
+            // clients' kernels, which may run for hours.
             self.clear_virtual_memory();
             self.clear_moved();
             self.return_all_kept();

@@ -1,6 +1,8 @@
-//! A session in a test: its thread is the test's, its client posts from there, and its driver does nothing at once.
+//! A session in a test: its thread is the test's, its client posts from there, and its driver does
+//! nothing at once.
 //!
-//! So what the executor does is the same each time: no other thread, no device and no kernel of the system decides anything but the time of day.
+//! So what the executor does is the same each time: no other thread, no device and no kernel of the
+//! system decides anything but the time of day.
 
 mod driver;
 
@@ -191,7 +193,8 @@ impl Client {
         self.post(Opcode::Launch, launch.as_bytes());
     }
 
-    /// Addresses of device memory and of pinned memory that the session may name, 2 MiB each. Nothing is there: this driver reads and writes neither.
+    /// Addresses of device memory and of pinned memory that the session may name, 2 MiB each.
+    /// Nothing is there: this driver reads and writes neither.
     pub(super) fn some_memory(&mut self) -> [u64; 2] {
         let memory = &mut self.session.state().memory;
         let ends = memory.window_bases();

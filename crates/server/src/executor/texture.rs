@@ -1,7 +1,9 @@
 //! A session's texture and surface objects: how a kernel sees arrays and memory.
 //!
-//! Kernels are given the driver's own values, so the next executor must come to the same ones ([`super::claims`]). It makes them when all else is there, in the
-//! order of their values. What was made of something that is gone since cannot be used and is not made again; its value is nobody's until the client ends it.
+//! Kernels are given the driver's own values, so the next executor must come to the same ones
+//! ([`super::claims`]). It makes them when all else is there, in the order of their values. What
+//! was made of something that is gone since cannot be used and is not made again; its value is
+//! nobody's until the client ends it.
 
 use super::array::row_bytes;
 use super::claims::{Kind, LONGEST_WAIT, MOST_OBJECTS_TRIED, Value, group_of, make_until};
@@ -134,7 +136,8 @@ impl State {
         result
     }
 
-    /// Makes those of one group of values again. What was made in vain of lower groups, which nobody wants any more, stays in `fillers`.
+    /// Makes those of one group of values again. What was made in vain of lower groups, which
+    /// nobody wants any more, stays in `fillers`.
     fn remake_group(
         &mut self,
         objects: &[(TextureCreate, TextureHandle)],

@@ -1,8 +1,10 @@
-//! Variables of a session's code (`__device__`, `__constant__`): they lie in the driver's memory, which goes with the context. So their values are saved to the session's
-//! journal once its work has ended, and the next executor writes them back.
+//! Variables of a session's code (`__device__`, `__constant__`): they lie in the driver's memory,
+//! which goes with the context. So their values are saved to the session's journal once its work
+//! has ended, and the next executor writes them back.
 //!
-//! Only the variables of code that has run since are read. What cannot be saved (managed variables, references to textures, more than [`MOST_BYTES`], images of
-//! which the names cannot be told) leaves the session marked as having something that a fault would cost it.
+//! Only the variables of code that has run since are read. What cannot be saved (managed variables,
+//! references to textures, more than [`MOST_BYTES`], images of which the names cannot be told)
+//! leaves the session marked as having something that a fault would cost it.
 
 use super::failure::Failure;
 use super::state::State;
@@ -13,7 +15,8 @@ use cuda_abi::types::*;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
-/// Marks entries of the journal that are values and no command: the module's number, then the bytes of its variables.
+/// Marks entries of the journal that are values and no command: the module's number, then the bytes
+/// of its variables.
 pub(super) const VALUES: u16 = u16::MAX;
 /// Of one module.
 const MOST_BYTES: u64 = 4 << 20;
@@ -105,7 +108,8 @@ impl State {
         for (at, size) in spans {
             let (here, after) = rest.split_at_mut(size);
             rest = after;
-            // SAFETY: variables of the session, and as many bytes that stay until the copies have ended.
+            // SAFETY: variables of the session, and as many bytes that stay until the copies have
+            // ended.
             let copied = unsafe {
                 self.driver().cuMemcpyDtoHAsync_v2(here.as_mut_ptr().cast(), at, size, stream)
             };
@@ -169,7 +173,8 @@ impl State {
         for (at, size) in spans {
             let (here, after) = rest.split_at(size);
             rest = after;
-            // SAFETY: variables of the session, and as many bytes, which are read before the copies have ended.
+            // SAFETY: variables of the session, and as many bytes, which are read before the copies
+            // have ended.
             self.check(unsafe {
                 self.driver().cuMemcpyHtoDAsync_v2(at, here.as_ptr().cast(), size, stream)
             })?;

@@ -1,8 +1,11 @@
-//! Virtual memory in a session's journal: what [`super::virtual_memory`] has, as things and not as commands, and how the next executor makes it again.
+//! Virtual memory in a session's journal: what [`super::virtual_memory`] has, as things and not as
+//! commands, and how the next executor makes it again.
 //!
-//! A mapping outlives the number of its memory, and parts of what was mapped or made accessible by one command can be unmapped by another. So there is an entry for each
-//! reservation, piece of memory, mapping and its access, found by the first word of its body; entries end with the things. The memory itself is the keeper's, or lies in a file
-//! that the client had sent and the keeper has.
+//! A mapping outlives the number of its memory, and parts of what was mapped or made accessible by
+//! one command can be unmapped by another. So there is an entry for each reservation, piece of
+//! memory, mapping and its access, found by the first word of its body; entries end with the
+//! things. The memory itself is the keeper's, or lies in a file that the client had sent and the
+//! keeper has.
 
 use super::descriptors::{OF_MEMORY, Room};
 use super::failure::Failure;
@@ -115,7 +118,8 @@ impl Thing {
     }
 }
 
-/// Takes the addresses of a session that another executor has served, before anybody else is given them. Returns them by their first.
+/// Takes the addresses of a session that another executor has served, before anybody else is given
+/// them. Returns them by their first.
 pub(super) fn claim<'a>(
     reservations: &mut Reservations,
     owner: &Owner,
@@ -193,7 +197,8 @@ impl State {
                 let handle = piece.handle().ok_or(gone("a piece of mapped memory"))?;
                 let (length, offset, driver) =
                     (size_bytes as usize, offset_bytes as usize, self.driver());
-                // SAFETY: the range lies in a reservation of this session, made again before, and was free; the handle is live.
+                // SAFETY: the range lies in a reservation of this session, made again before, and
+                // was free; the handle is live.
                 let mapped = unsafe { driver.cuMemMap(address, length, offset, handle, 0) };
                 self.check(mapped).map_err(failed(Opcode::MemoryMap))?;
                 let mapping = Mapping { size_bytes, offset_bytes, piece, is_accessible: false };

@@ -1,8 +1,10 @@
-//! A session's memory without addresses and addresses without memory (`cuMemCreate`, `cuMemAddressReserve`), checked against what is the client's.
-//! Addresses are in [`reserving`], what brings the two together in [`mapping_pieces`].
+//! A session's memory without addresses and addresses without memory (`cuMemCreate`,
+//! `cuMemAddressReserve`), checked against what is the client's. Addresses are in [`reserving`],
+//! what brings the two together in [`mapping_pieces`].
 //!
-//! Memory is the keeper's, as all device memory: it outlives this process and counts for the client as long as a number or a mapping holds it. Imported
-//! memory belongs to whoever made it. A descriptor that a client sends is handed to the driver, which knows its own.
+//! Memory is the keeper's, as all device memory: it outlives this process and counts for the client
+//! as long as a number or a mapping holds it. Imported memory belongs to whoever made it. A
+//! descriptor that a client sends is handed to the driver, which knows its own.
 
 mod mapping_pieces;
 mod reserving;
@@ -29,7 +31,8 @@ use zerocopy::IntoBytes;
 
 /// Mappings, and reservations, that a session may have at a time.
 const MAX_MAPPINGS: usize = 1 << 16;
-/// Pieces and mappings that a session may have at a time where descriptors are kept, of which the process has only so many.
+/// Pieces and mappings that a session may have at a time where descriptors are kept, of which the
+/// process has only so many.
 const MAX_SHAREABLE: usize = 1 << 15;
 /// Distinguishes keys of imported memory from the keeper's.
 const IMPORTED: u64 = 1 << 63;

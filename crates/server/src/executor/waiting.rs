@@ -9,7 +9,8 @@ use std::collections::HashSet;
 /// Launches that are submitted together at most.
 pub(super) const MOST_WAITING: usize = 32;
 
-/// A launch, or a small copy as one ([`super::small_copies`]), that waits for those behind it; its parameters lie in [`Batches::bytes`].
+/// A launch, or a small copy as one ([`super::small_copies`]), that waits for those behind it; its
+/// parameters lie in [`Batches::bytes`].
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     header: Header,

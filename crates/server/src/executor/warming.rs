@@ -1,8 +1,11 @@
-//! Code that sessions of another executor have, loaded ahead by one that stands by: sessions find it among the [spares](super::spares) when they are made again here.
+//! Code that sessions of another executor have, loaded ahead by one that stands by: sessions find
+//! it among the [spares](super::spares) when they are made again here.
 //!
-//! A thread of its own loads one image after the other, functions included, and unloads what no session has any more. It stops when the first session comes:
-//! what is not loaded by then its session loads. Nobody uses the context before, so that nothing is held up. What no session has found after a while is unloaded
-//! in quiet moments, so that an executor holds what lives, whatever lived before.
+//! A thread of its own loads one image after the other, functions included, and unloads what no
+//! session has any more. It stops when the first session comes: what is not loaded by then its
+//! session loads. Nobody uses the context before, so that nothing is held up. What no session has
+//! found after a while is unloaded in quiet moments, so that an executor holds what lives, whatever
+//! lived before.
 
 use super::Shared;
 use super::charges::module_bytes;
@@ -95,7 +98,8 @@ fn run(shared: &Shared, images: &Receiver<Wish>, ends: &AtomicBool) {
     }
 }
 
-/// Unloads what nobody has found, until a quiet moment takes too long to come: nobody is to be held for this again and again.
+/// Unloads what nobody has found, until a quiet moment takes too long to come: nobody is to be held
+/// for this again and again.
 fn unload_all(shared: &Shared) {
     loop {
         let began = Instant::now();
@@ -144,7 +148,8 @@ fn load(shared: &Shared, options: CodeOptions, file: &OwnedFd) -> Result<(), CUr
     let mut code = image;
     code.resize(code.len() + 64, 0);
     let mut library = CUlibrary::NULL;
-    // SAFETY: the image is private, checked and padded; the options are two arrays of one length; `library` is written.
+    // SAFETY: the image is private, checked and padded; the options are two arrays of one length;
+    // `library` is written.
     context.check(unsafe {
         driver.cuLibraryLoadData(
             &mut library,

@@ -1,8 +1,11 @@
-//! Streams that wait for a stream of the client's other devices (`cuStreamWaitEvent` with an event from there).
+//! Streams that wait for a stream of the client's other devices (`cuStreamWaitEvent` with an event
+//! from there).
 //!
-//! The device there writes how far its streams are into the completion words of the session there ([`link::completion`]); the keeper hands that file to this
-//! executor when the first wait comes, and the wait is held in software ([`super::holding`]) until the word says so. A session that
-//! has failed gets no further: what waits for it goes on, and the client learns of the failure where it happened.
+//! The device there writes how far its streams are into the completion words of the session there
+//! ([`link::completion`]); the keeper hands that file to this executor when the first wait comes,
+//! and the wait is held in software ([`super::holding`]) until the word says so. A session that has
+//! failed gets no further: what waits for it goes on, and the client learns of the failure where it
+//! happened.
 
 use super::failure::Failure;
 use super::session_handle::DeliveredGrant;
@@ -56,7 +59,8 @@ impl Watched {
 }
 
 impl State {
-    /// Makes the signals of the client's session on another device visible here, if it has one there that works.
+    /// Makes the signals of the client's session on another device visible here, if it has one
+    /// there that works.
     pub(super) fn watch(&mut self, device: u32) -> Result<(), Failure> {
         if self.watched.session_on(device).is_some() {
             return Ok(());

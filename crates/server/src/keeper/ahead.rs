@@ -1,9 +1,12 @@
-//! Memory of sessions, mapped ahead by those that stand by, so that a takeover needs no call of the driver for it.
+//! Memory of sessions, mapped ahead by those that stand by, so that a takeover needs no call of the
+//! driver for it.
 //!
-//! What a session was granted is offered to each standby of its device once it has lasted for a while, so that what comes and goes costs nobody anything. A
-//! standby is told a few pieces at a time and answers before it is told more. What a mapping holds the device cannot give to others: a standby is told of
-//! each piece that a session gives up before the keeper gives that back, and to let go of everything, with an answer, before anybody is told that
-//! there is no memory ([`super::keeping`]). Where memory is short nothing is mapped ahead.
+//! What a session was granted is offered to each standby of its device once it has lasted for a
+//! while, so that what comes and goes costs nobody anything. A standby is told a few pieces at a
+//! time and answers before it is told more. What a mapping holds the device cannot give to others:
+//! a standby is told of each piece that a session gives up before the keeper gives that back, and
+//! to let go of everything, with an answer, before anybody is told that there is no memory
+//! ([`super::keeping`]). Where memory is short nothing is mapped ahead.
 
 use super::Keeper;
 use super::executors::{Place, Stage};
@@ -122,7 +125,8 @@ impl Ahead {
     }
 }
 
-/// Whether memory of a session lies where a standby can map it, which may become the executor of any domain.
+/// Whether memory of a session lies where a standby can map it, which may become the executor of
+/// any domain.
 fn is_mappable(session: &Session, address: u64) -> bool {
     session.domain == SHARED && session.windows.device.contains(address, 1)
 }
@@ -246,7 +250,8 @@ impl Keeper {
         }
     }
 
-    /// An executor is about to take over: one for clients that are set apart has nothing of others mapped.
+    /// An executor is about to take over: one for clients that are set apart has nothing of others
+    /// mapped.
     pub(super) fn keep_apart(&mut self, place: Place) {
         let executor = self.devices[place.device].executors.get_mut(&place.domain);
         if let Some(executor) = executor.filter(|_| place.domain != SHARED) {

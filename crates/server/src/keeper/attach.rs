@@ -42,7 +42,8 @@ impl Membership {
     }
 }
 
-/// Clients that the daemon does not see, as its PID namespace is another or has no `/proc`, cannot be told apart.
+/// Clients that the daemon does not see, as its PID namespace is another or has no `/proc`, cannot
+/// be told apart.
 const UNKNOWN_CONTROL_GROUP: &str = "the daemon does not see its control group: start the daemon in the host's PID namespace, with /proc mounted";
 
 /// What limits go by.
@@ -72,7 +73,8 @@ const MAX_CLIENTS: usize = 1024;
 /// Of these, guests ([`Guest`]) may be.
 const MAX_GUESTS: usize = 960;
 
-/// Who shares a server with others: each has half of the places that the others leave, at most, so that there is one for who comes next.
+/// Who shares a server with others: each has half of the places that the others leave, at most, so
+/// that there is one for who comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Guest<'a> {
     /// Who came by the socket of this group.
@@ -203,7 +205,8 @@ impl Keeper {
         true
     }
 
-    /// With whom a client shares executors: the administrator's word, and the client's name within it.
+    /// With whom a client shares executors: the administrator's word, and the client's name within
+    /// it.
     fn domain_of(
         &mut self,
         id: u64,
@@ -233,7 +236,8 @@ impl Keeper {
         Ok(self.domains.find(Key { group, named: name.map(|name| (peer.uid, name)) }))
     }
 
-    /// The devices as a client sees them: with the SMs that it may use, and the memory that it is told.
+    /// The devices as a client sees them: with the SMs that it may use, and the memory that it is
+    /// told.
     fn devices_seen_by(
         &self,
         hello: &ClientHello,
@@ -314,7 +318,8 @@ impl Keeper {
             return refusal(CUresult::ERROR_MPS_CONNECTION_FAILED, message);
         }
         if let Some(partition) = &hello.limits.sm_partition {
-            // It is to have these SMs alone: on others, or on all, it would disturb whoever has them.
+            // It is to have these SMs alone: on others, or on all, it would disturb whoever has
+            // them.
             let message = format!(
                 "CUDA_MPS_SM_PARTITION={}: there are no partitions here: unset it, and reserve SMs by `openmps reserve` and OPENMPS_RESERVATION",
                 link::printable_prefix(partition, 128)

@@ -1,4 +1,5 @@
-//! Finds out whose fault it was and says so: in the log, and to whoever asks ([`link::wire::fault`]). The verdict is [`crate::policy::blame`]'s.
+//! Finds out whose fault it was and says so: in the log, and to whoever asks
+//! ([`link::wire::fault`]). The verdict is [`crate::policy::blame`]'s.
 
 use super::Keeper;
 use super::executors::Place;
@@ -56,8 +57,9 @@ impl Faults {
 }
 
 impl Keeper {
-    /// Says in the log who did it, or may have, and with what, and keeps that for whoever asks. To be called while the sessions and the
-    /// executor's page are still there. Returns the process of a culprit.
+    /// Says in the log who did it, or may have, and with what, and keeps that for whoever asks. To
+    /// be called while the sessions and the executor's page are still there. Returns the process of
+    /// a culprit.
     pub(super) fn report_fault(&mut self, place: Place, incident: Incident) -> Option<u32> {
         let now_ns = monotonic_ns();
         let mut clients = Vec::new();

@@ -47,7 +47,8 @@ pub(crate) struct Client {
     pub(crate) sessions: BTreeMap<u32, u64>,
     /// The device whose session is being made.
     pub(crate) opening: Option<u32>,
-    /// What the context that is being made asks for; see [`link::wire::attach::ClientRequest::OpenContext`].
+    /// What the context that is being made asks for; see
+    /// [`link::wire::attach::ClientRequest::OpenContext`].
     pub(crate) wanted_percentage: Option<String>,
     /// What an administrator has set since.
     pub(crate) live: LiveLimits,
@@ -153,7 +154,8 @@ impl Keeper {
         }
     }
 
-    /// Ends a client's work: its next call returns CUDA_ERROR_MPS_CLIENT_TERMINATED. Returns what the original's shell prints.
+    /// Ends a client's work: its next call returns CUDA_ERROR_MPS_CLIENT_TERMINATED. Returns what
+    /// the original's shell prints.
     pub(super) fn terminate(&mut self, pid: u32) -> u32 {
         let is_it = |client: &&mut Client| pid != 0 && client.peer.pid == pid;
         let Some(client) = self.clients.values_mut().find(is_it) else {
@@ -195,7 +197,8 @@ impl Keeper {
         }
     }
 
-    /// The client that is this process; those that the daemon cannot see have no number that tells them apart.
+    /// The client that is this process; those that the daemon cannot see have no number that tells
+    /// them apart.
     fn client_of_process(&self, pid: u32) -> Option<&Client> {
         self.clients.values().find(|client| pid != 0 && client.peer.pid == pid)
     }

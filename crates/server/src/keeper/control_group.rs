@@ -6,7 +6,8 @@ use std::path::Path;
 /// Where the kernel shows control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The least `memory.max` of a process's control group and those above it; `None`: there is none, or it cannot be seen.
+/// The least `memory.max` of a process's control group and those above it; `None`: there is none,
+/// or it cannot be seen.
 pub(super) fn memory_limit_bytes(pid: u32) -> Option<u64> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     // Of the unified hierarchy, whose number is 0.

@@ -1,5 +1,6 @@
-//! The executor processes: started, heard, stopped, started again. There is one for each device and trust domain
-//! ([`crate::policy::domains`]) that has clients; those for clients that nothing sets apart are there from the start.
+//! The executor processes: started, heard, stopped, started again. There is one for each device and
+//! trust domain ([`crate::policy::domains`]) that has clients; those for clients that nothing sets
+//! apart are there from the start.
 
 use super::ahead::Ahead;
 use super::devices::{ComputeMode, Device};
@@ -134,7 +135,8 @@ impl ExecutorProcess {
         self.free_slots.push(slot);
     }
 
-    /// Kills it and waits until it runs no code any more; what it had sent is still to be read, as is what its driver said.
+    /// Kills it and waits until it runs no code any more; what it had sent is still to be read, as
+    /// is what its driver said.
     pub(super) fn end_now(self) -> (Killed, Connection, Said) {
         let Self { child, connection, mut said, .. } = self;
         let pid = child.id();
@@ -223,7 +225,8 @@ impl Keeper {
         self.sessions.get(&session).is_some_and(|session| session.service == Service::Losing)
     }
 
-    /// Whether anybody has a session there, or waits for one; those included that only wait for their work to end.
+    /// Whether anybody has a session there, or waits for one; those included that only wait for
+    /// their work to end.
     fn is_in_use(&self, place: Place) -> bool {
         self.sessions.values().any(|session| session.place() == place)
             || self.held.iter().any(|&(_, wanted)| wanted == place)
@@ -249,7 +252,8 @@ impl Keeper {
         Ok(Stage::Starting)
     }
 
-    /// Where a device takes contexts of one process only, an executor without clients makes way for another.
+    /// Where a device takes contexts of one process only, an executor without clients makes way for
+    /// another.
     fn make_room(&mut self, place: Place) -> Result<(), Refusal> {
         let number = place.device;
         let refusal = |message: String| {

@@ -1,8 +1,10 @@
-//! SMs that are kept free for the latency class: while a client of that class has a session on a device, the others run on the rest of it.
+//! SMs that are kept free for the latency class: while a client of that class has a session on a
+//! device, the others run on the rest of it.
 //!
-//! A launch of that class goes ahead of all that is queued, but not of blocks that run, and its blocks crowd onto the SMs that free first. With headroom
-//! (`OPENMPS_LATENCY_SMS`) they find SMs free. It is a reservation ([`super::shares`]) that the keeper makes and releases by itself,
-//! and whose clients may use all other free SMs too.
+//! A launch of that class goes ahead of all that is queued, but not of blocks that run, and its
+//! blocks crowd onto the SMs that free first. With headroom (`OPENMPS_LATENCY_SMS`) they find SMs
+//! free. It is a reservation ([`super::shares`]) that the keeper makes and releases by itself, and
+//! whose clients may use all other free SMs too.
 
 use super::Keeper;
 use super::clients::Client;
@@ -40,7 +42,8 @@ impl Headroom {
 }
 
 impl Keeper {
-    /// The reservation whose SMs a client uses on a device: its own, or, of the latency class, the headroom.
+    /// The reservation whose SMs a client uses on a device: its own, or, of the latency class, the
+    /// headroom.
     pub(super) fn reservation_of<'a>(&self, client: &'a Client, device: usize) -> Option<&'a str> {
         let slot = &self.devices[device];
         let is_made = |name: &&str| slot.reservations.iter().any(|(known, _)| known == *name);

@@ -1,7 +1,10 @@
-//! Memory that sessions keep though their clients have given it up ([`crate::executor`]'s `kept.rs`): who needs memory gets it first.
+//! Memory that sessions keep though their clients have given it up ([`crate::executor`]'s
+//! `kept.rs`): who needs memory gets it first.
 //!
-//! When a device has no more, its executors are told to give back what they keep, and to keep nothing; who wanted memory waits until all have answered,
-//! and is served then, or treated as if nothing had ever been kept. Those that stand by are told as well, for what they have mapped ahead. They may keep again when memory has not been short for a while.
+//! When a device has no more, its executors are told to give back what they keep, and to keep
+//! nothing; who wanted memory waits until all have answered, and is served then, or treated as if
+//! nothing had ever been kept. Those that stand by are told as well, for what they have mapped
+//! ahead. They may keep again when memory has not been short for a while.
 
 use super::Keeper;
 use super::executors::{Place, Stage};
@@ -42,7 +45,8 @@ impl Keeper {
         session.grants.granted_bytes().saturating_sub(kept)
     }
 
-    /// Memory is short: has kept memory given back, if there may be some. Says whether `wish` is tried again when that is done.
+    /// Memory is short: has kept memory given back, if there may be some. Says whether `wish` is
+    /// tried again when that is done.
     pub(super) fn reclaim_kept(&mut self, device: usize, id: u64, wish: Wish) -> bool {
         match &mut self.devices[device].keeping {
             DeviceKeeping::Forbidden { since_ms } => {
@@ -63,7 +67,8 @@ impl Keeper {
         }
     }
 
-    /// Those that stand by are told as well, and map nothing ahead any more when it is forbidden. Returns who was told.
+    /// Those that stand by are told as well, and map nothing ahead any more when it is forbidden.
+    /// Returns who was told.
     fn tell_all_keeping(&mut self, device: usize, keeping: Keeping) -> BTreeSet<u32> {
         let device = &mut self.devices[device];
         if keeping == Keeping::Forbidden {

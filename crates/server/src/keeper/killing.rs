@@ -1,7 +1,8 @@
 //! Work that does not end: of a client that has left, whatever ended it, or was terminated.
 //!
-//! A kernel on a device cannot be stopped but by ending the context that it runs in. So the session gets a while to end by itself; then all others of the executor stop
-//! submitting, what they have on the device gets as long to end, and the executor is replaced ([`super::takeover`]).
+//! A kernel on a device cannot be stopped but by ending the context that it runs in. So the session
+//! gets a while to end by itself; then all others of the executor stop submitting, what they have
+//! on the device gets as long to end, and the executor is replaced ([`super::takeover`]).
 
 use super::Keeper;
 use super::executors::Place;
@@ -38,7 +39,8 @@ impl Keeper {
         let mut late = Vec::new();
         for (&id, session) in &mut self.sessions {
             let Some(since) = session.doomed_since else { continue };
-            // What it has submitted is over when its session's thread says so, which asks the driver: a kernel can write the completion words.
+            // What it has submitted is over when its session's thread says so, which asks the
+            // driver: a kernel can write the completion words.
             if session.service != Service::Serving || session.standing.is_at_rest() {
                 session.doomed_since = None;
             } else if since.elapsed() >= patience && session.has_work() {

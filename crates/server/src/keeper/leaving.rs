@@ -1,7 +1,9 @@
 //! Executors that were killed and have not left their device yet.
 //!
-//! A killed process runs no code of its own any more long before the driver has taken its context down, which takes a GPU's a quarter of a second and more
-//! with much memory. What may go on meanwhile, and why, is in ARCHITECTURE.md: sessions with nothing in flight do; those that lose their work, and their memory, wait here.
+//! A killed process runs no code of its own any more long before the driver has taken its context
+//! down, which takes a GPU's a quarter of a second and more with much memory. What may go on
+//! meanwhile, and why, is in ARCHITECTURE.md: sessions with nothing in flight do; those that lose
+//! their work, and their memory, wait here.
 
 use super::Keeper;
 use super::executors::{KILL_TIMEOUT, Place};
@@ -13,7 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at whether a killed process still runs.
 const LOOK: Duration = Duration::from_micros(200);
-/// `PF_EXITING` of the flags in `/proc/PID/task/TID/stat` (`proc_pid_stat(5)`, linux/sched.h): the thread never returns to its program.
+/// `PF_EXITING` of the flags in `/proc/PID/task/TID/stat` (`proc_pid_stat(5)`, linux/sched.h): the
+/// thread never returns to its program.
 const EXITING: u64 = 0x4;
 
 /// A process that was killed.
@@ -25,7 +28,8 @@ pub(super) enum Killed {
 }
 
 impl Killed {
-    /// Waits until nothing is left of it. One that hangs in the driver of the kernel is given up: it runs none of its own code any more.
+    /// Waits until nothing is left of it. One that hangs in the driver of the kernel is given up:
+    /// it runs none of its own code any more.
     pub(super) fn await_gone(self) -> String {
         match self {
             Self::Gone(how) => how,
@@ -64,7 +68,8 @@ fn give_up(mut child: Child) -> String {
     "killed, and hangs in the driver".to_owned()
 }
 
-/// Whether no thread of a killed process will ever run code of its own again. A process with a fatal signal makes no new threads. Where it cannot be seen, no.
+/// Whether no thread of a killed process will ever run code of its own again. A process with a
+/// fatal signal makes no new threads. Where it cannot be seen, no.
 fn runs_no_code(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let mut seen = 0;
@@ -82,7 +87,8 @@ fn runs_no_code(pid: u32) -> bool {
     seen > 0
 }
 
-/// What a thread's `stat` says: state, six numbers, flags, behind the name, which may hold anything.
+/// What a thread's `stat` says: state, six numbers, flags, behind the name, which may hold
+/// anything.
 fn is_exiting(stat: &str) -> bool {
     let Some((_, rest)) = stat.rsplit_once(')') else { return false };
     let mut fields = rest.split_ascii_whitespace();

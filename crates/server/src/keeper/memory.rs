@@ -1,4 +1,5 @@
-//! Who gets device memory: grants, and what happens when the device has no more (see [`crate::policy::residency`]).
+//! Who gets device memory: grants, and what happens when the device has no more (see
+//! [`crate::policy::residency`]).
 
 use super::Keeper;
 use super::session::DeviceMemory;
@@ -8,7 +9,8 @@ use crate::log::log_server;
 use crate::policy::residency::{Action, Refusal, Urgency, Wish};
 use cuda_abi::types::CUresult;
 
-/// Refusals of one session that the log tells of: a client that asks again and again must not fill the disk.
+/// Refusals of one session that the log tells of: a client that asks again and again must not fill
+/// the disk.
 const MOST_LOGGED_REFUSALS: u32 = 8;
 
 pub(super) fn now_ms() -> u64 {
@@ -184,7 +186,8 @@ impl Keeper {
         self.residencies[session.device].give_up(id);
     }
 
-    /// A session was asked to move memory out: what it has, what it has not now, and what it never will.
+    /// A session was asked to move memory out: what it has, what it has not now, and what it never
+    /// will.
     pub(super) fn moved_out(&mut self, id: u64, done: &[u64], stayed: &[u64], fixed: &[u64]) {
         done.iter().for_each(|address| self.withdraw_ahead(id, *address));
         let Some(session) = self.sessions.get_mut(&id) else { return };

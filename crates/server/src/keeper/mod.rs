@@ -1,9 +1,10 @@
 //! The keeper: the server process that a daemon starts for one user.
 //!
-//! One thread, one loop over the daemon's socket, the executors' and the clients'. It owns the device memory of all clients, which it
-//! creates without a CUDA context ([`session`]), starts an executor per device ([`executors`]), and knows who is attached
-//! ([`clients`]). What it tells the daemon is in [`snapshot`]. No client can make it wait: packets to clients are sent at once or never, and
-//! what they have a hand in is closed by others ([`link::closer`]).
+//! One thread, one loop over the daemon's socket, the executors' and the clients'. It owns the
+//! device memory of all clients, which it creates without a CUDA context ([`session`]), starts an
+//! executor per device ([`executors`]), and knows who is attached ([`clients`]). What it tells the
+//! daemon is in [`snapshot`]. No client can make it wait: packets to clients are sent at once or
+//! never, and what they have a hand in is closed by others ([`link::closer`]).
 
 mod ahead;
 mod attach;
@@ -82,7 +83,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn run(options: &Options) -> ExitCode {
     link::process_name::show_as_the_original();
     log_other!("Startup");
-    // SAFETY: the daemon passed this descriptor for this use, and nothing else in the process has it.
+    // SAFETY: the daemon passed this descriptor for this use, and nothing else in the process has
+    // it.
     let socket = unsafe { OwnedFd::from_raw_fd(options.control_fd) };
     let daemon = match Connection::from_socket(socket) {
         Ok(daemon) => daemon,
@@ -115,7 +117,8 @@ pub fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// Each client costs two descriptors; the usual soft limit of 1024 is for programs that use `select`.
+/// Each client costs two descriptors; the usual soft limit of 1024 is for programs that use
+/// `select`.
 fn allow_many_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -485,7 +488,8 @@ impl Keeper {
         self.untold.push(client);
     }
 
-    /// Tells the daemon who has left. One that does not listen at the moment is told in the next round: clients come and go without it.
+    /// Tells the daemon who has left. One that does not listen at the moment is told in the next
+    /// round: clients come and go without it.
     fn tell_left(&mut self) {
         let Some(daemon) = self.daemon.as_ref().filter(|_| !self.untold.is_empty()) else {
             return self.untold.clear();

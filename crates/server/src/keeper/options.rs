@@ -31,14 +31,16 @@ pub struct Options {
     pub executor_program: PathBuf,
     /// Contexts that a device serves at a time.
     pub contexts_per_device: usize,
-    /// SMs of each device that are kept for the latency class while a client of it is there; 0: none.
+    /// SMs of each device that are kept for the latency class while a client of it is there; 0:
+    /// none.
     pub latency_multiprocessors: u32,
     /// Who shares an executor.
     pub grouping: Grouping,
 }
 
 impl Options {
-    /// With what the environment and this process say: the driver that [`NATIVE_DRIVER_VARIABLE`] names, this very executable.
+    /// With what the environment and this process say: the driver that [`NATIVE_DRIVER_VARIABLE`]
+    /// names, this very executable.
     ///
     /// # Errors
     /// A message, when this executable cannot be found.

@@ -1,5 +1,6 @@
-//! Memory of one device of a client in the executor of another one: lent by the keeper, whose memory it is. What is lent counts for its owner until it is
-//! given back, even if the owner has released it meanwhile: a client gets no more memory by lending it to itself.
+//! Memory of one device of a client in the executor of another one: lent by the keeper, whose
+//! memory it is. What is lent counts for its owner until it is given back, even if the owner has
+//! released it meanwhile: a client gets no more memory by lending it to itself.
 
 use super::Keeper;
 use crate::executor_link::{GrantOutcome, PeerMemory, ToExecutor};

@@ -25,7 +25,8 @@ use link::wire::owner::Owner;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// Failed sessions that a client may begin anew: each keeps a pair of windows, of which a server has about two hundred for all.
+/// Failed sessions that a client may begin anew: each keeps a pair of windows, of which a server
+/// has about two hundred for all.
 const MOST_RETIRED: usize = 16;
 
 impl Keeper {
@@ -192,9 +193,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether an owner may have one more pair of windows. Those of clients that work count for nobody, as contexts do. But
-    /// sessions that have ended keep theirs as long as others use their memory, their process has them mapped, or others'
-    /// kernels run.
+    /// Whether an owner may have one more pair of windows. Those of clients that work count for
+    /// nobody, as contexts do. But sessions that have ended keep theirs as long as others use their
+    /// memory, their process has them mapped, or others' kernels run.
     fn has_window_for(&self, owner: &Owner) -> bool {
         let mut resting = Budget::new(self.windows.capacity(), Part::HALF, u64::MAX);
         for session in self.sessions.values() {
@@ -279,7 +280,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// The executor has made a session; its client gets the descriptors, if it has not got them before.
+    /// The executor has made a session; its client gets the descriptors, if it has not got them
+    /// before.
     pub(super) fn session_opened(&mut self, session: u64) {
         let Some(found) = self.sessions.get_mut(&session) else { return };
         let (client, device) = (found.client, found.device as u32);
@@ -304,7 +306,8 @@ impl Keeper {
         let (client, device) = (found.client, found.device as u32);
         log_server!("A session could not be opened: {message}");
         if code == CUresult::ERROR_MPS_SERVER_NOT_READY.0 && self.is_served(session) {
-            // The executor knew of the lost context before its word of it came here; the next one will make it.
+            // The executor knew of the lost context before its word of it came here; the next one
+            // will make it.
             return;
         }
         self.forget_session(session);

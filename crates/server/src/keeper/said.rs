@@ -1,7 +1,8 @@
-//! What executors' drivers write to standard error: the text of device assertions, which natively is the program's own, and whatever else a driver says.
+//! What executors' drivers write to standard error: the text of device assertions, which natively
+//! is the program's own, and whatever else a driver says.
 //!
-//! The file outlives the executor. What an assertion says goes to the client that is told of the fault, which writes it where the program's errors go.
-//! Everything else goes to the log.
+//! The file outlives the executor. What an assertion says goes to the client that is told of the
+//! fault, which writes it where the program's errors go. Everything else goes to the log.
 
 use super::Keeper;
 use crate::captured::Captured;
@@ -29,7 +30,9 @@ impl Said {
         Self { pid, text: String::from_utf8_lossy(&text).into_owned() }
     }
 
-    /// Takes out what assertions say: `FILE:LINE: FUNCTION: block: [X,Y,Z], thread: [X,Y,Z] Assertion `TEXT` failed.`, a line for each thread.
+    /// Takes out what assertions say:
+    /// `FILE:LINE: FUNCTION: block: [X,Y,Z], thread: [X,Y,Z] Assertion `TEXT` failed.`, a line for
+    /// each thread.
     fn take_assertions(&mut self) -> String {
         let is_assertion = |line: &&str| line.contains(" Assertion `") && line.ends_with("failed.");
         let (assertions, others): (Vec<&str>, Vec<&str>) =
@@ -47,8 +50,9 @@ impl Said {
 }
 
 impl Keeper {
-    /// After an executor's end, before those who have lost their work are told. If all who are told of a failed assertion are of one owner, they are told what
-    /// it says, too; others are not to read each other's texts.
+    /// After an executor's end, before those who have lost their work are told. If all who are told
+    /// of a failed assertion are of one owner, they are told what it says, too; others are not to
+    /// read each other's texts.
     pub(super) fn pass_on(&self, mut said: Said, lost: &[(u64, CUresult)]) {
         let of_assertion = lost.iter().filter(|(_, code)| *code == CUresult::ERROR_ASSERT);
         let told: Vec<_> = of_assertion.filter_map(|(id, _)| self.sessions.get(id)).collect();

@@ -1,4 +1,5 @@
-//! Sessions as the keeper sees them: a client on a device, its windows and its memory. Who gets memory is in [`super::memory`].
+//! Sessions as the keeper sees them: a client on a device, its windows and its memory. Who gets
+//! memory is in [`super::memory`].
 
 use super::Keeper;
 use super::devices::allocation_properties;
@@ -127,7 +128,8 @@ impl SessionFiles {
         Ok([self.memory.try_clone()?, completion, socket])
     }
 
-    /// What says how far the session is: its memory, and its completion words to read. `None`: there is no descriptor left.
+    /// What says how far the session is: its memory, and its completion words to read. `None`:
+    /// there is no descriptor left.
     pub(super) fn signals(&self) -> Option<(BorrowedFd<'_>, OwnedFd)> {
         let words = shm::read_only(self.completion.as_fd()).ok()?;
         Some((self.memory.as_fd(), words))
@@ -165,7 +167,8 @@ impl SessionFiles {
         }
     }
 
-    /// The session's last launches, and which of them have not ended, as far as the device has said.
+    /// The session's last launches, and which of them have not ended, as far as the device has
+    /// said.
     fn launches(&self, history: &History) -> Vec<Noted> {
         let words = CompletionWords::map(self.completion.as_fd()).ok();
         history.launches(monotonic_ns(), |slot| {
@@ -173,7 +176,8 @@ impl SessionFiles {
         })
     }
 
-    /// Whether work of the session is not known to have ended; when that cannot be found out, some is.
+    /// Whether work of the session is not known to have ended; when that cannot be found out, some
+    /// is.
     pub(super) fn in_flight(&self, standing: &Standing) -> bool {
         CompletionWords::map(self.completion.as_fd())
             .map_or(true, |words| standing.in_flight(|slot| words.completed(slot)))
@@ -208,7 +212,8 @@ pub(crate) struct Session {
     pub(crate) multiprocessors: u32,
     /// Its weight, as its executor was told.
     pub(crate) weight: u32,
-    /// First address of a grant, or key of a piece, to its memory; what is moved out to the host is not here.
+    /// First address of a grant, or key of a piece, to its memory; what is moved out to the host is
+    /// not here.
     pub(super) memory: BTreeMap<u64, DeviceMemory>,
     /// What it has asked for and waits for: address or key, length, and where that is to be.
     pub(super) wanted: Option<(u64, u64)>,
@@ -301,7 +306,8 @@ impl Keeper {
         }
     }
 
-    /// A client begins anew on a device where its session has failed: gives back what that had, except what its process still has of it.
+    /// A client begins anew on a device where its session has failed: gives back what that had,
+    /// except what its process still has of it.
     pub(super) fn retire_session(&mut self, id: u64) {
         let Some(Ended { client, device, windows, files }) = self.end_session(id) else { return };
         let Some(client) = self.clients.get_mut(&client) else {
@@ -381,7 +387,8 @@ impl Keeper {
 /// Device memory of a session, and the descriptor by which executors get it.
 pub(super) struct DeviceMemory {
     handle: CUmemGenericAllocationHandle,
-    /// Kept, as to make one costs more than the next executor's whole import; `None`: descriptors are short.
+    /// Kept, as to make one costs more than the next executor's whole import; `None`: descriptors
+    /// are short.
     file: Option<OwnedFd>,
 }
 
@@ -411,7 +418,8 @@ impl DeviceMemory {
         copy.map_or_else(|| export(driver, self.handle), Ok)
     }
 
-    /// Sends it to who has asked for it, and keeps the descriptor while the process has no more than half of those that it may have.
+    /// Sends it to who has asked for it, and keeps the descriptor while the process has no more
+    /// than half of those that it may have.
     pub(super) fn sent(mut self, send: impl FnOnce(BorrowedFd<'_>)) -> Self {
         if let Some(file) = &self.file {
             send(file.as_fd());
@@ -432,7 +440,8 @@ impl DeviceMemory {
     }
 }
 
-/// Whether a file may be kept: the process has no more than half of the descriptors that it may have.
+/// Whether a file may be kept: the process has no more than half of the descriptors that it may
+/// have.
 fn leaves_descriptors(file: &OwnedFd) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     (file.as_raw_fd() as u64) < limit / 2

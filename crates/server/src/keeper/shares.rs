@@ -1,7 +1,8 @@
 //! Shares that change while clients run: limits of clients and of groups, and reserved SMs.
 //!
-//! Memory limits hold at once. SMs are the executors' affair: each session is told what it is to have, and says when its work runs there; a
-//! change that the daemon asked for is answered when all have, or when [`CHANGE_LIMIT`] has passed and the kernels of some still run.
+//! Memory limits hold at once. SMs are the executors' affair: each session is told what it is to
+//! have, and says when its work runs there; a change that the daemon asked for is answered when all
+//! have, or when [`CHANGE_LIMIT`] has passed and the kernels of some still run.
 
 use super::Keeper;
 use super::clients::{Client, GREEN_CONTEXTS_SINCE, share_of};
@@ -28,7 +29,8 @@ use std::time::{Duration, Instant};
 
 /// A change is answered within this time.
 const CHANGE_LIMIT: Duration = Duration::from_secs(10);
-/// Changes whose answers are awaited, at most; of a daemon that sends more the oldest are answered at once.
+/// Changes whose answers are awaited, at most; of a daemon that sends more the oldest are answered
+/// at once.
 const MOST_CHANGES: usize = 64;
 
 /// What an administrator has set for a running client.
@@ -77,7 +79,8 @@ impl Keeper {
         client.own_percentage().min(of_group.unwrap_or(100.0))
     }
 
-    /// A client's claim on a device that others want, too: its weight is what was set since it attached, else its group's, else what it asks for.
+    /// A client's claim on a device that others want, too: its weight is what was set since it
+    /// attached, else its group's, else what it asks for.
     pub(super) fn claim_of(&self, client: &Client) -> Claim {
         let rank = match client_priority(&client.defaults, &client.hello.limits) {
             0 => Rank::Normal,
@@ -117,7 +120,8 @@ impl Keeper {
         memory_limit_of(&limits.memory, device as u32).flatten()
     }
 
-    /// An executor's word of its reservations is believed as far as they can be: those that it was told to make, each once, and no more SMs than there are.
+    /// An executor's word of its reservations is believed as far as they can be: those that it was
+    /// told to make, each once, and no more SMs than there are.
     fn keep_what_was_asked_for(&self, device: usize, made: &mut Vec<(String, u32)>) {
         let mut left = self.devices[device].multiprocessors();
         let mut known: BTreeSet<&str> =
@@ -263,7 +267,8 @@ impl Keeper {
         }
     }
 
-    /// Tells the sessions of a client what they may have now, if that is not what they have, and awaits those that were told and are not yet there.
+    /// Tells the sessions of a client what they may have now, if that is not what they have, and
+    /// awaits those that were told and are not yet there.
     fn put_in_force(&mut self, pending: &mut PendingChange, id: u64) {
         let Some(client) = self.clients.get(&id) else { return };
         let Claim { weight, .. } = self.claim_of(client);
@@ -366,8 +371,8 @@ impl Keeper {
         }
     }
 
-    /// An executor has reserved SMs: all its sessions move to what is theirs now. Executors of one device make the same reservations, and have the
-    /// device in turns.
+    /// An executor has reserved SMs: all its sessions move to what is theirs now. Executors of one
+    /// device make the same reservations, and have the device in turns.
     pub(super) fn reserved(
         &mut self,
         place: Place,
@@ -413,7 +418,8 @@ impl Keeper {
         self.finish_changes();
     }
 
-    /// Whether so much more memory is more than a session's group may have, counted over all of its clients, whatever sets them apart.
+    /// Whether so much more memory is more than a session's group may have, counted over all of its
+    /// clients, whatever sets them apart.
     pub(super) fn is_beyond_group(&self, session: u64, size_bytes: u64) -> bool {
         let Some(known) = self.sessions.get(&session) else { return false };
         let Some(client) = self.clients.get(&known.client) else { return false };

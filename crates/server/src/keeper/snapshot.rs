@@ -14,7 +14,8 @@ impl Keeper {
     pub(super) fn snapshot(&self) -> ServerSnapshot {
         let clients = self.clients.iter().map(|(&id, client)| self.client_snapshot(id, client));
         let mut clients: Vec<_> = clients.collect();
-        // A client can make as many contexts as it likes; the list must stay one that the daemon takes.
+        // A client can make as many contexts as it likes; the list must stay one that the daemon
+        // takes.
         let mut room = CONTEXTS_LISTED;
         for client in &mut clients {
             client.contexts.truncate(room.min(CONTEXTS_LISTED_OF_CLIENT));

@@ -1,8 +1,12 @@
-//! Spare executors of a device: their contexts are made, and nobody uses them until an executor is gone.
+//! Spare executors of a device: their contexts are made, and nobody uses them until an executor is
+//! gone.
 //!
-//! Each costs a context's memory on the device, so there is none before clients have stayed for a while ([`crate::policy::standby_start`]), and none where the driver
-//! lets one process have contexts. After a fault that found none ready there is one more for a while, if the device has the memory: faults in close succession come again. A standby
-//! belongs to no trust domain before it takes over. One that is still being made takes over all the same: it is nearer to its end than a new one.
+//! Each costs a context's memory on the device, so there is none before clients have stayed for a
+//! while ([`crate::policy::standby_start`]), and none where the driver lets one process have
+//! contexts. After a fault that found none ready there is one more for a while, if the device has
+//! the memory: faults in close succession come again. A standby belongs to no trust domain before
+//! it takes over. One that is still being made takes over all the same: it is nearer to its end
+//! than a new one.
 
 use super::Keeper;
 use super::devices::ComputeMode;
@@ -237,7 +241,8 @@ pub(super) enum Code {
     Gone,
 }
 
-/// Has code of a session loaded ahead, or unloaded, unless the session is set apart from others: a standby may become the executor of any domain.
+/// Has code of a session loaded ahead, or unloaded, unless the session is set apart from others: a
+/// standby may become the executor of any domain.
 fn tell_of_code(standby: &ExecutorProcess, session: &Session, file: u64, code: Code) {
     let is_shared = session.domain == SHARED;
     if let Some((&options, file)) = session.code.get(&file).zip(session.kept.get(&file))

@@ -1,9 +1,12 @@
-//! An executor is disposable: when it is gone, by a fault, by itself or by the keeper's hand, another one takes over its sessions.
+//! An executor is disposable: when it is gone, by a fault, by itself or by the keeper's hand,
+//! another one takes over its sessions.
 //!
-//! The old process is killed, and as soon as it runs no code any more, so that nothing writes into what its sessions have, what it had still to say is heard. Then
-//! [`crate::policy::recovery`] says who goes on. Those get what the keeper has of them, and their journals, in the next executor: the [standby](super::standby)
-//! if it is ready or about to be, else one that is started. Clients notice a pause; those who lose their work are told when the old process has
-//! left the device ([`super::leaving`]), and keep their error until they end or begin anew.
+//! The old process is killed, and as soon as it runs no code any more, so that nothing writes into
+//! what its sessions have, what it had still to say is heard. Then [`crate::policy::recovery`] says
+//! who goes on. Those get what the keeper has of them, and their journals, in the next executor:
+//! the [standby](super::standby) if it is ready or about to be, else one that is started. Clients
+//! notice a pause; those who lose their work are told when the old process has left the device
+//! ([`super::leaving`]), and keep their error until they end or begin anew.
 
 use super::Keeper;
 use super::blaming::Incident;
@@ -38,7 +41,8 @@ impl Keeper {
         self.recovering.contains(&place)
     }
 
-    /// The executor of a place is of no more use: ends it, says who goes on, and sees to the next one.
+    /// The executor of a place is of no more use: ends it, says who goes on, and sees to the next
+    /// one.
     pub(super) fn fail_over(&mut self, place: Place, cause: Cause) {
         let device = &mut self.devices[place.device];
         let Some(executor) = device.executors.remove(&place.domain) else { return };
@@ -86,7 +90,8 @@ impl Keeper {
         self.find_successor(place);
     }
 
-    /// Whether the next executor of a device may begin before the last one has left it: another context is allowed, and there is memory for all of them.
+    /// Whether the next executor of a device may begin before the last one has left it: another
+    /// context is allowed, and there is memory for all of them.
     fn may_overlap(&self, number: usize) -> bool {
         let device = &self.devices[number];
         device.compute_mode(self.driver) == ComputeMode::Default
@@ -161,7 +166,8 @@ impl Keeper {
         self.sessions_at(place).into_iter().filter_map(stand).collect()
     }
 
-    /// Says what becomes of each session of a place. What is lost is still to be ended, by [`Self::end_lost`].
+    /// Says what becomes of each session of a place. What is lost is still to be ended, by
+    /// [`Self::end_lost`].
     fn settle(&mut self, place: Place, stands: &[Stand], fates: &[Fate]) -> Verdicts {
         let mut verdicts = Verdicts::default();
         for (stand, fate) in stands.iter().zip(fates) {
@@ -260,8 +266,8 @@ impl Keeper {
         self.tell_keeping(place);
         let mut waiting: Vec<u64> =
             self.sessions_at(place).into_iter().filter(|id| self.waits(*id)).collect();
-        // Nobody else submits anything until what is to be done again is done, so they come first; then the small ones, which are made again
-        // while the large ones are handed over.
+        // Nobody else submits anything until what is to be done again is done, so they come first;
+        // then the small ones, which are made again while the large ones are handed over.
         waiting.sort_by_cached_key(|id| {
             let session = self.sessions.get(id);
             let things = session.map_or(0, |it| it.memory.len() + it.kept.len());
@@ -317,7 +323,8 @@ impl Keeper {
         let Some(session) = self.sessions.get(&id) else { return };
         let Some(client) = self.clients.get(&session.client) else { return };
         if client.is_terminated {
-            // The executor that was told of it has ended, and what it said to the client lies in memory that the client can write.
+            // The executor that was told of it has ended, and what it said to the client lies in
+            // memory that the client can write.
             return self.terminate_session(id);
         }
         let memory = self.memory_bound_of(client, place.device);
@@ -391,7 +398,8 @@ impl Keeper {
         executor.tell(&ToExecutor::OpenSession(Box::new(open)), &session.files.for_executor());
     }
 
-    /// Says who is concerned, in the lines of the original's driver 580. It names a culprit that it does not know; here one is named that is known.
+    /// Says who is concerned, in the lines of the original's driver 580. It names a culprit that it
+    /// does not know; here one is named that is known.
     fn log_fault(&self, place: Place, cause: Cause, concerned: &[u32], culprit: Option<u32>) {
         let Cause::Fault(code) = cause else { return };
         let device = place.device;

@@ -1,8 +1,10 @@
-//! Whose fault it was: the client that is known to be the one, else the only one with work on the device, else all that had some, as suspects. The
-//! address that was touched decides nothing, since no driver tells it.
+//! Whose fault it was: the client that is known to be the one, else the only one with work on the
+//! device, else all that had some, as suspects. The address that was touched decides nothing, since
+//! no driver tells it.
 //!
-//! When the executor itself ends unexpectedly nothing is known: what a client's work has done to it may show while another's is served. Then only who was there alone is the
-//! culprit, and all others that it was doing something for are suspects.
+//! When the executor itself ends unexpectedly nothing is known: what a client's work has done to it
+//! may show while another's is served. Then only who was there alone is the culprit, and all others
+//! that it was doing something for are suspects.
 
 use link::wire::fault::Blame;
 

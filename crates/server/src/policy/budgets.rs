@@ -3,7 +3,8 @@
 use link::wire::owner::Owner;
 use std::collections::BTreeMap;
 
-/// The part of what is left over by all others that one owner may have: several who take all that they can get still leave something.
+/// The part of what is left over by all others that one owner may have: several who take all that
+/// they can get still leave something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// So many of
@@ -29,7 +30,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// There is `most` of it; an owner may have `part` of what others leave, and never more than `most_of_one`.
+    /// There is `most` of it; an owner may have `part` of what others leave, and never more than
+    /// `most_of_one`.
     pub fn new(most: u64, part: Part, most_of_one: u64) -> Self {
         Self { most, part, most_of_one, used: BTreeMap::new() }
     }

@@ -1,10 +1,12 @@
-//! Whether code has variables of its own, and which: it is like new for its next user when all of them are as they were loaded.
+//! Whether code has variables of its own, and which: it is like new for its next user when all of
+//! them are as they were loaded.
 
 use cuda_abi::image::Image;
 use cuda_abi::image::elf::{Elf, Section};
 use std::ffi::CString;
 
-/// Whether an image may have variables: global, constant or managed ones, or references to textures. What cannot be told has some.
+/// Whether an image may have variables: global, constant or managed ones, or references to
+/// textures. What cannot be told has some.
 pub(crate) fn may_have_variables(image: &[u8]) -> bool {
     match Image::parse(image) {
         Ok(Image::Elf(elf)) => {
@@ -97,7 +99,8 @@ fn length_to(text: &[u8], end: &[u8]) -> usize {
     text.windows(end.len()).position(|window| window == end).map_or(text.len(), |at| at + end.len())
 }
 
-/// The names of an image's variables; `None` if they cannot be told, or are of a kind that cannot be copied.
+/// The names of an image's variables; `None` if they cannot be told, or are of a kind that cannot
+/// be copied.
 pub(crate) fn variable_names(image: &[u8]) -> Option<Vec<Vec<u8>>> {
     match Image::parse(image).ok()? {
         Image::Elf(elf) => names_in_elf(&elf),
@@ -213,7 +216,8 @@ pub(crate) struct Variable {
     pub(crate) size_bytes: Option<u64>,
 }
 
-/// All variables that loading an image sets, whoever has access to them; `None` if they cannot be told, or if some cannot be copied.
+/// All variables that loading an image sets, whoever has access to them; `None` if they cannot be
+/// told, or if some cannot be copied.
 pub(crate) fn all_variables(image: &[u8]) -> Option<Vec<Variable>> {
     match Image::parse(image).ok()? {
         Image::Elf(elf) => all_in_elf(&elf),
@@ -237,7 +241,8 @@ fn all_in_text(text: &[u8]) -> Option<Vec<Variable>> {
     Some(all)
 }
 
-/// Variables lie apart from each other on a GPU (H200), not as in the file, so that each has a name or is not found.
+/// Variables lie apart from each other on a GPU (H200), not as in the file, so that each has a name
+/// or is not found.
 fn all_in_elf(elf: &Elf<'_>) -> Option<Vec<Variable>> {
     let sections: Vec<_> = elf.sections().collect::<Result<_, _>>().ok()?;
     let symbols: Vec<_> = symbols(&sections)?.collect::<Option<_>>()?;
@@ -277,7 +282,8 @@ fn all_in_elf(elf: &Elf<'_>) -> Option<Vec<Variable>> {
 /// So much of a section without a name is more than what aligns the next variable.
 const GAP_BYTES: u64 = 16;
 
-/// What compilers put beside the program's own variables, and nobody writes to: tables, texts, empty objects of header libraries.
+/// What compilers put beside the program's own variables, and nobody writes to: tables, texts,
+/// empty objects of header libraries.
 fn is_constant(name: &[u8]) -> bool {
     let contains = |what: &[u8]| name.windows(what.len()).any(|window| window == what);
     name.starts_with(b"$str")
@@ -363,7 +369,8 @@ mod tests {
         }
     }
 
-    /// A cubin with an object in each section of variables; names: offset of the name, kind (and the managed mark), section, offset and length there.
+    /// A cubin with an object in each section of variables; names: offset of the name, kind (and
+    /// the managed mark), section, offset and length there.
     fn cubin(symbols: &[(u32, u8, u16, u64, u64)]) -> Vec<u8> {
         const NAMES: &[u8] = b"\0.strtab\0.symtab\0.nv.global\0.nv.constant3\0x\0local\0";
         let table: Vec<u8> = symbols

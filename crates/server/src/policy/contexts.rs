@@ -1,10 +1,12 @@
-//! How many contexts a device has at a time, and whose: nobody who comes early has all that there are.
+//! How many contexts a device has at a time, and whose: nobody who comes early has all that there
+//! are.
 
 /// Places beyond the usual ones, for owners who come late: so many parts of those.
 const LATE_PART: usize = 4;
 /// Each such owner has so many parts of them.
 const LATE_OWNERS: usize = 4;
-/// A process may have half of the usual ones: it makes one, and a few more with parts of the device.
+/// A process may have half of the usual ones: it makes one, and a few more with parts of the
+/// device.
 const CLIENT_PART: usize = 2;
 
 /// The contexts of a device when one more is wanted.
@@ -27,8 +29,8 @@ pub enum Refused {
     Device(usize),
 }
 
-/// Whether one more may be had where usually there are `most`. A single owner, as the processes of one job are, can have all of these; so an owner who finds none left
-/// has some beyond.
+/// Whether one more may be had where usually there are `most`. A single owner, as the processes of
+/// one job are, can have all of these; so an owner who finds none left has some beyond.
 ///
 /// # Errors
 /// Why not.

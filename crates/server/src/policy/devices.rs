@@ -2,7 +2,8 @@
 
 /// Compute capability below which MPS does not exist.
 const OLDEST: (i32, i32) = (3, 5);
-/// From here on clients have address spaces of their own; a server has either such devices or older ones.
+/// From here on clients have address spaces of their own; a server has either such devices or older
+/// ones.
 const VOLTA: (i32, i32) = (7, 0);
 
 /// What of a device decides.

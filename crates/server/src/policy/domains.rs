@@ -1,7 +1,9 @@
-//! Trust domains: which clients share an executor. Clients of one domain share a context, and with it one address space on the device; a kernel of
-//! another domain reaches none of it, and the driver slices time between the two.
+//! Trust domains: which clients share an executor. Clients of one domain share a context, and with
+//! it one address space on the device; a kernel of another domain reaches none of it, and the
+//! driver slices time between the two.
 //!
-//! Who may be together is the administrator's to say ([`Grouping`]); a client may only ask to be further apart, by a name of its own.
+//! Who may be together is the administrator's to say ([`Grouping`]); a client may only ask to be
+//! further apart, by a name of its own.
 
 use std::collections::BTreeMap;
 

@@ -1,18 +1,25 @@
 //! Who may submit next, where several clients keep the device busy: turns by weighted virtual time.
 //!
-//! A client *contends* when its work lasts, so that it waits for the device rather than for its own program. Contenders for whose kernels there is room on the
-//! device at the same time ([`room`]) run at the same time and nobody is held. Those for whom there is not take turns: as many have one as there is
-//! room for, the others wait. What a turn costs is the time in which the client's streams were busy, as the device measured it, so a kernel that
-//! outlasts its turn is paid back by the turns that follow. Turns of clients that do not fit together do not overlap, which is what makes that measure
-//! true: of kernels that share SMs nobody can say which of them took the time.
+//! A client *contends* when its work lasts, so that it waits for the device rather than for its own
+//! program. Contenders for whose kernels there is room on the device at the same time ([`room`])
+//! run at the same time and nobody is held. Those for whom there is not take turns: as many have
+//! one as there is room for, the others wait. What a turn costs is the time in which the client's
+//! streams were busy, as the device measured it, so a kernel that outlasts its turn is paid back by
+//! the turns that follow. Turns of clients that do not fit together do not overlap, which is what
+//! makes that measure true: of kernels that share SMs nobody can say which of them took the time.
 //!
-//! The one who comes next is who waits and has had least, by its weight. If there is no room, turns end that have lasted long enough, no more of them
-//! than needed, and none until all that are needed may. Who comes after has a turn *meanwhile*, in what is left: it ends as soon as it is in the way. So a wide client does
-//! not starve behind narrow ones, and they do not wait for it longer than it could use what they leave.
+//! The one who comes next is who waits and has had least, by its weight. If there is no room, turns
+//! end that have lasted long enough, no more of them than needed, and none until all that are
+//! needed may. Who comes after has a turn *meanwhile*, in what is left: it ends as soon as it is in
+//! the way. So a wide client does not starve behind narrow ones, and they do not wait for it longer
+//! than it could use what they leave.
 //!
-//! Short kernels of many clients need no turns: the driver takes them one after the other, whoever's they are. They are held only for what lasts, and where weights say that some are due more.
+//! Short kernels of many clients need no turns: the driver takes them one after the other,
+//! whoever's they are. They are held only for what lasts, and where weights say that some are due
+//! more.
 //!
-//! Pure: no clock, no driver. Times are nanoseconds of the device; the executor ([`crate::executor`]'s `pacing`) measures them.
+//! Pure: no clock, no driver. Times are nanoseconds of the device; the executor
+//! ([`crate::executor`]'s `pacing`) measures them.
 
 pub mod room;
 mod turns;
@@ -22,7 +29,8 @@ use room::{ALL, Room, is_room};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a turn lasts at least, if there is work for it. Long against the gap between two turns, short against a second.
+/// What a turn lasts at least, if there is work for it. Long against the gap between two turns,
+/// short against a second.
 pub const TURN_NS: u64 = 4_000_000;
 /// Weight of a client that says nothing.
 pub const DEFAULT_WEIGHT: u32 = 1;
@@ -30,9 +38,11 @@ pub const DEFAULT_WEIGHT: u32 = 1;
 const BELOW_NORMAL: u64 = 8;
 /// Virtual time runs in these units per nanosecond, so that large weights do not round it away.
 const UNITS: u64 = 8 * MOST_WEIGHT as u64;
-/// Who has had so many turns more than the first who waits has no more of the room that this one cannot use yet, since what it submits there may last.
+/// Who has had so many turns more than the first who waits has no more of the room that this one
+/// cannot use yet, since what it submits there may last.
 const FAR_AHEAD: u64 = 4;
-/// Room that this one could not use anyway is charged for so many times less from then on, so that the debt does not grow for ever.
+/// Room that this one could not use anyway is charged for so many times less from then on, so that
+/// the debt does not grow for ever.
 const DISCOUNT: u128 = 16;
 /// A turn lasts no more than so many times longer where others' work takes its room, too.
 const MOST_CROWDED: u64 = 64;
@@ -106,7 +116,8 @@ pub enum Verdict {
 pub struct Busy {
     /// By the device's clock: with what others did, if they were there.
     pub measured_ns: u64,
-    /// What the work that has ended was thought to cost. Counts where others' work was in its room, if it is less.
+    /// What the work that has ended was thought to cost. Counts where others' work was in its room,
+    /// if it is less.
     pub estimated_ns: u64,
 }
 
@@ -184,7 +195,8 @@ pub struct Fairness {
     is_contest: bool,
     /// Their claims differ.
     is_unequal: bool,
-    /// Virtual time of the client that got a turn last because it was due: who comes anew is not far behind.
+    /// Virtual time of the client that got a turn last because it was due: who comes anew is not
+    /// far behind.
     now: u128,
     /// How many turns have been given.
     turns_given: u64,
@@ -220,7 +232,8 @@ impl Fairness {
         }
     }
 
-    /// A client has no more work for now. What it has had is remembered: to pause pays nothing back.
+    /// A client has no more work for now. What it has had is remembered: to pause pays nothing
+    /// back.
     pub fn rest(&mut self, client: u64) {
         let Some(contender) = self.clients.get_mut(&client) else { return };
         contender.waits = false;
@@ -311,7 +324,8 @@ impl Fairness {
         std::mem::take(&mut self.served)
     }
 
-    /// A contender has submitted work without asking: before it contended, or in spite of an answer.
+    /// A contender has submitted work without asking: before it contended, or in spite of an
+    /// answer.
     pub fn submitted(&mut self, client: u64) {
         self.go(client);
     }
@@ -346,14 +360,16 @@ impl Fairness {
         Verdict::Go
     }
 
-    /// Whether there is not room for all that is on the device, so that its kernels take longer than by themselves.
+    /// Whether there is not room for all that is on the device, so that its kernels take longer
+    /// than by themselves.
     fn is_crowded(&self) -> bool {
         let in_flight = self.contenders().filter(|(_, contender)| contender.in_flight);
         let rooms: Vec<Room> = in_flight.map(|(_, contender)| contender.demand.room).collect();
         rooms.len() > 1 && !is_room(&rooms)
     }
 
-    /// A client's streams were busy since the last time. Counts in a contest only: who uses what nobody else wants owes nothing.
+    /// A client's streams were busy since the last time. Counts in a contest only: who uses what
+    /// nobody else wants owes nothing.
     pub fn charge(&mut self, client: u64, busy: Busy) {
         let is_contest = self.is_contest;
         let waiting = self.contenders().filter(|(_, contender)| contender.waits);
@@ -387,7 +403,8 @@ impl Fairness {
         self.pass_on();
     }
 
-    /// A client's thread has something else to do for a while, and submits nothing: nobody waits for it until it asks again.
+    /// A client's thread has something else to do for a while, and submits nothing: nobody waits
+    /// for it until it asks again.
     pub fn step_aside(&mut self, client: u64) {
         let Some(contender) = self.clients.get_mut(&client) else { return };
         contender.waits = false;
@@ -396,7 +413,8 @@ impl Fairness {
         self.pass_on();
     }
 
-    /// A client's work does not end, or waits for another client's: others do not wait for it any more. If it has a turn, it is left out until it says that it contends.
+    /// A client's work does not end, or waits for another client's: others do not wait for it any
+    /// more. If it has a turn, it is left out until it says that it contends.
     pub fn give_up_on(&mut self, client: u64) {
         match self.clients.get_mut(&client) {
             Some(contender) if contender.turn.is_some() => self.rest(client),

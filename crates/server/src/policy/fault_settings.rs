@@ -1,4 +1,5 @@
-//! What is kept ready for faults, and what becomes of programs meanwhile: the settings, as their variables say them.
+//! What is kept ready for faults, and what becomes of programs meanwhile: the settings, as their
+//! variables say them.
 
 use std::str::FromStr;
 
@@ -31,7 +32,8 @@ pub struct FaultSettings {
     pub standbys: usize,
     /// See [`Arrivals`].
     pub arrivals: Arrivals,
-    /// How long work may go on whose client is gone, and then how long that of others may, in milliseconds.
+    /// How long work may go on whose client is gone, and then how long that of others may, in
+    /// milliseconds.
     pub kill_patience_ms: u64,
     /// How much host memory the copies of a client's arrays may take, in MiB.
     pub saved_arrays_mib: u64,

@@ -31,7 +31,8 @@ pub enum GrantRefusal {
     NoAddresses,
 }
 
-/// Whether `size_bytes` more, rounded up to `granularity_bytes`, would be more than a group may have whose members have been granted so much.
+/// Whether `size_bytes` more, rounded up to `granularity_bytes`, would be more than a group may
+/// have whose members have been granted so much.
 pub fn is_beyond_group(
     granted_bytes: impl IntoIterator<Item = u64>,
     size_bytes: u64,
@@ -66,7 +67,8 @@ impl Grants {
         self.limit_bytes
     }
 
-    /// Plans a grant of `size_bytes`, rounded up to `granularity_bytes`: the lowest gap that holds it. Returns address and length; it counts from now on.
+    /// Plans a grant of `size_bytes`, rounded up to `granularity_bytes`: the lowest gap that holds
+    /// it. Returns address and length; it counts from now on.
     ///
     /// # Errors
     /// Why not.
@@ -93,7 +95,8 @@ impl Grants {
         Ok((at, size_bytes))
     }
 
-    /// Plans memory of `size_bytes` that gets its addresses later; returns a key, which is no address of any window, and the length.
+    /// Plans memory of `size_bytes` that gets its addresses later; returns a key, which is no
+    /// address of any window, and the length.
     ///
     /// # Errors
     /// Why not.
@@ -125,7 +128,8 @@ impl Grants {
         Ok((size_bytes, total))
     }
 
-    /// Forgets the grant that begins at `address`, or the piece of that key; its length, if there was one.
+    /// Forgets the grant that begins at `address`, or the piece of that key; its length, if there
+    /// was one.
     pub fn release(&mut self, address: u64) -> Option<u64> {
         if let Some(size_bytes) = self.pieces.remove(&address) {
             self.granted_bytes -= size_bytes;

@@ -1,8 +1,9 @@
-//! Commands that must wait for a value in memory, for another device, or behind others that do: kept in software, so that no queue of the hardware, which clients share, is
-//! held by a wait that only a host or another client can end.
+//! Commands that must wait for a value in memory, for another device, or behind others that do:
+//! kept in software, so that no queue of the hardware, which clients share, is held by a wait that
+//! only a host or another client can end.
 //!
-//! Pure bookkeeping: a stream's commands stay in order; work of a stream that waits for the record of a held stream's event is held too, and so
-//! is what CUDA orders with a default stream.
+//! Pure bookkeeping: a stream's commands stay in order; work of a stream that waits for the record
+//! of a held stream's event is held too, and so is what CUDA orders with a default stream.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -119,13 +120,15 @@ pub enum Ordered {
 pub enum Kind {
     /// Work.
     Work,
-    /// Tells that what comes before is done. Nobody waits for it: on a default stream it is no work that blocking streams come after.
+    /// Tells that what comes before is done. Nobody waits for it: on a default stream it is no work
+    /// that blocking streams come after.
     Signal,
     /// Waits for a value.
     WaitValue(Value),
     /// Waits for a stream of another session.
     WaitSignal(Signal),
-    /// Ends the stream: what comes before it is the stream's own work alone, since its slot may have a new stream at once.
+    /// Ends the stream: what comes before it is the stream's own work alone, since its slot may
+    /// have a new stream at once.
     End,
 }
 
@@ -261,7 +264,8 @@ impl<C> Holds<C> {
         false
     }
 
-    /// The stream of a command that need not wait any longer, and the command; `is_met` looks at what is waited for.
+    /// The stream of a command that need not wait any longer, and the command; `is_met` looks at
+    /// what is waited for.
     pub fn ready(&self, mut is_met: impl FnMut(&Awaited) -> bool) -> Option<(u32, &C)> {
         let passed = |slot: u32, ticket: u64| {
             let front = self.queues.get(&slot).and_then(|queue| queue.held.front());

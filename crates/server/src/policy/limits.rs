@@ -1,4 +1,5 @@
-//! The limits that a client's environment and the server's defaults set: a client can only ask for less.
+//! The limits that a client's environment and the server's defaults set: a client can only ask for
+//! less.
 
 use super::fairness::DEFAULT_WEIGHT;
 use super::priorities::Class;
@@ -41,8 +42,9 @@ impl MemoryBound {
     }
 }
 
-/// A client's limit of device memory on the device of this index and UUID, its group's left out: the lowest of the server's default and its own
-/// wishes. A wish that cannot be read counts as none; the texts say so, for the log.
+/// A client's limit of device memory on the device of this index and UUID, its group's left out:
+/// the lowest of the server's default and its own wishes. A wish that cannot be read counts as
+/// none; the texts say so, for the log.
 pub fn memory_bound(
     defaults: &Defaults,
     requested: &RequestedLimits,
@@ -79,15 +81,16 @@ pub fn memory_bound(
 
 type Limits = Vec<(Option<DeviceRef>, u64)>;
 
-/// The share of the SMs that a client's settings allow it, in per cent: the smaller of the server's default and its own wish.
-/// A wish that is no percentage counts as none, as the original has it. Where contexts have shares of their own they lie within
-/// this one: see [`context_percentage`].
+/// The share of the SMs that a client's settings allow it, in per cent: the smaller of the server's
+/// default and its own wish. A wish that is no percentage counts as none, as the original has it.
+/// Where contexts have shares of their own they lie within this one: see [`context_percentage`].
 pub fn active_thread_percentage(defaults: &Defaults, requested: &RequestedLimits) -> f64 {
     let wish = requested.active_thread_percentage.as_deref().and_then(percentage);
     defaults.active_thread_percentage.unwrap_or(100.0).min(wish.unwrap_or(100.0))
 }
 
-/// The weight that a client asks for; what is no number from 1 to [`MOST_WEIGHT`] counts as nothing said.
+/// The weight that a client asks for; what is no number from 1 to [`MOST_WEIGHT`] counts as nothing
+/// said.
 pub fn weight(requested: &RequestedLimits) -> u32 {
     let wish = requested.weight.as_deref().and_then(|text| text.trim().parse().ok());
     wish.filter(|weight| (1..=MOST_WEIGHT).contains(weight)).unwrap_or(DEFAULT_WEIGHT)
@@ -122,13 +125,15 @@ pub fn latency_class(requested: &RequestedLimits) -> Class {
     }
 }
 
-/// The priority that a client's settings give it: 0 normal, 1 below normal. Its own wish comes first.
+/// The priority that a client's settings give it: 0 normal, 1 below normal. Its own wish comes
+/// first.
 pub fn client_priority(defaults: &Defaults, requested: &RequestedLimits) -> u32 {
     let wish = requested.client_priority.as_deref().and_then(|text| text.trim().parse().ok());
     wish.filter(|priority| *priority <= 1).or(defaults.client_priority).unwrap_or(0)
 }
 
-/// The share of one context: at most the client's, and at most what the environment said when the context was made.
+/// The share of one context: at most the client's, and at most what the environment said when the
+/// context was made.
 pub fn context_percentage(of_client: f64, requested: Option<&str>) -> f64 {
     let wish = requested.and_then(percentage);
     wish.map_or(of_client, |wish| wish.min(of_client))

@@ -47,11 +47,13 @@ pub struct MemorySettings {
     pub policy: MemoryPolicy,
     /// Longest wait of an allocation for memory, in milliseconds.
     pub wait_ms: u64,
-    /// How long a client that has work keeps its memory at least where others wait for it, in milliseconds.
+    /// How long a client that has work keeps its memory at least where others wait for it, in
+    /// milliseconds.
     pub turn_ms: u64,
     /// Host memory for what is moved out, in bytes; twice that while clients change places.
     pub host_limit_bytes: u64,
-    /// What programs are told as the device's memory where the limit of the original's variables and commands holds.
+    /// What programs are told as the device's memory where the limit of the original's variables
+    /// and commands holds.
     pub total: Total,
 }
 
@@ -72,7 +74,8 @@ const DEFAULT_TURN_MS: u64 = 2_000;
 const MAX_MS: u64 = 86_400_000;
 
 impl MemorySettings {
-    /// CUDA's own behaviour, and the times and the quarter of the host's memory that hold where nothing is set.
+    /// CUDA's own behaviour, and the times and the quarter of the host's memory that hold where
+    /// nothing is set.
     pub fn new(host_memory_bytes: u64) -> Self {
         Self {
             policy: MemoryPolicy::default(),

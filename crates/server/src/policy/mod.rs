@@ -28,8 +28,8 @@ pub mod sm_sets;
 pub mod standby_start;
 pub mod windows;
 
-/// Contexts that one device serves at a time unless set otherwise, as the original; the next is refused with
-/// CUDA_ERROR_MPS_MAX_CLIENTS_REACHED.
+/// Contexts that one device serves at a time unless set otherwise, as the original; the next is
+/// refused with CUDA_ERROR_MPS_MAX_CLIENTS_REACHED.
 pub const DEFAULT_CONTEXTS_PER_DEVICE: usize = 48;
 /// As many can be allowed.
 pub const MOST_CONTEXTS_PER_DEVICE: usize = 1000;

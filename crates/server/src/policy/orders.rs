@@ -1,6 +1,8 @@
-//! What somebody was told last, and how far it is: who wishes the same again waits for the same answer.
+//! What somebody was told last, and how far it is: who wishes the same again waits for the same
+//! answer.
 //!
-//! Orders are numbered from 1 and carried out in this order; each is answered once it is in force, or with why it is not.
+//! Orders are numbered from 1 and carried out in this order; each is answered once it is in force,
+//! or with why it is not.
 
 /// Orders to one who carries them out; `W` is what can be wished.
 #[derive(Debug)]

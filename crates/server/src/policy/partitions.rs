@@ -1,20 +1,23 @@
 //! Where on a device a limited share of SMs goes, and which SMs are reserved.
 //!
-//! A device is cut into units, the smallest sets of SMs that can be set apart. On devices with clusters of blocks some units
-//! make a *cluster set* together, and only a share that has all of them takes large clusters ([`ClusterSets`]). A share is a
-//! run of neighbours with as many whole sets as it has room for, and goes where the fewest shares are already. Reserved units
-//! are taken from the end of the device, and belong to no share but those of their reservation.
+//! A device is cut into units, the smallest sets of SMs that can be set apart. On devices with
+//! clusters of blocks some units make a *cluster set* together, and only a share that has all of
+//! them takes large clusters ([`ClusterSets`]). A share is a run of neighbours with as many whole
+//! sets as it has room for, and goes where the fewest shares are already. Reserved units are taken
+//! from the end of the device, and belong to no share but those of their reservation.
 
 use std::cmp::Reverse;
 
-/// Name of the reservation for the latency class, whose clients may use what nobody has reserved, too. No name that is chosen has a space.
+/// Name of the reservation for the latency class, whose clients may use what nobody has reserved,
+/// too. No name that is chosen has a space.
 pub const HEADROOM: &str = "latency class";
 
 /// Numbers of units, ascending.
 pub type Units = Vec<usize>;
 
-/// Which units make cluster sets: the first `count` runs of `units` units each. Of the first `joint` sets each two
-/// neighbours, from an even one on, take clusters of twice the size together. `count` is 0 on a device without clusters.
+/// Which units make cluster sets: the first `count` runs of `units` units each. Of the first
+/// `joint` sets each two neighbours, from an even one on, take clusters of twice the size together.
+/// `count` is 0 on a device without clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterSets {
     /// Units of one set.
@@ -127,8 +130,8 @@ impl Layout {
         self.sizes.is_empty()
     }
 
-    /// Makes these reservations, by name and number of SMs, the only ones. Those that are there already keep their units. Returns what could not
-    /// be reserved: the message names it.
+    /// Makes these reservations, by name and number of SMs, the only ones. Those that are there
+    /// already keep their units. Returns what could not be reserved: the message names it.
     pub fn reserve(&mut self, wanted: &[(String, u32)]) -> Vec<String> {
         let mut before = std::mem::take(&mut self.reserved);
         before.retain(|(name, units)| {
@@ -161,7 +164,8 @@ impl Layout {
         !self.reserved.is_empty()
     }
 
-    /// The units that a client of this reservation may use, or of none. A reservation that is not there is none.
+    /// The units that a client of this reservation may use, or of none. A reservation that is not
+    /// there is none.
     pub fn allowed(&self, reservation: Option<&str>) -> Units {
         let own = self.reserved.iter().find(|(name, _)| Some(name.as_str()) == reservation);
         match own {
@@ -180,9 +184,10 @@ impl Layout {
         (0..self.sizes.len()).collect()
     }
 
-    /// The units within `within` for a share of this size. It holds as many cluster sets as it may, or one less; of such
-    /// shares it is the least loaded one, then the one that breaks the fewest sets, has the most, and the fewest gaps; then
-    /// the first. `loads` says how many shares each unit is part of.
+    /// The units within `within` for a share of this size. It holds as many cluster sets as it may,
+    /// or one less; of such shares it is the least loaded one, then the one that breaks the fewest
+    /// sets, has the most, and the fewest gaps; then the first. `loads` says how many shares each
+    /// unit is part of.
     pub fn place(&self, loads: &[u32], within: &[usize], size: ShareSize) -> Units {
         let count = self.units_of(within, size).max(1);
         let load = |unit: usize| u64::from(loads.get(unit).copied().unwrap_or(0));
@@ -195,7 +200,8 @@ impl Layout {
         best.unwrap_or_default()
     }
 
-    /// Shares of `count` units that are runs of whole cluster sets, and of units that are left over for the rest.
+    /// Shares of `count` units that are runs of whole cluster sets, and of units that are left over
+    /// for the rest.
     fn of_whole_sets(
         &self,
         within: &[usize],
@@ -222,8 +228,9 @@ impl Layout {
         shares
     }
 
-    /// How bad a share is for clusters: whether it lacks more than one of the sets that it could hold, or all of them; how
-    /// many sets it breaks, so that others cannot have them; and how many sets and pairs of sets it has.
+    /// How bad a share is for clusters: whether it lacks more than one of the sets that it could
+    /// hold, or all of them; how many sets it breaks, so that others cannot have them; and how many
+    /// sets and pairs of sets it has.
     fn rank(&self, share: &[usize]) -> (bool, usize, Reverse<usize>, Reverse<usize>) {
         let ClusterSets { units: size, count, .. } = self.clusters;
         let (sets, most) = (self.clusters.sets_in(share), self.clusters.most_in(share.len()));
@@ -259,8 +266,8 @@ impl Layout {
         sum >= multiprocessors && (is_smallest || sum < multiprocessors + largest.max(1))
     }
 
-    /// Free units of at least so many SMs, towards the end, with the cluster sets that there is room for; some must be left
-    /// over, a cluster set among them.
+    /// Free units of at least so many SMs, towards the end, with the cluster sets that there is
+    /// room for; some must be left over, a cluster set among them.
     fn units_to_reserve(&self, multiprocessors: u32) -> Option<Units> {
         let free = self.free();
         let sizes: Vec<u32> = free.iter().rev().map(|&unit| self.sizes[unit]).collect();
@@ -350,7 +357,8 @@ mod tests {
         assert_eq!(units_of(&[2, 2, 1], AtLeast(5)), 3);
     }
 
-    /// 132 SMs as an H200 has them: 15 sets of 8, of which 14 have a partner, and 6 pairs that are left over.
+    /// 132 SMs as an H200 has them: 15 sets of 8, of which 14 have a partner, and 6 pairs that are
+    /// left over.
     fn h200() -> Layout {
         Layout::new(vec![2; 66], ClusterSets { units: 4, count: 15, joint: 14 })
     }

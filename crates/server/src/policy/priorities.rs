@@ -1,7 +1,9 @@
-//! Which of the driver's stream priorities a client's streams get (MPS guide, 2.3.8: a client's priorities are mapped to a range of its own, so that all
-//! streams of a normal client go before all of one below normal; the example there is checked below).
+//! Which of the driver's stream priorities a client's streams get (MPS guide, 2.3.8: a client's
+//! priorities are mapped to a range of its own, so that all streams of a normal client go before
+//! all of one below normal; the example there is checked below).
 //!
-//! Drivers number them from `least` (0) down to `greatest` (-5 on today's): smaller goes first. The client sees the numbers that it gave.
+//! Drivers number them from `least` (0) down to `greatest` (-5 on today's): smaller goes first. The
+//! client sees the numbers that it gave.
 
 use super::fairness::Rank;
 use serde::{Deserialize, Serialize};
@@ -16,8 +18,9 @@ pub enum Class {
     Latency,
 }
 
-/// The driver's priority of a stream that its client gave `wanted`, from a range (least, greatest). A third of the range is for clients below
-/// normal, the greatest alone for the latency class, the rest for the others; in a range of two the latter share the greater one.
+/// The driver's priority of a stream that its client gave `wanted`, from a range (least, greatest).
+/// A third of the range is for clients below normal, the greatest alone for the latency class, the
+/// rest for the others; in a range of two the latter share the greater one.
 pub fn stream_priority(wanted: i32, rank: Rank, class: Class, range: (i32, i32)) -> i32 {
     let (least, greatest) = range;
     let levels = (least - greatest).max(0);

@@ -1,4 +1,5 @@
-//! Questions for values in memory that takes time to read: put at any time, read together in rounds, answered after a round.
+//! Questions for values in memory that takes time to read: put at any time, read together in
+//! rounds, answered after a round.
 //!
 //! Everybody's question is in every round, so that nobody's answer is lost to another's question.
 
@@ -30,7 +31,8 @@ impl Questions {
         !self.asked.is_empty()
     }
 
-    /// Begins a round with the questions that `may_read` allows, `most` at most, unless one is under way: what is to be read.
+    /// Begins a round with the questions that `may_read` allows, `most` at most, unless one is
+    /// under way: what is to be read.
     pub fn begin(&mut self, most: usize, may_read: impl Fn(Place) -> bool) -> &[Place] {
         if self.is_under_way() {
             return &[];

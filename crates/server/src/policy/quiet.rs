@@ -1,10 +1,13 @@
 //! How an idle moment of a device is come by that several clients use.
 //!
-//! Some driver calls wait for all running kernels and keep every other thread from submitting meanwhile (`docs/lab-notebook.md` has the list). A kernel
-//! that waits for what its client launches later never ends then. So such a call is made when nothing runs: new work is held for a while, a
-//! *window*, until what runs has ended; when that does not happen the work goes on, so that whoever waits for a later launch gets it, and the next
-//! window is longer. From some length on only a little work gets in between two windows, so that even long queues shrink. A stream whose work
-//! does not end though nothing was added to it in a second of windows is waited for with nothing held: it would be in vain.
+//! Some driver calls wait for all running kernels and keep every other thread from submitting
+//! meanwhile (`docs/lab-notebook.md` has the list). A kernel that waits for what its client
+//! launches later never ends then. So such a call is made when nothing runs: new work is held for a
+//! while, a *window*, until what runs has ended; when that does not happen the work goes on, so
+//! that whoever waits for a later launch gets it, and the next window is longer. From some length
+//! on only a little work gets in between two windows, so that even long queues shrink. A stream
+//! whose work does not end though nothing was added to it in a second of windows is waited for with
+//! nothing held: it would be in vain.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -73,7 +76,8 @@ impl Windows {
         }
     }
 
-    /// Work that seems to have no end: to be waited for, until it ends or its stream is given more, with nothing held.
+    /// Work that seems to have no end: to be waited for, until it ends or its stream is given more,
+    /// with nothing held.
     pub(crate) fn endless(&self) -> Option<Busy> {
         self.in_vain.iter().find(|(_, held)| **held >= ENDLESS).map(|(busy, _)| *busy)
     }

@@ -46,7 +46,8 @@ impl Ranges {
         self.insertions + self.removals
     }
 
-    /// Whether all of `[address, address + size_bytes)` is in ranges of this set, which may adjoin each other.
+    /// Whether all of `[address, address + size_bytes)` is in ranges of this set, which may adjoin
+    /// each other.
     pub fn contain(&self, address: u64, size_bytes: u64) -> bool {
         let Some(end) = address.checked_add(size_bytes) else { return false };
         let mut at = address;

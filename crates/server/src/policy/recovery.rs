@@ -1,8 +1,10 @@
-//! What becomes of the sessions of an executor that is gone; plain, without I/O. Who is to blame is [`super::blame`].
+//! What becomes of the sessions of an executor that is gone; plain, without I/O. Who is to blame is
+//! [`super::blame`].
 //!
-//! A session that has nothing in flight goes on in the next executor. One whose work was in flight has lost it, and is told. A fault says not which
-//! kernel made it, so all that had work in flight get the fault's own error; except those whose kernels are declared repeatable, which are run again, each
-//! client's by itself, so that a second fault has one culprit.
+//! A session that has nothing in flight goes on in the next executor. One whose work was in flight
+//! has lost it, and is told. A fault says not which kernel made it, so all that had work in flight
+//! get the fault's own error; except those whose kernels are declared repeatable, which are run
+//! again, each client's by itself, so that a second fault has one culprit.
 
 use cuda_abi::types::CUresult;
 
@@ -27,9 +29,11 @@ pub struct Stand {
     pub session: u64,
     /// Work was submitted that is not known to have ended.
     pub in_flight: bool,
-    /// The executor was doing a command of it that is answered: only such commands reach into a driver far enough to end the process.
+    /// The executor was doing a command of it that is answered: only such commands reach into a
+    /// driver far enough to end the process.
     pub in_call: bool,
-    /// It had something in the executor's own memory, or in variables of its code, that nobody has saved.
+    /// It had something in the executor's own memory, or in variables of its code, that nobody has
+    /// saved.
     pub unsaved: bool,
     /// Its client has declared repeatable all that it has in flight.
     pub repeatable: bool,
@@ -40,7 +44,8 @@ pub struct Stand {
 pub enum Fate {
     /// It goes on in the next executor.
     GoesOn,
-    /// It goes on, and what it had in flight is done again, unless that has been tried [`MOST_ATTEMPTS`] times.
+    /// It goes on, and what it had in flight is done again, unless that has been tried
+    /// [`MOST_ATTEMPTS`] times.
     Repeats {
         /// What its calls return else.
         code: CUresult,

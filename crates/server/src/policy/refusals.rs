@@ -1,4 +1,5 @@
-//! What of a client's refused requests is logged: the first of each kind; of the others only their number.
+//! What of a client's refused requests is logged: the first of each kind; of the others only their
+//! number.
 
 /// A client's refusals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

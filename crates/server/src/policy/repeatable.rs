@@ -1,6 +1,8 @@
-//! Which kernels a client has declared repeatable (`OPENMPS_REPEATABLE`): names with `*` for any characters and `?` for one, commas between them.
+//! Which kernels a client has declared repeatable (`OPENMPS_REPEATABLE`): names with `*` for any
+//! characters and `?` for one, commas between them.
 //!
-//! Names are those of the image, so a C++ kernel's is mangled, as the log and `openmps ps` print it. Nothing is declared by default.
+//! Names are those of the image, so a C++ kernel's is mangled, as the log and `openmps ps` print
+//! it. Nothing is declared by default.
 
 use link::wire::attach::RequestedLimits;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,9 @@
-//! Addresses that clients reserve for memory to be mapped there (`cuMemAddressReserve`): unique in the server.
+//! Addresses that clients reserve for memory to be mapped there (`cuMemAddressReserve`): unique in
+//! the server.
 //!
-//! They lie beyond where programs are loaded and below where their libraries and stacks are, and within what an NVIDIA driver was observed to reserve
-//! exactly. Each device's executor has an equal share, so that it need not ask.
+//! They lie beyond where programs are loaded and below where their libraries and stacks are, and
+//! within what an NVIDIA driver was observed to reserve exactly. Each device's executor has an
+//! equal share, so that it need not ask.
 
 use super::budgets::{Budget, Part};
 use super::ranges::Ranges;
@@ -12,8 +14,8 @@ use link::wire::owner::Owner;
 const AREA_BASE: u64 = 0x5700_0000_0000;
 /// First address after it.
 const AREA_END: u64 = 0x6000_0000_0000;
-/// A driver was observed to ignore the wanted address of anything smaller, and where it has a gap of just that size, of that, too (an executor fills
-/// such gaps before it asks again).
+/// A driver was observed to ignore the wanted address of anything smaller, and where it has a gap
+/// of just that size, of that, too (an executor fills such gaps before it asks again).
 pub const UNIT_BYTES: u64 = 32 << 20;
 /// Unmapped space after each reservation.
 const GAP_BYTES: u64 = UNIT_BYTES;
@@ -38,13 +40,15 @@ impl Reservations {
     /// None yet, in the share of one of `devices` devices.
     pub fn new(device: u32, devices: u32) -> Self {
         let area = Self::share(device, devices);
-        // Allocators reserve more than the device's memory, several times: one owner alone may want most of the area.
+        // Allocators reserve more than the device's memory, several times: one owner alone may want
+        // most of the area.
         let budget = Budget::new(area.size_bytes, Part::THREE_QUARTERS, u64::MAX);
         Self { area, taken: Ranges::default(), budget }
     }
 
-    /// Takes the lowest free range of `size_bytes`, aligned to `alignment_bytes` (a power of two, or 0), for an owner, who may have a part of what others leave. Its length
-    /// is what it takes of the area's units.
+    /// Takes the lowest free range of `size_bytes`, aligned to `alignment_bytes` (a power of two,
+    /// or 0), for an owner, who may have a part of what others leave. Its length is what it takes
+    /// of the area's units.
     pub fn take(&mut self, owner: &Owner, size_bytes: u64, alignment_bytes: u64) -> Option<Window> {
         let aligned_to = alignment_bytes.max(UNIT_BYTES);
         if size_bytes == 0 || !(alignment_bytes == 0 || alignment_bytes.is_power_of_two()) {
@@ -67,7 +71,8 @@ impl Reservations {
         is_taken.then_some(found)
     }
 
-    /// Takes a range that an owner had before, by another executor's hand; says whether it was free.
+    /// Takes a range that an owner had before, by another executor's hand; says whether it was
+    /// free.
     pub fn claim(&mut self, owner: &Owner, window: Window) -> bool {
         let Window { base, size_bytes } = window;
         let is_free = self.area.contains(base, size_bytes) && self.taken.insert(base, size_bytes);

@@ -1,20 +1,25 @@
-//! More memory than a device has: who waits for memory, and whose idle memory is moved out to the host for it.
+//! More memory than a device has: who waits for memory, and whose idle memory is moved out to the
+//! host for it.
 //!
-//! One [`Residency`] is kept for each device. It knows what sessions have and where that is; the keeper tells it what has happened, and does what
-//! [`Residency::step`] says. Moving out is the executor's: it does so only where a session has nothing in flight, whatever is asked here.
+//! One [`Residency`] is kept for each device. It knows what sessions have and where that is; the
+//! keeper tells it what has happened, and does what [`Residency::step`] says. Moving out is the
+//! executor's: it does so only where a session has nothing in flight, whatever is asked here.
 //!
-//! A session's memory has all been on the device at once, so it can always come back: who wants more gets back first what was moved out.
+//! A session's memory has all been on the device at once, so it can always come back: who wants
+//! more gets back first what was moved out.
 //!
-//! Who waits is served in order of arrival. The first one has memory of others moved out: of those that have been idle longest first, of
-//! these the largest pieces first. Where nobody is idle, a session whose *turn* is over is made to pause: it takes no more commands until its work
-//! has ended and its memory is out. So clients that all have work, and do not fit together, take turns.
+//! Who waits is served in order of arrival. The first one has memory of others moved out: of those
+//! that have been idle longest first, of these the largest pieces first. Where nobody is idle, a
+//! session whose *turn* is over is made to pause: it takes no more commands until its work has
+//! ended and its memory is out. So clients that all have work, and do not fit together, take turns.
 
 use super::memory_settings::{MemoryPolicy, MemorySettings};
 use std::collections::BTreeMap;
 
 /// A session that has taken no command for so long is idle.
 pub const IDLE_MS: u64 = 50;
-/// A session that was asked and has not answered for so long is no longer counted on: others are asked too.
+/// A session that was asked and has not answered for so long is no longer counted on: others are
+/// asked too.
 const RELUCTANT_MS: u64 = 20;
 /// At least so much is asked for at a time, in small pieces.
 const ASK_BYTES: u64 = 256 << 20;
@@ -95,7 +100,8 @@ pub enum Urgency {
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask a session to move these allocations, (key, length), out. It answers for each: [`Residency::moved_out`] or [`Residency::stayed`].
+    /// Ask a session to move these allocations, (key, length), out. It answers for each:
+    /// [`Residency::moved_out`] or [`Residency::stayed`].
     MoveOut {
         /// Which session.
         session: u64,
@@ -274,7 +280,8 @@ impl Residency {
         out.map(|(&key, allocation)| (key, allocation.size_bytes))
     }
 
-    /// Memory is on the device again. Says whether that was the last: the session's turn begins then.
+    /// Memory is on the device again. Says whether that was the last: the session's turn begins
+    /// then.
     pub fn returned(&mut self, session: u64, key: u64, now_ms: u64) -> bool {
         if let Some(allocation) = self.allocation(session, key) {
             allocation.place = Place::Device;
@@ -313,7 +320,8 @@ impl Residency {
         self.sessions.values().map(|found| found.bytes(|place| place != Place::Device)).sum()
     }
 
-    /// How much more may be moved out for a session: what comes back may change places with as much again.
+    /// How much more may be moved out for a session: what comes back may change places with as much
+    /// again.
     fn host_room_bytes(&self, session: u64) -> u64 {
         let limit_bytes = match self.next_to_return(session) {
             None => self.settings.host_limit_bytes,
@@ -360,8 +368,8 @@ impl Residency {
         (waited_ms >= self.settings.wait_ms && waited_ms > 0).then_some(Refusal::TimedOut)
     }
 
-    /// What to do now, after everything that waits was tried in vain. `idle_since_ms` says since when a session has taken no
-    /// command; `None`: it has commands to take.
+    /// What to do now, after everything that waits was tried in vain. `idle_since_ms` says since
+    /// when a session has taken no command; `None`: it has commands to take.
     pub fn step(&mut self, now_ms: u64, idle_since_ms: impl Fn(u64) -> Option<u64>) -> Vec<Action> {
         let mut actions = Vec::new();
         for waiting in self.waiting.clone() {
@@ -409,7 +417,8 @@ impl Residency {
         self.sessions.values().filter(willing).map(leaving).sum()
     }
 
-    /// Whose memory can be had without anybody's noticing: those that were idle longest first, those that wait for memory themselves last.
+    /// Whose memory can be had without anybody's noticing: those that were idle longest first,
+    /// those that wait for memory themselves last.
     fn idle_sessions(
         &self,
         head: &Waiting,
@@ -494,7 +503,8 @@ impl Residency {
         }
     }
 
-    /// Lets sessions go on whose work has not ended: it may wait for what they have not been able to say.
+    /// Lets sessions go on whose work has not ended: it may wait for what they have not been able
+    /// to say.
     fn end_vain_pauses(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
         let turn_ms = self.settings.turn_ms.max(1);
         for (&session, found) in &mut self.sessions {
@@ -509,7 +519,8 @@ impl Residency {
     }
 }
 
-/// What to move out for so much room: the smallest piece that is enough, else the largest ones first.
+/// What to move out for so much room: the smallest piece that is enough, else the largest ones
+/// first.
 fn choose(session: &Session, open_bytes: u64, room_bytes: u64) -> Vec<(u64, u64)> {
     let mut movable: Vec<(u64, u64)> = session
         .allocations

@@ -51,7 +51,8 @@ pub enum Misfit {
     Unit,
 }
 
-/// Orders units so that those of a set are neighbours, and so are two sets that make a joint one; units of no set come last.
+/// Orders units so that those of a set are neighbours, and so are two sets that make a joint one;
+/// units of no set come last.
 ///
 /// # Errors
 /// See [`Misfit`].
@@ -104,7 +105,8 @@ mod tests {
         set
     }
 
-    /// The SMs of one H200, as a kernel saw them: sets of 8 are scattered over the numbers, and so are pairs over the sets.
+    /// The SMs of one H200, as a kernel saw them: sets of 8 are scattered over the numbers, and so
+    /// are pairs over the sets.
     fn h200() -> (Vec<SmSet>, Vec<SmSet>, Vec<SmSet>) {
         let eight = |start: usize, step: usize| {
             set((0..4).flat_map(move |row| [start + row * step, start + row * step + 1]))

@@ -1,14 +1,17 @@
 //! When a standby is started.
 //!
-//! It costs a context's memory, so clients have to have stayed for a while. And the making of a context takes from those who are at work: on an H200 requests of eight
-//! PyTorch clients took up to twice as long for 0.2 s (`docs/lab-notebook.md`). So it waits for a moment in which nobody has posted anything for longer than it
-//! takes, but not for ever, and not after a fault, which the next one may follow.
+//! It costs a context's memory, so clients have to have stayed for a while. And the making of a
+//! context takes from those who are at work: on an H200 requests of eight PyTorch clients took up
+//! to twice as long for 0.2 s (`docs/lab-notebook.md`). So it waits for a moment in which nobody
+//! has posted anything for longer than it takes, but not for ever, and not after a fault, which the
+//! next one may follow.
 
 use std::time::Duration;
 
 /// Clients have been there for so long.
 const WORTH_IT: Duration = Duration::from_secs(2);
-/// Who has posted nothing for so long will post nothing for about as long again; a second was less than programs that start together wait for each other.
+/// Who has posted nothing for so long will post nothing for about as long again; a second was less
+/// than programs that start together wait for each other.
 const QUIET: Duration = Duration::from_secs(2);
 /// After so long it comes, whoever is at work.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);

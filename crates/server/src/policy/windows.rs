@@ -1,8 +1,9 @@
-//! Windows of addresses: one pair, device and host, for every client on every device, at addresses unique in the server.
+//! Windows of addresses: one pair, device and host, for every client on every device, at addresses
+//! unique in the server.
 //!
-//! A client's addresses are valid in every process that knows them, and an overrun meets unmapped space before it meets another
-//! client's memory. The area lies where programs, their loaders and sanitizers have nothing, and where an NVIDIA driver was observed to give
-//! reservations exactly.
+//! A client's addresses are valid in every process that knows them, and an overrun meets unmapped
+//! space before it meets another client's memory. The area lies where programs, their loaders and
+//! sanitizers have nothing, and where an NVIDIA driver was observed to give reservations exactly.
 
 use link::wire::attach::Window;
 use std::collections::BTreeSet;
@@ -28,7 +29,8 @@ const fn pair_bytes(device_window_bytes: u64) -> u64 {
 pub struct WindowSpace {
     device_window_bytes: u64,
     taken: BTreeSet<u64>,
-    /// Where to look first: a window that was just given back rests as long as possible, so that stale pointers meet nothing.
+    /// Where to look first: a window that was just given back rests as long as possible, so that
+    /// stale pointers meet nothing.
     next: u64,
 }
 
@@ -42,7 +44,8 @@ pub struct WindowPair {
 }
 
 impl WindowSpace {
-    /// For devices of up to `largest_device_bytes` of memory, with a quarter more for fragmentation.
+    /// For devices of up to `largest_device_bytes` of memory, with a quarter more for
+    /// fragmentation.
     pub fn new(largest_device_bytes: u64) -> Self {
         let wanted = largest_device_bytes.saturating_add(largest_device_bytes / 4);
         let device_window_bytes = wanted.clamp(ALIGN_BYTES, 1 << 40).next_multiple_of(ALIGN_BYTES);

@@ -1,7 +1,9 @@
-//! What an executor that a client has taken over tells the keeper: another process stands between the two, hands on what they say, and adds words of its own, which are
-//! the corpus as it stands or mutated. The executor may be ended for it; the keeper lives and answers.
+//! What an executor that a client has taken over tells the keeper: another process stands between
+//! the two, hands on what they say, and adds words of its own, which are the corpus as it stands or
+//! mutated. The executor may be ended for it; the keeper lives and answers.
 //!
-//! `cargo xtask fuzz executor` goes on for longer: `OPENMPS_FUZZ_SECONDS`, and `OPENMPS_TEST_SEED` to repeat a run.
+//! `cargo xtask fuzz executor` goes on for longer: `OPENMPS_FUZZ_SECONDS`, and `OPENMPS_TEST_SEED`
+//! to repeat a run.
 
 use super::fake_client::*;
 use bench::hostile::Random;
@@ -20,7 +22,8 @@ pub(crate) const ALL: &[super::Test] = &[
     ("mutated_words_of_an_executor_end_it_at_most", mutated_words_of_an_executor_end_it_at_most),
 ];
 
-/// Set, executors are started behind such a process: to [`REPLAY`], or to the seed of the mutations.
+/// Set, executors are started behind such a process: to [`REPLAY`], or to the seed of the
+/// mutations.
 const VARIABLE: &str = "OPENMPS_TEST_EXECUTOR_SAYS";
 const REPLAY: &str = "corpus";
 const SECONDS: u64 = 5;
@@ -31,7 +34,8 @@ const CORPUS: &str = include_str!("executor_words.jsonl");
 /// Numbers at which arithmetic may stumble.
 const NUMBERS: [u64; 9] = [0, 1, 2, 3, 4096, 1 << 31, 0x1000_0000_0000, i64::MAX as u64, u64::MAX];
 
-/// Stands between the keeper and the executor that it wanted, if this process is to; `None`: it is the executor.
+/// Stands between the keeper and the executor that it wanted, if this process is to; `None`: it is
+/// the executor.
 pub(crate) fn stand_between(arguments: &[OsString]) -> Option<ExitCode> {
     let says = std::env::var(VARIABLE).ok()?;
     let number = arguments.iter().position(|word| word == "--control-fd")? + 1;

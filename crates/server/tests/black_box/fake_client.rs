@@ -100,7 +100,8 @@ impl Server {
         }
     }
 
-    /// A connection as the daemon would hand it over; `pid` is the process whose end is the client's.
+    /// A connection as the daemon would hand it over; `pid` is the process whose end is the
+    /// client's.
     pub(crate) fn attach(
         &mut self,
         pid: u32,
@@ -269,7 +270,8 @@ impl Client {
     }
 
     pub(crate) fn host_bytes(&mut self, address: u64, length: usize) -> &mut [u8] {
-        // SAFETY: a region of `pinned`, which stays mapped; the device is done with it when a test looks.
+        // SAFETY: a region of `pinned`, which stays mapped; the device is done with it when a test
+        // looks.
         unsafe { std::slice::from_raw_parts_mut(address as *mut u8, length) }
     }
 

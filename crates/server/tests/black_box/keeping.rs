@@ -1,4 +1,5 @@
-//! Memory that a client has given up and its session keeps for a while: it counts for nobody, and whoever needs it gets it.
+//! Memory that a client has given up and its session keeps for a while: it counts for nobody, and
+//! whoever needs it gets it.
 
 use super::fake_client::*;
 use super::spilling::Small;

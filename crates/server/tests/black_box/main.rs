@@ -1,5 +1,5 @@
-//! A server, its executor and clients that speak the wire, over a real driver: the one that `OPENMPS_NATIVE_DRIVER` names, else softcuda, which
-//! is built first.
+//! A server, its executor and clients that speak the wire, over a real driver: the one that
+//! `OPENMPS_NATIVE_DRIVER` names, else softcuda, which is built first.
 //!
 //! This program is also the server and the executor: it starts itself.
 

@@ -1,4 +1,5 @@
-//! Device memory: whose it is, what counts against a limit, and that no other client's bytes are in it.
+//! Device memory: whose it is, what counts against a limit, and that no other client's bytes are in
+//! it.
 
 use super::fake_client::*;
 use cuda_abi::types::{CUarray_format, CUresult};

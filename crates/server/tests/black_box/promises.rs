@@ -80,7 +80,8 @@ fn a_client_computes_and_the_server_counts_it() {
     assert_eq!(after.devices[0].kernels_ever, 1);
 }
 
-/// A chain over the legacy stream, a blocking stream and a waiting one, where each step reads what the one before wrote.
+/// A chain over the legacy stream, a blocking stream and a waiting one, where each step reads what
+/// the one before wrote.
 fn launches_are_metered() {
     let mut server = Server::start();
     let mut client = server.client();
@@ -224,7 +225,8 @@ fn a_refused_launch_is_reported_once() {
     let grant = client.grow(4096);
     client.function(0, PTX, ADD_ONE, "add_one");
     let arguments = parameters(grant.address, 1);
-    // More threads than a block may have: what a client of ours refuses itself, and the driver must.
+    // More threads than a block may have: what a client of ours refuses itself, and the driver
+    // must.
     client.launch(ADD_ONE, 0, 1, 4096, &arguments);
     client.launch(ADD_ONE, 0, 1, 4096, &arguments);
     client.finish(0).unwrap();
@@ -355,7 +357,8 @@ fn made_up_partitions_are_refused() {
         let split = sms::ResourceSplit { resource, least: 2, flags: 1, room: 4 };
         assert_eq!(client.try_call(Opcode::ResourceSplit, &[split.as_bytes()]).0, invalid);
     }
-    // More room than a driver has groups for is cut off; more SMs than there are is the driver's to refuse.
+    // More room than a driver has groups for is cut off; more SMs than there are is the driver's to
+    // refuse.
     let split = sms::ResourceSplit { resource: 1, least: 2, flags: 1, room: u32::MAX };
     let made: sms::ResourceSplitReply = client.call(Opcode::ResourceSplit, &split, &[]);
     assert!(made.groups > 0 && made.groups <= sms::MAX_GROUPS);

@@ -1,8 +1,9 @@
-//! Mutated commands in the ring: whoever writes them may lose its session. The executor lives, nothing panics, memory stays bounded, and
-//! an innocent client's results are right throughout.
+//! Mutated commands in the ring: whoever writes them may lose its session. The executor lives,
+//! nothing panics, memory stays bounded, and an innocent client's results are right throughout.
 //!
-//! `cargo xtask fuzz ring` goes on for longer: `OPENMPS_FUZZ_SECONDS`, and `OPENMPS_TEST_SEED` to repeat a run. An input is what lies in the ring
-//! between two looks at it; one that breaks something is written to a file, whose path is printed.
+//! `cargo xtask fuzz ring` goes on for longer: `OPENMPS_FUZZ_SECONDS`, and `OPENMPS_TEST_SEED` to
+//! repeat a run. An input is what lies in the ring between two looks at it; one that breaks
+//! something is written to a file, whose path is printed.
 
 use super::fake_client::*;
 use super::promises::compute;
@@ -17,7 +18,8 @@ pub(crate) const ALL: &[super::Test] =
     &[("mutated_commands_end_their_writer_at_most", mutated_commands_end_their_writer_at_most)];
 
 const SECONDS: u64 = 5;
-/// Seed of the inputs that every run begins with, and how many there are; what follows is new each time.
+/// Seed of the inputs that every run begins with, and how many there are; what follows is new each
+/// time.
 const CORPUS: (u64, u64) = (1, 60);
 /// What a hostile client may have, and what the executor may grow by for all of them.
 const MEMORY_LIMIT: &str = "0=64M";

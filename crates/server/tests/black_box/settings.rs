@@ -1,4 +1,5 @@
-//! What the administrator sets and reads: limits, totals, and the server's log beside that of the original's driver 580.
+//! What the administrator sets and reads: limits, totals, and the server's log beside that of the
+//! original's driver 580.
 
 use super::fake_client::*;
 use super::promises::{self, POKE, PTX};

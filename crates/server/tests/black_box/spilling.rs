@@ -208,7 +208,8 @@ fn take_turns_and_lose_nothing() {
     });
 }
 
-/// Memory of `cuMemCreate`: mapped as a whole, in two halves the wrong way round, nowhere, read-only, and shareable.
+/// Memory of `cuMemCreate`: mapped as a whole, in two halves the wrong way round, nowhere,
+/// read-only, and shareable.
 fn memory_without_addresses_is_moved() {
     const PIECE: u64 = 40 * MIB;
     const HALF: u64 = PIECE / 2;
@@ -425,7 +426,8 @@ fn a_dead_executor_takes_it_along() {
     Tenant::new(server.client(), &[200 * MIB], 3).work();
 }
 
-/// Clients come, allocate, free, work and leave at random: every word stays right, sums hold, and a refusal has a true reason.
+/// Clients come, allocate, free, work and leave at random: every word stays right, sums hold, and a
+/// refusal has a true reason.
 fn random_sequences_lose_nothing() {
     const LIMIT_BYTES: u64 = 90 * MIB;
     /// What the driver and the session take besides grants, at most.

@@ -284,7 +284,8 @@ fn who_maps_a_region_is_served() {
     });
 }
 
-/// While the file that it names exists, executors do not begin: a server stays in state FAULT for as long as a test wants.
+/// While the file that it names exists, executors do not begin: a server stays in state FAULT for
+/// as long as a test wants.
 const HOLD_VARIABLE: &str = "OPENMPS_TEST_HOLD_EXECUTORS";
 
 /// The file to which executors that are held write their process ids, a line each.
@@ -304,7 +305,8 @@ pub(crate) fn wait_while_held() {
     }
 }
 
-/// A server in state FAULT, with an idle client and the one who made the fault, until `hold` is removed; `during_fault` is what `OPENMPS_DURING_FAULT` says.
+/// A server in state FAULT, with an idle client and the one who made the fault, until `hold` is
+/// removed; `during_fault` is what `OPENMPS_DURING_FAULT` says.
 fn server_in_fault(hold: &Path, during_fault: &str) -> (Server, Counting, Client) {
     let mut server = Server::start_with(&[
         ("OPENMPS_DURING_FAULT", during_fault),
@@ -365,7 +367,8 @@ fn count_standbys() -> usize {
     server_log::text().matches("stands by for device 0").count()
 }
 
-/// It is nearer to its context than a new one would be. A fault that finds none ready has one more kept.
+/// It is nearer to its context than a new one would be. A fault that finds none ready has one more
+/// kept.
 fn a_standby_that_is_being_made_takes_over() {
     let directory = tempfile::tempdir().unwrap();
     let hold = directory.path().join("hold");

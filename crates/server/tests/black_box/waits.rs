@@ -1,4 +1,5 @@
-//! Streams that wait for values, callers that wait for streams, and what other commands may do meanwhile.
+//! Streams that wait for values, callers that wait for streams, and what other commands may do
+//! meanwhile.
 
 use super::fake_client::*;
 use super::promises::{PTX, parameters};
@@ -87,7 +88,8 @@ fn streams_come_and_go_while_the_legacy_stream_waits() {
     client.finish(0).unwrap();
 }
 
-/// A stream of another priority takes the slot, and a driver's stream is destroyed, while a caller waits for the old one.
+/// A stream of another priority takes the slot, and a driver's stream is destroyed, while a caller
+/// waits for the old one.
 fn a_caller_outlives_the_stream_it_waits_for() {
     let mut server = Server::start();
     let mut client = server.client();

@@ -1,4 +1,5 @@
-//! Arrays and mipmapped arrays: texels in a layout of the driver's own, here row by row in device memory.
+//! Arrays and mipmapped arrays: texels in a layout of the driver's own, here row by row in device
+//! memory.
 //!
 //! Compressed and planar formats, sparse and deferred arrays are absent (801).
 
@@ -21,7 +22,8 @@ use crate::device::textures::image::{Image, Shape};
 /// Flags of arrays.
 const LAYERED: u32 = 1;
 const CUBEMAP: u32 = 4;
-/// Layered, surface, cube map, gather, depth texture and color attachment: the last three change nothing.
+/// Layered, surface, cube map, gather, depth texture and color attachment: the last three change
+/// nothing.
 const KNOWN_FLAGS: u32 = 0x3f;
 /// Flags that ask for memory later.
 const SPARSE_OR_DEFERRED: u32 = 0xc0;

@@ -347,7 +347,8 @@ pub(super) unsafe fn create(
     unsafe { out::write(pctx, handle) }
 }
 
-/// A context on a number of SMs, exactly as many as asked for (at most all), where the fewest such contexts are.
+/// A context on a number of SMs, exactly as many as asked for (at most all), where the fewest such
+/// contexts are.
 ///
 /// # Safety
 /// As for [`out::write`]; the array has `count` elements.

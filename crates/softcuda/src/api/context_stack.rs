@@ -1,7 +1,8 @@
 //! Each thread's stack of contexts.
 //!
-//! It has no destructor of its own: those of the program's older thread-locals, and, in the thread that calls `exit`, its exit handlers, call
-//! CUDA later, and NVIDIA's driver (580, H200) still has the current context then. A pthread key frees it after all of them.
+//! It has no destructor of its own: those of the program's older thread-locals, and, in the thread
+//! that calls `exit`, its exit handlers, call CUDA later, and NVIDIA's driver (580, H200) still has
+//! the current context then. A pthread key frees it after all of them.
 
 use core::ffi::c_void;
 use cuda_abi::types::CUcontext;

@@ -90,7 +90,8 @@ fn linear(stream: CUstream, to: End, from: End, size_bytes: usize, mode: Mode) -
     submit(stream, Copy::linear(from, to, size_bytes as u64), Volume::linear, mode)
 }
 
-/// Checks a copy's addresses: CUDA_ERROR_INVALID_VALUE. Returns it with host memory that the driver knows taken as device memory, and which ends it does not know.
+/// Checks a copy's addresses: CUDA_ERROR_INVALID_VALUE. Returns it with host memory that the driver
+/// knows taken as device memory, and which ends it does not know.
 pub(crate) fn check(driver: &Driver, mut copy: Copy) -> Answer<(Copy, [bool; 2])> {
     let mut is_pageable = [false; 2];
     for (end, pageable) in [&mut copy.from, &mut copy.to].into_iter().zip(&mut is_pageable) {
@@ -111,7 +112,8 @@ pub(crate) fn check(driver: &Driver, mut copy: Copy) -> Answer<(Copy, [bool; 2])
     if is_fine { Ok((copy, is_pageable)) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// Checks and submits a copy. `describe` gives the descriptor of a node, should the stream be captured.
+/// Checks and submits a copy. `describe` gives the descriptor of a node, should the stream be
+/// captured.
 pub(crate) fn submit(
     stream: CUstream,
     copy: Copy,

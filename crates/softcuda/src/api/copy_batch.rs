@@ -1,4 +1,5 @@
-//! Several copies in one call. They are done one after the other, which is one of the orders that a batch allows.
+//! Several copies in one call. They are done one after the other, which is one of the orders that a
+//! batch allows.
 
 use cuda_abi::types::{CUdeviceptr, CUmemcpyAttributes, CUresult, CUstream};
 
@@ -25,7 +26,8 @@ api! {
     }
 }
 
-/// Submits the copies; an error comes with the place of the copy that it is about, or the largest number if it is about none.
+/// Submits the copies; an error comes with the place of the copy that it is about, or the largest
+/// number if it is about none.
 ///
 /// # Safety
 /// The arrays have as many elements as is said.

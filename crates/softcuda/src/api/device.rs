@@ -212,7 +212,8 @@ pub(crate) fn attribute(driver: &Driver, device: &Device, attribute: Attribute) 
         Attribute::MEM_SYNC_DOMAIN_COUNT => 1,
         Attribute::NUMA_ID => return Some(-1),
         Attribute::HOST_NUMA_ID => return Some(-1),
-        // Texture limits are those of the API's documented minimum for this compute capability; textures are not executed yet.
+        // Texture limits are those of the API's documented minimum for this compute capability;
+        // textures are not executed yet.
         Attribute(21..=24 | 27..=29 | 42 | 43 | 45..=49 | 52..=74 | 77) => {
             texture_limit(attribute.0)
         }
@@ -223,7 +224,8 @@ pub(crate) fn attribute(driver: &Driver, device: &Device, attribute: Attribute) 
     Some(value as i32)
 }
 
-/// Largest texture and surface sizes by attribute number, as every device of this generation has them.
+/// Largest texture and surface sizes by attribute number, as every device of this generation has
+/// them.
 fn texture_limit(attribute: u32) -> u32 {
     match attribute {
         21 | 22 => 131_072,

@@ -141,8 +141,8 @@ fn wait_shared(driver: &Driver, context: &Context, shared: &SharedEvent) -> Answ
     Ok(())
 }
 
-/// How far an event is that was not recorded in a capture: 907, and the capture is invalidated, if it was; 1 if that capture is over.
-/// Asking is refused while other streams are captured, too.
+/// How far an event is that was not recorded in a capture: 907, and the capture is invalidated, if
+/// it was; 1 if that capture is over. Asking is refused while other streams are captured, too.
 fn uncaptured(driver: &Driver, event: &Event) -> Answer<MarkerState> {
     driver.graphs.captures.refuse_question(&event.captured())?;
     match event.recorded() {

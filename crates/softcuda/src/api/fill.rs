@@ -47,8 +47,9 @@ api! {
     }
 }
 
-/// A fill that the host may read when the call returns: one of memory that the host reaches waits, one of device memory is
-/// merely ordered ("API synchronization behavior" of NVIDIA's documentation of the driver API).
+/// A fill that the host may read when the call returns: one of memory that the host reaches waits,
+/// one of device memory is merely ordered ("API synchronization behavior" of NVIDIA's documentation
+/// of the driver API).
 fn fill_now(
     stream: CUstream,
     address: u64,

@@ -1,7 +1,9 @@
-//! Green contexts: a device's primary context on some of its SMs only, and the resources that they are made of.
+//! Green contexts: a device's primary context on some of its SMs only, and the resources that they
+//! are made of.
 //!
-//! A green context shares memory, modules and errors with the primary context; what differs is the set of SMs that work submitted
-//! through it runs on. Sets are exact. Behaviour and codes as measured of NVIDIA's driver 580 on 132 SMs.
+//! A green context shares memory, modules and errors with the primary context; what differs is the
+//! set of SMs that work submitted through it runs on. Sets are exact. Behaviour and codes as
+//! measured of NVIDIA's driver 580 on 132 SMs.
 
 use std::sync::Arc;
 

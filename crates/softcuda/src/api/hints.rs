@@ -1,4 +1,5 @@
-//! Hints about managed memory: where it will be used. It is always everywhere, so they are checked and change nothing.
+//! Hints about managed memory: where it will be used. It is always everywhere, so they are checked
+//! and change nothing.
 
 use cuda_abi::types::{
     CUdevice, CUdeviceptr, CUmem_advise, CUmemLocation, CUmemLocationType as Place, CUresult,

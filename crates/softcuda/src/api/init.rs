@@ -115,7 +115,8 @@ static STORAGE: ContextStorage = ContextStorage::new();
 
 /// Calls the destructors that libraries registered for a context's storage.
 pub(crate) fn run_context_destructors(context: CUcontext) {
-    // SAFETY: destructors are the libraries' own functions for their own values; the context is ending.
+    // SAFETY: destructors are the libraries' own functions for their own values; the context is
+    // ending.
     unsafe { STORAGE.destroy_context(context) };
 }
 

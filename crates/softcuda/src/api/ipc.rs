@@ -1,9 +1,10 @@
 //! Memory and events of one process in another.
 //!
-//! A handle names a descriptor of the exporting process, as `/proc/<pid>/fd/<number>`, with the inode that must be found there and the
-//! start time of the process, so that a number used again for something else is noticed. It is good while the exporter lives and
-//! holds the memory; processes of one user in one PID namespace can open it. Where the address is used, importing maps the
-//! memory itself, so that it stays when the exporter frees it or dies.
+//! A handle names a descriptor of the exporting process, as `/proc/<pid>/fd/<number>`, with the
+//! inode that must be found there and the start time of the process, so that a number used again
+//! for something else is noticed. It is good while the exporter lives and holds the memory;
+//! processes of one user in one PID namespace can open it. Where the address is used, importing
+//! maps the memory itself, so that it stays when the exporter frees it or dies.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -165,7 +166,8 @@ impl Reference {
         })
     }
 
-    /// Opens what it names: CUDA_ERROR_MAP_FAILED when the process or its descriptor is not what it was, or is out of reach.
+    /// Opens what it names: CUDA_ERROR_MAP_FAILED when the process or its descriptor is not what it
+    /// was, or is out of reach.
     fn open(&self, driver: &Driver) -> Answer<Physical> {
         const GONE: CUresult = CUresult::ERROR_MAP_FAILED;
         if start_time(self.process) != Some(self.start_time) {
@@ -220,7 +222,8 @@ impl Reference {
 /// When a process started, in clock ticks since boot; `None` when there is none.
 fn start_time(process: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The second field is a name in parentheses, which may hold anything; the start time is the 20th after it.
+    // The second field is a name in parentheses, which may hold anything; the start time is the
+    // 20th after it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 

@@ -1,4 +1,5 @@
-//! A kernel launch that was checked and packed, to be done in a stream now or in a graph later, any number of times.
+//! A kernel launch that was checked and packed, to be done in a stream now or in a graph later, any
+//! number of times.
 
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};

@@ -11,7 +11,8 @@ use super::module_image::PtxTexts;
 use super::table::fresh_handle;
 use super::{Answer, out};
 
-/// Separates the texts in the linker's output; a PTX comment, so that the first text alone is valid, too.
+/// Separates the texts in the linker's output; a PTX comment, so that the first text alone is
+/// valid, too.
 pub(crate) const SEPARATOR: &str = "\n//@@softcuda-linked-text@@\n";
 
 /// A link in progress.

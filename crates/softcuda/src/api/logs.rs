@@ -1,4 +1,5 @@
-//! The driver's log of errors: there is one, and nothing is ever in it. What softcuda has to say goes to standard error.
+//! The driver's log of errors: there is one, and nothing is ever in it. What softcuda has to say
+//! goes to standard error.
 
 use std::ffi::{c_char, c_void};
 

@@ -1,11 +1,13 @@
 //! The C ABI of the software GPU: one file per family of the driver API, thin over `device`.
 //!
-//! `functions.tsv` lists what is here; `cuda_abi::build` makes the exported functions from it, each calling the function of the
-//! same name in this module with panics caught. Everything else is exported as absent.
+//! `functions.tsv` lists what is here; `cuda_abi::build` makes the exported functions from it, each
+//! calling the function of the same name in this module with panics caught. Everything else is
+//! exported as absent.
 //!
-//! Handles are numbers looked up in tables ([`table`]); nothing that a program passes as a handle is ever dereferenced.
-//! Pointers that C gives for results are checked for NULL and otherwise trusted, as any C library must.
-//! Codes follow the driver API's documentation and what was measured of NVIDIA's driver.
+//! Handles are numbers looked up in tables ([`table`]); nothing that a program passes as a handle
+//! is ever dereferenced. Pointers that C gives for results are checked for NULL and otherwise
+//! trusted, as any C library must. Codes follow the driver API's documentation and what was
+//! measured of NVIDIA's driver.
 
 use cuda_abi::types::CUresult;
 

@@ -215,7 +215,8 @@ impl FunctionSettings {
 }
 
 impl Module {
-    /// Loads a program into a context and registers the module's handle. Variables in `shared` are placed already.
+    /// Loads a program into a context and registers the module's handle. Variables in `shared` are
+    /// placed already.
     pub(crate) fn load(
         driver: &Driver,
         context: &Context,
@@ -255,7 +256,8 @@ impl Module {
         free_all(driver, &self.owned);
     }
 
-    /// The function of a name: 500 when there is none, 801 with a log line when it cannot be executed.
+    /// The function of a name: 500 when there is none, 801 with a log line when it cannot be
+    /// executed.
     pub(crate) fn function(
         &self,
         driver: &Driver,
@@ -415,7 +417,8 @@ impl Kernel {
     }
 }
 
-/// The function that a launch or question names: a `CUfunction`, or a `CUkernel` in the current context.
+/// The function that a launch or question names: a `CUfunction`, or a `CUkernel` in the current
+/// context.
 pub(crate) fn resolve(
     driver: &Driver,
     context: &Context,

@@ -29,7 +29,8 @@ pub(crate) enum ContextKind {
     Affinity,
 }
 
-/// A context while it exists. A primary context gets a new one of these, under the same handle, after a reset.
+/// A context while it exists. A primary context gets a new one of these, under the same handle,
+/// after a reset.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) handle: CUcontext,

@@ -1,4 +1,5 @@
-//! Contexts as the first versions of the API had them: attached to and detached from, and sizes of 32 bits.
+//! Contexts as the first versions of the API had them: attached to and detached from, and sizes of
+//! 32 bits.
 
 use cuda_abi::types::{CUcontext, CUdevice, CUresult};
 

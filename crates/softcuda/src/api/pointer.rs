@@ -25,7 +25,8 @@ api! {
         unsafe {
             let attributes = out::read_array(attributes, numAttributes as usize)?;
             for (attribute, data) in attributes.into_iter().zip(out::read_array(data, numAttributes as usize)?) {
-                // What this memory has not, like a host address, is stored as zero here, where the single query fails.
+                // What this memory has not, like a host address, is stored as zero here, where the
+                // single query fails.
                 store(data, attribute, ptr, found.as_ref()).or_else(|_| store(data, attribute, ptr, None))?;
             }
         }

@@ -1,5 +1,5 @@
-//! Memory pools and stream-ordered allocation. A pool keeps its attributes and counts; memory comes from the device's heap
-//! and goes back to it in stream order.
+//! Memory pools and stream-ordered allocation. A pool keeps its attributes and counts; memory comes
+//! from the device's heap and goes back to it in stream order.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
@@ -225,7 +225,8 @@ api! {
     }
 }
 
-/// Frees what an allocation node allocated, in stream order, or in the graph that is being captured.
+/// Frees what an allocation node allocated, in stream order, or in the graph that is being
+/// captured.
 fn free_graph_memory(driver: &Driver, stream: &Arc<Stream>, free: FreeWork) -> Answer {
     if driver.is_capturing(stream) {
         return submit(driver, stream, NodeKind::MemFree(free));

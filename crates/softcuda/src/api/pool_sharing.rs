@@ -1,7 +1,8 @@
 //! Pools of one process in another, who may access a pool, and pools by location.
 //!
-//! An exported pool is a descriptor that says which device it is on; memory of it travels pointer by pointer, like memory of
-//! [`super::ipc`]. Devices share one address space here, so access is always there; what was set is remembered and told.
+//! An exported pool is a descriptor that says which device it is on; memory of it travels pointer
+//! by pointer, like memory of [`super::ipc`]. Devices share one address space here, so access is
+//! always there; what was set is remembered and told.
 
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
@@ -40,7 +41,8 @@ api! {
         if pool_out.is_null() || flags != 0 || handleType != HandleType::POSIX_FILE_DESCRIPTOR {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        // SAFETY: only used for system calls that fail for a closed descriptor; -1 cannot come out of a usize.
+        // SAFETY: only used for system calls that fail for a closed descriptor; -1 cannot come out
+        // of a usize.
         let token = Physical::import(unsafe { BorrowedFd::borrow_raw(fd) }, |_| None)?;
         let device = token.device().filter(|_| token.size_bytes() == GRANULARITY_BYTES);
         let device = device.ok_or(CUresult::ERROR_INVALID_VALUE)?;

@@ -1,7 +1,7 @@
 //! Events that several processes record and wait for: two counters in a page that they share.
 //!
-//! A record takes the next number when it is called and, at its turn in its stream, raises what is done to that number. Waiting means
-//! waiting for the last number that was taken.
+//! A record takes the next number when it is called and, at its turn in its stream, raises what is
+//! done to that number. Waiting means waiting for the last number that was taken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,8 @@ impl SharedEvent {
     }
 
     fn counters(&self) -> &Counters {
-        // SAFETY: the page is mapped until this is dropped, aligned, and holds nothing but atomics, which other processes change atomically.
+        // SAFETY: the page is mapped until this is dropped, aligned, and holds nothing but atomics,
+        // which other processes change atomically.
         unsafe { &*(self.address as *const Counters) }
     }
 
@@ -98,7 +99,8 @@ struct Raise {
 
 impl Task for Raise {
     fn step(&mut self) -> Step {
-        // Release: partner of the Acquire in `is_done`. Records of other streams may be done out of order.
+        // Release: partner of the Acquire in `is_done`. Records of other streams may be done out of
+        // order.
         self.event.counters().done.fetch_max(self.number, Ordering::Release);
         Step::Done
     }

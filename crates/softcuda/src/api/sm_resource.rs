@@ -1,5 +1,5 @@
-//! `CUdevResource` of SMs. The set itself is kept in the structure's private bytes, as the driver API means them to be used;
-//! it is checked when a program hands the structure back.
+//! `CUdevResource` of SMs. The set itself is kept in the structure's private bytes, as the driver
+//! API means them to be used; it is checked when a program hands the structure back.
 
 use cuda_abi::types::{CUdevResource, CUdevResourceType, CUdevSmResource, CUresult};
 

@@ -1,6 +1,7 @@
-//! Calls that wait for all kernels of their context. A real driver keeps other threads of the context from submitting meanwhile (observed on an H200:
-//! loads of code, unloads, the release of arrays and of host memory). Here they do so when `OPENMPS_SOFT_STALLS=1`, so that
-//! what must not hang there can be tested here; and then loads wait, too, which need not here.
+//! Calls that wait for all kernels of their context. A real driver keeps other threads of the
+//! context from submitting meanwhile (observed on an H200: loads of code, unloads, the release of
+//! arrays and of host memory). Here they do so when `OPENMPS_SOFT_STALLS=1`, so that what must not
+//! hang there can be tested here; and then loads wait, too, which need not here.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

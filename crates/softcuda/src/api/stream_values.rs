@@ -15,7 +15,8 @@ use crate::device::ops::{Condition, Op, Width};
 
 /// Most operations of one batch.
 const BATCH_OPS: usize = 256;
-/// CU_STREAM_WAIT_VALUE_FLUSH: for devices that say they can (CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES).
+/// CU_STREAM_WAIT_VALUE_FLUSH: for devices that say they can
+/// (CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES).
 const FLUSH: u32 = 1 << 30;
 
 api! {
@@ -67,7 +68,8 @@ pub(crate) enum MemoryOp {
 }
 
 impl MemoryOp {
-    /// Checks an operation of a batch: CUDA_ERROR_INVALID_VALUE for unknown operations, flags and addresses.
+    /// Checks an operation of a batch: CUDA_ERROR_INVALID_VALUE for unknown operations, flags and
+    /// addresses.
     pub(crate) fn new(driver: &Driver, asked: &CUstreamBatchMemOpParams) -> Answer<Self> {
         // SAFETY: every member begins with the operation; all are plain numbers.
         let operation = unsafe { asked.operation };

@@ -1,4 +1,5 @@
-//! Tensor maps of the tiled mode. Interleaved layouts, packed elements of 4 and 6 bits and the im2col modes are absent (801).
+//! Tensor maps of the tiled mode. Interleaved layouts, packed elements of 4 and 6 bits and the
+//! im2col modes are absent (801).
 
 use core::ffi::c_void;
 

@@ -1,4 +1,5 @@
-//! Virtual memory management: allocations without addresses, reservations, mappings, sharing by descriptor.
+//! Virtual memory management: allocations without addresses, reservations, mappings, sharing by
+//! descriptor.
 
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
@@ -141,8 +142,8 @@ api! {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let fd = RawFd::try_from(osHandle as usize).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        // Whether it is open is the first thing that the import finds out.
-        // SAFETY: only used for system calls that fail for a closed descriptor; -1 cannot come out of a usize.
+        // Whether it is open is the first thing that the import finds out. SAFETY: only used for
+        // system calls that fail for a closed descriptor; -1 cannot come out of a usize.
         let physical = Physical::import(unsafe { BorrowedFd::borrow_raw(fd) }, |device| {
             driver.devices.get(device as usize).map(|device| &device.account)
         })?;
@@ -232,7 +233,8 @@ fn find(driver: &Driver, handle: CUmemGenericAllocationHandle) -> Answer<Arc<Mem
     driver.physicals.find(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// Where a property structure wants memory: pinned, on a device or in the host's one NUMA node, private or shared by descriptor.
+/// Where a property structure wants memory: pinned, on a device or in the host's one NUMA node,
+/// private or shared by descriptor.
 fn place_of(driver: &Driver, properties: &CUmemAllocationProp) -> Answer<Memory> {
     if properties.type_ != CUmemAllocationType::PINNED {
         return Err(CUresult::ERROR_INVALID_VALUE);

@@ -1,9 +1,11 @@
 //! The device's clocks.
 //!
-//! By default they follow the host's monotonic clock. In virtual mode (`OPENMPS_SOFT_CLOCK=virtual`) an SM executes one warp
-//! instruction per cycle and time is what has been executed: the device is as far as the SM that has done most. What events measure then
-//! depends on neither the host's speed nor its load, and a kernel on a quarter of the SMs takes four times as long as on all of
-//! them, alone or in company. Copies and fills take no time there, and nothing passes while nothing is executed.
+//! By default they follow the host's monotonic clock. In virtual mode
+//! (`OPENMPS_SOFT_CLOCK=virtual`) an SM executes one warp instruction per cycle and time is what
+//! has been executed: the device is as far as the SM that has done most. What events measure then
+//! depends on neither the host's speed nor its load, and a kernel on a quarter of the SMs takes
+//! four times as long as on all of them, alone or in company. Copies and fills take no time there,
+//! and nothing passes while nothing is executed.
 
 use std::sync::OnceLock;
 use std::time::Instant;

@@ -224,7 +224,8 @@ fn choice<T>(
     }
 }
 
-/// Devices that `CUDA_VISIBLE_DEVICES` names: numbers or `GPU-` uuid prefixes, up to the first that names none.
+/// Devices that `CUDA_VISIBLE_DEVICES` names: numbers or `GPU-` uuid prefixes, up to the first that
+/// names none.
 fn visible_devices(list: &str, devices: u32) -> Vec<u32> {
     let mut visible = Vec::new();
     for entry in list.split(',').map(str::trim) {

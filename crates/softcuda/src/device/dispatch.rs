@@ -101,7 +101,8 @@ impl Engine {
         Started::Busy
     }
 
-    /// Ends an operation of a failed context without doing it; `true`: somebody is still busy with it.
+    /// Ends an operation of a failed context without doing it; `true`: somebody is still busy with
+    /// it.
     pub(crate) fn discard(
         &self,
         state: &mut State,
@@ -184,8 +185,9 @@ impl Engine {
         }
     }
 
-    /// Completes a grid's launch after a slice, if it was the last to leave its SM. That need not be the slice that finished the last block:
-    /// blocks finish without the lock, and another slice may come back here later.
+    /// Completes a grid's launch after a slice, if it was the last to leave its SM. That need not
+    /// be the slice that finished the last block: blocks finish without the lock, and another slice
+    /// may come back here later.
     pub(crate) fn settle_grid(&self, state: &mut State, grid: &Arc<Grid>) {
         let Some(placement) = state.devices.get_mut(grid.device as usize) else { return };
         if (grid.is_finished() || grid.is_stopped()) && placement.remove(grid) {

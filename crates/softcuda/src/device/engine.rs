@@ -1,11 +1,12 @@
 //! Streams and their order: which operation may start, what its end lets go on.
 //!
-//! All state is behind one lock. An operation at the head of its stream either completes at once (records,
-//! satisfied waits, value writes) or is handed to whoever does it: workers (kernels, copies), the host thread
-//! (callbacks), or a calling thread (synchronous copies, at a [`Gate`]). A stream that waits occupies nobody.
+//! All state is behind one lock. An operation at the head of its stream either completes at once
+//! (records, satisfied waits, value writes) or is handed to whoever does it: workers (kernels,
+//! copies), the host thread (callbacks), or a calling thread (synchronous copies, at a [`Gate`]). A
+//! stream that waits occupies nobody.
 //!
-//! Order: operations of a context are numbered as they are enqueued. One on the legacy stream starts when all
-//! blocking streams have completed what came before it, and the other way round.
+//! Order: operations of a context are numbered as they are enqueued. One on the legacy stream
+//! starts when all blocking streams have completed what came before it, and the other way round.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -139,8 +140,9 @@ impl Engine {
         (context, legacy)
     }
 
-    /// Ends a context: queued work is dropped, kernels are stopped. Returns when nothing of it runs any more,
-    /// or with `NotSupported` after `limit` (something of the program never returned, e.g. a host function).
+    /// Ends a context: queued work is dropped, kernels are stopped. Returns when nothing of it runs
+    /// any more, or with `NotSupported` after `limit` (something of the program never returned,
+    /// e.g. a host function).
     pub(crate) fn destroy_context(&self, context: u64, limit: Duration) -> Result<()> {
         let mut state = self.lock();
         self.fail_context(&mut state, context, Sticky::ContextDestroyed);
@@ -332,7 +334,8 @@ impl Engine {
         self.done.wait_timeout(state, RECHECK).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The head of stream `id` is done once `plan` is: its operations of this stream take the head's place, those of others follow what these have.
+    /// The head of stream `id` is done once `plan` is: its operations of this stream take the
+    /// head's place, those of others follow what these have.
     pub(crate) fn continue_with(&self, state: &mut State, id: u64, plan: Vec<(u64, Op)>) {
         let (own, others): (Vec<_>, Vec<_>) = plan.into_iter().partition(|(to, _)| *to == id);
         if let Some(stream) = state.streams.get_mut(&id)
@@ -383,7 +386,8 @@ impl Engine {
         }
         let Some(head) = stream.queue.front() else {
             if stream.is_destroyed {
-                // Asked while the stream is known: who waits for its last work is told by nobody else.
+                // Asked while the stream is known: who waits for its last work is told by nobody
+                // else.
                 again.extend(state.dependants(id));
                 state.forget_stream(id);
             }

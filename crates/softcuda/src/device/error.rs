@@ -1,8 +1,10 @@
-//! What the simulated device refuses, in its own words; `api::error` turns these into `CUresult` codes.
+//! What the simulated device refuses, in its own words; `api::error` turns these into `CUresult`
+//! codes.
 
 use thiserror::Error;
 
-/// Why a device operation was refused. Nothing here is sticky: faults of kernels are [`super::fault::Sticky`].
+/// Why a device operation was refused. Nothing here is sticky: faults of kernels are
+/// [`super::fault::Sticky`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(crate) enum DeviceError {
     /// Sizes, alignments or addresses that make no sense.

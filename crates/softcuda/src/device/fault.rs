@@ -1,4 +1,5 @@
-//! Sticky errors: what a faulting kernel leaves on its context, and the log line that says who did it.
+//! Sticky errors: what a faulting kernel leaves on its context, and the log line that says who did
+//! it.
 
 use std::fmt;
 use std::time::Duration;
@@ -99,9 +100,11 @@ pub(crate) fn log_overrun(log: super::config::LogLevel, kernel: &str, limit: Dur
     }
 }
 
-/// Writes a line to standard error: one write, so that lines of several threads and processes do not mix.
+/// Writes a line to standard error: one write, so that lines of several threads and processes do
+/// not mix.
 pub(crate) fn write_line(line: &str) {
     use std::io::Write;
-    // Nobody to tell if that is closed, or a pipe without room: no reason to panic, as `eprintln` does.
+    // Nobody to tell if that is closed, or a pipe without room: no reason to panic, as `eprintln`
+    // does.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::exec;
 
-/// Turns that each SM gets of a grid with blocks enough, so that one that is busy meanwhile gets some, too.
+/// Turns that each SM gets of a grid with blocks enough, so that one that is busy meanwhile gets
+/// some, too.
 const TURNS_PER_SM: u64 = 4;
 /// Blocks that one SM takes in a row at least, if they are short.
 const LEAST_TURN_BLOCKS: u64 = 4;
@@ -120,7 +121,8 @@ pub(crate) enum Residency {
     Cooperative,
 }
 
-/// A launch as the scheduler sees it. Blocks are claimed in units: single blocks, or clusters of blocks.
+/// A launch as the scheduler sees it. Blocks are claimed in units: single blocks, or clusters of
+/// blocks.
 #[derive(Debug)]
 pub(crate) struct Grid {
     pub(crate) launch: Arc<exec::Launch>,
@@ -198,8 +200,8 @@ impl Grid {
         self.units
     }
 
-    /// How many blocks in a row one SM may take: few enough for every SM to get some where there are enough, as on a real device,
-    /// and enough that a small grid is not all switching.
+    /// How many blocks in a row one SM may take: few enough for every SM to get some where there
+    /// are enough, as on a real device, and enough that a small grid is not all switching.
     pub(crate) fn turn_blocks(&self) -> u64 {
         let turns = TURNS_PER_SM * u64::from(self.mask.count().max(1));
         (self.units / turns).max(LEAST_TURN_BLOCKS)
@@ -219,8 +221,8 @@ impl Grid {
         self.claim_run(1).next().map(|unit| self.unit_index(unit))
     }
 
-    /// Claims up to `most` units that follow each other, by number; none are left if it is empty. Those that are not started
-    /// must be given back.
+    /// Claims up to `most` units that follow each other, by number; none are left if it is empty.
+    /// Those that are not started must be given back.
     pub(crate) fn claim_run(&self, most: u64) -> Range<u64> {
         if self.is_stopped() {
             return 0..0;
@@ -249,8 +251,8 @@ impl Grid {
         start..end
     }
 
-    /// How many units a worker may claim at once: neighbours in the grid are neighbours in memory, but the last ones are
-    /// for whoever is idle.
+    /// How many units a worker may claim at once: neighbours in the grid are neighbours in memory,
+    /// but the last ones are for whoever is idle.
     pub(crate) fn most_claimed_at_once(&self) -> u64 {
         // Relaxed: a hint.
         let left = self.units.saturating_sub(self.counts.next_unit.load(Ordering::Relaxed));

@@ -1,9 +1,11 @@
-//! What processes of one machine know of each other's use of its devices: memory taken and open contexts.
+//! What processes of one machine know of each other's use of its devices: memory taken and open
+//! contexts.
 //!
-//! Processes that name the same machine (`OPENMPS_SOFT_MACHINE`) share a file of slots, one per process. A process owns its slot by
-//! a lock on the slot's number, which the operating system takes away when the process ends, however it ends: what a dead process's
-//! slot says is not counted, and the slot is used again. Nothing is ever waited for. Two processes that take the last
-//! memory, or an exclusive device, at the same moment may both be refused.
+//! Processes that name the same machine (`OPENMPS_SOFT_MACHINE`) share a file of slots, one per
+//! process. A process owns its slot by a lock on the slot's number, which the operating system
+//! takes away when the process ends, however it ends: what a dead process's slot says is not
+//! counted, and the slot is used again. Nothing is ever waited for. Two processes that take the
+//! last memory, or an exclusive device, at the same moment may both be refused.
 
 use std::fs::File;
 use std::io;
@@ -81,7 +83,8 @@ impl Machine {
         if metadata.len() < size_bytes as u64 {
             file.set_len(size_bytes as u64).map_err(open)?;
         }
-        // SAFETY: a new mapping that nothing else refers to; the file is that long and never gets shorter.
+        // SAFETY: a new mapping that nothing else refers to; the file is that long and never gets
+        // shorter.
         let slots = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -104,7 +107,8 @@ impl Machine {
     }
 
     fn slot(&self, index: usize) -> &Slot {
-        // SAFETY: below SLOTS by its callers; the mapping holds that many, of atomics, for which every content is valid.
+        // SAFETY: below SLOTS by its callers; the mapping holds that many, of atomics, for which
+        // every content is valid.
         unsafe { &*self.slots.add(index) }
     }
 
@@ -121,7 +125,8 @@ impl Machine {
     /// Memory of a device that all processes have taken, bytes.
     pub(crate) fn used_bytes(&self, device: u32) -> u64 {
         let device = device as usize % DEVICES;
-        // SeqCst: partner of the addition in `take`, so that of two that take at once at least one sees the other.
+        // SeqCst: partner of the addition in `take`, so that of two that take at once at least one
+        // sees the other.
         self.sum(|slot| slot.memory_bytes[device].load(Ordering::SeqCst))
     }
 
@@ -147,7 +152,8 @@ impl Machine {
         own.fetch_sub(size_bytes, Ordering::Relaxed);
     }
 
-    /// Counts a context; `false`, and not counted, if only one process may have some and another one has.
+    /// Counts a context; `false`, and not counted, if only one process may have some and another
+    /// one has.
     pub(crate) fn open_context(&self, device: u32, sharing: Sharing) -> bool {
         let place = device as usize % DEVICES;
         let own = &self.slot(self.own).contexts[place];
@@ -207,7 +213,8 @@ fn lock_request(slot: usize) -> libc::flock {
     request
 }
 
-/// Takes a slot's lock if nobody has it. Such locks belong to the process: a fork does not inherit them.
+/// Takes a slot's lock if nobody has it. Such locks belong to the process: a fork does not inherit
+/// them.
 fn lock(file: &File, slot: usize) -> bool {
     // SAFETY: an open descriptor and a valid structure.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock_request(slot)) == 0 }

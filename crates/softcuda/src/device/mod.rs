@@ -17,8 +17,9 @@
 //! | [`services`] | console and heap of a context's kernels |
 //! | [`fault`] | sticky errors and their log line |
 //!
-//! Scheduling: two or more workers take the SM with the least virtual time, run one slice of one of its resident blocks, and add
-//! what was executed to the SM's time. The share of each set of SMs is therefore exact, whatever the number of host cores.
+//! Scheduling: two or more workers take the SM with the least virtual time, run one slice of one of
+//! its resident blocks, and add what was executed to the SM's time. The share of each set of SMs is
+//! therefore exact, whatever the number of host cores.
 
 pub(crate) mod clock;
 pub(crate) mod conditions;

@@ -1,4 +1,5 @@
-//! Numbers for handles of which kernels are given the values: always the smallest that is free, so that whoever makes the same objects again gets the same handles.
+//! Numbers for handles of which kernels are given the values: always the smallest that is free, so
+//! that whoever makes the same objects again gets the same handles.
 
 use std::collections::BTreeSet;
 

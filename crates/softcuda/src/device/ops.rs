@@ -6,7 +6,8 @@ use super::fault::Sticky;
 use super::grid::Grid;
 use super::marker::Marker;
 
-/// A piece-wise job for a worker: copies, memsets, deferred frees. `step` is bounded (about a millisecond).
+/// A piece-wise job for a worker: copies, memsets, deferred frees. `step` is bounded (about a
+/// millisecond).
 pub(crate) trait Task: Send {
     /// Does one piece.
     fn step(&mut self) -> Step;
@@ -16,7 +17,8 @@ pub(crate) trait Task: Send {
 pub(crate) enum Step {
     More,
     Done,
-    /// It is done when these operations are, which come before all others of its own stream, and behind them in other streams.
+    /// It is done when these operations are, which come before all others of its own stream, and
+    /// behind them in other streams.
     Then(Vec<(u64, Op)>),
     /// The task touched memory that is gone: the context fails.
     Fault(Sticky),
@@ -28,7 +30,8 @@ pub(crate) struct Gate {
     state: std::sync::Mutex<GateState>,
 }
 
-/// Where a gate stands; changes with the engine's lock held, so that its condition variable covers it.
+/// Where a gate stands; changes with the engine's lock held, so that its condition variable covers
+/// it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GateState {
     #[default]

@@ -1,4 +1,5 @@
-//! One device's SMs: which SM runs next, and where blocks, clusters and cooperative grids are placed.
+//! One device's SMs: which SM runs next, and where blocks, clusters and cooperative grids are
+//! placed.
 
 use std::sync::Arc;
 
@@ -136,8 +137,9 @@ impl Placement {
     pub(crate) fn put_back(&mut self, sm: u32, executed: u64, outcome: Stay) {
         let Some(sm) = self.sms.get_mut(sm as usize) else { return };
         sm.is_running = false;
-        // A wait takes as long as a neighbour's slice: else a block that only looks whether it may go on would stay the one
-        // that lags most, and be taken again and again before those that it waits for.
+        // A wait takes as long as a neighbour's slice: else a block that only looks whether it may
+        // go on would stay the one that lags most, and be taken again and again before those that
+        // it waits for.
         let executed = match outcome {
             Stay::Blocked(_) => executed.max(SPIN_SLICE_WARP_INSTRUCTIONS),
             _ => executed,
@@ -164,8 +166,8 @@ impl Placement {
         }
     }
 
-    /// Drops a grid's resident blocks (those not running) and takes it off the list once none is left.
-    /// Returns whether this call took it off: its launch is completed once.
+    /// Drops a grid's resident blocks (those not running) and takes it off the list once none is
+    /// left. Returns whether this call took it off: its launch is completed once.
     pub(crate) fn remove(&mut self, grid: &Arc<Grid>) -> bool {
         if grid.is_stopped() {
             self.sms.iter_mut().for_each(Sm::evict_stopped);

@@ -1,4 +1,5 @@
-//! What a device is: limits of a mid-size data-centre GPU of compute capability 12.0, and its identity.
+//! What a device is: limits of a mid-size data-centre GPU of compute capability 12.0, and its
+//! identity.
 
 use super::grid::Footprint;
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::grid::{Footprint, Grid, Residency};
 use crate::exec::BlockRun;
 
-/// Slices in a row without an end after which a block is taken to wait for others: the SM then takes further
-/// blocks of its grid, up to its occupancy, as a real SM has them resident from the start.
+/// Slices in a row without an end after which a block is taken to wait for others: the SM then
+/// takes further blocks of its grid, up to its occupancy, as a real SM has them resident from the
+/// start.
 pub(crate) const PATIENCE_SLICES: u32 = 4;
 
 /// How far a resident block is.
@@ -15,7 +16,8 @@ pub(crate) const PATIENCE_SLICES: u32 = 4;
     reason = "most slots hold a begun block, and a box would be one more allocation each"
 )]
 pub(crate) enum Stage {
-    /// Placed, not yet begun: the block's index. Its registers are made by the worker that runs it first.
+    /// Placed, not yet begun: the block's index. Its registers are made by the worker that runs it
+    /// first.
     Fresh([u32; 3]),
     Begun(BlockRun),
     /// A worker has it.

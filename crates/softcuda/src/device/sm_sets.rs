@@ -2,16 +2,18 @@
 
 use super::grid::SmMask;
 
-/// Smallest group of SMs, and the step of its size, when SMs that schedule clusters together stay together.
+/// Smallest group of SMs, and the step of its size, when SMs that schedule clusters together stay
+/// together.
 pub(crate) const COSCHEDULED_SMS: u32 = 8;
 /// The same when they need not.
 pub(crate) const INDEPENDENT_SMS: u32 = 2;
 
-/// SMs that are one behind the other and can run a cluster together: a GPC. Each has two sets of [`COSCHEDULED_SMS`].
+/// SMs that are one behind the other and can run a cluster together: a GPC. Each has two sets of
+/// [`COSCHEDULED_SMS`].
 const GPC_SMS: u32 = 16;
 
-/// How many clusters of `blocks` run on these SMs at a time, if an SM has room for `per_sm` blocks. Each block of a cluster
-/// has an SM of its own, all in one GPC.
+/// How many clusters of `blocks` run on these SMs at a time, if an SM has room for `per_sm` blocks.
+/// Each block of a cluster has an SM of its own, all in one GPC.
 pub(crate) fn active_clusters(mask: SmMask, blocks: u32, per_sm: u32) -> u32 {
     let mut counts = [0; (256 / GPC_SMS) as usize];
     mask.iter().for_each(|sm| counts[(sm / GPC_SMS) as usize] += 1);
@@ -26,8 +28,9 @@ pub(crate) struct Split {
     pub(crate) remaining: SmMask,
 }
 
-/// Splits `from` into up to `most` groups of at least `least` SMs, in steps of `step`; `None`: not even one fits. Groups whose
-/// SMs need not stay together are spread over the GPCs, as a real device does it: they take no clusters.
+/// Splits `from` into up to `most` groups of at least `least` SMs, in steps of `step`; `None`: not
+/// even one fits. Groups whose SMs need not stay together are spread over the GPCs, as a real
+/// device does it: they take no clusters.
 pub(crate) fn split(from: SmMask, least: u32, step: u32, most: u32) -> Option<Split> {
     let have = from.count();
     if least > have {

@@ -159,7 +159,8 @@ impl Transfer {
                 if !is_fine(from, copy.from.side) || !is_fine(to, copy.to.side) {
                     return false;
                 }
-                // SAFETY: device ends are covered while `memory` is held; host ends are the program's promise.
+                // SAFETY: device ends are covered while `memory` is held; host ends are the
+                // program's promise.
                 unsafe { touch::copy(from, to, size_bytes as usize) };
             }
             Work::Fill(fill) => {

@@ -1,4 +1,5 @@
-//! Worker threads: they run blocks in slices and tasks in pieces. The host thread runs the program's callbacks.
+//! Worker threads: they run blocks in slices and tasks in pieces. The host thread runs the
+//! program's callbacks.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -30,7 +31,8 @@ thread_local! {
     static IN_HOST_CALL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is running a callback of the program, where CUDA calls are not permitted.
+/// Whether the calling thread is running a callback of the program, where CUDA calls are not
+/// permitted.
 pub(crate) fn is_in_host_call() -> bool {
     IN_HOST_CALL.try_with(Cell::get).unwrap_or(false)
 }
@@ -52,11 +54,13 @@ pub(crate) fn start(engine: &Arc<Engine>, workers: usize) -> std::io::Result<()>
     })
 }
 
-/// Starts threads on which all signals are blocked: signals belong to the program's own threads, whose handlers must not run on ours.
+/// Starts threads on which all signals are blocked: signals belong to the program's own threads,
+/// whose handlers must not run on ours.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are valid places to write to; a new thread inherits the mask, which is put back below.
+    // SAFETY: both sets are valid places to write to; a new thread inherits the mask, which is put
+    // back below.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -116,7 +120,8 @@ fn work(engine: &Engine) {
             let ended = run_slice(engine, slice, &mut arenas);
             state = engine.lock();
             if !ended.unstarted.is_empty() {
-                // With the engine's lock: whoever finds nothing to do is asleep before, or sees these.
+                // With the engine's lock: whoever finds nothing to do is asleep before, or sees
+                // these.
                 grid.give_back(ended.unstarted);
                 engine.work.notify_all();
             }

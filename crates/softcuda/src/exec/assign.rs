@@ -1,7 +1,9 @@
-//! Register assignment: virtual registers that are never live together share a slot, so that a frame stays in the cache.
+//! Register assignment: virtual registers that are never live together share a slot, so that a
+//! frame stays in the cache.
 //!
-//! A warp's lanes may be in different places at once, but a slot is shared only among registers of one width, and lane by lane:
-//! each lane sees what a scalar machine would. So ordinary liveness over the control-flow graph is enough.
+//! A warp's lanes may be in different places at once, but a slot is shared only among registers of
+//! one width, and lane by lane: each lane sees what a scalar machine would. So ordinary liveness
+//! over the control-flow graph is enough.
 
 use super::code::Width;
 use super::ir::{Ir, Kind, VReg};
@@ -99,7 +101,8 @@ impl Set {
     }
 }
 
-/// First and last position at which each register matters: uses of instruction `i` are at `2i`, definitions at `2i + 1`.
+/// First and last position at which each register matters: uses of instruction `i` are at `2i`,
+/// definitions at `2i + 1`.
 fn intervals(ir: &Ir, blocks: &[Block]) -> Vec<Option<(u32, u32)>> {
     let regs = ir.vregs.len();
     let mut uses: Vec<Set> = Vec::with_capacity(blocks.len());
@@ -166,7 +169,8 @@ fn intervals(ir: &Ir, blocks: &[Block]) -> Vec<Option<(u32, u32)>> {
             for &reg in ir.srcs(inst).iter().chain(inst.guard.map(|g| g.reg).iter()) {
                 touch(reg, position);
             }
-            // Destinations may reuse a dying source's slot only where lanes are read before they are written.
+            // Destinations may reuse a dying source's slot only where lanes are read before they
+            // are written.
             let early = inst.dst > 1 || inst.kind == Kind::CrossLane || inst.kind == Kind::Effect;
             for &reg in ir.dsts(inst) {
                 touch(reg, if early { position } else { position + 1 });

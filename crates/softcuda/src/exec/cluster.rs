@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::Buffer;
 
-/// Shared state of a cluster. Lives as long as any of its blocks, so that shared memory outlasts a block that ends early.
+/// Shared state of a cluster. Lives as long as any of its blocks, so that shared memory outlasts a
+/// block that ends early.
 #[derive(Debug)]
 pub(super) struct Cluster {
     memory: Vec<Buffer>,

@@ -1,8 +1,10 @@
-//! Executable code: decoded instructions with their handlers, and the layout of a function's register frame.
+//! Executable code: decoded instructions with their handlers, and the layout of a function's
+//! register frame.
 //!
-//! A frame is one warp's registers for one call of a function, structure of arrays: a predicate is a `u32` lane mask, a register of up to
-//! 32 bits is `[u32; 32]`, one of 64 bits `[u64; 32]`. Operands are byte offsets into the frame. Offset 0 holds the always-true
-//! predicate. Constants, parameters and special registers are registers filled before the first instruction.
+//! A frame is one warp's registers for one call of a function, structure of arrays: a predicate is
+//! a `u32` lane mask, a register of up to 32 bits is `[u32; 32]`, one of 64 bits `[u64; 32]`.
+//! Operands are byte offsets into the frame. Offset 0 holds the always-true predicate. Constants,
+//! parameters and special registers are registers filled before the first instruction.
 
 use super::context::Context;
 
@@ -57,7 +59,8 @@ pub(super) struct Ins {
     pub(super) imm: i64,
     /// Small immediate, per handler.
     pub(super) x: u32,
-    /// Index into [`Function::extras`] of all destinations, then all sources, when they do not fit `d` to `c`.
+    /// Index into [`Function::extras`] of all destinations, then all sources, when they do not fit
+    /// `d` to `c`.
     pub(super) e: u32,
 }
 

@@ -1,4 +1,5 @@
-//! What instruction handlers see of the warp that executes them: memory, clocks, and where to put a fault.
+//! What instruction handlers see of the warp that executes them: memory, clocks, and where to put a
+//! fault.
 
 use super::fault::{Access, FaultKind};
 use super::launch::Launch;

@@ -1,6 +1,8 @@
-//! Faults: what a thread did that ends its kernel, with enough detail to say who, where and at which address.
+//! Faults: what a thread did that ends its kernel, with enough detail to say who, where and at
+//! which address.
 //!
-//! The device maps a [`FaultKind`] to the status a program sees (illegal address 700, misaligned 716, trap 719, ...).
+//! The device maps a [`FaultKind`] to the status a program sees (illegal address 700, misaligned
+//! 716, trap 719, ...).
 
 use std::fmt;
 

@@ -3,8 +3,8 @@
 use super::code::{Flow, Frame, Function};
 use super::context::Context;
 
-/// Why the inner loop stopped. The program counter that comes with it is that of the instruction meant, except
-/// for `Fuel` and `Join`, where it is the next one.
+/// Why the inner loop stopped. The program counter that comes with it is that of the instruction
+/// meant, except for `Fuel` and `Join`, where it is the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The fuel is spent.
@@ -24,8 +24,8 @@ pub(super) enum Company {
     Others,
 }
 
-/// Runs `mask` from `pc` in `frame` of `function`. Returns the event, the program counter and the backward branches taken;
-/// `fuel` is what remains.
+/// Runs `mask` from `pc` in `frame` of `function`. Returns the event, the program counter and the
+/// backward branches taken; `fuel` is what remains.
 ///
 /// # Safety
 /// `frame` is a filled frame of `function`, `pc` inside its code, and `cx` describes the warp.
@@ -51,7 +51,8 @@ pub(super) unsafe fn execute(
             break (Event::Fuel, pc);
         }
         left -= 1;
-        // SAFETY: `pc` stays inside the code: branches lead to labels in it and the last instruction never falls through.
+        // SAFETY: `pc` stays inside the code: branches lead to labels in it and the last
+        // instruction never falls through.
         let ins = unsafe { &*code.add(pc) };
         // SAFETY: offset of a predicate, by the emitter.
         let lanes = mask & (unsafe { frame.predicate(ins.guard) } ^ ins.guard_xor);

@@ -1,4 +1,5 @@
-//! The lowered form of a function: instructions over virtual registers, before optimisation and register assignment.
+//! The lowered form of a function: instructions over virtual registers, before optimisation and
+//! register assignment.
 
 use super::code::{FillValue, OpFn, Width};
 
@@ -43,7 +44,8 @@ pub(super) struct GuardReg {
     pub(super) negated: bool,
 }
 
-/// An instruction. Operands are `dst` registers, then `src` registers of [`Ir::operands`] from `first` on.
+/// An instruction. Operands are `dst` registers, then `src` registers of [`Ir::operands`] from
+/// `first` on.
 #[derive(Clone, Copy)]
 pub(super) struct Inst {
     pub(super) run: OpFn,

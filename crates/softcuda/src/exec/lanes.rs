@@ -1,8 +1,9 @@
-//! Questions about sixteen lanes whose answer is a lane mask: which addresses are where they are expected to be (what decides
-//! how a load or store is carried out), and which comparisons hold.
+//! Questions about sixteen lanes whose answer is a lane mask: which addresses are where they are
+//! expected to be (what decides how a load or store is carried out), and which comparisons hold.
 //!
-//! Compilers make dozens of shuffles of such a question, the instruction sets answer it in two or three instructions; so
-//! each has its own version, chosen with the handler (see `exec::simd`). All answers are lane masks.
+//! Compilers make dozens of shuffles of such a question, the instruction sets answer it in two or
+//! three instructions; so each has its own version, chosen with the handler (see `exec::simd`). All
+//! answers are lane masks.
 
 use super::code::{Flow, Frame, Ins};
 use super::context::Context;
@@ -17,7 +18,8 @@ pub(super) trait Vectors {
     fn apart32(addr: &[u32; CHUNK], first: u32, stride: u32) -> u32;
     /// The same for 64 bits.
     fn apart64(addr: &[u64; CHUNK], first: u64, stride: u64) -> u32;
-    /// Lanes whose address is less than `start`, more than `limit` beyond it, or has bits of `unaligned`.
+    /// Lanes whose address is less than `start`, more than `limit` beyond it, or has bits of
+    /// `unaligned`.
     fn outside32(addr: &[u32; CHUNK], start: u32, limit: u32, unaligned: u32) -> u32;
     /// The same for 64 bits.
     fn outside64(addr: &[u64; CHUNK], start: u64, limit: u64, unaligned: u64) -> u32;
@@ -79,7 +81,8 @@ impl Vectors for Portable {
 #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
 pub(super) use vectors::{Avx2, Avx512};
 
-/// Handlers that call these were compiled for the instruction set, and are picked only where the CPU has it.
+/// Handlers that call these were compiled for the instruction set, and are picked only where the
+/// CPU has it.
 #[cfg(all(target_arch = "x86_64", softcuda_all_levels))]
 mod vectors {
     use std::arch::x86_64::*;
@@ -122,7 +125,8 @@ mod vectors {
         fn apart32(addr: &[u32; CHUNK], first: u32, stride: u32) -> u32 {
             let mut mask = 0;
             for from in [0, 8] {
-                // SAFETY: the handler that this is inlined into was picked because the CPU has AVX2.
+                // SAFETY: the handler that this is inlined into was picked because the CPU has
+                // AVX2.
                 unsafe {
                     let lanes = _mm256_add_epi32(
                         _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),

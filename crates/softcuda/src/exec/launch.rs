@@ -17,14 +17,17 @@ pub struct Launch {
     pub cluster: [u32; 3],
     /// Dynamic shared memory, bytes, beyond [`Kernel::static_shared_bytes`].
     pub dynamic_shared_bytes: u32,
-    /// Parameter buffer, laid out as [`Kernel::params`] says; at least [`Kernel::param_bytes`] long.
+    /// Parameter buffer, laid out as [`Kernel::params`] says; at least [`Kernel::param_bytes`]
+    /// long.
     pub params: Box<[u8]>,
-    /// Address of the zero-initialised grid workspace (device memory, at least 256 bytes) of a cooperative launch, handed to the
-    /// kernel in `%envreg1` (high) and `%envreg2` (low); 0 for other launches.
+    /// Address of the zero-initialised grid workspace (device memory, at least 256 bytes) of a
+    /// cooperative launch, handed to the kernel in `%envreg1` (high) and `%envreg2` (low); 0 for
+    /// other launches.
     pub grid_workspace: u64,
     /// `%gridid`.
     pub grid_id: u64,
-    /// Depth of the call stack per thread in bytes (`cuCtxSetLimit(STACK_SIZE)`); bounds local memory of calls.
+    /// Depth of the call stack per thread in bytes (`cuCtxSetLimit(STACK_SIZE)`); bounds local
+    /// memory of calls.
     pub stack_bytes: u32,
 }
 

@@ -1,4 +1,5 @@
-//! What execution needs from the device that runs it: memory validity, clocks, console, heap, texture fetch.
+//! What execution needs from the device that runs it: memory validity, clocks, console, heap,
+//! texture fetch.
 //!
 //! Implemented by `device`; tests implement it over plain allocations.
 
@@ -6,9 +7,10 @@ use std::ops::Range;
 
 /// The device's services, called from the worker that runs a block. All are quick and never block.
 pub trait Machine: Sync {
-    /// The mapped, device-accessible range that contains `addr`, or `None` when nothing is mapped there.
-    /// Every byte of the range must stay readable and writable by the host process until the current
-    /// [`BlockRun::run_on`](super::BlockRun::run_on) call returns: results are cached for that long and accesses go straight to memory.
+    /// The mapped, device-accessible range that contains `addr`, or `None` when nothing is mapped
+    /// there. Every byte of the range must stay readable and writable by the host process until the
+    /// current [`BlockRun::run_on`](super::BlockRun::run_on) call returns: results are cached for
+    /// that long and accesses go straight to memory.
     fn range_of(&self, addr: u64) -> Option<Range<u64>>;
 
     /// Index of the SM that runs the block.
@@ -17,8 +19,9 @@ pub trait Machine: Sync {
     /// Number of SMs of the device.
     fn nsmid(&self) -> u32;
 
-    /// SM clock in cycles (`%clock64`), never decreasing. `executed` is the number of warp instructions
-    /// that this `run` call has executed so far; a virtual clock adds it to the slice's start.
+    /// SM clock in cycles (`%clock64`), never decreasing. `executed` is the number of warp
+    /// instructions that this `run` call has executed so far; a virtual clock adds it to the
+    /// slice's start.
     fn clock(&self, executed: u64) -> u64;
 
     /// Global timer in nanoseconds (`%globaltimer`), never decreasing.
@@ -33,8 +36,8 @@ pub trait Machine: Sync {
     /// Frees what [`malloc`](Self::malloc) gave. `false` when `addr` is no live allocation.
     fn free(&self, addr: u64) -> bool;
 
-    /// Whether the kernel has been told to stop. Polled at least every few thousand warp instructions;
-    /// `run` then returns [`Progress::Yielded`](super::Progress::Yielded) early.
+    /// Whether the kernel has been told to stop. Polled at least every few thousand warp
+    /// instructions; `run` then returns [`Progress::Yielded`](super::Progress::Yielded) early.
     fn stop_requested(&self) -> bool;
 
     /// Textures and surfaces, when the device has them.
@@ -42,7 +45,8 @@ pub trait Machine: Sync {
         None
     }
 
-    /// `cudaGraphSetConditional`: gives a condition of a graph a value. `false` when there is no such condition.
+    /// `cudaGraphSetConditional`: gives a condition of a graph a value. `false` when there is no
+    /// such condition.
     fn set_condition(&self, handle: u64, value: u32) -> bool {
         let _ = (handle, value);
         false
@@ -143,6 +147,7 @@ pub trait Textures: Sync {
         data: &[u8],
     ) -> bool;
 
-    /// `txq`/`suq`: one property (`width`, `height`, `depth`, `channel_data_type`, ...) as PTX names it.
+    /// `txq`/`suq`: one property (`width`, `height`, `depth`, `channel_data_type`, ...) as PTX
+    /// names it.
     fn query(&self, handle: u64, property: &str) -> Option<u32>;
 }

@@ -33,7 +33,8 @@ impl Buffer {
     }
 
     fn layout(len: usize) -> Layout {
-        // Lengths are bounded by the limits of frames, shared and local memory, far below the address space.
+        // Lengths are bounded by the limits of frames, shared and local memory, far below the
+        // address space.
         match Layout::from_size_align(len, ALIGN_BYTES) {
             Ok(layout) => layout,
             Err(_) => handle_alloc_error(Layout::new::<u128>()),

@@ -1,11 +1,13 @@
-//! Execution of PTX on the CPU: lowering to an executor-neutral form and a warp-vectorised interpreter.
+//! Execution of PTX on the CPU: lowering to an executor-neutral form and a warp-vectorised
+//! interpreter.
 //!
-//! `device` loads a [`Program`], places its globals, looks kernels up, and runs each block of a [`Launch`] as a
-//! [`BlockRun`] in slices on its workers. `exec` knows nothing of streams, contexts or SMs; what it needs from them is the
-//! [`Machine`] trait. Device memory is identity-mapped: a device pointer is a host address of this process.
+//! `device` loads a [`Program`], places its globals, looks kernels up, and runs each block of a
+//! [`Launch`] as a [`BlockRun`] in slices on its workers. `exec` knows nothing of streams, contexts
+//! or SMs; what it needs from them is the [`Machine`] trait. Device memory is identity-mapped: a
+//! device pointer is a host address of this process.
 //!
-//! Behaviour follows the PTX ISA; divergence is scheduled by fragments, not by a reconvergence stack (see `fragment`), so that locks
-//! between lanes of a warp make progress.
+//! Behaviour follows the PTX ISA; divergence is scheduled by fragments, not by a reconvergence
+//! stack (see `fragment`), so that locks between lanes of a warp make progress.
 
 pub mod alu;
 mod assign;

@@ -1,4 +1,5 @@
-//! Passes over the lowered form: copies of prefilled and single-assignment registers disappear, then what nobody reads.
+//! Passes over the lowered form: copies of prefilled and single-assignment registers disappear,
+//! then what nobody reads.
 
 use super::ir::{Ir, Kind, VReg};
 
@@ -23,8 +24,9 @@ fn definitions(ir: &Ir) -> Vec<u8> {
     count
 }
 
-/// Replaces a register whose only assignment copies a prefilled register or a parameter word that is never written: where the copy has not
-/// been executed the register is undefined, so any value will do.
+/// Replaces a register whose only assignment copies a prefilled register or a parameter word that
+/// is never written: where the copy has not been executed the register is undefined, so any value
+/// will do.
 fn propagate_fills(ir: &mut Ir) {
     let count = definitions(ir);
     let mut formal = vec![false; ir.vregs.len()];

@@ -23,7 +23,8 @@ pub(super) struct KernelCode {
     pub(super) functions: Vec<Option<Box<Function>>>,
     /// Number of the kernel's own function.
     pub(super) entry: usize,
-    /// Whether the call graph has cycles or calls through pointers, so that the stack's depth is open.
+    /// Whether the call graph has cycles or calls through pointers, so that the stack's depth is
+    /// open.
     pub(super) recursive: bool,
 }
 
@@ -201,7 +202,8 @@ struct Paths<'a> {
 
 impl Paths<'_> {
     fn longest(&mut self, start: usize) -> u32 {
-        // Depth-first without recursion of our own: a long chain of calls must not use up the stack.
+        // Depth-first without recursion of our own: a long chain of calls must not use up the
+        // stack.
         let mut stack = vec![(start, 0usize)];
         self.known.insert(start, None);
         while let Some((number, next)) = stack.pop() {

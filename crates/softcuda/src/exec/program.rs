@@ -1,4 +1,5 @@
-//! A loaded PTX program: its globals, to be placed by the device, and its kernels, lowered when looked up.
+//! A loaded PTX program: its globals, to be placed by the device, and its kernels, lowered when
+//! looked up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,8 @@ use crate::ptx::{FunctionKind, Module};
 /// What loading needs to know about the device.
 #[derive(Clone, Debug)]
 pub struct LoadEnv {
-    /// Compute capability (major, minor) of the device, e.g. (12, 0); a `.target` above it is refused.
+    /// Compute capability (major, minor) of the device, e.g. (12, 0); a `.target` above it is
+    /// refused.
     pub compute_capability: (u32, u32),
     /// The best instruction set to use; a lower one for tests.
     pub simd: SimdLevel,
@@ -156,7 +158,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Parses and checks one PTX text (trailing NULs allowed). Kernels are lowered when they are looked up.
+    /// Parses and checks one PTX text (trailing NULs allowed). Kernels are lowered when they are
+    /// looked up.
     ///
     /// # Errors
     /// The text is no PTX, is for a newer device, or has inconsistent symbols.
@@ -200,8 +203,8 @@ impl Program {
         &self.symbols.globals
     }
 
-    /// Gives every global (same order as [`globals`](Self::globals)) its device address. Once, before the first
-    /// [`kernel`](Self::kernel). A list of the wrong length is refused as `false`.
+    /// Gives every global (same order as [`globals`](Self::globals)) its device address. Once,
+    /// before the first [`kernel`](Self::kernel). A list of the wrong length is refused as `false`.
     pub fn bind(&mut self, addresses: &[u64]) -> bool {
         if addresses.len() != self.symbols.globals.len() {
             return false;
@@ -210,8 +213,8 @@ impl Program {
         true
     }
 
-    /// Initial bytes of global `index` with addresses filled in (after [`bind`](Self::bind)); exactly `size_bytes`
-    /// long. `None` for a wrong index or a size that does not fit memory.
+    /// Initial bytes of global `index` with addresses filled in (after [`bind`](Self::bind));
+    /// exactly `size_bytes` long. `None` for a wrong index or a size that does not fit memory.
     pub fn initial_bytes(&self, index: usize) -> Option<Vec<u8>> {
         let global = self.symbols.globals.get(index)?;
         let mut bytes = global.initial.clone();
@@ -291,7 +294,8 @@ pub struct Kernel {
     pub param_bytes: u32,
     /// Static shared memory per block, bytes.
     pub static_shared_bytes: u32,
-    /// Local memory per thread of the kernel and the deepest call it makes without recursion, bytes.
+    /// Local memory per thread of the kernel and the deepest call it makes without recursion,
+    /// bytes.
     pub local_bytes: u32,
     /// Registers per thread as the driver would report them (an estimate, 16 to 255).
     pub registers: u32,

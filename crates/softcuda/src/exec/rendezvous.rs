@@ -102,7 +102,8 @@ impl BlockRun {
                     if let Some(Some(function)) = launch.kernel.code.functions.get(record.function)
                     {
                         let ins = &function.ins[fragment.pc as usize];
-                        // SAFETY: the destination's kind follows from the operation, by the emitter.
+                        // SAFETY: the destination's kind follows from the operation, by the
+                        // emitter.
                         unsafe {
                             match BarrierCall::decode(ins.x).op {
                                 BarrierOp::Popc => {

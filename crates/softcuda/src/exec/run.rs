@@ -15,8 +15,9 @@ use super::{Fault, Launch, Machine, WaitingAt};
 /// Warp instructions a warp runs before the next one gets its turn.
 const QUANTUM: u64 = 4096;
 
-/// Reusable memory of a block (registers, shared and local memory). Blocks that end give theirs back through
-/// [`BlockRun::into_arena`]; a pool of them saves allocation and, between blocks of one launch, initialisation.
+/// Reusable memory of a block (registers, shared and local memory). Blocks that end give theirs
+/// back through [`BlockRun::into_arena`]; a pool of them saves allocation and, between blocks of
+/// one launch, initialisation.
 #[derive(Debug, Default)]
 pub struct Arena {
     registers: Buffer,
@@ -83,8 +84,9 @@ impl BlockRun {
         Self::with_cluster(launch, index, arena, None)
     }
 
-    /// All blocks of one cluster, sharing distributed shared memory and the cluster barrier. `cluster_index` counts
-    /// clusters in the grid; one arena per block (missing ones are made). They may run on different workers.
+    /// All blocks of one cluster, sharing distributed shared memory and the cluster barrier.
+    /// `cluster_index` counts clusters in the grid; one arena per block (missing ones are made).
+    /// They may run on different workers.
     pub fn new_cluster(
         launch: &Arc<Launch>,
         cluster_index: [u32; 3],
@@ -172,7 +174,8 @@ impl BlockRun {
         self.begin(machine, if same && !grew { Which::PerBlock } else { Which::All });
     }
 
-    /// Puts every warp at the start of block `index`; `which` registers are not those of this block yet.
+    /// Puts every warp at the start of block `index`; `which` registers are not those of this block
+    /// yet.
     fn begin(&mut self, machine: &dyn Machine, which: Which) {
         let code = &self.launch.kernel.code;
         let Some(Some(entry)) = code.functions.get(code.entry) else { return };
@@ -224,9 +227,9 @@ impl BlockRun {
         self.run_on(machine, fuel_warp_instructions, &mut |_| None)
     }
 
-    /// Runs the block and, each time that one has finished, the block that `next` names: another one of the same launch, which
-    /// is not one of clusters. `next` is told the warp instructions of this call so far. Starting them here saves most of what
-    /// the start of a block costs.
+    /// Runs the block and, each time that one has finished, the block that `next` names: another
+    /// one of the same launch, which is not one of clusters. `next` is told the warp instructions
+    /// of this call so far. Starting them here saves most of what the start of a block costs.
     pub fn run_on(
         &mut self,
         machine: &dyn Machine,
@@ -236,8 +239,8 @@ impl BlockRun {
         if !self.started {
             self.start(machine);
         }
-        // SAFETY: the block owns a reference, which is not given up before this call returns; counting another one would
-        // have all workers write to the same line of memory.
+        // SAFETY: the block owns a reference, which is not given up before this call returns;
+        // counting another one would have all workers write to the same line of memory.
         let launch: &Launch = unsafe { &*Arc::as_ptr(&self.launch) };
         let cluster_shared = self.cluster_shared.clone();
         let mut cx = Context {

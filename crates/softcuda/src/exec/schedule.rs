@@ -9,7 +9,8 @@ use super::run::BlockRun;
 use super::warp::{CALLEE_LIMIT_BYTES, Fragment, NO_FRAME, Wait};
 use super::window;
 
-/// Backward branches after which a fragment lets others run: in code that looks like waiting, and in other code.
+/// Backward branches after which a fragment lets others run: in code that looks like waiting, and
+/// in other code.
 const SPIN_LIMIT_WAITING: u32 = 16;
 const SPIN_LIMIT: u32 = 8192;
 
@@ -99,7 +100,8 @@ impl BlockRun {
         warp.add(rest);
     }
 
-    /// Takes `lanes` out of a fragment; what remains goes on behind the instruction. The fragment keeps `lanes`.
+    /// Takes `lanes` out of a fragment; what remains goes on behind the instruction. The fragment
+    /// keeps `lanes`.
     fn isolate(&mut self, w: usize, index: usize, lanes: u32) {
         let warp = &mut self.warps[w];
         let current = &mut warp.fragments[index];
@@ -194,7 +196,8 @@ impl BlockRun {
         let record = &self.warps[w].frames[fragment.frame as usize];
         let (parent, call_pc) = (record.parent, record.call_pc);
         if parent == NO_FRAME {
-            // A device function can be an entry only through broken code; its return ends the thread.
+            // A device function can be an entry only through broken code; its return ends the
+            // thread.
             return self.exit(w, index, lanes);
         }
         let launch = &self.launch;

@@ -1,8 +1,10 @@
-//! Vector levels: every instruction handler is compiled for three instruction sets, one is chosen at run time.
+//! Vector levels: every instruction handler is compiled for three instruction sets, one is chosen
+//! at run time.
 //!
-//! Handlers are plain loops over lanes, marked `#[inline(always)]`; inlined into a function with target features they are
-//! vectorised for it. A debug build has the baseline alone, which is three times as fast to compile, unless its environment
-//! says `OPENMPS_SOFT_LEVELS=all` (see `build.rs`).
+//! Handlers are plain loops over lanes, marked `#[inline(always)]`; inlined into a function with
+//! target features they are vectorised for it. A debug build has the baseline alone, which is three
+//! times as fast to compile, unless its environment says `OPENMPS_SOFT_LEVELS=all` (see
+//! `build.rs`).
 
 use super::code::{Flow, Frame, Ins, OpFn};
 use super::context::Context;
@@ -63,15 +65,17 @@ pub(super) trait Body {
     /// Whether it is worth compiling for every vector level.
     const VECTOR: bool = true;
 
-    /// Executes `ins` for the lanes in `mask` (never empty), with the instructions of `V` where it asks for some by name.
+    /// Executes `ins` for the lanes in `mask` (never empty), with the instructions of `V` where it
+    /// asks for some by name.
     ///
     /// # Safety
-    /// `frame` is the register frame that `ins` was emitted for; `cx` describes the warp that owns it; the CPU has `V`'s
-    /// instruction set.
+    /// `frame` is the register frame that `ins` was emitted for; `cx` describes the warp that owns
+    /// it; the CPU has `V`'s instruction set.
     unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow;
 }
 
-/// A call of the handler `B` compiled for the baseline. Never inlined, so that a handler can leave its rare cases to another one.
+/// A call of the handler `B` compiled for the baseline. Never inlined, so that a handler can leave
+/// its rare cases to another one.
 #[inline(never)]
 pub(super) unsafe fn baseline<B: Body>(
     cx: &mut Context<'_>,

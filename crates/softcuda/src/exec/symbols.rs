@@ -23,8 +23,8 @@ pub(super) struct FunctionSource {
     register_params: Box<[Type]>,
 }
 
-/// Types of parameters of which some are registers; empty when all travel by `.param` variables, which say themselves how wide
-/// they are.
+/// Types of parameters of which some are registers; empty when all travel by `.param` variables,
+/// which say themselves how wide they are.
 pub(super) fn register_params(params: &[Variable<'_>]) -> Box<[Type]> {
     match params.iter().any(|param| param.space == Space::Reg) {
         true => params.iter().map(|param| param.ty).collect(),

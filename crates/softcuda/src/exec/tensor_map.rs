@@ -1,10 +1,12 @@
-//! Tensor maps: how a tensor lies in device memory, and the boxes in which `cp.async.bulk.tensor` moves it.
+//! Tensor maps: how a tensor lies in device memory, and the boxes in which `cp.async.bulk.tensor`
+//! moves it.
 //!
-//! The driver writes one into 128 bytes that are opaque to programs (`cuTensorMapEncodeTiled`), and a kernel's instructions read
-//! them from wherever the program has put them: what they say is checked again then. The layout is this driver's own; the
-//! meaning is that of the CUDA driver API's documentation and of the PTX ISA (tensors, tiled mode). What these leave open is as an
-//! H200 (driver 580) has it: which boxes are illegal, the bits of NaN outside, rounding of `.tf32`, the pitch of short rows.
-//! Interleaved layouts and the im2col modes are absent.
+//! The driver writes one into 128 bytes that are opaque to programs (`cuTensorMapEncodeTiled`), and
+//! a kernel's instructions read them from wherever the program has put them: what they say is
+//! checked again then. The layout is this driver's own; the meaning is that of the CUDA driver
+//! API's documentation and of the PTX ISA (tensors, tiled mode). What these leave open is as an
+//! H200 (driver 580) has it: which boxes are illegal, the bits of NaN outside, rounding of `.tf32`,
+//! the pitch of short rows. Interleaved layouts and the im2col modes are absent.
 
 /// Most dimensions of a tensor.
 pub(crate) const DIMENSIONS: usize = 5;
@@ -143,7 +145,8 @@ pub(crate) enum Outside {
     Nan,
 }
 
-/// A tensor in device memory and the box that is moved at a time; the innermost dimension is the first.
+/// A tensor in device memory and the box that is moved at a time; the innermost dimension is the
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TensorMap {
     pub(crate) address: u64,
@@ -152,7 +155,8 @@ pub(crate) struct TensorMap {
     pub(crate) rank: usize,
     /// Elements of the tensor.
     pub(crate) extent: [u64; DIMENSIONS],
-    /// Bytes from one element to the next in all dimensions but the first, where elements follow each other.
+    /// Bytes from one element to the next in all dimensions but the first, where elements follow
+    /// each other.
     pub(crate) stride_bytes: [u64; DIMENSIONS - 1],
     /// Elements that a box spans.
     pub(crate) span: [u32; DIMENSIONS],

@@ -1,8 +1,9 @@
 //! A warp: its fragments, its call frames, its live lanes.
 //!
-//! A warp whose lanes diverged is a short list of fragments, each with its own program counter, lanes and call frame. The one
-//! with the smallest (epoch, depth, program counter) runs; fragments that meet at a block's start merge. A fragment that keeps
-//! branching backwards while others could run gets a higher epoch, so that every lane makes progress.
+//! A warp whose lanes diverged is a short list of fragments, each with its own program counter,
+//! lanes and call frame. The one with the smallest (epoch, depth, program counter) runs; fragments
+//! that meet at a block's start merge. A fragment that keeps branching backwards while others could
+//! run gets a higher epoch, so that every lane makes progress.
 
 use super::code::{Frame, Function};
 use super::fill::{FillContext, Which, fill};
@@ -13,7 +14,8 @@ use super::memory::Buffer;
 pub(super) enum Wait {
     /// It can run.
     Ready,
-    /// It may execute the collective it stands at, alone: all its partners are here or at their own place.
+    /// It may execute the collective it stands at, alone: all its partners are here or at their own
+    /// place.
     Released,
     /// Parked at block barrier `id`; the instruction is done when released.
     Barrier(u8),
@@ -87,7 +89,8 @@ unsafe impl Send for Warp {}
 const FREE_FRAMES: usize = 64;
 /// Largest of them, bytes.
 const FREE_FRAME_BYTES: usize = 1 << 20;
-/// Most bytes of the registers of a warp's calls: what deep recursion may take, in diverged threads, too.
+/// Most bytes of the registers of a warp's calls: what deep recursion may take, in diverged
+/// threads, too.
 pub(super) const CALLEE_LIMIT_BYTES: usize = 64 << 20;
 
 impl Warp {
@@ -144,7 +147,8 @@ impl Warp {
         self.free_records.clear();
     }
 
-    /// Index of the fragment to run: ready, smallest (epoch, depth from the innermost, program counter).
+    /// Index of the fragment to run: ready, smallest (epoch, depth from the innermost, program
+    /// counter).
     pub(super) fn next(&self) -> Option<usize> {
         if let [only] = self.fragments.as_slice() {
             return only.wait.can_run().then_some(0);
@@ -220,7 +224,8 @@ impl Warp {
         }
     }
 
-    /// A frame for a call of `function` from `parent` at `call_pc`; the caller adds the fragment that uses it.
+    /// A frame for a call of `function` from `parent` at `call_pc`; the caller adds the fragment
+    /// that uses it.
     pub(super) fn call(
         &mut self,
         number: usize,

@@ -1,5 +1,6 @@
-//! The address map of generic addresses. Device memory is identity-mapped below 2^47; the other spaces have windows above it, each
-//! 2^40 bytes long with zero low 32 bits, so that the low half of a generic address is the offset in its space.
+//! The address map of generic addresses. Device memory is identity-mapped below 2^47; the other
+//! spaces have windows above it, each 2^40 bytes long with zero low 32 bits, so that the low half
+//! of a generic address is the offset in its space.
 
 /// Bits that tell windows apart.
 pub(super) const TAG_SHIFT: u32 = 40;
@@ -25,5 +26,6 @@ pub(super) const CODE_STEP: u64 = 16;
 /// Everything at or above is in a window.
 pub(super) const WINDOWS_START: u64 = 1 << 47;
 
-/// In a shared::cluster address: bits from here on hold the block's rank in its cluster plus one; 0 is the own block.
+/// In a shared::cluster address: bits from here on hold the block's rank in its cluster plus one; 0
+/// is the own block.
 pub(super) const CLUSTER_RANK_SHIFT: u32 = 24;

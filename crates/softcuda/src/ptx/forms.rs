@@ -1,8 +1,9 @@
 //! Which forms instructions have: an opcode and modifiers that belong together.
 //!
-//! `forms.txt` lists them. What is not listed is no PTX, and its module is refused when it is loaded; whether a listed form is
-//! executed is `exec`'s business. Modules of a newer ISA than the list are not checked. Instructions whose forms are many and rarely
-//! written by hand (textures, tensors, asynchronous copies, video) are listed without their modifiers.
+//! `forms.txt` lists them. What is not listed is no PTX, and its module is refused when it is
+//! loaded; whether a listed form is executed is `exec`'s business. Modules of a newer ISA than the
+//! list are not checked. Instructions whose forms are many and rarely written by hand (textures,
+//! tensors, asynchronous copies, video) are listed without their modifiers.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;

@@ -231,7 +231,8 @@ impl<'a> Cursor<'a> {
         Ok(opcode)
     }
 
-    /// A directive name after its dot, dot included in the text but not in the result; `::` parts are kept.
+    /// A directive name after its dot, dot included in the text but not in the result; `::` parts
+    /// are kept.
     pub(super) fn directive(&mut self) -> Result<&'a str, ParseError> {
         if self.peek() != b'.' {
             return self.expected("a directive");

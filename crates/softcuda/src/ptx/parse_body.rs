@@ -74,8 +74,8 @@ fn statement<'a>(cursor: &mut Cursor<'a>, body: &mut Body<'a>) -> Result<(), Par
     Ok(())
 }
 
-/// How many operands an instruction has whatever its modifiers: what has fewer is no PTX, whereas a form that is
-/// not known may be one of a newer ISA.
+/// How many operands an instruction has whatever its modifiers: what has fewer is no PTX, whereas a
+/// form that is not known may be one of a newer ISA.
 fn least_operands(opcode: &str) -> u32 {
     match opcode.split('.').next().unwrap_or_default() {
         "add" | "sub" | "mul" | "div" | "rem" | "min" | "max" | "and" | "or" | "xor" | "shl"
@@ -169,7 +169,8 @@ fn directive<'a>(cursor: &mut Cursor<'a>, body: &mut Body<'a>) -> Result<(), Par
     }
 }
 
-/// `.loc file line column [, function_name label [+ n], inlined_at file line column]`: no semicolon ends it.
+/// `.loc file line column [, function_name label [+ n], inlined_at file line column]`: no semicolon
+/// ends it.
 pub(super) fn skip_loc(cursor: &mut Cursor<'_>) -> Result<(), ParseError> {
     cursor.skip_line();
     cursor.skip()

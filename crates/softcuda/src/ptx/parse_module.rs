@@ -25,8 +25,9 @@ impl<'a> Module<'a> {
         module(text, Bodies::Keep)
     }
 
-    /// As [`parse`](Self::parse), but bodies are checked and dropped; [`Function::parse`] on a function's
-    /// `span` and `line` gives them back. Here, the forms of instructions are checked, too.
+    /// As [`parse`](Self::parse), but bodies are checked and dropped; [`Function::parse`] on a
+    /// function's `span` and `line` gives them back. Here, the forms of instructions are checked,
+    /// too.
     pub fn parse_outline(text: &'a str) -> Result<Self, ParseError> {
         module(text, Bodies::Check)
     }
@@ -287,7 +288,8 @@ fn bounds(cursor: &mut Cursor<'_>) -> Result<Bounds, ParseError> {
                 cursor.string()?;
                 cursor.expect(b';')?;
             }
-            // Others constrain nothing here: .noreturn, .maxnctapersm 2, .explicitcluster, .abi_preserve 4, ...
+            // Others constrain nothing here: .noreturn, .maxnctapersm 2, .explicitcluster,
+            // .abi_preserve 4, ...
             _ => {
                 if cursor.at_digit() {
                     triple(cursor)?;

@@ -128,7 +128,8 @@ fn group_ahead(cursor: &Cursor<'_>) -> bool {
     if ahead.at_name() || matches!(ahead.peek(), b')' | b'{') {
         return true;
     }
-    // `(4, %r1)`: a constant that a comma follows; `(4)`: one argument. A cast or an expression is no group.
+    // `(4, %r1)`: a constant that a comma follows; `(4)`: one argument. A cast or an expression is
+    // no group.
     if ahead.peek() == b'.' || constant::expression(&mut ahead).is_err() {
         return false;
     }

@@ -1,7 +1,7 @@
 //! A case: one small kernel around a form, what goes in, and what must come out.
 //!
-//! Only `body`, and functions that it calls, are broken by mutations; the scaffold around them moves operands in and
-//! results out.
+//! Only `body`, and functions that it calls, are broken by mutations; the scaffold around them
+//! moves operands in and results out.
 
 use softcuda::exec::{FaultKind, LoadEnv, Program, SimdLevel};
 
@@ -219,8 +219,8 @@ pub(crate) fn poison(ty: &str, n: usize) -> String {
 /// Register number of the first result; operands count from 1.
 pub(crate) const RESULT: usize = 20;
 
-/// A case for a computation: a thread per tuple of operands, registers 1, 2, .. hold them, registers [`RESULT`], ..
-/// hold the results.
+/// A case for a computation: a thread per tuple of operands, registers 1, 2, .. hold them,
+/// registers [`RESULT`], .. hold the results.
 pub(crate) fn computation(
     operands: &[&str],
     results: &[&str],

@@ -1,5 +1,5 @@
-//! Cases that need a texture or surface: run through the driver's interface, each in a context of its own, since a fault
-//! ends a context.
+//! Cases that need a texture or surface: run through the driver's interface, each in a context of
+//! its own, since a fault ends a context.
 
 use std::ffi::{CString, c_char, c_void};
 

@@ -1,7 +1,8 @@
-//! Exact binary floating-point arithmetic, rounded once: the reference for every rounding mode and format.
+//! Exact binary floating-point arithmetic, rounded once: the reference for every rounding mode and
+//! format.
 //!
-//! A value is a sign, a 128-bit integer and a power of two, so sums and products of nearby numbers are exact, and quotients
-//! and roots carry a last bit that says whether anything was cut off.
+//! A value is a sign, a 128-bit integer and a power of two, so sums and products of nearby numbers
+//! are exact, and quotients and roots carry a last bit that says whether anything was cut off.
 
 /// A binary format of IEEE 754's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,8 @@ impl Rounding {
         }
     }
 
-    /// Whether a number of this sign goes away from zero, whose last kept bit and rest (against half of it) are these.
+    /// Whether a number of this sign goes away from zero, whose last kept bit and rest (against
+    /// half of it) are these.
     fn away(self, negative: bool, odd: bool, rest: u128, half: u128) -> bool {
         match self {
             Self::NearestEven => rest > half || rest == half && odd && rest != 0,

@@ -1,4 +1,5 @@
-//! Names of instruction forms taken apart: `ld.global.v4.u32` is `ld` with modifiers `global`, `v4`, `u32`.
+//! Names of instruction forms taken apart: `ld.global.v4.u32` is `ld` with modifiers `global`,
+//! `v4`, `u32`.
 
 /// The element types that modifiers name.
 const TYPES: [&str; 24] = [

@@ -1,8 +1,9 @@
 //! Every instruction form that compilers write, executed: `COVERAGE-PTX.md` is this suite's result.
 //!
-//! `forms.tsv` lists the forms. Each has a [`Case`](case::Case): a small kernel and what a plain reference says that it must
-//! do. The kernel runs as it is, at every vector level, and must give exactly that; then once for every
-//! [`Mutation`](mutate::Mutation) of the form, and must not. Forms without a visible result are listed with the reason.
+//! `forms.tsv` lists the forms. Each has a [`Case`](case::Case): a small kernel and what a plain
+//! reference says that it must do. The kernel runs as it is, at every vector level, and must give
+//! exactly that; then once for every [`Mutation`](mutate::Mutation) of the form, and must not.
+//! Forms without a visible result are listed with the reason.
 
 mod case;
 mod cases;

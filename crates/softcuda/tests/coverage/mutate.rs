@@ -1,7 +1,8 @@
 //! Breaking a form: what an executor would do that left the form out, or took it for another one.
 //!
-//! An executor that gets a form wrong in this way does to the program what a change of the program's text does to a correct
-//! one, so the text is what is changed: every instruction of the form, in the part of the kernel that is under test.
+//! An executor that gets a form wrong in this way does to the program what a change of the
+//! program's text does to a correct one, so the text is what is changed: every instruction of the
+//! form, in the part of the kernel that is under test.
 
 use crate::exact::Format;
 use crate::form::{Form, bits_of, is_float};
@@ -92,7 +93,8 @@ const NAMES: [(&str, &[&str]); 27] = [
     ("exit", &["ret"]),
 ];
 
-/// The ways to break `form`. Some name a form that does not exist; the executor refuses those, and they are not counted.
+/// The ways to break `form`. Some name a form that does not exist; the executor refuses those, and
+/// they are not counted.
 pub(crate) fn mutations(form: &Form<'_>) -> Vec<Mutation> {
     let mut forms: Vec<String> = Vec::new();
     let mut replaced = |at: usize, other: &str| {
@@ -111,7 +113,8 @@ pub(crate) fn mutations(form: &Form<'_>) -> Vec<Mutation> {
         }
     }
     for optional in ["ftz", "sat", "to", "trans", "shiftamt"] {
-        // Addresses of device memory are their own generic addresses; the cosine of a subnormal is one.
+        // Addresses of device memory are their own generic addresses; the cosine of a subnormal is
+        // one.
         let same =
             optional == "to" && form.has("global") || optional == "ftz" && form.name == "cos";
         if form.has(optional) && !same {

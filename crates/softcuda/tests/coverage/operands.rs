@@ -1,4 +1,5 @@
-//! Operands of the cases: the same ones in every run, with the values at which instructions change their behaviour.
+//! Operands of the cases: the same ones in every run, with the values at which instructions change
+//! their behaviour.
 
 use crate::exact::Format;
 use crate::form::mask_of;

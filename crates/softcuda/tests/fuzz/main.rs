@@ -1,7 +1,8 @@
 //! Mutated PTX, mutated images and mutated kernels: never a panic, a hang or unbounded memory.
 //!
-//! Stable in-tree targets, one `#[test]` each. `OPENMPS_FUZZ_SECONDS` says how long each goes on (a few seconds if unset) and
-//! `OPENMPS_TEST_SEED` repeats a run; `cargo xtask fuzz` sets both. An input that fails is written to a file, whose path is printed.
+//! Stable in-tree targets, one `#[test]` each. `OPENMPS_FUZZ_SECONDS` says how long each goes on (a
+//! few seconds if unset) and `OPENMPS_TEST_SEED` repeats a run; `cargo xtask fuzz` sets both. An
+//! input that fails is written to a file, whose path is printed.
 
 mod corpus;
 #[path = "../machine/mod.rs"]
@@ -28,7 +29,8 @@ use watch::Watch;
 /// `CUDA_ERROR_UNKNOWN`: what a panic becomes at the C ABI.
 const UNKNOWN: u32 = 999;
 const SECONDS: u64 = 7;
-/// Seed of the inputs that every run begins with, and how many there are; what follows is new each time.
+/// Seed of the inputs that every run begins with, and how many there are; what follows is new each
+/// time.
 const CORPUS: (u64, u64) = (1, 200);
 
 unsafe extern "C" {
@@ -129,7 +131,8 @@ fn entries(text: &[u8]) -> Vec<CString> {
 fn load_everywhere(image: &[u8], link_as: u32, text: &[u8]) {
     let mut terminated = image.to_vec();
     terminated.push(0);
-    // SAFETY: the images end with NUL or have the size that their header says; handles are used as the driver gave them.
+    // SAFETY: the images end with NUL or have the size that their header says; handles are used as
+    // the driver gave them.
     unsafe {
         let mut module = 0;
         if expect_known(
@@ -219,7 +222,8 @@ fn images() {
             mutator.binary(image)
         },
         |input| {
-            // A pointer says nothing of a size: only what ends inside the buffer can be handed over without one.
+            // A pointer says nothing of a size: only what ends inside the buffer can be handed over
+            // without one.
             let inside = fatbin::total_bytes(input).is_ok_and(|size| size <= input.len() as u64);
             if inside {
                 load_everywhere(input, INPUT_FATBIN, &[]);

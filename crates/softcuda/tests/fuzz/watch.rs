@@ -25,7 +25,8 @@ static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 fn grew(bytes: usize) {
-    // Relaxed, here and below: statistics; the thread that reads them does so after the work that it waited for.
+    // Relaxed, here and below: statistics; the thread that reads them does so after the work that
+    // it waited for.
     let now = CURRENT.fetch_add(bytes, Ordering::Relaxed) + bytes;
     PEAK.fetch_max(now, Ordering::Relaxed);
 }

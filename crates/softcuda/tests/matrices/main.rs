@@ -190,7 +190,8 @@ fn instruction(form: &Recorded<'_>) -> String {
     format!("{fill} {name} {d}, [t3], {stride};")
 }
 
-/// A kernel that reads each operand from its column, executes the instruction and writes the results to theirs.
+/// A kernel that reads each operand from its column, executes the instruction and writes the
+/// results to theirs.
 fn kernel(form: &Recorded<'_>) -> String {
     let mut text = String::from(
         ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 pout, .param .u64 pin, .param .u32 pn) {
@@ -256,7 +257,8 @@ fn matrix_instructions_give_the_recorded_results() {
     }
 }
 
-/// Eight-bit floats with accumulators of halves: ones and small integers, so that every order of summation is exact.
+/// Eight-bit floats with accumulators of halves: ones and small integers, so that every order of
+/// summation is exact.
 #[test]
 fn eight_bit_floats_are_accumulated_in_halves_too() {
     let (one_e4m3, two_e5m2) = (0x3838_3838u32, 0x4040_4040u32);
@@ -282,7 +284,8 @@ fn eight_bit_floats_are_accumulated_in_halves_too() {
     }
 }
 
-/// Products that do not fit are refused when the kernel is looked up, with the instruction and a reason.
+/// Products that do not fit are refused when the kernel is looked up, with the instruction and a
+/// reason.
 #[test]
 fn impossible_matrix_forms_are_refused_with_a_reason() {
     let machine = TestMachine::new();
@@ -332,7 +335,8 @@ fn diverged_lanes_meet_at_a_matrix_instruction() {
         let out = machine.alloc(128);
         let params = Params::new().push(out);
         machine.run(launch(&kernel, [1, 1, 1], [32, 1, 1], params), FUEL).unwrap();
-        // Element (r, c) was held by lane 4r + c/2; now lane 4r + c/2 holds (2(l%4), l/4) and the next row's.
+        // Element (r, c) was held by lane 4r + c/2; now lane 4r + c/2 holds (2(l%4), l/4) and the
+        // next row's.
         let want: Vec<u32> = (0..32u32)
             .map(|lane| {
                 let (row, pair) = (lane / 4, lane % 4 * 2);

@@ -148,7 +148,8 @@ pub(crate) fn surface(array: usize) -> u64 {
     surface
 }
 
-/// A kernel whose threads read four words into `c0` to `c3`, execute `body` on handle `h`, and write `r0` to `r3`.
+/// A kernel whose threads read four words into `c0` to `c3`, execute `body` on handle `h`, and
+/// write `r0` to `r3`.
 pub(crate) fn kernel(body: &str) -> String {
     format!(
         ".version 7.0\n.target sm_70\n.address_size 64

@@ -1,4 +1,5 @@
-//! The built driver library as a program sees it: opened with dlopen, called through its exported symbols.
+//! The built driver library as a program sees it: opened with dlopen, called through its exported
+//! symbols.
 
 #![allow(dead_code)]
 
@@ -115,8 +116,8 @@ pub(crate) fn stream() -> usize {
     stream
 }
 
-/// Kernels of these tests: `add` adds its second argument to each word, `spin` loops until the word at its argument is not 0,
-/// `poke` writes to the address it is given, `trap` traps.
+/// Kernels of these tests: `add` adds its second argument to each word, `spin` loops until the word
+/// at its argument is not 0, `poke` writes to the address it is given, `trap` traps.
 pub(crate) const PTX: &str = r#"
 .version 7.0
 .target sm_70

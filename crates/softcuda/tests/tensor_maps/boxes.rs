@@ -93,7 +93,8 @@ impl Tensor {
         self.span.iter().enumerate().map(count).collect()
     }
 
-    /// Bytes from row to row of the box: a swizzle's lines are as long as it, however short the rows.
+    /// Bytes from row to row of the box: a swizzle's lines are as long as it, however short the
+    /// rows.
     pub(crate) fn pitch(&self) -> usize {
         let row = self.span[0] as usize * element_bytes(self.element);
         [row, 32, 64, 128][self.swizzle as usize]
@@ -133,7 +134,8 @@ impl Tensor {
         (0..total).map(place).collect()
     }
 
-    /// Pieces of 16 bytes change places inside lines of 128 bytes: a piece's number in its group and the line's are combined.
+    /// Pieces of 16 bytes change places inside lines of 128 bytes: a piece's number in its group
+    /// and the line's are combined.
     pub(crate) fn swizzled_byte(&self, byte: usize) -> usize {
         let group = [1, 2, 4, 8][self.swizzle as usize];
         let (piece, line) = (byte / 16, byte / 128);
@@ -189,7 +191,8 @@ pub(crate) fn coordinates(rank: usize) -> String {
     (0..rank).map(|at| format!("%c{at}")).collect::<Vec<_>>().join(", ")
 }
 
-/// One thread with a tensor map, a buffer and five coordinates; `body` moves a box between shared memory (`box`) and the tensor.
+/// One thread with a tensor map, a buffer and five coordinates; `body` moves a box between shared
+/// memory (`box`) and the tensor.
 pub(crate) fn kernel(bytes: usize, cluster: &str, body: &str) -> String {
     format!(
         ".version 8.3 .target sm_90 .address_size 64

@@ -1,7 +1,8 @@
-//! Tensor maps and the copies that use them, against boxes that are gathered element by element here.
+//! Tensor maps and the copies that use them, against boxes that are gathered element by element
+//! here.
 //!
-//! Passes with NVIDIA's driver (580) and an H200 in softcuda's place, too, one test per process and but for what is absent here: layouts,
-//! swizzles, what is outside, reductions and codes.
+//! Passes with NVIDIA's driver (580) and an H200 in softcuda's place, too, one test per process and
+//! but for what is absent here: layouts, swizzles, what is outside, reductions and codes.
 
 #[path = "../support/mod.rs"]
 #[macro_use]
@@ -291,8 +292,8 @@ fn interleaved_maps_are_absent() {
     assert_eq!(code, NOT_SUPPORTED);
 }
 
-/// Not a map, the wrong number of dimensions, a box beyond shared memory, memory that is not there, places that an H200 refuses,
-/// too: faults.
+/// Not a map, the wrong number of dimensions, a box beyond shared memory, memory that is not there,
+/// places that an H200 refuses, too: faults.
 #[test]
 fn copies_by_bad_maps_fault() {
     let tensor = Tensor::new(U32, &[64, 64], &[16, 16]);

@@ -1,4 +1,5 @@
-//! Counts of byte values in a text of random bytes, copied afresh each round from pinned memory in a stream.
+//! Counts of byte values in a text of random bytes, copied afresh each round from pinned memory in
+//! a stream.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Products of two matrices of small integers, so that the CPU's result must be equal to the last bit.
+//! Products of two matrices of small integers, so that the CPU's result must be equal to the last
+//! bit.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Gravity among all pairs of bodies, step by step, against the same in double precision on the CPU.
+//! Gravity among all pairs of bodies, step by step, against the same in double precision on the
+//! CPU.
 
 use std::process::ExitCode;
 

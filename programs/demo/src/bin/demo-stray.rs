@@ -1,4 +1,5 @@
-//! A program with a mistake: its kernel writes where no memory is. It is right if the driver says so, and that is all that happens.
+//! A program with a mistake: its kernel writes where no memory is. It is right if the driver says
+//! so, and that is all that happens.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Runs a program as a shell does whose user leaves things lying about: in a terminal, with a file open, and with a key in the session's keyring.
+//! Runs a program as a shell does whose user leaves things lying about: in a terminal, with a file
+//! open, and with a key in the session's keyring.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -38,7 +39,8 @@ fn leave_open(descriptor: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Begins a session, with a new terminal that controls it. Both of its ends stay open, or it would hang up.
+/// Begins a session, with a new terminal that controls it. Both of its ends stay open, or it would
+/// hang up.
 fn have_terminal() -> io::Result<()> {
     // SAFETY: makes a descriptor, or fails.
     let master = unsafe { libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY) };
@@ -57,7 +59,8 @@ fn have_terminal() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     rustix::process::setsid()?;
-    // SAFETY: the call above has ended the name with a zero. Opening makes it the session's terminal.
+    // SAFETY: the call above has ended the name with a zero. Opening makes it the session's
+    // terminal.
     let slave = unsafe { libc::open(name.as_ptr(), libc::O_RDWR) };
     if slave < 0 {
         return Err(io::Error::last_os_error());

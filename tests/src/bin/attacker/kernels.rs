@@ -15,7 +15,8 @@ use zerocopy::IntoBytes;
 use crate::PATIENCE;
 use crate::session::Session;
 
-/// `spin` waits until a word is not 0; `late` does, too, and faults then; `forge` writes a value somewhere meanwhile.
+/// `spin` waits until a word is not 0; `late` does, too, and faults then; `forge` writes a value
+/// somewhere meanwhile.
 const CODE: &str = ".version 7.0
 .target sm_70
 .address_size 64
@@ -85,7 +86,8 @@ impl Kernels {
         Ok(Self { word, address: session.window.base + CODE_BYTES })
     }
 
-    /// Launches one of them on the default stream, with these parameters behind the address of the word.
+    /// Launches one of them on the default stream, with these parameters behind the address of the
+    /// word.
     pub(crate) fn launch(&self, session: &mut Session, name: &str, more: &[u64]) -> Result<()> {
         let function = NAMES.iter().position(|known| *known == name).context("no such kernel")?;
         let launch = Launch {

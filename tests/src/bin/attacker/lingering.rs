@@ -34,7 +34,8 @@ fn make() -> Result<(OwnedFd, Lingering)> {
     Ok((sender.into(), Lingering { _reader: reader }))
 }
 
-/// Sends so many packets with a lingering socket each, of which no copy stays here. A packet that is refused goes without.
+/// Sends so many packets with a lingering socket each, of which no copy stays here. A packet that
+/// is refused goes without.
 pub(crate) fn send(
     connection: &Connection,
     packet: &[u8],
@@ -51,7 +52,8 @@ pub(crate) fn send(
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let sent = sendmsg(connection, &[IoSlice::new(packet)], &mut control, flags);
-        // Here it is closed last only if the other side was quicker, or never got it: that is not to hold up this process.
+        // Here it is closed last only if the other side was quicker, or never got it: that is not
+        // to hold up this process.
         std::thread::spawn(move || drop(socket));
         match sent {
             Ok(_) => taken += 1,

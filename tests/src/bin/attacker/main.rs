@@ -1,7 +1,9 @@
-//! A client that keeps to no rules and does what the test tells it, line by line, as the puppet does: each order is answered by one line.
+//! A client that keeps to no rules and does what the test tells it, line by line, as the puppet
+//! does: each order is answered by one line.
 //!
-//! `attacker old-kernel PROGRAM ARGUMENT...` runs a program as on a kernel that lacks what newer ones refuse for it ([`old_kernel`]),
-//! `attacker careless FILE PROGRAM ARGUMENT...` as the shell of somebody who leaves things lying about ([`careless`]).
+//! `attacker old-kernel PROGRAM ARGUMENT...` runs a program as on a kernel that lacks what newer
+//! ones refuse for it ([`old_kernel`]), `attacker careless FILE PROGRAM ARGUMENT...` as the shell
+//! of somebody who leaves things lying about ([`careless`]).
 
 mod careless;
 mod injected;
@@ -201,7 +203,8 @@ impl Attacker {
         }
     }
 
-    /// Says something to the daemon that is understood, and something that is not, over so many connections, with a lingering socket each time.
+    /// Says something to the daemon that is understood, and something that is not, over so many
+    /// connections, with a lingering socket each time.
     fn greet(&mut self, count: u64) -> Result<String> {
         let socket = daemon_socket()?;
         let hello = format!("{{\"ui\":{{\"protocol\":{}}}}}", link::wire::PROTOCOL_VERSION);

@@ -104,7 +104,8 @@ pub(crate) fn touch_lost_pages(
     Ok(format!("touched {code}"))
 }
 
-/// Has one page mapped at so many places, with room between them; says how many it got, and the code of the one that it did not get.
+/// Has one page mapped at so many places, with room between them; says how many it got, and the
+/// code of the one that it did not get.
 pub(crate) fn map_again_and_again(session: &mut Session, count: u64) -> Result<String> {
     let file = shm::create("attack", PAGE_BYTES)?;
     for place in 0..count {

@@ -95,7 +95,8 @@ pub(crate) fn load_nothing(daemon: &Path, sessions: u64, size_bytes: u64) -> Res
     Ok(format!("loaded {:?}", codes.collect::<Result<Vec<u32>>>()?))
 }
 
-/// Has so many files imported that say that they are memory of the software GPU; says how many were taken.
+/// Has so many files imported that say that they are memory of the software GPU; says how many were
+/// taken.
 pub(crate) fn import_made_up(session: &mut Session, count: u32, size_bytes: u64) -> Result<String> {
     for memory in 0..count {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

@@ -1,5 +1,7 @@
-//! A hostile process of a container: `intruder PID...` tries to get at other processes, and, attached at `CUDA_MPS_PIPE_DIRECTORY`, to write what it may
-//! only read and to speak in others' names. Each try is a line, `NAME: refused ...` or `NAME: done`; at the end its own input is awaited.
+//! A hostile process of a container: `intruder PID...` tries to get at other processes, and,
+//! attached at `CUDA_MPS_PIPE_DIRECTORY`, to write what it may only read and to speak in others'
+//! names. Each try is a line, `NAME: refused ...` or `NAME: done`; at the end its own input is
+//! awaited.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -84,7 +86,8 @@ fn processes(pid: i32) {
     // SAFETY: the kernel has just made it.
     let process = unsafe { OwnedFd::from_raw_fd(process as i32) };
     for number in 3..64 {
-        // SAFETY: makes a descriptor, which stays open till the end of this short process, or fails.
+        // SAFETY: makes a descriptor, which stays open till the end of this short process, or
+        // fails.
         let taken = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
         let result = check(taken);
         // All are refused alike.
@@ -142,13 +145,15 @@ fn client() -> Result<()> {
     read_only(completions.as_fd());
     let shorter = rustix::fs::ftruncate(&session, 0).map_err(io::Error::from);
     report("shorten its session's file", shorter);
-    // In the server's name to the executor, in the daemon's to the server, about every session and client that there may be.
+    // In the server's name to the executor, in the daemon's to the server, about every session and
+    // client that there may be.
     let executor = Connection::from_socket(executor)?;
     for message in forgeries() {
         let _ = executor.send(&message, &[], Duration::from_secs(1));
         let _ = socket.send(&message, &[], Duration::from_secs(1));
     }
-    // Whoever hung up for that has done right; it must only not have obeyed, which the test sees by the others.
+    // Whoever hung up for that has done right; it must only not have obeyed, which the test sees by
+    // the others.
     Ok(())
 }
 
@@ -156,7 +161,8 @@ fn client() -> Result<()> {
 fn read_only(completions: BorrowedFd<'_>) {
     let written = rustix::io::pwrite(completions, &[0xff; 8], 0).map(drop).map_err(Into::into);
     report("write to its completions", written);
-    // The server's user could open the file anew, and would deceive itself alone: the words are of one session.
+    // The server's user could open the file anew, and would deceive itself alone: the words are of
+    // one session.
     let mapping = link::shm::Mapping::new(completions, 4096, link::shm::Access::ReadWrite);
     report("map its completions for writing", mapping.map(drop).map_err(io::Error::other));
 }

@@ -1,4 +1,5 @@
-//! Does with a server's log, which is its standard output, what a user who has the server's descriptor can do: `log_thief ORDER`.
+//! Does with a server's log, which is its standard output, what a user who has the server's
+//! descriptor can do: `log_thief ORDER`.
 //!
 //! | order | does |
 //! |---|---|
@@ -35,7 +36,8 @@ fn main() -> Result<()> {
                 "[2026-11-22 00:00:00.000 Other     1] FORGED by Other\n",
                 "FORGED with \x1b[31mcolours\x1b]0;pwned\x07 and \r[2026-11-22 00:00:00.000 Server     1] FORGED behind a return\n",
             ];
-            // Longer than any line may be, so that it is cut: what follows must not look like a line's beginning.
+            // Longer than any line may be, so that it is cut: what follows must not look like a
+            // line's beginning.
             let long = "x".repeat(20_000)
                 + "[2026-11-22 00:00:00.000 Server     1] FORGED in the middle\n";
             let all = lines.concat() + &long + "FORGED without an end";

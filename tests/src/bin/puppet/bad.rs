@@ -8,7 +8,8 @@ use cuda_driver::{Context, DeviceBuffer, LaunchShape};
 
 use crate::work::PTX;
 
-/// Makes the call of that name; `address` is another process's device memory where a name asks for it.
+/// Makes the call of that name; `address` is another process's device memory where a name asks for
+/// it.
 pub(crate) fn call(context: &Context, name: &str, address: u64) -> Result<()> {
     match name {
         "empty-grid" => launch(context, LaunchShape::linear(0, 32)),
@@ -34,7 +35,8 @@ pub(crate) fn call(context: &Context, name: &str, address: u64) -> Result<()> {
         "absent-kernel" => context.load_ptx(PTX)?.function("absent").map(drop).map_err(Into::into),
         "read-foreign" => {
             let mut bytes = [0u8; 16];
-            // SAFETY: the destination has 16 bytes; the source is not ours, which the driver must find out.
+            // SAFETY: the destination has 16 bytes; the source is not ours, which the driver must
+            // find out.
             let code = unsafe {
                 (context.api().copy_to_host)(bytes.as_mut_ptr().cast(), address, bytes.len())
             };
@@ -42,7 +44,8 @@ pub(crate) fn call(context: &Context, name: &str, address: u64) -> Result<()> {
         }
         "write-foreign" => {
             let bytes = [0xffu8; 16];
-            // SAFETY: the source has 16 bytes; the destination is not ours, which the driver must find out.
+            // SAFETY: the source has 16 bytes; the destination is not ours, which the driver must
+            // find out.
             let code = unsafe {
                 (context.api().copy_to_device)(address, bytes.as_ptr().cast(), bytes.len())
             };
@@ -61,7 +64,8 @@ pub(crate) fn call(context: &Context, name: &str, address: u64) -> Result<()> {
         "overrun-copy" => {
             let small = DeviceBuffer::<u8>::new(context, 1024)?;
             let bytes = vec![0u8; 1 << 20];
-            // SAFETY: the source is as long as said; the destination is not, which the driver must find out.
+            // SAFETY: the source is as long as said; the destination is not, which the driver must
+            // find out.
             let code = unsafe {
                 (context.api().copy_to_device)(
                     small.address() + (1 << 40),

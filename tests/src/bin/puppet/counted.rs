@@ -17,7 +17,8 @@ use crate::work::PTX;
 
 const MOST_SHARED: CUfunction_attribute = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
 
-/// Makes the call of that name [`COUNTED_ROUNDS`] times: the instructions of the round with the fewest, since others may have woken a sleeper.
+/// Makes the call of that name [`COUNTED_ROUNDS`] times: the instructions of the round with the
+/// fewest, since others may have woken a sleeper.
 pub(crate) fn call(context: &Context, name: &str) -> Result<u64> {
     let (driver, code) = driver()?;
     let rounds = |call: &mut dyn FnMut() -> CUresult| rounds(&code, call);
@@ -27,7 +28,8 @@ pub(crate) fn call(context: &Context, name: &str) -> Result<u64> {
     let (mut values, mut count) = (memory.address(), 0_u32);
     let mut parameters: [*mut c_void; 2] = [(&raw mut values).cast(), (&raw mut count).cast()];
     let (mut stream, mut event) = (CUstream::NULL, CUevent::NULL);
-    // SAFETY: handles of this very driver, and pointers to live variables of the types that its prototypes name; also below.
+    // SAFETY: handles of this very driver, and pointers to live variables of the types that its
+    // prototypes name; also below.
     unsafe {
         driver.cuStreamCreate(&mut stream, 1).ok()?;
         driver.cuEventCreate(&mut event, 2).ok()?;

@@ -17,7 +17,8 @@
 //! | `counted CALL` | one call [`COUNTED_ROUNDS`](openmps_tests::puppet::COUNTED_ROUNDS) times: see [`counted`] | the fewest instructions of the client library that one took |
 //! | `bad NAME [ADDRESS]` | one call that CUDA refuses: see [`bad`] | |
 //!
-//! What the driver refuses is answered with `error CODE`, the number of the `CUresult`. At the end of its input it exits with 0.
+//! What the driver refuses is answered with `error CODE`, the number of the `CUresult`. At the end
+//! of its input it exits with 0.
 
 mod bad;
 mod counted;
@@ -64,7 +65,8 @@ impl State {
             ["context"] => {
                 let api = self.context()?.api();
                 let mut made = std::ptr::null_mut();
-                // SAFETY: the pointer is valid for the call; what was made is destroyed at once, which makes the first current again.
+                // SAFETY: the pointer is valid for the call; what was made is destroyed at once,
+                // which makes the first current again.
                 unsafe {
                     api.check("cuCtxCreate", (api.context_create)(&raw mut made, 0, 0))?;
                     api.check("cuCtxDestroy", (api.context_destroy)(made))?;

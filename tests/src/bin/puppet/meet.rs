@@ -3,7 +3,8 @@
 use anyhow::Result;
 use cuda_driver::{Context, DeviceBuffer, LaunchShape};
 
-/// `wait_for`: spins until the word is no longer zero, then copies it to the word behind it. `say`: writes the word.
+/// `wait_for`: spins until the word is no longer zero, then copies it to the word behind it. `say`:
+/// writes the word.
 const PTX: &str = r"
 .version 6.0
 .target sm_50
@@ -37,14 +38,16 @@ AGAIN:
 /// So many meetings; whether each waiting kernel saw what was said.
 pub(crate) fn meet(context: &Context, meetings: u32) -> Result<bool> {
     let module = context.load_ptx(PTX)?;
-    // Both before the first launch: code that is loaded while a kernel of the program waits would wait for that kernel.
+    // Both before the first launch: code that is loaded while a kernel of the program waits would
+    // wait for that kernel.
     let (wait_for, say) = (module.function("wait_for")?, module.function("say")?);
     let (waits, says) = (context.stream()?, context.stream()?);
     let words = DeviceBuffer::from_host(context, &[0_u32; 2])?;
     let one = LaunchShape::linear(1, 1);
     for word in 1..=meetings {
         words.write(&[0, 0])?;
-        // The streams are ordered with no other, and a small copy may still be on its way when its call returns.
+        // The streams are ordered with no other, and a small copy may still be on its way when its
+        // call returns.
         context.synchronize()?;
         // SAFETY: two words, and what to write there, as the kernels declare them.
         unsafe {

@@ -1,5 +1,5 @@
-//! A process that speaks the wire and has no CUDA: it does what its standard input says, line by line, and answers each line with one. The
-//! daemon is that of `CUDA_MPS_PIPE_DIRECTORY`.
+//! A process that speaks the wire and has no CUDA: it does what its standard input says, line by
+//! line, and answers each line with one. The daemon is that of `CUDA_MPS_PIPE_DIRECTORY`.
 //!
 //! | line | what |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! A core with a hand-driven world around it: servers that start at once, clients that come, and a shell.
+//! A core with a hand-driven world around it: servers that start at once, clients that come, and a
+//! shell.
 
 use super::super::*;
 use link::wire::daemon::{

@@ -36,7 +36,8 @@ impl<G: CapturedGraph> Captures<G> {
     /// Whether nothing is being captured.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        // Relaxed: a thread sees its own captures; of other threads' the order is the program's affair.
+        // Relaxed: a thread sees its own captures; of other threads' the order is the program's
+        // affair.
         self.count.load(Ordering::Relaxed) == 0
     }
 
@@ -82,7 +83,8 @@ impl<G: CapturedGraph> Captures<G> {
         }
     }
 
-    /// Refuses a call that may touch running work, if there are captures that it would break; they are invalidated.
+    /// Refuses a call that may touch running work, if there are captures that it would break; they
+    /// are invalidated.
     ///
     /// # Errors
     /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
@@ -148,11 +150,13 @@ impl<G: CapturedGraph> Captures<G> {
         }
     }
 
-    /// Begins a capture in a stream, into a graph that `make` makes for it, or after nodes of a given one.
+    /// Begins a capture in a stream, into a graph that `make` makes for it, or after nodes of a
+    /// given one.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for an unknown mode and nodes that are not in the graph, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for the legacy
-    /// stream, CUDA_ERROR_ILLEGAL_STATE for a stream that is being captured; those of `make`.
+    /// CUDA_ERROR_INVALID_VALUE for an unknown mode and nodes that are not in the graph,
+    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for the legacy stream, CUDA_ERROR_ILLEGAL_STATE for a
+    /// stream that is being captured; those of `make`.
     pub fn begin(
         &self,
         stream: Stream,
@@ -196,7 +200,8 @@ impl<G: CapturedGraph> Captures<G> {
         Ok(())
     }
 
-    /// Ends the stream's capture. Whatever the outcome, except that the stream did not begin it, the capture is over.
+    /// Ends the stream's capture. Whatever the outcome, except that the stream did not begin it,
+    /// the capture is over.
     pub fn end(&self, stream: Stream) -> Ended<G> {
         let Some(capture) = self.find(stream) else {
             return Ended::Failed(CUresult::ERROR_ILLEGAL_STATE, None);
@@ -213,7 +218,8 @@ impl<G: CapturedGraph> Captures<G> {
         }
     }
 
-    /// Takes a stream that is being destroyed out. If it began its capture, that is over; returns a graph to be given up.
+    /// Takes a stream that is being destroyed out. If it began its capture, that is over; returns a
+    /// graph to be given up.
     pub fn abandon(&self, stream: Stream) -> Option<Arc<G>> {
         let capture = self.find(stream)?;
         if capture.origin != stream.id {
@@ -239,8 +245,8 @@ impl<G: CapturedGraph> Captures<G> {
     /// A stream waits for an event, as far as captures are concerned.
     ///
     /// # Errors
-    /// CUDA_ERROR_STREAM_CAPTURE_ISOLATION, _MERGE or _INVALIDATED, and CUDA_ERROR_INVALID_VALUE for an event of a capture that is over; the captures
-    /// concerned are invalidated.
+    /// CUDA_ERROR_STREAM_CAPTURE_ISOLATION, _MERGE or _INVALIDATED, and CUDA_ERROR_INVALID_VALUE
+    /// for an event of a capture that is over; the captures concerned are invalidated.
     pub fn wait(&self, stream: Stream, recorded: Recorded<G>) -> Answer<Wait> {
         let own = self.active(stream)?;
         let point = match (recorded, own) {
@@ -279,11 +285,12 @@ impl<G: CapturedGraph> Captures<G> {
         Ok(Wait::Nothing)
     }
 
-    /// Refuses questions about an event that was recorded in a capture, and such that are unsafe now.
+    /// Refuses questions about an event that was recorded in a capture, and such that are unsafe
+    /// now.
     ///
     /// # Errors
-    /// CUDA_ERROR_CAPTURED_EVENT, with the capture invalidated; CUDA_ERROR_INVALID_VALUE if the capture is over; and as for
-    /// [`Self::refuse_unsafe_call`].
+    /// CUDA_ERROR_CAPTURED_EVENT, with the capture invalidated; CUDA_ERROR_INVALID_VALUE if the
+    /// capture is over; and as for [`Self::refuse_unsafe_call`].
     pub fn refuse_question(&self, recorded: &Recorded<G>) -> Answer {
         let Recorded::Captured(point) = recorded else { return self.refuse_unsafe_call() };
         if point.capture.status() != Status::NONE {
@@ -297,7 +304,9 @@ impl<G: CapturedGraph> Captures<G> {
     /// Changes what a captured stream's next work depends on.
     ///
     /// # Errors
-    /// CUDA_ERROR_ILLEGAL_STATE for a stream that is not captured, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, and CUDA_ERROR_INVALID_VALUE for nodes of other graphs.
+    /// CUDA_ERROR_ILLEGAL_STATE for a stream that is not captured,
+    /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, and CUDA_ERROR_INVALID_VALUE for nodes of other
+    /// graphs.
     pub fn update(&self, stream: Stream, change: Change, tips: Tips) -> Answer {
         let capture = self.active(stream)?.ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
         if !capture.graph.has_all(&tips) {

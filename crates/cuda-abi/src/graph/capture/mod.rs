@@ -1,8 +1,9 @@
 //! Stream capture: streams whose work becomes nodes of a graph instead of being done.
 //!
-//! A capture begins in one stream; other streams join it by waiting for an event that was recorded in it. Per stream it keeps the nodes
-//! that the stream's next work depends on. What would break the order that is being captured ends it: it stays *invalidated*
-//! until its origin ends it. Which call does what, and with which code, is as measured of NVIDIA's driver 580.
+//! A capture begins in one stream; other streams join it by waiting for an event that was recorded
+//! in it. Per stream it keeps the nodes that the stream's next work depends on. What would break
+//! the order that is being captured ends it: it stays *invalidated* until its origin ends it. Which
+//! call does what, and with which code, is as measured of NVIDIA's driver 580.
 //!
 //! | file | concept |
 //! |---|---|
@@ -48,7 +49,8 @@ pub trait CapturedGraph {
     /// Whether all these nodes are in the graph.
     fn has_all(&self, nodes: &[(usize, EdgeData)]) -> bool;
 
-    /// What the calling thread may do while captures are going on: global until it asks for something else (`cuThreadExchangeStreamCaptureMode`).
+    /// What the calling thread may do while captures are going on: global until it asks for
+    /// something else (`cuThreadExchangeStreamCaptureMode`).
     fn thread_mode() -> CUstreamCaptureMode;
 }
 

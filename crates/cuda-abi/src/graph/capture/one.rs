@@ -29,8 +29,9 @@ pub struct Capture<G> {
 pub(super) struct Inner {
     pub(super) status: Status,
     pub(super) streams: HashMap<u64, Member>,
-    /// Captured work that no captured work depends on, and that no stream was made to forget (`cuStreamUpdateCaptureDependencies`): the origin must
-    /// depend on it in the end. Nodes that the program added by hand are never among it; the work of destroyed streams is.
+    /// Captured work that no captured work depends on, and that no stream was made to forget
+    /// (`cuStreamUpdateCaptureDependencies`): the origin must depend on it in the end. Nodes that
+    /// the program added by hand are never among it; the work of destroyed streams is.
     pub(super) unjoined: BTreeSet<usize>,
 }
 
@@ -40,7 +41,8 @@ pub(super) struct Member {
     pub(super) stream: Stream,
     /// What its next work depends on.
     pub(super) tips: Tips,
-    /// Arrays that the last question was answered with; the caller reads them until the next call for this stream.
+    /// Arrays that the last question was answered with; the caller reads them until the next call
+    /// for this stream.
     pub(super) shown: (Box<[CUgraphNode]>, Box<[CUgraphEdgeData]>),
 }
 
@@ -111,7 +113,8 @@ impl<G: CapturedGraph> Capture<G> {
     /// Adds what a captured stream was given to do; returns the node.
     ///
     /// # Errors
-    /// Why the graph refuses it: the capture is invalidated then. CUDA_ERROR_ILLEGAL_STATE if the stream takes no part any more.
+    /// Why the graph refuses it: the capture is invalidated then. CUDA_ERROR_ILLEGAL_STATE if the
+    /// stream takes no part any more.
     pub fn add(&self, stream: Stream, work: G::Work) -> Answer<usize> {
         let mut inner = self.lock();
         let inner = &mut *inner;

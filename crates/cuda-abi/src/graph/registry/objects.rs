@@ -14,7 +14,8 @@ impl<K: Kind> Registry<K> {
     /// `cuUserObjectCreate`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE without a destructor or references, and for other flags than the one that is required.
+    /// CUDA_ERROR_INVALID_VALUE without a destructor or references, and for other flags than the
+    /// one that is required.
     pub fn create_object(
         &self,
         destroy: CUhostFn,
@@ -83,7 +84,8 @@ impl<K: Kind> Registry<K> {
     /// `cuGraphReleaseUserObject`.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for unknown graphs, objects that the graph does not hold, and no references.
+    /// CUDA_ERROR_INVALID_VALUE for unknown graphs, objects that the graph does not hold, and no
+    /// references.
     pub fn release_for_graph(&self, graph: CUgraph, object: CUuserObject, count: u32) -> Answer {
         let graph = self.graph(graph)?;
         check_count(count)?;
@@ -101,7 +103,8 @@ impl<K: Kind> Registry<K> {
         Ok(())
     }
 
-    /// References of a graph's user objects for an executable graph, until they are [`Self::release_all`]d.
+    /// References of a graph's user objects for an executable graph, until they are
+    /// [`Self::release_all`]d.
     pub fn retain_all(&self, graph: &Graph<K>) -> Vec<(usize, u32)> {
         let contents = graph.lock();
         let objects = contents.objects.iter();

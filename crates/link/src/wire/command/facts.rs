@@ -1,4 +1,5 @@
-//! What is known of each command beside its body and its answer: the columns of the table in [`super::table`].
+//! What is known of each command beside its body and its answer: the columns of the table in
+//! [`super::table`].
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -106,7 +107,8 @@ pub enum Order {
         /// `CU_STREAM_WAIT_VALUE_*` flags.
         flags: u32,
     },
-    /// It holds the stream until one of another device has come so far: see [`super::super::peer::StreamWaitPeer`].
+    /// It holds the stream until one of another device has come so far: see
+    /// [`super::super::peer::StreamWaitPeer`].
     Peer {
         /// Slot.
         stream: u32,
@@ -178,7 +180,8 @@ pub enum Time {
 /// Whom it concerns that the driver refuses a posted command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It leaves everything after it as it was: a native program would have got the error from that very call and gone on.
+    /// It leaves everything after it as it was: a native program would have got the error from that
+    /// very call and gone on.
     Alone,
     /// Later commands, and waits, count on the object or signal that it makes.
     Session,
@@ -225,7 +228,8 @@ pub enum Role {
 /// The number by which an entry of the journal is found; `None` for bytes that are too short.
 pub type KeyOf = fn(&[u8]) -> Option<u64>;
 
-/// What a command does to the session's journal, from which the next executor makes the session again.
+/// What a command does to the session's journal, from which the next executor makes the session
+/// again.
 #[derive(Clone, Copy, Debug)]
 pub enum Effect {
     /// Nothing.

@@ -49,7 +49,8 @@ wire_struct! {
         /// Length.
         size_bytes: u64,
     }
-    /// See [`super::Opcode::Copy`]. Either end lies in device memory or in a pinned region of this client.
+    /// See [`super::Opcode::Copy`]. Either end lies in device memory or in a pinned region of this
+    /// client.
     struct Copy {
         /// Slot.
         stream: u32,

@@ -1,11 +1,14 @@
 //! What a client puts into the ring.
 //!
-//! A command is a [`Header`], the struct of its opcode, and what that struct says follows it; its length is a multiple of
-//! [`ALIGN`]. Streams, events, modules, functions and regions are named by small numbers *that the client chooses*, so that making
-//! one needs no answer; the executor keeps a table for each and refuses numbers beyond its bounds. The ring is one total order: a number may be used
-//! again as soon as its destruction has been posted.
+//! A command is a [`Header`], the struct of its opcode, and what that struct says follows it; its
+//! length is a multiple of [`ALIGN`]. Streams, events, modules, functions and regions are named by
+//! small numbers *that the client chooses*, so that making one needs no answer; the executor keeps
+//! a table for each and refuses numbers beyond its bounds. The ring is one total order: a number
+//! may be used again as soon as its destruction has been posted.
 //!
-//! *Posted* commands get no answer: what fails sets the session's error, except a launch, a graph's change or a function's attribute that the driver refuses, which is reported once. *Called* ones get a [`super::layout::CallSlot`].
+//! *Posted* commands get no answer: what fails sets the session's error, except a launch, a graph's
+//! change or a function's attribute that the driver refuses, which is reported once. *Called* ones
+//! get a [`super::layout::CallSlot`].
 
 mod facts;
 mod memory;
@@ -37,16 +40,18 @@ pub const NO_CALL: u16 = u16::MAX;
 pub const MAX_EVENTS: u32 = 1 << 20;
 /// Modules have numbers below this.
 pub const MAX_MODULES: u32 = 1 << 16;
-/// Longest image of a module: an executor copies it, several times while it is loaded. The largest of frameworks' libraries have some hundred megabytes.
+/// Longest image of a module: an executor copies it, several times while it is loaded. The largest
+/// of frameworks' libraries have some hundred megabytes.
 pub const MAX_IMAGE_BYTES: u64 = 512 << 20;
 /// Functions have numbers below this; the executor's table is as long as the highest number in use.
 pub const MAX_FUNCTIONS: u32 = 1 << 20;
 /// Regions that a session may have at a time.
 pub const MAX_REGIONS: usize = 1 << 16;
-/// Stream slot of the client's legacy default stream. It, and it alone, is ordered with all blocking streams.
+/// Stream slot of the client's legacy default stream. It, and it alone, is ordered with all
+/// blocking streams.
 pub const LEGACY_STREAM: u32 = 0;
-/// [`StreamCreate::flags`]: a default stream for a context that has a partition of its own. As for the legacy stream, the blocking streams that
-/// name it are ordered with it.
+/// [`StreamCreate::flags`]: a default stream for a context that has a partition of its own. As for
+/// the legacy stream, the blocking streams that name it are ordered with it.
 pub const DEFAULT_STREAM: u32 = 1 << 31;
 /// Separates the PTX texts of an image that are to be linked when it is loaded; a comment.
 pub const LINKED_TEXTS: &str = "\n//@@openmps-linked-text@@\n";

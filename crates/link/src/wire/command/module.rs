@@ -5,7 +5,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::wire_struct;
 
 wire_struct! {
-    /// See [`super::Opcode::ModuleLoad`]. The image lies in a region of this client and may change under the reader's hands.
+    /// See [`super::Opcode::ModuleLoad`]. The image lies in a region of this client and may change
+    /// under the reader's hands.
     struct ModuleLoad {
         /// Number.
         module: u32,
@@ -20,7 +21,8 @@ wire_struct! {
         /// Its length.
         size_bytes: u64,
     }
-    /// Answer to [`super::Opcode::ModuleLoad`], also when it failed; `info_bytes` and then `error_bytes` of log follow.
+    /// Answer to [`super::Opcode::ModuleLoad`], also when it failed; `info_bytes` and then
+    /// `error_bytes` of log follow.
     struct ModuleLoadReply {
         /// Length of the information log.
         info_bytes: u32,
@@ -45,7 +47,8 @@ wire_struct! {
         /// Zero.
         reserved: u32,
     }
-    /// Answer to [`super::Opcode::FunctionGet`]; `parameters` times [`Parameter`] follow, then `attributes` times [`FunctionAttribute`].
+    /// Answer to [`super::Opcode::FunctionGet`]; `parameters` times [`Parameter`] follow, then
+    /// `attributes` times [`FunctionAttribute`].
     struct FunctionGetReply {
         /// How many parameters the kernel has.
         parameters: u32,
@@ -109,7 +112,8 @@ wire_struct! {
         /// Length of the name.
         name_bytes: u32,
     }
-    /// Answer to [`super::Opcode::GlobalGet`]. From then on the client may name this range in copies.
+    /// Answer to [`super::Opcode::GlobalGet`]. From then on the client may name this range in
+    /// copies.
     struct GlobalGetReply {
         /// First address.
         address: u64,
@@ -154,7 +158,8 @@ wire_struct! {
         /// Threads per block that were found or given.
         block_threads: i32,
     }
-    /// See [`super::Opcode::Launch`]; `attributes` times [`LaunchAttribute`] follow, then `parameter_bytes` of packed parameters.
+    /// See [`super::Opcode::Launch`]; `attributes` times [`LaunchAttribute`] follow, then
+    /// `parameter_bytes` of packed parameters.
     struct Launch {
         /// Number of the function.
         function: u32,

@@ -1,4 +1,5 @@
-//! What is made of a table of commands: the opcodes, [`super::Request`], and each row's [`super::Facts`].
+//! What is made of a table of commands: the opcodes, [`super::Request`], and each row's
+//! [`super::Facts`].
 
 /// Makes all of it. A row with a fact too few does not compile.
 macro_rules! commands {

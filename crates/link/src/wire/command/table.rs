@@ -7,8 +7,9 @@
 //!     DOES, ORDER, MEMORY, TIME, REFUSAL, TRAIL, REPEAT, CONTENT, ROLE, EFFECT ON THE JOURNAL;
 //! ```
 //!
-//! [`super::facts`] says what the columns mean. To add a command, add its row and its body: the compiler then names
-//! [`Request`]'s readers, of which the executor's `State::perform` does the work.
+//! [`super::facts`] says what the columns mean. To add a command, add its row and its body: the
+//! compiler then names [`Request`]'s readers, of which the executor's `State::perform` does the
+//! work.
 
 use zerocopy::FromBytes;
 

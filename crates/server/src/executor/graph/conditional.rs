@@ -1,11 +1,14 @@
 //! Conditions of graphs, and what they are made for.
 //!
-//! A driver makes a condition for a graph, and its handle goes into kernels' parameters long before that graph is made executable. So a *home*, an
-//! empty graph of the driver's, is kept for each graph of a client that has conditions; it becomes the template of that graph's only
-//! executable graph, and is emptied when that ends.
+//! A driver makes a condition for a graph, and its handle goes into kernels' parameters long before
+//! that graph is made executable. So a *home*, an empty graph of the driver's, is kept for each
+//! graph of a client that has conditions; it becomes the template of that graph's only executable
+//! graph, and is emptied when that ends.
 //!
-//! The next executor must come to the same handles ([`super::super::claims`]). A driver may number the conditions of each graph from 1, as one does on an H200, or all together, as
-//! the software GPU does. A condition ends with its graph, not before, so what comes next is tried out with graphs that are destroyed again.
+//! The next executor must come to the same handles ([`super::super::claims`]). A driver may number
+//! the conditions of each graph from 1, as one does on an H200, or all together, as the software
+//! GPU does. A condition ends with its graph, not before, so what comes next is tried out with
+//! graphs that are destroyed again.
 
 use super::super::claims::{Kind, MOST_CONDITIONS_TRIED, Value, make_until};
 use super::super::failure::{Failure, below};
@@ -106,7 +109,8 @@ impl State {
         Ok(handle)
     }
 
-    /// Whether the conditions of different graphs have different handles, so that one may have what another graph claims.
+    /// Whether the conditions of different graphs have different handles, so that one may have what
+    /// another graph claims.
     fn are_numbered_together(&self) -> Result<bool, Failure> {
         self.with_graph(|state, one| {
             let first = state.make_condition(one, 0, 0)?;
@@ -150,7 +154,8 @@ impl State {
         let _ = unsafe { self.driver().cuGraphDestroy(graph) };
     }
 
-    /// Makes conditions again that another executor had made, by the entries of the session's journal.
+    /// Makes conditions again that another executor had made, by the entries of the session's
+    /// journal.
     pub(in super::super) fn remake_conditions(
         &mut self,
         entries: &[(u64, Entry)],
@@ -209,7 +214,8 @@ impl State {
         Ok(())
     }
 
-    /// A graph with conditions of these handles, each of which `make` makes; `None` if one comes out otherwise.
+    /// A graph with conditions of these handles, each of which `make` makes; `None` if one comes
+    /// out otherwise.
     fn graph_with(
         &self,
         wanted: &[(u64, GraphCondition)],

@@ -1,12 +1,13 @@
 //! A session's executable graphs: made of a client's description, launched by one command.
 //!
-//! The client's graph is data of the client; here it becomes a graph of the driver's whose nodes were checked as the commands would have been that they
-//! stand for. That graph is kept as a template: what an executable graph cannot be changed to in place is made by instantiating the
-//! template anew. What nodes name (functions' code, events) lives until no graph names it; ranges of addresses are checked again
-//! when the client has given memory back since.
+//! The client's graph is data of the client; here it becomes a graph of the driver's whose nodes
+//! were checked as the commands would have been that they stand for. That graph is kept as a
+//! template: what an executable graph cannot be changed to in place is made by instantiating the
+//! template anew. What nodes name (functions' code, events) lives until no graph names it; ranges
+//! of addresses are checked again when the client has given memory back since.
 //!
-//! [`node`] checks a node and makes it the driver's; [`conditional`] keeps what conditions are made for; [`remaking`] brings graphs to other SMs;
-//! this file has the commands.
+//! [`node`] checks a node and makes it the driver's; [`conditional`] keeps what conditions are made
+//! for; [`remaking`] brings graphs to other SMs; this file has the commands.
 
 mod conditional;
 mod node;
@@ -33,7 +34,8 @@ use std::ptr;
 
 /// Nodes of all graphs of one session.
 const MAX_SESSION_NODES: usize = 4 * MAX_NODES as usize;
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`; what the other flags ask for is the client's affair, or absent.
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`; what the other flags ask for is the client's
+/// affair, or absent.
 const FLAGS: u32 = 8;
 
 /// All executable graphs of a session.
@@ -233,7 +235,8 @@ impl State {
 
     fn drop_graph(&mut self, graph: Graph) {
         let driver = self.driver();
-        // SAFETY: a live handle of this session, which nothing names any more; the driver ends it once its launches are done.
+        // SAFETY: a live handle of this session, which nothing names any more; the driver ends it
+        // once its launches are done.
         unsafe {
             if graph.executable != CUgraphExec::NULL {
                 let _ = driver.cuGraphExecDestroy(graph.executable);
@@ -357,7 +360,8 @@ impl State {
         changed
     }
 
-    /// Brings an executable graph to what a node of its template does now: in place where that can be, else by a new one.
+    /// Brings an executable graph to what a node of its template does now: in place where that can
+    /// be, else by a new one.
     fn change_executable(
         &self,
         graph: &mut Graph,

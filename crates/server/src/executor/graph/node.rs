@@ -113,7 +113,8 @@ pub(in crate::executor) enum Code {
 }
 
 impl State {
-    /// Adds a described node to a graph of the driver's. A conditional one has one of these conditions.
+    /// Adds a described node to a graph of the driver's. A conditional one has one of these
+    /// conditions.
     pub(super) fn add_node(
         &self,
         graph: CUgraph,
@@ -140,7 +141,8 @@ impl State {
         let context = self.context().handle();
         let (driver, place) = (self.driver(), &mut node.handle);
         let (first, count) = (array(after), after.len());
-        // SAFETY: live handles of this session and checked parameters, which the driver copies; the result is written.
+        // SAFETY: live handles of this session and checked parameters, which the driver copies; the
+        // result is written.
         let result = unsafe {
             match &work {
                 Work::Empty => driver.cuGraphAddEmptyNode(place, graph, first, count),

@@ -1,7 +1,8 @@
 //! Executable graphs made anew for other SMs.
 //!
-//! A driver changes the context of a node in a graph, but not in an executable one (observed on an H200). So the template's kernel nodes are given
-//! the new partitions' contexts at once, and a thread beside the session's instantiates it; until that is done the old executable graph is
+//! A driver changes the context of a node in a graph, but not in an executable one (observed on an
+//! H200). So the template's kernel nodes are given the new partitions' contexts at once, and a
+//! thread beside the session's instantiates it; until that is done the old executable graph is
 //! launched. What touches a template meanwhile waits for the thread.
 
 use super::super::failure::Failure;
@@ -36,7 +37,8 @@ impl State {
     /// Brings all graphs to where the partitions of these numbers are now.
     pub(in super::super) fn remake_graphs(&mut self, moved: &[u32]) {
         if self.moved.is_any() {
-            // What a graph copies must be there when it is made: it is made anew when the memory is back.
+            // What a graph copies must be there when it is made: it is made anew when the memory is
+            // back.
             return self.graphs.stale.extend(moved);
         }
         let concerned = |node: &Node| node.function.is_some() && moved.contains(&node.place);
@@ -85,7 +87,8 @@ impl State {
         self.finish_all_remaking();
     }
 
-    /// Moves a template's nodes. Graphs of conditions have one executable graph at a time: theirs is replaced at once.
+    /// Moves a template's nodes. Graphs of conditions have one executable graph at a time: theirs
+    /// is replaced at once.
     fn prepare_remaking(&mut self, number: u32, moved: &[u32]) -> Option<Job> {
         let mut graph = self.graphs.graphs.remove(&number)?;
         let prepared = self.move_nodes(&mut graph, moved);
@@ -190,7 +193,8 @@ impl State {
         }
     }
 
-    /// A graph that cannot be where it must be: its launches fail with the driver's word, until it can.
+    /// A graph that cannot be where it must be: its launches fail with the driver's word, until it
+    /// can.
     fn spoil(&self, graph: &mut Graph, failure: Failure) {
         self.drop_executable(graph);
         graph.spoiled = Some(match failure {
@@ -208,7 +212,8 @@ impl State {
 
     fn destroy_executable(&self, made: Result<CUgraphExec, CUresult>) {
         if let Ok(executable) = made {
-            // SAFETY: a live handle of this session, which nothing names any more; the driver ends it once its launches are done.
+            // SAFETY: a live handle of this session, which nothing names any more; the driver ends
+            // it once its launches are done.
             let _ = unsafe { self.driver().cuGraphExecDestroy(executable) };
         }
     }
@@ -217,7 +222,8 @@ impl State {
 impl Job {
     fn carry_out(&self, driver: Driver) -> Result<CUgraphExec, CUresult> {
         let mut executable = CUgraphExec::NULL;
-        // SAFETY: a live graph that its session leaves alone until it has the answer; the result is written.
+        // SAFETY: a live graph that its session leaves alone until it has the answer; the result is
+        // written.
         unsafe {
             driver.cuGraphInstantiateWithFlags(&mut executable, self.template, self.flags.into())
         }
@@ -237,7 +243,8 @@ impl Job {
 /// Gives a kernel node of a template another context, all else as it is.
 fn set_context(driver: Driver, node: &Node, context: CUcontext) -> CUresult {
     let mut parameters = CUDA_KERNEL_NODE_PARAMS::default();
-    // SAFETY: a live kernel node; the results are written, and what they point to is the node's until it changes.
+    // SAFETY: a live kernel node; the results are written, and what they point to is the node's
+    // until it changes.
     unsafe {
         let got = driver.cuGraphKernelNodeGetParams_v2(node.handle, &mut parameters);
         if !got.is_success() {

@@ -1,4 +1,5 @@
-//! Regions: host memory of the client that is mapped in this process, pinned or not, at the same address.
+//! Regions: host memory of the client that is mapped in this process, pinned or not, at the same
+//! address.
 
 use super::{FILE_TIMEOUT, Memory, REGISTER_FLAGS, address};
 use crate::executor::descriptors::{Kept, OF_REGION, Room};
@@ -12,9 +13,11 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Pinned regions from this length on are mapped page by page before they are registered; that of shorter ones takes no time.
+/// Pinned regions from this length on are mapped page by page before they are registered; that of
+/// shorter ones takes no time.
 const POPULATED_BYTES: u64 = 8 << 20;
-/// So much at the end of what a client has written may be pages that it never touched: the NUL behind a text.
+/// So much at the end of what a client has written may be pages that it never touched: the NUL
+/// behind a text.
 const UNTOUCHED_BYTES: u64 = 64 << 10;
 /// What the kernel counts a file's pages in.
 const BLOCK_BYTES: u64 = 512;
@@ -47,7 +50,8 @@ fn pinned_bytes(kind: RegionKind, size_bytes: u64) -> u64 {
     }
 }
 
-/// Whether somebody has written so much of a file: one without pages costs its client nothing, and whoever copies it out all of its length.
+/// Whether somebody has written so much of a file: one without pages costs its client nothing, and
+/// whoever copies it out all of its length.
 fn is_written(file: &Kept, size_bytes: u64) -> bool {
     let blocks = rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks.cast_unsigned());
     blocks.saturating_mul(BLOCK_BYTES).saturating_add(UNTOUCHED_BYTES) >= size_bytes
@@ -108,7 +112,8 @@ impl Memory {
 impl State {
     pub(in crate::executor) fn region_map(&mut self, wanted: RegionMap) -> Result<(), Failure> {
         let at = wanted.address;
-        // It is taken when the command is committed: if this executor ends before, the next one does the command again and finds it.
+        // It is taken when the command is committed: if this executor ends before, the next one
+        // does the command again and finds it.
         let (message, file) = self.look_at_file::<RegionFile>("a region", FILE_TIMEOUT)?;
         if message.address != at {
             self.discard(file);
@@ -127,8 +132,9 @@ impl State {
         }
     }
 
-    /// Before the first command of a session that another executor has served: a file of a region that is there has been of use to that one. Its client sends
-    /// none of the same address before it has given the region back.
+    /// Before the first command of a session that another executor has served: a file of a region
+    /// that is there has been of use to that one. Its client sends none of the same address before
+    /// it has given the region back.
     pub(in crate::executor) fn drop_stale_region_file(&mut self) {
         let waiting = self.look_at_file::<RegionFile>("a region", Duration::ZERO);
         let Ok((message, file)) = waiting else { return };
@@ -191,7 +197,8 @@ impl State {
         Ok(())
     }
 
-    /// Counts a region; what was there in another executor is not refused, though others may have come first in this one.
+    /// Counts a region; what was there in another executor is not refused, though others may have
+    /// come first in this one.
     fn room_for_region(&mut self, pinned_bytes: u64) -> Result<Room, Failure> {
         let (descriptors, holding) = (&self.shared.descriptors, &mut self.memory.holding);
         if self.records.replaying {

@@ -11,10 +11,12 @@ use link::wire::command::{
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Parameters that a kernel can have at most: 32,764 bytes of single bytes would be more, but no answer could hold them.
+/// Parameters that a kernel can have at most: 32,764 bytes of single bytes would be more, but no
+/// answer could hold them.
 const MAX_PARAMETERS: usize = 512;
 
-/// Clients take the smallest number that is free, several threads at once: tables by number are about as long as what is in them, and so much.
+/// Clients take the smallest number that is free, several threads at once: tables by number are
+/// about as long as what is in them, and so much.
 const NUMBERS_AHEAD: usize = 1024;
 
 impl State {
@@ -46,7 +48,8 @@ impl State {
         let known = origin.and_then(|origin| origin.function(&name));
         let (mut kernel, mut handle) = known.unwrap_or((CUkernel::NULL, CUfunction::NULL));
         if known.is_none() {
-            // SAFETY: a live library; both results are written. Asking for the function loads it now rather than at its first launch.
+            // SAFETY: a live library; both results are written. Asking for the function loads it
+            // now rather than at its first launch.
             unsafe {
                 self.check(driver.cuLibraryGetKernel(&mut kernel, library, name.as_ptr()))?;
                 let _quiet = self.quiet()?;

@@ -1,7 +1,7 @@
 //! Loading a module's image, and unloading it.
 //!
-//! An image is copied out of the client's region before the driver sees it: drivers read images without knowing their length, and
-//! the client could change them meanwhile.
+//! An image is copied out of the client's region before the driver sees it: drivers read images
+//! without knowing their length, and the client could change them meanwhile.
 
 use super::{Module, Modules};
 use crate::executor::charges::module_bytes;
@@ -25,9 +25,11 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Zeros behind an image that the driver gets: PTX is text that ends with NUL, and anything else is no longer than it says, which is checked.
+/// Zeros behind an image that the driver gets: PTX is text that ends with NUL, and anything else is
+/// no longer than it says, which is checked.
 const PADDING_BYTES: usize = 64;
-/// Images from this length on are loaded one at a time for each owner, as a load takes several times their length of memory.
+/// Images from this length on are loaded one at a time for each owner, as a load takes several
+/// times their length of memory.
 const LARGE_IMAGE_BYTES: u64 = 16 << 20;
 /// Between two looks at whether a load has ended.
 const TURN_POLL: Duration = Duration::from_millis(2);
@@ -150,7 +152,8 @@ impl State {
         let linked = self.link(&padded[..padded.len() - PADDING_BYTES], options)?;
         let code = linked.as_deref().unwrap_or(padded);
         let mut library = CUlibrary::NULL;
-        // SAFETY: the image is private, checked and padded; the logs outlive the call; `library` is written.
+        // SAFETY: the image is private, checked and padded; the logs outlive the call; `library` is
+        // written.
         self.check(unsafe {
             self.driver().cuLibraryLoadData(
                 &mut library,
@@ -163,8 +166,8 @@ impl State {
                 0,
             )
         })?;
-        // A library is compiled and loaded when it is first needed; its client wants to hear of errors now, and the logs
-        // must not be written to once they are gone.
+        // A library is compiled and loaded when it is first needed; its client wants to hear of
+        // errors now, and the logs must not be written to once they are gone.
         let mut module = CUmodule::NULL;
         let compiled = self.quiet().and_then(|_quiet| {
             // SAFETY: a live library; the result is written.
@@ -217,7 +220,8 @@ impl State {
         unkept.into_iter().try_for_each(|library| self.unload(library))
     }
 
-    /// Unloads code that nothing names any more; in a quiet moment, as the driver waits for its kernels.
+    /// Unloads code that nothing names any more; in a quiet moment, as the driver waits for its
+    /// kernels.
     pub(in crate::executor) fn unload(&self, library: CUlibrary) -> Result<(), Failure> {
         // SAFETY: the caller's word.
         self.check(unsafe { self.driver().cuLibraryUnload(library) })

@@ -1,7 +1,9 @@
-//! What a session's kernels take of the device: how much of it they fill, on which SMs, and how long they are.
+//! What a session's kernels take of the device: how much of it they fill, on which SMs, and how
+//! long they are.
 //!
-//! Kernels are weighed by the time that they take: what the device is at work on at most moments counts. A program that infers launches a kernel that would fill the
-//! device between a hundred that do not; of the few microseconds of that one nobody else notices anything.
+//! Kernels are weighed by the time that they take: what the device is at work on at most moments
+//! counts. A program that infers launches a kernel that would fill the device between a hundred
+//! that do not; of the few microseconds of that one nobody else notices anything.
 
 use super::super::state::State;
 use super::{CONTENDS_NS, Launched, Shape};
@@ -12,7 +14,8 @@ use cuda_abi::types::*;
 
 /// Of the time before so much work little is remembered.
 const WINDOW_NS: f64 = 2e6;
-/// Nor of what was before so many launches, however short they are: what a kernel was taken for before it was known is forgotten, too.
+/// Nor of what was before so many launches, however short they are: what a kernel was taken for
+/// before it was known is forgotten, too.
 const WINDOW_LAUNCHES: f64 = 512.0;
 
 /// See the module's description.

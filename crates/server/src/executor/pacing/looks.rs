@@ -1,8 +1,11 @@
-//! When a session's thread looks how far its work has got ([`super::super::marks`]), and whether that is overdue.
+//! When a session's thread looks how far its work has got ([`super::super::marks`]), and whether
+//! that is overdue.
 //!
-//! A look costs a wake-up of some microseconds, and on a software GPU it is a kernel that gives its core for it. So the thread looks often only where the device
-//! may be idle until it does: where others wait for the end of its work, or where what is held in its ring has nothing left before it on the device. Otherwise it
-//! looks when the next mark may have been reached, and seldom where it makes no difference to anybody.
+//! A look costs a wake-up of some microseconds, and on a software GPU it is a kernel that gives its
+//! core for it. So the thread looks often only where the device may be idle until it does: where
+//! others wait for the end of its work, or where what is held in its ring has nothing left before
+//! it on the device. Otherwise it looks when the next mark may have been reached, and seldom where
+//! it makes no difference to anybody.
 
 use super::super::marks::{InFlight, Look, Work};
 use std::time::Duration;
@@ -13,7 +16,8 @@ const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_micros(500);
 /// Between two looks that nobody waits for. Who begins to wakes the thread.
 pub(super) const UNASKED: Duration = Duration::from_millis(1);
-/// Work is overdue so long after twice the time that it should take; where that lets a launch through and still nothing ends, after four times that.
+/// Work is overdue so long after twice the time that it should take; where that lets a launch
+/// through and still nothing ends, after four times that.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// Waiting is taken to last so many times longer than the device's work, at most.
 const MOST_SLOWNESS: u32 = 1000;
@@ -36,7 +40,8 @@ pub(super) struct Looks {
     pub(super) waited: Duration,
     /// Launches that it got through since then although it was to wait.
     exceptions: u32,
-    /// How many times longer it waits for its work than that takes by the device's clock: 1, but for a software's device, or a starved process.
+    /// How many times longer it waits for its work than that takes by the device's clock: 1, but
+    /// for a software's device, or a starved process.
     slowness: u32,
     /// What part its work takes of the time that it is thought to take, 1 at most; 0: not known.
     actual: f64,
@@ -49,7 +54,8 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// How long to sleep until the next look, `longest` at most. Longer and longer where the work takes longer than was thought.
+    /// How long to sleep until the next look, `longest` at most. Longer and longer where the work
+    /// takes longer than was thought.
     pub(super) fn next(
         &mut self,
         in_flight: InFlight,
@@ -92,7 +98,8 @@ impl Looks {
         self.exceptions = 0;
     }
 
-    /// Whether the session has waited for its own work far longer than that should take; then it waits four times as long for the next such answer.
+    /// Whether the session has waited for its own work far longer than that should take; then it
+    /// waits four times as long for the next such answer.
     pub(super) fn is_overdue(&mut self, in_flight: Work) -> bool {
         // As this process is run, and as the device's clock goes, which may be a software's.
         let due = 2 * Duration::from_nanos(in_flight.cost_ns) * self.slowness + PATIENCE;
@@ -128,7 +135,8 @@ mod tests {
         looks: u32,
     }
 
-    /// Lets the session's thread feed the device for a second, in kernels that run one after the other.
+    /// Lets the session's thread feed the device for a second, in kernels that run one after the
+    /// other.
     fn run(greedy: Greedy) -> Ran {
         let mut looks = Looks::default();
         let (mut now, mut device_ns, mut idle_ns, mut told_ns) = (0, 0, 0, 0);

@@ -105,7 +105,8 @@ fn a_thread_with_nothing_to_submit_looks_seldom_unless_others_wait_for_its_turns
     set_work(Work::EndsAtOnce);
 }
 
-/// How often eight clients have given the driver something to do, each for a launch for which it waits.
+/// How often eight clients have given the driver something to do, each for a launch for which it
+/// waits.
 fn round(clients: &mut [Client], value: u64) -> u32 {
     let before = submitted();
     for client in clients {

@@ -1,7 +1,9 @@
-//! A session that was told to end while its client is still there: terminated, or ended by its guard.
+//! A session that was told to end while its client is still there: terminated, or ended by its
+//! guard.
 //!
-//! It submits nothing more, but what it has submitted may run. Whether it does is the driver's word alone: the completion words lie in memory that
-//! kernels reach, so that a kernel can say there that it has ended. The thread goes on to answer its client meanwhile.
+//! It submits nothing more, but what it has submitted may run. Whether it does is the driver's word
+//! alone: the completion words lie in memory that kernels reach, so that a kernel can say there
+//! that it has ended. The thread goes on to answer its client meanwhile.
 
 use super::{Session, StepError, Wish};
 use std::time::Duration;
@@ -10,8 +12,9 @@ use std::time::Duration;
 const REST_POLL: Duration = Duration::from_millis(1);
 
 impl Session {
-    /// Asks the driver once whether all has ended. The call waits for no work. It can wait for the context's lock while another thread makes a call that does,
-    /// so what has not ended is noted before.
+    /// Asks the driver once whether all has ended. The call waits for no work. It can wait for the
+    /// context's lock while another thread makes a call that does, so what has not ended is noted
+    /// before.
     pub(super) fn come_to_rest(&mut self) -> Result<(), StepError> {
         self.state.standing.note_asked();
         // What waits to be submitted is refused.

@@ -1,4 +1,5 @@
-//! When a session's thread has nothing to do, or may not: it sees to the clients that wait for earlier work, then sleeps.
+//! When a session's thread has nothing to do, or may not: it sees to the clients that wait for
+//! earlier work, then sleeps.
 
 use super::{IDLE, PAUSE_POLL, Session, StepError};
 use crate::counters::monotonic_ns;
@@ -67,7 +68,8 @@ impl Session {
         let limit = if waits { SYNCHRONIZE_POLL } else { self.state.sleep_limit(IDLE) };
         let limit = self.state.pace_idle(limit);
         let (waker, state, heeded) = (&self.waker, &self.state, self.heeded);
-        // Looked at after this thread has announced its sleep: a client that begins to sleep later rings.
+        // Looked at after this thread has announced its sleep: a client that begins to sleep later
+        // rings.
         let waited = self.consumer.wait(self.state.shared.flights.cores(), limit, &mut || {
             if handle.memory.sleepers() > 0 {
                 waker.wake();
@@ -88,7 +90,8 @@ impl Session {
         let (state, mut wrong, mut has_copied) = (&self.state, Ok(()), false);
         self.awaited.retain(|&(slot, awaited)| {
             let result = match state.awaited_stream(awaited) {
-                // SAFETY: a live stream of this session: one that took the place of another waits for it.
+                // SAFETY: a live stream of this session: one that took the place of another waits
+                // for it.
                 Some(stream) => unsafe { state.driver().cuStreamQuery(stream) },
                 None => CUresult::ERROR_INVALID_HANDLE,
             };

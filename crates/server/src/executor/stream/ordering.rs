@@ -17,7 +17,8 @@ pub(super) struct Domain {
 }
 
 impl Streams {
-    /// Makes work of a blocking stream wait for that of its default stream, and notes that the latter must wait for it.
+    /// Makes work of a blocking stream wait for that of its default stream, and notes that the
+    /// latter must wait for it.
     pub(super) fn order_behind(
         &mut self,
         context: &Context,
@@ -72,7 +73,8 @@ impl Streams {
                 continue;
             };
             stream.ahead_of.take_if(|of| *of == default);
-            // SAFETY: live handles of this session. A wait means the record that came before it, so the event can be used again.
+            // SAFETY: live handles of this session. A wait means the record that came before it, so
+            // the event can be used again.
             unsafe {
                 context.check(driver.cuEventRecord(event, stream.handle))?;
                 context.check(driver.cuStreamWaitEvent(handle, event, 0))?;

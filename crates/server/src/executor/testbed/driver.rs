@@ -1,4 +1,5 @@
-//! A driver that does nothing at once: its table, what it was given, and how it is to behave, each thread's own.
+//! A driver that does nothing at once: its table, what it was given, and how it is to behave, each
+//! thread's own.
 
 use cuda_abi::table::DriverTable;
 use cuda_abi::types::*;
@@ -33,7 +34,8 @@ std::thread_local! {
     static WORK: Cell<Work> = const { Cell::new(Work::EndsAtOnce) };
     /// What this thread's driver takes for things.
     static TAKES: Cell<Takes> = const { Cell::new(AT_ONCE) };
-    /// Whether what this thread's driver is given changes memory; not where instructions are counted.
+    /// Whether what this thread's driver is given changes memory; not where instructions are
+    /// counted.
     static WRITES: Cell<bool> = const { Cell::new(false) };
     /// How many conditions this thread's graphs have.
     static CONDITIONS: RefCell<HashMap<usize, u64>> = RefCell::default();
@@ -70,7 +72,8 @@ pub(in crate::executor) fn take(takes: Takes) {
     WRITES.set(true);
 }
 
-/// Keeps what a node of the next graph does, as far as it has parameters: the tests' own kernels have none, those of the executor do what they say.
+/// Keeps what a node of the next graph does, as far as it has parameters: the tests' own kernels
+/// have none, those of the executor do what they say.
 ///
 /// # Safety
 /// As for the driver's function.
@@ -78,7 +81,8 @@ unsafe fn note_effect(node: *const CUDA_KERNEL_NODE_PARAMS) -> CUresult {
     if !WRITES.get() {
         return CUresult::SUCCESS;
     }
-    // SAFETY: a node's parameters, whose `extra` is null or the array that the executor makes: a buffer and its length.
+    // SAFETY: a node's parameters, whose `extra` is null or the array that the executor makes: a
+    // buffer and its length.
     unsafe {
         let extra = (*node).extra;
         if !extra.is_null() {
@@ -107,7 +111,8 @@ fn write_word(address: u64, value: u64) -> CUresult {
     // Nodes that are to name nothing name no address.
     if WRITES.get() && address != 0 {
         let word = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
-        // SAFETY: an address that the executor took from a mapping of its own, aligned, of words that other threads load only.
+        // SAFETY: an address that the executor took from a mapping of its own, aligned, of words
+        // that other threads load only.
         unsafe { word.write_volatile(value) };
     }
     CUresult::SUCCESS
@@ -142,7 +147,8 @@ pub(in crate::executor) fn hide_variables() {
     HIDES.set(true);
 }
 
-/// Where the variable of a library is: in this process, as copies and fills of this driver are done here and at once.
+/// Where the variable of a library is: in this process, as copies and fills of this driver are done
+/// here and at once.
 fn variable_of(library: CUlibrary) -> CUdeviceptr {
     VARIABLES.with_borrow_mut(|all| {
         let variable = all.entry(library.0).or_insert_with(|| Box::new(LOADED_VALUE));

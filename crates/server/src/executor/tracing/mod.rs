@@ -1,13 +1,20 @@
-//! What the device does for a session that is traced: kernels, copies and fills, with when they ran, into the ring of `openmps trace`.
+//! What the device does for a session that is traced: kernels, copies and fills, with when they
+//! ran, into the ring of `openmps trace`.
 //!
-//! Times come from events. An event costs the device something, so kernels that are known to be short are timed *together*: events stand before the first and behind the last of
-//! them, and the time between is divided among them ([`times`]). What lies together is a *span*, of one stream; each stream has one that is open. How long a kernel takes is learned
-//! from those that are timed alone: the first of each function, one now and then, and whatever is long. Work that follows at once shares the event between.
+//! Times come from events. An event costs the device something, so kernels that are known to be
+//! short are timed *together*: events stand before the first and behind the last of them, and the
+//! time between is divided among them ([`times`]). What lies together is a *span*, of one stream;
+//! each stream has one that is open. How long a kernel takes is learned from those that are timed
+//! alone: the first of each function, one now and then, and whatever is long. Work that follows at
+//! once shares the event between.
 //!
-//! A traced session's launches are submitted as others are, many in one chain if they wait together ([`super::batch`]): a chain lies within one span. What its client waits for is no
-//! reason to end a span either; a stream that has nothing to do for a while is. So a program that waits for each of its kernels pays for an event now and then, too.
+//! A traced session's launches are submitted as others are, many in one chain if they wait together
+//! ([`super::batch`]): a chain lies within one span. What its client waits for is no reason to end
+//! a span either; a stream that has nothing to do for a while is. So a program that waits for each
+//! of its kernels pays for an event now and then, too.
 //!
-//! [`super::meter`] is like this, but samples. [`work`] says what a command is, [`telling`] reads the events. The ring's format is [`link::trace`].
+//! [`super::meter`] is like this, but samples. [`work`] says what a command is, [`telling`] reads
+//! the events. The ring's format is [`link::trace`].
 
 mod telling;
 mod times;
@@ -141,7 +148,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether a launch may be timed together with others, and therefore wait for them. Who says so counts on [`State::trace_waits`].
+    /// Whether a launch may be timed together with others, and therefore wait for them. Who says so
+    /// counts on [`State::trace_waits`].
     pub(super) fn trace_admits(&self, function: u32) -> Admission {
         let Some(tracing) = &self.tracing else { return Admission::Waits };
         match tracing.known(function).timing() {
@@ -350,7 +358,8 @@ impl State {
         if text != 0 {
             return text;
         }
-        // Only numbers that are in use get here, so the list is no longer than that of the functions.
+        // Only numbers that are in use get here, so the list is no longer than that of the
+        // functions.
         let Ok(known) = self.modules.function(function) else { return 0 };
         let name = Arc::clone(&known.name);
         let Some(tracing) = &mut self.tracing else { return 0 };
@@ -372,7 +381,8 @@ impl State {
         }
     }
 
-    /// Nothing is to be done: whoever is traced has time for it. Says whether there will be more to do.
+    /// Nothing is to be done: whoever is traced has time for it. Says whether there will be more to
+    /// do.
     pub(super) fn trace_idle(&mut self, idleness: Idleness) -> bool {
         if !self.is_traced() {
             return false;

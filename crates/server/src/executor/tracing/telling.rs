@@ -1,7 +1,8 @@
 //! Reading the events of a trace, and writing what they say to the ring.
 //!
-//! The device's clock is laid onto the host's once, and then kept within what is known: nothing begins before it was submitted or ends after its end was seen. Nobody waits for room
-//! in the ring: what finds none is kept, up to a bound.
+//! The device's clock is laid onto the host's once, and then kept within what is known: nothing
+//! begins before it was submitted or ends after its end was seen. Nobody waits for room in the
+//! ring: what finds none is kept, up to a bound.
 
 use super::super::failure::Failure;
 use super::super::state::State;
@@ -16,7 +17,8 @@ use std::time::Instant;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
-/// Distances from one event to another are told in milliseconds as a float: exact to some nanoseconds over this.
+/// Distances from one event to another are told in milliseconds as a float: exact to some
+/// nanoseconds over this.
 const ANCHOR_NS: u64 = 50_000_000;
 /// Records that wait for room: a tracer that does not read for so long is gone.
 const MOST_UNREAD: usize = 1 << 19;
@@ -141,7 +143,8 @@ impl Tracing {
         }
     }
 
-    /// Tells of work that lasted `lasted_ns` together and began `until_start_ns` after the clock's event.
+    /// Tells of work that lasted `lasted_ns` together and began `until_start_ns` after the clock's
+    /// event.
     fn tell_span(
         &mut self,
         span: &Span,

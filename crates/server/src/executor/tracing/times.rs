@@ -1,10 +1,13 @@
-//! When work ran: what is learned of kernels, and how the time between two events is divided among what lies between them. Plain, without driver or clock.
+//! When work ran: what is learned of kernels, and how the time between two events is divided among
+//! what lies between them. Plain, without driver or clock.
 
 use link::trace::Work;
 
-/// Kernels that are known to take less than this are timed together, as long as those before it in the same span are expected to take less.
+/// Kernels that are known to take less than this are timed together, as long as those before it in
+/// the same span are expected to take less.
 pub(super) const TOGETHER_NS: u64 = 100_000;
-/// Of each function one kernel in so many is timed alone, at first and when that shows another length than before.
+/// Of each function one kernel in so many is timed alone, at first and when that shows another
+/// length than before.
 const ALONE_EVERY: u32 = 64;
 /// And where it always shows the same, one in so many.
 const ALONE_SELDOM: u32 = 1024;
@@ -94,10 +97,13 @@ pub(super) struct Measured {
     pub(super) closed_ns: u64,
 }
 
-/// When each of several pieces of work ran that lie between two events: none before it was submitted, one after the other.
+/// When each of several pieces of work ran that lie between two events: none before it was
+/// submitted, one after the other.
 ///
-/// Where the device had them all before it began, and was still at them when the second event was recorded, they fill the time between, each in proportion to what it
-/// is expected to take. Otherwise the device has waited for some of them, or nobody knows for how long it had nothing to do at the end: each takes what it is expected to take.
+/// Where the device had them all before it began, and was still at them when the second event was
+/// recorded, they fill the time between, each in proportion to what it is expected to take.
+/// Otherwise the device has waited for some of them, or nobody knows for how long it had nothing to
+/// do at the end: each takes what it is expected to take.
 pub(super) fn parts<'a>(
     works: &'a [Submitted],
     measured: &Measured,

@@ -27,7 +27,8 @@ impl State {
         let AddressReserve { size_bytes, alignment_bytes } = wanted;
         let (mut passed_over, mut fillers) = (Vec::new(), Vec::new());
         let reserved = loop {
-            // A driver prefers a gap of just that length that it has to the address that it is asked for: a longer range finds fewer such gaps.
+            // A driver prefers a gap of just that length that it has to the address that it is
+            // asked for: a longer range finds fewer such gaps.
             let longer_bytes = passed_over.len() as u64 * UNIT_BYTES;
             let Some(window) = size_bytes.checked_add(longer_bytes).and_then(|size_bytes| {
                 self.reservations().take(self.memory.owner(), size_bytes, alignment_bytes)

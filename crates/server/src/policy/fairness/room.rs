@@ -1,7 +1,9 @@
 //! Whether the kernels of several clients find room on a device at the same time.
 //!
-//! A kernel's footprint is the part of the device that its blocks fill. Who may use the whole device finds room anywhere, so that there only the sum counts; a client with a share of the SMs
-//! has it on those alone, and shares of several clients may lie on the same ones ([`super::super::partitions`]).
+//! A kernel's footprint is the part of the device that its blocks fill. Who may use the whole
+//! device finds room anywhere, so that there only the sum counts; a client with a share of the SMs
+//! has it on those alone, and shares of several clients may lie on the same ones
+//! ([`super::super::partitions`]).
 
 /// The whole device, of which footprints and shares are parts.
 pub const ALL: u32 = 1000;
@@ -20,7 +22,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// These units, together such a part of the device, of [`ALL`]; `None` where there are more units than this can name, so that the place is taken for the whole device.
+    /// These units, together such a part of the device, of [`ALL`]; `None` where there are more
+    /// units than this can name, so that the place is taken for the whole device.
     pub fn new(units: &[usize], part: u32) -> Option<Self> {
         let bit = |&unit: &usize| (unit < MOST_UNITS).then(|| 1u128 << unit);
         let bits: Option<Vec<u128>> = units.iter().map(bit).collect();
@@ -64,7 +67,8 @@ impl Room {
     }
 }
 
-/// Whether there is room for all of them at the same time: in all of the device, on each share, and on each two shares together.
+/// Whether there is room for all of them at the same time: in all of the device, on each share, and
+/// on each two shares together.
 pub fn is_room(rooms: &[Room]) -> bool {
     if rooms.iter().map(|room| room.footprint).sum::<u32>() > ALL {
         return false;

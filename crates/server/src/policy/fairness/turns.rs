@@ -14,7 +14,8 @@ impl Fairness {
         let waiting = waiting.filter(|(_, it)| it.waits && it.turn.is_none());
         let mut order: Vec<_> = waiting
             .map(|(client, it)| {
-                // What was submitted before this was a contest may be waiting for what its client asks for.
+                // What was submitted before this was a contest may be waiting for what its client
+                // asks for.
                 let comes_first = begins && it.is_at_work() && !it.leaves;
                 (!comes_first, it.had, it.last_turn, client)
             })
@@ -66,7 +67,8 @@ impl Fairness {
         waiting.all(|other| self.is_beside(other, active, client))
     }
 
-    /// Whether a client has room beside one that is to come, when that has come and others have what room they can.
+    /// Whether a client has room beside one that is to come, when that has come and others have
+    /// what room they can.
     fn is_beside(&self, first: u64, active: &[u64], client: u64) -> bool {
         let mut with = vec![first];
         for &other in active.iter().filter(|&&other| other != client && other != first) {
@@ -79,7 +81,8 @@ impl Fairness {
         self.fit(&with)
     }
 
-    /// Ends the turns that have had their time and are in a client's way. None, if it would still have no room when their work has ended.
+    /// Ends the turns that have had their time and are in a client's way. None, if it would still
+    /// have no room when their work has ended.
     fn make_room_for(&mut self, client: u64) -> bool {
         let Some(had) = self.clients.get(&client).map(|contender| contender.had) else {
             return false;

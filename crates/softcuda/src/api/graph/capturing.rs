@@ -160,7 +160,8 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies(
     }
 }
 
-/// The stream of a question: 906 for the legacy stream while a blocking one is captured, which stays as it is.
+/// The stream of a question: 906 for the legacy stream while a blocking one is captured, which
+/// stays as it is.
 fn asked(handle: CUstream) -> Answer<(&'static Driver, Arc<Stream>)> {
     let (driver, _, stream) = peek(handle, Effect::Keep)?;
     Ok((driver, stream))

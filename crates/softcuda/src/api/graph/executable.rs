@@ -1,6 +1,8 @@
-//! Executable graphs: a graph's nodes in order, spread over lanes, launched into streams any number of times.
+//! Executable graphs: a graph's nodes in order, spread over lanes, launched into streams any number
+//! of times.
 //!
-//! What a launch does with its nodes is [`super::section`]'s affair. Launches of one executable graph follow one another.
+//! What a launch does with its nodes is [`super::section`]'s affair. Launches of one executable
+//! graph follow one another.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -133,7 +135,8 @@ impl Executable {
         Ok(())
     }
 
-    /// Which memory the launch leaves allocated or freed. What an earlier launch left is freed first if the flags say so, else the launch is refused.
+    /// Which memory the launch leaves allocated or freed. What an earlier launch left is freed
+    /// first if the flags say so, else the launch is refused.
     fn free_leftovers(
         &self,
         state: &State,
@@ -184,7 +187,8 @@ impl Executable {
         Ok(())
     }
 
-    /// Gives steps the parameters that `decide` chooses, by the nodes that they were made of; none if it refuses.
+    /// Gives steps the parameters that `decide` chooses, by the nodes that they were made of; none
+    /// if it refuses.
     pub(crate) fn change<E>(
         &self,
         decide: impl FnOnce(&View<'_>) -> Result<Changes<NodeKind>, E>,

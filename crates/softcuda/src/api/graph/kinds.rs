@@ -1,4 +1,5 @@
-//! What a node does, free of C structures and of the graph that it is in, and the operations that this comes to in a stream.
+//! What a node does, free of C structures and of the graph that it is in, and the operations that
+//! this comes to in a stream.
 
 use std::sync::Arc;
 
@@ -165,7 +166,8 @@ impl NodeKind {
         }
     }
 
-    /// The operations of doing it once, at this priority. Embedded graphs are the executable graph's business.
+    /// The operations of doing it once, at this priority. Embedded graphs are the executable
+    /// graph's business.
     pub(crate) fn ops(&self, driver: &Driver, priority: i32) -> Answer<Vec<Op>> {
         let space = || driver.space.clone();
         Ok(match self {

@@ -1,6 +1,8 @@
-//! Memory that graphs allocate: an address for the node's life, memory behind it from the allocating to the freeing operation.
+//! Memory that graphs allocate: an address for the node's life, memory behind it from the
+//! allocating to the freeing operation.
 //!
-//! Physical memory, once taken, is kept for the next launch until it is trimmed, as NVIDIA's driver does.
+//! Physical memory, once taken, is kept for the next launch until it is trimmed, as NVIDIA's driver
+//! does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +56,8 @@ pub(crate) struct HighWater {
 }
 
 impl GraphAllocation {
-    /// Reserves addresses for an allocation of the given context; memory that other processes see is absent (801).
+    /// Reserves addresses for an allocation of the given context; memory that other processes see
+    /// is absent (801).
     pub(crate) fn new(
         driver: &Driver,
         context_id: u64,
@@ -114,7 +117,8 @@ impl GraphMemory {
         self.lock().is_live = is_live;
     }
 
-    /// The operation that maps it; takes physical memory now, so that running out of it is reported at the call.
+    /// The operation that maps it; takes physical memory now, so that running out of it is reported
+    /// at the call.
     pub(crate) fn map_op(self: &Arc<Self>, driver: &Driver) -> Answer<Op> {
         let mut state = self.lock();
         let physical = match &state.physical {
@@ -141,7 +145,8 @@ impl GraphMemory {
 }
 
 impl Driver {
-    /// The memory of an allocation node that an address lies in, whether it is allocated now or not.
+    /// The memory of an allocation node that an address lies in, whether it is allocated now or
+    /// not.
     pub(crate) fn graph_memory_at(&self, address: u64) -> Option<Arc<GraphMemory>> {
         self.graph_memory.find_by(|memory| {
             (memory.address..memory.address + memory.size_bytes).contains(&address)
@@ -197,7 +202,8 @@ impl Task for Unmap {
     }
 }
 
-/// Gives up addresses and memory that no graph, executable graph or operation refers to and that are not allocated.
+/// Gives up addresses and memory that no graph, executable graph or operation refers to and that
+/// are not allocated.
 pub(crate) fn collect(driver: &Driver) {
     // The table and the copy of the search itself.
     let unused = driver.graph_memory.remove_unused(|memory| !memory.is_live());

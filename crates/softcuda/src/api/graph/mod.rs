@@ -1,6 +1,8 @@
-//! Graphs: work that is described once and launched many times, and the capture of streams into them.
+//! Graphs: work that is described once and launched many times, and the capture of streams into
+//! them.
 //!
-//! The rules of shape, capture and update are [`cuda_abi::graph`]'s, shared with the client runtime.
+//! The rules of shape, capture and update are [`cuda_abi::graph`]'s, shared with the client
+//! runtime.
 //!
 //! | file | concept |
 //! |---|---|
@@ -12,7 +14,8 @@
 //! | [`memory`] | memory that graphs allocate |
 //! | [`user_object`] | resources that graphs hold |
 //!
-//! External semaphores are absent (801). Codes follow the driver API's documentation and what was measured of NVIDIA's driver 580.
+//! External semaphores are absent (801). Codes follow the driver API's documentation and what was
+//! measured of NVIDIA's driver 580.
 
 mod capturing;
 mod conditions;

@@ -16,7 +16,8 @@ use super::{params, update};
 use crate::api::driver::{Driver, current};
 use crate::api::{Answer, out};
 
-/// Declares the functions that add a node whose parameters come by pointer, read and set them, and set them in an executable graph.
+/// Declares the functions that add a node whose parameters come by pointer, read and set them, and
+/// set them in an executable graph.
 macro_rules! node_functions {
     ($($add:ident, $get:ident, $set:ident, $set_executable:ident: $ty:ty,
         |$driver:ident, $context:ident, $asked:ident, $before:ident| $make:expr, $kind:ident => $show:expr;)*) => {

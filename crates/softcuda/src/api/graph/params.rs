@@ -22,8 +22,9 @@ use crate::api::objects::Context;
 use crate::api::{Answer, stream_values};
 use crate::device::transfer::Fill;
 
-/// A kernel node. A `CUfunction` runs in its own context, on all of that context's SMs, whatever `ctx` says (as measured of NVIDIA's driver);
-/// a `CUkernel` in `ctx`, or in the current context. Attributes of `before`, the node's earlier parameters, stay.
+/// A kernel node. A `CUfunction` runs in its own context, on all of that context's SMs, whatever
+/// `ctx` says (as measured of NVIDIA's driver); a `CUkernel` in `ctx`, or in the current context.
+/// Attributes of `before`, the node's earlier parameters, stay.
 ///
 /// # Safety
 /// The parameters' pointers are as `cuLaunchKernel` demands.
@@ -60,8 +61,8 @@ pub(crate) unsafe fn kernel(
     Ok(NodeKind::Kernel(work))
 }
 
-/// A kernel node's parameters; the pointers live as long as the node keeps these parameters. The function is named twice where it belongs to a
-/// library: libcudart knows kernels only.
+/// A kernel node's parameters; the pointers live as long as the node keeps these parameters. The
+/// function is named twice where it belongs to a library: libcudart knows kernels only.
 pub(crate) fn kernel_parameters(work: &KernelWork) -> CUDA_KERNEL_NODE_PARAMS {
     // A kernel shares its settings with its functions.
     let is_of = |kernel: &Kernel| std::ptr::eq(kernel.settings(), &*work.function.settings);
@@ -172,7 +173,8 @@ pub(crate) unsafe fn memory_ops(
     Ok(NodeKind::BatchMemOp(work))
 }
 
-/// Parameters of a node of stream memory operations; the array lives as long as the node keeps them.
+/// Parameters of a node of stream memory operations; the array lives as long as the node keeps
+/// them.
 pub(crate) fn memory_ops_parameters(work: &MemoryOpsWork) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
     CUDA_BATCH_MEM_OP_NODE_PARAMS {
         ctx: work.context,

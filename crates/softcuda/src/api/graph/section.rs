@@ -1,10 +1,13 @@
-//! What a launch does with the nodes of an executable graph: lanes, markers, and graphs that a condition chooses.
+//! What a launch does with the nodes of an executable graph: lanes, markers, and graphs that a
+//! condition chooses.
 //!
-//! A lane is a stream of the engine. The first is the stream of the launch, the others belong to the executable graph; a node
-//! continues the lane of one of its dependencies where it can, and waits for the others by markers. A chain therefore needs no marker at all.
+//! A lane is a stream of the engine. The first is the stream of the launch, the others belong to
+//! the executable graph; a node continues the lane of one of its dependencies where it can, and
+//! waits for the others by markers. A chain therefore needs no marker at all.
 //!
-//! The graphs of a conditional node are sections of their own, with the node's lane as their first. They are planned when the node's turn has
-//! come: a task reads the condition and goes on with the operations of the graph that is chosen, and, in a loop, with itself.
+//! The graphs of a conditional node are sections of their own, with the node's lane as their first.
+//! They are planned when the node's turn has come: a task reads the condition and goes on with the
+//! operations of the graph that is chosen, and, in a loop, with itself.
 
 use std::sync::Arc;
 

@@ -103,7 +103,8 @@ macro_rules! without_edge_data {
         $(
             #[allow(non_snake_case)]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> CUresult {
-                // SAFETY: the caller's promises are those of the target, which may be given no edge data.
+                // SAFETY: the caller's promises are those of the target, which may be given no edge
+                // data.
                 unsafe { $target($($pass),*) }
             }
         )*

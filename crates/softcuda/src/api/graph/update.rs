@@ -13,7 +13,8 @@ use super::kinds::NodeKind;
 use crate::api::Answer;
 use crate::device::transfer::Fill;
 
-/// Changes one node of an executable graph: CUDA_ERROR_INVALID_VALUE for a node that it was not made of and for what cannot be changed.
+/// Changes one node of an executable graph: CUDA_ERROR_INVALID_VALUE for a node that it was not
+/// made of and for what cannot be changed.
 pub(crate) fn set(executable: &Executable, node: CUgraphNode, new: NodeKind) -> Answer {
     executable
         .change(|view| view.source().changes_of(node.0, view.kind(node).as_ref(), new, &check))

@@ -1,7 +1,9 @@
-//! Memory that other processes of a machine hold when the one that made it has let go: it stays taken until the last of them has, however that one ends.
+//! Memory that other processes of a machine hold when the one that made it has let go: it stays
+//! taken until the last of them has, however that one ends.
 //!
-//! Who imports an allocation opens it anew and locks it (an open file description's lock, which goes with its last descriptor and with its process). Who made it
-//! is charged until nobody has such a lock.
+//! Who imports an allocation opens it anew and locks it (an open file description's lock, which
+//! goes with its last descriptor and with its process). Who made it is charged until nobody has
+//! such a lock.
 
 use super::physical::Account;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -28,7 +28,8 @@ pub(crate) fn reserve_at(address: u64, size_bytes: u64) -> Result<()> {
 
 /// Gives a reservation back to the operating system.
 ///
-/// The caller (`AddressSpace`) owns the range: it was reserved with [`reserve_at`] and no slice or copy uses it.
+/// The caller (`AddressSpace`) owns the range: it was reserved with [`reserve_at`] and no slice or
+/// copy uses it.
 pub(crate) fn release(address: u64, size_bytes: u64) -> Result<()> {
     // SAFETY: the range is ours by `reserve_at`, and the caller has waited for its users.
     unsafe { munmap(address as *mut _, size_bytes as usize) }?;
@@ -53,7 +54,8 @@ pub(crate) fn map_at(address: u64, size_bytes: u64, fd: impl AsFd, offset: u64) 
 
 /// Puts a range of a reservation back to "no access", dropping what was mapped there.
 pub(crate) fn clear(address: u64, size_bytes: u64) -> Result<()> {
-    // SAFETY: the range lies inside one of our reservations, and the caller has waited for its users.
+    // SAFETY: the range lies inside one of our reservations, and the caller has waited for its
+    // users.
     unsafe {
         mmap_anonymous(
             address as *mut _,

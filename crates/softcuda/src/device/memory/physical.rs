@@ -12,7 +12,8 @@ use super::{GRANULARITY_BYTES, holders, round_up};
 use crate::device::error::{DeviceError, Result};
 use crate::device::machine::Machine;
 
-/// How much memory a device has and how much of it is taken, in bytes: by this process, or by all that share the machine.
+/// How much memory a device has and how much of it is taken, in bytes: by this process, or by all
+/// that share the machine.
 #[derive(Debug)]
 pub(crate) struct Account {
     total_bytes: u64,
@@ -74,7 +75,8 @@ impl Account {
     }
 }
 
-/// One memfd of device (or host-resident) memory; zero when fresh. Dropping the last reference frees it.
+/// One memfd of device (or host-resident) memory; zero when fresh. Dropping the last reference
+/// frees it.
 #[derive(Debug)]
 pub(crate) struct Physical {
     fd: OwnedFd,
@@ -126,8 +128,10 @@ impl Physical {
 
     /// Takes a descriptor that another process exported: it must be a memfd that cannot shrink.
     ///
-    /// It is charged to the account that `account_of` gives for its device, as far as this process has one, unless the account
-    /// is the whole machine's: there the process that made it is charged, until nobody holds it. What another user has made is charged to nobody: it may be named and long as he likes.
+    /// It is charged to the account that `account_of` gives for its device, as far as this process
+    /// has one, unless the account is the whole machine's: there the process that made it is
+    /// charged, until nobody holds it. What another user has made is charged to nobody: it may be
+    /// named and long as he likes.
     pub(crate) fn import<'a>(
         fd: BorrowedFd<'_>,
         account_of: impl FnOnce(u32) -> Option<&'a Arc<Account>>,

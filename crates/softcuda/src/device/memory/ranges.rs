@@ -54,7 +54,8 @@ pub(crate) type DeviceSet = u32;
 pub(crate) enum Reach {
     /// Every device's: host memory.
     All,
-    /// Those of the device that has it, of those that were given access to all of its memory, and of these.
+    /// Those of the device that has it, of those that were given access to all of its memory, and
+    /// of these.
     Of(u32, DeviceSet),
     /// These devices' only.
     Only(DeviceSet),
@@ -130,7 +131,8 @@ impl Accessible {
         self.precision
     }
 
-    /// Starts a bounded use of memory. Ranges found through the guard stay mapped until it is dropped.
+    /// Starts a bounded use of memory. Ranges found through the guard stay mapped until it is
+    /// dropped.
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.enter_as(None)
     }
@@ -169,7 +171,8 @@ impl Accessible {
         self.publish(&master);
     }
 
-    /// Changes who may touch the range that holds an address, and returns when nobody touches it who may not.
+    /// Changes who may touch the range that holds an address, and returns when nobody touches it
+    /// who may not.
     pub(crate) fn change(&self, address: u64, change: impl FnOnce(Reach) -> Reach) {
         {
             let mut master = self.lock();
@@ -183,7 +186,8 @@ impl Accessible {
         drop(self.users.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Says which other devices may touch a device's memory, and returns when nobody touches it who may not.
+    /// Says which other devices may touch a device's memory, and returns when nobody touches it who
+    /// may not.
     pub(crate) fn admit(&self, owner: u32, devices: DeviceSet) {
         {
             let mut master = self.lock();
@@ -208,7 +212,8 @@ impl Accessible {
             }
             self.publish(&master);
         }
-        // Readers that entered with the old snapshot hold `users` shared; later ones see the new one.
+        // Readers that entered with the old snapshot hold `users` shared; later ones see the new
+        // one.
         drop(self.users.write().unwrap_or_else(PoisonError::into_inner));
     }
 

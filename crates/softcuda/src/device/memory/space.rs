@@ -1,4 +1,5 @@
-//! The process's device address space: reservations, mappings, allocations and registered host memory.
+//! The process's device address space: reservations, mappings, allocations and registered host
+//! memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -106,7 +107,8 @@ impl AddressSpace {
         self.next_buffer_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Reserves addresses. A `wanted` address is taken exactly or not at all (then another one is chosen).
+    /// Reserves addresses. A `wanted` address is taken exactly or not at all (then another one is
+    /// chosen).
     pub(crate) fn reserve(&self, size_bytes: u64, align_bytes: u64, wanted: u64) -> Result<u64> {
         let align = align_bytes.max(GRANULARITY_BYTES);
         if size_bytes == 0
@@ -241,7 +243,8 @@ impl AddressSpace {
             .ok_or(DeviceError::InvalidValue("nothing is mapped there"))
     }
 
-    /// Unmaps the whole mappings in a reserved range, once no kernel slice or copy uses them. Where nothing is mapped, nothing happens.
+    /// Unmaps the whole mappings in a reserved range, once no kernel slice or copy uses them. Where
+    /// nothing is mapped, nothing happens.
     pub(crate) fn unmap(&self, base: u64, size_bytes: u64) -> Result<()> {
         let mut inner = self.lock();
         let starts = mappings_inside(&inner, base, size_bytes)?;
@@ -258,8 +261,9 @@ impl AddressSpace {
         self.drop_mappings(&starts)
     }
 
-    /// Waits until nobody uses the mappings any more, then clears their addresses. Not called with the lock held:
-    /// a kernel that is waited for may need it. The entries stay until then, so that nothing is mapped over them.
+    /// Waits until nobody uses the mappings any more, then clears their addresses. Not called with
+    /// the lock held: a kernel that is waited for may need it. The entries stay until then, so that
+    /// nothing is mapped over them.
     fn drop_mappings(&self, starts: &[u64]) -> Result<()> {
         let ranges: Vec<Range<u64>> = {
             let inner = self.lock();
@@ -341,7 +345,8 @@ impl AddressSpace {
         Ok(base)
     }
 
-    /// Frees an allocation of [`Self::allocate`], [`Self::allocate_host`] or [`Self::allocate_managed`].
+    /// Frees an allocation of [`Self::allocate`], [`Self::allocate_host`] or
+    /// [`Self::allocate_managed`].
     pub(crate) fn free(
         &self,
         base: u64,

@@ -1,7 +1,7 @@
 //! Reading and writing device-accessible memory for copies, memsets and stream memory operations.
 //!
-//! Device memory is shared with running kernels by design: what they write at the same time is the program's
-//! race, not ours; only whole words of stream memory operations are atomic.
+//! Device memory is shared with running kernels by design: what they write at the same time is the
+//! program's race, not ours; only whole words of stream memory operations are atomic.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -13,10 +13,12 @@ pub(crate) fn read_value(memory: &Entered<'_>, address: u64, width: Width) -> Op
     if !is_word(memory, address, width) {
         return None;
     }
-    // Acquire: partner of whoever wrote the value (`write_value`, a kernel's or the host's release).
+    // Acquire: partner of whoever wrote the value (`write_value`, a kernel's or the host's
+    // release).
     Some(match width {
         Width::Bits32 => {
-            // SAFETY: aligned, and mapped for as long as `memory` is held; accessed through atomics only here.
+            // SAFETY: aligned, and mapped for as long as `memory` is held; accessed through atomics
+            // only here.
             let word = unsafe { AtomicU32::from_ptr(address as *mut u32) };
             word.load(Ordering::Acquire).into()
         }
@@ -60,7 +62,8 @@ fn is_word(memory: &Entered<'_>, address: u64, width: Width) -> bool {
 /// Copies bytes; ranges may overlap.
 ///
 /// # Safety
-/// Both ranges must be mapped (device-accessible under a held `Entered`, or the program's own host memory).
+/// Both ranges must be mapped (device-accessible under a held `Entered`, or the program's own host
+/// memory).
 pub(crate) unsafe fn copy(from: u64, to: u64, size_bytes: usize) {
     // SAFETY: by the caller's promise.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size_bytes) };

@@ -7,7 +7,8 @@
 //! | [`sample`] | coordinates to texels: addressing modes, filtering, levels, faces of cubes |
 //! | this one | tables of handles; the units as [`exec`] sees them |
 //!
-//! Filtering follows the CUDA programming guide: weights have 8 fractional bits. Arrays are stored row by row.
+//! Filtering follows the CUDA programming guide: weights have 8 fractional bits. Arrays are stored
+//! row by row.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};

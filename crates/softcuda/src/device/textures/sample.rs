@@ -200,8 +200,9 @@ impl Texture {
         }
     }
 
-    /// Whether `.1d` with such coordinates finds a line in it: integers (`tex1Dfetch`) find one in linear memory only, floats (`tex1D`) in
-    /// anything else. To a GPU's texture unit the line of an array is a plane with one row; an H200 answers the others with zeros.
+    /// Whether `.1d` with such coordinates finds a line in it: integers (`tex1Dfetch`) find one in
+    /// linear memory only, floats (`tex1D`) in anything else. To a GPU's texture unit the line of
+    /// an array is a plane with one row; an H200 answers the others with zeros.
     fn is_line_for(&self, coordinates: TextureCoordinates) -> bool {
         match coordinates {
             TextureCoordinates::Integer(_) => self.backing == Backing::Buffer,
@@ -268,7 +269,8 @@ impl View<'_> {
         Some(Color::Float(sum))
     }
 
-    /// The texel at whole coordinates as `.s32` coordinates ask for it: zero outside, whatever the addressing mode.
+    /// The texel at whole coordinates as `.s32` coordinates ask for it: zero outside, whatever the
+    /// addressing mode.
     fn fetched(&self, at: [i32; 3]) -> Option<Color> {
         let extent = self.image.extent;
         let is_inside = |axis: usize| u32::try_from(at[axis]).is_ok_and(|at| at < extent[axis]);

@@ -1,8 +1,9 @@
 //! Values as instruction types see them, and how they lie in registers.
 //!
-//! Registers are 32-bit words for types of up to 32 bits and 64-bit words for 64-bit types. A narrower value occupies
-//! the low bits; what lies above them is ignored on reading and, on writing, extends the value by its signedness, which is
-//! what `cvt` asks for when its destination register is wider than its type.
+//! Registers are 32-bit words for types of up to 32 bits and 64-bit words for 64-bit types. A
+//! narrower value occupies the low bits; what lies above them is ignored on reading and, on
+//! writing, extends the value by its signedness, which is what `cvt` asks for when its destination
+//! register is wider than its type.
 
 /// A register word: `u32` or `u64`.
 pub trait Register: Copy + Default + PartialEq + core::fmt::Debug + Send + Sync + 'static {

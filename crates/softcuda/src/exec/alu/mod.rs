@@ -1,15 +1,17 @@
 //! The computational instructions of PTX as pure functions over a warp's lanes.
 //!
-//! An operation is a zero-sized type (`int::Add<i32>`, `float::Fma<f32, Rz, Ftz, Sat>`) that implements one of the arity
-//! traits below for a single lane; [`unary`], [`binary`], [`ternary`] and [`compare`] apply it to all 32. Everything is
-//! `#[inline(always)]` without a target feature of its own, so it takes those of the caller it is inlined into and LLVM
-//! vectorises the loops. All lanes are computed; the caller blends by its active mask ([`blend`]).
-//! No operation touches memory, control flow or the host's floating-point environment.
+//! An operation is a zero-sized type (`int::Add<i32>`, `float::Fma<f32, Rz, Ftz, Sat>`) that
+//! implements one of the arity traits below for a single lane; [`unary`], [`binary`], [`ternary`]
+//! and [`compare`] apply it to all 32. Everything is `#[inline(always)]` without a target feature
+//! of its own, so it takes those of the caller it is inlined into and LLVM vectorises the loops.
+//! All lanes are computed; the caller blends by its active mask ([`blend`]). No operation touches
+//! memory, control flow or the host's floating-point environment.
 //!
 //! [`forms`] maps an opcode and its modifiers, as written in PTX, to the operation type.
 //!
-//! Source of behaviour: the PTX ISA's instruction descriptions; where it leaves the result open (NaN bits, division by
-//! zero, accumulation order) the results recorded from an H200, see [`lane`] and the operations' own notes.
+//! Source of behaviour: the PTX ISA's instruction descriptions; where it leaves the result open
+//! (NaN bits, division by zero, accumulation order) the results recorded from an H200, see [`lane`]
+//! and the operations' own notes.
 
 pub mod compare;
 pub mod cvt;
@@ -146,7 +148,8 @@ pub fn quaternary<O: Quaternary>(
     }
 }
 
-/// The mask of the lanes in which `holds`, asked chunk by chunk: a fold over all lanes becomes dozens of shuffles.
+/// The mask of the lanes in which `holds`, asked chunk by chunk: a fold over all lanes becomes
+/// dozens of shuffles.
 #[inline(always)]
 pub(super) fn mask_of<V: Vectors>(holds: impl Fn(usize) -> bool) -> u32 {
     let mut mask = 0;
@@ -211,7 +214,8 @@ impl BoolOp {
     }
 }
 
-/// The masks of the lanes in which `C` holds for the low and for the high halves of packed operands.
+/// The masks of the lanes in which `C` holds for the low and for the high halves of packed
+/// operands.
 #[inline(always)]
 pub(super) fn compare_pair<C, V: Vectors>(a: &[u32; LANES], b: &[u32; LANES]) -> (u32, u32)
 where
@@ -222,7 +226,8 @@ where
     (compare::<C, V>(a, b), compare::<C, V>(&high(a), &high(b)))
 }
 
-/// `set` of packed halves: writes the true value of `D` into each half whose mask is set, zero elsewhere.
+/// `set` of packed halves: writes the true value of `D` into each half whose mask is set, zero
+/// elsewhere.
 #[inline(always)]
 pub fn expand_pair<D>(low: u32, high: u32, d: &mut [u32; LANES])
 where

@@ -1,6 +1,7 @@
 //! The macro that declares an operation type and its arity trait in one line.
 
-/// Declares operations: `/// doc` then `unary|binary|ternary|compare Name<T: Bound>(a: T, ..) -> T { body }`.
+/// Declares operations: `/// doc` then
+/// `unary|binary|ternary|compare Name<T: Bound>(a: T, ..) -> T { body }`.
 macro_rules! op {
     () => {};
     ($(#[$m:meta])* unary $name:ident<$($p:ident: $b:path),*>($a:ident: $at:ty) -> $d:ty $body:block $($rest:tt)*) => {

@@ -1,7 +1,8 @@
 //! The operations against results recorded from an H200 (compute capability 9.0, driver 580).
 //!
-//! `recorded.tsv` has a line per form: its name, the classes of its operands, the number of results, and a hash of the
-//! results of 1,024 operand tuples; [`operand`] makes the tuples again. Only forms whose result is exact are listed.
+//! `recorded.tsv` has a line per form: its name, the classes of its operands, the number of
+//! results, and a hash of the results of 1,024 operand tuples; [`operand`] makes the tuples again.
+//! Only forms whose result is exact are listed.
 
 use super::testing::eval;
 
@@ -225,7 +226,8 @@ fn exact_forms_give_the_recorded_results() {
     );
 }
 
-/// Approximations against the host's double precision: the largest error must stay within the ISA's bound.
+/// Approximations against the host's double precision: the largest error must stay within the ISA's
+/// bound.
 mod approximate {
     use super::{TUPLES, eval, operand};
 

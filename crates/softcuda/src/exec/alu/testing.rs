@@ -9,7 +9,8 @@ use crate::exec::lanes::Portable;
 /// The lane that carries the operands; the others hold different values, so a lane mix-up shows.
 const PROBE: usize = 21;
 
-/// The result register of `form` on the given operand registers; a predicate operand or result is 0 or 1.
+/// The result register of `form` on the given operand registers; a predicate operand or result is 0
+/// or 1.
 pub(crate) fn eval(form: &str, operands: &[u64]) -> u64 {
     try_eval(form, operands).unwrap_or_else(|e| panic!("{form}: {e}"))
 }
@@ -158,8 +159,8 @@ impl Visitor for Eval<'_> {
         Some(probe(d))
     }
 
-    /// The last operand is the carry in; the carry out (if written) is returned in place of the result if `operands`
-    /// has one word more.
+    /// The last operand is the carry in; the carry out (if written) is returned in place of the
+    /// result if `operands` has one word more.
     fn carry<O: Carry>(self, out: CarryOut) -> Option<u64> {
         let third = O::SOURCES - 1;
         let carries = self.mask(O::SOURCES);

@@ -330,7 +330,8 @@ impl<'a> Lower<'a, '_> {
         Ok(())
     }
 
-    /// Appends a memory instruction; one with a vector needs its operand list, so short ones are padded.
+    /// Appends a memory instruction; one with a vector needs its operand list, so short ones are
+    /// padded.
     fn push_listed(
         &mut self,
         run: OpFn,
@@ -446,7 +447,8 @@ impl<'a> Lower<'a, '_> {
         let d = self.destination(d, Width::Pred, false)?;
         let a = self.source(a, Width::W64, Type::U64)?;
         let run = match opcode.modifiers.first().copied() {
-            // Without a word on it, another block's part of the cluster's shared memory does not count.
+            // Without a word on it, another block's part of the cluster's shared memory does not
+            // count.
             Some("shared" | "shared::cta") => plain::<IsOwnShared>(),
             _ => plain::<IsSpace>(),
         };

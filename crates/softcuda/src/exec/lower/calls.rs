@@ -45,7 +45,8 @@ impl<'a> Lower<'a, '_> {
         for ret in &returns {
             self.result(ret, &mut results, &mut joins)?;
         }
-        // The operand list holds results, then the callee's register if any, then arguments; it must exist.
+        // The operand list holds results, then the callee's register if any, then arguments; it
+        // must exist.
         let mut sources: Vec<VReg> = Vec::new();
         if let Callee::Pointer(reg) = callee {
             sources.push(reg);
@@ -98,8 +99,8 @@ impl<'a> Lower<'a, '_> {
         }
     }
 
-    /// The words of an argument for a parameter of type `ty`. A `.param` variable is as wide as it is; what else is passed
-    /// becomes as wide as the parameter.
+    /// The words of an argument for a parameter of type `ty`. A `.param` variable is as wide as it
+    /// is; what else is passed becomes as wide as the parameter.
     fn argument(&mut self, arg: &Operand<'a>, ty: Type) -> Result<Vec<VReg>> {
         if let Operand::Name(name) = *arg
             && let Symbol::Words(words) = self.symbol(name)?

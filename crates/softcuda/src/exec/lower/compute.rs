@@ -95,7 +95,8 @@ impl<'a> Lower<'a, '_> {
             self.copy(d, reg);
             return Ok(());
         }
-        // Destinations may be halves of the source itself, so words are read before the first is written.
+        // Destinations may be halves of the source itself, so words are read before the first is
+        // written.
         let words = self.words_of(reg);
         let mut results = Vec::new();
         for (index, part) in parts.iter().enumerate() {
@@ -313,8 +314,9 @@ impl<'a> Lower<'a, '_> {
     }
 }
 
-/// The type by which constants of a source are read: the last type, except that shift counts and the like are 32 bits wide, and
-/// what a wide product is added to is as wide as the product, and `slct` chooses between values of its first type.
+/// The type by which constants of a source are read: the last type, except that shift counts and
+/// the like are 32 bits wide, and what a wide product is added to is as wide as the product, and
+/// `slct` chooses between values of its first type.
 fn source_type(opcode: &Opcode<'_>, types: &[Type], index: usize, width: Width) -> Type {
     let ty = types.last().copied().unwrap_or(Type::B32);
     let fits = register_width(ty) == Some(width);

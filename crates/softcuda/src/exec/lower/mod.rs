@@ -1,7 +1,8 @@
 //! Lowering: from a function's syntax tree to instructions over virtual registers.
 //!
-//! Constants, special registers, addresses and kernel parameters become prefilled registers; `.param` variables of calls
-//! become registers word by word; everything else is one handler per instruction, with width conversions inserted where operands differ.
+//! Constants, special registers, addresses and kernel parameters become prefilled registers;
+//! `.param` variables of calls become registers word by word; everything else is one handler per
+//! instruction, with width conversions inserted where operands differ.
 
 mod access;
 mod bulk;

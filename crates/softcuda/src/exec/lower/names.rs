@@ -7,7 +7,8 @@ use std::rc::Rc;
 use crate::exec::ir::{Label, VReg};
 use crate::ptx::Type;
 
-/// A quick hash for short names; names come from a text that is small enough to be parsed, so floods cost time only.
+/// A quick hash for short names; names come from a text that is small enough to be parsed, so
+/// floods cost time only.
 #[derive(Default)]
 pub(in crate::exec) struct NameHasher(u64);
 
@@ -113,7 +114,8 @@ impl<'a> Names<'a> {
         self.current = self.scopes[self.current].parent;
     }
 
-    /// Starts over at the outermost scope; [`reopen`](Self::reopen) then enters the scopes again in the same order.
+    /// Starts over at the outermost scope; [`reopen`](Self::reopen) then enters the scopes again in
+    /// the same order.
     pub(super) fn rewind(&mut self) {
         self.current = 0;
         self.entered = 0;

@@ -188,7 +188,8 @@ impl<'a> Lower<'a, '_> {
         }
     }
 
-    /// The register that a result of `width` goes to. A wider register gets it widened after the instruction.
+    /// The register that a result of `width` goes to. A wider register gets it widened after the
+    /// instruction.
     pub(super) fn destination(
         &mut self,
         operand: &Operand<'a>,

@@ -1,5 +1,5 @@
-//! Lowering of texture and surface instructions. Textures and surfaces are objects, named by handles in registers; variables of
-//! type `.texref` and its like are refused by name.
+//! Lowering of texture and surface instructions. Textures and surfaces are objects, named by
+//! handles in registers; variables of type `.texref` and its like are refused by name.
 
 use super::names::Symbol;
 use super::opcode::Opcode;
@@ -96,7 +96,8 @@ impl<'a> Lower<'a, '_> {
         Ok((handle, place))
     }
 
-    /// Destinations `{..}` or `{..}|p`; the predicate (whether all texels are resident) is always true.
+    /// Destinations `{..}` or `{..}|p`; the predicate (whether all texels are resident) is always
+    /// true.
     fn texel_destinations(&mut self, d: &Operand<'a>, count: usize) -> Result<Vec<VReg>> {
         let d = match *d {
             Operand::Pair(_) => return Err("residency predicates are not supported".to_owned()),

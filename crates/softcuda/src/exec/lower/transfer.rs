@@ -1,4 +1,5 @@
-//! Lowering of asynchronous copies (bulk ones: `bulk`), `mbarrier` objects, matrix loads and cluster addresses.
+//! Lowering of asynchronous copies (bulk ones: `bulk`), `mbarrier` objects, matrix loads and
+//! cluster addresses.
 
 use super::opcode::Opcode;
 use super::{Lower, Result};
@@ -78,7 +79,8 @@ impl<'a> Lower<'a, '_> {
 
     fn copy_async(&mut self, opcode: &Opcode<'_>, operands: &[Operand<'a>]) -> Result<()> {
         if opcode.has("mbarrier") {
-            // Copies are complete already: the arrival takes effect at once, and without `.noinc` cancels out.
+            // Copies are complete already: the arrival takes effect at once, and without `.noinc`
+            // cancels out.
             let [address, ..] = operands else { return Err("it needs an address".to_owned()) };
             if opcode.has("noinc") {
                 let (address, imm) = self.generic_address(address, Self::side(opcode))?;

@@ -154,7 +154,8 @@ fn video_form(opcode: &Opcode<'_>, op: VideoOp, lanes: u8) -> Result<(VideoForm,
     Ok((form, second != Second::None || op == VideoOp::Multiply))
 }
 
-/// Whether an H200 gives other results for a scalar form than the PTX ISA's definition: then nobody can count on either.
+/// Whether an H200 gives other results for a scalar form than the PTX ISA's definition: then nobody
+/// can count on either.
 fn is_disputed(form: &VideoForm) -> bool {
     let [d, _, b] = form.signed;
     let merges = form.parts[0] != Part::WORD;

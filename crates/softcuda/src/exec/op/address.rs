@@ -31,8 +31,8 @@ pub(in crate::exec) trait Space {
     /// A pointer to `len` bytes at `addr` if they are all valid; no fault is recorded otherwise.
     fn contiguous(cx: &mut Context<'_>, ins: &Ins, addr: u64, len: u64) -> Option<*mut u8>;
 
-    /// What to add to the addresses of the lanes of `mask` to get pointers, if accesses of `size` bytes at all of
-    /// them are aligned and valid; no fault is recorded otherwise.
+    /// What to add to the addresses of the lanes of `mask` to get pointers, if accesses of `size`
+    /// bytes at all of them are aligned and valid; no fault is recorded otherwise.
     fn all<V: Vectors>(
         cx: &mut Context<'_>,
         ins: &Ins,
@@ -214,7 +214,8 @@ impl Space for Global {
     }
 }
 
-/// `.shared`, by 32- or 64-bit address registers; the high half of an address is ignored (it is that of the window).
+/// `.shared`, by 32- or 64-bit address registers; the high half of an address is ignored (it is
+/// that of the window).
 pub(in crate::exec) struct Shared<W>(PhantomData<W>);
 
 impl<W: AddressWord> Space for Shared<W> {
@@ -296,7 +297,8 @@ fn shared_lane(
             if kind == FaultKind::SharedOutOfRange
                 && offset + size <= u64::from(cx.shared_bytes) =>
         {
-            // SAFETY: inside that block's shared memory by the check; all blocks of a launch have the same size.
+            // SAFETY: inside that block's shared memory by the check; all blocks of a launch have
+            // the same size.
             Some(unsafe { base.add(offset as usize) })
         }
         _ => {

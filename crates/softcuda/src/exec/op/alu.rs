@@ -251,7 +251,8 @@ impl<O: Quaternary> Body for QuaternaryBody<O> {
             if part == 0 {
                 continue;
             }
-            // SAFETY: the operands are registers of these types, by the emitter; the fourth is in the list.
+            // SAFETY: the operands are registers of these types, by the emitter; the fourth is in
+            // the list.
             unsafe {
                 let a = frame.at::<<O::A as Lane>::Reg>(ins.a).add(first).cast::<Chunk<_>>().read();
                 let b = frame.at::<<O::B as Lane>::Reg>(ins.b).add(first).cast::<Chunk<_>>().read();
@@ -329,7 +330,8 @@ where
     }
 }
 
-/// A carry chain's instruction: sources a, b, c, carry in; destinations d and, if `WRITES`, carry out.
+/// A carry chain's instruction: sources a, b, c, carry in; destinations d and, if `WRITES`, carry
+/// out.
 struct CarryBody<O, const WRITES: bool>(PhantomData<O>);
 
 impl<O: Carry, const WRITES: bool> Body for CarryBody<O, WRITES> {

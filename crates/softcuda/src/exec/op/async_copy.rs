@@ -9,8 +9,8 @@ use crate::exec::fault::{Access, FaultKind};
 use crate::exec::lanes::Vectors;
 use crate::exec::simd::Body;
 
-/// `cp.async [a], [b], x, c`: copies `c` bytes and fills up to `x` with zeros. `ins.imm` holds the two immediates
-/// (destination low, source high).
+/// `cp.async [a], [b], x, c`: copies `c` bytes and fills up to `x` with zeros. `ins.imm` holds the
+/// two immediates (destination low, source high).
 pub(in crate::exec) struct CopyAsync;
 
 impl Body for CopyAsync {

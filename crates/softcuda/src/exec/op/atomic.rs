@@ -113,7 +113,8 @@ macro_rules! cell {
             }
 
             unsafe fn apply(p: *mut u8, op: AtomicOp, $ty: AtomicType, b: Self, c: Self) -> Self {
-                // SAFETY: by the caller's contract. Pairs with other blocks' atomics on the same word.
+                // SAFETY: by the caller's contract. Pairs with other blocks' atomics on the same
+                // word.
                 let cell = unsafe { <$atomic>::from_ptr(p.cast()) };
                 let update = |f: &dyn Fn($word, $word) -> $word| {
                     let mut old = cell.load(SeqCst);

@@ -1,5 +1,6 @@
-//! Handlers of warp collectives. Source `a` is always the member mask. A collective executes once exactly the live lanes that
-//! the mask names are together; until then the interpreter parks the lanes ([`Flow::Collective`]).
+//! Handlers of warp collectives. Source `a` is always the member mask. A collective executes once
+//! exactly the live lanes that the mask names are together; until then the interpreter parks the
+//! lanes ([`Flow::Collective`]).
 
 use crate::exec::alu::LANES;
 use crate::exec::code::{Flow, Frame, Ins};

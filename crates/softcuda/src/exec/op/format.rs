@@ -1,5 +1,5 @@
-//! `printf` formatting as the device does it: C conversions over an argument block in memory, where every argument is aligned to its
-//! size (4 or 8 bytes; floating-point ones are doubles).
+//! `printf` formatting as the device does it: C conversions over an argument block in memory, where
+//! every argument is aligned to its size (4 or 8 bytes; floating-point ones are doubles).
 
 use super::runtime::{read_bytes, read_string};
 use crate::exec::code::Ins;

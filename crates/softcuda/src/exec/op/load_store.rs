@@ -1,8 +1,9 @@
-//! Handlers of loads and stores. Sixteen lanes at a time: consecutive addresses are one copy, equal addresses one
-//! access, others a checked gather; what does not fit these goes lane by lane, which also finds the faulting lane.
+//! Handlers of loads and stores. Sixteen lanes at a time: consecutive addresses are one copy, equal
+//! addresses one access, others a checked gather; what does not fit these goes lane by lane, which
+//! also finds the faulting lane.
 //!
-//! Accesses race with other blocks' as the program makes them race; they are raw memory operations on mapped device memory, whose elements the
-//! host accesses in one piece.
+//! Accesses race with other blocks' as the program makes them race; they are raw memory operations
+//! on mapped device memory, whose elements the host accesses in one piece.
 
 use std::marker::PhantomData;
 
@@ -71,8 +72,8 @@ enum Place {
     Apart,
 }
 
-/// Classifies the addresses of the lanes of `mask`, each for `stride` bytes; `words` are their registers. The immediate moves
-/// all lanes alike, so it need not be added to compare them.
+/// Classifies the addresses of the lanes of `mask`, each for `stride` bytes; `words` are their
+/// registers. The immediate moves all lanes alike, so it need not be added to compare them.
 #[inline(always)]
 fn place<V: Vectors, S: Space>(
     cx: &mut Context<'_>,
@@ -131,8 +132,8 @@ unsafe fn vector_register<const N: usize>(
     if N == 1 { single } else { unsafe { cx.extra(ins.e, list + index) } }
 }
 
-/// `ld` of `N` elements: the usual case, all lanes at one place. Everything else is [`LoadLanes`]'s, so that this handler
-/// needs neither masks nor memory for its lanes.
+/// `ld` of `N` elements: the usual case, all lanes at one place. Everything else is
+/// [`LoadLanes`]'s, so that this handler needs neither masks nor memory for its lanes.
 pub(in crate::exec) struct Load<S, E, const N: usize>(PhantomData<(S, E)>);
 
 impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
@@ -143,7 +144,8 @@ impl<S: Space, E: Element, const N: usize> Body for Load<S, E, N> {
     unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let mut first = 0;
         while mask == u32::MAX && first < LANES {
-            // SAFETY: operands by the emitter; pointers were checked by the space for `STRIDE_BYTES` each.
+            // SAFETY: operands by the emitter; pointers were checked by the space for
+            // `STRIDE_BYTES` each.
             unsafe {
                 let words = address_words::<S>(frame, ins, first);
                 match place::<V, S>(cx, ins, words, WHOLE, Self::STRIDE_BYTES) {
@@ -194,7 +196,8 @@ impl<S: Space, E: Element, const N: usize> Load<S, E, N> {
     }
 }
 
-/// [`Load`] for some lanes, lanes whose addresses have nothing in common, and addresses that are not valid.
+/// [`Load`] for some lanes, lanes whose addresses have nothing in common, and addresses that are
+/// not valid.
 struct LoadLanes<S, E, const N: usize>(PhantomData<(S, E)>);
 
 impl<S: Space, E: Element, const N: usize> Body for LoadLanes<S, E, N> {
@@ -206,7 +209,8 @@ impl<S: Space, E: Element, const N: usize> Body for LoadLanes<S, E, N> {
                 continue;
             }
             let mut raw = [[E::Raw::default(); CHUNK]; N];
-            // SAFETY: operands by the emitter; addresses and pointers are checked by the space for `stride` bytes each.
+            // SAFETY: operands by the emitter; addresses and pointers are checked by the space for
+            // `stride` bytes each.
             unsafe {
                 match place::<V, S>(cx, ins, address_words::<S>(frame, ins, first), part, stride) {
                     Place::Consecutive(p) => {
@@ -252,8 +256,8 @@ impl<S: Space, E: Element, const N: usize> Body for LoadLanes<S, E, N> {
     }
 }
 
-/// `st` of `N` elements, address `a`, then the elements: the usual case, all lanes side by side. Everything else is
-/// [`StoreLanes`]'s.
+/// `st` of `N` elements, address `a`, then the elements: the usual case, all lanes side by side.
+/// Everything else is [`StoreLanes`]'s.
 pub(in crate::exec) struct Store<S, E, const N: usize>(PhantomData<(S, E)>);
 
 impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
@@ -264,7 +268,8 @@ impl<S: Space, E: Element, const N: usize> Body for Store<S, E, N> {
     unsafe fn run<V: Vectors>(cx: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
         let mut first = 0;
         while mask == u32::MAX && first < LANES {
-            // SAFETY: operands by the emitter; pointers were checked by the space for `STRIDE_BYTES` each.
+            // SAFETY: operands by the emitter; pointers were checked by the space for
+            // `STRIDE_BYTES` each.
             unsafe {
                 let words = address_words::<S>(frame, ins, first);
                 let Place::Consecutive(p) =
@@ -311,8 +316,8 @@ impl<S: Space, E: Element, const N: usize> Store<S, E, N> {
     }
 }
 
-/// [`Store`] for some lanes, addresses that are not consecutive, and addresses that are not valid. Which of several lanes
-/// wins that store at one address is not defined; the highest does.
+/// [`Store`] for some lanes, addresses that are not consecutive, and addresses that are not valid.
+/// Which of several lanes wins that store at one address is not defined; the highest does.
 struct StoreLanes<S, E, const N: usize>(PhantomData<(S, E)>);
 
 impl<S: Space, E: Element, const N: usize> Body for StoreLanes<S, E, N> {
@@ -323,7 +328,8 @@ impl<S: Space, E: Element, const N: usize> Body for StoreLanes<S, E, N> {
             if part == 0 {
                 continue;
             }
-            // SAFETY: operands by the emitter; addresses and pointers are checked by the space for `stride` bytes each.
+            // SAFETY: operands by the emitter; addresses and pointers are checked by the space for
+            // `stride` bytes each.
             unsafe {
                 let raw = Store::<S, E, N>::read(cx, ins, frame, first);
                 let addr = S::addresses(frame, ins.a, first, ins.imm);

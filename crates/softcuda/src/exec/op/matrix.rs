@@ -22,7 +22,8 @@ fn word(matrix: &Matrix, lane: usize, transposed: bool) -> u32 {
     at(row, column) | at(row, column + 1) << 16
 }
 
-/// `ldmatrix d.., [a]`: operand list of the destinations and the address, padded to two destinations at least.
+/// `ldmatrix d.., [a]`: operand list of the destinations and the address, padded to two
+/// destinations at least.
 pub(in crate::exec) struct LoadMatrix;
 
 impl Body for LoadMatrix {

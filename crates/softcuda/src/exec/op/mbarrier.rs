@@ -1,7 +1,7 @@
 //! `mbarrier` objects: 64 bits in shared memory, changed with host atomics.
 //!
-//! Layout, ours alone (PTX leaves it opaque): bits 0-19 arrivals pending, 20-39 arrivals expected in each phase,
-//! 40-62 transaction bytes outstanding (signed), 63 phase parity.
+//! Layout, ours alone (PTX leaves it opaque): bits 0-19 arrivals pending, 20-39 arrivals expected
+//! in each phase, 40-62 transaction bytes outstanding (signed), 63 phase parity.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -154,7 +154,8 @@ impl Body for BarrierObject {
                         arrivals(s, count());
                     }),
                     BarrierObjectOp::ExpectTx => {
-                        // The arrival that belongs to the bytes is still to come: the phase cannot end here.
+                        // The arrival that belongs to the bytes is still to come: the phase cannot
+                        // end here.
                         update(p, |s| s.bytes += count() as i64)
                     }
                     BarrierObjectOp::CompleteTx => update(p, |s| s.bytes -= count() as i64),

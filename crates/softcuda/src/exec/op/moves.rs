@@ -221,7 +221,8 @@ macro_rules! predicate_handlers {
         impl Body for $name {
             #[inline(always)]
             unsafe fn run<V: Vectors>(_: &mut Context<'_>, ins: &Ins, frame: Frame, mask: u32) -> Flow {
-                // SAFETY: operands are predicates, by the emitter; unused ones are the always-true predicate.
+                // SAFETY: operands are predicates, by the emitter; unused ones are the always-true
+                // predicate.
                 unsafe {
                     let ($a, $b) = (frame.predicate(ins.a), frame.predicate(ins.b));
                     let _ = $b;

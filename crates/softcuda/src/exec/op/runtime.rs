@@ -1,6 +1,8 @@
-//! Functions of the device runtime that PTX calls without defining them: `vprintf`, `malloc`, `free`, assertions.
+//! Functions of the device runtime that PTX calls without defining them: `vprintf`, `malloc`,
+//! `free`, assertions.
 //!
-//! Operand list: result words, then argument words; `ins.x` counts results in its low half, arguments in its high half.
+//! Operand list: result words, then argument words; `ins.x` counts results in its low half,
+//! arguments in its high half.
 
 use super::address::{Generic, Space};
 use super::format::format_message;

@@ -1,7 +1,8 @@
-//! `wmma.load`, `wmma.store`, `wmma.mma` and `mma`: fragments of matrices spread over the registers of a warp.
+//! `wmma.load`, `wmma.store`, `wmma.mma` and `mma`: fragments of matrices spread over the registers
+//! of a warp.
 //!
-//! All lanes take part; lowering puts a warp barrier before each. Matrices are gathered from the lanes, multiplied as dense ones
-//! ([`product`]) and spread again.
+//! All lanes take part; lowering puts a warp barrier before each. Matrices are gathered from the
+//! lanes, multiplied as dense ones ([`product`]) and spread again.
 
 use super::address::{Generic, Space};
 use crate::exec::alu::LANES;
@@ -78,7 +79,8 @@ impl Transfer {
 }
 
 impl Place {
-    /// Calls `each` with every piece: its pointer, line and offset there. `None`: a fault is recorded.
+    /// Calls `each` with every piece: its pointer, line and offset there. `None`: a fault is
+    /// recorded.
     fn walk(
         &self,
         cx: &mut Context<'_>,
@@ -105,7 +107,8 @@ impl Place {
     }
 }
 
-/// `wmma.load d.., [a], b`: operand list of the destinations (two at least), the address and the stride in elements.
+/// `wmma.load d.., [a], b`: operand list of the destinations (two at least), the address and the
+/// stride in elements.
 pub(in crate::exec) struct LoadFragment;
 
 impl Body for LoadFragment {
@@ -212,7 +215,8 @@ fn register_of(form: Transfer, lines: &Lines, lane: usize, reg: usize) -> u64 {
     })
 }
 
-/// Element `index` of a lane's part of an accumulator whose registers start at `first` in the operand list.
+/// Element `index` of a lane's part of an accumulator whose registers start at `first` in the
+/// operand list.
 ///
 /// # Safety
 /// The operand list has the accumulator's registers there.

@@ -1,8 +1,9 @@
-//! `cp.async.bulk.tensor` and `cp.reduce.async.bulk`: boxes of tensors and reductions of blocks, done at once like all
-//! asynchronous copies here.
+//! `cp.async.bulk.tensor` and `cp.reduce.async.bulk`: boxes of tensors and reductions of blocks,
+//! done at once like all asynchronous copies here.
 //!
-//! Maps, coordinates and addresses are the kernel's, so nothing of them is believed: a map is copied out and checked, the box is
-//! measured against shared memory before the first row, and every row and piece is looked up as a load or store would be.
+//! Maps, coordinates and addresses are the kernel's, so nothing of them is believed: a map is
+//! copied out and checked, the box is measured against shared memory before the first row, and
+//! every row and piece is looked up as a load or store would be.
 
 use super::address::{Generic, Global, Space};
 use super::atomic::{AtomicOp, AtomicType, Cell};
@@ -80,8 +81,8 @@ struct Place {
     blocks: u32,
 }
 
-/// `cp.async.bulk.tensor`, `cp.reduce.async.bulk.tensor`: operand list of the map's address, the shared address, the barrier, the
-/// mask of blocks, and five coordinates.
+/// `cp.async.bulk.tensor`, `cp.reduce.async.bulk.tensor`: operand list of the map's address, the
+/// shared address, the barrier, the mask of blocks, and five coordinates.
 pub(in crate::exec) struct CopyBox;
 
 impl Body for CopyBox {

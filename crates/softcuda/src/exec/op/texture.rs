@@ -115,7 +115,8 @@ fn units<'a>(cx: &mut Context<'a>, mask: u32) -> Option<&'a dyn Textures> {
     units
 }
 
-/// `tex`: operand list of four (two) destinations, handle, layer, x, y, z, and the level or six gradients.
+/// `tex`: operand list of four (two) destinations, handle, layer, x, y, z, and the level or six
+/// gradients.
 pub(in crate::exec) struct Sample;
 
 impl Body for Sample {

@@ -1,7 +1,9 @@
-//! Video instructions: arithmetic on bytes and halves picked out of words, saturated, merged or combined with a third operand.
+//! Video instructions: arithmetic on bytes and halves picked out of words, saturated, merged or
+//! combined with a third operand.
 //!
-//! One handler executes all of them; [`VideoForm`] says what. Semantics: PTX ISA, scalar and SIMD video instructions, and compared
-//! with an H200 (driver 580), form by form. Forms in which these two differ are refused by lowering.
+//! One handler executes all of them; [`VideoForm`] says what. Semantics: PTX ISA, scalar and SIMD
+//! video instructions, and compared with an H200 (driver 580), form by form. Forms in which these
+//! two differ are refused by lowering.
 
 use crate::exec::code::{Flow, Frame, Ins};
 use crate::exec::context::Context;
@@ -88,9 +90,11 @@ pub(in crate::exec) struct VideoForm {
     /// Whether d, a and b are signed.
     pub(in crate::exec) signed: [bool; 3],
     pub(in crate::exec) saturates: bool,
-    /// Parts of d, a and b of a scalar instruction; a part of d that is no word is merged into the third operand.
+    /// Parts of d, a and b of a scalar instruction; a part of d that is no word is merged into the
+    /// third operand.
     pub(in crate::exec) parts: [Part; 3],
-    /// Comparison (eq, ne, lt, le, gt, ge), bits that a product is shifted down, or 1 for shifts that wrap around.
+    /// Comparison (eq, ne, lt, le, gt, ge), bits that a product is shifted down, or 1 for shifts
+    /// that wrap around.
     pub(in crate::exec) detail: u8,
     /// `.po`: plus one.
     pub(in crate::exec) plus_one: bool,

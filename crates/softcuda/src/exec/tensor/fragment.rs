@@ -1,7 +1,8 @@
 //! Which elements of a matrix each register of each lane holds.
 //!
-//! A multiplicand is stored in words of consecutive elements along `k`; four lanes hold the four words of a chunk, eight such groups
-//! eight rows (of A; columns of B). An accumulator's elements go in pairs along `n`, or along `m` where the product is computed transposed.
+//! A multiplicand is stored in words of consecutive elements along `k`; four lanes hold the four
+//! words of a chunk, eight such groups eight rows (of A; columns of B). An accumulator's elements
+//! go in pairs along `n`, or along `m` where the product is computed transposed.
 
 use super::{Element, Multiply, Role, Shape};
 

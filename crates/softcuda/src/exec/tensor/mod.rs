@@ -1,4 +1,5 @@
-//! Matrices of the tensor instructions (`wmma`, `mma`): their shapes, element types, the registers that hold them, and products.
+//! Matrices of the tensor instructions (`wmma`, `mma`): their shapes, element types, the registers
+//! that hold them, and products.
 //!
 //! | file | concept |
 //! |---|---|
@@ -6,8 +7,9 @@
 //! | [`fragment`] | which elements of a matrix each register of each lane holds |
 //! | [`product`] | the product of dense matrices, element type by element type |
 //!
-//! Sources: the PTX ISA's fragment layouts of `mma`; for `wmma`, whose fragments the ISA leaves open, and for the order and
-//! precision of accumulation, which it leaves open too, what an H200 (driver 580) was observed to do.
+//! Sources: the PTX ISA's fragment layouts of `mma`; for `wmma`, whose fragments the ISA leaves
+//! open, and for the order and precision of accumulation, which it leaves open too, what an H200
+//! (driver 580) was observed to do.
 
 pub(super) mod fragment;
 pub(super) mod product;
@@ -76,7 +78,8 @@ impl Element {
     }
 }
 
-/// Extents: A is `m` by `k`, B `k` by `n`, C and D `m` by `n`. Powers of two, `m` and `n` from 8 to 32.
+/// Extents: A is `m` by `k`, B `k` by `n`, C and D `m` by `n`. Powers of two, `m` and `n` from 8 to
+/// 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) m: usize,
@@ -171,7 +174,8 @@ impl Transfer {
         elements * self.element.bits() / (32 * self.element.bits().max(32))
     }
 
-    /// Registers per lane of a `wmma` fragment: multiplicands of halves always have eight, if need be the same ones again.
+    /// Registers per lane of a `wmma` fragment: multiplicands of halves always have eight, if need
+    /// be the same ones again.
     pub(super) fn registers(self) -> usize {
         match (self.role, self.element) {
             (Role::A | Role::B, F16) => 8,
@@ -267,7 +271,8 @@ impl Multiply {
         })
     }
 
-    /// Whether the types go with each other and with the shape, in `mma` or, with `fragments`, in `wmma`.
+    /// Whether the types go with each other and with the shape, in `mma` or, with `fragments`, in
+    /// `wmma`.
     pub(super) fn is_defined(self) -> bool {
         let Shape { m, n, k } = self.shape;
         let Manner { fragments, quads, .. } = self.manner;

@@ -1,8 +1,9 @@
 //! Products of dense matrices.
 //!
-//! Floating-point sums are formed as an H200 forms them: all products of a row and a column and the accumulator's element are aligned
-//! to the largest exponent with 25 fraction bits, cut off there, added exactly, and the sum is cut to `.f32`. `.f64` is a chain of fused
-//! multiply-adds in the order of `k`.
+//! Floating-point sums are formed as an H200 forms them: all products of a row and a column and the
+//! accumulator's element are aligned to the largest exponent with 25 fraction bits, cut off there,
+//! added exactly, and the sum is cut to `.f32`. `.f64` is a chain of fused multiply-adds in the
+//! order of `k`.
 
 use super::{Element, Multiply};
 use crate::exec::alu::float::{Round, soft};
@@ -66,7 +67,8 @@ fn split(element: Element, bits: u32) -> (i32, i32, f32) {
     let largest = field == (1 << exponent_bits) - 1;
     let is_nan = largest && if element == Element::E4m3 { fraction == 7 } else { fraction != 0 };
     let is_infinite = largest && element != Element::E4m3;
-    // Finite values matter by their sign and by being zero or not, beside others that are not finite.
+    // Finite values matter by their sign and by being zero or not, beside others that are not
+    // finite.
     let value = match (is_nan, is_infinite) {
         (true, _) => f32::NAN,
         (_, true) if negative => f32::NEG_INFINITY,

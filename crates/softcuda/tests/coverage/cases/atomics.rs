@@ -1,4 +1,5 @@
-//! `atom` and `red`: each thread on a cell of its own, then, where the order does not matter, all threads on one cell.
+//! `atom` and `red`: each thread on a cell of its own, then, where the order does not matter, all
+//! threads on one cell.
 
 use crate::case::{Case, Slot, load, poison, store, words};
 use crate::exact::{Format, Rounding, Value};
@@ -79,8 +80,8 @@ fn generic(form: &Form<'_>) -> bool {
     form.one_of(&["global", "shared", "shared::cta"]).is_none()
 }
 
-/// Sets `%a0` and `%a1` to the thread's and the common cell, and brings shared cells from and to `%out`. Without a space,
-/// odd lanes use shared memory.
+/// Sets `%a0` and `%a1` to the thread's and the common cell, and brings shared cells from and to
+/// `%out`. Without a space, odd lanes use shared memory.
 fn scaffold(form: &Form<'_>, common: usize) -> (String, String) {
     let global = format!("mad.wide.u32 %a0, %t, 8, %out;\nadd.s64 %a1, %out, {common};\n");
     if form.has("global") {
@@ -92,7 +93,8 @@ fn scaffold(form: &Form<'_>, common: usize) -> (String, String) {
          ld.global.b64 %d30, [%a1];\nst.shared.b64 [%a4], %d30;\n\
          mov.b64 %a5, %a0;\nmov.b64 %a6, %a1;\nbar.sync 0;\n"
     );
-    // Shared cells go back; the shared common one to the word behind the global one for generic forms.
+    // Shared cells go back; the shared common one to the word behind the global one for generic
+    // forms.
     let back = "ld.shared.b64 %d30, [%a3];\nst.global.b64 [%a5], %d30;\n";
     if !generic(form) {
         setup += "mov.b64 %a0, %a3;\nmov.b64 %a1, %a4;\n";

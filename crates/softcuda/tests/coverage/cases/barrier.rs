@@ -6,7 +6,8 @@ use crate::operands::{Domain, mix, tuples};
 
 const THREADS: u64 = 128;
 
-/// A loop that takes the longer, the higher the thread's number: `%t / 32 * 200` turns in all lanes of a warp.
+/// A loop that takes the longer, the higher the thread's number: `%t / 32 * 200` turns in all lanes
+/// of a warp.
 const DELAY: &str = "shr.u32 %q0, %t, 5;\nmul.lo.u32 %q0, %q0, 200;\nadd.u32 %q0, %q0, 1;\n\
                      LATE:\nsub.u32 %q0, %q0, 1;\nsetp.ne.u32 %p30, %q0, 0;\n@%p30 bra LATE;\n";
 
@@ -39,7 +40,8 @@ fn block(body: String) -> Case {
     case
 }
 
-/// Everyone reads what a thread of the next warp wrote: over the whole block, then over pairs of warps by number and count.
+/// Everyone reads what a thread of the next warp wrote: over the whole block, then over pairs of
+/// warps by number and count.
 fn sync(form: &Form<'_>) -> Case {
     let body = format!(
         "{DELAY}st.shared.b32 [%r2], %r1;\n{0} 0;\nadd.u32 %q1, %t, 32;\nand.b32 %q1, %q1, 127;\n\

@@ -101,7 +101,8 @@ fn shuffle(form: &Form<'_>) -> Case {
                 _ => Some(start + distance % width),
             }
         };
-        // From a lane that does not take part, nothing defined comes: the software GPU gives what its register holds.
+        // From a lane that does not take part, nothing defined comes: the software GPU gives what
+        // its register holds.
         let _ = members;
         let value = |from: Option<usize>| t[from.unwrap_or(lane)][0];
         vec![value(source(32)), u64::from(source(32).is_some()), value(source(8))]

@@ -107,7 +107,8 @@ ret;
     case
 }
 
-/// Out of the kernel, and out of a function: `ret` goes back to the caller, `exit` ends the thread there.
+/// Out of the kernel, and out of a function: `ret` goes back to the caller, `exit` ends the thread
+/// there.
 fn leave(form: &Form<'_>) -> Case {
     let exit = form.name == "exit";
     let body = format!(
@@ -118,7 +119,8 @@ fn leave(form: &Form<'_>) -> Case {
     let mut case = threads(body, |t| {
         let odd = t % 2 == 1;
         match (exit, t >= 32, odd) {
-            // The second warp leaves ahead of its store, and so do odd threads that ended in the function.
+            // The second warp leaves ahead of its store, and so do odd threads that ended in the
+            // function.
             (_, true, _) | (true, _, true) => 0,
             (false, _, true) => 10,
             _ => 20,

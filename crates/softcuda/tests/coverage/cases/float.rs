@@ -1,4 +1,5 @@
-//! Floating-point arithmetic: exact forms against exact arithmetic rounded once, approximations within the ISA's bounds.
+//! Floating-point arithmetic: exact forms against exact arithmetic rounded once, approximations
+//! within the ISA's bounds.
 
 use crate::case::{Case, Slot, computation, plain_body};
 use crate::exact::{Format, Rounding, Value};

@@ -1,4 +1,5 @@
-//! `wmma` and `mma`: whole products of numbers whose sums are exact; those of `.f64` are chains of fused operations.
+//! `wmma` and `mma`: whole products of numbers whose sums are exact; those of `.f64` are chains of
+//! fused operations.
 
 use crate::case::{Case, Slot, exactly};
 use crate::exact::{BF16, F16, F32, Format, Rounding, Value};
@@ -91,7 +92,8 @@ const MATRIX: usize = 2048;
 /// Elements between the end of a line and the next.
 const GAP: usize = 16;
 
-/// A matrix of `lines` of `along` elements as it lies in memory, in bytes of `fill` where there are none.
+/// A matrix of `lines` of `along` elements as it lies in memory, in bytes of `fill` where there are
+/// none.
 fn stored(
     ty: &str,
     fill: u8,

@@ -1,7 +1,7 @@
 //! Loads and stores of every space, vector length, element type and cache modifier.
 //!
-//! Each thread has its own 64 bytes of the space, and accesses byte 16 and on of them. Accesses without a space use global
-//! addresses in even lanes and shared ones in odd lanes.
+//! Each thread has its own 64 bytes of the space, and accesses byte 16 and on of them. Accesses
+//! without a space use global addresses in even lanes and shared ones in odd lanes.
 
 use crate::case::{Case, Slot, exactly};
 use crate::form::{Form, bits_of, is_signed, register};
@@ -42,7 +42,8 @@ impl Space {
     }
 }
 
-/// The class of registers that holds an element: 32-bit ones for narrower types, so that their extension shows.
+/// The class of registers that holds an element: 32-bit ones for narrower types, so that their
+/// extension shows.
 fn holder(ty: &str) -> &str {
     if bits_of(ty) < 32 { if is_signed(ty) { "s32" } else { "u32" } } else { ty }
 }
@@ -53,7 +54,8 @@ fn list(ty: &str, first: usize, count: usize) -> String {
     if count == 1 { registers[0].clone() } else { format!("{{{}}}", registers.join(", ")) }
 }
 
-/// Sets `%a0` to the thread's bytes in the space, `%a1` to those at `%in`, `%a2` to those at `%out`.
+/// Sets `%a0` to the thread's bytes in the space, `%a1` to those at `%in`, `%a2` to those at
+/// `%out`.
 fn addresses(space: Space) -> String {
     let mut text = format!(
         "mul.wide.u32 %a0, %t, {STRIDE};\nadd.s64 %a1, %in, %a0;\nadd.s64 %a2, %out, %a0;\n"

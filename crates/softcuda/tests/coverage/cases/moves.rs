@@ -76,7 +76,8 @@ fn words_of_a_pair() -> Case {
     )
 }
 
-/// What a thread reads in the registers that compilers use, over a grid of two by three blocks of eight by four by two.
+/// What a thread reads in the registers that compilers use, over a grid of two by three blocks of
+/// eight by four by two.
 fn special_registers() -> Case {
     let names = [
         "%tid.x",

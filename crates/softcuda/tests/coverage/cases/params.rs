@@ -87,7 +87,8 @@ fn store(form: &Form<'_>) -> Case {
     let size = bits_of(ty) as usize / 8;
     let input = bytes(64, 9);
     let mut case = Case::bare(1, String::new());
-    // A narrow store changes its part of a word and nothing else; the halves of words go to the upper end.
+    // A narrow store changes its part of a word and nothing else; the halves of words go to the
+    // upper end.
     let narrow = size < 4;
     let at = if size == 2 { 2 } else { 0 };
     let bytes = (count * size).max(4);

@@ -1,4 +1,5 @@
-//! Textures and surfaces of every geometry: coordinates in and around them, with weights and sums that are exact.
+//! Textures and surfaces of every geometry: coordinates in and around them, with weights and sums
+//! that are exact.
 
 use cuda_abi::types::CUarray_format;
 use softcuda::exec::FaultKind;
@@ -41,7 +42,8 @@ fn axis(at: f64, size: usize) -> [(usize, f64); 2] {
     [(inside(at.floor()), 1.0 - fraction), (inside(at.floor() + 1.0), fraction)]
 }
 
-/// The directions that the programming guide's table of cube faces gives: face, then (s, t) from -1 to 1.
+/// The directions that the programming guide's table of cube faces gives: face, then (s, t) from -1
+/// to 1.
 fn face([x, y, z]: [f64; 3]) -> (usize, f64, f64) {
     let (ax, ay, az) = (x.abs(), y.abs(), z.abs());
     let (face, s, t, m) = if ax >= ay && ax >= az {
@@ -238,7 +240,8 @@ fn size(form: &Form<'_>) -> usize {
     form.vector() * if form.has("b8") { 1 } else { 4 }
 }
 
-/// Where thread `thread` goes: byte, row, slice; all differ, and the last element of all is left out.
+/// Where thread `thread` goes: byte, row, slice; all differ, and the last element of all is left
+/// out.
 fn place(form: &Form<'_>, shape: &Shape, thread: usize) -> [i64; 3] {
     let each = size(form);
     let per_row = shape.row / each;

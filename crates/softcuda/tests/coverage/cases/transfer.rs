@@ -71,7 +71,8 @@ fn opposites(expected: &[u64]) -> String {
     expected.iter().enumerate().map(opposite).collect()
 }
 
-/// Two phases of an object that waits for three arrivals: before, between and behind them it is asked whether a phase is over.
+/// Two phases of an object that waits for three arrivals: before, between and behind them it is
+/// asked whether a phase is over.
 fn phases(form: &Form<'_>) -> Case {
     // Each operation in the form's spelling where the form is of that operation.
     let spelling = |operation: &str, otherwise: &str| {

@@ -1,7 +1,9 @@
 //! A cooperative kernel's node: a launch that is captured.
 //!
-//! Under an H200's driver (580.159) a graph with such a kernel was invalid when its node was added and then given the attribute, and valid when its program
-//! captured the same launch natively (`programs/cuda/mixed_commands.cu`). So the launch is captured into the graph, with all its attributes.
+//! Under an H200's driver (580.159) a graph with such a kernel was invalid when its node was added
+//! and then given the attribute, and valid when its program captured the same launch natively
+//! (`programs/cuda/mixed_commands.cu`). So the launch is captured into the graph, with all its
+//! attributes.
 
 use super::{Code, with_kernel};
 use crate::driver::Driver;
@@ -49,7 +51,8 @@ impl State {
         // Of no concern to other threads.
         let mode = CUstreamCaptureMode::RELAXED;
         let first = super::array(after);
-        // SAFETY: live handles of this session, a stream that nothing else uses, checked parameters, and attributes without handles.
+        // SAFETY: live handles of this session, a stream that nothing else uses, checked
+        // parameters, and attributes without handles.
         unsafe {
             let (data, count) = (ptr::null(), after.len());
             self.check(

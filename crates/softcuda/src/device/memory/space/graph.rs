@@ -1,4 +1,5 @@
-//! Memory of graph allocation nodes: addresses are reserved with the node, memory is mapped there in stream order.
+//! Memory of graph allocation nodes: addresses are reserved with the node, memory is mapped there
+//! in stream order.
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use crate::device::memory::os;
 use crate::device::memory::ranges::{Precision, Reach};
 
 impl AddressSpace {
-    /// Maps all of `physical` at reserved addresses as an allocation of `size_bytes`, accessible at once.
+    /// Maps all of `physical` at reserved addresses as an allocation of `size_bytes`, accessible at
+    /// once.
     pub(crate) fn map_graph(
         &self,
         base: u64,

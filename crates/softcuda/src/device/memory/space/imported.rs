@@ -8,7 +8,8 @@ use crate::device::error::{DeviceError, Result};
 use crate::device::memory::ranges::{Precision, Reach};
 
 impl AddressSpace {
-    /// Maps all of an allocation at addresses of the driver's own choice, accessible at once; [`Self::free`] ends it.
+    /// Maps all of an allocation at addresses of the driver's own choice, accessible at once;
+    /// [`Self::free`] ends it.
     pub(crate) fn map_imported(&self, physical: Physical) -> Result<u64> {
         let mut inner = self.lock();
         let size_bytes = physical.size_bytes();

@@ -6,7 +6,8 @@ use crate::exec::alu::op::op;
 
 /// Rounding to an integral value.
 pub trait Integral: Float {
-    /// The nearest integral value in the given direction; the sign of zero results is that of the source.
+    /// The nearest integral value in the given direction; the sign of zero results is that of the
+    /// source.
     fn integral<R: Rounding>(self) -> Self;
     /// The integral value as a signed integer, clamped.
     fn to_i64(self) -> i64;
@@ -58,7 +59,8 @@ integral!(f32, true);
 integral!(f64, false);
 
 op! {
-    /// `cvt.rXi{.ftz}.int.float`: clamped to the destination; NaN is zero from `.f32` to up to 32 bits, else only the top bit
+    /// `cvt.rXi{.ftz}.int.float`: clamped to the destination; NaN is zero from `.f32` to up to 32
+    /// bits, else only the top bit
     unary FloatToInt<D: Int, S: Integral, R: Rounding, Z: Subnormals>(a: S) -> D {
         let a = Z::apply(a).integral::<R>();
         let word = match (D::BITS, D::SIGNED) {

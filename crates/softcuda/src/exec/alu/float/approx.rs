@@ -1,7 +1,8 @@
 //! The `.approx` functions: `rcp sqrt rsqrt sin cos lg2 ex2 tanh`, and the gross ones of `.f64`.
 //!
-//! Polynomials without branches, so that the loops vectorise, and without fused operations, which hosts may lack.
-//! The error of each is stated at its definition and lies within what the PTX ISA allows.
+//! Polynomials without branches, so that the loops vectorise, and without fused operations, which
+//! hosts may lack. The error of each is stated at its definition and lies within what the PTX ISA
+//! allows.
 
 use super::arith::finish;
 use super::{Float, Full, Subnormals};
@@ -20,7 +21,8 @@ op! {
     unary Sin<Z: Subnormals>(a: f32) -> f32 { finish::<f32, Z, Full>(sin(Z::apply(a))) }
     /// `cos.approx{.ftz}.f32`: absolute error at most 2^-20.5 in [-2pi, 2pi]
     unary Cos<Z: Subnormals>(a: f32) -> f32 { finish::<f32, Z, Full>(cos(Z::apply(a))) }
-    /// `lg2.approx{.ftz}.f32`: error at most 2^-22, absolute where the result is below 1, else relative
+    /// `lg2.approx{.ftz}.f32`: error at most 2^-22, absolute where the result is below 1, else
+    /// relative
     unary Lg2<Z: Subnormals>(a: f32) -> f32 { finish::<f32, Z, Full>(log2(Z::apply(a))) }
     /// `ex2.approx{.ftz}.f32`: at most 2 units in the last place
     unary Ex2<Z: Subnormals>(a: f32) -> f32 { finish::<f32, Z, Full>(exp2(Z::apply(a))) }
@@ -155,7 +157,8 @@ pub(crate) fn tanh(x: f32) -> f32 {
     let a = x.abs().min(16.0);
     let t = exp2(a * (2.0 * core::f32::consts::LOG2_E));
     let large = 1.0 - 2.0 / (t + 1.0);
-    // Near zero the difference above cancels; the series' first term left out is 3e-7 of the result.
+    // Near zero the difference above cancels; the series' first term left out is 3e-7 of the
+    // result.
     let z = a * a;
     let small =
         a * (1.0 + z * (-1.0 / 3.0 + z * (2.0 / 15.0 + z * (-17.0 / 315.0 + z * (62.0 / 2835.0)))));

@@ -1,7 +1,8 @@
 //! Addition, multiplication and fma in the rounding modes that the host does not use.
 //!
-//! `.f32`: the host's double precision gives the exact result as a leading part and a remainder; the nearest `.f32` is
-//! then moved by one step where the exact value lies on the other side. This vectorises. `.f64`: exact integers ([`soft`]).
+//! `.f32`: the host's double precision gives the exact result as a leading part and a remainder;
+//! the nearest `.f32` is then moved by one step where the exact value lies on the other side. This
+//! vectorises. `.f64`: exact integers ([`soft`]).
 
 use super::{Round, soft};
 
@@ -73,7 +74,8 @@ pub(super) fn narrow(high: f64, low: f64, mode: Round) -> f32 {
     step(nearest, above, mode)
 }
 
-/// `nearest`, moved by one if the exact value, which lies on the side that the sign of `above` tells, asks for it.
+/// `nearest`, moved by one if the exact value, which lies on the side that the sign of `above`
+/// tells, asks for it.
 #[inline(always)]
 pub(super) fn step(nearest: f32, above: f64, mode: Round) -> f32 {
     let negative = nearest.is_sign_negative();

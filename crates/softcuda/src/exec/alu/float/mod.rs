@@ -167,9 +167,10 @@ macro_rules! float {
     };
 }
 
-// The hardware gives one NaN for every .f32 result that is NaN; .f64 carries the payload of an operand.
-// The choice is made between integers: the compiler may take one NaN for another.
-// Of a square root, optimised builds drop even that choice (seen with LLVM 22), so its bits are what is compared there.
+// The hardware gives one NaN for every .f32 result that is NaN; .f64 carries the payload of an
+// operand. The choice is made between integers: the compiler may take one NaN for another. Of a
+// square root, optimised builds drop even that choice (seen with LLVM 22), so its bits are what is
+// compared there.
 float!(
     f32, u32, 0x7fff_ffff,
     canonical: |x| f32::from_bits(if x.is_nan() { 0x7fff_ffff } else { x.to_bits() }),

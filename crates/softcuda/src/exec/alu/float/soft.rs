@@ -1,5 +1,5 @@
-//! Exact arithmetic on integers, rounded once to a binary format: the general path behind directed `.f64` rounding,
-//! half-precision fma and the narrow conversions.
+//! Exact arithmetic on integers, rounded once to a binary format: the general path behind directed
+//! `.f64` rounding, half-precision fma and the narrow conversions.
 
 use super::{Round, Rounding};
 
@@ -26,8 +26,8 @@ pub(crate) enum Rounded {
     Overflow,
 }
 
-/// Rounds the magnitude `sig * 2^exponent` of a value whose sign is `negative`. The lowest bit of `sig` may be sticky
-/// if `sig` has at least two more bits than the format's significand.
+/// Rounds the magnitude `sig * 2^exponent` of a value whose sign is `negative`. The lowest bit of
+/// `sig` may be sticky if `sig` has at least two more bits than the format's significand.
 #[inline]
 pub(crate) fn round(
     format: &Format,
@@ -127,7 +127,8 @@ pub(crate) fn fma(a: f64, b: f64, c: f64, mode: Round) -> f64 {
             _ => round_f64(pn, product, ae + be, mode),
         };
     }
-    // Both magnitudes are moved to the top, two bits free for carry and sticky, then the smaller one is aligned.
+    // Both magnitudes are moved to the top, two bits free for carry and sticky, then the smaller
+    // one is aligned.
     let top = |sig: u128, exponent: i32| {
         let shift = sig.leading_zeros() as i32 - 2;
         (sig << shift, exponent - shift)

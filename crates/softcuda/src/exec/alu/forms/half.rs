@@ -46,7 +46,8 @@ pub(super) fn visit<V: Visitor>(form: &Form<'_>, v: V) -> Option<V::Output> {
             }
         }
         "fma" => {
-            // `.oob` is absent: the NaN that it looks for is not documented, and neither 0x7fff nor 0xffff.
+            // `.oob` is absent: the NaN that it looks for is not documented, and neither 0x7fff nor
+            // 0xffff.
             form.only(&["rn", "ftz", "sat", "relu"])?;
             with_half!(
                 t,

@@ -1,7 +1,8 @@
 //! From an opcode and its modifiers, as PTX writes them, to the operation type.
 //!
-//! [`visit`] is the only place where spellings are known: it calls the method of a [`Visitor`] that fits the operation's
-//! arity, with the operation as type parameter, so that an executor can instantiate its own handlers for it.
+//! [`visit`] is the only place where spellings are known: it calls the method of a [`Visitor`] that
+//! fits the operation's arity, with the operation as type parameter, so that an executor can
+//! instantiate its own handlers for it.
 
 mod bits;
 mod convert;
@@ -24,8 +25,8 @@ pub enum CarryOut {
     Discard,
 }
 
-/// Receives the operation of a form. The methods' contracts name the operands in PTX order. Those that return an
-/// `Option` need not be there: their forms are then refused.
+/// Receives the operation of a form. The methods' contracts name the operands in PTX order. Those
+/// that return an `Option` need not be there: their forms are then refused.
 pub trait Visitor: Sized {
     /// What the visitor makes of an operation.
     type Output;
@@ -37,7 +38,8 @@ pub trait Visitor: Sized {
     fn ternary<O: Ternary>(self) -> Self::Output;
     /// `selp d, a, b, p`
     fn select<T: Lane>(self) -> Self::Output;
-    /// `setp p{|q}, a, b{, {!}c}`: `p` is the comparison, `q` its opposite, each joined with `c` if there is a `join`
+    /// `setp p{|q}, a, b{, {!}c}`: `p` is the comparison, `q` its opposite, each joined with `c` if
+    /// there is a `join`
     fn set_predicate<C: Compare>(self, join: Option<BoolOp>) -> Self::Output;
     /// `set d, a, b{, {!}c}`: the true value of `D` where the joined comparison holds, else zero
     fn set<C: Compare, D: Truth>(self, join: Option<BoolOp>) -> Self::Output;
@@ -49,7 +51,8 @@ pub trait Visitor: Sized {
     fn test<O: Test>(self) -> Option<Self::Output> {
         None
     }
-    /// `setp p|q, a, b{, {!}c}` of packed halves: `p` is the comparison of the low halves, `q` that of the high ones
+    /// `setp p|q, a, b{, {!}c}` of packed halves: `p` is the comparison of the low halves, `q` that
+    /// of the high ones
     fn set_predicate_pair<C>(self, join: Option<BoolOp>) -> Option<Self::Output>
     where
         C: Compare,
@@ -91,8 +94,9 @@ pub enum FormError {
     },
 }
 
-/// Calls the method of `visitor` for the operation that `opcode` with `modifiers` (without dots, in any order among
-/// those before the types) denotes. `min` and `max` of three sources are asked for as `min3` and `max3`.
+/// Calls the method of `visitor` for the operation that `opcode` with `modifiers` (without dots, in
+/// any order among those before the types) denotes. `min` and `max` of three sources are asked for
+/// as `min3` and `max3`.
 ///
 /// # Errors
 /// The opcode is not one of this module's, or not with these modifiers.

@@ -38,7 +38,8 @@ impl<'a> Form<'a> {
     }
 }
 
-/// Binds `$T` to the type that `$name` spells, among those listed, and evaluates `$body`; `None` for others.
+/// Binds `$T` to the type that `$name` spells, among those listed, and evaluates `$body`; `None`
+/// for others.
 macro_rules! with_type {
     ($name:expr, $T:ident in [$($spelling:pat => $t:ty),* $(,)?], $body:expr) => {
         match $name {

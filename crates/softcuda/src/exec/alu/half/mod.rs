@@ -1,7 +1,8 @@
 //! `.f16`, `.bf16` and their packed pairs.
 //!
-//! Every operation computes in a wider type so that one final rounding gives the correctly rounded result: either the
-//! wider type is wide enough for double rounding to be harmless, or its last bit is made sticky ("round to odd").
+//! Every operation computes in a wider type so that one final rounding gives the correctly rounded
+//! result: either the wider type is wide enough for double rounding to be harmless, or its last bit
+//! is made sticky ("round to odd").
 
 mod arith;
 mod convert;
@@ -17,7 +18,8 @@ use super::lane::{Bf16, Bf16x2, F16, F16x2};
 pub trait Half: Lane<Reg = u32> {
     /// The value, exactly. NaN keeps its upper fraction bits.
     fn to_f32(self) -> f32;
-    /// The value as `cvt.f32` gives it: NaN becomes canonical from `.f16` and keeps its bits from `.bf16`.
+    /// The value as `cvt.f32` gives it: NaN becomes canonical from `.f16` and keeps its bits from
+    /// `.bf16`.
     fn widened(self) -> f32;
     /// The nearest value, ties to even; NaN becomes the canonical one.
     fn nearest(x: f32) -> Self;
@@ -31,7 +33,8 @@ pub trait Half: Lane<Reg = u32> {
     fn to_bits(self) -> u16;
 }
 
-/// `high + low`, where `high` is the nearest double of that sum, as an `.f32` whose last bit is sticky.
+/// `high + low`, where `high` is the nearest double of that sum, as an `.f32` whose last bit is
+/// sticky.
 #[inline(always)]
 pub(crate) fn to_odd(high: f64, low: f64) -> f32 {
     let nearest = high as f32;

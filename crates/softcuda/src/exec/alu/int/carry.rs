@@ -12,12 +12,13 @@ pub trait Carry {
     const SOURCES: usize;
     /// Whether the carry bit takes part: `addc`, `subc`, `madc`.
     const READS: bool;
-    /// The result and the carry (or borrow) out of one lane; `carry` is false where the operation does not read it.
+    /// The result and the carry (or borrow) out of one lane; `carry` is false where the operation
+    /// does not read it.
     fn lane(a: Self::T, b: Self::T, c: Self::T, carry: bool) -> (Self::T, bool);
 }
 
-/// Applies `O` to every lane. Returns the mask of carries out, to be blended into the condition code if the instruction
-/// has `.cc`; `carries` is the condition code before it.
+/// Applies `O` to every lane. Returns the mask of carries out, to be blended into the condition
+/// code if the instruction has `.cc`; `carries` is the condition code before it.
 #[inline(always)]
 pub fn carry<O: Carry>(
     a: &Regs<O::T>,

@@ -55,7 +55,8 @@ fn low_ones(count: u32) -> u64 {
     if count >= 64 { !0 } else { (1 << count) - 1 }
 }
 
-/// A position or length of a field: 32-bit instructions read the low byte, 64-bit ones the whole operand.
+/// A position or length of a field: 32-bit instructions read the low byte, 64-bit ones the whole
+/// operand.
 #[inline(always)]
 fn field_count<T: Int>(count: u32) -> u32 {
     if T::BITS == 64 { count } else { count & 0xff }
@@ -74,7 +75,8 @@ op! {
     unary LeadingZeros<T: Int>(a: T) -> u32 { word(a).leading_zeros() + T::BITS - 64 }
     /// `brev.bN`
     unary Reverse<T: Int>(a: T) -> T { T::truncate(word(a).reverse_bits() >> (64 - T::BITS)) }
-    /// `bfind{.shiftamt}.type`: the highest bit that differs from the sign (set, if unsigned); all ones if none
+    /// `bfind{.shiftamt}.type`: the highest bit that differs from the sign (set, if unsigned); all
+    /// ones if none
     unary Find<T: Int, F: Found>(a: T) -> u32 {
         let bits = if a < T::truncate(0) { word(a) ^ low_ones(T::BITS) } else { word(a) };
         let shift = bits.leading_zeros() + T::BITS - 64;
@@ -86,9 +88,11 @@ op! {
             T::BITS - 1 - shift
         }
     }
-    /// `fns.b32 d, mask, base, offset`: the `offset`-th set bit from `base` on, upwards or, if negative, downwards
+    /// `fns.b32 d, mask, base, offset`: the `offset`-th set bit from `base` on, upwards or, if
+    /// negative, downwards
     ternary FindNth<>(mask: u32, base: u32, offset: i32) -> u32 { find_nth(mask, base, offset) }
-    /// `bfe.type d, a, position, length`: zero- or sign-extended from the field's top bit (or the word's, if nearer)
+    /// `bfe.type d, a, position, length`: zero- or sign-extended from the field's top bit (or the
+    /// word's, if nearer)
     ternary Extract<T: Int>(a: T, position: u32, length: u32) -> T {
         let (position, length) = (field_count::<T>(position), field_count::<T>(length));
         let top = position.saturating_add(length).saturating_sub(1).min(T::BITS - 1);

@@ -24,7 +24,8 @@ pub trait Int: Lane + Ord {
     fn abs_diff(self, b: Self) -> Self;
     /// Left shift, zero from BITS on.
     fn shl(self, count: u32) -> Self;
-    /// Right shift, filled with the sign (or zero if unsigned); counts from BITS on leave only the filling.
+    /// Right shift, filled with the sign (or zero if unsigned); counts from BITS on leave only the
+    /// filling.
     fn shr(self, count: u32) -> Self;
     /// The value zero- or sign-extended to 64 bits.
     fn extend(self) -> u64;

@@ -1,5 +1,5 @@
-//! Operations on the bytes, halves and bit patterns of words: `lop3 prmt dp4a dp2a vabsdiff2 vabsdiff4` and packed 16-bit
-//! arithmetic.
+//! Operations on the bytes, halves and bit patterns of words:
+//! `lop3 prmt dp4a dp2a vabsdiff2 vabsdiff4` and packed 16-bit arithmetic.
 
 use super::Int;
 use crate::exec::alu::Lane;
@@ -41,9 +41,11 @@ op! {
         }
         sum
     }
-    /// `dp2a.lo.atype.btype`: `c` plus the dot product of the halves of `a` with the low bytes of `b`
+    /// `dp2a.lo.atype.btype`: `c` plus the dot product of the halves of `a` with the low bytes of
+    /// `b`
     ternary Dot2Low<A: Part, B: Part>(a: u32, b: u32, c: u32) -> u32 { dot2::<A, B>(a, b, c, 0) }
-    /// `dp2a.hi.atype.btype`: `c` plus the dot product of the halves of `a` with the high bytes of `b`
+    /// `dp2a.hi.atype.btype`: `c` plus the dot product of the halves of `a` with the high bytes of
+    /// `b`
     ternary Dot2High<A: Part, B: Part>(a: u32, b: u32, c: u32) -> u32 { dot2::<A, B>(a, b, c, 2) }
     /// `vabsdiff4.dtype.atype.btype`: how far the bytes of `a` and `b` are apart, each in its place
     ternary AbsoluteDifference4<A: Part, B: Part>(a: u32, b: u32, _c: u32) -> u32 {
@@ -53,7 +55,8 @@ op! {
         }
         d
     }
-    /// `vabsdiff4.dtype.atype.btype.add`: `c` plus the sum of what the bytes of `a` and `b` are apart
+    /// `vabsdiff4.dtype.atype.btype.add`: `c` plus the sum of what the bytes of `a` and `b` are
+    /// apart
     ternary SumOfDifferences4<A: Part, B: Part>(a: u32, b: u32, c: u32) -> u32 {
         let mut sum = c;
         for i in 0..4 {
@@ -61,12 +64,14 @@ op! {
         }
         sum
     }
-    /// `vabsdiff2.dtype.atype.btype`: how far the halves of `a` and `b` are apart, each in its place
+    /// `vabsdiff2.dtype.atype.btype`: how far the halves of `a` and `b` are apart, each in its
+    /// place
     ternary AbsoluteDifference2<A: Part, B: Part>(a: u32, b: u32, _c: u32) -> u32 {
         let apart = |i| A::half(a, i).abs_diff(B::half(b, i));
         apart(0) & 0xffff | apart(1) << 16
     }
-    /// `vabsdiff2.dtype.atype.btype.add`: `c` plus the sum of what the halves of `a` and `b` are apart
+    /// `vabsdiff2.dtype.atype.btype.add`: `c` plus the sum of what the halves of `a` and `b` are
+    /// apart
     ternary SumOfDifferences2<A: Part, B: Part>(a: u32, b: u32, c: u32) -> u32 {
         let apart = |i| A::half(a, i).abs_diff(B::half(b, i));
         c.wrapping_add(apart(0)).wrapping_add(apart(1))
