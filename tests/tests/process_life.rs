@@ -122,12 +122,16 @@ fn a_killed_parent_is_gone_although_its_child_lives() -> Result<()> {
     let child = lines.iter().find_map(|line| line.strip_prefix("child "));
     let child = Pid::from_raw(child.context("no child")?.parse()?).context("no process id")?;
     let pid = parent.pid();
-    parent.kill()?;
+    let process = Pid::from_raw(i32::try_from(pid)?).context("no process id")?;
+    // The puppet stays until the end of this test: with it the child's input would end, and so
+    // would the child.
+    kill_process(process, Signal::KILL)?;
     daemon.wait_gone(pid)?;
     ensure!(daemon.departed(pid)?.kernels == 2);
     rustix::process::test_kill_process(child).context("the child should have lived on")?;
     witness.must("work 2")?;
     kill_process(child, Signal::KILL)?;
+    drop(parent);
     dismiss(&daemon, witness)
 }
 
