@@ -483,6 +483,9 @@ static void begin(void) {
     CALL(cuStreamWaitEvent, streams[1], behind, 0);
     CALL(cuMemcpyAsync, (CUdeviceptr)(uintptr_t)came_back, worked_on, 16, streams[1]);
     wait_for_start();
+    // All of it is submitted: this is answered behind it.
+    size_t free_bytes, all_bytes;
+    CALL(cuMemGetInfo, &free_bytes, &all_bytes);
 }
 
 static void large(const char *rest) {
