@@ -207,6 +207,10 @@ impl Session {
         command
             .env("CUDA_MPS_PIPE_DIRECTORY", self.directory.path().join("pipe"))
             .env("CUDA_MPS_LOG_DIRECTORY", self.directory.path().join("log"));
+        if let Some(driver) = &self.software_gpu {
+            // Said once, by the demo.
+            command.env("OPENMPS_NATIVE_DRIVER", driver);
+        }
         command
     }
 }
