@@ -1,4 +1,4 @@
-//! As much of HTTP as the metrics and the page of `openmps top --web` need.
+//! As much of HTTP as the metrics need.
 
 mod address;
 mod request;
@@ -8,13 +8,12 @@ use std::rc::Rc;
 
 pub use address::{Address, AddressError};
 pub use request::Request;
-pub use serving::{Listener, Reach, Site, Socket, answer_all, listen};
+pub use serving::{Listener, Site, Socket, answer_all, listen};
 
 /// Content type of messages.
 pub const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// A whole answer, after which the connection is closed. `headers` may have further ones, a line
-/// each, in `content_type` behind the type.
+/// A whole answer, after which the connection is closed.
 pub fn response(status: &str, content_type: &str, body: &str) -> Rc<[u8]> {
     let text = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",

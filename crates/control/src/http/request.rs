@@ -7,8 +7,6 @@ pub struct Request<'a> {
     pub method: &'a str,
     /// Without the query.
     pub path: &'a str,
-    /// What is behind `?`; empty where nothing is.
-    pub query: &'a str,
     headers: &'a str,
 }
 
@@ -19,10 +17,10 @@ impl<'a> Request<'a> {
         let (line, rest) = bytes.split_at(end + 1);
         let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
         let (method, target, version) = (words.next()?, words.next()?, words.next()?);
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let path = target.split('?').next().unwrap_or(target);
         // Headers in another encoding are none.
         let headers = std::str::from_utf8(rest).unwrap_or_default();
-        version.starts_with("HTTP/").then_some(Self { method, path, query, headers })
+        version.starts_with("HTTP/").then_some(Self { method, path, headers })
     }
 
     /// The values of a header, in the order in which they come.
@@ -32,11 +30,6 @@ impl<'a> Request<'a> {
             let (found, value) = line.split_once(':')?;
             found.trim().eq_ignore_ascii_case(name).then_some(value.trim())
         })
-    }
-
-    /// The value of a query's parameter, as it is written there.
-    pub fn parameter(&self, name: &str) -> Option<&'a str> {
-        self.query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 }
 
@@ -49,9 +42,8 @@ mod tests {
         let request =
             Request::read(b"GET /metrics?x=1&token=ab HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         assert_eq!((request.method, request.path), ("GET", "/metrics"));
-        assert_eq!((request.parameter("token"), request.parameter("tok")), (Some("ab"), None));
         let request = Request::read(b"POST / HTTP/1.0\r\n\r\n").unwrap();
-        assert_eq!((request.method, request.path, request.query), ("POST", "/", ""));
+        assert_eq!((request.method, request.path), ("POST", "/"));
         for wrong in [&b""[..], b"GET /metrics", b"\xff\xfe\r\n\r\n", b"GET /metrics FTP/1\r\n"] {
             assert_eq!(Request::read(wrong), None);
         }

@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::rc::Rc;
@@ -94,20 +94,11 @@ impl Drop for Socket {
     }
 }
 
-/// Who may connect to a Unix socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Whoever the umask lets.
-    Umask,
-    /// Its owner.
-    Owner,
-}
-
 /// Listens at an address.
 ///
 /// # Errors
 /// The address is taken or not allowed.
-pub fn listen(address: &Address, reach: Reach) -> io::Result<(Listener, Option<Socket>)> {
+pub fn listen(address: &Address) -> io::Result<(Listener, Option<Socket>)> {
     match address {
         Address::Tcp(address) => {
             let listener = TcpListener::bind(address)?;
@@ -118,10 +109,6 @@ pub fn listen(address: &Address, reach: Reach) -> io::Result<(Listener, Option<S
             let (directory, name) = make_way(path)?;
             let listener = UnixListener::bind(directory.path().join(&name))?;
             let socket = Socket(directory, name);
-            if reach == Reach::Owner {
-                let mode = std::fs::Permissions::from_mode(0o600);
-                std::fs::set_permissions(socket.0.path().join(&socket.1), mode)?;
-            }
             listener.set_nonblocking(true)?;
             link::peer::refuse_descriptors(listener.as_fd());
             Ok((Listener::Unix(listener), Some(socket)))
@@ -148,14 +135,12 @@ fn make_way(path: &Path) -> io::Result<(Directory, String)> {
     Ok((directory, name.to_owned()))
 }
 
-/// Answers all requests, until `until` is readable.
-pub fn answer_all(listener: &Listener, until: Option<BorrowedFd<'_>>, site: &mut dyn Site) {
+/// Answers all requests.
+pub fn answer_all(listener: &Listener, site: &mut dyn Site) -> ! {
     // In the order in which they came.
     let mut connections: Vec<Connection> = Vec::new();
     loop {
-        if wait(listener, until, &connections) {
-            return;
-        }
+        wait(listener, &connections);
         let now = Instant::now();
         site.begin_round();
         connections.retain_mut(|open| open.until > now && open.goes_on(site));
@@ -192,15 +177,13 @@ fn answers_bytes(connections: &[Connection]) -> usize {
     distinct.into_values().sum()
 }
 
-/// Waits until somebody connects, asks or has room, or somebody's time is over; says whether it is
-/// time to end.
-fn wait(listener: &Listener, until: Option<BorrowedFd<'_>>, connections: &[Connection]) -> bool {
+/// Waits until somebody connects, asks or has room, or somebody's time is over.
+fn wait(listener: &Listener, connections: &[Connection]) {
     let mut polled = vec![PollFd::new(listener, PollFlags::IN)];
     polled.extend(connections.iter().map(|open| {
         let flags = if open.answer.is_some() { PollFlags::OUT } else { PollFlags::IN };
         PollFd::from_borrowed_fd(open.stream.as_fd(), flags)
     }));
-    polled.extend(until.map(|until| PollFd::from_borrowed_fd(until, PollFlags::IN)));
     let next = connections.iter().map(|open| open.until).min();
     // A little late is in time; a little early would spin.
     let limit = next.and_then(|at| {
@@ -209,7 +192,6 @@ fn wait(listener: &Listener, until: Option<BorrowedFd<'_>>, connections: &[Conne
     });
     // What goes wrong here, every look at a connection finds again.
     let _ = poll(&mut polled, limit.as_ref());
-    until.is_some() && polled.last().is_some_and(|last| !last.revents().is_empty())
 }
 
 /// One connection.
