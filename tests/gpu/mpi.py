@@ -13,63 +13,17 @@ without MPS; exits with 1 when a result is another or a run fails.
 
 import argparse
 import contextlib
-import os
 import pathlib
 import re
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 
-from openmps import OpenMps
+import sharing
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIMIT_S = 120
-
-
-class Nothing:
-    """No daemon."""
-
-    front = []
-
-    def __init__(self, directory):
-        self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=str(directory / "nobody"))
-
-    def check(self, pids):
-        return True
-
-    def close(self):
-        pass
-
-
-class Nvidia(Nothing):
-    """NVIDIA's daemon, in directories of its own."""
-
-    def __init__(self, directory):
-        names = {"CUDA_MPS_PIPE_DIRECTORY": directory / "nvidia", "CUDA_MPS_LOG_DIRECTORY": directory / "nvidia-log"}
-        for path in names.values():
-            path.mkdir()
-        self.environment = dict(os.environ, **{name: str(path) for name, path in names.items()})
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=self.environment, check=True)
-
-    def close(self):
-        subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", env=self.environment, text=True, capture_output=True, check=False)
-
-
-class Ours(Nothing):
-    """Our daemon, in directories of its own."""
-
-    def __init__(self, dist, directory):
-        self.daemon = OpenMps(dist, directory)
-        self.environment = self.daemon.environment
-        self.front = [self.daemon.executable, "run", "--"]
-
-    def check(self, pids):
-        return set(pids) <= set(self.daemon.clients())
-
-    def close(self):
-        self.daemon.quit()
 
 
 def main():
@@ -102,13 +56,12 @@ def main():
 
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         directory = pathlib.Path(directory)
-        kinds = {"none": Nothing(directory)}
-        if shutil.which("nvidia-cuda-mps-control"):
-            (directory / "theirs").mkdir()
-            kinds["NVIDIA's"] = Nvidia(directory / "theirs")
-        kinds["OpenMPS"] = Ours(options.target / "dist", directory)
-        for kind in kinds.values():
-            stack.callback(kind.close)
+        kinds = {}
+        for name, told in [("none", "none"), ("nvidia", "NVIDIA's"), ("openmps", "OpenMPS")]:
+            if name in sharing.available():
+                (directory / name).mkdir()
+                kinds[told] = sharing.make(name, options.target / "dist", directory / name)
+                stack.callback(kinds[told].close)
         times = {}
         for side in options.side:
             for ranks in options.ranks:
