@@ -214,6 +214,7 @@ def run_programs(options, directory):
             left = [entry for entry in left if entry.name in found[name] and found[name][entry.name].code == 0]
         print(f"{options.seconds - budget.left():.0f} s: {name}, {len(runs)} programs", file=sys.stderr, flush=True)
     lines, bad = summary(found, names)
+    bad += [f"{name}: no program ran" for name in names if not found[name]]
     keep(options, "programs.json", {"built": len(listed) - len(unbuilt), "not_built": unbuilt, "lost": lost,
                                     "runs": {name: {each: run._asdict() for each, run in runs.items()} for name, runs in found.items()}})
     untried = len(listed) - len(unbuilt) - len(found["openmps"]) - sum(run.code != 0 for run in found["none"].values())
@@ -296,6 +297,7 @@ def run_tests(options, directory):
                         found["native"][name] = outcome
         else:
             bad = [f"{way}: {name}, not tried again" for way in ways for name in suspects if found[way].get(name) == "failed"]
+        bad += [f"{way}: no test ran" for way in ways if not found[way]]
         clients = ours.daemon.clients()
         if found.get("openmps") and not any(client["kernels"] for client in clients.values()):
             bad.append("no process under OpenMPS was a client that ran kernels")
