@@ -16,7 +16,6 @@ PyTorch's results differ, wherever that is.
 
 import argparse
 import datetime
-import importlib.util
 import json
 import os
 import pathlib
@@ -28,12 +27,12 @@ import time
 import peers
 import table_rows
 import torch_clients
-from table_measurements import TORCH_PROCESSES, Failed, State, few_cores, measure, measurements
+from table_measurements import TORCH_PROCESSES, Failed, State, few_cores, is_possible, measure, measurements
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # One invocation stops to begin measurements after so long; none takes longer than the rest of 8 minutes.
 BUDGET_S = 300
-PARTS = ["kernels", "cores", "calls", "memory", "beside", "many", "softcuda", "torch"]
+PARTS = ["kernels", "cores", "calls", "memory", "beside", "many", "softcuda", "equal", "mpi", "torch"]
 JSON_SCHEMA_VERSION = 1
 ASK_LIMIT_S = 20
 
@@ -69,7 +68,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     numbers = lambda text: [int(part) for part in text.split(",")]
     default = ",".join(map(str, TORCH_PROCESSES))
-    parser.add_argument("--dist", type=pathlib.Path, default=ROOT / "target/dist", help="an installation, as `cargo xtask build` makes it")
+    parser.add_argument("--target", type=pathlib.Path, default=ROOT / "target", help="the build directory, which has MPI's programs")
+    parser.add_argument("--dist", type=pathlib.Path, help="an installation, as `cargo xtask build` makes it [the build directory's]")
     parser.add_argument("--state", type=pathlib.Path, default=ROOT / "target/bench-table.json", help="where measurements are kept")
     parser.add_argument("--part", action="append", choices=PARTS, metavar="PART", help=f"only this part: {', '.join(PARTS)}")
     parser.add_argument("--resume", action="store_true", help="go on with what is in the state; else it begins anew")
@@ -84,7 +84,8 @@ def arguments():
     parser.add_argument("--json", type=pathlib.Path, help="write the table, and the medians of the workloads and of PyTorch, to this file")
     options = parser.parse_args()
     options.softcuda |= not peers.has_gpu()
-    options.dist = options.dist.resolve()
+    options.target = options.target.resolve()
+    options.dist = (options.dist or options.target / "dist").resolve()
     if not (options.dist / "bin/openmps").exists():
         sys.exit(f"there is no {options.dist}/bin/openmps: run `cargo xtask build`, or name an installation with --dist")
     return options
@@ -107,11 +108,11 @@ def begin(options):
 def wanted(options):
     """What is to be measured here."""
     found = [one for one in measurements(options) if not options.part or one.part in options.part]
-    if any(one.script for one in found) and (options.softcuda or not importlib.util.find_spec("torch")):
-        if not options.softcuda:
-            print(f"{sys.executable} has no torch: its rows are left out", file=sys.stderr)
-        found = [one for one in found if not one.script]
-    return found
+    possible = [one for one in found if is_possible(one, options)]
+    if not options.softcuda:
+        for part in dict.fromkeys(one.part for one in found if one not in possible):
+            print(f"what the part {part} needs is not here: its rows are left out", file=sys.stderr)
+    return possible
 
 
 def measure_all(options, state):

@@ -1,9 +1,11 @@
 """What `table.py` measures: calls of `openmps bench` and of the PyTorch scripts, each with a name, and the file in which what they said is kept."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +18,11 @@ BENCH = pathlib.Path(__file__).resolve().parent
 LIMIT_S = 170
 END_LIMIT_S = 10
 MANY_CLIENTS = [16, 48, 200]
+EQUAL_CLIENTS = [8, 16, 32, 64]
+RANKS = [2, 4, 8]
 # As many clients are measured on so many processors, too: one for each, where a larger host has more.
 FEW_CORES = 8
+EQUAL, MPI = "equal_clients", "../tests/gpu/mpi"
 TORCH_SCRIPTS = {"resnet18": "torch_inference", "transformer": "torch_inference", "training": "torch_training"}
 TORCH_PROCESSES = [1, 4, 8, 16]
 # Of more processes all runs, of all peers, would take longer than one measurement may.
@@ -41,6 +46,44 @@ def on_cores(workload, cores):
 def torch_name(model, processes):
     """What the names of a model's measurements with so many processes begin with."""
     return f"{model}, {processes} process{'es' * (processes > 1)}"
+
+
+def nvcc():
+    """CUDA's compiler, or nothing."""
+    found = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
+    return pathlib.Path(found) if found else None
+
+
+def is_possible(one, options):
+    """Whether a script has here what it needs, which is a GPU and more."""
+    if not one.script:
+        return True
+    if one.script == EQUAL:
+        needed = nvcc()
+    elif one.script == MPI:
+        needed = all((options.target / path).exists() for path in ["programs/mpi/jacobi", "openmpi/mpirun", "openmpi-cuda/mpirun"])
+    else:
+        needed = importlib.util.find_spec("torch")
+    return bool(needed) and not options.softcuda
+
+
+def equal_measurements(options, repeat, sharing):
+    """Clients that do the same; of very many OpenMPS alone."""
+    seconds = 1 if options.quick else 3
+
+    def equal(workload, clients, who):
+        return Measurement("equal", f"{workload}, {clients} equal", "--workloads", workload, "--clients", clients, "--peers", who, "--seconds", seconds,
+                           "--repeat", repeat, script=EQUAL)
+
+    counts = EQUAL_CLIENTS[:1] if options.quick else EQUAL_CLIENTS
+    found = [equal(workload, clients, sharing) for workload in ["infer", "lat"] for clients in counts]
+    return found + [equal("infer", MANY_CLIENTS[-1], "openmps")] * (not options.quick)
+
+
+def mpi_measurements(options, repeat, sharing):
+    """Strong scaling of ranks that wait for each other."""
+    return [Measurement("mpi", f"jacobi, {ranks} ranks", "--target", options.target, "--side", 512, "--ranks", ranks, "--rounds", repeat, "--peers", sharing,
+                        "--steps", 200 if options.quick else 2000, script=MPI) for ranks in (RANKS[:1] if options.quick else RANKS)]
 
 
 def torch_measurements(options, repeat):
@@ -81,9 +124,9 @@ def measurements(options):
     found = [bench("kernels", workload, workload, clients, millis) for workload in kinds]
     found += [bench("kernels", "mixed", "mixed", "1" if quick else "1,4" if soft else "1,8", millis)]
     cores, few = few_cores(options)
+    # Native clients take turns: only who shares as we do is compared.
+    sharing = "openmps" if soft or not peers.nvidia_mps() else "nvidia,openmps"
     if len(os.sched_getaffinity(0)) >= cores:
-        # Native clients take turns, whatever the processors are: only who shares as we do is compared.
-        sharing = "openmps" if soft or not peers.nvidia_mps() else "nvidia,openmps"
         found += [bench("cores", on_cores(workload, cores), workload, few, millis, "--peers", sharing, cores=cores)
                   for workload in ["infer", "lat"]]
     found += [bench("calls", "post", "post", 1, millis), bench("calls", "start", "start", 1, 100),
@@ -95,7 +138,8 @@ def measurements(options):
     found += [bench("many", f"many {number}", "infer", number, 2 * millis, "--peers", "openmps",
                     variables={"OPENMPS_CONTEXTS_PER_DEVICE": "250"}) for number in most]
     found += [bench("softcuda", "work", "work", "1,4", 200 if quick else 3 * millis, "--peers", "openmps", cores=2, softcuda=True)]
-    return found + torch_measurements(options, repeat)
+    found += equal_measurements(options, repeat, sharing) + mpi_measurements(options, repeat, sharing) + torch_measurements(options, repeat)
+    return found
 
 
 class Failed(Exception):

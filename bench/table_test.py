@@ -145,10 +145,29 @@ class Rows(unittest.TestCase):
         self.assertIn(f"{start}requests per second beside NVIDIA's MPS | 1.10x or more | 1.20x (120 /s, NVIDIA's MPS 100) | met |", told)
         self.assertIn(f"{start}p99 beside NVIDIA's MPS | 1.10x or more | 1.50x (2 ms, NVIDIA's MPS 3) | met |", told)
 
-    def test_eight_processors_are_told_of_without_a_goal(self):
+    def test_eight_processors_have_goals_or_none(self):
         cells = [{"peer": "nvidia", "kernels_per_second": 1e6}, {"peer": "openmps", "kernels_per_second": 9e5}]
-        told = lines(table_rows.Results({"lat on 8 cores": {"rows": [{"clients": 8, "cells": cells}]}}))
-        self.assertIn("| `lat`, 8 clients on 8 cores, rate beside NVIDIA's MPS | - | 0.90x (900 k/s, NVIDIA's MPS 1000) |  |", told)
+        told = lines(table_rows.Results({f"{workload} on 8 cores": {"rows": [{"clients": 8, "cells": cells}]} for workload in ["lat", "infer"]}))
+        self.assertIn("| `lat`, 8 clients on 8 cores, rate beside NVIDIA's MPS | 0.90x or more | 0.90x (900 k/s, NVIDIA's MPS 1000) | met |", told)
+        self.assertIn("| `infer`, 8 clients on 8 cores, rate beside NVIDIA's MPS | - | 0.90x (900 k/s, NVIDIA's MPS 1000) |  |", told)
+
+    def test_as_many_processes_as_were_measured_have_rows(self):
+        rows = [torch_row("training", 32, "nvidia", 100.0), torch_row("training", 32, "openmps", 99.0)]
+        told = lines(table_rows.Results({"training, 32 processes, run 1": rows}))
+        self.assertIn("| PyTorch, training, 32 processes, requests per second beside NVIDIA's MPS | 1.00x or more | 0.99x (99 /s, NVIDIA's MPS 100) | missed |", told)
+
+    def test_equal_clients_and_ranks(self):
+        equal = [{"workload": "lat", "clients": 8, "peer": peer, "kernels_per_second": 1.0, "p50_us": 9.0, "p99_us": 19.0, "slowest_over_fastest": part,
+                  "longest_gap_ms": 2.0, "processor_us_per_launch": cost} for peer, part, cost in [("nvidia", 0.97, 10.0), ("openmps", 0.75, 8.0)]]
+        ranks = [{"side": 512, "ranks": 4, "halo": "device", "peer": peer, "us_per_step": took} for peer, took in [("nvidia", 70.0), ("openmps", 63.0)]]
+        results = table_rows.Results({"lat, 8 equal": {"equal": equal}, "jacobi, 4 ranks": {"mpi": ranks}})
+        told = lines(results)
+        self.assertIn("| `lat`, 8 clients, the slowest's work over the fastest's | 0.80 or more | 0.75 (NVIDIA's MPS 0.97) | missed |", told)
+        self.assertIn("| `lat`, 8 clients, processor time of a launch, client and server, beside NVIDIA's MPS | 1.00x or less | 0.80x (8 us, NVIDIA's MPS 10) | met |", told)
+        self.assertIn("| MPI, jacobi, 4 ranks, halos between device buffers, time beside NVIDIA's MPS | 1.00x or less | 0.90x (63 us, NVIDIA's MPS 70) | met |", told)
+        all_of_them = table_rows.medians(results)
+        self.assertIn("| lat | 8 | openmps | 1 | 9.0, 19.0 | 0.75 | - | 2.0 | 8.00 | - |", all_of_them)
+        self.assertIn("| jacobi | 4 | openmps | device | 512 | 63.00 |", all_of_them)
 
     def test_a_run_that_failed_fails_its_rows(self):
         rows = [torch_row("resnet18", 8, "nvidia", 100.0), torch_row("resnet18", 8, "openmps", 120.0)]
@@ -159,7 +178,8 @@ class Rows(unittest.TestCase):
 
 class Plan(unittest.TestCase):
     def names(self, **given):
-        options = argparse.Namespace(quick=False, softcuda=False, repeat=None, duration_ms=None, processes=None, torch_seconds=3.0)
+        options = argparse.Namespace(quick=False, softcuda=False, repeat=None, duration_ms=None, processes=None, torch_seconds=3.0,
+                                     target=pathlib.Path("target"))
         vars(options).update(given)
         return [one.name for one in table_measurements.measurements(options)]
 

@@ -13,6 +13,7 @@ without MPS; exits with 1 when a result is another or a run fails.
 
 import argparse
 import contextlib
+import json
 import pathlib
 import re
 import statistics
@@ -33,9 +34,14 @@ def main():
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dist", type=pathlib.Path, help="an installation of OpenMPS [the build directory's]")
+    parser.add_argument("--peers", default=",".join(sharing.NAMES), help="of none,nvidia,openmps: those of them that are there [all]")
+    parser.add_argument("--halos", default="staged,device", help="of staged,device [both]")
+    parser.add_argument("--json", type=pathlib.Path, help="write the medians to this file")
     options = parser.parse_args()
     program = options.target / "programs/mpi/jacobi"
     halos = {"staged": options.target / "openmpi/mpirun", "device": options.target / "openmpi-cuda/mpirun"}
+    halos = {halo: halos[halo] for halo in options.halos.split(",")}
     failures, found = 0, {}
 
     def run(name, kind, halo, ranks, side):
@@ -58,9 +64,9 @@ def main():
         directory = pathlib.Path(directory)
         kinds = {}
         for name, told in [("none", "none"), ("nvidia", "NVIDIA's"), ("openmps", "OpenMPS")]:
-            if name in sharing.available():
+            if name in sharing.available(options.peers.split(",")):
                 (directory / name).mkdir()
-                kinds[told] = sharing.make(name, options.target / "dist", directory / name)
+                kinds[told] = sharing.make(name, options.dist or options.target / "dist", directory / name)
                 stack.callback(kinds[told].close)
         times = {}
         for side in options.side:
@@ -86,6 +92,10 @@ def main():
                         cells.append("failed" if took is None else f"{statistics.median(took):.2f} ({min(took):.2f} to {max(took):.2f})"
                                      + (f" x{statistics.median(alone) / statistics.median(took):.2f}" if alone else ""))
                     print(f"{side:6} {ranks:6} {halo:>7} " + " ".join(f"{cell:>{width}}" for cell in cells))
+    if options.json:
+        rows = [{"side": side, "ranks": ranks, "halo": halo, "peer": kinds[told].name, "us_per_step": statistics.median(took)}
+                for (side, ranks, halo, told), took in times.items()]
+        options.json.write_text(json.dumps({"mpi": rows}, indent=1))
     print(f"{failures} failed")
     sys.exit(1 if failures else 0)
 
