@@ -98,6 +98,17 @@ fn slow_requests_are_told_from_others_and_reported_again() -> Result<()> {
 fn what_is_made_of_measurements_is_right_for_made_up_ones() -> Result<()> {
     let mut command = python(&Installation::find()?);
     command.args(["-m", "unittest", "table_test", "torch_clients_test", "tail_analysis_test"]);
+    command.args(["lanes_test", "equal_clients_test", "openmm_clients_test"]);
+    process::run(&mut command, Duration::from_secs(300))?.success()?;
+    Ok(())
+}
+
+#[test]
+fn what_scripts_for_a_gpu_make_of_measurements_is_right_for_made_up_ones() -> Result<()> {
+    let installation = Installation::find()?;
+    let mut command = python(&installation);
+    command.current_dir(installation.sources().join("../tests/gpu"));
+    command.args(["-m", "unittest", "long_kernels_test", "suites_test"]);
     process::run(&mut command, Duration::from_secs(300))?.success()?;
     Ok(())
 }
