@@ -557,6 +557,8 @@ static void pieces() {
     row("cuMemCreate of host memory with a descriptor", said);
     CK(cuMemMap(r, PIECE, 0, d, 0));
     CK(allow(r, PIECE, false, on_device));
+    timed("2 MiB of the device", {{"unmap", [&](int) { CK(cuMemUnmap(r, PIECE)); }}, {"map", [&](int) { CK(cuMemMap(r, PIECE, 0, d, 0)); }},
+                                  {"access", [&](int) { CK(allow(r, PIECE, false, on_device)); }}});
     if (!has_host) return;
     CUresult mapped = cuMemMap(r + PIECE, PIECE, 0, h, 0), allowed = mapped ? mapped : allow(r + PIECE, PIECE, true, on_host);
     row("a piece of host memory beside one of the device", text("map %s, access of device and host %s", name(mapped), name(allowed)));
@@ -621,9 +623,6 @@ static void pieces() {
     neighbour = (unsigned*)(r + 2 * PIECE);
     timed("a piece of 2 MiB switched (copy, unmap, map, access)",
           {{"to the host", [&](int) { swap(h, true, on_host, apart + PIECE, apart); }}, {"to the device", [&](int) { swap(d, false, on_device, apart, apart + PIECE); }}});
-    CUmemAllocationProp* at_device = &on_device;
-    timed("of that, without the copy", {{"unmap", [&](int) { CK(cuMemUnmap(r, PIECE)); }}, {"map", [&](int) { CK(cuMemMap(r, PIECE, 0, d, 0)); }},
-                                        {"access", [&](int) { CK(allow(r, PIECE, false, *at_device)); }}});
     unsigned word = 0;
     CK(cudaMemcpy(&word, (void*)(r + 2 * PIECE), 4, cudaMemcpyDeviceToHost));
     row("the neighbour in the same reservation", text("well, %u turns", word));
