@@ -5,7 +5,7 @@ Build first (`cargo xtask build`), then, on a machine with a GPU, its driver and
 
     python3 tests/gpu/long_kernels.py [--quick] [--only openmps] [--out DIRECTORY]
 
-Beside a kernel that runs for 9 s, and beside an endless one that is killed, on one SM, on half of them and on all, natively, under NVIDIA's MPS where it is
+Beside a kernel that runs for 9 s, and beside an endless one that is killed (under NVIDIA's MPS told to end), on one SM, on half of them and on all, natively, under NVIDIA's MPS where it is
 installed, and under OpenMPS: the first result of a program that starts, a kernel that a client at work calls for the first time, code that it loads, eight
 programs that start at once, and a client of small kernels (`infer`), with and without the kernel. The kernel of 9 s is told to end once everything is
 measured. With --torch also PyTorch, imported before the kernel begins. Under OpenMPS the server's counters must show every program and its kernels. Prints a table
