@@ -71,6 +71,10 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
         "host memory for the copies of a client's arrays, in MiB; 0: none are saved [256]",
     ),
     (
+        "OPENMPS_SECOND_CONTEXT",
+        "off: who waits for a stranger's long kernel does not go on in a second context [on]",
+    ),
+    (
         "OPENMPS_GROUPS",
         "limits of groups, for a daemon: 'NAME memory=4G sm-percent=30 weight=3; ...' [none]",
     ),

@@ -84,12 +84,14 @@ struct Faults {
     arrivals: Option<String>,
     kill_patience_ms: Option<u64>,
     saved_arrays_mib: Option<u64>,
+    second_context: Option<bool>,
 }
 
 impl Faults {
     /// Its variables, with the file's values.
-    fn variables(&self) -> [(&'static str, &'static str, Option<String>); 4] {
+    fn variables(&self) -> [(&'static str, &'static str, Option<String>); 5] {
         let number = |number: Option<u64>| number.map(|number| number.to_string());
+        let switch = |is_on: bool| if is_on { "on" } else { "off" }.to_owned();
         [
             ("faults.standbys", fault_settings::STANDBY_VARIABLE, number(self.standbys)),
             ("faults.arrivals", fault_settings::ARRIVALS_VARIABLE, self.arrivals.clone()),
@@ -102,6 +104,11 @@ impl Faults {
                 "faults.saved_arrays_mib",
                 fault_settings::SAVED_ARRAYS_VARIABLE,
                 number(self.saved_arrays_mib),
+            ),
+            (
+                "faults.second_context",
+                fault_settings::SECOND_CONTEXT_VARIABLE,
+                self.second_context.map(switch),
             ),
         ]
     }
@@ -491,7 +498,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\ntotal = 'limit'\n[faults]\nstandbys = 2\narrivals = 'refuse'\nkill_patience_ms = 500\nsaved_arrays_mib = 64\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\ntotal = 'limit'\n[faults]\nstandbys = 2\narrivals = 'refuse'\nkill_patience_ms = 500\nsaved_arrays_mib = 64\nsecond_context = false\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));

@@ -166,6 +166,12 @@ fn print_server(server: &ServerState) {
     }
     table.print();
     for (index, device) in snapshot.devices.iter().enumerate() {
+        if device.second_executor_pid != 0 {
+            println!(
+                "device {index}: executor {} of its second context",
+                device.second_executor_pid
+            );
+        }
         for DomainSnapshot { name, executor_pid, clients } in &device.domains {
             println!("device {index}: executor {executor_pid} of {name}, {clients} client(s)");
         }

@@ -2,6 +2,7 @@
 //! keeper whenever somebody asks, and still there when the executor is not.
 
 use crate::history::History;
+use crate::policy::hindrance::Hindrance;
 use crate::policy::{MOST_CONTEXTS_PER_DEVICE, contexts, windows};
 use link::shm::{self, Access, Mapping, ShmError};
 use link::wire::daemon::LAUNCH_BOUNDS_US;
@@ -38,8 +39,20 @@ pub(crate) struct Counters {
     /// 0: it has commands to take.
     idle_since_ns: AtomicU64,
     kept_bytes: AtomicU64,
-    /// 1: it sleeps until others have had their turn.
-    waits_for_turn: AtomicU64,
+    /// One of [`Waits`].
+    waits: AtomicU64,
+    /// Why it waits here: a [`Hindrance`], 0: for no such reason.
+    hindrance: AtomicU64,
+}
+
+/// What a session's thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    ForNothing,
+    /// Until others have had their turn.
+    ForTurn,
+    /// For the end of kernels, its own and others': its call needs an idle device.
+    ForKernels,
 }
 
 /// One thread writes, so that no other may come between, and no processor need lock the word.
@@ -153,14 +166,28 @@ impl Counters {
         self.kept_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the session's thread sleeps until its turn comes.
-    pub(crate) fn set_waits_for_turn(&self, waits: bool) {
-        self.waits_for_turn.store(waits.into(), Ordering::Relaxed);
+    /// Why the session does not leave for another context, though it is stuck.
+    pub(crate) fn set_hindrance(&self, hindrance: Option<Hindrance>) {
+        self.hindrance.store(hindrance.map_or(0, |it| it as u64), Ordering::Relaxed);
     }
 
-    /// See [`Self::set_waits_for_turn`].
-    pub(crate) fn waits_for_turn(&self) -> bool {
-        self.waits_for_turn.load(Ordering::Relaxed) != 0
+    /// See [`Self::set_hindrance`].
+    pub(crate) fn hindrance(&self) -> Option<Hindrance> {
+        Hindrance::from_number(self.hindrance.load(Ordering::Relaxed))
+    }
+
+    /// What the session's thread waits for from now on.
+    pub(crate) fn set_waits(&self, waits: Waits) {
+        self.waits.store(waits as u64, Ordering::Relaxed);
+    }
+
+    /// See [`Self::set_waits`].
+    pub(crate) fn waits(&self) -> Waits {
+        match self.waits.load(Ordering::Relaxed) {
+            0 => Waits::ForNothing,
+            1 => Waits::ForTurn,
+            _ => Waits::ForKernels,
+        }
     }
 
     /// The session has failed with this `CUresult`.
@@ -223,7 +250,8 @@ impl Counters {
             &self.launch_time_ns,
             &self.idle_since_ns,
             &self.kept_bytes,
-            &self.waits_for_turn,
+            &self.waits,
+            &self.hindrance,
         ];
         for word in words.into_iter().chain(&self.launches) {
             word.store(0, Ordering::Relaxed);

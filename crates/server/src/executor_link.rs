@@ -71,6 +71,16 @@ pub(crate) enum ToExecutor {
         /// A `CUresult`.
         code: u32,
     },
+    /// From now on this is the second executor of its device and domain: clients reserve addresses
+    /// in a part of the area that is its own.
+    BeSecond,
+    /// Answer to `Stuck`.
+    Relocate {
+        /// Which session.
+        session: u64,
+        /// Where it is to wait.
+        verdict: Verdict,
+    },
     /// No session takes commands any more: the keeper is about to end the process, and waits for
     /// what is on the device.
     Quiesce,
@@ -134,6 +144,34 @@ pub(crate) enum ToExecutor {
     },
 }
 
+/// What becomes of a session that is stuck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub(crate) enum Verdict {
+    /// There is no other context for it.
+    Stays,
+    /// There is one: it leaves as soon as nothing of it is in flight, if it is still stuck.
+    Leaves,
+}
+
+/// Why a session would be better off in another context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Reason {
+    /// It waits for the end of others' kernels.
+    Kernels,
+    /// It is to open what a session shares that is not here.
+    Sharing,
+}
+
+/// When an event was recorded, for the executor that a session goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct EventTime {
+    /// The client's number of it.
+    pub(crate) event: u32,
+    /// Milliseconds of the clock that all processes share.
+    pub(crate) at_ms: f64,
+}
+
 /// What a session is to be.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct OpenSession {
@@ -168,6 +206,8 @@ pub(crate) struct OpenSession {
     /// Kernels that may be run again. If there are any, the file of [`crate::redo`] comes with the
     /// others, last.
     pub(crate) repeatable: Repeatable,
+    /// Of events that were recorded in another context.
+    pub(crate) event_times: Vec<EventTime>,
 }
 
 /// How code is loaded.
@@ -464,6 +504,27 @@ pub(crate) enum FromExecutor {
         /// Which.
         session: u64,
     },
+    /// A session would be better off in another context, and could go there. Answered by
+    /// `Relocate`.
+    Stuck {
+        /// Which.
+        session: u64,
+        /// Why.
+        reason: Reason,
+    },
+    /// A session has left for another context: nothing of it is in flight, and this executor
+    /// touches none of its files any more.
+    Left {
+        /// Which.
+        session: u64,
+        /// When its events were recorded.
+        event_times: Vec<EventTime>,
+    },
+    /// What a session that has left had here is given back.
+    Cleared {
+        /// Which.
+        session: u64,
+    },
     /// A fault has ended the context. Sessions do nothing any more, and say nothing to their
     /// clients.
     ContextLost {
@@ -492,7 +553,10 @@ impl FromExecutor {
             | Self::SessionBroken { session, .. }
             | Self::Guarded { session, .. }
             | Self::Reshared { session, .. }
-            | Self::SessionClosed { session } => Some(*session),
+            | Self::SessionClosed { session }
+            | Self::Stuck { session, .. }
+            | Self::Left { session, .. }
+            | Self::Cleared { session } => Some(*session),
             Self::Ready { .. }
             | Self::Failed { .. }
             // Of one that stands by, of whatever session.

@@ -199,6 +199,19 @@ impl Standing {
         self.has_work_apart() || (0..streams).any(has_work)
     }
 
+    /// The session goes on where another file says that it stands, with nothing in flight.
+    pub(crate) fn go_on_from(&self, before: &Self) {
+        let (from, to) = (before.words(), self.words());
+        let pairs = [
+            (&from.owed_answer, &to.owed_answer),
+            (&from.owed_position, &to.owed_position),
+            (&from.committed_bytes, &to.committed_bytes),
+        ];
+        for (from, to) in pairs {
+            to.store(from.load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+
     /// The session was told to end, and asks the driver whether its work has ended.
     pub(crate) fn note_asked(&self) {
         self.words().rest.store(ASKED, Ordering::Relaxed);

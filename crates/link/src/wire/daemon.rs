@@ -252,6 +252,9 @@ pub struct DeviceSnapshot {
     pub pci_bus_id: String,
     /// Process id of its executor for clients that nothing sets apart; 0 without one.
     pub executor_pid: u32,
+    /// The same of the device's second context, where some of those clients are at the moment.
+    #[serde(default)]
+    pub second_executor_pid: u32,
     /// Its executors for clients that are set apart.
     #[serde(default)]
     pub domains: Vec<DomainSnapshot>,
@@ -451,6 +454,10 @@ pub enum WaitReason {
     Recovery,
     /// For its turn: others have the device, as the weights are.
     Turn,
+    /// For the end of kernels: its call needs an idle device, as a load of code does.
+    Load,
+    /// For the other context of the device, to which it goes.
+    Move,
 }
 
 /// One client on one device.
@@ -497,6 +504,15 @@ pub struct ClientDeviceSnapshot {
     /// What it waits for at the moment; absent: for nothing that the server knows of.
     #[serde(default)]
     pub waits_for: Option<WaitReason>,
+    /// It is in the device's second context.
+    #[serde(default)]
+    pub is_in_second_context: bool,
+    /// How often it has gone from one context of the device to the other.
+    #[serde(default)]
+    pub relocations: u64,
+    /// Why it waits for others' kernels where it is, and does not go to the other context.
+    #[serde(default)]
+    pub stays_for: Option<String>,
 }
 
 /// One context of a client.

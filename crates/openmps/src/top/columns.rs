@@ -232,6 +232,8 @@ pub(super) fn state(row: &Row, palette: Palette) -> Span<'static> {
         Some(WaitReason::Memory) => palette.span("memory", Tone::Warning),
         Some(WaitReason::Recovery) => palette.span("recovery", Tone::Warning),
         Some(WaitReason::Turn) => palette.span("turn", Tone::Warning),
+        Some(WaitReason::Load) => palette.span("load", Tone::Warning),
+        Some(WaitReason::Move) => palette.span("move", Tone::Warning),
         None if row.running.is_some() => palette.span("runs", Tone::Good),
         None => palette.span("idle", Tone::Soft),
     }

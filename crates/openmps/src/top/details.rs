@@ -109,6 +109,8 @@ fn state(row: &Row) -> (String, Tone) {
         (Some(WaitReason::Memory), _) => waits("memory that others have"),
         (Some(WaitReason::Recovery), _) => waits("another executor, after a fault"),
         (Some(WaitReason::Turn), _) => waits("its turn: others have the GPU"),
+        (Some(WaitReason::Move), _) => waits("the device's other context, to which it goes"),
+        (Some(WaitReason::Load), _) => waits("kernels to end, to load code or the like"),
         (None, Some(running)) => {
             let name = running.launch.as_ref().map(|launch| names::plain(&launch.kernel));
             let name = name.unwrap_or_default();

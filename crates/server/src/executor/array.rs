@@ -5,6 +5,7 @@
 //! that is not below what they take.
 
 use super::copy::volume_bytes;
+use super::discarding::Discarded;
 use super::failure::{Failure, below};
 use super::state::State;
 use cuda_abi::types::*;
@@ -200,8 +201,8 @@ impl State {
             .entries
             .retain(|_, level| !matches!(level.held, Held::Level(_, of) if of == number));
         self.memory.discharge(entry.charged_bytes);
-        let _quiet = self.quiet()?;
-        self.destroy_array(entry.held)
+        self.give_back_later(Discarded::Array(entry.held));
+        Ok(())
     }
 
     pub(super) fn array_memory(&mut self, wanted: ArrayNumber) -> Result<(), Failure> {

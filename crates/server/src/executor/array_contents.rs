@@ -226,6 +226,17 @@ impl State {
         }
     }
 
+    /// Saves all of it now, as far as that is possible.
+    pub(super) fn save_all_arrays(&mut self) {
+        while self.contents.saved() == Saved::InPart && self.contents.are_due() {
+            self.contents.not_before = None;
+            self.save_arrays();
+            if self.contents.not_before.is_some_and(|_| self.contents.are_due()) {
+                return;
+            }
+        }
+    }
+
     /// Saves one piece of an array; says how long it is.
     fn save_piece(&mut self, number: u32) -> Result<u64, Failure> {
         if !self.contents.copies.contains_key(&number) && !self.open_copy(number)? {

@@ -3,11 +3,14 @@
 use super::failure::{Failure, below};
 use super::state::State;
 use super::stream::new_event;
+use crate::counters::monotonic_ns;
+use crate::executor_link::EventTime;
 use cuda_abi::types::{CUevent, CUresult};
 use link::wire::command::{
     EventCreate, EventDestroy, EventElapsed, EventElapsedReply, EventRecord, MAX_EVENTS,
     StreamWaitEvent,
 };
+use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -68,7 +71,9 @@ impl State {
                 None => driver.cuEventElapsedTime(&mut milliseconds, start, end),
             }
         };
-        self.check(result)?;
+        if let Err(failure) = self.check(result) {
+            milliseconds = self.past_elapsed(wanted.start, wanted.end).ok_or(failure)?;
+        }
         self.reply.extend_from_slice(EventElapsedReply { milliseconds, reserved: 0 }.as_bytes());
         Ok(())
     }
@@ -81,6 +86,81 @@ impl State {
     pub(super) fn kept_event(&self, number: u32) -> Result<Arc<CUevent>, Failure> {
         below("event", number, MAX_EVENTS)?;
         self.events.get(&number).cloned().ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+}
+
+/// When events were recorded in another context. Events that are recorded here have the driver's
+/// word.
+#[derive(Debug, Default)]
+pub(crate) struct PastTimes {
+    /// Milliseconds of the clock that all processes share, by the event's number.
+    at_ms: HashMap<u32, f64>,
+    /// An event that was recorded here, and when.
+    reference: Option<(CUevent, f64)>,
+}
+
+impl PastTimes {
+    pub(super) fn new(times: Vec<EventTime>) -> Self {
+        let at_ms = times.into_iter().map(|EventTime { event, at_ms }| (event, at_ms)).collect();
+        Self { at_ms, reference: None }
+    }
+}
+
+/// Events of which the times are taken along: as many as one message holds.
+const MOST_TIMES: usize = 1024;
+
+impl State {
+    /// When the session's events were recorded. Nothing is in flight.
+    pub(super) fn event_times(&mut self) -> Vec<EventTime> {
+        let numbers: Vec<u32> = self.events.keys().copied().take(MOST_TIMES).collect();
+        let time_of = |event| self.event_time(event).map(|at_ms| EventTime { event, at_ms });
+        numbers.into_iter().filter_map(time_of).collect()
+    }
+
+    /// The time between two events, of which at least one was recorded in another context.
+    fn past_elapsed(&mut self, start: u32, end: u32) -> Option<f32> {
+        if self.past_times.at_ms.is_empty() {
+            return None;
+        }
+        Some((self.event_time(end)? - self.event_time(start)?) as f32)
+    }
+
+    /// When an event was recorded; `None`: never, or without a time.
+    fn event_time(&mut self, number: u32) -> Option<f64> {
+        let event = self.event(number).ok()?;
+        let here = self.reference().and_then(|(reference, at_ms)| {
+            let driver = self.driver();
+            let elapsed = |start, end| {
+                let mut milliseconds = 0.0;
+                // SAFETY: live handles of this session; the result is written.
+                let result = unsafe { driver.cuEventElapsedTime(&mut milliseconds, start, end) };
+                result.is_success().then_some(f64::from(milliseconds))
+            };
+            elapsed(event, reference).map(|before| at_ms - before)
+        });
+        here.or_else(|| self.past_times.at_ms.get(&number).copied())
+    }
+
+    /// An event of the session's own, and when it was recorded.
+    fn reference(&mut self) -> Option<(CUevent, f64)> {
+        if self.past_times.reference.is_none() {
+            let event = new_event(self.context(), 0).ok()?;
+            let stream = self.side_stream().ok()?;
+            // SAFETY: live handles of this session.
+            self.check(unsafe { self.driver().cuEventRecord(event, stream) }).ok()?;
+            let is_reached = self.await_copies(stream);
+            self.past_times.reference = Some((event, monotonic_ns() as f64 / 1e6));
+            is_reached.then_some(())?;
+        }
+        self.past_times.reference
+    }
+
+    /// At the session's end.
+    pub(super) fn clear_past_times(&mut self) {
+        if let Some((event, _)) = self.past_times.reference.take() {
+            // SAFETY: a live event of this session whose work has ended.
+            let _ = unsafe { self.driver().cuEventDestroy_v2(event) };
+        }
     }
 }
 

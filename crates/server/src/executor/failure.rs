@@ -11,6 +11,9 @@ pub(crate) enum Failure {
     /// The client does not speak the protocol; its session ends. No client of ours does this,
     /// whatever its program does.
     Protocol(String),
+    /// Nothing was done: the session is to leave for another context, and the command is done
+    /// there ([`super::relocation`]).
+    Elsewhere,
 }
 
 impl From<CUresult> for Failure {

@@ -10,6 +10,7 @@
 use super::context::Context;
 use super::failure::Failure;
 use super::state::State;
+use crate::counters::monotonic_ns;
 use crate::log::log_server;
 use crate::policy::quiet::{Busy, Gap, Windows};
 use cuda_abi::types::*;
@@ -124,6 +125,8 @@ pub(crate) struct Gate {
     changed: Condvar,
     /// Local memory per thread that the device has made room for.
     frame_bytes: AtomicU32,
+    /// Since when kernels have been waited for, by whomever, by [`monotonic_ns`]; 0: they are not.
+    in_vain_since_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -218,6 +221,12 @@ impl Gate {
         if self.take_turn(&given_up)? {
             return Some(Quiet { gate: self });
         }
+        let _ = self.in_vain_since_ns.compare_exchange(
+            0,
+            monotonic_ns(),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
         // Opens the gate if the wait is given up.
         let quiet = Quiet { gate: self };
         let (mut windows, mut busy) = (Windows::default(), Vec::new());
@@ -231,9 +240,10 @@ impl Gate {
                 windows.restart();
             }
             self.state.store(CLOSED, Ordering::SeqCst);
-            self.drain(context, windows.length(), &mut busy);
+            self.drain(context, windows.length(), &mut busy, &given_up);
             if busy.is_empty() {
                 lock(&self.turns).quiet_since = Some(Instant::now());
+                self.in_vain_since_ns.store(0, Ordering::Relaxed);
                 return Some(quiet);
             }
             if started.elapsed() > PATIENCE && !std::mem::replace(&mut complained, true) {
@@ -245,9 +255,30 @@ impl Gate {
         }
     }
 
+    /// Looks for a quiet moment for so long; `None`: something runs. To be called outside the gate.
+    pub(super) fn look_for_quiet(&self, context: &Context, longest: Duration) -> Option<Quiet<'_>> {
+        let mut turns = lock(&self.turns);
+        if turns.taken || turns.waiting > 0 {
+            return None;
+        }
+        turns.taken = true;
+        drop(turns);
+        // Opens the gate if it is in vain.
+        let quiet = Quiet { gate: self };
+        self.state.store(CLOSED, Ordering::SeqCst);
+        let mut busy = Vec::new();
+        self.drain(context, longest, &mut busy, &|| false);
+        lock(&self.turns).quiet_since = busy.is_empty().then(Instant::now);
+        busy.is_empty().then_some(quiet)
+    }
+
     /// Waits for the right to close the gate; says whether a quiet moment came with it.
     fn take_turn(&self, given_up: &impl Fn() -> bool) -> Option<bool> {
         let mut turns = lock(&self.turns);
+        if !turns.taken && turns.waiting == 0 {
+            // What was waited for then may have ended long since.
+            self.in_vain_since_ns.store(0, Ordering::Relaxed);
+        }
         turns.waiting += 1;
         loop {
             let breath = turns.released.map_or(BREATH, |released| released.elapsed());
@@ -268,9 +299,25 @@ impl Gate {
         }
     }
 
+    /// For how long those who want a quiet moment have waited for kernels. It does not count that
+    /// they wait for each other.
+    pub(super) fn in_vain_for(&self) -> Duration {
+        // Relaxed, as where it is written: the number is all that there is.
+        match self.in_vain_since_ns.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since_ns => Duration::from_nanos(monotonic_ns().saturating_sub(since_ns)),
+        }
+    }
+
     /// In the closed gate: waits until nobody is inside and nothing runs, for so long. What has not
     /// ended is then in `busy`.
-    fn drain(&self, context: &Context, window: Duration, busy: &mut Vec<Busy>) {
+    fn drain(
+        &self,
+        context: &Context,
+        window: Duration,
+        busy: &mut Vec<Busy>,
+        given_up: &impl Fn() -> bool,
+    ) {
         let (closed, mut looks, mut poll) = (Instant::now(), 0, POLL_SHORTEST);
         let turnstiles = lock(&self.turnstiles).clone();
         let (mut granted, mut next_grant) = (true, FIRST_GRANT);
@@ -291,7 +338,7 @@ impl Gate {
             if context.lost().is_some() {
                 busy.clear();
             }
-            let ends = busy.is_empty() || closed.elapsed() >= window;
+            let ends = busy.is_empty() || closed.elapsed() >= window || given_up();
             if ends && !std::mem::take(&mut granted) {
                 return;
             }
@@ -401,8 +448,18 @@ pub(crate) enum Entry<'a> {
 }
 
 impl State {
-    /// Before a driver call that waits for running kernels: waits for a quiet moment.
+    /// Before a driver call that waits for running kernels: waits for a quiet moment, here or in
+    /// another context. Nothing of the command may be done yet.
     pub(super) fn quiet(&self) -> Result<Quiet<'_>, Failure> {
+        let given_up = || self.handle.gives_up() || self.context().lost().is_some();
+        let stuck = self.wait_for_kernels();
+        let ends = || given_up() || stuck.leaves();
+        let quiet = self.shared.gate.quiet(self.context(), &self.handle.label, ends);
+        quiet.ok_or_else(|| if given_up() { self.ending() } else { Failure::Elsewhere })
+    }
+
+    /// The same for a command of which something is done: it cannot be done elsewhere.
+    pub(super) fn quiet_here(&self) -> Result<Quiet<'_>, Failure> {
         let given_up = || self.handle.gives_up() || self.context().lost().is_some();
         let quiet = self.shared.gate.quiet(self.context(), &self.handle.label, given_up);
         quiet.ok_or_else(|| self.ending())
@@ -421,7 +478,11 @@ impl State {
             if quiet.as_ref().is_none_or(Quiet::is_long) {
                 drop(quiet.take());
                 let given_up = || context.lost().is_some();
-                quiet = self.shared.gate.quiet(context, &self.handle.label, given_up);
+                quiet = match self.handle.has_left() {
+                    // Nobody waits for that.
+                    true => self.shared.await_calm(),
+                    false => self.shared.gate.quiet(context, &self.handle.label, given_up),
+                };
                 if quiet.is_none() {
                     return;
                 }
@@ -445,7 +506,7 @@ impl State {
         if self.shared.gate.has_room_for(frame_bytes) {
             return Ok(Entry::Pass { _pass: self.enter(slot) });
         }
-        let quiet = self.quiet()?;
+        let quiet = self.quiet_here()?;
         self.shared.gate.frame_bytes.fetch_max(frame_bytes, Ordering::Relaxed);
         if let Some(track) = self.streams.track(slot) {
             track.count();

@@ -22,6 +22,7 @@ mod context_limits;
 mod copy;
 mod costs;
 mod descriptors;
+mod discarding;
 mod event;
 mod failure;
 mod flight;
@@ -59,6 +60,7 @@ mod pristine;
 mod probe;
 mod query;
 mod recording;
+mod relocation;
 mod repeating;
 mod replay;
 mod resharing;
@@ -106,7 +108,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use warming::{Order, Warming};
 
@@ -181,7 +183,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
         Ok((context, counters, console)) => {
             let ready = FromExecutor::Ready { stream_priorities: context.stream_priorities() };
             keeper.send(&ready, &[], KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
-            let reservations = Mutex::new(Reservations::new(index, devices));
+            let reservations = Mutex::new(Reservations::of_first(index, devices));
             let multiprocessors = context.multiprocessors();
             let device_bytes = context.memory_bytes();
             let own_kernels = own_kernels::OwnKernels::load(&context);
@@ -214,6 +216,8 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 claims: Default::default(),
                 most_saved_bytes: array_contents::most_bytes(),
                 closer: Closer::default(),
+                leavers: Default::default(),
+                discards: Default::default(),
                 budgets: budgets::Budgets::of_process(),
                 keeper,
             });
@@ -221,9 +225,11 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             let mover = Arc::new(resharing::Mover::start(&shared)?);
             let warming = Warming::start(&shared)?;
             chain_stock::start_maker(&shared)?;
+            discarding::start(&shared)?;
             let (sessions, estates) = (HashMap::new(), HashMap::new());
             let ahead = Ahead::default();
-            Ok(Executor { shared, monitor, mover, warming, ahead, sessions, estates })
+            let area = (index, devices);
+            Ok(Executor { shared, monitor, mover, warming, ahead, sessions, estates, area })
         }
         Err(message) => {
             let failed = FromExecutor::Failed { message: message.clone() };
@@ -283,6 +289,10 @@ pub(crate) struct Shared {
     pub(crate) kept: kept::KeptTotal,
     /// Closes what clients have sent.
     pub(crate) closer: Closer,
+    /// Gives back what nobody needs any more.
+    pub(crate) discards: discarding::Discards,
+    /// Sessions that are another executor's now.
+    pub(crate) leavers: relocation::Leavers,
     /// What sessions may have of the host.
     pub(crate) budgets: Arc<budgets::Budgets>,
     keeper: Connection,
@@ -301,9 +311,11 @@ impl Shared {
     }
 
     fn send(&self, message: &FromExecutor, files: &[BorrowedFd<'_>]) {
-        if let Err(error) = self.keeper.send(message, files, KEEPER_TIMEOUT) {
-            log_server!("The keeper cannot be told {message:?}: {error}");
-        }
+        self.tell_unless_left(message, || {
+            if let Err(error) = self.keeper.send(message, files, KEEPER_TIMEOUT) {
+                log_server!("The keeper cannot be told {message:?}: {error}");
+            }
+        });
     }
 }
 
@@ -316,6 +328,8 @@ struct Executor {
     sessions: HashMap<u64, Arc<SessionHandle>>,
     /// What sessions have that are announced next.
     estates: HashMap<u64, Estate>,
+    /// Its device's place among those that the server serves, and how many those are.
+    area: (u32, u32),
 }
 
 impl Executor {
@@ -365,6 +379,17 @@ impl Executor {
             }
             ToExecutor::UnmapAhead { session, address } => self.ahead.unmap(session, address),
             ToExecutor::ForgetAhead { session } => drop(self.ahead.take(session)),
+            ToExecutor::BeSecond => {
+                let (index, devices) = self.area;
+                let second = Reservations::of_second(index, devices);
+                let reservations = self.shared.reservations.lock();
+                *reservations.unwrap_or_else(PoisonError::into_inner) = second;
+            }
+            ToExecutor::Relocate { session, verdict } => {
+                if let Some(handle) = self.sessions.get(&session) {
+                    handle.take_verdict(Some(verdict));
+                }
+            }
             // Relaxed, here and where it is read: nothing is published by it.
             ToExecutor::Quiesce => self.shared.quiescing.store(true, Ordering::Relaxed),
             ToExecutor::Resume => {

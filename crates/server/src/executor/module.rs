@@ -32,10 +32,20 @@ struct Module {
     /// Ranges of its globals that the client has asked for.
     globals: Vec<(u64, u64)>,
     values: Values,
+    /// Its kernels can allocate memory of the device's heap.
+    uses_heap: bool,
     /// For the next to load the same; `None` if that must not get this one.
     origin: Option<Origin>,
     /// What it was loaded from: others that load the same have the same file.
     image: Arc<StoredImage>,
+}
+
+/// What is known of code by its image.
+#[derive(Clone, Copy, Debug)]
+struct Traits {
+    prints: bool,
+    uses_heap: bool,
+    charged_bytes: u64,
 }
 
 impl Module {
@@ -44,10 +54,11 @@ impl Module {
         origin: Option<Origin>,
         image: Arc<StoredImage>,
         variables: Variables,
-        (prints, charged_bytes): (bool, u64),
+        Traits { prints, uses_heap, charged_bytes }: Traits,
     ) -> Self {
         let (library, values) = (Arc::new(library), Values::new(variables));
-        Self { library, prints, charged_bytes, globals: Vec::new(), values, origin, image }
+        let globals = Vec::new();
+        Self { library, prints, charged_bytes, globals, values, uses_heap, origin, image }
     }
 }
 
@@ -90,6 +101,18 @@ impl Modules {
     /// A module's variables.
     pub(super) fn values(&mut self, number: u32) -> Option<&mut Values> {
         Some(&mut self.modules.get_mut(&number)?.values)
+    }
+
+    /// Whether kernels may have memory of the device's heap.
+    pub(super) fn may_use_heap(&self) -> bool {
+        self.modules.values().any(|module| module.uses_heap)
+    }
+
+    /// Whether the client has addresses of variables, or variables may hold addresses of what the
+    /// driver has loaded.
+    pub(super) fn have_known_addresses(&self) -> bool {
+        let places: Vec<u64> = self.modules.values().flat_map(|it| it.values.places()).collect();
+        self.modules.values().any(|it| !it.globals.is_empty() || it.values.may_point_near(&places))
     }
 
     /// Modules whose variables may have changed.

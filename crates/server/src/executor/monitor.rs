@@ -234,7 +234,8 @@ impl Watch {
         }
         drop(new);
         if std::mem::take(&mut self.has_ended) {
-            self.sessions.retain(|seen| seen.session.strong_count() > 0);
+            let is_here = |handle: Arc<SessionHandle>| !handle.has_left();
+            self.sessions.retain(|seen| seen.session.upgrade().is_some_and(is_here));
         }
     }
 
@@ -285,6 +286,7 @@ impl Watch {
         self.sessions
             .iter()
             .filter_map(|seen| seen.session.upgrade())
+            .filter(|session| !session.has_left())
             .for_each(|session| act(&session));
     }
 }

@@ -27,6 +27,7 @@ use super::own_kernels::COPIER;
 use super::pace::{Held, InDriver, Longest};
 use super::state::State;
 use super::waiting::Together;
+use crate::counters::Waits;
 use crate::log::log_server;
 use crate::policy::fairness::{Busy, Claim, Verdict};
 use crate::policy::priorities::{Class, stream_priority};
@@ -220,9 +221,11 @@ impl State {
             (true, _) => Longest::OfItsOwn(TURN_SLEEP),
             (false, _) => Longest::OfItsOwn(self.pacing.next_look(concern, Duration::MAX)),
         };
-        self.counters().set_waits_for_turn(held == Held::ForTurn);
+        if held == Held::ForTurn {
+            self.counters().set_waits(Waits::ForTurn);
+        }
         self.shared.pace.wait(self.handle.id, held, longest);
-        self.counters().set_waits_for_turn(false);
+        self.counters().set_waits(Waits::ForNothing);
     }
 
     /// Before a command that may take long: what others wait for is marked, and they are told not

@@ -49,6 +49,11 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    /// Whether the session has nothing of others, nor they of it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.mappings.is_empty() && self.shown.is_empty()
+    }
+
     fn is_mapped(&self, at: u64, size_bytes: u64) -> bool {
         let before = self.mappings.range(..at.saturating_add(size_bytes)).next_back();
         before.is_some_and(|(base, mapping)| base + mapping.size_bytes > at)

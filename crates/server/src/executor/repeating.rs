@@ -72,6 +72,11 @@ pub(crate) struct Repeating {
 }
 
 impl Repeating {
+    /// Whether the client has declared kernels.
+    pub(super) fn are_any_declared(&self) -> bool {
+        !self.declared.is_empty()
+    }
+
     /// Goes on in the session's file, if it has one. From now on until its trial nobody else
     /// submits anything, if something is to be done again.
     pub(super) fn open(

@@ -149,6 +149,7 @@ fn refusal(failure: Failure) -> String {
     match failure {
         Failure::Cuda(code) => format!("the native driver makes no such set of SMs: {code}"),
         Failure::Protocol(message) => message,
+        Failure::Elsewhere => "the session goes on in another context".into(),
     }
 }
 

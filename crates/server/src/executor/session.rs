@@ -7,6 +7,7 @@
 
 mod ending;
 mod idling;
+mod leaving;
 
 use super::batch::{Admission, Refused};
 use super::failure::Failure;
@@ -24,7 +25,7 @@ use link::ring::{Command, Consumer, RingError};
 use link::spin::Cores;
 use link::wire::command::{Facts, Header, NO_CALL, Opcode, Refusal, Signal, Time};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest sleep of an idle session thread.
 const IDLE: Duration = Duration::from_secs(1);
@@ -51,6 +52,8 @@ pub(super) struct Session {
     /// The counters say since when it has taken no command.
     is_idle: bool,
     nearness: Nearness,
+    /// Since when it has waited for its turn, or has last asked whether it may leave.
+    held_since: Option<Instant>,
     /// What it was told to do, as far as that is done.
     heeded: Wish,
 }
@@ -76,6 +79,7 @@ impl Session {
             owed: None,
             is_idle: false,
             nearness: Nearness::default(),
+            held_since: None,
             heeded: Wish::Serve,
         }
     }
@@ -116,6 +120,7 @@ impl Session {
         self.settle_debts();
         match self.repeat().and_then(|()| self.serve()) {
             Ok(()) => {}
+            Err(StepError::Leaves) => return self.leave(),
             Err(StepError::Lost) => self.await_end(),
             Err(error) => {
                 let (handle, message) = (&self.state.handle, error.to_string());
@@ -131,7 +136,8 @@ impl Session {
         }
         let Self { state, consumer, waker, .. } = self;
         drop(consumer);
-        state.tear_down();
+        let session = state.handle.id;
+        state.tear_down(FromExecutor::SessionClosed { session });
         waker.wake();
     }
 
@@ -174,7 +180,10 @@ impl Session {
                 }
                 Step::Done => {}
                 Step::Nothing => self.idle()?,
-                Step::Held => self.wait_for_turn()?,
+                Step::Held => {
+                    self.wait_for_turn()?;
+                    self.leave_if_held()?;
+                }
                 Step::Paused => {
                     self.see_to_waiters()?;
                     std::thread::sleep(PAUSE_POLL);
@@ -268,9 +277,12 @@ impl Session {
         if !is_quick {
             self.state.step_away();
         }
-        let result = self.state.obey(&command);
+        let result = self.state.obey_or_leave(&command);
         if !is_quick {
             self.state.come_back();
+        }
+        if let Err(Failure::Elsewhere) = result {
+            return Err(StepError::Leaves);
         }
         self.state.counters().count_command();
         self.finish(header, result)?;
@@ -401,6 +413,7 @@ impl Session {
             Ok(Outcome::Await(_)) => CUresult::SUCCESS,
             Err(Failure::Cuda(code)) => code,
             Err(Failure::Protocol(message)) => return Err(StepError::Command(message)),
+            Err(Failure::Elsewhere) => return Err(StepError::Leaves),
         };
         let memory = &self.state.handle.memory;
         if slot != NO_CALL {
@@ -458,6 +471,8 @@ pub(super) enum Step {
 pub(super) enum StepError {
     #[error("the device's context is lost")]
     Lost,
+    #[error("the session goes on in another context")]
+    Leaves,
     #[error(transparent)]
     Ring(#[from] RingError),
     #[error(transparent)]

@@ -10,14 +10,14 @@ use super::moving::MoveOrders;
 use super::partition::Partition;
 use super::resharing::{Mail, Mailbox};
 use crate::counters::CounterPage;
-use crate::executor_link::{GrantOutcome, MoveOrder, OpenSession};
+use crate::executor_link::{GrantOutcome, MoveOrder, OpenSession, Verdict};
 use cuda_abi::types::CUresult;
 use link::bus_error::{self, Watched};
 use link::completion::CompletionWords;
 use link::session_memory::SessionMemory;
 use link::wire::owner::Owner;
 use rustix::fd::OwnedFd;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
@@ -60,6 +60,10 @@ pub(crate) struct SessionHandle {
     pub(super) share: Mutex<Option<Arc<Partition>>>,
     /// A [`Wish`], which only grows.
     wish: AtomicU8,
+    /// The keeper's answer to a session that is stuck: a [`Verdict`] and one more, 0: none yet.
+    verdict: AtomicU8,
+    /// The session is another executor's.
+    left: AtomicBool,
     /// The `CUresult` that answers everything, 0 while the session serves.
     ended: AtomicU32,
     streams: AtomicU32,
@@ -94,6 +98,8 @@ impl SessionHandle {
             mailbox: Mailbox::default(),
             share: Mutex::default(),
             wish: AtomicU8::new(Wish::Serve as u8),
+            verdict: AtomicU8::new(0),
+            left: AtomicBool::new(false),
             ended: AtomicU32::new(0),
             streams: AtomicU32::new(0),
             new_weight: Default::default(),
@@ -130,6 +136,30 @@ impl SessionHandle {
             1 => Wish::Rest,
             _ => Wish::Stop,
         }
+    }
+
+    /// The keeper has answered, or is about to be asked.
+    pub(super) fn take_verdict(&self, verdict: Option<Verdict>) {
+        self.verdict.store(verdict.map_or(0, |verdict| verdict as u8 + 1), Ordering::SeqCst);
+    }
+
+    /// What the keeper has answered since it was asked.
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        match self.verdict.load(Ordering::SeqCst) {
+            0 => None,
+            1 => Some(Verdict::Stays),
+            _ => Some(Verdict::Leaves),
+        }
+    }
+
+    /// From now on the session is another executor's.
+    pub(super) fn note_left(&self) {
+        self.left.store(true, Ordering::SeqCst);
+    }
+
+    /// See [`Self::note_left`].
+    pub(super) fn has_left(&self) -> bool {
+        self.left.load(Ordering::SeqCst)
     }
 
     /// From now on the client's share of a device that others want goes by this weight.

@@ -9,12 +9,14 @@ use super::Shared;
 use super::allowance::Allowance;
 use super::charges::SESSION_BYTES;
 use super::claims::Claimed;
+use super::event::PastTimes;
 use super::guard::Guard;
 use super::memory::Memory;
 use super::module::Modules;
 use super::monitor::Monitor;
 use super::pacing::Pacing;
 use super::recording::Records;
+use super::relocation::Relocation;
 use super::repeating::Repeating;
 use super::replay::Estate;
 use super::resharing::Mover;
@@ -175,6 +177,8 @@ pub(super) fn prepare(
         unloaded_in_use: None,
         last_function: None,
         reply: Vec::new(),
+        relocation: Relocation::default(),
+        past_times: PastTimes::new(wanted.event_times),
     };
     let consumer = Consumer::resume(Arc::clone(&handle.memory), committed);
     let past = (wanted.origin == Origin::Inherited).then_some((entries, inherited));

@@ -107,7 +107,8 @@ impl State {
         if self.sharing.opened.len() >= MAX_SHARED {
             return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
         }
-        let memory = self.shared_memory().open(token).ok_or(INVALID)?;
+        let found = self.shared_memory().open(token);
+        let memory = found.ok_or_else(|| self.look_elsewhere(INVALID))?;
         let known = self.sharing.opened.contains_key(&token);
         let is_own = memory.owner == self.handle.id;
         if is_own || !(known || self.memory.addressable.insert(memory.address, memory.size_bytes)) {
@@ -131,6 +132,13 @@ impl State {
         }
         self.shared_memory().close(token);
         Ok(())
+    }
+
+    /// Whether the session shares anything, or has anything that others share.
+    pub(super) fn shares_anything(&self) -> bool {
+        !self.sharing.opened.is_empty()
+            || !self.sharing.events.is_empty()
+            || self.shared_memory().count(self.handle.id) > 0
     }
 
     /// Whether others use memory in a grant, or may begin to.
@@ -176,7 +184,7 @@ impl State {
             return Err(Failure::Protocol(format!("event {number} is in use, or too large")));
         }
         let found = self.shared_events().get(&wanted.token.words).and_then(Weak::upgrade);
-        let event = found.ok_or(INVALID)?;
+        let event = found.ok_or_else(|| self.look_elsewhere(INVALID))?;
         self.events.insert(number, Arc::new(event.event));
         self.sharing.events.insert(number, event);
         Ok(())

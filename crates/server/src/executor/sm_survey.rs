@@ -52,6 +52,7 @@ impl From<Failure> for SurveyError {
         match failure {
             Failure::Cuda(result) => Self::Driver(result),
             Failure::Protocol(message) => Self::Refused(message),
+            Failure::Elsewhere => Self::Driver(CUresult::ERROR_NOT_READY),
         }
     }
 }

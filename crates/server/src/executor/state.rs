@@ -6,6 +6,7 @@ use super::array::Arrays;
 use super::array_contents::Contents;
 use super::claims::Claimed;
 use super::context::Context;
+use super::event::PastTimes;
 use super::failure::Failure;
 use super::flight::Flight;
 use super::graph::Graphs;
@@ -19,6 +20,7 @@ use super::pacing::Pacing;
 use super::peer::Peers;
 use super::printing::Printing;
 use super::recording::{InUse, Records};
+use super::relocation::Relocation;
 use super::repeating::Repeating;
 use super::resharing::{Mover, Resharing};
 use super::session_handle::SessionHandle;
@@ -33,6 +35,7 @@ use super::watching::Watched;
 use crate::counters::Counters;
 use crate::driver::Driver;
 use crate::history::History;
+use crate::log::log_server;
 use crate::standing::Standing;
 use cuda_abi::types::*;
 use link::ring::Command;
@@ -110,6 +113,8 @@ pub(crate) struct State {
     pub(super) last_function: Option<u32>,
     /// The answer being made.
     pub(super) reply: Vec<u8>,
+    pub(super) relocation: Relocation,
+    pub(super) past_times: PastTimes,
 }
 
 impl State {
@@ -196,6 +201,20 @@ impl State {
             None if self.admit(command)? => self.execute(command),
             None => Ok(Outcome::Done),
         }
+    }
+
+    /// The same for a command of the ring, which may be left to another executor.
+    pub(super) fn obey_or_leave(&mut self, command: &Command<'_>) -> Result<Outcome, Failure> {
+        self.relocation.is_possible = true;
+        let mut result = self.obey(command);
+        self.relocation.is_possible = false;
+        if let Err(Failure::Elsewhere) = result
+            && let Err(hindrance) = self.prepare_to_leave()
+        {
+            log_server!("{} stays in its context, for {hindrance}", self.handle.label);
+            result = self.obey(command);
+        }
+        result
     }
 
     /// Does one command; its answer, if any, is in `self.reply`.

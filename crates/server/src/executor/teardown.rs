@@ -28,8 +28,9 @@ impl State {
         true
     }
 
-    /// Gives back what the session had, once it has come to rest, and tells the keeper.
-    pub(super) fn tear_down(mut self) {
+    /// Gives back what the session had, once it has come to rest, and tells the keeper by its last
+    /// word.
+    pub(super) fn tear_down(mut self, last_word: FromExecutor) {
         let driver = self.driver();
         if self.context().lost().is_none() {
             self.end_tracing();
@@ -45,6 +46,7 @@ impl State {
                 // SAFETY: a live event of this session whose work has ended.
                 let _ = unsafe { driver.cuEventDestroy_v2(*event) };
             }
+            self.clear_past_times();
             self.clear_objects();
             // Nobody uses its device memory any more. It goes before all that waits for other
             // clients' kernels, which may run for hours.
@@ -71,12 +73,12 @@ impl State {
             self.partitions = Default::default();
         }
         self.handle.allowance.end();
-        let (shared, session) = (self.shared.clone(), self.handle.id);
+        let shared = self.shared.clone();
         shared.flights.close(&self.flight);
         shared.gate.leave(self.streams.turnstile());
         // Files and mappings go before the keeper hears of it.
         drop(self);
-        shared.tell(&FromExecutor::SessionClosed { session });
+        shared.tell(&last_word);
     }
 
     /// Whether the driver says that something of the session has not ended.

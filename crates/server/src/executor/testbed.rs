@@ -76,7 +76,7 @@ impl Bed {
             context,
             counters: CounterPage::create().unwrap().1,
             console: Console::apart().unwrap(),
-            reservations: Mutex::new(Reservations::new(0, 1)),
+            reservations: Mutex::new(Reservations::of_first(0, 1)),
             shares: Default::default(),
             group_memory: Default::default(),
             partitions: Default::default(),
@@ -97,6 +97,8 @@ impl Bed {
             claims: Default::default(),
             most_saved_bytes: super::array_contents::most_bytes(),
             closer: Default::default(),
+            leavers: Default::default(),
+            discards: Default::default(),
             budgets: super::budgets::Budgets::of_process(),
             keeper,
         });
@@ -134,6 +136,7 @@ impl Bed {
             repeatable: Default::default(),
             owner: Owner::user(0),
             most_pinned_bytes: None,
+            event_times: Vec::new(),
         };
         let memory = SessionMemory::create_file().unwrap();
         let posts = Arc::new(SessionMemory::map(memory.as_fd()).unwrap());

@@ -38,6 +38,10 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
+    pub(super) fn is_empty(&self) -> bool {
+        self.made.is_empty()
+    }
+
     fn insert(&mut self, value: Value, made: Made) {
         self.surfaces += usize::from(matches!(made, Made::Live(Some(_))));
         self.made.insert(value, made);

@@ -282,9 +282,9 @@ mod tests {
     #[test]
     fn addresses_are_claimed_before_they_are_given_to_others() {
         let owner = Owner::user(1);
-        let mut reservations = Reservations::new(0, 1);
+        let mut reservations = Reservations::of_first(0, 1);
         let before = reservations.take(&owner, 1, 0).unwrap();
-        let mut next = Reservations::new(0, 1);
+        let mut next = Reservations::of_first(0, 1);
         let (opcode, words) = Thing::Reservation {
             base: before.base,
             size_bytes: 1,

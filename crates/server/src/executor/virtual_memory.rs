@@ -132,6 +132,11 @@ impl VirtualMemory {
         Self { claimed, ..Self::default() }
     }
 
+    /// Whether nothing is reserved, nor made without an address.
+    pub(super) fn is_empty(&self) -> bool {
+        self.reservations.is_empty() && self.pieces.is_empty() && self.mappings.is_empty()
+    }
+
     /// The keeper's piece of this key, which numbers or mappings hold.
     pub(super) fn piece_of(&self, key: u64) -> Option<&Arc<Piece>> {
         let mapped = self.mappings.values().map(|mapping| &mapping.piece);

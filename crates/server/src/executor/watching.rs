@@ -31,6 +31,13 @@ pub(crate) struct Watched {
     current: HashMap<u32, u64>,
 }
 
+impl Watched {
+    /// Whether any session is watched.
+    pub(super) fn is_any(&self) -> bool {
+        !self.sessions.is_empty()
+    }
+}
+
 #[derive(Debug)]
 struct Watch {
     words: CompletionWords,

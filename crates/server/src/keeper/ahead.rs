@@ -253,7 +253,7 @@ impl Keeper {
     /// An executor is about to take over: one for clients that are set apart has nothing of others
     /// mapped.
     pub(super) fn keep_apart(&mut self, place: Place) {
-        let executor = self.devices[place.device].executors.get_mut(&place.domain);
+        let executor = self.devices[place.device].executors.get_mut(&place.seat());
         if let Some(executor) = executor.filter(|_| place.domain != SHARED) {
             for session in executor.ahead.clear() {
                 executor.process.tell(&ToExecutor::ForgetAhead { session }, &[]);

@@ -1,10 +1,10 @@
 //! Attached clients: what they are, and how they leave.
 
 use super::Keeper;
-use super::executors::Place;
+use super::executors::Side;
 use super::session::{Service, Session};
 use super::shares::LiveLimits;
-use crate::counters::Counts;
+use crate::counters::{Counts, Waits};
 use crate::executor_link::{Origin, ToExecutor};
 use crate::log::log_server;
 use crate::policy::domains::{Domain, SHARED};
@@ -121,13 +121,12 @@ impl Keeper {
         if self.departed.len() > DEPARTED_KEPT {
             self.departed.pop_front();
         }
-        for (device, session) in client.sessions {
-            let place = Place { device: device as usize, domain: client.domain };
+        for session in client.sessions.into_values() {
             if self.is_losing(session) {
                 // Forgotten when its executor has left the device.
                 continue;
             }
-            match self.executor(place).filter(|_| self.is_served(session)) {
+            match self.executor_of(session).filter(|_| self.is_served(session)) {
                 Some(executor) => {
                     executor.tell(&ToExecutor::CloseSession { session }, &[]);
                     self.doom(session);
@@ -272,20 +271,35 @@ impl Keeper {
                 running: running.map(|noted| noted.record.clone()),
                 launches: latest.map(|noted| noted.record.clone()).collect(),
                 waits_for: self.reason_to_wait(id, session),
+                is_in_second_context: session.side == Side::Second,
+                relocations: session.relocations,
+                stays_for: self.stays_for(session),
             });
         }
         snapshot
     }
 
+    /// What keeps a session that is stuck in its context.
+    fn stays_for(&self, session: &Session) -> Option<String> {
+        let counters = session.counters.slot(session.counter_slot);
+        counters.hindrance().map(|hindrance| hindrance.to_string())
+    }
+
     fn reason_to_wait(&self, id: u64, session: &Session) -> Option<WaitReason> {
         if matches!(session.service, Service::Waiting(_)) {
-            return Some(WaitReason::Recovery);
+            return Some(match self.is_recovering(session.place()) {
+                true => WaitReason::Recovery,
+                false => WaitReason::Move,
+            });
         }
         if self.residencies[session.device].has_waiting(id) {
             return Some(WaitReason::Memory);
         }
-        let counters = session.counters.slot(session.counter_slot);
-        counters.waits_for_turn().then_some(WaitReason::Turn)
+        match session.counters.slot(session.counter_slot).waits() {
+            Waits::ForNothing => None,
+            Waits::ForTurn => Some(WaitReason::Turn),
+            Waits::ForKernels => Some(WaitReason::Load),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The devices of a server, as the native driver describes them without a context.
 
-use super::executors::Executor;
+use super::executors::{Executor, Seat};
 use super::headroom::Headroom;
 use super::keeping::DeviceKeeping;
 use super::standby::Standbys;
@@ -8,7 +8,6 @@ use crate::counters::Counts;
 use crate::driver::{Driver, DriverError};
 use crate::log::log_server;
 use crate::policy::devices::{Candidate, Choice, choose};
-use crate::policy::domains::Domain;
 use cuda_abi::types::*;
 use link::wire::attach::{DeviceCode, DeviceInfo, PeerInfo};
 use std::collections::BTreeMap;
@@ -22,8 +21,8 @@ pub(crate) struct Device {
     pub(crate) ordinal: u32,
     /// Allocations are multiples of this.
     pub(crate) granularity_bytes: u64,
-    /// By who shares them.
-    pub(crate) executors: BTreeMap<Domain, Executor>,
+    /// By who shares them, and in which of two contexts.
+    pub(crate) executors: BTreeMap<Seat, Executor>,
     /// In reserve.
     pub(crate) standby: Standbys,
     /// Whether its executors keep what clients have given up.

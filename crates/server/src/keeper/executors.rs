@@ -36,7 +36,40 @@ pub(crate) struct Place {
     /// The server's number of the device.
     pub(crate) device: usize,
     pub(crate) domain: Domain,
+    pub(crate) side: Side,
 }
+
+impl Place {
+    /// The executor that is there from the start.
+    pub(crate) fn first(device: usize, domain: Domain) -> Self {
+        Self { device, domain, side: Side::First }
+    }
+
+    /// Where it is on its device.
+    pub(crate) fn seat(self) -> Seat {
+        (self.domain, self.side)
+    }
+}
+
+/// The clients of a domain can live in two contexts of a device: see [`super::parting`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    First,
+    /// For those who would wait for a long kernel in the other.
+    Second,
+}
+
+impl Side {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+}
+
+/// An executor among those of a device.
+pub(crate) type Seat = (Domain, Side);
 
 /// How far an executor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +86,16 @@ pub(crate) struct Executor {
     pub(super) started: Instant,
     /// What it has mapped of sessions while it stood by.
     pub(super) ahead: Ahead,
+    /// Of a second context: since when nobody has been there.
+    pub(super) unused_since: Option<Instant>,
 }
 
 impl Executor {
     /// One that makes its context.
     pub(super) fn starting(process: ExecutorProcess) -> Self {
         let started = Instant::now();
-        Self { process, stage: Stage::Starting, started, ahead: Ahead::default() }
+        let ahead = Ahead::default();
+        Self { process, stage: Stage::Starting, started, ahead, unused_since: None }
     }
 }
 
@@ -185,13 +221,13 @@ impl Device {
         let of = if label.is_empty() { String::new() } else { format!(" for {label}") };
         log_server!("Creating server context on device {index} ({}){of}", self.info.name);
         let process = ExecutorProcess::start(options, self.ordinal, index, devices)?;
-        self.executors.insert(place.domain, Executor::starting(process));
+        self.executors.insert(place.seat(), Executor::starting(process));
         Ok(())
     }
 
     /// Waits until an executor has its context.
     pub(crate) fn await_executor(&mut self, place: Place) -> Result<(), String> {
-        let executor = self.executors.get_mut(&place.domain).ok_or("no executor was started")?;
+        let executor = self.executors.get_mut(&place.seat()).ok_or("no executor was started")?;
         let index = place.device;
         let failed = |what: String| format!("the executor of device {index} did not start: {what}");
         match executor.process.connection.receive::<FromExecutor>(START_TIMEOUT) {
@@ -211,8 +247,13 @@ impl Device {
 impl Keeper {
     /// The executor of a place, if one runs.
     pub(super) fn executor(&self, place: Place) -> Option<&ExecutorProcess> {
-        let executor = self.devices.get(place.device)?.executors.get(&place.domain)?;
+        let executor = self.devices.get(place.device)?.executors.get(&place.seat())?;
         Some(&executor.process)
+    }
+
+    /// The executor of a session's place, if one runs.
+    pub(super) fn executor_of(&self, session: u64) -> Option<&ExecutorProcess> {
+        self.executor(self.sessions.get(&session)?.place())
     }
 
     /// Whether an executor has a session.
@@ -227,8 +268,9 @@ impl Keeper {
 
     /// Whether anybody has a session there, or waits for one; those included that only wait for
     /// their work to end.
-    fn is_in_use(&self, place: Place) -> bool {
+    pub(super) fn is_in_use(&self, place: Place) -> bool {
         self.sessions.values().any(|session| session.place() == place)
+            || self.clearing.values().any(|clearing| clearing.place == place)
             || self.held.iter().any(|&(_, wanted)| wanted == place)
     }
 
@@ -238,7 +280,7 @@ impl Keeper {
     /// Why it can have none: for the client, which may be told what to do.
     pub(super) fn ensure_executor(&mut self, place: Place) -> Result<Stage, Refusal> {
         let device = &self.devices[place.device];
-        if let Some(executor) = device.executors.get(&place.domain) {
+        if let Some(executor) = device.executors.get(&place.seat()) {
             return Ok(executor.stage);
         }
         self.make_room(place)?;
@@ -248,6 +290,7 @@ impl Keeper {
             log_server!("{message}");
             Refusal { code: CUresult::ERROR_MPS_SERVER_NOT_READY.0, message }
         })?;
+        self.be_second(place);
         self.tell_first_reservations(place);
         Ok(Stage::Starting)
     }
@@ -269,9 +312,9 @@ impl Keeper {
             }
             ComputeMode::ExclusiveProcess => {}
         }
-        let others: Vec<Domain> = self.devices[number].executors.keys().copied().collect();
-        for domain in others {
-            let other = Place { device: number, domain };
+        let others: Vec<Seat> = self.devices[number].executors.keys().copied().collect();
+        for (domain, side) in others {
+            let other = Place { device: number, domain, side };
             if self.is_in_use(other) {
                 let who = match self.domains.label(domain) {
                     label if label.is_empty() => "clients that nothing sets apart".to_owned(),
@@ -281,7 +324,7 @@ impl Keeper {
                     "device {number} is in compute mode EXCLUSIVE_PROCESS, which lets one process have contexts, and that is the executor of {who}: wait until they have ended, run without isolation, or change the mode by `nvidia-smi -i {number} -c DEFAULT`"
                 ));
             }
-            if let Some(executor) = self.devices[number].executors.remove(&domain) {
+            if let Some(executor) = self.devices[number].executors.remove(&other.seat()) {
                 log_server!(
                     "Destroy server context on device {number}: another executor takes its place"
                 );
@@ -301,7 +344,7 @@ impl Keeper {
         let label = self.domains.label(domain);
         self.domains.forget(domain);
         for (number, device) in self.devices.iter_mut().enumerate() {
-            let Some(executor) = device.executors.remove(&domain) else { continue };
+            let Some(executor) = device.executors.remove(&(domain, Side::First)) else { continue };
             log_server!(
                 "Destroy server context on device {number} ({}) for {label}",
                 device.info.name
@@ -326,14 +369,16 @@ impl Keeper {
     /// All executors.
     pub(super) fn places(&self) -> impl Iterator<Item = (Place, &Executor)> {
         self.devices.iter().enumerate().flat_map(|(device, of)| {
-            of.executors.iter().map(move |(&domain, executor)| (Place { device, domain }, executor))
+            of.executors
+                .iter()
+                .map(move |(&(domain, side), executor)| (Place { device, domain, side }, executor))
         })
     }
 
     /// An executor for clients that wait for it has no context: they are told why.
     fn could_not_start(&mut self, place: Place, message: String) {
         log_server!("The executor of device {} did not start: {message}", place.device);
-        if let Some(executor) = self.devices[place.device].executors.remove(&place.domain) {
+        if let Some(executor) = self.devices[place.device].executors.remove(&place.seat()) {
             std::thread::spawn(move || executor.process.stop());
         }
         if self.is_recovering(place)
@@ -357,7 +402,11 @@ impl Keeper {
             Ok(None) => {}
             Ok(Some(Received { message, descriptors })) => {
                 let named = message.session().and_then(|session| self.sessions.get(&session));
-                if named.is_some_and(|session| session.place() != place) {
+                let is_elsewhere = named.is_some_and(|session| session.place() != place);
+                if is_elsewhere && self.is_clearing(place, &message) {
+                    return self.hear_clearing(place, message);
+                }
+                if is_elsewhere {
                     log_server!("Executor {} names another executor's session", executor.pid());
                     return self.executor_died(place);
                 }
@@ -376,7 +425,7 @@ impl Keeper {
             FromExecutor::Ready { stream_priorities } => {
                 let device = &mut self.devices[place.device];
                 device.info.stream_priorities = stream_priorities;
-                if let Some(executor) = device.executors.get_mut(&place.domain) {
+                if let Some(executor) = device.executors.get_mut(&place.seat()) {
                     executor.stage = Stage::Ready;
                 }
                 self.tell_keeping(place);
@@ -384,6 +433,7 @@ impl Keeper {
                     true => self.take_over(place),
                     false => self.answer_held(place),
                 }
+                self.answer_stuck(place.device);
             }
             FromExecutor::NothingKept => {
                 let pid = self.executor(place).map_or(0, ExecutorProcess::pid);
@@ -433,6 +483,11 @@ impl Keeper {
                 self.forget_session(session);
                 self.leave_domain(place.domain);
             }
+            FromExecutor::Stuck { session, reason } => self.stuck(session, reason),
+            FromExecutor::Left { session, event_times } => {
+                self.session_left(place, session, event_times);
+            }
+            FromExecutor::Cleared { session } => self.cleared(place, session),
             FromExecutor::ContextLost { code } => self.context_lost(place, code),
         }
     }
@@ -448,7 +503,7 @@ impl Keeper {
     }
 
     fn executor_died(&mut self, place: Place) {
-        let stage = self.devices[place.device].executors.get(&place.domain).map(|it| it.stage);
+        let stage = self.devices[place.device].executors.get(&place.seat()).map(|it| it.stage);
         match stage {
             Some(Stage::Starting) => {
                 self.could_not_start(place, "it ended; its own words are above".into());

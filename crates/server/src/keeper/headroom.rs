@@ -106,8 +106,8 @@ impl Keeper {
     }
 
     fn tell_all_reservations(&self, device: usize) {
-        for &domain in self.devices[device].executors.keys() {
-            self.tell_reservations(Place { device, domain }, 0);
+        for &(domain, side) in self.devices[device].executors.keys() {
+            self.tell_reservations(Place { device, domain, side }, 0);
         }
     }
 }

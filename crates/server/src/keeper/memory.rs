@@ -56,7 +56,7 @@ impl Keeper {
         session.wanted = None;
         self.residencies[session.device].add(id, address, size_bytes);
         let memory = memory.sent(|file| {
-            if let Some(executor) = device.executors.get(&session.domain) {
+            if let Some(executor) = device.executors.get(&session.place().seat()) {
                 let grant = GrantOutcome::Memory { address, size_bytes };
                 executor.process.tell(&ToExecutor::Granted { session: id, grant }, &[file]);
             }
@@ -164,7 +164,7 @@ impl Keeper {
             };
             residency.returned(id, address, now_ms());
             let memory = memory.sent(|file| {
-                if let Some(executor) = device.executors.get(&session.domain) {
+                if let Some(executor) = device.executors.get(&session.place().seat()) {
                     let grant = GrantOutcome::Memory { address, size_bytes };
                     let granted = ToExecutor::Granted { session: id, grant };
                     executor.process.tell(&granted, &[file]);

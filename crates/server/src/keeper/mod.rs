@@ -20,6 +20,7 @@ mod leaving;
 mod memory;
 pub mod options;
 mod peers;
+mod relocation;
 mod requests;
 mod said;
 mod session;
@@ -134,7 +135,7 @@ fn start(options: &Options) -> Result<(Driver, i32, Vec<Device>), String> {
     devices::keep_served(&mut devices)?;
     devices::describe_peers(driver, &mut devices);
     let count = devices.len() as u32;
-    let place = |device| Place { device, domain: SHARED };
+    let place = |device| Place::first(device, SHARED);
     for (index, device) in devices.iter_mut().enumerate() {
         if device.compute_mode(driver) == ComputeMode::Prohibited {
             return Err(format!(
@@ -222,6 +223,11 @@ pub(crate) struct Keeper {
     started_again: BTreeSet<Place>,
     /// Executors that were killed and still have something on their device.
     leaving: Vec<leaving::Leaving>,
+    /// Sessions that have left an executor that still has something of them.
+    clearing: BTreeMap<u64, relocation::Clearing>,
+    /// Sessions that wait for another context, which is being made, or for what they have left
+    /// there.
+    stuck: BTreeSet<u64>,
     /// Executors that are about to be replaced.
     killings: BTreeMap<Place, killing::Killing>,
     /// What the daemon was told.
@@ -288,6 +294,8 @@ impl Keeper {
             recovering: BTreeSet::new(),
             started_again: BTreeSet::new(),
             leaving: Vec::new(),
+            clearing: BTreeMap::new(),
+            stuck: BTreeSet::new(),
             killings: BTreeMap::new(),
             status: ServerStatus::Active,
             fault_settings: read_fault_settings(),
@@ -313,6 +321,7 @@ impl Keeper {
             self.see_to_doomed();
             self.hear_drivers();
             self.see_to_standbys();
+            self.see_to_second_contexts();
             self.see_to_ahead();
             self.see_to_waiting();
             self.see_to_headroom();

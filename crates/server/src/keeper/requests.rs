@@ -51,7 +51,8 @@ impl Keeper {
         if client.opening.is_some() {
             return self.disconnect(id, "it asks for a context while another is being made");
         }
-        let place = Place { device: device as usize, domain: client.domain };
+        let place = self.place_for_newcomer(device as usize, client.domain);
+        let Some(client) = self.clients.get(&id) else { return };
         if self.is_recovering(place) && !client.sessions.contains_key(&device) {
             if self.fault_settings.arrivals == Arrivals::Refuse {
                 let code = CUresult::ERROR_MPS_SERVER_NOT_READY.0;
@@ -93,7 +94,7 @@ impl Keeper {
             Ok(()) => match self.ensure_executor(place) {
                 Ok(Stage::Starting) => self.hold(id, place),
                 Ok(_) => {
-                    if let Err(refusal) = self.open_session(id, device) {
+                    if let Err(refusal) = self.open_session(id, place) {
                         self.reply(id, &ClientReply::Refused(refusal), &[]);
                     }
                 }
@@ -209,7 +210,8 @@ impl Keeper {
         resting.take(owner, 1)
     }
 
-    fn open_session(&mut self, id: u64, device: u32) -> Result<(), Refusal> {
+    fn open_session(&mut self, id: u64, place: Place) -> Result<(), Refusal> {
+        let device = place.device as u32;
         let none = |message: &str| Refusal {
             code: CUresult::ERROR_OUT_OF_MEMORY.0,
             message: message.into(),
@@ -226,8 +228,7 @@ impl Keeper {
         let owner = client.owner();
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let slot = &mut self.devices[device as usize];
-        let place = Place { device: device as usize, domain: client.domain };
-        let Some(executor) = slot.executors.get_mut(&place.domain) else {
+        let Some(executor) = slot.executors.get_mut(&place.seat()) else {
             return Err(none("the device has no executor"));
         };
         let executor = &mut executor.process;
@@ -274,6 +275,7 @@ impl Keeper {
             repeatable,
             owner,
             most_pinned_bytes: control_group::memory_limit_bytes(client.peer.pid),
+            event_times: Vec::new(),
         };
         executor.tell(&ToExecutor::OpenSession(Box::new(open)), &known.files.for_executor());
         self.sessions.insert(session, known);

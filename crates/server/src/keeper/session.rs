@@ -3,12 +3,12 @@
 
 use super::Keeper;
 use super::devices::allocation_properties;
-use super::executors::Place;
+use super::executors::{Place, Side};
 use super::peers::Lending;
 use super::standby::Code;
 use crate::counters::{CounterPage, Counts, monotonic_ns};
 use crate::driver::Driver;
-use crate::executor_link::{CodeOptions, Origin, ShareWish};
+use crate::executor_link::{CodeOptions, EventTime, Origin, ShareWish};
 use crate::history::{History, Noted};
 use crate::journal;
 use crate::log::log_server;
@@ -98,6 +98,16 @@ impl SessionFiles {
         let files = [memory.as_fd(), completion.as_fd(), executor_socket.as_fd()];
         let others = [standing, journal].into_iter().chain(redo).map(AsFd::as_fd);
         files.into_iter().chain(others).collect()
+    }
+
+    /// From now on another file says where the session stands: the executor that it has left may
+    /// write to the one before.
+    pub(super) fn renew_standing(&mut self, standing: &Standing) -> Result<Standing, FilesError> {
+        let file = Standing::create_file()?;
+        let renewed = Standing::map(file.as_fd())?;
+        renewed.go_on_from(standing);
+        self.standing = file;
+        Ok(renewed)
     }
 
     /// Whether all that the session has in flight can be done again. Nobody submits anything more.
@@ -191,6 +201,7 @@ pub(crate) struct Session {
     pub(super) owner: Owner,
     pub(crate) device: usize,
     pub(crate) domain: Domain,
+    pub(super) side: Side,
     /// `{PID: x, Context ID: y}`, for the log.
     pub(crate) label: String,
     pub(crate) service: Service,
@@ -221,6 +232,11 @@ pub(crate) struct Session {
     pub(super) refusals_logged: u32,
     /// What the client's other sessions have of it, and what it has of theirs.
     pub(super) lending: Lending,
+    /// When its events were recorded that were recorded in another context.
+    pub(super) event_times: Vec<EventTime>,
+    /// When it went to another context last.
+    pub(super) relocated: Option<Instant>,
+    pub(super) relocations: u64,
 }
 
 impl Session {
@@ -233,12 +249,13 @@ impl Session {
         grants: Grants,
         (share, weight): (ShareWish, u32),
     ) -> Self {
-        let Place { device, domain } = place;
+        let Place { device, domain, side } = place;
         Self {
             client,
             owner,
             device,
             domain,
+            side,
             label,
             service: Service::Opening,
             doomed_since: None,
@@ -257,6 +274,9 @@ impl Session {
             wanted: None,
             refusals_logged: 0,
             lending: Lending::default(),
+            event_times: Vec::new(),
+            relocated: None,
+            relocations: 0,
         }
     }
 
@@ -286,7 +306,7 @@ impl Session {
 
     /// Where its executor is.
     pub(crate) fn place(&self) -> Place {
-        Place { device: self.device, domain: self.domain }
+        Place { device: self.device, domain: self.domain, side: self.side }
     }
 }
 
@@ -301,8 +321,11 @@ struct Ended {
 impl Keeper {
     /// Gives back all that a session had; its executor has nothing of it any more.
     pub(super) fn forget_session(&mut self, id: u64) {
-        if let Some(session) = self.end_session(id) {
-            self.windows.give_back(session.windows);
+        let Some(session) = self.end_session(id) else { return };
+        match self.clearing.get_mut(&id) {
+            // They are still mapped where it was before.
+            Some(clearing) => clearing.windows = Some(session.windows),
+            None => self.windows.give_back(session.windows),
         }
     }
 
@@ -332,7 +355,7 @@ impl Keeper {
         let device = &mut self.devices[session.device];
         let counts = session.counters.read(session.counter_slot);
         device.departed.add(&counts);
-        if let Some(executor) = device.executors.get_mut(&session.domain)
+        if let Some(executor) = device.executors.get_mut(&session.place().seat())
             && session.is_served()
         {
             executor.process.free_slot(session.counter_slot);

@@ -10,7 +10,6 @@ use super::devices::uuid_text;
 use super::executors::Place;
 use crate::executor_link::{GroupMembership, GroupShare, ShareWish, ToExecutor};
 use crate::log::log_server;
-use crate::policy::domains::Domain;
 use crate::policy::fairness::{Claim, Rank};
 use crate::policy::grants::is_beyond_group;
 use crate::policy::limits::{
@@ -274,8 +273,10 @@ impl Keeper {
         let Claim { weight, .. } = self.claim_of(client);
         for (&device, &session) in &client.sessions {
             let device = device as usize;
-            let place = Place { device, domain: client.domain };
-            let slot = self.devices[device].executors.get(&place.domain);
+            let Some(place) = self.sessions.get(&session).map(|known| known.place()) else {
+                continue;
+            };
+            let slot = self.devices[device].executors.get(&place.seat());
             let Some(executor) = slot.map(|executor| &executor.process) else { continue };
             let (bound, share) =
                 (self.memory_bound_of(client, device), self.share_wish(client, device));
@@ -322,8 +323,9 @@ impl Keeper {
             if of(&before) == of(&self.reservations) {
                 continue;
             }
-            let domains: Vec<Domain> = self.devices[device].executors.keys().copied().collect();
-            for place in domains.into_iter().map(|domain| Place { device, domain }) {
+            let places = self.places().map(|(place, _)| place);
+            let here: Vec<Place> = places.filter(|place| place.device == device).collect();
+            for place in here {
                 self.tell_reservations(place, pending.id);
                 pending.open.insert(Awaited::Executor(place));
             }

@@ -2,7 +2,8 @@
 
 use super::Keeper;
 use super::devices::uuid_text;
-use crate::policy::domains::{Domain, SHARED};
+use super::executors::{Seat, Side};
+use crate::policy::domains::SHARED;
 use cuda_abi::types::CUdevice_attribute;
 use link::wire::daemon::{
     CONTEXTS_LISTED, CONTEXTS_LISTED_OF_CLIENT, DeviceSnapshot, DomainSnapshot, GroupSnapshot,
@@ -57,18 +58,19 @@ impl Keeper {
             all.add(&counts);
             queued_bytes += counts.queued_bytes;
         }
-        let pid = |domain: &Domain| device.executors.get(domain).map_or(0, |it| it.process.pid());
-        let domains = device.executors.keys().filter(|domain| **domain != SHARED);
-        let domains = domains.map(|domain| DomainSnapshot {
-            name: self.domains.label(*domain),
-            executor_pid: pid(domain),
-            clients: sessions().filter(|session| session.domain == *domain).count() as u32,
+        let pid = |seat: Seat| device.executors.get(&seat).map_or(0, |it| it.process.pid());
+        let seats = device.executors.keys().filter(|(domain, _)| *domain != SHARED);
+        let domains = seats.map(|&(domain, side)| DomainSnapshot {
+            name: self.domains.label(domain),
+            executor_pid: pid((domain, side)),
+            clients: sessions().filter(|session| session.domain == domain).count() as u32,
         });
         DeviceSnapshot {
             uuid: uuid_text(&device.info.uuid),
             name: device.info.name.clone(),
             pci_bus_id: device.info.pci_bus_id.clone(),
-            executor_pid: pid(&SHARED),
+            executor_pid: pid((SHARED, Side::First)),
+            second_executor_pid: pid((SHARED, Side::Second)),
             domains: domains.collect(),
             compute_mode: device.attribute(CUdevice_attribute::COMPUTE_MODE).max(0) as u32,
             granted_bytes: sessions().map(|session| self.held_bytes(session)).sum(),

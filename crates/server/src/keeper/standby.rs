@@ -52,6 +52,13 @@ impl Standbys {
         self.executors.iter().find(|executor| executor.stage == Stage::Ready)
     }
 
+    /// Takes one that is ready, else the one that was begun first.
+    pub(super) fn take_next(&mut self) -> Option<Executor> {
+        let ready = self.executors.iter().position(|it| it.stage == Stage::Ready);
+        let next = ready.or((!self.executors.is_empty()).then_some(0))?;
+        Some(self.executors.remove(next))
+    }
+
     fn note_failure(&mut self) {
         self.failures += 1;
         self.last_failure = Some(Instant::now());
@@ -222,13 +229,12 @@ impl Keeper {
     /// A standby of a device, to take over: one that is ready, or is ready sooner than a new one.
     pub(super) fn take_standby(&mut self, number: usize) -> Option<Executor> {
         let standby = &mut self.devices[number].standby;
-        let ready = standby.executors.iter().position(|it| it.stage == Stage::Ready);
+        let is_ready = standby.ready().is_some();
         standby.lost = Some(Instant::now());
-        if ready.is_none() && standby.lacking(None).is_some_and(|lacking| lacking.is_worth_it()) {
+        if !is_ready && standby.lacking(None).is_some_and(|lacking| lacking.is_worth_it()) {
             standby.missed = standby.lost;
         }
-        let next = ready.or((!standby.executors.is_empty()).then_some(0))?;
-        Some(standby.executors.remove(next))
+        standby.take_next()
     }
 }
 

@@ -12,7 +12,7 @@ use super::Keeper;
 use super::blaming::Incident;
 use super::control_group;
 use super::devices::ComputeMode;
-use super::executors::{Place, Stage};
+use super::executors::{Place, Side, Stage};
 use super::leaving::{Killed, Leaving};
 use super::session::Service;
 use crate::executor_link::{FromExecutor, Heirloom, OpenSession, Origin, ToExecutor};
@@ -45,9 +45,10 @@ impl Keeper {
     /// one.
     pub(super) fn fail_over(&mut self, place: Place, cause: Cause) {
         let device = &mut self.devices[place.device];
-        let Some(executor) = device.executors.remove(&place.domain) else { return };
+        let Some(executor) = device.executors.remove(&place.seat()) else { return };
         self.recovering.insert(place);
         self.killings.remove(&place);
+        self.forget_clearing(place);
         self.tell_status();
         let pid = executor.process.pid();
         let (mut killed, connection, said) = executor.process.end_now();
@@ -221,9 +222,9 @@ impl Keeper {
     }
 
     /// Sees to an executor for a place that has none, if anybody wants it.
-    fn find_successor(&mut self, place: Place) {
+    pub(super) fn find_successor(&mut self, place: Place) {
         self.devices[place.device].restarts += 1;
-        let is_wanted = place.domain == crate::policy::domains::SHARED
+        let is_wanted = place.seat() == (crate::policy::domains::SHARED, Side::First)
             || self.sessions_at(place).iter().any(|id| self.waits(*id))
             || self.held.iter().any(|&(_, held)| held == place);
         if !is_wanted {
@@ -239,7 +240,8 @@ impl Keeper {
                 device.info.name
             );
             let stage = standby.stage;
-            device.executors.insert(place.domain, standby);
+            device.executors.insert(place.seat(), standby);
+            self.be_second(place);
             match stage {
                 Stage::Ready => self.take_over(place),
                 // When it has its context.
@@ -286,7 +288,7 @@ impl Keeper {
             self.hand_over(place, id);
         }
         tell(self, ToExecutor::Resume);
-        if let Some(executor) = self.devices[place.device].executors.get_mut(&place.domain) {
+        if let Some(executor) = self.devices[place.device].executors.get_mut(&place.seat()) {
             executor.ahead = Default::default();
         }
         let pid = self.executor(place).map_or(0, |executor| executor.pid());
@@ -319,7 +321,7 @@ impl Keeper {
     }
 
     /// Gives one session to the executor of its place.
-    fn hand_over(&mut self, place: Place, id: u64) {
+    pub(super) fn hand_over(&mut self, place: Place, id: u64) {
         let Some(session) = self.sessions.get(&id) else { return };
         let Some(client) = self.clients.get(&session.client) else { return };
         if client.is_terminated {
@@ -337,7 +339,7 @@ impl Keeper {
         let most_pinned_bytes = control_group::memory_limit_bytes(client.peer.pid);
         let Service::Waiting(origin) = session.service else { return };
         let executors = &self.devices[place.device].executors;
-        let Some(ahead) = executors.get(&place.domain).map(|it| &it.ahead) else { return };
+        let Some(ahead) = executors.get(&place.seat()).map(|it| &it.ahead) else { return };
         let mut heirlooms: Vec<(Heirloom, OwnedFd)> = Vec::new();
         for (&address, memory) in &session.memory {
             let Some(size_bytes) = session.grants.length(address) else { continue };
@@ -358,7 +360,7 @@ impl Keeper {
             }
         }
         let device = &mut self.devices[place.device];
-        let Some(executor) = device.executors.get_mut(&place.domain) else { return };
+        let Some(executor) = device.executors.get_mut(&place.seat()) else { return };
         let executor = &mut executor.process;
         let Some(slot) = executor.take_slot() else {
             return self.condemn(id, CUresult::ERROR_OUT_OF_MEMORY);
@@ -394,6 +396,7 @@ impl Keeper {
             class,
             owner,
             most_pinned_bytes,
+            event_times: session.event_times.clone(),
         };
         executor.tell(&ToExecutor::OpenSession(Box::new(open)), &session.files.for_executor());
     }

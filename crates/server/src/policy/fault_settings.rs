@@ -35,6 +35,8 @@ pub struct FaultSettings {
     /// How long work may go on whose client is gone, and then how long that of others may, in
     /// milliseconds.
     pub kill_patience_ms: u64,
+    /// Whether clients that would wait for a stranger's kernel go on in a second context.
+    pub second_context: bool,
     /// How much host memory the copies of a client's arrays may take, in MiB.
     pub saved_arrays_mib: u64,
 }
@@ -45,6 +47,8 @@ pub const STANDBY_VARIABLE: &str = "OPENMPS_STANDBY";
 pub const ARRIVALS_VARIABLE: &str = "OPENMPS_DURING_FAULT";
 /// [`FaultSettings::kill_patience_ms`].
 pub const KILL_PATIENCE_VARIABLE: &str = "OPENMPS_KILL_PATIENCE_MS";
+/// [`FaultSettings::second_context`]: `on` or `off`.
+pub const SECOND_CONTEXT_VARIABLE: &str = "OPENMPS_SECOND_CONTEXT";
 /// [`FaultSettings::saved_arrays_mib`].
 pub const SAVED_ARRAYS_VARIABLE: &str = "OPENMPS_SAVED_ARRAYS_MIB";
 
@@ -60,6 +64,7 @@ impl Default for FaultSettings {
             standbys: 1,
             arrivals: Arrivals::Wait,
             kill_patience_ms: 10_000,
+            second_context: true,
             saved_arrays_mib: 256,
         }
     }
@@ -94,12 +99,27 @@ impl FaultSettings {
             format!("a time in milliseconds, 0 to {MOST_PATIENCE_MS}"),
         );
         set(
+            SECOND_CONTEXT_VARIABLE,
+            &mut |text| switch(text, &mut settings.second_context),
+            "on or off".to_owned(),
+        );
+        set(
             SAVED_ARRAYS_VARIABLE,
             &mut |text| number(text, MOST_SAVED_ARRAYS_MIB, &mut settings.saved_arrays_mib),
             format!("a number of MiB, 0 to {MOST_SAVED_ARRAYS_MIB}"),
         );
         (settings, complaints)
     }
+}
+
+/// Takes `on` or `off`.
+fn switch(text: &str, into: &mut bool) -> Option<()> {
+    *into = match text {
+        "on" => true,
+        "off" => false,
+        _ => return None,
+    };
+    Some(())
 }
 
 /// Takes a number up to `most`.
@@ -126,12 +146,14 @@ mod tests {
             (ARRIVALS_VARIABLE, "refuse"),
             (KILL_PATIENCE_VARIABLE, " 200 "),
             (SAVED_ARRAYS_VARIABLE, "1024"),
+            (SECOND_CONTEXT_VARIABLE, "off"),
         ]);
         let expected = FaultSettings {
             standbys: 0,
             arrivals: Arrivals::Refuse,
             kill_patience_ms: 200,
             saved_arrays_mib: 1024,
+            second_context: false,
         };
         assert_eq!((settings, complaints), (expected, Vec::new()));
         assert_eq!(read(&[]), (FaultSettings::default(), Vec::new()));

@@ -10,6 +10,7 @@ pub mod exports;
 pub mod fairness;
 pub mod fault_settings;
 pub mod grants;
+pub(crate) mod hindrance;
 pub mod holds;
 pub mod limits;
 pub mod memory_settings;

@@ -20,6 +20,11 @@ pub const UNIT_BYTES: u64 = 32 << 20;
 /// Unmapped space after each reservation.
 const GAP_BYTES: u64 = UNIT_BYTES;
 
+/// Of a device's share, what is the second executor's.
+fn second_bytes(share_bytes: u64) -> u64 {
+    share_bytes / 4 / UNIT_BYTES * UNIT_BYTES
+}
+
 /// What is reserved on one device.
 #[derive(Debug)]
 pub struct Reservations {
@@ -37,9 +42,20 @@ impl Reservations {
         Window { base, size_bytes: share }
     }
 
-    /// None yet, in the share of one of `devices` devices.
-    pub fn new(device: u32, devices: u32) -> Self {
-        let area = Self::share(device, devices);
+    /// None yet, in the share of one of `devices` devices: most of it is the first executor's.
+    pub fn of_first(device: u32, devices: u32) -> Self {
+        let Window { base, size_bytes } = Self::share(device, devices);
+        Self::within(Window { base, size_bytes: size_bytes - second_bytes(size_bytes) })
+    }
+
+    /// The same for the second executor of the device, which has the rest.
+    pub fn of_second(device: u32, devices: u32) -> Self {
+        let Window { base, size_bytes } = Self::share(device, devices);
+        let own_bytes = second_bytes(size_bytes);
+        Self::within(Window { base: base + size_bytes - own_bytes, size_bytes: own_bytes })
+    }
+
+    fn within(area: Window) -> Self {
         // Allocators reserve more than the device's memory, several times: one owner alone may want
         // most of the area.
         let budget = Budget::new(area.size_bytes, Part::THREE_QUARTERS, u64::MAX);
@@ -97,7 +113,7 @@ mod tests {
 
     #[test]
     fn ranges_are_aligned_apart_and_used_again() {
-        let mut reservations = Reservations::new(0, 2);
+        let mut reservations = Reservations::of_first(0, 2);
         let first = reservations.take(&OWNER, 1, 0).unwrap();
         assert_eq!(first, Window { base: AREA_BASE, size_bytes: UNIT_BYTES });
         let second = reservations.take(&OWNER, 3 << 30, 1 << 30).unwrap();
@@ -111,12 +127,14 @@ mod tests {
 
     #[test]
     fn devices_share_nothing_and_shares_end() {
-        let mut one = Reservations::new(0, 2);
-        let mut other = Reservations::new(1, 2);
-        let half = one.area.size_bytes;
-        let most = half / 4 * 3 / UNIT_BYTES * UNIT_BYTES - GAP_BYTES;
+        let mut one = Reservations::of_first(0, 2);
+        let [mut second, mut other] = [Reservations::of_second(0, 2), Reservations::of_first(1, 2)];
+        let own = one.area.size_bytes;
+        let most = own / 4 * 3 / UNIT_BYTES * UNIT_BYTES - GAP_BYTES;
         let first = one.take(&OWNER, most, 0).unwrap();
         assert_eq!(one.take(&OWNER, UNIT_BYTES, 0), None);
+        assert_eq!(second.take(&OWNER, 1, 0).unwrap().base, first.base + own);
+        let half = Reservations::share(0, 2).size_bytes;
         assert_eq!(other.take(&OWNER, 1, 0).unwrap().base, first.base + half);
         for (size, alignment) in [(0, 0), (u64::MAX, 0), (1, 3), (1, 1 << 63)] {
             assert_eq!(other.take(&OWNER, size, alignment), None, "{size} {alignment}");
@@ -125,7 +143,7 @@ mod tests {
 
     #[test]
     fn nobody_has_so_much_that_nothing_is_left_for_others() {
-        let mut reservations = Reservations::new(0, 1);
+        let mut reservations = Reservations::of_first(0, 1);
         let taken = |reservations: &mut Reservations, owner: &Owner| {
             let sizes = (25..44).rev().map(|exponent| 1u64 << exponent);
             let all = sizes.flat_map(|size| {
@@ -139,7 +157,7 @@ mod tests {
         let got = reservations.take(&other, wanted, 0).unwrap();
         assert_eq!(got.size_bytes, wanted);
         // By another executor they come in any order.
-        let mut next = Reservations::new(0, 1);
+        let mut next = Reservations::of_first(0, 1);
         let of_other = taken(&mut next, &other);
         of_other.into_iter().for_each(|window| next.give_back(&other, window));
         assert!(of_first.iter().chain([&got]).all(|window| next.claim(&OWNER, *window)));

@@ -11,6 +11,7 @@
 //! | `memory` | `cuMemGetInfo` and `cuDeviceTotalMem` | three numbers of bytes: free, total, the device's |
 //! | `work N` | N kernels over data of its own, copied in and out and checked against the CPU | `ok`, or `wrong` |
 //! | `meet N` | N times a kernel waits for what another one, launched later on another stream, writes | `ok`, or `wrong` |
+//! | `hold` | a kernel that runs until the next line, whatever that is | `ok` when the kernel has been launched, and again at its end |
 //! | `churn` | answers, then works without end | `ok` |
 //! | `fault` | a kernel that writes to address 0x10, then a wait for it | `ok` if that went well |
 //! | `poke ADDRESS` | the same with another address | |
@@ -25,15 +26,23 @@ mod counted;
 mod meet;
 mod work;
 
-use std::io::{BufRead, Write, stdin, stdout};
+use std::io::{Write, stdin, stdout};
 
 use anyhow::{Context as _, Result, bail};
 use cuda_driver::{Context, DeviceBuffer, Error};
 
 fn main() -> Result<()> {
     let mut puppet = State::default();
-    for line in stdin().lock().lines() {
+    let mut lines = stdin().lines();
+    while let Some(line) = lines.next() {
         let line = line?;
+        if line == "hold" {
+            meet::hold(puppet.context()?, || {
+                writeln!(stdout(), "ok")?;
+                stdout().flush()?;
+                Ok(lines.next().transpose().map(drop)?)
+            })?;
+        }
         let answer = match puppet.obey(&line) {
             Ok(answer) => answer,
             Err(error) => match error.downcast_ref::<Error>().and_then(Error::code) {
@@ -92,7 +101,7 @@ impl State {
                 let right = meet::meet(self.context()?, meetings.parse()?)?;
                 return Ok(if right { "ok" } else { "wrong" }.to_owned());
             }
-            ["churn"] => {}
+            ["churn" | "hold"] => {}
             ["fault"] => work::write_to(self.context()?, 0x10)?,
             ["poke", address] => work::write_to(self.context()?, address.parse()?)?,
             ["counted", call] => return Ok(counted::call(self.context()?, call)?.to_string()),

@@ -35,6 +35,23 @@ AGAIN:
 }
 ";
 
+/// Runs a kernel as long as something goes on.
+pub(crate) fn hold(context: &Context, goes_on: impl FnOnce() -> Result<()>) -> Result<()> {
+    let module = context.load_ptx(PTX)?;
+    let (wait_for, say) = (module.function("wait_for")?, module.function("say")?);
+    let (waits, says) = (context.stream()?, context.stream()?);
+    let words = DeviceBuffer::from_host(context, &[0_u32; 2])?;
+    context.synchronize()?;
+    let one = LaunchShape::linear(1, 1);
+    // SAFETY: two words, as the kernel declares them.
+    unsafe { wait_for.launch(one, Some(&waits), &[&words])? };
+    goes_on()?;
+    // SAFETY: two words, and what to write there, as the kernel declares them.
+    unsafe { say.launch(one, Some(&says), &[&words, &1_u32])? };
+    waits.synchronize()?;
+    Ok(says.synchronize()?)
+}
+
 /// So many meetings; whether each waiting kernel saw what was said.
 pub(crate) fn meet(context: &Context, meetings: u32) -> Result<bool> {
     let module = context.load_ptx(PTX)?;

@@ -45,6 +45,10 @@ enum Usage {
 }
 
 impl Homes {
+    pub(super) fn are_any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// The conditions that were made for a home.
     pub(super) fn conditions(&self, home: u32) -> &[CUgraphConditionalHandle] {
         self.0.get(&home).map(|home| home.conditions.as_slice()).unwrap_or_default()

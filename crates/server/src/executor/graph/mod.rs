@@ -50,6 +50,13 @@ pub(crate) struct Graphs {
     serial: u64,
 }
 
+impl Graphs {
+    /// Whether a graph has conditions, which are values of the driver's.
+    pub(super) fn have_conditions(&self) -> bool {
+        self.homes.are_any()
+    }
+}
+
 #[derive(Debug)]
 struct Graph {
     template: CUgraph,

@@ -3,6 +3,7 @@
 mod captured;
 mod checking;
 
+use super::super::discarding::Discarded;
 use super::super::failure::Failure;
 use super::super::module::SharedLibrary;
 use super::super::partition::Partition;
@@ -67,12 +68,10 @@ impl Node {
     /// Gives up what the node kept alive.
     pub(super) fn release(self, state: &State) {
         let driver = state.driver();
-        state.quietly_each(self.library.and_then(Arc::into_inner), |library| {
-            // SAFETY: a handle that nothing else names any more; the driver waits for its kernels.
-            let _ = unsafe { driver.cuLibraryUnload(library) };
-        });
+        let library = self.library.and_then(Arc::into_inner);
+        library.into_iter().for_each(|library| state.give_back_later(Discarded::Code(library)));
         if let Some(event) = self.event.and_then(Arc::into_inner) {
-            // SAFETY: as above.
+            // SAFETY: a handle that nothing else names any more.
             let _ = unsafe { driver.cuEventDestroy_v2(event) };
         }
     }

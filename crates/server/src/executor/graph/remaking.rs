@@ -199,7 +199,7 @@ impl State {
         self.drop_executable(graph);
         graph.spoiled = Some(match failure {
             Failure::Cuda(code) => code,
-            Failure::Protocol(_) => CUresult::ERROR_UNKNOWN,
+            Failure::Protocol(_) | Failure::Elsewhere => CUresult::ERROR_UNKNOWN,
         });
     }
 

@@ -3,8 +3,9 @@
 //! An image is copied out of the client's region before the driver sees it: drivers read images
 //! without knowing their length, and the client could change them meanwhile.
 
-use super::{Module, Modules};
+use super::{Module, Modules, Traits};
 use crate::executor::charges::module_bytes;
+use crate::executor::discarding::Discarded;
 use crate::executor::failure::{Failure, below};
 use crate::executor::jit_options::JitOptions;
 use crate::executor::printing::can_print;
@@ -86,12 +87,13 @@ impl State {
             None => self.shared.images.store(&image, self.memory.holding()),
         };
         let stored = stored.inspect_err(|_| self.memory.discharge(charged_bytes))?;
-        let prints = can_print(&image);
+        let traits =
+            Traits { prints: can_print(&image), uses_heap: uses_heap(&image), charged_bytes };
         let has_variables = may_have_variables(&image);
         let is_plain = self.guard.is_off()
             && image.len() as u64 <= MAX_SPARE_BYTES
-            && !prints
-            && !uses_heap(&image);
+            && !traits.prints
+            && !traits.uses_heap;
         // By the next executor, which nobody asks for what the driver's compiler says.
         let ahead = CodeOptions { optimization_level, max_registers };
         let ahead = (is_plain && !has_variables).then_some(ahead);
@@ -108,7 +110,7 @@ impl State {
                 false => Variables::None,
             };
             let origin = Some(origin);
-            let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
+            let made = Module::new(library, origin, stored, variables, traits);
             self.add_module(module, made, ahead);
             return Ok(());
         }
@@ -133,7 +135,7 @@ impl State {
             let noted = self.guard_module(module, library, guarded);
             noted.inspect_err(|_| {
                 // Nothing names it: the session's end would leave it loaded.
-                self.quietly_each([library], |library| drop(self.unload(library)));
+                self.give_back_later(Discarded::Code(library));
                 self.memory.discharge(charged_bytes);
             })?;
         }
@@ -142,13 +144,17 @@ impl State {
             variables = self.find_variables(library, &code[..code_bytes]);
             origin = origin.and_then(|origin| self.with_initial(origin, library));
         }
-        let made = Module::new(library, origin, stored, variables, (prints, charged_bytes));
+        let made = Module::new(library, origin, stored, variables, traits);
         self.add_module(module, made, ahead);
         Ok(())
     }
 
     /// Has the driver load code, which is private, checked and padded.
-    fn load_library(&self, padded: &[u8], options: &mut JitOptions) -> Result<CUlibrary, Failure> {
+    fn load_library(
+        &mut self,
+        padded: &[u8],
+        options: &mut JitOptions,
+    ) -> Result<CUlibrary, Failure> {
         let linked = self.link(&padded[..padded.len() - PADDING_BYTES], options)?;
         let code = linked.as_deref().unwrap_or(padded);
         let mut library = CUlibrary::NULL;
@@ -177,8 +183,7 @@ impl State {
             }
         });
         if compiled.is_err() {
-            // SAFETY: a live library that nothing names.
-            let _ = unsafe { self.driver().cuLibraryUnload(library) };
+            self.give_back_later(Discarded::Code(library));
         }
         compiled.map(|()| library)
     }
@@ -213,11 +218,8 @@ impl State {
         // What a graph names goes with the last such graph.
         let Some(library) = Arc::into_inner(module.library) else { return Ok(()) };
         let unkept = self.give_up_code(library, module.origin);
-        if unkept.is_empty() {
-            return Ok(());
-        }
-        let _quiet = self.quiet()?;
-        unkept.into_iter().try_for_each(|library| self.unload(library))
+        unkept.into_iter().for_each(|library| self.give_back_later(Discarded::Code(library)));
+        Ok(())
     }
 
     /// Unloads code that nothing names any more; in a quiet moment, as the driver waits for its

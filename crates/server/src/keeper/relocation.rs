@@ -1,0 +1,249 @@
+//! A device's second context: clients that would wait for a stranger's kernel in one go on in the
+//! other.
+//!
+//! A device can have two executors for clients that nothing sets apart. The second one is a
+//! standby that is put to work when a session is stuck ([`Reason`]), or when a program starts
+//! beside a long kernel. A session goes from one to the other as after a fault
+//! ([`super::takeover`]), only that both live: the executor that it has left clears away what it
+//! had there, which may take until a kernel has ended. So long its addresses stay its own.
+//!
+//! There is a second context only where the driver lets several processes have contexts, and where
+//! memory has room for it. It ends when nobody has been there for a while.
+
+use super::Keeper;
+use super::devices::ComputeMode;
+use super::executors::{Place, Side, Stage};
+use super::session::Service;
+use crate::executor_link::{EventTime, FromExecutor, Origin, Reason, ToExecutor, Verdict};
+use crate::log::log_server;
+use crate::policy::domains::{Domain, SHARED};
+use crate::policy::windows::WindowPair;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// A program that starts beside a kernel that has run for so long starts in the other context.
+const LONG_KERNEL: Duration = Duration::from_millis(50);
+/// A session that was sent to another context for what others share does not find it there either:
+/// it is not sent back and forth.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+/// A second context that nobody has used for so long is given up.
+const UNUSED: Duration = Duration::from_secs(2);
+
+/// What a session has left.
+pub(super) struct Clearing {
+    pub(super) place: Place,
+    counter_slot: usize,
+    /// The session's, once it has ended.
+    pub(super) windows: Option<WindowPair>,
+}
+
+impl Keeper {
+    /// A session waits, and could go on in another context.
+    pub(super) fn stuck(&mut self, id: u64, reason: Reason) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let (from, relocated) = (session.place(), session.relocated);
+        let to = Place { side: from.side.other(), ..from };
+        let is_settled = relocated.is_none_or(|then| then.elapsed() > SETTLED_AFTER);
+        let is_there = self.devices[to.device].executors.contains_key(&to.seat());
+        let stage = match reason {
+            Reason::Sharing if !is_there || !is_settled => None,
+            // What it had there is still there.
+            _ if self.clearing.contains_key(&id) => Some(Stage::Starting),
+            _ => self.second_context(to),
+        };
+        let verdict = match stage {
+            Some(Stage::Starting) => {
+                self.stuck.insert(id);
+                return;
+            }
+            Some(Stage::Ready) => Verdict::Leaves,
+            None => Verdict::Stays,
+        };
+        if let Some(executor) = self.executor(from) {
+            executor.tell(&ToExecutor::Relocate { session: id, verdict }, &[]);
+        }
+    }
+
+    /// An executor of the device is ready, or has cleared something away.
+    pub(super) fn answer_stuck(&mut self, device: usize) {
+        let is_here = |id: &u64| self.sessions.get(id).is_none_or(|it| it.device == device);
+        let (here, others): (BTreeSet<u64>, _) = self.stuck.iter().copied().partition(is_here);
+        self.stuck = others;
+        here.into_iter().for_each(|id| self.stuck(id, Reason::Kernels));
+    }
+
+    /// Sees to an executor in a place that has had none so far; `None`: there can be none.
+    fn second_context(&mut self, place: Place) -> Option<Stage> {
+        if self.is_recovering(place) || place.domain != SHARED {
+            return None;
+        }
+        let device = &self.devices[place.device];
+        if let Some(executor) = device.executors.get(&place.seat()) {
+            return Some(executor.stage);
+        }
+        if !self.fault_settings.second_context
+            || device.compute_mode(self.driver) != ComputeMode::Default
+        {
+            return None;
+        }
+        let device = &mut self.devices[place.device];
+        let Some(standby) = device.standby.take_next() else {
+            if !self.has_room_for_contexts(place.device, 1) {
+                return None;
+            }
+            return self.ensure_executor(place).ok();
+        };
+        let stage = standby.stage;
+        log_server!(
+            "Executor {} serves device {} as its second context",
+            standby.process.pid(),
+            place.device
+        );
+        device.executors.insert(place.seat(), standby);
+        self.be_second(place);
+        self.tell_first_reservations(place);
+        if stage == Stage::Ready {
+            self.tell_keeping(place);
+        }
+        Some(stage)
+    }
+
+    /// Tells a second executor what it is, before it has sessions.
+    pub(super) fn be_second(&self, place: Place) {
+        if let Some(executor) = self.executor(place).filter(|_| place.side == Side::Second) {
+            executor.tell(&ToExecutor::BeSecond, &[]);
+        }
+    }
+
+    /// Where a client's session on a device begins: not behind a long kernel, if it need not.
+    pub(super) fn place_for_newcomer(&mut self, device: usize, domain: Domain) -> Place {
+        let first = Place::first(device, domain);
+        if device >= self.devices.len() || domain != SHARED || !self.has_long_kernel(first) {
+            return first;
+        }
+        let second = Place { side: Side::Second, ..first };
+        match self.second_context(second) {
+            Some(Stage::Ready) if !self.has_long_kernel(second) => second,
+            _ => first,
+        }
+    }
+
+    /// Whether a kernel has run there for long, as far as anybody knows.
+    fn has_long_kernel(&self, place: Place) -> bool {
+        let long_us = LONG_KERNEL.as_micros() as u64;
+        self.sessions.values().filter(|session| session.place() == place).any(|session| {
+            session.is_served()
+                && session.has_work()
+                && session.launches().iter().any(|it| it.in_flight && it.record.age_us >= long_us)
+        })
+    }
+
+    /// A session is to go on in the other context.
+    pub(super) fn session_left(&mut self, from: Place, id: u64, event_times: Vec<EventTime>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.service != Service::Serving || self.clearing.contains_key(&id) {
+            return;
+        }
+        let counter_slot = session.counter_slot;
+        self.clearing.insert(id, Clearing { place: from, counter_slot, windows: None });
+        if let Some(executor) = self.executor(from) {
+            // Its thread has gone; what knows of it goes, too.
+            executor.tell(&ToExecutor::CloseSession { session: id }, &[]);
+        }
+        let to = Place { side: from.side.other(), ..from };
+        self.forget_changes_of(id);
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        match session.files.renew_standing(&session.standing) {
+            Ok(standing) => session.standing = standing,
+            Err(error) => {
+                log_server!("{} cannot go on in another context: {error}", session.label);
+                return self.condemn(id, crate::policy::recovery::LOST_WORK);
+            }
+        }
+        session.side = to.side;
+        session.service = Service::Waiting(Origin::Inherited);
+        session.event_times = event_times;
+        session.relocated = Some(Instant::now());
+        session.relocations += 1;
+        log_server!("{} goes on in the other context of device {}", session.label, to.device);
+        if !self.clients.contains_key(&session.client) {
+            return self.forget_session(id);
+        }
+        if self.is_recovering(to) {
+            return;
+        }
+        match self.devices[to.device].executors.get(&to.seat()).map(|executor| executor.stage) {
+            Some(Stage::Ready) => {
+                self.hand_over(to, id);
+                self.end_ahead(to);
+            }
+            _ => {
+                self.recovering.insert(to);
+                self.find_successor(to);
+            }
+        }
+    }
+
+    /// What an executor has mapped of others while it stood by is of no use any more.
+    fn end_ahead(&mut self, place: Place) {
+        let Some(executor) = self.devices[place.device].executors.get_mut(&place.seat()) else {
+            return;
+        };
+        if !executor.ahead.clear().is_empty() {
+            executor.process.tell(&ToExecutor::Resume, &[]);
+        }
+    }
+
+    /// Whether a message is about a session that has left the executor that sends it.
+    pub(super) fn is_clearing(&self, place: Place, message: &FromExecutor) -> bool {
+        let clearing = message.session().and_then(|session| self.clearing.get(&session));
+        clearing.is_some_and(|clearing| clearing.place == place)
+    }
+
+    /// Of such a session nothing else matters.
+    pub(super) fn hear_clearing(&mut self, place: Place, message: FromExecutor) {
+        if let FromExecutor::Cleared { session } = message {
+            self.cleared(place, session);
+        }
+    }
+
+    /// An executor has nothing more of a session that has left it.
+    pub(super) fn cleared(&mut self, place: Place, id: u64) {
+        let Some(clearing) = self.clearing.remove(&id) else { return };
+        if let Some(executor) = self.devices[place.device].executors.get_mut(&place.seat()) {
+            executor.process.free_slot(clearing.counter_slot);
+        }
+        if let Some(windows) = clearing.windows {
+            self.windows.give_back(windows);
+        }
+        self.answer_stuck(place.device);
+    }
+
+    /// An executor has ended: nothing is left to clear away there.
+    pub(super) fn forget_clearing(&mut self, place: Place) {
+        for (_, clearing) in self.clearing.extract_if(.., |_, clearing| clearing.place == place) {
+            if let Some(windows) = clearing.windows {
+                self.windows.give_back(windows);
+            }
+        }
+    }
+
+    /// From time to time: gives up second contexts that nobody uses.
+    pub(super) fn see_to_second_contexts(&mut self) {
+        for device in 0..self.devices.len() {
+            let place = Place { device, domain: SHARED, side: Side::Second };
+            let is_used = self.is_in_use(place) || self.is_recovering(place);
+            let slot = &mut self.devices[device];
+            let Some(executor) = slot.executors.get_mut(&place.seat()) else { continue };
+            let since = executor.unused_since.get_or_insert_with(Instant::now);
+            if is_used || executor.stage == Stage::Starting {
+                *since = Instant::now();
+            } else if since.elapsed() >= UNUSED
+                && let Some(executor) = slot.executors.remove(&place.seat())
+            {
+                log_server!("Destroy the second context on device {device} ({})", slot.info.name);
+                std::thread::spawn(move || executor.process.stop());
+            }
+        }
+    }
+}
