@@ -318,7 +318,7 @@ fn nobody(directories: &Directories) -> Finding {
         [] => Finding::note(
             SUBJECT,
             "none runs here: programs run natively",
-            "openmps run starts one; nvidia-cuda-mps-control -d starts one for all",
+            "openmps run starts one for you; as root, openmps control -d or systemctl start openmps starts one for all users",
         ),
         [first, ..] => {
             let all: Vec<String> =
@@ -396,8 +396,8 @@ pub(super) fn log_directory(directories: &Directories) -> Finding {
     if !may(&there, Access::WRITE_OK) {
         return Finding::note(
             SUBJECT,
-            format!("you may not write {shown}: a daemon of yours would have no logs"),
-            "set CUDA_MPS_LOG_DIRECTORY to a directory of yours",
+            format!("you may not write {shown}: a daemon that you start by hand has no logs"),
+            "set CUDA_MPS_LOG_DIRECTORY to a directory of yours; a daemon of openmps run logs to its pipe directory",
         );
     }
     if let Some(refused) = refused(log, Trust::of_logs()) {
