@@ -198,14 +198,14 @@ pub(super) fn pipe_directory(directories: &Directories) -> Finding {
         );
     }
     if !socket.exists() && !may(pipe, Access::WRITE_OK) {
-        return Finding::note(
+        return Finding::problem(
             SUBJECT,
             format!(
-                "{} belongs to user {}, and you may not write it",
+                "no daemon runs in {}, which belongs to user {}, and you may not write it",
                 pipe.display(),
                 metadata.uid()
             ),
-            "its owner starts the daemon; or set CUDA_MPS_PIPE_DIRECTORY to a directory of yours",
+            "its owner starts a daemon there or removes it; or set CUDA_MPS_PIPE_DIRECTORY to a directory of yours",
         );
     }
     if may(pipe, Access::WRITE_OK)
