@@ -143,6 +143,20 @@ fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
     Ok(())
 }
 
+/// Installs the files of a directory and of those below it, for all to read.
+fn install_tree(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            install_tree(&source, &target)?;
+        } else {
+            install(&source, &target, 0o644)?;
+        }
+    }
+    Ok(())
+}
+
 fn write(path: &Path, contents: &[u8]) -> Result<()> {
     fs::create_dir_all(path.parent().context("a file lies in a directory")?)?;
     fs::write(path, contents).with_context(|| format!("cannot write {}", path.display()))
@@ -164,9 +178,13 @@ fn documents(paths: &Paths, executable: &Path, root: &Path) -> Result<()> {
         write(&root.join("usr/share").join(place), &script)?;
     }
     let doc = root.join("usr/share/doc/openmps");
-    for file in ["README.md", "ARCHITECTURE.md", "COMPATIBILITY.md", "SECURITY.md"] {
+    // With the pages that the first one leads to.
+    let pages =
+        ["README.md", "ARCHITECTURE.md", "COMPATIBILITY.md", "COVERAGE-PTX.md", "SECURITY.md"];
+    for file in pages {
         install(&paths.root.join(file), &doc.join(file), 0o644)?;
     }
+    install_tree(&paths.root.join("docs"), &doc.join("docs"))?;
     let licences = ["LICENSE-MIT", "LICENSE-APACHE"].map(|file| fs::read(paths.root.join(file)));
     let mut copyright = Vec::new();
     for licence in licences {

@@ -29,7 +29,7 @@ const LONGEST_ANSWER_BYTES: usize = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
     /// Nobody listens.
-    #[error("Cannot find MPS control daemon process (no daemon answers at {}: start one with -d)", socket.display())]
+    #[error("Cannot find MPS control daemon process (no daemon answers at {}: openmps run or openmps control -d starts one)", socket.display())]
     NoDaemon {
         /// Where.
         socket: PathBuf,

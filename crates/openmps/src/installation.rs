@@ -143,11 +143,16 @@ pub(crate) fn daemon_driver() -> anyhow::Result<PathBuf> {
             }
             Ok(path)
         }
-        None => system_driver(library_directory().ok().as_deref()).with_context(|| {
-            format!(
-                "NVIDIA's {CLIENT_LIBRARY} is in none of the usual places: set {NATIVE_DRIVER_VARIABLE} to it, or to {SOFTWARE_GPU} for the software GPU"
-            )
-        }),
+        None => {
+            let libraries = library_directory().ok();
+            let software = libraries.clone().unwrap_or_default().join(SOFTWARE_GPU);
+            system_driver(libraries.as_deref()).with_context(|| {
+                format!(
+                    "NVIDIA's {CLIENT_LIBRARY} is in none of the usual places: set {NATIVE_DRIVER_VARIABLE} to it, or to {} for the software GPU",
+                    software.display()
+                )
+            })
+        }
     }
 }
 

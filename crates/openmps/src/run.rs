@@ -73,14 +73,9 @@ pub(crate) fn prepare(options: &Run) -> anyhow::Result<Prepared> {
         (false, None) => DriverWish::None,
     };
     let driver = native_driver(wish, &libraries)?;
-    if let NativeDriver::SoftwareForWant(path) = &driver {
-        eprintln!(
-            "openmps: no NVIDIA driver on this system: running on the software GPU ({})",
-            path.display()
-        );
-    }
     let directories = Directories::from_environment();
     if options.native {
+        announce_software(&driver);
         let mut all = client_variables(&libraries, &driver, &directories)?;
         all.extend([("CUDA_MPS_PIPE_DIRECTORY", NOWHERE.into())]);
         all.extend(options.gpu.clone().map(|gpu| ("CUDA_VISIBLE_DEVICES", gpu.into())));
@@ -92,6 +87,17 @@ pub(crate) fn prepare(options: &Run) -> anyhow::Result<Prepared> {
     let mut all = client_variables(&libraries, &driver, &directories)?;
     all.extend(limits(options).into_iter().map(|(name, value)| (name, value.into())));
     Ok(Prepared { library: libraries, all })
+}
+
+/// Says that the software GPU was chosen for want of a driver: to whoever starts a daemon with it,
+/// or runs natively. A daemon that runs already has a driver of its own.
+fn announce_software(driver: &NativeDriver) {
+    if let NativeDriver::SoftwareForWant(path) = driver {
+        eprintln!(
+            "openmps: no NVIDIA driver on this system: running on the software GPU ({})",
+            path.display()
+        );
+    }
 }
 
 /// Sets the limits of the program's group; looks whether its reservation is there.
@@ -178,7 +184,7 @@ fn ensure_daemon(
             }
             return Ok(());
         }
-        Err(FrontendError::NoDaemon { .. }) => {}
+        Err(FrontendError::NoDaemon { .. }) => announce_software(driver),
         Err(error) => return Err(error.into()),
     }
     let mut environment: Vec<(String, OsString)> = vec![

@@ -89,6 +89,12 @@ fn take_lock(pipe: &Directory, directories: &Directories) -> Result<File, StartE
         let file = match pipe.file(LOCK, OFlags::WRONLY | OFlags::CREATE, 0o600) {
             // A daemon that was ending has removed it between two looks.
             Err(PathError::Names { names: 0, .. }) => continue,
+            // As in the default directory after root's daemon has ended.
+            Err(PathError::System { ref source, .. })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                return Err(StartError::Denied { path: directories.pipe().to_owned() });
+            }
             opened => opened.map_err(|source| StartError::PipeDirectory {
                 path: directories.pipe().to_owned(),
                 source,

@@ -87,6 +87,15 @@ pub enum StartError {
         /// Why.
         source: PathError,
     },
+    /// The pipe directory is there, and this user may not write it.
+    #[error(
+        "Cannot access CUDA_MPS_PIPE_DIRECTORY={}: you may not write it, as it is another user's: have its owner start a daemon there or remove it, or set CUDA_MPS_PIPE_DIRECTORY to a directory of yours",
+        path.display()
+    )]
+    Denied {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Another daemon lives in the pipe directory.
     #[error(
         "An instance of this daemon is already running in {} ({}): stop it with quit, or set CUDA_MPS_PIPE_DIRECTORY to another directory",

@@ -198,14 +198,14 @@ pub(super) fn pipe_directory(directories: &Directories) -> Finding {
         );
     }
     if !socket.exists() && !may(pipe, Access::WRITE_OK) {
-        return Finding::note(
+        return Finding::problem(
             SUBJECT,
             format!(
-                "{} belongs to user {}, and you may not write it",
+                "no daemon runs in {}, which belongs to user {}, and you may not write it",
                 pipe.display(),
                 metadata.uid()
             ),
-            "its owner starts the daemon; or set CUDA_MPS_PIPE_DIRECTORY to a directory of yours",
+            "its owner starts a daemon there or removes it; or set CUDA_MPS_PIPE_DIRECTORY to a directory of yours",
         );
     }
     if may(pipe, Access::WRITE_OK)
@@ -318,7 +318,7 @@ fn nobody(directories: &Directories) -> Finding {
         [] => Finding::note(
             SUBJECT,
             "none runs here: programs run natively",
-            "openmps run starts one; nvidia-cuda-mps-control -d starts one for all",
+            "openmps run starts one for you; as root, openmps control -d or systemctl start openmps starts one for all users",
         ),
         [first, ..] => {
             let all: Vec<String> =
@@ -396,8 +396,8 @@ pub(super) fn log_directory(directories: &Directories) -> Finding {
     if !may(&there, Access::WRITE_OK) {
         return Finding::note(
             SUBJECT,
-            format!("you may not write {shown}: a daemon of yours would have no logs"),
-            "set CUDA_MPS_LOG_DIRECTORY to a directory of yours",
+            format!("you may not write {shown}: a daemon that you start by hand has no logs"),
+            "set CUDA_MPS_LOG_DIRECTORY to a directory of yours; a daemon of openmps run logs to its pipe directory",
         );
     }
     if let Some(refused) = refused(log, Trust::of_logs()) {
