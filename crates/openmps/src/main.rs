@@ -152,9 +152,12 @@ fn name_wrong_variables() {
 }
 
 /// Whether a command ends when nobody reads what it writes, as `head` leaves it; hooks and servers
-/// go on.
+/// go on, and so does a page when a browser goes.
 fn is_for_people(command: &cli::Command) -> bool {
     use cli::Command as C;
+    if let C::Top(top) = command {
+        return top.web.is_none();
+    }
     !matches!(
         command,
         C::Slurm(_) | C::Pbs(_) | C::Kubernetes(_) | C::Server(_) | C::Executor(_) | C::Trace(_)
