@@ -272,10 +272,17 @@ fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// What a context counts as, and one grant: docs/memory.md. With less, a program attaches and
+/// cannot allocate a byte.
+const LEAST_MEMORY_BYTES: u64 = 3 << 20;
+
 fn memory(text: &str) -> Result<String, String> {
     let limit: control::values::MemoryLimit = text.parse().map_err(wrong)?;
-    if limit.is_none() {
-        return Err("give more than nothing".to_owned());
+    if limit.bytes() < LEAST_MEMORY_BYTES {
+        return Err(format!(
+            "a context counts as 1 MiB and memory is granted in pieces of 2 MiB, so it could allocate nothing: give {}M at least",
+            LEAST_MEMORY_BYTES >> 20
+        ));
     }
     Ok(text.to_owned())
 }
@@ -669,7 +676,9 @@ pub(crate) struct Control {
     words: Vec<OsString>,
 }
 
-/// Print completions for a shell.
+/// Print completions for a shell, of openmps and of nvidia-cuda-mps-control.
+///
+/// For bash, zsh and fish, process ids, groups and the like are those of the moment.
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
     /// The shell.
