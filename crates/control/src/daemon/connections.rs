@@ -509,6 +509,9 @@ impl Connection {
                     UiRequest::OpenSocket(socket) => {
                         Act::UiSocket(self.who.peer, SocketRequest::Open(socket))
                     }
+                    UiRequest::NameHolder(holder) => {
+                        Act::UiSocket(self.who.peer, SocketRequest::Name(holder))
+                    }
                     UiRequest::CloseSocket { directory } => {
                         Act::UiSocket(self.who.peer, SocketRequest::Close(directory))
                     }

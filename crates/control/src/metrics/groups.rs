@@ -229,6 +229,21 @@ pub(super) fn write<'a>(
     write_limits(page, devices);
 }
 
+/// Which containers have groups, as Kubernetes names them.
+pub(super) fn write_holders(page: &mut Exposition, state: &DaemonState) {
+    let help = "Which container has a group; join with on (instance, group)";
+    let mut family = page.family("openmps_group_holder", Kind::Info, help);
+    for holder in &state.holders {
+        let labels = vec![
+            ("group", name_label(&holder.group)),
+            ("namespace", holder.namespace.clone()),
+            ("pod", holder.pod.clone()),
+            ("container", holder.container.clone()),
+        ];
+        family.sample(&labels, 1.0);
+    }
+}
+
 /// Limits that a group's clients have together; absent without one.
 fn write_limits<'a>(
     page: &mut Exposition,
@@ -287,6 +302,7 @@ mod tests {
             groups: Vec::new(),
             reservations: Vec::new(),
             sockets: Vec::new(),
+            holders: Vec::new(),
         }
     }
 

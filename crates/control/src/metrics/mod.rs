@@ -102,6 +102,7 @@ fn render(state: &DaemonState, totals: &Totals, format: Format) -> String {
     let devices = devices::views(state, &gpus);
     devices::write(&mut page, &devices);
     groups::write(&mut page, totals, &devices);
+    groups::write_holders(&mut page, state);
     clients::write(&mut page, state, &devices);
     write_faults(&mut page, &devices);
     page.finish()
@@ -202,6 +203,7 @@ mod tests {
         ClientSnapshot, DeviceSnapshot, GroupSnapshot, ReservationSnapshot, ServerSnapshot,
     };
     use link::wire::fault::{Accused, CallRecord, FaultReport};
+    use link::wire::group_socket::GroupHolder;
 
     fn state() -> DaemonState {
         let share = ClientDeviceSnapshot {
@@ -279,6 +281,8 @@ mod tests {
         };
         let server =
             ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot, silent: false };
+        let [group, namespace, pod, container] = ["g", "n", "p", "c"].map(str::to_owned);
+        let holder = GroupHolder { group, namespace, pod, container };
         DaemonState {
             daemon_pid: 1,
             log_directory: None,
@@ -286,6 +290,7 @@ mod tests {
             groups: Vec::new(),
             reservations: Vec::new(),
             sockets: Vec::new(),
+            holders: vec![holder],
         }
     }
 
@@ -344,6 +349,8 @@ mod tests {
             format!("openmps_device_last_fault_timestamp_seconds{{{device}}} 1.5"),
             format!("openmps_reservation_multiprocessors{{{place},reservation=\"r\"}} 8"),
             format!("openmps_reservation_clients{{{place},reservation=\"r\"}} 1"),
+            "openmps_group_holder_info{group=\"g\",namespace=\"n\",pod=\"p\",container=\"c\"} 1"
+                .to_owned(),
             format!("openmps_group_clients{{{group}}} 1"),
             format!("openmps_group_failed_clients{{{group}}} 0"),
             format!("openmps_group_memory_granted_bytes{{{group}}} 4096"),

@@ -114,6 +114,7 @@ mod tests {
             groups: Vec::new(),
             reservations: Vec::new(),
             sockets: Vec::new(),
+            holders: Vec::new(),
         };
         let of = |kind| words(&state, kind).into_iter().map(|(word, _)| word).collect::<Vec<_>>();
         assert_eq!(of(Kind::Group), ["jobs/1"]);
