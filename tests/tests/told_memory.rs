@@ -223,3 +223,23 @@ fn daemon_and_client_read_the_same_limits_alike() -> Result<()> {
     }
     Ok(())
 }
+
+/// A context always opens. What `openmps run` refuses is a limit with which it is all there is.
+#[test]
+fn the_least_limit_has_room_for_a_context_and_an_allocation() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let sandbox = daemon.sandbox();
+    let mut poor = opened(&daemon, &[("OPENMPS_MEMORY_LIMIT", "2M")])?;
+    poor.expect("allocate 1", OUT_OF_MEMORY)?;
+    poor.dismiss()?;
+    let mut modest = opened(&daemon, &[("OPENMPS_MEMORY_LIMIT", "3M")])?;
+    modest.must("allocate 1")?;
+    modest.dismiss()?;
+    for (limit, status) in [("0", 2), ("2M", 2), ("3M", 0)] {
+        let mut command = sandbox.command(sandbox.installation.openmps(), Runtime::OpenMps);
+        let finished = process::run(command.args(["run", "--memory", limit, "true"]), PATIENCE)?;
+        ensure!(finished.status.code() == Some(status), "{limit}: {finished:?}");
+        ensure!(status == 0 || finished.stderr.contains("give 3M at least"), "{finished:?}");
+    }
+    Ok(())
+}

@@ -173,6 +173,9 @@ fn documents(paths: &Paths, executable: &Path, root: &Path) -> Result<()> {
         ("bash", "bash-completion/completions/openmps"),
         ("zsh", "zsh/vendor-completions/_openmps"),
         ("fish", "fish/vendor_completions.d/openmps.fish"),
+        // These two look for a file of the command's name.
+        ("bash", "bash-completion/completions/nvidia-cuda-mps-control"),
+        ("fish", "fish/vendor_completions.d/nvidia-cuda-mps-control.fish"),
     ] {
         let script = run_quietly(Command::new(executable).args(["completions", shell]))?.stdout;
         write(&root.join("usr/share").join(place), &script)?;

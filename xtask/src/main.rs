@@ -3,6 +3,7 @@
 //! Everything that a developer or continuous integration does beyond plain cargo is a command here,
 //! so that the README can name one line for each and both run the same code.
 
+mod chromium;
 mod command;
 mod compat;
 mod container_tools;

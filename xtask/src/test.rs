@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use cuda_abi::record::VARIABLE;
 
+use crate::chromium;
 use crate::command;
 use crate::compat;
 use crate::container_tools;
@@ -127,6 +128,9 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
             }
             container_tools::ensure(paths);
             prometheus::ensure(paths);
+            if options.full {
+                chromium::ensure(paths);
+            }
         }
         announce(step.name);
         let (count, told) = run_step(paths, &step)?;

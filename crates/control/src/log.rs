@@ -5,10 +5,12 @@
 //! tried again.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Write, stdout};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use jiff::Zoned;
+use rustix::net::{SendFlags, send};
 
 use crate::directories::Directories;
 use crate::trusted_path::{Directory, Missing, PathError, Trust};
@@ -29,13 +31,46 @@ pub fn time_text(unix_time_ms: u64) -> String {
     time.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
+/// Variable by which systemd tells a process that its standard output is the journal: device and
+/// inode of that socket.
+const JOURNAL_VARIABLE: &str = "JOURNAL_STREAM";
+
 /// Whether lines are shown too: `-f` shows them, as the original does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Echo {
-    /// On standard output as well.
+    /// The daemon's lines on standard output as well.
     Stdout,
+    /// Lines of daemon and servers in systemd's journal, which is standard output.
+    Journal,
     /// In the file only.
     None,
+}
+
+impl Echo {
+    /// Of a daemon in the foreground.
+    pub fn of_foreground() -> Self {
+        let found = rustix::fs::fstat(stdout()).ok();
+        let found = found.map(|found| format!("{}:{}", found.st_dev, found.st_ino));
+        let is_journal = found.is_some() && std::env::var(JOURNAL_VARIABLE).ok() == found;
+        if is_journal { Self::Journal } else { Self::Stdout }
+    }
+
+    /// Of the servers' lines: a terminal has those of the daemon alone.
+    pub(crate) fn of_servers(self) -> Self {
+        if self == Self::Journal { Self::Journal } else { Self::None }
+    }
+
+    fn show(self, line: &str) {
+        // What cannot be shown is in the file. The journal is not waited for.
+        match self {
+            Self::Stdout => drop(stdout().write_all(line.as_bytes())),
+            Self::Journal => {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                let _ = send(stdout().as_fd(), line.as_bytes(), flags);
+            }
+            Self::None => {}
+        }
+    }
 }
 
 /// A log that has become so long goes on as another file: what it was until then has `.1` behind
@@ -51,13 +86,14 @@ pub(crate) struct LogFile {
     file: Option<File>,
     size_bytes: u64,
     most_bytes: u64,
+    echo: Echo,
 }
 
 impl LogFile {
     /// A log that is not open yet: what is written before [`LogFile::open`] is lost.
-    pub(crate) fn new(directories: &Directories, name: &'static str) -> Self {
+    pub(crate) fn new(directories: &Directories, name: &'static str, echo: Echo) -> Self {
         let directory = directories.log().to_owned();
-        Self { directory, name, file: None, size_bytes: 0, most_bytes: MOST_BYTES }
+        Self { directory, name, file: None, size_bytes: 0, most_bytes: MOST_BYTES, echo }
     }
 
     /// Opens the file under its name; or again, after it has been moved away or its directory has
@@ -84,6 +120,7 @@ impl LogFile {
             // One write per line: a full disk loses lines, it does not tear them.
             let _ = file.write_all(line.as_bytes());
         }
+        self.echo.show(line);
     }
 
     /// Goes on as an empty file. Where that cannot be done, it is tried again when as much has been
@@ -119,7 +156,7 @@ mod tests {
     fn a_log_is_bounded_and_its_last_lines_stay() {
         let place = tempfile::tempdir().unwrap();
         let directories = Directories::from_variables(|_| Some(place.path().into()));
-        let mut log = LogFile::new(&directories, CONTROL_LOG);
+        let mut log = LogFile::new(&directories, CONTROL_LOG, Echo::None);
         log.most_bytes = 100;
         log.open().unwrap();
         for number in 0..100 {
@@ -141,7 +178,7 @@ mod tests {
     #[test]
     fn a_full_disk_does_not_stop_the_log() {
         let directories = Directories::from_variables(|_| Some("/nowhere".into()));
-        let mut log = LogFile::new(&directories, CONTROL_LOG);
+        let mut log = LogFile::new(&directories, CONTROL_LOG, Echo::None);
         log.file = Some(File::options().append(true).open("/dev/full").unwrap());
         log.write("lost\n");
         log.write("lost too\n");

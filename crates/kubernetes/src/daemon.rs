@@ -9,7 +9,7 @@ use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
 use link::wire::DAEMON_SOCKET;
 use link::wire::daemon::ServerStatus;
-use link::wire::group_socket::{GroupSocket, SocketDomain};
+use link::wire::group_socket::{GroupHolder, GroupSocket, SocketDomain};
 use link::wire::shares::{GroupLimits, LimitChange, MemoryLimit, NewLimits, Target};
 use link::wire::ui::{DaemonState, UiRequest};
 
@@ -137,7 +137,10 @@ impl Daemon {
                 && !allocations.iter().any(|known| group(&known.id) == open.group)
         });
         let of_nobody: Vec<&GroupSocket> = of_nobody.collect();
-        if missing.is_empty() && of_nobody.is_empty() {
+        let holders = allocations.iter().filter_map(holder);
+        let unnamed: Vec<GroupHolder> =
+            holders.filter(|holder| !look.state.holders.contains(holder)).collect();
+        if missing.is_empty() && of_nobody.is_empty() && unnamed.is_empty() {
             return Vec::new();
         }
         let mut errors = Vec::new();
@@ -146,6 +149,9 @@ impl Daemon {
             Ok(mut frontend) => {
                 for allocation in missing {
                     errors.extend(self.open_by(&mut frontend, allocation).err());
+                }
+                for holder in unnamed {
+                    errors.extend(change(&mut frontend, &UiRequest::NameHolder(holder)).err());
                 }
                 for open in of_nobody {
                     let directory = open.directory.clone();
@@ -205,6 +211,14 @@ fn gpus(state: &DaemonState, domain: SocketDomain) -> Vec<Gpu> {
 
 fn group(id: &str) -> String {
     format!("{GROUP_PREFIX}{id}")
+}
+
+/// Which container has an allocation, once the kubelet has listed it: `namespace/pod/container`.
+fn holder(allocation: &Allocation) -> Option<GroupHolder> {
+    let mut names = allocation.owner.as_deref()?.splitn(3, '/').map(str::to_owned);
+    let (namespace, pod, container) = (names.next()?, names.next()?, names.next()?);
+    let is_known = !allocation.id.is_empty();
+    is_known.then(|| GroupHolder { group: group(&allocation.id), namespace, pod, container })
 }
 
 /// What the daemon shows for a group with these limits.
@@ -275,6 +289,7 @@ mod tests {
             groups: Vec::new(),
             reservations: Vec::new(),
             sockets: Vec::new(),
+            holders: Vec::new(),
         }
     }
 

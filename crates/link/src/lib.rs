@@ -31,6 +31,7 @@ pub mod peer;
 pub mod pieces;
 mod printable;
 pub mod process_name;
+pub mod random;
 pub mod ring;
 pub mod session_memory;
 pub mod shm;

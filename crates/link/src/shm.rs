@@ -200,10 +200,7 @@ impl Spot {
 
 /// A number that nobody can guess; 0 where the kernel has none.
 fn random() -> u64 {
-    let mut number = [0; size_of::<u64>()];
-    // SAFETY: a buffer with its length.
-    let got = unsafe { libc::getrandom(number.as_mut_ptr().cast(), number.len(), 0) };
-    if got == number.len() as isize { u64::from_ne_bytes(number) } else { 0 }
+    crate::random::bytes().map_or(0, u64::from_ne_bytes)
 }
 
 /// A shared mapping of a file, unmapped on drop.

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use control::http::{Address, AddressError};
 use control::values::{MemoryLimit, Percentage};
 use link::wire::shares::check_name;
 
@@ -275,10 +276,17 @@ fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// What a context counts as, and one grant: docs/memory.md. With less, a program attaches and
+/// cannot allocate a byte.
+const LEAST_MEMORY_BYTES: u64 = 3 << 20;
+
 fn memory(text: &str) -> Result<String, String> {
     let limit: control::values::MemoryLimit = text.parse().map_err(wrong)?;
-    if limit.is_none() {
-        return Err("give more than nothing".to_owned());
+    if limit.bytes() < LEAST_MEMORY_BYTES {
+        return Err(format!(
+            "a context counts as 1 MiB and memory is granted in pieces of 2 MiB, so it could allocate nothing: give {}M at least",
+            LEAST_MEMORY_BYTES >> 20
+        ));
     }
     Ok(text.to_owned())
 }
@@ -381,7 +389,7 @@ fn format_of(json: bool) -> Format {
     if json { Format::Json } else { Format::Table }
 }
 
-/// Watch GPUs and clients in the terminal.
+/// Watch GPUs and clients, in the terminal or in a browser.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// Print one look and end; also done where standard output is no terminal.
@@ -393,6 +401,22 @@ pub(crate) struct Top {
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub(crate) interval: f64,
+    /// Serve a page for a browser until Ctrl-C, and print its address: at ADDRESS:PORT of this
+    /// machine's own, with a random word that opens it [127.0.0.1:0, any port], or at unix:/PATH,
+    /// for this user alone. The page changes nothing.
+    #[arg(long, value_name = "PLACE", num_args = 0..=1, default_missing_value = "127.0.0.1:0", value_parser = own_address, conflicts_with_all = ["once", "json"])]
+    pub(crate) web: Option<Address>,
+}
+
+/// An address that other machines do not reach.
+fn own_address(text: &str) -> Result<Address, String> {
+    let address: Address = text.parse().map_err(|error: AddressError| error.to_string())?;
+    match &address {
+        Address::Tcp(at) if !at.ip().is_loopback() => Err(format!(
+            "other machines would reach `{text}`: give 127.0.0.1:PORT, and look from elsewhere with `ssh -L`"
+        )),
+        _ => Ok(address),
+    }
 }
 
 fn interval(text: &str) -> Result<f64, String> {
@@ -656,7 +680,9 @@ pub(crate) struct Control {
     words: Vec<OsString>,
 }
 
-/// Print completions for a shell.
+/// Print completions for a shell, of openmps and of nvidia-cuda-mps-control.
+///
+/// For bash, zsh and fish, process ids, groups and the like are those of the moment.
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
     /// The shell.

@@ -1,4 +1,4 @@
-//! `openmps man` and `openmps completions`: made from the same definitions as `--help`.
+//! `openmps man` and `openmps version`: made from the same definitions as `--help`.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -74,17 +74,30 @@ fn page(command: &Command, path: &str) -> anyhow::Result<String> {
             roff(call)
         ));
     }
-    push_terms(&mut text, "ENVIRONMENT", VARIABLES);
-    push_terms(&mut text, "EXIT STATUS", EXIT_STATUS);
-    Ok(text)
+    push_section(&mut text, "ENVIRONMENT", VARIABLES);
+    push_section(&mut text, "EXIT STATUS", EXIT_STATUS);
+    Ok(with_tables(&text))
 }
 
-/// A section of names with what each means.
-fn push_terms(text: &mut String, title: &str, terms: &[(&str, &str)]) {
+/// The first line tells programs that show the page to let tbl make its tables.
+fn with_tables(page: &str) -> String {
+    format!("'\\\" t\n{page}")
+}
+
+/// A section that is a table of names with what each means.
+fn push_section(text: &mut String, title: &str, terms: &[(&str, &str)]) {
     text.push_str(&format!(".SH \"{title}\"\n"));
+    push_table(text, terms);
+}
+
+/// A table of names with what each means, which takes as many lines as it needs.
+fn push_table(text: &mut String, terms: &[(&str, &str)]) {
+    // Narrow columns would have wide gaps otherwise.
+    text.push_str(".ad l\n.nh\n.TS\ntab(@);\nlb lx.\n");
     for (name, meaning) in terms {
-        text.push_str(&format!(".TP\n\\fB{}\\fR\n{}\n", roff(name), roff(meaning)));
+        text.push_str(&format!("{}@T{{\n{}\nT}}\n", roff(name), roff(meaning)));
     }
+    text.push_str(".TE\n.ad b\n.hy\n");
 }
 
 /// The page of the control utility, from its help.
@@ -95,11 +108,22 @@ fn alias_page() -> String {
         env!("CARGO_PKG_VERSION")
     );
     text.push_str(&format!(".SH SYNOPSIS\n\\fB{name}\\fR [options] [command]\n.SH DESCRIPTION\n"));
+    // Terms of the environment that are still to become a table.
+    let (mut terms, mut is_environment) = (Vec::new(), false);
     for line in original::HELP.lines() {
         let title = line
             .strip_suffix(':')
             .filter(|title| title.chars().all(|c| c.is_ascii_uppercase() || c == ' '));
         let term = line.strip_prefix("  ").and_then(|term| term.trim_start().split_once("  "));
+        match term {
+            Some((term, meaning)) if is_environment => {
+                terms.push((term, meaning.trim_start()));
+                continue;
+            }
+            _ if !terms.is_empty() => push_table(&mut text, &std::mem::take(&mut terms)),
+            _ => {}
+        }
+        is_environment = title.map_or(is_environment, |title| title == "ENVIRONMENT");
         match (title, term) {
             (Some(title), _) => text.push_str(&format!(".SH \"{title}\"\n")),
             (None, Some((term, meaning))) => {
@@ -110,9 +134,9 @@ fn alias_page() -> String {
             (None, None) => text.push_str(&format!(".PP\n{}\n", roff(line.trim_start()))),
         }
     }
-    push_terms(&mut text, "EXIT STATUS", original::EXIT_STATUS);
+    push_section(&mut text, "EXIT STATUS", original::EXIT_STATUS);
     text.push_str(".SH \"SEE ALSO\"\n\\fBopenmps\\fR(1)\n");
-    text
+    with_tables(&text)
 }
 
 /// A line as roff prints it.
@@ -120,15 +144,6 @@ fn roff(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     // A dot or a quote in front would be a request.
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
-}
-
-/// Prints completions.
-///
-/// # Errors
-/// None; the signature is that of all commands.
-pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
-    clap_complete::generate(shell, &mut examples::command(), "openmps", &mut io::stdout());
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the version.
@@ -154,8 +169,11 @@ mod tests {
             let page = place.path().join("man1").join(format!("{name}.1"));
             let page = std::fs::read_to_string(page).unwrap();
             assert!(page.contains(&format!(".TH {name} 1")), "{name}: {page}");
-            assert!(page.contains("\n.SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\n"), "{name}: {page}");
-            let variable = "\n.TP\n\\fBCUDA_MPS_PIPE_DIRECTORY\\fR\n";
+            assert!(page.starts_with("'\\\" t\n"), "{name}: {page}");
+            let head = ".ad l\n.nh\n.TS\ntab(@);\nlb lx.\n";
+            let exit_status = format!("\n.SH \"EXIT STATUS\"\n{head}0@T{{\n");
+            assert!(page.contains(&exit_status), "{name}: {page}");
+            let variable = &format!("\n.SH \"ENVIRONMENT\"\n{head}CUDA_MPS_PIPE_DIRECTORY@T{{\n");
             assert!(page.contains(variable), "{name}: {page}");
             assert!(page.contains("EXAMPLE"), "{name}: {page}");
         }

@@ -44,6 +44,7 @@ const EXAMPLES: Examples = &[
         &[
             ("openmps top", "GPUs and clients, live; ? lists the keys"),
             ("openmps top --once", "one look, as plain lines"),
+            ("openmps top --web", "a page for a browser on this machine"),
         ],
     ),
     (

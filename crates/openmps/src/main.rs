@@ -4,8 +4,9 @@
 //! ([`original`]); as `openmps` it runs programs under OpenMPS ([`run`], [`environment`]), measures
 //! ([`bench`]), makes clients of containers ([`cdi`]), changes shares ([`shares`]), records what
 //! clients do ([`trace`]), shows what runs ([`show`], [`top`], [`logs`]) and what is wrong
-//! ([`doctor`]), does a node's part for batch systems ([`slurm`], [`pbs`], [`batch`]), and is,
-//! behind hidden subcommands, the processes that the daemon starts ([`internal`]).
+//! ([`doctor`]), says what may be typed ([`completion`]), does a node's part for batch systems
+//! ([`slurm`], [`pbs`], [`batch`]), and is, behind hidden subcommands, the processes that the
+//! daemon starts ([`internal`]).
 
 mod arguments;
 mod batch;
@@ -13,6 +14,7 @@ mod bench;
 mod cdi;
 mod chaos;
 mod cli;
+mod completion;
 mod config;
 mod doctor;
 mod documents;
@@ -50,6 +52,7 @@ const NOT_FOR_PEOPLE: &[&str] = &[
     "server",
     "executor",
     "probe-driver",
+    "complete",
     "bench-worker",
     "chaos-worker",
     "slurm",
@@ -101,6 +104,13 @@ fn main() -> ExitCode {
     {
         return original::main(rest.to_vec(), original::ExitStatus::Honest);
     }
+    // Its words are another command line's.
+    if let Some((command, words)) = rest.split_first()
+        && command == "complete"
+    {
+        // Nobody reads what went wrong: there are no words then.
+        return completion::complete(words).unwrap_or(ExitCode::from(FAILURE));
+    }
     let command = arguments::parse().command;
     if is_for_people(&command)
         && let Err(error) = end_with_the_reader()
@@ -127,7 +137,7 @@ fn main() -> ExitCode {
         cli::Command::Bench(options) => bench::bench(options),
         cli::Command::BenchWorker(options) => bench::worker(options),
         cli::Command::ChaosWorker(options) => chaos::worker(options),
-        cli::Command::Completions(options) => documents::completions(options.shell),
+        cli::Command::Completions(options) => completion::script(options.shell),
         cli::Command::Man(options) => documents::manual(&options),
         cli::Command::Version => documents::version(),
         cli::Command::Slurm(options) => slurm::slurm(options),
@@ -152,9 +162,12 @@ fn name_wrong_variables() {
 }
 
 /// Whether a command ends when nobody reads what it writes, as `head` leaves it; hooks and servers
-/// go on.
+/// go on, and so does a page when a browser goes.
 fn is_for_people(command: &cli::Command) -> bool {
     use cli::Command as C;
+    if let C::Top(top) = command {
+        return top.web.is_none();
+    }
     !matches!(
         command,
         C::Slurm(_) | C::Pbs(_) | C::Kubernetes(_) | C::Server(_) | C::Executor(_) | C::Trace(_)

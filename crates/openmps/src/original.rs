@@ -52,14 +52,14 @@ nvidia-cuda-mps-control [options] [command]
 Without options: runs the command, or commands from standard input, one per line.
 
 OPTIONS:
-  -h, --help              Print this text
-  -v                      Print the version
-  -d, --daemon            Start the daemon in the background
-  -f, --foreground        Start the daemon in the foreground, log on standard output (also --forground)
-  -M, --multiuser-server  One server for all users, who give up their isolation (also -multiuser-server)
-      --concurrent        A server per user at the same time, instead of one user after the other
-      --metrics <address> Serve Prometheus metrics at ADDRESS:PORT or unix:/PATH
-  -q, --ready-devices     Look at the devices at the start, so that device_query shows them before there is a server
+  -h, --help               Print this text
+  -v                       Print the version
+  -d, --daemon             Start the daemon in the background
+  -f, --foreground         Start the daemon in the foreground, log on standard output (also --forground)
+  -M, --multiuser-server   One server for all users, who give up their isolation (also -multiuser-server)
+      --concurrent         A server per user at the same time, instead of one user after the other
+      --metrics <address>  Serve Prometheus metrics at ADDRESS:PORT or unix:/PATH
+  -q, --ready-devices      Look at the devices at the start, so that device_query shows them before there is a server
 
 COMMANDS:
   start_server -uid <user id>                           Start a server for a user
@@ -376,7 +376,7 @@ fn start_daemon(place: Place, settings: Settings, arguments: &[OsString]) -> Res
         crate::internal::shut_to_debuggers();
     }
     let echo = match place {
-        Place::Foreground => Echo::Stdout,
+        Place::Foreground => Echo::of_foreground(),
         Place::Background => Echo::None,
     };
     let (mut environment, mut ready_devices) = (Vec::new(), Vec::new());

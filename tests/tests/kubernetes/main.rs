@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use container::{mount_point, puppet_in};
 use kubelet::{Kubelet, Pod};
 use link::wire::daemon::ClientSnapshot;
+use link::wire::group_socket::GroupHolder;
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
 use rustix::process::{Pid, Signal, kill_process};
@@ -192,6 +193,17 @@ fn a_pod_gets_its_share_and_no_more_whatever_it_says() -> Result<()> {
     ensure!(free <= LENDABLE_MIB * 30 / 100 * MIB, "{free}");
     one.must(&format!("allocate {}", 200 * MIB))?;
     two.expect(&format!("allocate {}", 200 * MIB), OUT_OF_MEMORY)?;
+    // The kubelet has said whose the group is, and the daemon's metrics can say it.
+    let group = node.client(&one)?.group.context("no group")?;
+    let holder = GroupHolder {
+        group,
+        namespace: "default".to_owned(),
+        pod: pod.name.clone(),
+        container: "main".to_owned(),
+    };
+    let is_named = || node.daemon.state().is_ok_and(|state| state.holders == [holder.clone()]);
+    wait::until("the group's holder is named", PATIENCE, is_named)
+        .with_context(|| node.daemon.sandbox().last_log_lines())?;
     // Without its socket it has no GPU at all.
     let elsewhere = [("CUDA_MPS_PIPE_DIRECTORY", "/nowhere")];
     let mut lost = puppet_in(&pod, node.daemon.sandbox(), &elsewhere)?;
@@ -224,6 +236,7 @@ fn a_pod_gets_its_share_and_no_more_whatever_it_says() -> Result<()> {
     node.kubelet.forget(&other)?;
     node.await_all()?;
     node.kubelet.await_allocatable(SMALL, 8)?;
+    ensure!(node.daemon.state()?.holders.is_empty(), "holders of groups stay");
     let refused = format!("{:#}", node.kubelet.admit(PERCENT, 101).unwrap_err());
     ensure!(refused.contains("more than one GPU has"), "{refused}");
     Ok(())

@@ -58,6 +58,12 @@ count first
 run second 20002
 count second
 
+# What daemon and servers log is in the journal, too.
+journalctl --sync
+journalctl --no-pager --quiet --unit=openmps > /package/journal
+grep "Starting control daemon" /package/journal > /dev/null
+grep "Server has started" /package/journal > /dev/null
+
 mv /var/log/nvidia-mps/control.log /var/log/nvidia-mps/control.log.1
 systemctl reload openmps
 for _ in $(seq 100); do

@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use link::wire::attach::ClientHello;
 use link::wire::daemon::{DeviceSnapshot, Peer, ServerSnapshot, ServerStatus};
-use link::wire::group_socket::{Admission, GroupSocket};
+use link::wire::group_socket::{Admission, GroupHolder, GroupSocket};
 use link::wire::owner::Owner;
 use link::wire::shares::{GroupLimits, Reservation};
 use link::wire::ui::UiReply;
@@ -226,6 +226,8 @@ pub struct Core {
     groups: Vec<GroupLimits>,
     reservations: Vec<Reservation>,
     sockets: Vec<GroupSocket>,
+    /// Of groups with a socket, one each.
+    holders: Vec<GroupHolder>,
     last_id: u64,
     quitting: Option<Quitting>,
     /// The daemon's exit status: 0 as long as every server, since the start, has ended with 0 by
@@ -252,6 +254,7 @@ impl Core {
             groups: Vec::new(),
             reservations: Vec::new(),
             sockets: Vec::new(),
+            holders: Vec::new(),
             last_id: 0,
             quitting: None,
             status: 0,
@@ -346,6 +349,7 @@ impl Core {
             groups: self.groups.clone(),
             reservations: self.reservations.clone(),
             sockets: self.sockets.clone(),
+            holders: self.holders.clone(),
         })
     }
 

@@ -3,7 +3,7 @@
 
 use link::printable_prefix;
 use link::wire::daemon::Peer;
-use link::wire::group_socket::{GroupSocket, MAX_GROUP_SOCKETS};
+use link::wire::group_socket::{GroupHolder, GroupSocket, MAX_GROUP_SOCKETS};
 use link::wire::shares::{ChangeReport, GroupLimits};
 use link::wire::ui::UiReply;
 
@@ -21,6 +21,8 @@ pub enum SocketRequest {
     Open(GroupSocket),
     /// Close the one in this directory.
     Close(String),
+    /// Say which container has its group.
+    Name(GroupHolder),
 }
 
 impl Core {
@@ -38,6 +40,7 @@ impl Core {
             match request {
                 SocketRequest::Open(socket) => self.open_socket(connection, socket),
                 SocketRequest::Close(directory) => self.close_socket(connection, directory),
+                SocketRequest::Name(holder) => self.name_holder(connection, holder),
             }
         };
         if let Err(message) = done {
@@ -73,8 +76,25 @@ impl Core {
         };
         let closed = self.sockets.remove(place);
         self.log(format!("Socket of group {} in {} closed", closed.group, closed.directory));
+        if !self.sockets.iter().any(|open| open.group == closed.group) {
+            self.holders.retain(|holder| holder.group != closed.group);
+        }
         self.effects.push(Effect::CloseSocket { directory: directory.clone() });
         self.refuse_waiting(&directory);
+        self.socket_done(connection);
+        Ok(())
+    }
+
+    /// There are as many as sockets at most.
+    fn name_holder(&mut self, connection: ConnectionId, holder: GroupHolder) -> Result<(), String> {
+        holder.check().map_err(|error| error.to_string())?;
+        let GroupHolder { group, namespace, pod, container } = &holder;
+        if !self.sockets.iter().any(|open| open.group == *group) {
+            return Err(format!("no socket of group {} is open", printable_prefix(group, 128)));
+        }
+        self.log(format!("Group {group} is of container {container} of pod {namespace}/{pod}"));
+        self.holders.retain(|known| known.group != holder.group);
+        self.holders.push(holder);
         self.socket_done(connection);
         Ok(())
     }
@@ -276,6 +296,26 @@ mod tests {
         });
         let pids: Vec<u32> = ended.unwrap().iter().map(|client| client.pid).collect();
         assert_eq!(pids, [107, 108, 110]);
+    }
+
+    #[test]
+    fn a_group_has_a_holder_as_long_as_it_has_a_socket() {
+        let mut core = core();
+        let holder = |pod: &str| {
+            let [group, namespace, container] = ["a", "default", "c"].map(str::to_owned);
+            GroupHolder { group, namespace, pod: pod.to_owned(), container }
+        };
+        let name =
+            |core: &mut Core, uid, pod: &str| ask(core, uid, SocketRequest::Name(holder(pod)));
+        assert!(name(&mut core, 0, "p").unwrap().contains("no socket of group a is open"));
+        assert_eq!(ask(&mut core, 0, SocketRequest::Open(socket("/run/a", "a"))), None);
+        assert!(name(&mut core, 1001, "p").unwrap().contains("is for root"));
+        assert!(name(&mut core, 0, "").unwrap().contains("no name of a pod"));
+        assert_eq!(name(&mut core, 0, "p"), None);
+        assert_eq!(name(&mut core, 0, "q"), None);
+        assert_eq!(core.holders, [holder("q")]);
+        assert_eq!(ask(&mut core, 0, SocketRequest::Close("/run/a".to_owned())), None);
+        assert_eq!(core.holders, []);
     }
 
     #[test]

@@ -76,6 +76,16 @@ struct Connection {
     who: Who,
     role: Role,
     standing: Standing,
+    front_end: FrontEnd,
+}
+
+/// What a front end has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FrontEnd {
+    /// Nothing but ask for the state, of which the log says nothing.
+    Asks,
+    /// A command: the log says that it came, and when it goes.
+    Commands,
 }
 
 /// Whose budget a connection counts in.
@@ -97,8 +107,6 @@ pub(super) enum Act {
     Debugged(Peer, String),
     /// It wants to trace the client of this process.
     Trace(Peer, u32),
-    /// It is a front end.
-    Ui,
     /// It is a front end and sent a line.
     UiLine(Peer, String),
     /// It is a front end and changes shares.
@@ -109,8 +117,8 @@ pub(super) enum Act {
     UiEndClients(Peer, String),
     /// It is a front end and wants everything.
     UiState,
-    /// It has gone, with a line for the log.
-    Closed(&'static str),
+    /// It has gone, with a line for the log if that says anything of it.
+    Closed(Option<&'static str>),
     /// Nothing, yet.
     Nothing,
 }
@@ -220,7 +228,7 @@ impl Connections {
         let who = Who { entrance, ..who };
         self.last += 1;
         let role = Role::New(now + HELLO_LIMIT);
-        let connection = Connection { socket, who, role, standing };
+        let connection = Connection { socket, who, role, standing, front_end: FrontEnd::Asks };
         self.open.insert(ConnectionId(self.last), connection);
         Ok(Added::Yes)
     }
@@ -309,10 +317,16 @@ impl Connections {
         match connection.role {
             Role::New(_) => connection.hello(),
             Role::Ui(_) => connection.request(),
-            Role::Client => Act::Closed("A client gave up waiting for a server"),
-            Role::BusyUi => Act::Closed("UI closed"),
+            Role::Client => Act::Closed(Some("A client gave up waiting for a server")),
+            Role::BusyUi => connection.ui_closed(),
             Role::Answered(_) => connection.answer_on(),
         }
+    }
+
+    /// Whether this is a front end's first command.
+    pub(super) fn becomes_commander(&mut self, id: ConnectionId) -> bool {
+        let Some(connection) = self.open.get_mut(&id) else { return false };
+        std::mem::replace(&mut connection.front_end, FrontEnd::Commands) == FrontEnd::Asks
     }
 
     /// Forgets a connection, which closes it unless its socket is kept.
@@ -391,6 +405,10 @@ impl Connection {
         }
     }
 
+    fn ui_closed(&self) -> Act {
+        Act::Closed((self.front_end == FrontEnd::Commands).then_some("UI closed"))
+    }
+
     fn await_request(&mut self) {
         let is_guest = self.standing == Standing::Guest;
         self.role = Role::Ui(is_guest.then(|| Instant::now() + IDLE_LIMIT));
@@ -404,7 +422,7 @@ impl Connection {
                     Ok(hello) => hello,
                     Err(error) => {
                         refuse(&self.socket, CONNECTION_FAILED, error.to_string());
-                        return Act::Closed("A client's variable is too long: refused");
+                        return Act::Closed(Some("A client's variable is too long: refused"));
                     }
                 };
                 let control_group = self.who.origin.bounding_group.as_deref();
@@ -414,7 +432,9 @@ impl Connection {
                     Ok(admission) => admission,
                     Err(error) => {
                         refuse(&self.socket, CONNECTION_FAILED, error.to_string());
-                        return Act::Closed("A client's control group cannot be a group: refused");
+                        return Act::Closed(Some(
+                            "A client's control group cannot be a group: refused",
+                        ));
                     }
                 };
                 self.role = Role::Client;
@@ -430,7 +450,7 @@ impl Connection {
             {
                 let message = "this socket is for the clients of one group: commands, debuggers and traces need the daemon's own";
                 refuse(&self.socket, NOT_PERMITTED, message.into());
-                Act::Closed("A front end or a debugger came by a group's socket: refused")
+                Act::Closed(Some("A front end or a debugger came by a group's socket: refused"))
             }
             Ok(Some(Hello::Debugged { protocol: PROTOCOL_VERSION, debugger })) => {
                 self.role = Role::Client;
@@ -442,7 +462,7 @@ impl Connection {
             }
             Ok(Some(Hello::Ui { protocol: PROTOCOL_VERSION })) => {
                 self.await_request();
-                Act::Ui
+                Act::Nothing
             }
             Ok(Some(
                 Hello::Client(ClientHello { protocol, .. })
@@ -454,10 +474,10 @@ impl Connection {
                     "this daemon speaks version {PROTOCOL_VERSION} of the protocol, its peer version {protocol}: use one release of OpenMPS for both"
                 );
                 refuse(&self.socket, RPC_FAILURE, message);
-                Act::Closed("Unknown type of connection: another version of the protocol")
+                Act::Closed(Some("Unknown type of connection: another version of the protocol"))
             }
-            Err(error) if is_garbage(&error) => Act::Closed("Unknown type of connection"),
-            Err(_) => Act::Closed("Unable to read new connection type information"),
+            Err(error) if is_garbage(&error) => Act::Closed(Some("Unknown type of connection")),
+            Err(_) => Act::Closed(Some("Unable to read new connection type information")),
         }
     }
 
@@ -467,7 +487,7 @@ impl Connection {
         match answer.send(&self.socket) {
             Ok(Sent::Some) => {}
             Ok(Sent::All) => self.await_request(),
-            Err(_) => return Act::Closed("UI closed"),
+            Err(_) => return self.ui_closed(),
         }
         Act::Nothing
     }
@@ -489,6 +509,9 @@ impl Connection {
                     UiRequest::OpenSocket(socket) => {
                         Act::UiSocket(self.who.peer, SocketRequest::Open(socket))
                     }
+                    UiRequest::NameHolder(holder) => {
+                        Act::UiSocket(self.who.peer, SocketRequest::Name(holder))
+                    }
                     UiRequest::CloseSocket { directory } => {
                         Act::UiSocket(self.who.peer, SocketRequest::Close(directory))
                     }
@@ -500,8 +523,8 @@ impl Connection {
                     }
                 }
             }
-            Err(error) if is_garbage(&error) => Act::Closed("UI sent what is no command"),
-            Err(_) => Act::Closed("UI closed"),
+            Err(error) if is_garbage(&error) => Act::Closed(Some("UI sent what is no command")),
+            Err(_) => self.ui_closed(),
         }
     }
 }

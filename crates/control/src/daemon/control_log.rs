@@ -6,7 +6,6 @@
 //! who may command it, are always written.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::time::Instant;
 
 use jiff::Zoned;
@@ -30,7 +29,6 @@ const LONGEST_LINE_CHARACTERS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct ControlLog {
     file: LogFile,
-    echo: Echo,
     pid: u32,
     of_each: BTreeMap<Owner, Allowance>,
     of_all: Allowance,
@@ -42,8 +40,7 @@ impl ControlLog {
     /// A log whose file is not open yet.
     pub(super) fn new(directories: &Directories, echo: Echo) -> Self {
         ControlLog {
-            file: LogFile::new(directories, CONTROL_LOG),
-            echo,
+            file: LogFile::new(directories, CONTROL_LOG, echo),
             pid: std::process::id(),
             of_each: BTreeMap::new(),
             of_all: Allowance::new(OF_ALL),
@@ -115,12 +112,8 @@ impl ControlLog {
     }
 
     fn put(&mut self, line: &str) {
-        if line.is_empty() {
-            return;
-        }
-        self.file.write(line);
-        if self.echo == Echo::Stdout {
-            let _ = io::stdout().write_all(line.as_bytes());
+        if !line.is_empty() {
+            self.file.write(line);
         }
     }
 }

@@ -155,7 +155,7 @@ fn own_uid() -> u32 {
 fn open_logs(options: &Options) -> (ControlLog, ServerLog) {
     let directories = &options.directories;
     let mut control = ControlLog::new(directories, options.echo);
-    let mut servers = ServerLog::new(directories);
+    let mut servers = ServerLog::new(directories, options.echo);
     if let Err(error) = open_both(&mut control, &mut servers) {
         eprintln!(
             "Warning: Failed writing log files to directory [{}]. No logs will be available. ({error})",
@@ -377,6 +377,13 @@ impl Daemon {
         self.log.write_of(by.as_ref(), None, line);
     }
 
+    /// Logs that a front end is there, before its first command.
+    fn log_new_commander(&mut self, connection: ConnectionId) {
+        if self.connections.becomes_commander(connection) {
+            self.log_connection(connection, "NEW UI");
+        }
+    }
+
     fn connection_acts(&mut self, connection: ConnectionId, events: &mut VecDeque<Event>) {
         match self.connections.act(connection) {
             Act::Client(who, hello, admission) => {
@@ -392,20 +399,27 @@ impl Daemon {
                 self.log_connection(connection, "Accepting connection...");
                 events.push_back(Event::TracerArrived { connection, peer, pid });
             }
-            Act::Ui => self.log_connection(connection, "NEW UI"),
-            Act::UiLine(peer, line) => events.push_back(Event::UiLine { connection, peer, line }),
+            Act::UiLine(peer, line) => {
+                self.log_new_commander(connection);
+                events.push_back(Event::UiLine { connection, peer, line });
+            }
             Act::UiShares(peer, request) => {
+                self.log_new_commander(connection);
                 events.push_back(Event::UiShares { connection, peer, request });
             }
             Act::UiSocket(peer, request) => {
+                self.log_new_commander(connection);
                 events.push_back(Event::UiSocket { connection, peer, request });
             }
             Act::UiEndClients(peer, directory) => {
+                self.log_new_commander(connection);
                 events.push_back(Event::UiEndClients { connection, peer, directory });
             }
             Act::UiState => events.push_back(Event::UiState { connection }),
             Act::Closed(why) => {
-                self.log_connection(connection, why);
+                if let Some(why) = why {
+                    self.log_connection(connection, why);
+                }
                 self.connections.remove(connection);
                 events.push_back(Event::ConnectionClosed { connection });
             }

@@ -19,7 +19,7 @@ use super::rate::{Allowance, Rate};
 use super::server_budget::{Budget, Subject};
 use crate::core::command::Pid;
 use crate::directories::{Directories, SERVER_LOG};
-use crate::log::{LogFile, format_line};
+use crate::log::{Echo, LogFile, format_line};
 use crate::trusted_path::PathError;
 
 /// Read of one pipe before others have their turn. Then all pipes of its user rest.
@@ -69,8 +69,8 @@ struct Pipe {
 
 impl ServerLog {
     /// A log whose file is not open yet.
-    pub(super) fn new(directories: &Directories) -> Self {
-        let file = LogFile::new(directories, SERVER_LOG);
+    pub(super) fn new(directories: &Directories, echo: Echo) -> Self {
+        let file = LogFile::new(directories, SERVER_LOG, echo.of_servers());
         let budget = Budget::new(rustix::process::geteuid().as_raw());
         let (pipes, reading, resting) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { file, pipes, last: 0, budget, reading, resting }
@@ -319,7 +319,7 @@ mod tests {
     fn what_comes_is_marked_cleaned_and_written() {
         let directory = tempfile::tempdir().unwrap();
         let directories = Directories::from_variables(|_| Some(directory.path().into()));
-        let mut log = ServerLog::new(&directories);
+        let mut log = ServerLog::new(&directories, Echo::None);
         log.open().unwrap();
         let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         log.add(17, 1000, from);
@@ -348,7 +348,7 @@ mod tests {
     fn open_log() -> (tempfile::TempDir, Directories, ServerLog) {
         let directory = tempfile::tempdir().unwrap();
         let directories = Directories::from_variables(|_| Some(directory.path().into()));
-        let mut log = ServerLog::new(&directories);
+        let mut log = ServerLog::new(&directories, Echo::None);
         log.open().unwrap();
         (directory, directories, log)
     }
@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn a_pipe_that_somebody_keeps_is_closed() {
         let directories = Directories::from_variables(|_| Some("/dev/null/nowhere".into()));
-        let mut log = ServerLog::new(&directories);
+        let mut log = ServerLog::new(&directories, Echo::None);
         let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         log.add(17, 1000, from);
         log.close_late(Instant::now());

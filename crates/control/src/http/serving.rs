@@ -16,6 +16,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use super::{Address, PLAIN, Request, response};
 use crate::listening::listens;
@@ -25,6 +27,8 @@ use crate::trusted_path::{Directory, Missing, Trust};
 const CONNECTION_LIMIT: Duration = Duration::from_secs(5);
 /// Connections at a time, at most.
 const MAX_CONNECTIONS: usize = 64;
+/// Connections that wait to be taken, as in the standard library.
+const BACKLOG: i32 = 128;
 /// After a connection could not be taken: out of descriptors, perhaps.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Answers that somebody has still to take, at most; then the oldest connection has to go.
@@ -94,11 +98,20 @@ impl Drop for Socket {
     }
 }
 
+/// Who may connect to a Unix socket, beside root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Whoever the umask lets.
+    Umask,
+    /// Its owner.
+    Owner,
+}
+
 /// Listens at an address.
 ///
 /// # Errors
 /// The address is taken or not allowed.
-pub fn listen(address: &Address) -> io::Result<(Listener, Option<Socket>)> {
+pub fn listen(address: &Address, reach: Reach) -> io::Result<(Listener, Option<Socket>)> {
     match address {
         Address::Tcp(address) => {
             let listener = TcpListener::bind(address)?;
@@ -107,13 +120,25 @@ pub fn listen(address: &Address) -> io::Result<(Listener, Option<Socket>)> {
         }
         Address::Unix(path) => {
             let (directory, name) = make_way(path)?;
-            let listener = UnixListener::bind(directory.path().join(&name))?;
+            let listener = bind(&directory.path().join(&name), reach)?;
             let socket = Socket(directory, name);
             listener.set_nonblocking(true)?;
             link::peer::refuse_descriptors(listener.as_fd());
             Ok((Listener::Unix(listener), Some(socket)))
         }
     }
+}
+
+/// A Unix socket that nobody beyond `reach` could ever have connected to.
+fn bind(path: &Path, reach: Reach) -> io::Result<UnixListener> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if reach == Reach::Owner {
+        // The file has what its socket has, less what the umask takes.
+        fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    }
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 /// Where a socket can be made: its directory, in which nobody else has a hand, and its name. One

@@ -6,7 +6,9 @@ use link::wire::ui::{DaemonState, ServerState};
 use super::exposition::{Exposition, Kind, Labels};
 use super::gpus::Gpus;
 use super::whose::name_label;
-use super::{LAUNCH_HELP, Metric, Reading, launch_bounds, write_all};
+use super::{
+    Doing, LAUNCH_HELP, Metric, OLDEST_HELP, Reading, launch_bounds, write_all, write_waiting,
+};
 
 /// A device of a server.
 #[derive(Clone, Copy)]
@@ -61,6 +63,13 @@ impl<'a> DeviceView<'a> {
         })
     }
 
+    /// What its clients are at.
+    fn doing(&self) -> Doing {
+        let mut doing = Doing::default();
+        self.clients().for_each(|(_, share)| doing.add(share));
+        doing
+    }
+
     fn executors(&self) -> usize {
         usize::from(self.device.executor_pid != 0) + self.device.domains.len()
     }
@@ -77,6 +86,8 @@ pub(super) fn write<'a>(
         let (counts, sum) = (&view.device.launch_counts, view.device.launch_time_ns as f64 / 1e9);
         launches.histogram(&view.labels(), &launch_bounds(), counts, sum);
     }
+    let doing = devices.clone().map(|view| (view.labels(), view.doing()));
+    write_waiting(page, "openmps_device_waiting_clients", doing);
     write_reservations(page, devices);
 }
 
@@ -106,7 +117,7 @@ fn write_reservations<'a>(
     }
 }
 
-fn metrics<'a>() -> [Metric<DeviceView<'a>>; 20] {
+fn metrics<'a>() -> [Metric<DeviceView<'a>>; 21] {
     [
         Metric {
             name: "openmps_device_clients",
@@ -132,6 +143,11 @@ fn metrics<'a>() -> [Metric<DeviceView<'a>>; 20] {
             name: "openmps_device_multiprocessors",
             help: "Streaming multiprocessors of the device",
             reading: Reading::Gauge(|view| Some(view.device.multiprocessors.into())),
+        },
+        Metric {
+            name: "openmps_device_oldest_kernel_seconds",
+            help: OLDEST_HELP,
+            reading: Reading::Gauge(|view| Some(view.doing().oldest_kernel_s())),
         },
         Metric {
             name: "openmps_device_queued_bytes",

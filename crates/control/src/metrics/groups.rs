@@ -12,7 +12,9 @@ use link::wire::ui::DaemonState;
 use super::devices::DeviceView;
 use super::exposition::{Exposition, Kind};
 use super::whose::{Whose, name_label};
-use super::{LAUNCH_HELP, Metric, Reading, launch_bounds, write_all};
+use super::{
+    Doing, LAUNCH_HELP, Metric, OLDEST_HELP, Reading, launch_bounds, write_all, write_waiting,
+};
 
 /// Rows without a client that are kept, of all servers: of jobs that have ended, and of groups that
 /// some client made up.
@@ -66,6 +68,7 @@ struct Row {
     granted_bytes: u64,
     spilled_bytes: u64,
     queued_bytes: u64,
+    doing: Doing,
     /// The look at which it last had a client.
     latest: u64,
 }
@@ -102,6 +105,7 @@ impl Totals {
                 for share in &client.devices {
                     let row = self.count(server.pid, client, share, &mut seen);
                     row.clients += 1;
+                    row.doing.add(share);
                     row.failed_clients += u32::from(share.error != 0);
                     row.granted_bytes = row.granted_bytes.saturating_add(share.granted_bytes);
                     row.spilled_bytes = row.spilled_bytes.saturating_add(share.spilled_bytes);
@@ -147,7 +151,7 @@ struct RowView<'a> {
     device: DeviceView<'a>,
 }
 
-fn metrics<'a>() -> [Metric<RowView<'a>>; 8] {
+fn metrics<'a>() -> [Metric<RowView<'a>>; 9] {
     [
         Metric {
             name: "openmps_group_clients",
@@ -168,6 +172,11 @@ fn metrics<'a>() -> [Metric<RowView<'a>>; 8] {
             name: "openmps_group_memory_spilled_bytes",
             help: "Memory granted to the clients that is in host memory, because others need the device's",
             reading: Reading::Gauge(|view| Some(view.row.spilled_bytes as f64)),
+        },
+        Metric {
+            name: "openmps_group_oldest_kernel_seconds",
+            help: OLDEST_HELP,
+            reading: Reading::Gauge(|view| Some(view.row.doing.oldest_kernel_s())),
         },
         Metric {
             name: "openmps_group_queued_bytes",
@@ -210,12 +219,29 @@ pub(super) fn write<'a>(
     };
     write_all(page, &metrics(), &views, labels);
     let mut launches = page.family("openmps_group_launch_seconds", Kind::Histogram, LAUNCH_HELP);
-    for view in views {
+    for view in views.clone() {
         let counts = &view.row.counts;
         let sum = counts.launch_time_ns as f64 / 1e9;
         launches.histogram(&labels(&view), &launch_bounds(), &counts.launches, sum);
     }
+    let doing = views.map(|view| (labels(&view), view.row.doing));
+    write_waiting(page, "openmps_group_waiting_clients", doing);
     write_limits(page, devices);
+}
+
+/// Which containers have groups, as Kubernetes names them.
+pub(super) fn write_holders(page: &mut Exposition, state: &DaemonState) {
+    let help = "Which container has a group; join with on (instance, group)";
+    let mut family = page.family("openmps_group_holder", Kind::Info, help);
+    for holder in &state.holders {
+        let labels = vec![
+            ("group", name_label(&holder.group)),
+            ("namespace", holder.namespace.clone()),
+            ("pod", holder.pod.clone()),
+            ("container", holder.container.clone()),
+        ];
+        family.sample(&labels, 1.0);
+    }
 }
 
 /// Limits that a group's clients have together; absent without one.
@@ -276,6 +302,7 @@ mod tests {
             groups: Vec::new(),
             reservations: Vec::new(),
             sockets: Vec::new(),
+            holders: Vec::new(),
         }
     }
 

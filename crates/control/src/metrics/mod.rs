@@ -22,12 +22,61 @@ use std::collections::BTreeMap;
 use exposition::{Exposition, Format, Kind, Labels};
 use gpus::Gpus;
 use groups::Totals;
-use link::wire::daemon::{LAUNCH_BOUNDS_US, ServerStatus};
+use link::wire::daemon::{ClientDeviceSnapshot, LAUNCH_BOUNDS_US, ServerStatus, WaitReason};
 use link::wire::fault::Blame;
 use link::wire::ui::{DaemonState, ServerState};
 
 /// Of the histograms of launches.
 const LAUNCH_HELP: &str = "How long the driver took to accept a launch, one launch in eight";
+
+/// Of the age of a running kernel.
+const OLDEST_HELP: &str =
+    "Time since the oldest kernel was submitted that is not known to have ended; 0 without one";
+/// Of clients that wait.
+const WAITING_HELP: &str = "Clients whose work does not go on, by what they wait for";
+const WAIT_REASONS: [(WaitReason, &str); 3] = [
+    (WaitReason::Memory, "memory"),
+    (WaitReason::Recovery, "recovery"),
+    (WaitReason::Turn, "turn"),
+];
+
+/// What clients are at, at the moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Doing {
+    oldest_kernel_us: u64,
+    /// By reason.
+    waiting: [u32; WAIT_REASONS.len()],
+}
+
+impl Doing {
+    fn add(&mut self, share: &ClientDeviceSnapshot) {
+        let age = share.running.as_ref().map_or(0, |kernel| kernel.age_us);
+        self.oldest_kernel_us = self.oldest_kernel_us.max(age);
+        for ((reason, _), waiting) in WAIT_REASONS.iter().zip(&mut self.waiting) {
+            *waiting += u32::from(share.waits_for == Some(*reason));
+        }
+    }
+
+    fn oldest_kernel_s(&self) -> f64 {
+        self.oldest_kernel_us as f64 / 1e6
+    }
+}
+
+/// A sample for each reason.
+fn write_waiting(
+    page: &mut Exposition,
+    name: &'static str,
+    all: impl Iterator<Item = (Labels, Doing)>,
+) {
+    let mut family = page.family(name, Kind::Gauge, WAITING_HELP);
+    for (labels, doing) in all {
+        for ((_, reason), waiting) in WAIT_REASONS.iter().zip(doing.waiting) {
+            let mut labels = labels.clone();
+            labels.push(("reason", (*reason).to_owned()));
+            family.sample(&labels, waiting.into());
+        }
+    }
+}
 
 /// What a metric is of, and how it is read.
 enum Reading<T> {
@@ -53,6 +102,7 @@ fn render(state: &DaemonState, totals: &Totals, format: Format) -> String {
     let devices = devices::views(state, &gpus);
     devices::write(&mut page, &devices);
     groups::write(&mut page, totals, &devices);
+    groups::write_holders(&mut page, state);
     clients::write(&mut page, state, &devices);
     write_faults(&mut page, &devices);
     page.finish()
@@ -150,10 +200,10 @@ fn launch_bounds() -> [f64; LAUNCH_BOUNDS_US.len()] {
 mod tests {
     use super::*;
     use link::wire::daemon::{
-        ClientDeviceSnapshot, ClientSnapshot, DeviceSnapshot, GroupSnapshot, ReservationSnapshot,
-        ServerSnapshot,
+        ClientSnapshot, DeviceSnapshot, GroupSnapshot, ReservationSnapshot, ServerSnapshot,
     };
-    use link::wire::fault::{Accused, FaultReport};
+    use link::wire::fault::{Accused, CallRecord, FaultReport};
+    use link::wire::group_socket::GroupHolder;
 
     fn state() -> DaemonState {
         let share = ClientDeviceSnapshot {
@@ -166,6 +216,8 @@ mod tests {
             gpu_time_ns: 2_500_000_000,
             launch_counts: vec![3, 0, 1],
             launch_time_ns: 9000,
+            waits_for: Some(WaitReason::Memory),
+            running: Some(CallRecord { age_us: 1_500_000, ..Default::default() }),
             ..Default::default()
         };
         let client = ClientSnapshot {
@@ -229,6 +281,8 @@ mod tests {
         };
         let server =
             ServerState { pid: 9, uid: 0, status: ServerStatus::Active, snapshot, silent: false };
+        let [group, namespace, pod, container] = ["g", "n", "p", "c"].map(str::to_owned);
+        let holder = GroupHolder { group, namespace, pod, container };
         DaemonState {
             daemon_pid: 1,
             log_directory: None,
@@ -236,6 +290,7 @@ mod tests {
             groups: Vec::new(),
             reservations: Vec::new(),
             sockets: Vec::new(),
+            holders: vec![holder],
         }
     }
 
@@ -261,6 +316,13 @@ mod tests {
             "openmps_server_answers{server=\"9\",user=\"0\"} 1".to_owned(),
             "openmps_server_attached_clients_total{server=\"9\",user=\"0\"} 6".to_owned(),
             format!("openmps_device_clients{{{device}}} 1"),
+            format!("openmps_device_oldest_kernel_seconds{{{device}}} 1.5"),
+            format!("openmps_device_waiting_clients{{{device},reason=\"memory\"}} 1"),
+            format!("openmps_device_waiting_clients{{{device},reason=\"recovery\"}} 0"),
+            format!("openmps_device_waiting_clients{{{device},reason=\"turn\"}} 0"),
+            format!("openmps_group_oldest_kernel_seconds{{{group}}} 1.5"),
+            format!("openmps_group_waiting_clients{{{group},reason=\"memory\"}} 1"),
+            format!("openmps_group_waiting_clients{{{group},reason=\"turn\"}} 0"),
             format!("openmps_device_memory_bytes{{{device}}} 8192"),
             format!("openmps_device_memory_granted_bytes{{{device}}} 4096"),
             format!("openmps_device_memory_spilled_bytes{{{device}}} 2048"),
@@ -287,6 +349,8 @@ mod tests {
             format!("openmps_device_last_fault_timestamp_seconds{{{device}}} 1.5"),
             format!("openmps_reservation_multiprocessors{{{place},reservation=\"r\"}} 8"),
             format!("openmps_reservation_clients{{{place},reservation=\"r\"}} 1"),
+            "openmps_group_holder_info{group=\"g\",namespace=\"n\",pod=\"p\",container=\"c\"} 1"
+                .to_owned(),
             format!("openmps_group_clients{{{group}}} 1"),
             format!("openmps_group_failed_clients{{{group}}} 0"),
             format!("openmps_group_memory_granted_bytes{{{group}}} 4096"),

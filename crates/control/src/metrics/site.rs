@@ -12,7 +12,7 @@ use super::exposition::Format;
 use super::{Totals, accept, render};
 use crate::directories::Directories;
 use crate::frontend::{Frontend, FrontendError};
-use crate::http::{Address, PLAIN, Request, Site, Socket, answer_all, listen, response};
+use crate::http::{Address, PLAIN, Reach, Request, Site, Socket, answer_all, listen, response};
 
 /// Longest page. One of 1,024 clients on eight devices has a third of that.
 const MAX_PAGE_BYTES: usize = 16 << 20;
@@ -23,7 +23,7 @@ const MAX_PAGE_BYTES: usize = 16 << 20;
 /// # Errors
 /// The address is taken or not allowed.
 pub fn serve(address: &Address, directories: &Directories) -> io::Result<Option<Socket>> {
-    let (listener, socket) = listen(address)?;
+    let (listener, socket) = listen(address, Reach::Umask)?;
     let directories = directories.clone();
     let thread = std::thread::Builder::new().name("metrics".into());
     thread.spawn(move || answer_all(&listener, &mut Asked::new(&directories)))?;

@@ -18,6 +18,8 @@ use crate::{is_printable, printable_prefix};
 pub const MAX_GROUP_SOCKETS: usize = 1024;
 /// Longest path of a directory for a socket, in bytes: the kernel takes 107 for the socket itself.
 pub const MAX_DIRECTORY_BYTES: usize = 107 - 1 - super::DAEMON_SOCKET.len();
+/// Longest name of a pod, its namespace or its container: as Kubernetes has it.
+const MAX_HOLDER_BYTES: usize = 253;
 /// Devices that one socket can name, at most.
 const MAX_DEVICES: usize = 64;
 
@@ -62,6 +64,36 @@ pub struct Admission {
     pub domain: SocketDomain,
 }
 
+/// Which container has a group, by Kubernetes' names. It changes nothing but what metrics say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupHolder {
+    /// The group: one of a socket that is open.
+    pub group: String,
+    /// The namespace of the container's pod.
+    pub namespace: String,
+    /// The pod.
+    pub pod: String,
+    /// The container in it.
+    pub container: String,
+}
+
+impl GroupHolder {
+    /// Checks what a front end says.
+    ///
+    /// # Errors
+    /// [`GroupSocketError::Holder`].
+    pub fn check(&self) -> Result<(), GroupSocketError> {
+        let names = [&self.namespace, &self.pod, &self.container];
+        let is_name = |name: &str| {
+            !name.is_empty() && name.len() <= MAX_HOLDER_BYTES && name.chars().all(is_printable)
+        };
+        match names.into_iter().find(|name| !is_name(name)) {
+            Some(wrong) => Err(GroupSocketError::Holder(printable_prefix(wrong, 128))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Why a socket cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupSocketError {
@@ -81,6 +113,9 @@ pub enum GroupSocketError {
         "the daemon does not see the control group of this process: start the daemon in the host's PID namespace, with /proc mounted"
     )]
     Unknown,
+    /// A name of a holder.
+    #[error("`{0}` is no name of a pod: give 1 to {MAX_HOLDER_BYTES} printable bytes")]
+    Holder(String),
     /// Too many devices.
     #[error("{0} devices are too many: name at most {MAX_DEVICES}")]
     Devices(usize),

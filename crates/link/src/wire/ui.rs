@@ -1,7 +1,7 @@
 //! A front end (`nvidia-cuda-mps-control`, `openmps ps`) and the daemon.
 
 use super::daemon::{ServerSnapshot, ServerStatus};
-use super::group_socket::GroupSocket;
+use super::group_socket::{GroupHolder, GroupSocket};
 use super::shares::{ChangeReport, GroupLimits, LimitChange, Reservation};
 use crate::pieces::Piece;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,9 @@ pub enum UiRequest {
     /// Open a socket for the clients of a group; one that is open alike stays. Answered as
     /// [`UiRequest::Limit`].
     OpenSocket(GroupSocket),
+    /// Say which container has a group; what was said before is forgotten. Answered as
+    /// [`UiRequest::Limit`].
+    NameHolder(GroupHolder),
     /// End the processes of the clients that came by a group's socket, which may be closed by now.
     /// Answered by [`UiReply::Ended`].
     EndClients {
@@ -105,6 +108,9 @@ pub struct DaemonState {
     /// Open sockets of groups.
     #[serde(default)]
     pub sockets: Vec<GroupSocket>,
+    /// Which containers have groups, where somebody has said so.
+    #[serde(default)]
+    pub holders: Vec<GroupHolder>,
 }
 
 /// One server.

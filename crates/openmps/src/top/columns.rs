@@ -239,7 +239,8 @@ pub(super) fn state(row: &Row, palette: Palette) -> Span<'static> {
     }
 }
 
-fn kernel(row: &Row) -> Option<String> {
+/// The kernel that runs, as its source has the name.
+pub(super) fn kernel(row: &Row) -> Option<String> {
     let launch = row.running.as_ref()?.launch.as_ref()?;
     Some(names::plain(&launch.kernel))
 }

@@ -100,7 +100,8 @@ fn whose(row: &Row) -> String {
     text
 }
 
-fn state(row: &Row) -> (String, Tone) {
+/// What a client does, in words.
+pub(super) fn state(row: &Row) -> (String, Tone) {
     let waits = |text: &str| (format!("waits for {text}"), Tone::Warning);
     match (row.waits_for, &row.running) {
         _ if row.error != 0 => {

@@ -1,4 +1,4 @@
-//! `openmps top`: GPUs and clients, live.
+//! `openmps top`: GPUs and clients, live, in the terminal or in a browser ([`web`]).
 //!
 //! [`model`] makes a scene of two looks at the daemon, [`past`] adds the last minute, and [`draw`]
 //! and [`details`] show it; [`keys`] says what keys do. Here is the clock, and the daemon.
@@ -15,6 +15,7 @@ mod picture;
 #[cfg(test)]
 mod screens;
 mod users;
+mod web;
 
 use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
@@ -40,10 +41,13 @@ const PLAIN_WIDTH: u16 = 160;
 /// Runs until the user has seen enough.
 ///
 /// # Errors
-/// No daemon at the start; a terminal that cannot be drawn on.
+/// No daemon at the start; a terminal that cannot be drawn on, or an address that is taken.
 pub(crate) fn top(options: &Top) -> anyhow::Result<ExitCode> {
     let interval = Duration::from_secs_f64(options.interval);
     let mut watch = Watch::start()?;
+    if let Some(place) = &options.web {
+        return web::serve(place, watch, interval);
+    }
     if options.once || options.json || !stdout().is_terminal() {
         std::thread::sleep(interval);
         watch.look()?;

@@ -376,6 +376,7 @@ mod tests {
             groups: Vec::new(),
             reservations: Vec::new(),
             sockets: Vec::new(),
+            holders: Vec::new(),
         }
     }
 
