@@ -91,37 +91,21 @@ fn sessions_take_all_that_they_have_along() -> Result<()> {
         })
         .collect();
     let programs = programs?;
-    let moves = |pid: u32| session(&daemon, pid).map_or(0, |session| session.relocations);
+    let all_are = |in_second: bool| {
+        let is = |program: &Running| {
+            session(&daemon, program.pid()).is_ok_and(|it| it.is_in_second_context == in_second)
+        };
+        wait::until("the programs have gone to the other context", PATIENCE, || {
+            programs.iter().all(is)
+        })
+        .with_context(|| daemon.sandbox().last_log_lines())
+    };
     let mut holds = [first, second];
-    for number in 1..=MOVES {
+    for number in 0..MOVES {
+        all_are(number % 2 == 0)?;
         let [held, next] = &mut holds;
         next.must("hold")?;
         held.must("that is enough")?;
-        for program in &programs {
-            wait::until("a program has gone to the other context", PATIENCE, || {
-                moves(program.pid()) >= number
-            })
-            .with_context(|| {
-                let sessions = daemon.snapshot().map(|it| it.clients).unwrap_or_default();
-                let sessions: Vec<_> = sessions
-                    .iter()
-                    .map(|it| {
-                        it.devices
-                            .iter()
-                            .map(|it| {
-                                (
-                                    it.is_in_second_context,
-                                    it.relocations,
-                                    it.waits_for,
-                                    &it.stays_for,
-                                )
-                            })
-                            .collect::<Vec<_>>()
-                    })
-                    .collect();
-                format!("move {number}: {sessions:?}\n{}", daemon.sandbox().last_log_lines())
-            })?;
-        }
         holds.reverse();
     }
     std::fs::write(&end, "")?;
