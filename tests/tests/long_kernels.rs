@@ -2,14 +2,15 @@
 //! code is loaded when nothing runs in the context.
 
 use anyhow::{Context as _, Result, ensure};
-use link::wire::daemon::ClientDeviceSnapshot;
+use link::wire::daemon::{ClientDeviceSnapshot, WaitReason};
 use openmps_tests::process::Running;
 use openmps_tests::wait::{self, PATIENCE};
 use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
 
 /// A daemon, and a client whose kernel runs until it is told something.
 fn with_hog() -> Result<(Daemon, Puppet)> {
-    let daemon = Daemon::start_with(Sandbox::new()?, &[("OPENMPS_SOFT_STALLS", "1")])?;
+    let settings = [("OPENMPS_SOFT_STALLS", "1"), ("OPENMPS_KILL_PATIENCE_MS", "200")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &settings)?;
     let mut hog = daemon.puppet()?;
     hog.must("open")?;
     Ok((daemon, hog))
@@ -60,6 +61,54 @@ fn a_client_at_work_calls_a_kernel_for_the_first_time_beside_an_endless_one() ->
         second_executor(&daemon).is_ok_and(|pid| pid == 0)
     })?;
     hog.must("work 1")
+}
+
+/// What is killed for its endless kernel is the context that the others have left.
+#[test]
+fn who_has_left_survives_the_context_that_it_was_in() -> Result<()> {
+    let (daemon, mut hog) = with_hog()?;
+    let mut worker = daemon.puppet()?;
+    worker.must("open")?;
+    worker.must("allocate 4194304")?;
+    worker.must("work 1")?;
+    hog.must("hold")?;
+    worker.must("work 1")?;
+    ensure!(session(&daemon, worker.pid())?.relocations == 1);
+    hog.kill()?;
+    wait::until("another executor has taken the place of the first", PATIENCE, || {
+        daemon.snapshot().is_ok_and(|it| it.devices[0].restarts == 1 && !it.devices[0].failed)
+    })?;
+    worker.must("work 2")?;
+    // Into the new one, and with what it had from the start.
+    let mut second = daemon.puppet()?;
+    second.must("open")?;
+    ensure!(session(&daemon, second.pid())?.is_in_second_context, "most others are there");
+    second.must("hold")?;
+    worker.must("work 1")?;
+    let moved = session(&daemon, worker.pid())?;
+    ensure!((moved.relocations, moved.is_in_second_context) == (2, false), "{moved:?}");
+    worker.must("free")?;
+    second.must("that is enough")
+}
+
+#[test]
+fn with_the_setting_off_clients_wait() -> Result<()> {
+    let settings = [("OPENMPS_SOFT_STALLS", "1"), ("OPENMPS_SECOND_CONTEXT", "off")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &settings)?;
+    let mut hog = daemon.puppet()?;
+    hog.must("open")?;
+    hog.must("hold")?;
+    let mut newcomer = daemon.puppet()?;
+    newcomer.must("open")?;
+    newcomer.tell("work 1")?;
+    wait::until("it is said what the client waits for", PATIENCE, || {
+        session(&daemon, newcomer.pid()).is_ok_and(|it| it.waits_for == Some(WaitReason::Load))
+    })?;
+    daemon.sandbox().wait_for_log("waits for kernels that do not end")?;
+    hog.must("that is enough")?;
+    ensure!(newcomer.answer_within(PATIENCE)? == "ok");
+    ensure!(second_executor(&daemon)? == 0);
+    Ok(())
 }
 
 /// The client's session.

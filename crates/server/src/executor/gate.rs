@@ -37,7 +37,7 @@ const ENDLESS_POLL: Duration = Duration::from_millis(1);
 /// Bounds waits whose end could be missed.
 const LOOK: Duration = Duration::from_millis(20);
 /// After so long the log says what is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One stream's work. Written at each launch, so in cache lines of its own, as what follows.
 #[derive(Debug)]

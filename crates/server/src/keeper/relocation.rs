@@ -82,6 +82,7 @@ impl Keeper {
             return Some(executor.stage);
         }
         if !self.fault_settings.second_context
+            || self.residencies[place.device].is_waited_for()
             || device.compute_mode(self.driver) != ComputeMode::Default
         {
             return None;
@@ -115,17 +116,23 @@ impl Keeper {
         }
     }
 
-    /// Where a client's session on a device begins: not behind a long kernel, if it need not.
+    /// Where a client's session on a device begins: with most others, as contexts have the device
+    /// in turns; but not behind a long kernel, if it need not.
     pub(super) fn place_for_newcomer(&mut self, device: usize, domain: Domain) -> Place {
         let first = Place::first(device, domain);
-        if device >= self.devices.len() || domain != SHARED || !self.has_long_kernel(first) {
+        if device >= self.devices.len() || domain != SHARED {
             return first;
         }
         let second = Place { side: Side::Second, ..first };
-        match self.second_context(second) {
-            Some(Stage::Ready) if !self.has_long_kernel(second) => second,
-            _ => first,
+        let is_there = self.devices[device].executors.contains_key(&second.seat());
+        if !is_there && !self.has_long_kernel(first) {
+            return first;
         }
+        if self.second_context(second) != Some(Stage::Ready) {
+            return first;
+        }
+        let free = [second, first].into_iter().filter(|place| !self.has_long_kernel(*place));
+        free.max_by_key(|place| self.sessions_at(*place).len()).unwrap_or(first)
     }
 
     /// Whether a kernel has run there for long, as far as anybody knows.
