@@ -201,9 +201,9 @@ impl Spot {
 /// A number that nobody can guess; 0 where the kernel has none.
 fn random() -> u64 {
     let mut number = [0; size_of::<u64>()];
-    // SAFETY: a buffer with its length.
-    let got = unsafe { libc::getrandom(number.as_mut_ptr().cast(), number.len(), 0) };
-    if got == number.len() as isize { u64::from_ne_bytes(number) } else { 0 }
+    // The kernel's own call: the C library has had a function for it only since version 2.25.
+    let got = rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty());
+    if got == Ok(number.len()) { u64::from_ne_bytes(number) } else { 0 }
 }
 
 /// A shared mapping of a file, unmapped on drop.
