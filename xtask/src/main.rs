@@ -63,8 +63,12 @@ enum Task {
     Test(test::Test),
     /// Check what a change touches: format, documents, lints, unit tests
     Quick(quick::Quick),
-    /// Build the release executables and libraries into target/dist
-    Build,
+    /// Build the executables and libraries into target/dist, for this system
+    Build {
+        /// For every system with glibc 2.17 or later, as packages have it; needs python3 and PyPI
+        #[arg(long)]
+        portable: bool,
+    },
     /// Build the Debian package into target/deb
     Deb(deb::Deb),
     /// Build the rpm into target/rpm
@@ -118,8 +122,9 @@ fn main() -> Result<()> {
         Task::Test(options) => test::run(&paths, &options)?,
         Task::Demo(options) => demo::run(&paths, &options)?,
         Task::Quick(options) => quick::run(&paths, &options)?,
-        Task::Build => {
-            let dist = dist::build(&paths, Build::Native)?;
+        Task::Build { portable } => {
+            let build = if portable { Build::Portable } else { Build::Native };
+            let dist = dist::build(&paths, build)?;
             println!("built {}", dist.root.display());
         }
         Task::Deb(options) => println!("built {}", deb::run(&paths, &options)?.display()),
