@@ -69,6 +69,13 @@ pub(crate) fn build(paths: &Paths, tree: &Tree) -> Result<PathBuf> {
     for hooks in ["slurm", "pbs"] {
         fs::remove_dir_all(root.join("lib/openmps").join(hooks))?;
     }
+    // Of the documents, the licences must go along.
+    for document in fs::read_dir(root.join("share/doc/openmps"))? {
+        let document = document?.path();
+        if document.extension().is_some() {
+            fs::remove_file(document)?;
+        }
+    }
     install(&second_name(paths, &root)?, &root.join("lib/openmps/libcuda.so"), 0o644)?;
     let python = paths.root.join("packaging/python");
     let out = folder.join("out");
