@@ -153,6 +153,8 @@ impl Engine {
         for program in programs.iter().map(PathBuf::as_path).chain([Path::new("/bin/true")]) {
             engine.install(program)?;
         }
+        // The container gets the client library from outside, and the C library from its image.
+        engine.install_libraries_of(&installation.client_directory().join("libcuda.so.1"))?;
         for inside in ["dev", "proc", "tmp"] {
             fs::create_dir_all(engine.root().join(inside))?;
         }
@@ -171,18 +173,19 @@ impl Engine {
 
     /// Copies a program with the libraries that it is linked with.
     fn install(&self, program: &Path) -> Result<()> {
-        let listed = process::run(Command::new("ldd").arg(program), PATIENCE)?;
+        self.install_libraries_of(program)?;
+        self.copy(program, Path::new("bin"))
+    }
+
+    fn install_libraries_of(&self, file: &Path) -> Result<()> {
+        let listed = process::run(Command::new("ldd").arg(file), PATIENCE)?;
         let files = listed.success()?.split_whitespace().filter(|word| word.starts_with('/'));
         for library in files.map(Path::new) {
             let name = library.file_name().context("a library without a name")?;
             let is_loader = name.to_string_lossy().starts_with("ld-linux");
             self.copy(library, Path::new(if is_loader { "lib64" } else { LIBRARIES }))?;
         }
-        // The client library's own, which no program names.
-        for library in ["/lib/x86_64-linux-gnu/libgcc_s.so.1", "/lib/x86_64-linux-gnu/libc.so.6"] {
-            self.copy(Path::new(library), Path::new(LIBRARIES))?;
-        }
-        self.copy(program, Path::new("bin"))
+        Ok(())
     }
 
     fn copy(&self, file: &Path, to: &Path) -> Result<()> {

@@ -2,6 +2,7 @@
 //! has faulted.
 
 use std::fs;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use openmps_tests::process::{self, Finished};
@@ -46,6 +47,30 @@ fn gpus_and_memory_that_are_not_there_are_named() -> Result<()> {
         "{said:?}"
     );
     client.dismiss()
+}
+
+#[test]
+fn programs_of_another_c_library_are_told_so_before_they_start() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let (source, program) =
+        (sandbox.log_directory().join("a.c"), sandbox.log_directory().join("a"));
+    fs::write(&source, "int main(void) { return 0; }")?;
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1").arg(&source).arg("-o").arg(&program);
+    process::run(&mut gcc, PATIENCE)?.success()?;
+    let name = program.to_str().context("a path that is no text")?;
+    for words in [&["run", "--softcuda", "--", name][..], &["trace", "--softcuda", "--", name]] {
+        let said = openmps(&sandbox, words, &[])?;
+        ensure!(said.status.code() == Some(126), "{said:?}");
+        ensure!(said.stderr.contains("is a program of musl"), "{said:?}");
+    }
+    ensure!(sandbox.processes().is_empty(), "something was started");
+    let said = openmps(&sandbox, &["doctor", name], &[])?;
+    ensure!(said.status.code() == Some(1), "{said:?}");
+    ensure!(said.stdout.contains("both need glibc"), "{said:?}");
+    let said = openmps(&sandbox, &["doctor", "sh"], &[])?;
+    ensure!(said.stdout.contains("sh can be a client"), "{said:?}");
+    Ok(())
 }
 
 #[test]

@@ -77,6 +77,13 @@ fn dismiss(daemon: &Daemon, mut witness: Puppet) -> Result<()> {
     witness.dismiss()
 }
 
+/// A panic inside the library is an error of the call, and the program's own exceptions and ends of
+/// threads are as without it.
+#[test]
+fn what_unwinds_the_stack_leaves_the_library_and_the_program_in_order() -> Result<()> {
+    succeeds(&["unwinding"], 1)
+}
+
 #[test]
 fn forks_before_anything_of_cuda() -> Result<()> {
     succeeds(&["fork", "before"], 4)

@@ -20,8 +20,15 @@ const LIMIT: &str = "300";
 /// # Errors
 /// What did not work inside.
 pub(crate) fn check(paths: &Paths, archive: &Path, package: &Path) -> Result<Fresh> {
-    let root = Root::unpack(paths, archive, "fresh", package)?;
-    fs::write(root.path.join("package/script.sh"), SCRIPT)?;
+    run_inside(Root::unpack(paths, archive, "fresh", package)?, SCRIPT)
+}
+
+/// Runs a script as root of a fresh Debian, which then goes.
+///
+/// # Errors
+/// What did not work inside.
+pub(crate) fn run_inside(root: Root, script: &str) -> Result<Fresh> {
+    fs::write(root.path.join("package/script.sh"), script)?;
     let mut command = Command::new("timeout");
     command
         .args(["--kill-after=5", LIMIT])

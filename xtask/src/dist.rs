@@ -22,6 +22,7 @@ use anyhow::{Context, Result};
 
 use crate::command;
 use crate::paths::Paths;
+use crate::portable;
 
 /// An installation in the build directory.
 pub(crate) struct Dist {
@@ -35,6 +36,14 @@ impl Dist {
         Self { root: paths.target.join("dist") }
     }
 
+    /// What was compiled.
+    pub(crate) fn binaries(&self) -> Vec<PathBuf> {
+        let lib = self.client_directory();
+        let libraries = ["libcuda.so.1", "libsoftcuda.so", "spank_openmps.so"];
+        let executable = self.root.join("bin/openmps");
+        [executable].into_iter().chain(libraries.map(|library| lib.join(library))).collect()
+    }
+
     /// A directory in which the software GPU's driver has the name that programs open.
     pub(crate) fn softcuda_directory(&self) -> PathBuf {
         self.root.join("lib/softcuda")
@@ -46,21 +55,33 @@ impl Dist {
     }
 }
 
+/// For which systems the product is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// For this one: with Rust alone.
+    Native,
+    /// For all: what is tested and what ships.
+    Portable,
+}
+
 /// Compiles the product and lays it out.
 ///
 /// # Errors
-/// When cargo fails or the directory cannot be written.
-pub(crate) fn build(paths: &Paths) -> Result<Dist> {
-    command::run(command::cargo().current_dir(&paths.root).args([
-        "build",
-        "--release",
-        "--package=openmps",
-        "--package=client",
-        "--package=softcuda",
-        "--package=spank-openmps",
-    ]))?;
+/// When cargo fails, a file of the portable build needs too much, or the directory cannot be
+/// written.
+pub(crate) fn build(paths: &Paths, build: Build) -> Result<Dist> {
     let dist = Dist::at(paths);
-    let built = paths.target.join("release");
+    let built = match build {
+        Build::Native => {
+            let packages = portable::PACKAGES.map(|package| format!("--package={package}"));
+            let mut cargo = command::cargo();
+            command::run(
+                cargo.current_dir(&paths.root).args(["build", "--release"]).args(packages),
+            )?;
+            paths.target.join("release")
+        }
+        Build::Portable => portable::build(paths)?,
+    };
     let bin = dist.root.join("bin");
     let lib = dist.client_directory();
     let softcuda = dist.softcuda_directory();
@@ -75,6 +96,9 @@ pub(crate) fn build(paths: &Paths) -> Result<Dist> {
     install(&built.join("libsoftcuda.so"), &lib.join("libsoftcuda.so"))?;
     install(&built.join("libspank_openmps.so"), &lib.join("spank_openmps.so"))?;
     link(Path::new("../openmps/libsoftcuda.so"), &softcuda.join("libcuda.so.1"))?;
+    if build == Build::Portable {
+        portable::check(&dist.binaries())?;
+    }
     note_commit(paths, &dist.root.join("commit"))?;
     Ok(dist)
 }

@@ -101,11 +101,19 @@ pub(crate) fn obstacle(paths: &Paths) -> Option<String> {
     None
 }
 
-/// The archive, made if it is not there yet.
+/// The archive of this system's release with systemd, made if it is not there yet.
 pub(crate) fn archive(paths: &Paths) -> Result<PathBuf> {
-    let folder = folder(paths);
     let release = release().context("this is no Debian, whose release would be known")?;
-    let archive = folder.join(format!("{release}-systemd.tar"));
+    archive_of(paths, &release, Some("systemd"))
+}
+
+/// The archive of a release, with a package more or without; made if it is not there yet.
+pub(crate) fn archive_of(paths: &Paths, release: &str, package: Option<&str>) -> Result<PathBuf> {
+    let folder = folder(paths);
+    let archive = folder.join(match package {
+        Some(package) => format!("{release}-{package}.tar"),
+        None => format!("{release}.tar"),
+    });
     if archive.exists() {
         return Ok(archive);
     }
@@ -119,8 +127,9 @@ pub(crate) fn archive(paths: &Paths) -> Result<PathBuf> {
     if let Some(data) = &tool.data {
         make.env("DEBOOTSTRAP_DIR", data);
     }
-    make.args(["--variant=minbase", "--include=systemd", &release]).arg(&root);
-    make.args(mirror(&release));
+    make.arg("--variant=minbase");
+    make.args(package.map(|package| format!("--include={package}")));
+    make.arg(release).arg(&root).args(mirror(release));
     run_quietly(&mut make).context("debootstrap failed, which needs the network")?;
     // Under another name first: an interrupted run leaves no half of an archive.
     let fresh = archive.with_extension("new");
@@ -184,7 +193,9 @@ fn mirror(release: &str) -> Option<String> {
     let lines = run_quietly(&mut targets).map(|output| output.stdout).unwrap_or_default();
     let lines = String::from_utf8_lossy(&lines).into_owned();
     let here = lines.lines().find_map(|line| line.strip_prefix(&format!("{release} ")));
-    here.map(str::to_owned)
+    // Releases that this system does not name are at the same place.
+    let any = || lines.lines().find_map(|line| Some(line.split_once(' ')?.1));
+    here.or_else(any).map(str::to_owned)
 }
 
 fn remove(directory: &Path) -> Result<()> {

@@ -16,10 +16,12 @@ mod debian;
 mod demo;
 mod dependencies;
 mod dist;
+mod elf;
 mod fresh;
 mod fuzz;
 mod openmpi;
 mod paths;
+mod portable;
 mod programs;
 mod prometheus;
 mod proofs;
@@ -27,14 +29,23 @@ mod prose;
 mod ptx;
 mod python_tools;
 mod quick;
+mod release;
+mod rpm;
+mod sbom;
 mod slurm;
 mod suites;
+mod system_tree;
+mod systems;
+mod tarball;
 mod test;
 mod toolchain;
+mod tree;
+mod wheel;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::dist::Build;
 use crate::paths::Paths;
 
 /// The project's own tool.
@@ -53,10 +64,23 @@ enum Task {
     Test(test::Test),
     /// Check what a change touches: format, documents, lints, unit tests
     Quick(quick::Quick),
-    /// Build the release executables and libraries into target/dist
-    Build,
+    /// Build the executables and libraries into target/dist, for this system
+    Build {
+        /// For every system with glibc 2.17 or later, as packages have it; needs python3 and PyPI
+        #[arg(long)]
+        portable: bool,
+    },
     /// Build the Debian package into target/deb
     Deb(deb::Deb),
+    /// Build the rpm into target/rpm
+    Rpm(rpm::Rpm),
+    /// Make every package, with checksums and a bill of materials, in target/release-files, and
+    /// install each on a fresh root file system
+    Release(release::Release),
+    /// Try what is built in fresh Debians of other releases
+    Systems,
+    /// Build the wheel for Python into target/wheel
+    Wheel(wheel::Wheel),
     /// Install the CUDA compiler and libraries that the tests need into target/cuda-toolchain
     Toolchain,
     /// Unpack Slurm for its test bed (tests/testbeds/slurm) into target/debian/slurm
@@ -99,11 +123,16 @@ fn main() -> Result<()> {
         Task::Test(options) => test::run(&paths, &options)?,
         Task::Demo(options) => demo::run(&paths, &options)?,
         Task::Quick(options) => quick::run(&paths, &options)?,
-        Task::Build => {
-            let dist = dist::build(&paths)?;
+        Task::Build { portable } => {
+            let build = if portable { Build::Portable } else { Build::Native };
+            let dist = dist::build(&paths, build)?;
             println!("built {}", dist.root.display());
         }
         Task::Deb(options) => println!("built {}", deb::run(&paths, &options)?.display()),
+        Task::Rpm(options) => println!("built {}", rpm::run(&paths, &options)?.display()),
+        Task::Release(options) => println!("made {}", release::run(&paths, &options)?.display()),
+        Task::Systems => systems::check(&paths)?,
+        Task::Wheel(options) => println!("built {}", wheel::run(&paths, &options)?.display()),
         Task::Toolchain => {
             let toolchain = toolchain::ensure(&paths)?;
             println!("CUDA tool chain ready: {}", toolchain.nvcc().display());
@@ -114,7 +143,7 @@ fn main() -> Result<()> {
         },
         Task::Ptx => println!("compiled {} files", ptx::regenerate(&paths)?),
         Task::Programs => {
-            let dist = dist::build(&paths)?;
+            let dist = dist::build(&paths, Build::Portable)?;
             container_tools::ensure(&paths);
             prometheus::ensure(&paths);
             let programs = programs::build(&paths, &dist)?;

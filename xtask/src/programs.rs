@@ -98,9 +98,9 @@ pub(crate) fn build(paths: &Paths, dist: &Dist) -> Result<PathBuf> {
         sources.extend(files.into_iter().map(|source| (group, source)));
     }
     in_parallel(sources, |(group, source)| builder.cuda(group, &source))?;
-    for (directory, kind) in [("driver_api", "driver-api"), ("process", "process")] {
-        for source in files_in(&paths.root.join("programs").join(directory), "c")? {
-            builder.driver_api(&source, kind, Nvrtc::V13_0, dist)?;
+    for (directory, extension) in [("driver_api", "c"), ("process", "c"), ("process", "cpp")] {
+        for source in files_in(&paths.root.join("programs").join(directory), extension)? {
+            builder.driver_api(&source, &directory.replace('_', "-"), Nvrtc::V13_0, dist)?;
         }
     }
     let nvrtc = paths.root.join("programs/driver_api/nvrtc.c");
@@ -306,9 +306,13 @@ impl Builder<'_> {
         }
         let program = self.out.join(kind).join(&name);
         create_parent(&program)?;
-        let mut compiler = Command::new("gcc");
+        let (compiler, standard) = match source.extension().is_some_and(|it| it == "cpp") {
+            true => ("g++", "-std=gnu++17"),
+            false => ("gcc", "-std=gnu11"),
+        };
+        let mut compiler = Command::new(compiler);
         compiler
-            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"])
+            .args([standard, "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"])
             .arg(self.toolchain.include())
             .arg("-isystem")
             .arg(self.toolchain.nvtx_include())

@@ -4,12 +4,13 @@
 //! test runner, like the formatter, counts as one test.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io::{BufRead, BufReader, Write, stdout};
 use std::iter;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use cuda_abi::record::VARIABLE;
 
@@ -20,15 +21,20 @@ use crate::container_tools;
 use crate::deb;
 use crate::debian::Unpacked;
 use crate::dependencies;
-use crate::dist::{self, Dist};
+use crate::dist::{self, Build, Dist};
 use crate::paths::Paths;
 use crate::programs;
 use crate::prometheus;
 use crate::proofs;
 use crate::prose;
 use crate::ptx;
+use crate::rpm;
 use crate::slurm;
 use crate::suites::{self, Suites, Tier};
+use crate::systems;
+use crate::tarball;
+use crate::tree::{self, Tree};
+use crate::wheel;
 
 /// What to test.
 #[derive(Debug, Args)]
@@ -65,6 +71,9 @@ struct Step {
 
 /// A step that needs no other process.
 type Check = fn(&Paths) -> Result<()>;
+
+/// A kind of package, of the product's files.
+type PackageCheck = fn(&Paths, &Tree) -> Result<()>;
 
 /// How a step's tests are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,7 +130,7 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     for step in other_steps {
         if step.name == BLACK_BOX {
             announce("product and CUDA programs");
-            let dist = dist::build(paths)?;
+            let dist = dist::build(paths, Build::Portable)?;
             programs::build(paths, &dist)?;
             if let Unpacked::Skipped(why) = slurm::ensure(paths)? {
                 println!("no test bed of Slurm: {why}");
@@ -141,19 +150,17 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
         total.passed += count.passed;
         total.failed += count.failed;
     }
-    if options.filter.is_none() && deb::is_possible() {
-        announce(PACKAGE);
-        let dist = Dist::at(paths);
-        let checked = deb::build(paths, &dist).and_then(|package| {
-            deb::check(paths, &package)?;
-            deb::check_in_fresh_systems(paths, &package)
-        });
-        match checked {
-            Ok(()) => total.passed += 1,
-            Err(error) => {
-                println!("{error:#}");
-                failed_steps.push(PACKAGE);
-                total.failed += 1;
+    if options.filter.is_none() {
+        let tree = tree::build(paths, &Dist::at(paths))?;
+        for (name, check) in PACKAGES.into_iter().chain(options.full.then_some(SYSTEMS)) {
+            announce(name);
+            match check(paths, &tree) {
+                Ok(()) => total.passed += 1,
+                Err(error) => {
+                    println!("{error:#}");
+                    failed_steps.push(name);
+                    total.failed += 1;
+                }
             }
         }
     }
@@ -209,7 +216,13 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     Ok(())
 }
 
-const PACKAGE: &str = "Debian package";
+/// What is made of the product that was tested, and tried.
+const PACKAGES: [(&str, PackageCheck); 4] = [
+    ("Python package", python_package),
+    ("archive", archive),
+    ("rpm", rpm::test),
+    ("Debian package", debian_package),
+];
 const BLACK_BOX: &str = "black-box tests";
 const WITHOUT_BATCHING: &str = "black-box tests without batching";
 const PROGRAMS_WITHOUT_BATCHING: &str = "CUDA programs without batching";
@@ -227,6 +240,39 @@ const PROOFS: &str = "proofs of COMPATIBILITY.md";
 fn generated_files(paths: &Paths) -> Result<()> {
     compat::run(paths, compat::Mode::Check)?;
     ptx::check(paths)
+}
+
+fn python_package(paths: &Paths, tree: &Tree) -> Result<()> {
+    let wheel = wheel::build(paths, tree)?;
+    let bytes = fs::read(&wheel)?;
+    ensure!(bytes == fs::read(wheel::build(paths, tree)?)?, "made twice, it is not the same");
+    wheel::check(paths, &wheel)
+}
+
+/// Where the packages are tried besides.
+const SYSTEMS: (&str, PackageCheck) = ("other systems", other_systems);
+
+fn other_systems(paths: &Paths, _: &Tree) -> Result<()> {
+    systems::check(paths)
+}
+
+fn archive(paths: &Paths, tree: &Tree) -> Result<()> {
+    let archive = tarball::build(paths, tree)?;
+    let bytes = fs::read(&archive)?;
+    ensure!(bytes == fs::read(tarball::build(paths, tree)?)?, "made twice, it is not the same");
+    tarball::check(paths, &archive)
+}
+
+fn debian_package(paths: &Paths, tree: &Tree) -> Result<()> {
+    if !deb::is_possible() {
+        println!("not tried: this system has no dpkg-deb");
+        return Ok(());
+    }
+    let package = deb::build(paths, tree)?;
+    let bytes = fs::read(&package)?;
+    ensure!(bytes == fs::read(deb::build(paths, tree)?)?, "made twice, it is not the same");
+    deb::check(paths, &package)?;
+    deb::check_in_fresh_systems(paths, &package)
 }
 
 fn steps(options: &Test) -> Vec<Step> {

@@ -9,11 +9,9 @@ use std::io;
 pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
     const { assert!(N <= 256) };
     let mut bytes = [0; N];
-    // SAFETY: a buffer with its length.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
-    match got {
-        -1 => Err(io::Error::last_os_error()),
-        got if got as usize == N => Ok(bytes),
+    // The kernel's own call: the C library has had a function for it only since version 2.25.
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
+        got if got == N => Ok(bytes),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

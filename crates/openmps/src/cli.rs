@@ -594,6 +594,9 @@ pub(crate) enum LogSource {
 /// Ends with 1 if something was found.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
+    /// Also look whether this program can run under OpenMPS.
+    #[arg(value_name = "PROGRAM")]
+    pub(crate) program: Option<OsString>,
     /// Print JSON; its `schema` field changes when its meaning does.
     #[arg(long)]
     json: bool,

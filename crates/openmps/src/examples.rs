@@ -80,7 +80,13 @@ const EXAMPLES: Examples = &[
         ],
     ),
     ("openmps logs", &[("openmps logs -f server", "the servers' log, and what is added to it")]),
-    ("openmps doctor", &[("openmps doctor", "what keeps programs from running under OpenMPS")]),
+    (
+        "openmps doctor",
+        &[
+            ("openmps doctor", "what keeps programs from running under OpenMPS"),
+            ("openmps doctor ./my_program", "and whether this one could"),
+        ],
+    ),
     (
         "openmps config",
         &[

@@ -33,6 +33,7 @@ mod output;
 mod pbs;
 mod program;
 mod run;
+mod servable;
 mod shares;
 mod show;
 mod slurm;
@@ -129,7 +130,7 @@ fn main() -> ExitCode {
         cli::Command::Reserve(options) => shares::reserve(&options),
         cli::Command::Socket(options) => sockets::socket(&options),
         cli::Command::Logs(options) => logs::logs(&options),
-        cli::Command::Doctor(options) => doctor::doctor(options.format(), configuration),
+        cli::Command::Doctor(options) => doctor::doctor(&options, configuration),
         cli::Command::Kubernetes(options) => kubernetes_plugin::kubernetes(options),
         cli::Command::Config(options) => config::show(&options),
         cli::Command::ProbeDriver(options) => doctor::probe(&options.path),

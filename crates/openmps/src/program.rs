@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
+use crate::servable;
+
 /// Where shells and the C library look when PATH is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
@@ -31,6 +33,16 @@ pub(crate) fn find(word: &OsStr) -> io::Result<PathBuf> {
         }
     }
     Err(worst)
+}
+
+/// As [`find`], for a program that is to be a client.
+///
+/// # Errors
+/// As there; and why it cannot be one.
+pub(crate) fn find_servable(word: &OsStr) -> io::Result<PathBuf> {
+    let path = find(word)?;
+    servable::check(&path).map_err(io::Error::other)?;
+    Ok(path)
 }
 
 fn executable(path: &Path) -> io::Result<()> {

@@ -39,7 +39,7 @@ pub(crate) fn run(options: Run) -> anyhow::Result<ExitCode> {
         bail!("no program was named")
     };
     // Before a daemon is started for it.
-    if let Err(error) = program::find(program) {
+    if let Err(error) = program::find_servable(program) {
         return Ok(cannot_run(program, &error));
     }
     let prepared = prepare(&options)?;

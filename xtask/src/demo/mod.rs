@@ -16,7 +16,7 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 
 use crate::command;
-use crate::dist::{self, Dist};
+use crate::dist::{self, Build, Dist};
 use crate::paths::Paths;
 use programs::{DEMO, Finished, STRAY};
 use session::Session;
@@ -46,7 +46,7 @@ pub(crate) fn run(paths: &Paths, options: &Demo) -> Result<()> {
 
 fn build(paths: &Paths) -> Result<Dist> {
     println!("building OpenMPS and the demo's programs");
-    let dist = dist::build(paths)?;
+    let dist = dist::build(paths, Build::Native)?;
     command::run(command::cargo().current_dir(&paths.root).args([
         "build",
         "--release",

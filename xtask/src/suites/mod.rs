@@ -27,7 +27,7 @@ pub(crate) use self::lists::Tier;
 use self::lists::{Module, Suite};
 use self::outcome::{Verdict, judge};
 use self::run::{Mode, Place};
-use crate::dist;
+use crate::dist::{self, Build};
 use crate::paths::Paths;
 
 /// Which of them, and whether the lists are to be written.
@@ -66,7 +66,7 @@ const MOST_WORKERS: usize = 4;
 /// # Errors
 /// When something cannot be built, installed or started. Tests that fail are counted.
 pub(crate) fn run(paths: &Paths, options: &Suites) -> Result<Totals> {
-    let dist = dist::build(paths)?;
+    let dist = dist::build(paths, Build::Portable)?;
     let tier = if options.full { Tier::Full } else { Tier::Quick };
     let libraries = install::ensure(paths, tier)?;
     let place = Place { paths, dist: &dist, libraries: &libraries };

@@ -12,11 +12,13 @@ use control::listening::listens;
 use control::trusted_path::{Directory, Missing, PathError, Trust, regular_file};
 use link::wire::daemon::ServerStatus;
 use rustix::fs::{Access, CWD, MemfdFlags};
-use rustix::process::{Resource, getrlimit};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 
 use super::Finding;
 use crate::installation::library_directory;
 use crate::natives::{Native, natives};
+use crate::program;
 use crate::show::bytes;
 
 const CLIENT_LIBRARY: &str = "libcuda.so.1";
@@ -33,6 +35,39 @@ pub(super) fn configuration(result: anyhow::Result<()>) -> Finding {
             format!("{error:#}"),
             "correct the file; openmps config --check FILE looks at it again",
         ),
+    }
+}
+
+/// A program that is to be a client.
+pub(super) fn program(word: &OsStr) -> Finding {
+    const SUBJECT: &str = "program";
+    match program::find_servable(word) {
+        Ok(path) => Finding::ok(SUBJECT, format!("{} can be a client", path.display())),
+        Err(error) => Finding::problem(
+            SUBJECT,
+            format!("{}: {error}", word.to_string_lossy()),
+            "name a program that can be executed, and that is for glibc",
+        ),
+    }
+}
+
+/// What the daemon needs of the kernel that older ones do not have.
+pub(super) fn kernel() -> Finding {
+    const SUBJECT: &str = "kernel";
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    match pidfd_open(getpid(), PidfdFlags::empty()) {
+        Err(Errno::NOSYS) => Finding::problem(
+            SUBJECT,
+            format!("Linux {release} has no descriptors of processes, which the daemon needs"),
+            "use Linux 5.3 or later",
+        ),
+        Err(error) => Finding::problem(
+            SUBJECT,
+            format!("Linux {release}: pidfd_open: {error}"),
+            "allow pidfd_open in the container's seccomp profile",
+        ),
+        Ok(_) => Finding::ok(SUBJECT, format!("Linux {release}")),
     }
 }
 

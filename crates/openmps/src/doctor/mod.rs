@@ -13,7 +13,7 @@ use control::directories::Directories;
 use serde::Serialize;
 
 use crate::FAILURE;
-use crate::cli::Format;
+use crate::cli::{Doctor, Format};
 
 pub(crate) use driver::{Visible, asked as ask_driver, probe};
 
@@ -69,11 +69,14 @@ struct Document<'a> {
 /// # Errors
 /// Standard output.
 pub(crate) fn doctor(
-    format: Format,
+    options: &Doctor,
     configuration: anyhow::Result<()>,
 ) -> anyhow::Result<ExitCode> {
+    let format = options.format();
     let directories = Directories::from_environment();
     let mut findings = vec![checks::configuration(configuration)];
+    findings.extend(options.program.as_deref().map(checks::program));
+    findings.push(checks::kernel());
     findings.extend(checks::libraries());
     findings.push(checks::library_path(&std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
     findings.extend(driver::driver());

@@ -115,7 +115,7 @@ fn trace_command(options: Trace) -> anyhow::Result<ExitCode> {
     let Some((program, arguments)) = run.command.split_first() else {
         bail!("what is to be traced? give a command, or --client PID")
     };
-    if let Err(error) = program::find(program) {
+    if let Err(error) = program::find_servable(program) {
         return Ok(run::cannot_run(program, &error));
     }
     let variables = run::prepare(&run)?;

@@ -1,0 +1,3 @@
+if arg[2] == 0 and posix.stat("/run/systemd/system") then
+    os.execute("systemctl disable --now openmps.service")
+end
