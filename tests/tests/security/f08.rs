@@ -7,6 +7,9 @@ use crate::{ATTACKER, Test, VICTIM};
 
 pub(crate) const TESTS: &[Test] = &[Test::new("f08_one_page_mapped_again_and_again", mapped)];
 
+/// `vm.max_map_count` of most machines, which the attack is made for.
+const USUAL_MAPPINGS: usize = 65_530;
+
 fn program(daemon: &Daemon, name: &str, uid: u32) -> Result<Puppet> {
     let sandbox = daemon.sandbox();
     let program = sandbox.installation.own_program(name)?;
@@ -33,15 +36,20 @@ fn mapped() -> Result<()> {
     victim.must("open").with_context(|| daemon.sandbox().last_log_lines())?;
     victim.must("allocate 4194304")?;
     victim.must("work 2")?;
-    ensure!(answers.iter().all(|answer| answer.ends_with("then 2")), "{answers:?}");
     let executor = daemon.snapshot()?.devices.first().context("a device")?.executor_pid;
     let maps = std::fs::read_to_string(format!("/proc/{executor}/maps"))?.lines().count();
     let most: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count")?.trim().parse()?;
     ensure!(maps < most / 4 * 3, "the executor has {maps} of {most} mappings");
-    // Who asks for more than its part is told so, once.
-    let logs = daemon.sandbox().logs();
-    let told = logs.matches("gets no more host memory").count();
-    ensure!((1..=2).contains(&told), "told {told} times: {}", daemon.sandbox().last_log_lines());
+    // Some machines allow so many that nobody is refused.
+    if most <= USUAL_MAPPINGS {
+        ensure!(answers.iter().all(|answer| answer.ends_with("then 2")), "{answers:?}");
+        // Who asks for more than its part is told so, once.
+        let logs = daemon.sandbox().logs();
+        let told = logs.matches("gets no more host memory").count();
+        ensure!((1..=2).contains(&told), "told {told}: {}", daemon.sandbox().last_log_lines());
+    } else {
+        ensure!(answers.iter().all(|answer| answer == "mapped 16200"), "{answers:?}");
+    }
     // What it gives up can be had again.
     drop(attackers);
     let mut later = program(&daemon, "attacker", ATTACKER)?;
