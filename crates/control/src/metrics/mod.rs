@@ -34,10 +34,12 @@ const OLDEST_HELP: &str =
     "Time since the oldest kernel was submitted that is not known to have ended; 0 without one";
 /// Of clients that wait.
 const WAITING_HELP: &str = "Clients whose work does not go on, by what they wait for";
-const WAIT_REASONS: [(WaitReason, &str); 3] = [
+const WAIT_REASONS: [(WaitReason, &str); 5] = [
     (WaitReason::Memory, "memory"),
     (WaitReason::Recovery, "recovery"),
     (WaitReason::Turn, "turn"),
+    (WaitReason::Load, "load"),
+    (WaitReason::Move, "move"),
 ];
 
 /// What clients are at, at the moment.

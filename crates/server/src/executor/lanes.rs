@@ -11,6 +11,7 @@
 
 use super::context::Context;
 use super::partition::{Partition, describe, device_resource};
+use crate::log::log_server;
 use std::iter;
 use std::sync::Arc;
 
@@ -18,6 +19,9 @@ use std::sync::Arc;
 /// and in its standby, and more than 4 gain little: launches with a wait of 8 clients, thousand/s:
 /// 579 with none, 753 with 3, 798 with 4, 807 with 7.
 const GREEN_LANES: usize = 4;
+/// Another number of them, 0 to [`MOST_GREEN_LANES`]. Read when an executor starts.
+const LANES_VARIABLE: &str = "OPENMPS_LANES";
+const MOST_GREEN_LANES: usize = 32;
 
 /// A session's lane, which it leaves by dropping this.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +53,7 @@ impl Lanes {
             let mut whole = [device_resource(context)?];
             Partition::create(context, describe(context, &mut whole)?, None)
         };
-        let green = (0..GREEN_LANES).map_while(|_| make().ok());
+        let green = (0..wanted_lanes()).map_while(|_| make().ok());
         let all = iter::once(None).chain(green.map(Some));
         let all = all.map(|green| Lane { green, member: Arc::default() });
         Self { all: all.collect() }
@@ -60,6 +64,15 @@ impl Lanes {
         let least = self.all.iter().min_by_key(|lane| Arc::strong_count(&lane.member));
         least.cloned().unwrap_or_default()
     }
+}
+
+fn wanted_lanes() -> usize {
+    let Some(word) = std::env::var_os(LANES_VARIABLE) else { return GREEN_LANES };
+    let number = word.to_str().and_then(|word| word.trim().parse().ok());
+    number.filter(|number| *number <= MOST_GREEN_LANES).unwrap_or_else(|| {
+        log_server!("{LANES_VARIABLE} is {word:?}, but can be a number up to {MOST_GREEN_LANES}");
+        GREEN_LANES
+    })
 }
 
 #[cfg(test)]
