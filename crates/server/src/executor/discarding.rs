@@ -3,7 +3,7 @@
 //! A driver waits for all kernels before it gives them back. A session's thread that did so would
 //! take no command of its client meanwhile, so a thread of the executor's own does it. It has all
 //! the time there is: it looks for a quiet moment now and then, and holds others for no longer than
-//! a look.
+//! a look takes.
 
 use super::Shared;
 use super::array::Held;
@@ -16,8 +16,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// So long a look may hold others.
+/// So long a look may hold others, at first and at most: a client that is alone may have more in
+/// flight.
 const LOOK: Duration = Duration::from_millis(2);
+const LONGEST_LOOK: Duration = Duration::from_millis(64);
+/// Looks in vain after which one takes twice as long.
+const LOOKS: u32 = 8;
 /// Between two looks, at first and at most.
 const REST: Duration = Duration::from_millis(10);
 const LONGEST_REST: Duration = Duration::from_millis(500);
@@ -81,13 +85,19 @@ fn discard_all(shared: &Shared, things: &Receiver<Discarded>) {
 impl Shared {
     /// Waits for a quiet moment, however long it takes; `None` in a lost context.
     pub(super) fn await_calm(&self) -> Option<Quiet<'_>> {
-        let mut rest = REST;
-        while self.context.lost().is_none() {
-            if let Some(quiet) = self.gate.look_for_quiet(&self.context, LOOK) {
+        let (mut rest, mut look) = (REST, LOOK);
+        for looks in 1.. {
+            if self.context.lost().is_some() {
+                break;
+            }
+            if let Some(quiet) = self.gate.look_for_quiet(&self.context, look) {
                 return Some(quiet);
             }
             std::thread::sleep(rest);
             rest = (rest * 2).min(LONGEST_REST);
+            if looks % LOOKS == 0 {
+                look = (look * 2).min(LONGEST_LOOK);
+            }
         }
         None
     }

@@ -114,17 +114,21 @@ impl State {
     /// The session waits for its turn, since `asked` or since it last asked the keeper: whether it
     /// leaves, as the kernel of whose turn it is goes on and on.
     pub(super) fn leaves_its_turn(&self, asked: &mut Instant) -> bool {
-        let is_free = || !self.has_work_in_driver() && self.hindrance().is_none();
-        match self.handle.verdict() {
-            Some(Verdict::Leaves) => return is_free(),
-            _ if asked.elapsed() < ASKS_AGAIN => return false,
-            _ => {}
+        let is_allowed = self.handle.verdict() == Some(Verdict::Leaves);
+        if !is_allowed && asked.elapsed() < ASKS_AGAIN {
+            return false;
         }
         *asked = Instant::now();
-        if self.shared.pace.has_stalled(self.handle.id, PATIENCE) && is_free() {
-            self.tell_stuck(Reason::Kernels);
+        let is_stuck = self.shared.pace.has_stalled(self.handle.id, PATIENCE)
+            && !self.has_work_in_driver()
+            && self.hindrance().is_none();
+        match (is_stuck, is_allowed) {
+            (true, false) => self.tell_stuck(Reason::Kernels),
+            // What was allowed counts no more: its turn has come since.
+            (false, true) => self.handle.take_verdict(None),
+            _ => {}
         }
-        false
+        is_stuck && is_allowed
     }
 
     /// What the command in hand names is not here: the failure, unless it may be in the other

@@ -393,6 +393,7 @@ impl Keeper {
             _ => CUresult::ERROR_DEVICE_UNAVAILABLE,
         };
         self.give_up_recovery(place, &message);
+        self.refuse_stuck(place.device);
         self.refuse_held(place, &Refusal { code: code.0, message });
     }
 

@@ -72,6 +72,19 @@ impl Keeper {
         here.into_iter().for_each(|id| self.stuck(id, Reason::Kernels));
     }
 
+    /// There is no other context: those who wait for one stay.
+    pub(super) fn refuse_stuck(&mut self, device: usize) {
+        for id in std::mem::take(&mut self.stuck) {
+            let Some(session) = self.sessions.get(&id) else { continue };
+            if session.device != device {
+                self.stuck.insert(id);
+            } else if let Some(executor) = self.executor(session.place()) {
+                let verdict = Verdict::Stays;
+                executor.tell(&ToExecutor::Relocate { session: id, verdict }, &[]);
+            }
+        }
+    }
+
     /// Sees to an executor in a place that has had none so far; `None`: there can be none.
     fn second_context(&mut self, place: Place) -> Option<Stage> {
         if self.is_recovering(place) || place.domain != SHARED {

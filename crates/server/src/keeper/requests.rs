@@ -51,7 +51,11 @@ impl Keeper {
         if client.opening.is_some() {
             return self.disconnect(id, "it asks for a context while another is being made");
         }
-        let place = self.place_for_newcomer(device as usize, client.domain);
+        let known = client.sessions.get(&device).and_then(|session| self.sessions.get(session));
+        let place = match known.map(Session::place) {
+            Some(place) => place,
+            None => self.place_for_newcomer(device as usize, client.domain),
+        };
         let Some(client) = self.clients.get(&id) else { return };
         if self.is_recovering(place) && !client.sessions.contains_key(&device) {
             if self.fault_settings.arrivals == Arrivals::Refuse {
