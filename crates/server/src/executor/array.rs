@@ -5,7 +5,6 @@
 //! that is not below what they take.
 
 use super::copy::volume_bytes;
-use super::discarding::Discarded;
 use super::failure::{Failure, below};
 use super::state::State;
 use cuda_abi::types::*;
@@ -201,8 +200,8 @@ impl State {
             .entries
             .retain(|_, level| !matches!(level.held, Held::Level(_, of) if of == number));
         self.memory.discharge(entry.charged_bytes);
-        self.give_back_later(Discarded::Array(entry.held));
-        Ok(())
+        let _quiet = self.quiet_here()?;
+        self.destroy_array(entry.held)
     }
 
     pub(super) fn array_memory(&mut self, wanted: ArrayNumber) -> Result<(), Failure> {

@@ -1,16 +1,14 @@
-//! Code and arrays that nobody needs any more.
+//! Code that nobody needs any more, and that is to be unloaded when the device is quiet.
 //!
-//! A driver waits for all kernels before it gives them back. A session's thread that did so would
-//! take no command of its client meanwhile, so a thread of the executor's own does it. It has all
-//! the time there is: it looks for a quiet moment now and then, and holds others for no longer than
-//! a look takes.
+//! A driver waits for all kernels before it unloads code. A session's thread that waits takes no
+//! command of its client meanwhile, so a thread of the executor's own does it. It has all the time
+//! there is: it holds nobody while what it last saw at work still is.
 
 use super::Shared;
-use super::array::Held;
 use super::gate::Quiet;
 use super::state::State;
 use crate::log::log_server;
-use cuda_abi::types::{CUlibrary, CUresult};
+use cuda_abi::types::CUlibrary;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -25,59 +23,47 @@ const LOOKS: u32 = 8;
 /// Between two looks, at first and at most.
 const REST: Duration = Duration::from_millis(10);
 const LONGEST_REST: Duration = Duration::from_millis(500);
-/// Beyond so many things that wait, who discards one more waits for its end: a client that loads
-/// and unloads beside others that are never idle must not fill the device.
-const MOST_WAITING: usize = 64;
+/// Of one session. A client that loads and unloads beside others that are never idle must not fill
+/// the device: beyond this it waits.
+const MOST_OF_ONE: usize = 16;
 
-/// Something that nothing names any more.
+/// Code that nothing names any more, and how many its session has of them.
 #[derive(Debug)]
-pub(super) enum Discarded {
-    Code(CUlibrary),
-    Array(Held),
+struct Left {
+    library: CUlibrary,
+    of_session: Arc<AtomicUsize>,
 }
 
-/// Where such things go.
+/// Where such code goes.
 #[derive(Debug, Default)]
-pub(crate) struct Discards {
-    sender: OnceLock<Mutex<Sender<Discarded>>>,
-    waiting: AtomicUsize,
-}
-
-impl Discards {
-    /// Leaves something to the thread, which may have enough.
-    fn leave(&self, thing: Discarded) -> Result<(), Discarded> {
-        // Relaxed: the number is all that there is, and may be late.
-        let has_room = self.waiting.load(Ordering::Relaxed) < MOST_WAITING;
-        let Some(sender) = self.sender.get().filter(|_| has_room) else { return Err(thing) };
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
-        sender.send(thing).map_err(|unsent| unsent.0)
-    }
-}
+pub(crate) struct Discards(OnceLock<Mutex<Sender<Left>>>);
 
 /// Starts the thread.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<(), String> {
-    let (sender, things) = channel();
+    let (sender, code) = channel();
     let of_thread = Arc::clone(shared);
     std::thread::Builder::new()
         .name("discards".into())
-        .spawn(move || discard_all(&of_thread, &things))
-        .map_err(|error| format!("cannot start the thread that gives back code: {error}"))?;
-    let _ = shared.discards.sender.set(Mutex::new(sender));
+        .spawn(move || unload_all(&of_thread, &code))
+        .map_err(|error| format!("cannot start the thread that unloads code: {error}"))?;
+    let _ = shared.discards.0.set(Mutex::new(sender));
     Ok(())
 }
 
-fn discard_all(shared: &Shared, things: &Receiver<Discarded>) {
+fn unload_all(shared: &Shared, code: &Receiver<Left>) {
     if let Err(code) = shared.context.make_current() {
-        return log_server!("No code is given back: {code}");
+        return log_server!("Code is not unloaded: {code}");
     }
-    while let Ok(first) = things.recv() {
+    while let Ok(first) = code.recv() {
         let Some(quiet) = shared.await_calm() else { return };
         let mut next = Some(first);
-        while let Some(thing) = next {
-            shared.discards.waiting.fetch_sub(1, Ordering::Relaxed);
-            shared.give_back_now(thing);
-            next = if quiet.is_long() { None } else { things.try_recv().ok() };
+        while let Some(Left { library, of_session }) = next {
+            // SAFETY: a live library that nothing names any more.
+            let unloaded = unsafe { shared.context.driver().cuLibraryUnload(library) };
+            let _ = shared.context.check(unloaded);
+            // Relaxed: the number is all that there is, and may be late.
+            of_session.fetch_sub(1, Ordering::Relaxed);
+            next = if quiet.is_long() { None } else { code.try_recv().ok() };
         }
     }
 }
@@ -85,12 +71,12 @@ fn discard_all(shared: &Shared, things: &Receiver<Discarded>) {
 impl Shared {
     /// Waits for a quiet moment, however long it takes; `None` in a lost context.
     pub(super) fn await_calm(&self) -> Option<Quiet<'_>> {
-        let (mut rest, mut look) = (REST, LOOK);
-        for looks in 1.. {
+        let (mut rest, mut look, mut seen) = (REST, LOOK, Vec::new());
+        for looks in 1_u32.. {
             if self.context.lost().is_some() {
                 break;
             }
-            if let Some(quiet) = self.gate.look_for_quiet(&self.context, look) {
+            if let Some(quiet) = self.gate.look_for_quiet(&self.context, look, &mut seen) {
                 return Some(quiet);
             }
             std::thread::sleep(rest);
@@ -101,26 +87,29 @@ impl Shared {
         }
         None
     }
-
-    /// In a quiet moment.
-    fn give_back_now(&self, thing: Discarded) {
-        let driver = self.context.driver();
-        // SAFETY: live handles that nothing else names any more.
-        let _ = self.context.check(unsafe {
-            match thing {
-                Discarded::Code(library) => driver.cuLibraryUnload(library),
-                Discarded::Array(Held::Array(array)) => driver.cuArrayDestroy(array),
-                Discarded::Array(Held::Mipmapped(array)) => driver.cuMipmappedArrayDestroy(array),
-                Discarded::Array(Held::Level(..)) => CUresult::SUCCESS,
-            }
-        });
-    }
 }
 
 impl State {
-    /// Has something given back when the device is quiet.
-    pub(in crate::executor) fn give_back_later(&self, thing: Discarded) {
-        let refused = self.shared.discards.leave(thing).err();
-        self.quietly_each(refused, |thing| self.shared.give_back_now(thing));
+    /// Leaves code to the thread, unless that has enough of the session's; says whether it did.
+    pub(super) fn leave_code(&self, library: CUlibrary) -> bool {
+        // Relaxed: as above.
+        let has_room = self.handle.discarded.load(Ordering::Relaxed) < MOST_OF_ONE;
+        has_room && self.abandon_code(library)
+    }
+
+    /// The same however much it has.
+    pub(super) fn abandon_code(&self, library: CUlibrary) -> bool {
+        let Some(sender) = self.shared.discards.0.get() else { return false };
+        let of_session = Arc::clone(&self.handle.discarded);
+        of_session.fetch_add(1, Ordering::Relaxed);
+        let sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.send(Left { library, of_session }).is_ok()
+    }
+
+    /// Has code unloaded, by the thread or in a quiet moment.
+    pub(super) fn unload_later(&self, library: CUlibrary) {
+        if !self.leave_code(library) {
+            self.quietly_each([library], |library| drop(self.unload(library)));
+        }
     }
 }

@@ -33,6 +33,7 @@ impl State {
     pub(super) fn event_destroy(&mut self, wanted: EventDestroy) -> Result<(), Failure> {
         below("event", wanted.event, MAX_EVENTS)?;
         let event = self.events.remove(&wanted.event).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        self.past_times.forget(wanted.event);
         if self.others_have(wanted.event) {
             return Ok(());
         }
@@ -44,6 +45,7 @@ impl State {
 
     pub(super) fn event_record(&mut self, wanted: EventRecord) -> Result<(), Failure> {
         let event = self.event(wanted.event)?;
+        self.past_times.forget(wanted.event);
         // Before the record counts as work itself.
         self.check_signal(wanted.stream, wanted.value)?;
         let stream = self.stream_for_work(wanted.stream)?;
@@ -104,15 +106,22 @@ impl PastTimes {
         let at_ms = times.into_iter().map(|EventTime { event, at_ms }| (event, at_ms)).collect();
         Self { at_ms, reference: None }
     }
+
+    /// The event is recorded here, or destroyed.
+    fn forget(&mut self, event: u32) {
+        if !self.at_ms.is_empty() {
+            self.at_ms.remove(&event);
+        }
+    }
 }
 
 /// Events of which the times are taken along: as many as one message holds.
-const MOST_TIMES: usize = 1024;
+pub(super) const MOST_TIMES: usize = 1024;
 
 impl State {
     /// When the session's events were recorded. Nothing is in flight.
     pub(super) fn event_times(&mut self) -> Vec<EventTime> {
-        let numbers: Vec<u32> = self.events.keys().copied().take(MOST_TIMES).collect();
+        let numbers: Vec<u32> = self.events.keys().copied().collect();
         let time_of = |event| self.event_time(event).map(|at_ms| EventTime { event, at_ms });
         numbers.into_iter().filter_map(time_of).collect()
     }

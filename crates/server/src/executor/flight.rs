@@ -7,7 +7,6 @@
 //! more they are, so that what all of them take for it does not grow with their number. So a launch
 //! of a session that is busy costs one load, and none is followed by a call to the driver.
 
-use super::discarding::Discarded;
 use super::state::State;
 use crate::log::log_server;
 use crate::policy::priorities::Class;
@@ -217,7 +216,7 @@ impl State {
             self.pace_settled();
             self.save_variables();
             let unkept = self.renew_leaving();
-            unkept.into_iter().for_each(|library| self.give_back_later(Discarded::Code(library)));
+            unkept.into_iter().for_each(|library| self.unload_later(library));
             self.save_arrays();
             self.repeating.settle(self.records.position + 1);
         }

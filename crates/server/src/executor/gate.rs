@@ -83,6 +83,18 @@ impl Turnstile {
         lock(&self.tracks).retain(|other| !Arc::ptr_eq(other, track));
     }
 
+    /// Adds what has not ended to `busy`, while work may be submitted.
+    fn peek(&self, context: &Context, busy: &mut Vec<Busy>) {
+        for track in lock(&self.tracks).iter() {
+            let submitted = track.submitted.load(Ordering::Relaxed);
+            // SAFETY: a live stream: its session forgets it, under this lock, before it ends it.
+            let asked = unsafe { context.driver().cuStreamQuery(track.stream) };
+            if asked == CUresult::ERROR_NOT_READY {
+                busy.push(Busy { stream: track.stream.0, submitted });
+            }
+        }
+    }
+
     /// Adds what has not ended to `busy`. Nobody may be inside.
     fn look(&self, context: &Context, busy: &mut Vec<Busy>) {
         for track in lock(&self.tracks).iter() {
@@ -255,10 +267,21 @@ impl Gate {
         }
     }
 
-    /// Looks for a quiet moment for so long; `None`: something runs. To be called outside the gate.
-    pub(super) fn look_for_quiet(&self, context: &Context, longest: Duration) -> Option<Quiet<'_>> {
+    /// Looks for a quiet moment for so long; `None`: something runs. What ran at the last look is in
+    /// `seen`: nobody is held while it still does. To be called outside the gate.
+    pub(super) fn look_for_quiet(
+        &self,
+        context: &Context,
+        longest: Duration,
+        seen: &mut Vec<Busy>,
+    ) -> Option<Quiet<'_>> {
+        let turnstiles = lock(&self.turnstiles).clone();
+        let mut runs = Vec::new();
+        turnstiles.iter().for_each(|turnstile| turnstile.peek(context, &mut runs));
+        let still_runs = runs.iter().any(|busy| seen.contains(busy));
+        *seen = runs;
         let mut turns = lock(&self.turns);
-        if turns.taken || turns.waiting > 0 {
+        if still_runs || turns.taken || turns.waiting > 0 {
             return None;
         }
         turns.taken = true;
@@ -430,6 +453,9 @@ impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         let mut turns = lock(&self.gate.turns);
         turns.taken = false;
+        if turns.waiting == 0 {
+            self.gate.in_vain_since_ns.store(0, Ordering::Relaxed);
+        }
         let handed_on = turns.waiting > 0
             && turns.quiet_since.is_some_and(|since| since.elapsed() < LONGEST_MOMENT);
         if handed_on {

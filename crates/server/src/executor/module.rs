@@ -32,8 +32,6 @@ struct Module {
     /// Ranges of its globals that the client has asked for.
     globals: Vec<(u64, u64)>,
     values: Values,
-    /// Its kernels can allocate memory of the device's heap.
-    uses_heap: bool,
     /// For the next to load the same; `None` if that must not get this one.
     origin: Option<Origin>,
     /// What it was loaded from: others that load the same have the same file.
@@ -54,11 +52,11 @@ impl Module {
         origin: Option<Origin>,
         image: Arc<StoredImage>,
         variables: Variables,
-        Traits { prints, uses_heap, charged_bytes }: Traits,
+        Traits { prints, charged_bytes, .. }: Traits,
     ) -> Self {
         let (library, values) = (Arc::new(library), Values::new(variables));
         let globals = Vec::new();
-        Self { library, prints, charged_bytes, globals, values, uses_heap, origin, image }
+        Self { library, prints, charged_bytes, globals, values, origin, image }
     }
 }
 
@@ -88,6 +86,8 @@ pub(crate) struct Modules {
     live_functions: usize,
     /// How many have variables.
     with_variables: usize,
+    /// Some code could allocate memory of the device's heap, whether it is still there or not.
+    pub(super) may_use_heap: bool,
     /// Code that was unloaded while kernels ran that may write to its variables.
     pub(super) leaving: Vec<(CUlibrary, Origin)>,
 }
@@ -103,16 +103,10 @@ impl Modules {
         Some(&mut self.modules.get_mut(&number)?.values)
     }
 
-    /// Whether kernels may have memory of the device's heap.
-    pub(super) fn may_use_heap(&self) -> bool {
-        self.modules.values().any(|module| module.uses_heap)
-    }
-
-    /// Whether the client has addresses of variables, or variables may hold addresses of what the
-    /// driver has loaded.
-    pub(super) fn have_known_addresses(&self) -> bool {
-        let places: Vec<u64> = self.modules.values().flat_map(|it| it.values.places()).collect();
-        self.modules.values().any(|it| !it.globals.is_empty() || it.values.may_point_near(&places))
+    /// Whether the client has addresses of variables, or kernels may have stored some: where they
+    /// are is the context's to say.
+    pub(super) fn have_used_variables(&self) -> bool {
+        self.modules.values().any(|it| !it.globals.is_empty() || it.values.were_used())
     }
 
     /// Modules whose variables may have changed.

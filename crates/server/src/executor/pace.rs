@@ -139,14 +139,6 @@ impl Pace {
         shared.resting.remove(&client);
     }
 
-    /// Whether a contender other than `client` is at work of whom nothing has begun or ended for so
-    /// long.
-    pub(super) fn has_stalled(&self, client: u64, after: Duration) -> bool {
-        let shared = self.lock();
-        let mut others = shared.fairness.at_work().filter(|&other| other != client);
-        others.any(|other| shared.alive.get(&other).is_none_or(|alive| alive.elapsed() >= after))
-    }
-
     /// Gives up on contenders other than `client` that are at work, and of whom nothing has begun
     /// or ended for so long; says whether there were any.
     pub(super) fn give_up_on_stalled(&self, client: u64, after: Duration) -> bool {

@@ -10,6 +10,7 @@
 //! A session stays where it is as long as something of it is in flight, and as long as it has
 //! something that cannot be taken along ([`State::hindrance`]).
 
+use super::event::MOST_TIMES;
 use super::failure::Failure;
 use super::state::State;
 use crate::counters::Waits;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 /// So long a session waits for others' kernels before it looks for another context: most kernels
 /// are shorter, and a relocation takes about as long.
 const PATIENCE: Duration = Duration::from_millis(40);
-/// Between two questions of a session that waits for its turn.
+/// Between two questions to the keeper.
 const ASKS_AGAIN: Duration = Duration::from_millis(100);
 /// Between two looks of a thread that has asked the keeper, and of one that could not.
 const LOOK: Duration = Duration::from_millis(1);
@@ -66,28 +67,38 @@ impl super::Shared {
 pub(super) struct Stuck<'a> {
     state: &'a State,
     looked: Cell<Instant>,
-    has_asked: Cell<bool>,
+    asked: Cell<Option<Instant>>,
 }
 
 impl Stuck<'_> {
-    /// Whether the session leaves instead of waiting; asks the keeper when it is time.
+    /// Whether the session leaves instead of waiting; asks the keeper when it is time. The gate may
+    /// be closed, so little is done here.
     pub(super) fn leaves(&self) -> bool {
         let (state, now) = (self.state, Instant::now());
-        let rest = if self.has_asked.get() { LOOK } else { LOOK_AGAIN };
+        let asked = self.asked.get();
+        let rest = if asked.is_some() { LOOK } else { LOOK_AGAIN };
         if now - self.looked.get() < rest || state.shared.gate.in_vain_for() < PATIENCE {
             return false;
         }
         self.looked.set(now);
-        let hindrance = match state.has_work_in_driver() || !state.relocation.is_possible {
-            true => Some(Hindrance::WorkInFlight),
-            false if self.has_asked.get() => None,
-            false => state.hindrance(),
+        let verdict = state.handle.verdict();
+        if asked.is_some() && verdict != Some(Verdict::Leaves) {
+            if verdict == Some(Verdict::Stays) && asked.is_some_and(|at| now - at >= ASKS_AGAIN) {
+                self.asked.set(None);
+            }
+            return false;
+        }
+        let hindrance = match state.relocation.is_possible && !state.has_work_in_driver() {
+            true => state.hindrance(),
+            false => Some(Hindrance::WorkInFlight),
         };
         state.counters().set_hindrance(hindrance);
-        if hindrance.is_none() && !self.has_asked.replace(true) {
+        if hindrance.is_none() && asked.is_none() {
+            self.asked.set(Some(now));
             state.tell_stuck(Reason::Kernels);
+            return false;
         }
-        hindrance.is_none() && state.handle.verdict() == Some(Verdict::Leaves)
+        hindrance.is_none() && asked.is_some()
     }
 }
 
@@ -95,6 +106,7 @@ impl Drop for Stuck<'_> {
     fn drop(&mut self) {
         self.state.counters().set_waits(Waits::ForNothing);
         self.state.counters().set_hindrance(None);
+        self.state.handle.take_verdict(None);
     }
 }
 
@@ -103,32 +115,12 @@ impl State {
     pub(super) fn wait_for_kernels(&self) -> Stuck<'_> {
         let now = Instant::now();
         self.counters().set_waits(Waits::ForKernels);
-        Stuck { state: self, looked: Cell::new(now), has_asked: Cell::new(false) }
+        Stuck { state: self, looked: Cell::new(now), asked: Cell::new(None) }
     }
 
     fn tell_stuck(&self, reason: Reason) {
         self.handle.take_verdict(None);
         self.shared.tell(&FromExecutor::Stuck { session: self.handle.id, reason });
-    }
-
-    /// The session waits for its turn, since `asked` or since it last asked the keeper: whether it
-    /// leaves, as the kernel of whose turn it is goes on and on.
-    pub(super) fn leaves_its_turn(&self, asked: &mut Instant) -> bool {
-        let is_allowed = self.handle.verdict() == Some(Verdict::Leaves);
-        if !is_allowed && asked.elapsed() < ASKS_AGAIN {
-            return false;
-        }
-        *asked = Instant::now();
-        let is_stuck = self.shared.pace.has_stalled(self.handle.id, PATIENCE)
-            && !self.has_work_in_driver()
-            && self.hindrance().is_none();
-        match (is_stuck, is_allowed) {
-            (true, false) => self.tell_stuck(Reason::Kernels),
-            // What was allowed counts no more: its turn has come since.
-            (false, true) => self.handle.take_verdict(None),
-            _ => {}
-        }
-        is_stuck && is_allowed
     }
 
     /// What the command in hand names is not here: the failure, unless it may be in the other
@@ -149,32 +141,31 @@ impl State {
         failure
     }
 
-    /// Why the session cannot leave, as far as its thread knows without asking the driver.
+    /// Why the session cannot leave.
     pub(super) fn hindrance(&self) -> Option<Hindrance> {
-        let first = |hindrances: &[(bool, Hindrance)]| {
-            hindrances.iter().find(|(is_there, _)| *is_there).map(|(_, hindrance)| *hindrance)
+        let hindrance = match () {
+            () if !self.holding.is_empty() => Hindrance::HeldCommands,
+            () if self.printing.is_active() => Hindrance::Output,
+            () if self.is_traced() => Hindrance::Trace,
+            () if !self.guard.is_off() => Hindrance::Guard,
+            () if self.shares_anything() => Hindrance::Sharing,
+            () if !self.peers.is_empty() || self.watched.is_any() => Hindrance::Peers,
+            () if !self.objects.is_empty() || self.graphs.have_conditions() => Hindrance::Objects,
+            () if !self.virtual_memory.is_empty() => Hindrance::ReservedAddresses,
+            () if self.repeating.are_any_declared() => Hindrance::DeclaredKernels,
+            () if self.moved.is_any() || self.handle.moves.is_any() => Hindrance::SpilledMemory,
+            () if self.modules.may_use_heap => Hindrance::DeviceHeap,
+            () if self.modules.have_used_variables() => Hindrance::Variables,
+            () if self.events.len() > MOST_TIMES => Hindrance::Events,
+            () if self.resharing.is_active() || self.handle.mailbox.has_mail() => {
+                Hindrance::ChangingShare
+            }
+            () => return None,
         };
-        first(&[
-            (!self.holding.is_empty(), Hindrance::HeldCommands),
-            (self.printing.is_active(), Hindrance::Output),
-            (self.is_traced(), Hindrance::Trace),
-            (!self.guard.is_off(), Hindrance::Guard),
-            (self.shares_anything(), Hindrance::Sharing),
-            (!self.peers.is_empty() || self.watched.is_any(), Hindrance::Peers),
-            (!self.objects.is_empty() || self.graphs.have_conditions(), Hindrance::Objects),
-            (!self.virtual_memory.is_empty(), Hindrance::ReservedAddresses),
-            (self.repeating.are_any_declared(), Hindrance::DeclaredKernels),
-            (self.moved.is_any() || self.handle.moves.is_any(), Hindrance::SpilledMemory),
-            (self.modules.may_use_heap(), Hindrance::DeviceHeap),
-            (self.modules.have_known_addresses(), Hindrance::Addresses),
-            (
-                self.resharing.is_active() || self.handle.mailbox.has_mail(),
-                Hindrance::ChangingShare,
-            ),
-        ])
+        Some(hindrance)
     }
 
-    /// Saves what only the driver has. Nothing of the session is in flight.
+    /// Saves what only the driver has.
     ///
     /// # Errors
     /// Why it stays after all.
@@ -182,12 +173,12 @@ impl State {
         // What is saved counts as part of the commands so far, of which the one in hand is none.
         let in_hand = self.records.position;
         self.begin_record(self.standing.committed_bytes());
-        self.save_variables();
         self.save_all_arrays();
         self.begin_record(in_hand);
         match self.hindrance() {
             Some(hindrance) => Err(hindrance),
             None if self.standing.has_unsaved() => Err(Hindrance::Unsaved),
+            None if self.has_work_in_driver() => Err(Hindrance::WorkInFlight),
             None => Ok(()),
         }
     }

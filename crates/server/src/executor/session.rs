@@ -7,7 +7,6 @@
 
 mod ending;
 mod idling;
-mod leaving;
 
 use super::batch::{Admission, Refused};
 use super::failure::Failure;
@@ -25,7 +24,7 @@ use link::ring::{Command, Consumer, RingError};
 use link::spin::Cores;
 use link::wire::command::{Facts, Header, NO_CALL, Opcode, Refusal, Signal, Time};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest sleep of an idle session thread.
 const IDLE: Duration = Duration::from_secs(1);
@@ -52,8 +51,6 @@ pub(super) struct Session {
     /// The counters say since when it has taken no command.
     is_idle: bool,
     nearness: Nearness,
-    /// Since when it has waited for its turn, or has last asked whether it may leave.
-    held_since: Option<Instant>,
     /// What it was told to do, as far as that is done.
     heeded: Wish,
 }
@@ -79,7 +76,6 @@ impl Session {
             owed: None,
             is_idle: false,
             nearness: Nearness::default(),
-            held_since: None,
             heeded: Wish::Serve,
         }
     }
@@ -120,7 +116,12 @@ impl Session {
         self.settle_debts();
         match self.repeat().and_then(|()| self.serve()) {
             Ok(()) => {}
-            Err(StepError::Leaves) => return self.leave(),
+            Err(StepError::Leaves) => {
+                let Self { state, consumer, waker, .. } = self;
+                drop(consumer);
+                state.leave();
+                return waker.wake();
+            }
             Err(StepError::Lost) => self.await_end(),
             Err(error) => {
                 let (handle, message) = (&self.state.handle, error.to_string());
@@ -180,10 +181,7 @@ impl Session {
                 }
                 Step::Done => {}
                 Step::Nothing => self.idle()?,
-                Step::Held => {
-                    self.wait_for_turn()?;
-                    self.leave_if_held()?;
-                }
+                Step::Held => self.wait_for_turn()?,
                 Step::Paused => {
                     self.see_to_waiters()?;
                     std::thread::sleep(PAUSE_POLL);
@@ -277,11 +275,16 @@ impl Session {
         if !is_quick {
             self.state.step_away();
         }
-        let result = self.state.obey_or_leave(&command);
+        // Who waits for an answer is to have it here.
+        let result = match self.awaited.is_empty() {
+            true => self.state.obey_or_leave(&command),
+            false => self.state.obey(&command),
+        };
         if !is_quick {
             self.state.come_back();
         }
         if let Err(Failure::Elsewhere) = result {
+            self.check_context()?;
             return Err(StepError::Leaves);
         }
         self.state.counters().count_command();

@@ -17,7 +17,7 @@ use link::completion::CompletionWords;
 use link::session_memory::SessionMemory;
 use link::wire::owner::Owner;
 use rustix::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
@@ -64,6 +64,8 @@ pub(crate) struct SessionHandle {
     verdict: AtomicU8,
     /// The session is another executor's.
     left: AtomicBool,
+    /// Code of it that is to be unloaded.
+    pub(super) discarded: Arc<AtomicUsize>,
     /// The `CUresult` that answers everything, 0 while the session serves.
     ended: AtomicU32,
     streams: AtomicU32,
@@ -100,6 +102,7 @@ impl SessionHandle {
             wish: AtomicU8::new(Wish::Serve as u8),
             verdict: AtomicU8::new(0),
             left: AtomicBool::new(false),
+            discarded: Default::default(),
             ended: AtomicU32::new(0),
             streams: AtomicU32::new(0),
             new_weight: Default::default(),

@@ -86,10 +86,8 @@ impl State {
         self.streams.handles().chain(self.side_stream).any(|stream| {
             // SAFETY: a live stream of this session.
             let result = unsafe { self.driver().cuStreamQuery(stream) };
-            result == CUresult::ERROR_NOT_READY || {
-                let _ = self.context().check(result);
-                false
-            }
+            // In a lost context nothing has ended.
+            result == CUresult::ERROR_NOT_READY || self.context().check(result).is_err()
         })
     }
 

@@ -20,10 +20,6 @@ use std::time::{Duration, Instant};
 pub(super) const VALUES: u16 = u16::MAX;
 /// Of one module.
 const MOST_BYTES: u64 = 4 << 20;
-/// What a driver loads lies within so much.
-const NEAR_BYTES: u64 = 1 << 36;
-/// Smaller numbers are no addresses of a driver's.
-const LOWEST_ADDRESS: u64 = 1 << 32;
 /// Copies of a few bytes behind no other work.
 const COPY_LIMIT: Duration = Duration::from_secs(1);
 const COPY_POLL: Duration = Duration::from_micros(10);
@@ -54,22 +50,9 @@ impl Values {
         Self { variables, changed: false, saved: Vec::new() }
     }
 
-    /// Where they are.
-    pub(super) fn places(&self) -> Vec<u64> {
-        match &self.variables {
-            Variables::Known(spans) => spans.iter().map(|&(at, _)| at).collect(),
-            Variables::None | Variables::Unknown => Vec::new(),
-        }
-    }
-
-    /// Whether a saved value may be the address of something that the driver has loaded: code and
-    /// variables lie not far from each other, and from these places.
-    pub(super) fn may_point_near(&self, places: &[u64]) -> bool {
-        let is_near = |word: u64| {
-            word >= LOWEST_ADDRESS && places.iter().any(|at| word.abs_diff(*at) < NEAR_BYTES)
-        };
-        let words = self.saved.as_chunks::<8>().0;
-        words.iter().any(|word| is_near(u64::from_le_bytes(*word)))
+    /// Whether kernels have run that could see them.
+    pub(super) fn were_used(&self) -> bool {
+        self.are_any() && (self.changed || !self.saved.is_empty())
     }
 
     pub(super) fn are_any(&self) -> bool {

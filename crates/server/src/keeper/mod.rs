@@ -32,6 +32,7 @@ mod takeover;
 pub use options::Options;
 
 use crate::driver::Driver;
+use crate::executor_link::Reason;
 use crate::log::{log_other, log_server};
 use crate::policy::domains::{Domains, SHARED};
 use crate::policy::fault_settings::FaultSettings;
@@ -227,7 +228,7 @@ pub(crate) struct Keeper {
     clearing: BTreeMap<u64, relocation::Clearing>,
     /// Sessions that wait for another context, which is being made, or for what they have left
     /// there.
-    stuck: BTreeSet<u64>,
+    stuck: BTreeMap<u64, Reason>,
     /// Executors that are about to be replaced.
     killings: BTreeMap<Place, killing::Killing>,
     /// What the daemon was told.
@@ -295,7 +296,7 @@ impl Keeper {
             started_again: BTreeSet::new(),
             leaving: Vec::new(),
             clearing: BTreeMap::new(),
-            stuck: BTreeSet::new(),
+            stuck: BTreeMap::new(),
             killings: BTreeMap::new(),
             status: ServerStatus::Active,
             fault_settings: read_fault_settings(),

@@ -18,11 +18,15 @@ use crate::executor_link::{EventTime, FromExecutor, Origin, Reason, ToExecutor, 
 use crate::log::log_server;
 use crate::policy::domains::{Domain, SHARED};
 use crate::policy::windows::WindowPair;
-use std::collections::BTreeSet;
+use link::wire::owner::Owner;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A program that starts beside a kernel that has run for so long starts in the other context.
-const LONG_KERNEL: Duration = Duration::from_millis(50);
+/// A program that starts beside a kernel that has run for so long starts in the other context, and
+/// nobody goes to where one has.
+const LONG_KERNEL: Duration = Duration::from_millis(200);
+/// A session that has just gone to another context stays there for a while.
+const BREATH: Duration = Duration::from_millis(200);
 /// A session that was sent to another context for what others share does not find it there either:
 /// it is not sent back and forth.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
@@ -32,6 +36,8 @@ const UNUSED: Duration = Duration::from_secs(2);
 /// What a session has left.
 pub(super) struct Clearing {
     pub(super) place: Place,
+    /// Whom the session counted for.
+    pub(super) owner: Owner,
     counter_slot: usize,
     /// The session's, once it has ended.
     pub(super) windows: Option<WindowPair>,
@@ -43,22 +49,28 @@ impl Keeper {
         let Some(session) = self.sessions.get(&id) else { return };
         let (from, relocated) = (session.place(), session.relocated);
         let to = Place { side: from.side.other(), ..from };
-        let is_settled = relocated.is_none_or(|then| then.elapsed() > SETTLED_AFTER);
+        let has_settled = |after| relocated.is_none_or(|then: Instant| then.elapsed() > after);
         let is_there = self.devices[to.device].executors.contains_key(&to.seat());
+        // What it had there is still there.
+        let is_clearing = self.clearing.contains_key(&id);
         let stage = match reason {
-            Reason::Sharing if !is_there || !is_settled => None,
-            // What it had there is still there.
-            _ if self.clearing.contains_key(&id) => Some(Stage::Starting),
+            Reason::Sharing if !is_there || is_clearing || !has_settled(SETTLED_AFTER) => None,
+            Reason::Kernels if !has_settled(BREATH) => None,
+            _ if self.killings.contains_key(&to) || self.has_long_kernel(to) => None,
+            _ if is_clearing => Some(Stage::Starting),
             _ => self.second_context(to),
         };
         let verdict = match stage {
             Some(Stage::Starting) => {
-                self.stuck.insert(id);
+                self.stuck.insert(id, reason);
                 return;
             }
             Some(Stage::Ready) => Verdict::Leaves,
             None => Verdict::Stays,
         };
+        if let Some(executor) = self.devices[to.device].executors.get_mut(&to.seat()) {
+            executor.unused_since = None;
+        }
         if let Some(executor) = self.executor(from) {
             executor.tell(&ToExecutor::Relocate { session: id, verdict }, &[]);
         }
@@ -67,17 +79,18 @@ impl Keeper {
     /// An executor of the device is ready, or has cleared something away.
     pub(super) fn answer_stuck(&mut self, device: usize) {
         let is_here = |id: &u64| self.sessions.get(id).is_none_or(|it| it.device == device);
-        let (here, others): (BTreeSet<u64>, _) = self.stuck.iter().copied().partition(is_here);
+        let (here, others): (BTreeMap<u64, Reason>, _) =
+            std::mem::take(&mut self.stuck).into_iter().partition(|(id, _)| is_here(id));
         self.stuck = others;
-        here.into_iter().for_each(|id| self.stuck(id, Reason::Kernels));
+        here.into_iter().for_each(|(id, reason)| self.stuck(id, reason));
     }
 
     /// There is no other context: those who wait for one stay.
     pub(super) fn refuse_stuck(&mut self, device: usize) {
-        for id in std::mem::take(&mut self.stuck) {
+        for (id, reason) in std::mem::take(&mut self.stuck) {
             let Some(session) = self.sessions.get(&id) else { continue };
             if session.device != device {
-                self.stuck.insert(id);
+                self.stuck.insert(id, reason);
             } else if let Some(executor) = self.executor(session.place()) {
                 let verdict = Verdict::Stays;
                 executor.tell(&ToExecutor::Relocate { session: id, verdict }, &[]);
@@ -101,13 +114,17 @@ impl Keeper {
             return None;
         }
         let device = &mut self.devices[place.device];
-        let Some(standby) = device.standby.take_next() else {
+        let Some(mut standby) = device.standby.take_next() else {
             if !self.has_room_for_contexts(place.device, 1) {
                 return None;
             }
             return self.ensure_executor(place).ok();
         };
         let stage = standby.stage;
+        // It is told no more of what sessions give up, so nothing of theirs may stay mapped.
+        for session in standby.ahead.clear() {
+            standby.process.tell(&ToExecutor::ForgetAhead { session }, &[]);
+        }
         log_server!(
             "Executor {} serves device {} as its second context",
             standby.process.pid(),
@@ -164,15 +181,25 @@ impl Keeper {
         if session.service != Service::Serving || self.clearing.contains_key(&id) {
             return;
         }
-        let counter_slot = session.counter_slot;
-        self.clearing.insert(id, Clearing { place: from, counter_slot, windows: None });
+        let (counter_slot, owner) = (session.counter_slot, session.owner.clone());
+        self.clearing.insert(id, Clearing { place: from, owner, counter_slot, windows: None });
         if let Some(executor) = self.executor(from) {
             // Its thread has gone; what knows of it goes, too.
             executor.tell(&ToExecutor::CloseSession { session: id }, &[]);
         }
         let to = Place { side: from.side.other(), ..from };
         self.forget_changes_of(id);
+        self.residencies[to.device].give_up(id);
+        self.residencies[to.device].forget_orders(id);
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some((address, ..)) = session.wanted.take() {
+            session.grants.release(address);
+        }
+        if !self.clients.contains_key(&session.client) {
+            // As if its executor had closed it.
+            session.service = Service::Waiting(Origin::Inherited);
+            return self.forget_session(id);
+        }
         match session.files.renew_standing(&session.standing) {
             Ok(standing) => session.standing = standing,
             Err(error) => {
@@ -186,31 +213,17 @@ impl Keeper {
         session.relocated = Some(Instant::now());
         session.relocations += 1;
         log_server!("{} goes on in the other context of device {}", session.label, to.device);
-        if !self.clients.contains_key(&session.client) {
-            return self.forget_session(id);
-        }
         if self.is_recovering(to) {
             return;
         }
         match self.devices[to.device].executors.get(&to.seat()).map(|executor| executor.stage) {
-            Some(Stage::Ready) => {
-                self.hand_over(to, id);
-                self.end_ahead(to);
-            }
-            _ => {
+            Some(Stage::Ready) => self.hand_over(to, id),
+            // When it has its context.
+            Some(Stage::Starting) => drop(self.recovering.insert(to)),
+            None => {
                 self.recovering.insert(to);
                 self.find_successor(to);
             }
-        }
-    }
-
-    /// What an executor has mapped of others while it stood by is of no use any more.
-    fn end_ahead(&mut self, place: Place) {
-        let Some(executor) = self.devices[place.device].executors.get_mut(&place.seat()) else {
-            return;
-        };
-        if !executor.ahead.clear().is_empty() {
-            executor.process.tell(&ToExecutor::Resume, &[]);
         }
     }
 

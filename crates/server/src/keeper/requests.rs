@@ -113,9 +113,11 @@ impl Keeper {
     }
 
     /// Whether a session has failed, by a fault, and its client may have another one.
-    fn may_begin_anew(&self, session: u64) -> bool {
-        self.sessions.get(&session).is_some_and(|session| {
+    fn may_begin_anew(&self, id: u64) -> bool {
+        self.sessions.get(&id).is_some_and(|session| {
             session.service == Service::Ended
+                // Its addresses are still its own.
+                && !self.clearing.contains_key(&id)
                 && session.files.error() != CUresult::ERROR_MPS_CLIENT_TERMINATED.0
         })
     }
@@ -210,6 +212,9 @@ impl Keeper {
         }
         for client in self.clients.values().filter(|client| !client.retired.is_empty()) {
             resting.count(&client.owner(), client.retired.len() as u64);
+        }
+        for clearing in self.clearing.values().filter(|clearing| clearing.windows.is_some()) {
+            resting.count(&clearing.owner, 1);
         }
         resting.take(owner, 1)
     }
@@ -315,6 +320,10 @@ impl Keeper {
             // The executor knew of the lost context before its word of it came here; the next one
             // will make it.
             return;
+        }
+        if found.service == Service::Serving {
+            // It was another executor's before: its client has it.
+            return self.condemn(session, CUresult(code));
         }
         self.forget_session(session);
         if let Some(client) = self.clients.get_mut(&client) {

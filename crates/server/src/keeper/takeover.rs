@@ -115,6 +115,13 @@ impl Keeper {
                 self.moved_out(session, &done, &stayed, &fixed);
             }
             FromExecutor::SessionClosed { session } => self.forget_session(session),
+            // It had nothing in flight, and no command in hand that is to blame.
+            FromExecutor::Left { session, event_times } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.standing.forget_work();
+                    session.event_times = event_times;
+                }
+            }
             FromExecutor::Guarded { session, address, message } => {
                 self.guarded(session, address, message);
             }

@@ -50,10 +50,11 @@ hindrances! {
     /// It is in the executor's own.
     SpilledMemory = 11, "memory that is moved out to the host";
     DeviceHeap = 12, "kernels that may have memory of the device's heap";
-    /// They may be others in the other context.
-    Addresses = 13, "addresses of variables or functions";
+    /// Their addresses may be others in the other context, and kernels may have stored them.
+    Variables = 13, "variables of its code";
     ChangingShare = 14, "a share of SMs that is being changed";
     WorkInFlight = 15, "work of its own that has not ended";
+    Events = 16, "more events than the times of which can be taken along";
 }
 
 #[cfg(test)]
@@ -63,7 +64,7 @@ mod tests {
     #[test]
     fn numbers_name_what_they_are_of() {
         let all: Vec<Hindrance> = (0..=255).filter_map(Hindrance::from_number).collect();
-        assert_eq!(all.len(), 15);
+        assert_eq!(all.len(), 16);
         assert!(all.iter().all(|it| Hindrance::from_number(*it as u64) == Some(*it)));
         assert_eq!(Hindrance::Trace.to_string(), "a trace");
     }

@@ -253,6 +253,14 @@ impl Residency {
         Ok(())
     }
 
+    /// What a session was asked to move out stays where it is: its executor knows of it no more.
+    pub fn forget_orders(&mut self, session: u64) {
+        let Some(found) = self.sessions.get_mut(&session) else { return };
+        found.asked = None;
+        let leaving = found.allocations.values_mut().filter(|it| it.place == Place::Leaving);
+        leaving.for_each(|it| it.place = Place::Device);
+    }
+
     /// A session waits no more: it has what it wanted, or is gone.
     pub fn give_up(&mut self, session: u64) {
         self.waiting.retain(|waiting| waiting.session != session);

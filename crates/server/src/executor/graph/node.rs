@@ -3,7 +3,6 @@
 mod captured;
 mod checking;
 
-use super::super::discarding::Discarded;
 use super::super::failure::Failure;
 use super::super::module::SharedLibrary;
 use super::super::partition::Partition;
@@ -69,7 +68,7 @@ impl Node {
     pub(super) fn release(self, state: &State) {
         let driver = state.driver();
         let library = self.library.and_then(Arc::into_inner);
-        library.into_iter().for_each(|library| state.give_back_later(Discarded::Code(library)));
+        library.into_iter().for_each(|library| state.unload_later(library));
         if let Some(event) = self.event.and_then(Arc::into_inner) {
             // SAFETY: a handle that nothing else names any more.
             let _ = unsafe { driver.cuEventDestroy_v2(event) };

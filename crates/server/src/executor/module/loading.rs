@@ -5,7 +5,6 @@
 
 use super::{Module, Modules, Traits};
 use crate::executor::charges::module_bytes;
-use crate::executor::discarding::Discarded;
 use crate::executor::failure::{Failure, below};
 use crate::executor::jit_options::JitOptions;
 use crate::executor::printing::can_print;
@@ -32,6 +31,8 @@ const PADDING_BYTES: usize = 64;
 /// Images from this length on are loaded one at a time for each owner, as a load takes several
 /// times their length of memory.
 const LARGE_IMAGE_BYTES: u64 = 16 << 20;
+/// Code of so much is not waited for when it is unloaded; it counts for nobody until it has gone.
+const MOST_UNCHARGED_BYTES: u64 = 1 << 20;
 /// Between two looks at whether a load has ended.
 const TURN_POLL: Duration = Duration::from_millis(2);
 
@@ -89,6 +90,7 @@ impl State {
         let stored = stored.inspect_err(|_| self.memory.discharge(charged_bytes))?;
         let traits =
             Traits { prints: can_print(&image), uses_heap: uses_heap(&image), charged_bytes };
+        self.modules.may_use_heap |= traits.uses_heap;
         let has_variables = may_have_variables(&image);
         let is_plain = self.guard.is_off()
             && image.len() as u64 <= MAX_SPARE_BYTES
@@ -135,7 +137,7 @@ impl State {
             let noted = self.guard_module(module, library, guarded);
             noted.inspect_err(|_| {
                 // Nothing names it: the session's end would leave it loaded.
-                self.give_back_later(Discarded::Code(library));
+                self.unload_later(library);
                 self.memory.discharge(charged_bytes);
             })?;
         }
@@ -183,7 +185,7 @@ impl State {
             }
         });
         if compiled.is_err() {
-            self.give_back_later(Discarded::Code(library));
+            let _ = self.abandon_code(library);
         }
         compiled.map(|()| library)
     }
@@ -218,8 +220,14 @@ impl State {
         // What a graph names goes with the last such graph.
         let Some(library) = Arc::into_inner(module.library) else { return Ok(()) };
         let unkept = self.give_up_code(library, module.origin);
-        unkept.into_iter().for_each(|library| self.give_back_later(Discarded::Code(library)));
-        Ok(())
+        let is_small = module.charged_bytes <= MOST_UNCHARGED_BYTES;
+        let unkept = unkept.into_iter().filter(|library| !is_small || !self.leave_code(*library));
+        let unkept: Vec<CUlibrary> = unkept.collect();
+        if unkept.is_empty() {
+            return Ok(());
+        }
+        let _quiet = self.quiet_here()?;
+        unkept.into_iter().try_for_each(|library| self.unload(library))
     }
 
     /// Unloads code that nothing names any more; in a quiet moment, as the driver waits for its
