@@ -267,8 +267,8 @@ impl Gate {
         }
     }
 
-    /// Looks for a quiet moment for so long; `None`: something runs. What ran at the last look is in
-    /// `seen`: nobody is held while it still does. To be called outside the gate.
+    /// Looks for a quiet moment for so long; `None`: something runs. What ran at the last look is
+    /// in `seen`: nobody is held while it still does. To be called outside the gate.
     pub(super) fn look_for_quiet(
         &self,
         context: &Context,
