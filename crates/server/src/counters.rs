@@ -48,11 +48,11 @@ pub(crate) struct Counters {
 /// What a session's thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
-    ForNothing,
+    Nothing,
     /// Until others have had their turn.
-    ForTurn,
+    Turn,
     /// For the end of kernels, its own and others': its call needs an idle device.
-    ForKernels,
+    Kernels,
 }
 
 /// One thread writes, so that no other may come between, and no processor need lock the word.
@@ -184,9 +184,9 @@ impl Counters {
     /// See [`Self::set_waits`].
     pub(crate) fn waits(&self) -> Waits {
         match self.waits.load(Ordering::Relaxed) {
-            0 => Waits::ForNothing,
-            1 => Waits::ForTurn,
-            _ => Waits::ForKernels,
+            0 => Waits::Nothing,
+            1 => Waits::Turn,
+            _ => Waits::Kernels,
         }
     }
 

@@ -222,10 +222,10 @@ impl State {
             (false, _) => Longest::OfItsOwn(self.pacing.next_look(concern, Duration::MAX)),
         };
         if held == Held::ForTurn {
-            self.counters().set_waits(Waits::ForTurn);
+            self.counters().set_waits(Waits::Turn);
         }
         self.shared.pace.wait(self.handle.id, held, longest);
-        self.counters().set_waits(Waits::ForNothing);
+        self.counters().set_waits(Waits::Nothing);
     }
 
     /// Before a command that may take long: what others wait for is marked, and they are told not

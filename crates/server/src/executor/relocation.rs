@@ -104,7 +104,7 @@ impl Stuck<'_> {
 
 impl Drop for Stuck<'_> {
     fn drop(&mut self) {
-        self.state.counters().set_waits(Waits::ForNothing);
+        self.state.counters().set_waits(Waits::Nothing);
         self.state.counters().set_hindrance(None);
         self.state.handle.take_verdict(None);
     }
@@ -114,7 +114,7 @@ impl State {
     /// The session's thread begins to wait for others' kernels.
     pub(super) fn wait_for_kernels(&self) -> Stuck<'_> {
         let now = Instant::now();
-        self.counters().set_waits(Waits::ForKernels);
+        self.counters().set_waits(Waits::Kernels);
         Stuck { state: self, looked: Cell::new(now), asked: Cell::new(None) }
     }
 

@@ -296,9 +296,9 @@ impl Keeper {
             return Some(WaitReason::Memory);
         }
         match session.counters.slot(session.counter_slot).waits() {
-            Waits::ForNothing => None,
-            Waits::ForTurn => Some(WaitReason::Turn),
-            Waits::ForKernels => Some(WaitReason::Load),
+            Waits::Nothing => None,
+            Waits::Turn => Some(WaitReason::Turn),
+            Waits::Kernels => Some(WaitReason::Load),
         }
     }
 }
