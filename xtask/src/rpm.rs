@@ -19,8 +19,8 @@ use crate::portable;
 use crate::system_tree::{self, DESCRIPTION, NAME, SETTINGS, SUMMARY};
 use crate::tree::{self, EPOCH_SECONDS, Tree, VERSION, fresh_directory};
 
-/// Directories that are the package's own.
-const DIRECTORIES: [&str; 3] = ["/usr/lib/openmps", "/usr/share/doc/openmps", "/etc/openmps"];
+/// Directories that are the package's own, with all in them.
+const DIRECTORIES: [&str; 3] = ["usr/lib/openmps", "usr/share/doc/openmps", "etc/openmps"];
 const TRIED: &str = "the rpm in an empty root";
 
 /// What is done with the package.
@@ -239,10 +239,15 @@ fn files(root: &Path) -> Result<String> {
             SETTINGS => format!("%config(noreplace) {file}"),
             file => file.to_owned(),
         })
-        .chain(DIRECTORIES.map(|directory| format!("%dir {directory}")))
         .collect();
-    for inside in ["bin", "slurm", "pbs"] {
-        lines.push(format!("%dir /usr/lib/openmps/{inside}"));
+    for directory in DIRECTORIES {
+        let mut inside = Command::new("find");
+        inside.arg(root.join(directory)).args(["-type", "d", "-printf", "%p\n"]);
+        let found = String::from_utf8(run_quietly(&mut inside)?.stdout)?;
+        for directory in found.lines() {
+            let place = Path::new(directory).strip_prefix(root)?;
+            lines.push(format!("%dir /{}", place.display()));
+        }
     }
     lines.sort();
     Ok(["%defattr(-,root,root)".to_owned()].into_iter().chain(lines).map(|l| l + "\n").collect())

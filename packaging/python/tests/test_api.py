@@ -51,7 +51,7 @@ def test_what_cannot_be_done_is_an_exception_that_says_why(client):
 
 def test_without_a_daemon_that_is_said():
     for ask in (openmps.clients, openmps.devices, openmps.status):
-        with pytest.raises(openmps.NoDaemonError, match="start one with -d"):
+        with pytest.raises(openmps.NoDaemonError, match="no daemon answers"):
             ask()
 
 
