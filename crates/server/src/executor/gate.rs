@@ -14,6 +14,7 @@ use crate::counters::monotonic_ns;
 use crate::log::log_server;
 use crate::policy::quiet::{Busy, Gap, Windows};
 use cuda_abi::types::*;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -242,7 +243,15 @@ impl Gate {
         // Opens the gate if the wait is given up.
         let quiet = Quiet { gate: self };
         let (mut windows, mut busy) = (Windows::default(), Vec::new());
-        let (started, mut complained) = (Instant::now(), false);
+        let (started, complained) = (Instant::now(), Cell::new(false));
+        let given_up = || {
+            if started.elapsed() > PATIENCE && !complained.replace(true) {
+                log_server!(
+                    "{label} waits for kernels that do not end: its call needs an idle device"
+                );
+            }
+            given_up()
+        };
         loop {
             if given_up() {
                 return None;
@@ -257,11 +266,6 @@ impl Gate {
                 lock(&self.turns).quiet_since = Some(Instant::now());
                 self.in_vain_since_ns.store(0, Ordering::Relaxed);
                 return Some(quiet);
-            }
-            if started.elapsed() > PATIENCE && !std::mem::replace(&mut complained, true) {
-                log_server!(
-                    "{label} waits for kernels that do not end: its call needs an idle device"
-                );
             }
             self.let_go(windows.failed(&busy));
         }

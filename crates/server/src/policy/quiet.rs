@@ -6,8 +6,9 @@
 //! while, a *window*, until what runs has ended; when that does not happen the work goes on, so
 //! that whoever waits for a later launch gets it, and the next window is longer. From some length
 //! on only a little work gets in between two windows, so that even long queues shrink. A stream
-//! whose work does not end though nothing was added to it in a second of windows is waited for with
-//! nothing held: it would be in vain.
+//! whose work does not end though nothing was added to it in some windows is waited for with nothing
+//! held: it would be in vain. Each time that was too early, or other work has come meanwhile, it
+//! takes more windows to be taken for endless, so that a call gets its moment at last.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,8 +21,10 @@ const STRICT_WINDOW: Duration = Duration::from_millis(64);
 const STRICT_QUOTA: u32 = 32;
 const SHORTEST_GAP: Duration = Duration::from_millis(2);
 const LONGEST_GAP: Duration = Duration::from_millis(50);
-/// Held so long in vain, a stream's work is taken for endless.
-const ENDLESS: Duration = Duration::from_secs(1);
+/// Held so long in vain, a stream's work is taken for endless: at first, after which nobody has been
+/// held for more than 16 ms, and at last.
+const FIRST_ENDLESS: Duration = Duration::from_millis(24);
+const LAST_ENDLESS: Duration = Duration::from_secs(1);
 
 /// What comes between two windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +50,13 @@ pub(crate) struct Windows {
     next: Duration,
     /// How long each stream has been held in vain, with the same work.
     in_vain: HashMap<Busy, Duration>,
+    /// What is taken for endless.
+    endless: Duration,
 }
 
 impl Default for Windows {
     fn default() -> Self {
-        Self { next: FIRST_WINDOW, in_vain: HashMap::new() }
+        Self { next: FIRST_WINDOW, in_vain: HashMap::new(), endless: FIRST_ENDLESS }
     }
 }
 
@@ -79,12 +84,13 @@ impl Windows {
     /// Work that seems to have no end: to be waited for, until it ends or its stream is given more,
     /// with nothing held.
     pub(crate) fn endless(&self) -> Option<Busy> {
-        self.in_vain.iter().find(|(_, held)| **held >= ENDLESS).map(|(busy, _)| *busy)
+        self.in_vain.iter().find(|(_, held)| **held >= self.endless).map(|(busy, _)| *busy)
     }
 
     /// After such a wait.
     pub(crate) fn restart(&mut self) {
-        *self = Self::default();
+        let endless = (self.endless * 2).min(LAST_ENDLESS);
+        *self = Self { endless, ..Self::default() };
     }
 }
 
@@ -109,18 +115,23 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_with_nothing_added_is_endless_after_a_second() {
+    fn what_does_not_end_with_nothing_added_is_endless_soon_and_each_time_later() {
         let mut windows = Windows::default();
         let (stuck, other) = (Busy { stream: 1, submitted: 7 }, Busy { stream: 2, submitted: 1 });
-        let mut held = Duration::ZERO;
-        while windows.endless().is_none() {
-            held += windows.length();
-            windows.failed(&[stuck, other]);
-            assert!(held < Duration::from_secs(10));
+        let mut longest = Vec::new();
+        for _ in 0..8 {
+            let mut length = Duration::ZERO;
+            while windows.endless().is_none() {
+                length = windows.length();
+                windows.failed(&[stuck, other]);
+                assert!(length <= LONGEST_WINDOW);
+            }
+            longest.push(length);
+            windows.restart();
+            assert_eq!((windows.endless(), windows.length()), (None, FIRST_WINDOW));
         }
-        assert!(held >= ENDLESS);
-        windows.restart();
-        assert_eq!((windows.endless(), windows.length()), (None, FIRST_WINDOW));
+        assert_eq!(longest[0], Duration::from_millis(16));
+        assert!(longest.is_sorted() && *longest.last().unwrap() >= LAST_ENDLESS / 4);
         windows.failed(&[stuck]);
         windows.failed(&[other]);
         assert_eq!(windows.in_vain.len(), 1, "what has ended is forgotten");
