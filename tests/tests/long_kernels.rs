@@ -16,6 +16,17 @@ fn with_hog() -> Result<(Daemon, Puppet)> {
     Ok((daemon, hog))
 }
 
+/// Has a kernel of the client's run until it is told something. Its answer says only that the launch
+/// was taken: code that somebody else loads might still come before the kernel.
+fn hold(daemon: &Daemon, puppet: &mut Puppet) -> Result<()> {
+    let pid = puppet.pid();
+    let before = kernels(daemon, pid)?;
+    puppet.must("hold")?;
+    wait::until("its kernel is on the device", PATIENCE, || {
+        kernels(daemon, pid).is_ok_and(|kernels| kernels > before)
+    })
+}
+
 /// The client's kernels so far, by the server's count.
 fn kernels(daemon: &Daemon, pid: u32) -> Result<u64> {
     let clients = daemon.snapshot()?.clients;
@@ -29,7 +40,7 @@ fn second_executor(daemon: &Daemon) -> Result<u32> {
 #[test]
 fn a_program_that_starts_beside_an_endless_kernel_works_at_once() -> Result<()> {
     let (daemon, mut hog) = with_hog()?;
-    hog.must("hold")?;
+    hold(&daemon, &mut hog)?;
     let mut newcomer = daemon.puppet()?;
     newcomer.must("open")?;
     newcomer.must("work 3")?;
@@ -48,7 +59,7 @@ fn a_client_at_work_calls_a_kernel_for_the_first_time_beside_an_endless_one() ->
     worker.must("allocate 4194304")?;
     worker.must("work 2")?;
     let address = worker.ask("address")?;
-    hog.must("hold")?;
+    hold(&daemon, &mut hog)?;
     // The hog has this code, too: it is loaded anew.
     worker.must("meet 1")?;
     ensure!(kernels(&daemon, worker.pid())? == 4);
@@ -73,7 +84,7 @@ fn who_has_left_survives_the_context_that_it_was_in() -> Result<()> {
     worker.must("open")?;
     worker.must("allocate 4194304")?;
     worker.must("work 1")?;
-    hog.must("hold")?;
+    hold(&daemon, &mut hog)?;
     worker.must("meet 1")?;
     ensure!(session(&daemon, worker.pid())?.relocations == 1);
     hog.kill()?;
@@ -85,7 +96,7 @@ fn who_has_left_survives_the_context_that_it_was_in() -> Result<()> {
     let mut second = daemon.puppet()?;
     second.must("open")?;
     ensure!(session(&daemon, second.pid())?.is_in_second_context, "most others are there");
-    second.must("hold")?;
+    hold(&daemon, &mut second)?;
     worker.must("meet 1")?;
     let moved = session(&daemon, worker.pid())?;
     ensure!((moved.relocations, moved.is_in_second_context) == (2, false), "{moved:?}");
@@ -99,7 +110,7 @@ fn with_the_setting_off_clients_wait() -> Result<()> {
     let daemon = Daemon::start_with(Sandbox::new()?, &settings)?;
     let mut hog = daemon.puppet()?;
     hog.must("open")?;
-    hog.must("hold")?;
+    hold(&daemon, &mut hog)?;
     let mut newcomer = daemon.puppet()?;
     newcomer.must("open")?;
     newcomer.tell("work 1")?;
@@ -111,6 +122,41 @@ fn with_the_setting_off_clients_wait() -> Result<()> {
     ensure!(newcomer.answer_within(PATIENCE)? == "ok");
     ensure!(second_executor(&daemon)? == 0);
     Ok(())
+}
+
+/// Contexts have the device in turns: when no kernel is in the way any more, those who went come
+/// back, at rest or at work.
+#[test]
+fn when_it_is_calm_sessions_come_together_again() -> Result<()> {
+    let (daemon, mut hog) = with_hog()?;
+    let (mut resting, mut working) = (daemon.puppet()?, daemon.puppet()?);
+    for client in [&mut resting, &mut working] {
+        client.must("open")?;
+        client.must("allocate 4194304")?;
+        client.must("work 1")?;
+    }
+    hold(&daemon, &mut hog)?;
+    for client in [&mut resting, &mut working] {
+        client.must("meet 1")?;
+        ensure!(session(&daemon, client.pid())?.is_in_second_context);
+    }
+    working.must("churn")?;
+    hog.must("that is enough")?;
+    wait::until("both are back, and the second context is gone", PATIENCE, || {
+        let is_back = |client: &Puppet| {
+            session(&daemon, client.pid()).is_ok_and(|it| !it.is_in_second_context)
+        };
+        is_back(&resting)
+            && is_back(&working)
+            && second_executor(&daemon).is_ok_and(|pid| pid == 0)
+    })?;
+    let before = kernels(&daemon, working.pid())?;
+    wait::until("who is at work goes on", PATIENCE, || {
+        kernels(&daemon, working.pid()).is_ok_and(|kernels| kernels > before + 10)
+    })?;
+    resting.must("free")?;
+    resting.must("work 1")?;
+    hog.must("work 1")
 }
 
 /// The client's session.
@@ -132,7 +178,7 @@ fn who_cannot_go_waits_and_says_why() -> Result<()> {
     wait::until("it counts", PATIENCE, || {
         kernels(&daemon, counting.pid()).is_ok_and(|kernels| kernels > 2)
     })?;
-    hog.must("hold")?;
+    hold(&daemon, &mut hog)?;
     wait::until("it is said why it stays", PATIENCE, || {
         session(&daemon, counting.pid())
             .is_ok_and(|it| it.stays_for.as_deref() == Some("variables of its code"))
@@ -149,7 +195,7 @@ fn who_cannot_go_waits_and_says_why() -> Result<()> {
 fn sessions_take_all_that_they_have_along() -> Result<()> {
     const MOVES: u64 = 6;
     let (daemon, mut first) = with_hog()?;
-    first.must("hold")?;
+    hold(&daemon, &mut first)?;
     let mut second = daemon.puppet()?;
     wait::until("a client begins in the second context", PATIENCE, || {
         second.must("open").is_ok()
@@ -179,7 +225,7 @@ fn sessions_take_all_that_they_have_along() -> Result<()> {
     for number in 0..MOVES {
         all_are(number % 2 == 0)?;
         let [held, next] = &mut holds;
-        next.must("hold")?;
+        hold(&daemon, next)?;
         held.must("that is enough")?;
         holds.reverse();
     }

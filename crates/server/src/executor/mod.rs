@@ -169,6 +169,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
     };
     crate::log::write_to(log);
     std::panic::set_hook(Box::new(|panic| log_server!("{panic}")));
+    let began = Instant::now();
     let prepare = || -> Result<(Context, CounterPage, Console), String> {
         let console = Console::capture()
             .map_err(|error| format!("standard output cannot be captured: {error}"))?;
@@ -183,6 +184,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
         Ok((context, counters, console)) => {
             let ready = FromExecutor::Ready { stream_priorities: context.stream_priorities() };
             keeper.send(&ready, &[], KEEPER_TIMEOUT).map_err(|error| error.to_string())?;
+            let context_ms = began.elapsed().as_millis();
             let reservations = Mutex::new(Reservations::of_first(index, devices));
             let multiprocessors = context.multiprocessors();
             let device_bytes = context.memory_bytes();
@@ -229,6 +231,11 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
             let (sessions, estates) = (HashMap::new(), HashMap::new());
             let ahead = Ahead::default();
             let area = (index, devices);
+            log_server!(
+                "Executor {} has made its context in {context_ms} ms, and is ready after {} ms",
+                std::process::id(),
+                began.elapsed().as_millis()
+            );
             Ok(Executor { shared, monitor, mover, warming, ahead, sessions, estates, area })
         }
         Err(message) => {

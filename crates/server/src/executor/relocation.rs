@@ -165,6 +165,20 @@ impl State {
         Some(hindrance)
     }
 
+    /// Whether the session, which has nothing to do, leaves because the keeper wants it to. It is
+    /// ready for that then.
+    pub(super) fn goes_back(&mut self) -> bool {
+        if self.handle.verdict() != Some(Verdict::Leaves) || self.has_work_in_driver() {
+            return false;
+        }
+        if self.hindrance().is_some() || self.prepare_to_leave().is_err() {
+            // The keeper asks again some time.
+            self.handle.take_verdict(None);
+            return false;
+        }
+        true
+    }
+
     /// Saves what only the driver has.
     ///
     /// # Errors

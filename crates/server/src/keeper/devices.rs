@@ -12,6 +12,7 @@ use cuda_abi::types::*;
 use link::wire::attach::{DeviceCode, DeviceInfo, PeerInfo};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
+use std::time::Instant;
 
 /// One device and who serves it.
 pub(crate) struct Device {
@@ -25,6 +26,10 @@ pub(crate) struct Device {
     pub(crate) executors: BTreeMap<Seat, Executor>,
     /// In reserve.
     pub(crate) standby: Standbys,
+    /// When it got its second context last.
+    pub(super) second_since: Option<Instant>,
+    /// Since when no kernel has run for long in either of two contexts.
+    pub(super) calm_since: Option<Instant>,
     /// Whether its executors keep what clients have given up.
     pub(super) keeping: DeviceKeeping,
     /// What sessions did that have ended.
@@ -214,6 +219,8 @@ fn describe(driver: Driver, ordinal: u32) -> Result<Device, DriverError> {
         granularity_bytes: granularity as u64,
         executors: BTreeMap::new(),
         standby: Standbys::default(),
+        second_since: None,
+        calm_since: None,
         keeping: DeviceKeeping::default(),
         departed: Counts::default(),
         deaths: 0,

@@ -22,10 +22,12 @@ pub mod options;
 mod peers;
 mod relocation;
 mod requests;
+mod reunion;
 mod said;
 mod session;
 mod shares;
 mod snapshot;
+
 mod standby;
 mod takeover;
 
@@ -67,6 +69,8 @@ const LEFT_PER_PACKET: usize = 1024;
 const BINARY_VERSION: u32 = 13000;
 /// Longest sleep of the loop.
 const LOOP_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// The same while there is no standby that a long kernel might ask for.
+const STANDBY_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// The same while somebody waits for device memory, or for work that must end.
 const WAITING_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
@@ -323,6 +327,7 @@ impl Keeper {
             self.hear_drivers();
             self.see_to_standbys();
             self.see_to_second_contexts();
+            self.see_to_reunions();
             self.see_to_ahead();
             self.see_to_waiting();
             self.see_to_headroom();
@@ -408,7 +413,11 @@ impl Keeper {
             || self.is_anybody_doomed()
             || !self.leaving.is_empty()
             || self.is_anything_due_ahead();
-        let timeout = if looks { WAITING_TIMEOUT } else { LOOP_TIMEOUT };
+        let timeout = match () {
+            () if looks => WAITING_TIMEOUT,
+            () if self.may_need_standby_soon() => STANDBY_TIMEOUT,
+            () => LOOP_TIMEOUT,
+        };
         let _ = rustix::event::poll(&mut polled, Some(&timeout));
         let ready = polled.iter().map(|polled| !polled.revents().is_empty()).collect::<Vec<_>>();
         sources

@@ -30,6 +30,8 @@ const BREATH: Duration = Duration::from_millis(200);
 /// A session that was sent to another context for what others share does not find it there either:
 /// it is not sent back and forth.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
+/// Those who waited for a second context are there after so long.
+const MOVED_IN: Duration = Duration::from_secs(1);
 /// A second context that nobody has used for so long is given up.
 const UNUSED: Duration = Duration::from_secs(2);
 
@@ -114,11 +116,14 @@ impl Keeper {
             return None;
         }
         let device = &mut self.devices[place.device];
+        let before = device.second_since.replace(Instant::now());
         let Some(mut standby) = device.standby.take_next() else {
-            if !self.has_room_for_contexts(place.device, 1) {
-                return None;
+            let has_room = self.has_room_for_contexts(place.device, 1);
+            let stage = has_room.then(|| self.ensure_executor(place).ok()).flatten();
+            if stage.is_none() {
+                self.devices[place.device].second_since = before;
             }
-            return self.ensure_executor(place).ok();
+            return stage;
         };
         let stage = standby.stage;
         // It is told no more of what sessions give up, so nothing of theirs may stay mapped.
@@ -166,7 +171,7 @@ impl Keeper {
     }
 
     /// Whether a kernel has run there for long, as far as anybody knows.
-    fn has_long_kernel(&self, place: Place) -> bool {
+    pub(super) fn has_long_kernel(&self, place: Place) -> bool {
         let long_us = LONG_KERNEL.as_micros() as u64;
         self.sessions.values().filter(|session| session.place() == place).any(|session| {
             session.is_served()
@@ -212,6 +217,7 @@ impl Keeper {
         session.event_times = event_times;
         session.relocated = Some(Instant::now());
         session.relocations += 1;
+        session.asked_back = None;
         log_server!("{} goes on in the other context of device {}", session.label, to.device);
         if self.is_recovering(to) {
             return;
@@ -259,6 +265,17 @@ impl Keeper {
                 self.windows.give_back(windows);
             }
         }
+    }
+
+    /// Whether a second context is being made, or clients have just begun to go there: the making
+    /// of the next standby would take twice as long, and so would all that.
+    pub(super) fn is_second_context_new(&self, device: usize) -> bool {
+        let place = Place { device, domain: SHARED, side: Side::Second };
+        let slot = &self.devices[device];
+        slot.executors.get(&place.seat()).is_some_and(|executor| {
+            executor.stage == Stage::Starting
+                || slot.second_since.is_some_and(|since| since.elapsed() < MOVED_IN)
+        })
     }
 
     /// From time to time: gives up second contexts that nobody uses.

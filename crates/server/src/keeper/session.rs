@@ -237,6 +237,8 @@ pub(crate) struct Session {
     /// When it went to another context last.
     pub(super) relocated: Option<Instant>,
     pub(super) relocations: u64,
+    /// When it was asked to go back to the first context, until it has or need not.
+    pub(super) asked_back: Option<Instant>,
 }
 
 impl Session {
@@ -277,6 +279,7 @@ impl Session {
             event_times: Vec::new(),
             relocated: None,
             relocations: 0,
+            asked_back: None,
         }
     }
 

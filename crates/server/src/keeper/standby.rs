@@ -10,7 +10,7 @@
 
 use super::Keeper;
 use super::devices::ComputeMode;
-use super::executors::{Executor, ExecutorProcess, START_TIMEOUT, Stage};
+use super::executors::{Executor, ExecutorProcess, Place, START_TIMEOUT, Stage};
 use super::session::{Service, Session};
 use crate::counters::monotonic_ns;
 use crate::executor_link::{FromExecutor, ToExecutor};
@@ -65,10 +65,10 @@ impl Standbys {
     }
 
     /// What speaks for one more; nothing does where there are no clients.
-    fn lacking(&self, quiet: Option<Duration>) -> Option<Lacking> {
+    fn lacking(&self) -> Option<Lacking> {
         let since = |then: Instant| then.elapsed();
-        let in_use = self.in_use_since.map(since)?;
-        Some(Lacking { in_use, quiet, since_fault: self.lost.map(since) })
+        let (in_use, since_fault) = (self.in_use_since.map(since)?, self.lost.map(since));
+        Some(Lacking { in_use, quiet: None, since_fault, beside_long_kernel: false })
     }
 
     fn may_start(&self) -> bool {
@@ -94,6 +94,10 @@ impl Keeper {
                 .any(|session| session.device == number && session.service == Service::Serving);
             let is_short = self.residencies[number].is_waited_for();
             let quiet = self.quiet_for(number);
+            let is_second_new = self.is_second_context_new(number);
+            let beside_long_kernel = self.fault_settings.second_context
+                && self.lacks_standby(number)
+                && self.has_long_kernel(Place::first(number, SHARED));
             let standby = &mut self.devices[number].standby;
             standby.in_use_since = match in_use {
                 true => standby.in_use_since.or_else(|| Some(Instant::now())),
@@ -110,7 +114,9 @@ impl Keeper {
             let is_missed = standby.missed.is_some_and(|missed| missed.elapsed() < ONE_MORE);
             let wanted =
                 self.fault_settings.standbys + usize::from(is_missed && in_use && !is_short);
-            let is_due = standby.lacking(quiet).is_some_and(|lacking| lacking.is_due());
+            let is_due = standby.lacking().is_some_and(|lacking| {
+                Lacking { quiet, beside_long_kernel, ..lacking }.is_due()
+            });
             let (there, may_start) = (standby.executors.len(), standby.may_start());
             if there > wanted {
                 standby.missed = None;
@@ -119,12 +125,27 @@ impl Keeper {
                 }
             } else if may_start
                 && is_due
+                && !is_second_new
                 && (there < self.fault_settings.standbys.min(wanted)
                     || there < wanted && self.has_room_for_contexts(number, 1))
             {
                 self.start_standby(number);
             }
         }
+    }
+
+    /// Whether sessions of a device could do with a standby that there is not.
+    fn lacks_standby(&self, number: usize) -> bool {
+        let standby = &self.devices[number].standby;
+        standby.executors.is_empty() && standby.in_use_since.is_some() && standby.may_start()
+    }
+
+    /// Whether the keeper is to look soon whether it is time for one.
+    pub(super) fn may_need_standby_soon(&self) -> bool {
+        self.fault_settings.standbys > 0
+            && self.fault_settings.second_context
+            && self.course == super::Course::Serving
+            && (0..self.devices.len()).any(|number| self.lacks_standby(number))
     }
 
     /// Whether a device has memory for so many more contexts and, beside them, a sixteenth of it.
@@ -231,7 +252,7 @@ impl Keeper {
         let standby = &mut self.devices[number].standby;
         let is_ready = standby.ready().is_some();
         standby.lost = Some(Instant::now());
-        if !is_ready && standby.lacking(None).is_some_and(|lacking| lacking.is_worth_it()) {
+        if !is_ready && standby.lacking().is_some_and(|lacking| lacking.is_worth_it()) {
             standby.missed = standby.lost;
         }
         standby.take_next()

@@ -3,8 +3,8 @@
 //! It costs a context's memory, so clients have to have stayed for a while. And the making of a
 //! context takes from those who are at work: on an H200 requests of eight PyTorch clients took up
 //! to twice as long for 0.2 s (`docs/lab-notebook.md`). So it waits for a moment in which nobody
-//! has posted anything for longer than it takes, but not for ever, and not after a fault, which the
-//! next one may follow.
+//! has posted anything for longer than it takes, but not for ever, not after a fault, which the
+//! next one may follow, and not beside a long kernel, which others may have to leave.
 
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub(crate) struct Lacking {
     pub(crate) quiet: Option<Duration>,
     /// Since its last fault, if it had one.
     pub(crate) since_fault: Option<Duration>,
+    /// A kernel has run for long, beside which others cannot load code.
+    pub(crate) beside_long_kernel: bool,
 }
 
 impl Lacking {
@@ -39,7 +41,8 @@ impl Lacking {
     pub(crate) fn is_due(&self) -> bool {
         let is_quiet = self.quiet.is_some_and(|quiet| quiet >= QUIET);
         let may_fail_again = self.since_fault.is_some_and(|since| since < AFTER_FAULT);
-        self.is_worth_it() && (is_quiet || may_fail_again || self.in_use >= LONGEST_WAIT)
+        self.beside_long_kernel
+            || self.is_worth_it() && (is_quiet || may_fail_again || self.in_use >= LONGEST_WAIT)
     }
 }
 
@@ -52,11 +55,19 @@ mod tests {
         let seconds = Duration::from_secs;
         let is_due = |in_use, quiet: Option<u64>, since_fault: Option<u64>| {
             let (quiet, since_fault) = (quiet.map(seconds), since_fault.map(seconds));
-            Lacking { in_use: seconds(in_use), quiet, since_fault }.is_due()
+            let in_use = seconds(in_use);
+            Lacking { in_use, quiet, since_fault, beside_long_kernel: false }.is_due()
         };
         assert!(!is_due(1, Some(2), Some(0)), "clients may be gone again at once");
         assert!(is_due(2, Some(2), None) && !is_due(9, Some(1), None) && !is_due(9, None, None));
         assert!(is_due(10, None, None), "nobody ever rests");
         assert!(is_due(2, None, Some(19)) && !is_due(2, None, Some(20)));
+        let new = Lacking {
+            in_use: seconds(0),
+            quiet: None,
+            since_fault: None,
+            beside_long_kernel: true,
+        };
+        assert!(new.is_due(), "who comes next would wait for it");
     }
 }

@@ -5,6 +5,7 @@ use super::{IDLE, PAUSE_POLL, Session, StepError};
 use crate::counters::monotonic_ns;
 use crate::executor::state::Awaited;
 use crate::executor::tracing::Idleness;
+use crate::executor_link::Verdict;
 use cuda_abi::types::CUresult;
 use link::call;
 use link::ring::Waited;
@@ -40,6 +41,9 @@ impl Session {
     /// Nothing to take: sees to those who wait, then sleeps.
     pub(super) fn idle(&mut self) -> Result<(), StepError> {
         self.see_to_waiters()?;
+        if self.awaited.is_empty() && self.state.goes_back() {
+            return Err(StepError::Leaves);
+        }
         let idleness = match std::mem::replace(&mut self.is_idle, true) {
             true => Idleness::Lasts,
             false => Idleness::Begins,
@@ -75,6 +79,7 @@ impl Session {
                 waker.wake();
             }
             handle.wished() != heeded
+                || handle.verdict() == Some(Verdict::Leaves)
                 || handle.mailbox.has_mail()
                 || (!ordered && handle.moves.is_any())
                 || state.sleep_limit(limit) < limit

@@ -1,0 +1,91 @@
+//! Sessions of a second context go back to the first one when things are calm: contexts have the
+//! device in turns, so programs in two of them are slower than in one.
+//!
+//! It is calm when no kernel has run for long and nobody waited for one. The keeper then asks one
+//! session after the other; each leaves when it has nothing to do and nothing in flight, as it left
+//! the first one ([`super::relocation`]). Who never has is not asked again for a while, and who has
+//! gone to and fro is left alone for longer each time.
+
+use super::Keeper;
+use super::executors::{Place, Side, Stage};
+use super::session::Session;
+use crate::executor_link::{ToExecutor, Verdict};
+use crate::policy::domains::SHARED;
+use std::time::{Duration, Instant};
+
+/// It has been calm for so long.
+const CALM: Duration = Duration::from_secs(5);
+/// A session that has relocated is left alone for so long, and for twice as long each time.
+const FIRST_REST: Duration = Duration::from_secs(4);
+const MOST_DOUBLINGS: u64 = 8;
+/// A session that has not left by then has work, or something that keeps it.
+const OBEYS_WITHIN: Duration = Duration::from_secs(1);
+
+impl Keeper {
+    /// From time to time: asks a session of a second context to go back.
+    pub(super) fn see_to_reunions(&mut self) {
+        for device in 0..self.devices.len() {
+            let first = Place::first(device, SHARED);
+            let second = Place { side: Side::Second, ..first };
+            if !self.devices[device].executors.contains_key(&second.seat()) {
+                self.devices[device].calm_since = None;
+                continue;
+            }
+            let is_calm = self.is_calm(first, second);
+            let slot = &mut self.devices[device];
+            slot.calm_since = is_calm.then(|| slot.calm_since.unwrap_or_else(Instant::now));
+            let has_been_calm = slot.calm_since.is_some_and(|since| since.elapsed() >= CALM);
+            let asked = self.sessions.iter().find_map(|(id, session)| {
+                Some((*id, session.asked_back?)).filter(|_| session.place() == second)
+            });
+            match asked {
+                Some((id, asked)) if !has_been_calm || asked.elapsed() >= OBEYS_WITHIN => {
+                    self.tell_to_go(second, id, Verdict::Stays);
+                }
+                Some(_) => {}
+                None if has_been_calm => {
+                    let mut there = self.sessions.iter().filter(|(_, it)| it.place() == second);
+                    let next = there.find(|(_, session)| session.may_go_back()).map(|(id, _)| *id);
+                    next.into_iter().for_each(|id| self.tell_to_go(second, id, Verdict::Leaves));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn is_calm(&self, first: Place, second: Place) -> bool {
+        let is_at_peace = |place: Place| {
+            let executor = self.devices[place.device].executors.get(&place.seat());
+            executor.is_some_and(|executor| executor.stage == Stage::Ready)
+                && !self.is_recovering(place)
+                && !self.killings.contains_key(&place)
+                && !self.has_long_kernel(place)
+        };
+        is_at_peace(first)
+            && is_at_peace(second)
+            && self.stuck.is_empty()
+            && self.clearing.is_empty()
+    }
+
+    fn tell_to_go(&mut self, from: Place, id: u64, verdict: Verdict) {
+        if let Some(executor) = self.executor(from) {
+            executor.tell(&ToExecutor::Relocate { session: id, verdict }, &[]);
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.asked_back = match verdict {
+            Verdict::Leaves => Some(Instant::now()),
+            Verdict::Stays => {
+                session.relocated = Some(Instant::now());
+                None
+            }
+        };
+    }
+}
+
+impl Session {
+    /// Whether it has been where it is for long enough.
+    fn may_go_back(&self) -> bool {
+        let rest = FIRST_REST * (1 << self.relocations.min(MOST_DOUBLINGS));
+        self.is_served() && self.relocated.is_none_or(|then| then.elapsed() >= rest)
+    }
+}
