@@ -174,8 +174,9 @@ def arguments():
     return options
 
 
-def measure(options, who, variables, models):
+def measure(options, who, variables, models, repeat):
     """A round of one: its rows and checksums. What fails is said, and left out."""
+    logs = options.out and options.out / f"{who}-{repeat + 1}"
     peer, rows, checksums, failed = ("nvidia" if who == NVIDIA else "openmps"), {}, {}, []
     try:
         rows.update(kernel_round(options, peer, variables))
@@ -183,7 +184,7 @@ def measure(options, who, variables, models):
         failed.append(f"{who}, openmps bench: {error}")
     if models:
         try:
-            with peers.Peer(peer, options.dist, variables) as running:
+            with peers.Peer(peer, options.dist, variables, logs) as running:
                 more, checksums = torch_round(running, __file__, models, list(map(int, options.processes.split(","))), options.seconds)
                 rows.update(more)
         except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
@@ -207,7 +208,7 @@ def main():
             break
         # In turns, so that the first is not always the same.
         for who in list(settings)[repeat % len(settings):] + list(settings)[:repeat % len(settings)]:
-            rows, sums, wrong = measure(options, who, settings[who], models)
+            rows, sums, wrong = measure(options, who, settings[who], models, repeat)
             rounds[who].append(rows)
             failed += wrong
             for model, values in sums.items():

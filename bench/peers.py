@@ -27,10 +27,10 @@ def available():
 
 
 class Peer:
-    """A running peer: `command` wraps what a client runs, `environment` is what it runs in, `variables` of it included."""
+    """A running peer: `command` wraps what a client runs, `environment` is what it runs in, `variables` of it included. Its logs go to the folder `logs`, if any."""
 
-    def __init__(self, name, dist, variables=None):
-        self.name, self.dist, self.variables = name, dist, variables or {}
+    def __init__(self, name, dist, variables=None, logs=None):
+        self.name, self.dist, self.variables, self.logs = name, dist, variables or {}, logs
 
     def __enter__(self):
         self.directory = tempfile.TemporaryDirectory(prefix="openmps-bench-")
@@ -64,4 +64,7 @@ class Peer:
                 self.daemon.wait(timeout=START_LIMIT_S)
             except subprocess.TimeoutExpired:
                 self.daemon.kill()
+        for path in pathlib.Path(self.directory.name).glob("*.log") if self.logs else []:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, self.logs)
         self.directory.cleanup()

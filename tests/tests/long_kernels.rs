@@ -146,9 +146,7 @@ fn when_it_is_calm_sessions_come_together_again() -> Result<()> {
         let is_back = |client: &Puppet| {
             session(&daemon, client.pid()).is_ok_and(|it| !it.is_in_second_context)
         };
-        is_back(&resting)
-            && is_back(&working)
-            && second_executor(&daemon).is_ok_and(|pid| pid == 0)
+        is_back(&resting) && is_back(&working) && second_executor(&daemon).is_ok_and(|pid| pid == 0)
     })?;
     let before = kernels(&daemon, working.pid())?;
     wait::until("who is at work goes on", PATIENCE, || {

@@ -81,6 +81,16 @@ pub(crate) enum ToExecutor {
         /// Where it is to wait.
         verdict: Verdict,
     },
+    /// The session is to go back to the first context in a moment in which it has nothing to do.
+    ComeBack {
+        /// Which session.
+        session: u64,
+    },
+    /// It need not any more.
+    StayThere {
+        /// Which session.
+        session: u64,
+    },
     /// No session takes commands any more: the keeper is about to end the process, and waits for
     /// what is on the device.
     Quiesce,
@@ -512,6 +522,11 @@ pub(crate) enum FromExecutor {
         /// Why.
         reason: Reason,
     },
+    /// It has what it waited for, and no answer yet.
+    Unstuck {
+        /// Which.
+        session: u64,
+    },
     /// A session has left for another context: nothing of it is in flight, and this executor
     /// touches none of its files any more.
     Left {
@@ -555,6 +570,7 @@ impl FromExecutor {
             | Self::Reshared { session, .. }
             | Self::SessionClosed { session }
             | Self::Stuck { session, .. }
+            | Self::Unstuck { session }
             | Self::Left { session, .. }
             | Self::Cleared { session } => Some(*session),
             Self::Ready { .. }

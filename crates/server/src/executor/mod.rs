@@ -101,7 +101,7 @@ use link::socket::{Connection, Received, SocketError};
 use printing::Console;
 use replay::Estate;
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use session_handle::SessionHandle;
+use session_handle::{AskedBack, SessionHandle};
 use session_opening::SessionFiles;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -395,6 +395,16 @@ impl Executor {
             ToExecutor::Relocate { session, verdict } => {
                 if let Some(handle) = self.sessions.get(&session) {
                     handle.take_verdict(Some(verdict));
+                }
+            }
+            ToExecutor::ComeBack { session } => {
+                if let Some(handle) = self.sessions.get(&session) {
+                    handle.ask_back(AskedBack::Yes);
+                }
+            }
+            ToExecutor::StayThere { session } => {
+                if let Some(handle) = self.sessions.get(&session) {
+                    handle.ask_back(AskedBack::No);
                 }
             }
             // Relaxed, here and where it is read: nothing is published by it.

@@ -12,6 +12,7 @@
 
 use super::event::MOST_TIMES;
 use super::failure::Failure;
+use super::session_handle::AskedBack;
 use super::state::State;
 use crate::counters::Waits;
 use crate::executor_link::{FromExecutor, Reason, Verdict};
@@ -104,6 +105,10 @@ impl Stuck<'_> {
 
 impl Drop for Stuck<'_> {
     fn drop(&mut self) {
+        if self.asked.get().is_some() && self.state.handle.verdict().is_none() {
+            // The answer may take as long as the making of a context.
+            self.state.shared.tell(&FromExecutor::Unstuck { session: self.state.handle.id });
+        }
         self.state.counters().set_waits(Waits::Nothing);
         self.state.counters().set_hindrance(None);
         self.state.handle.take_verdict(None);
@@ -168,12 +173,12 @@ impl State {
     /// Whether the session, which has nothing to do, leaves because the keeper wants it to. It is
     /// ready for that then.
     pub(super) fn goes_back(&mut self) -> bool {
-        if self.handle.verdict() != Some(Verdict::Leaves) || self.has_work_in_driver() {
+        if !self.handle.is_asked_back() || self.handle.gives_up() || self.has_work_in_driver() {
             return false;
         }
         if self.hindrance().is_some() || self.prepare_to_leave().is_err() {
             // The keeper asks again some time.
-            self.handle.take_verdict(None);
+            self.handle.ask_back(AskedBack::No);
             return false;
         }
         true

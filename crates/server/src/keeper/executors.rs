@@ -485,6 +485,7 @@ impl Keeper {
                 self.leave_domain(place.domain);
             }
             FromExecutor::Stuck { session, reason } => self.stuck(session, reason),
+            FromExecutor::Unstuck { session } => drop(self.stuck.remove(&session)),
             FromExecutor::Left { session, event_times } => {
                 self.session_left(place, session, event_times);
             }

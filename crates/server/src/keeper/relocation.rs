@@ -30,7 +30,9 @@ const BREATH: Duration = Duration::from_millis(200);
 /// A session that was sent to another context for what others share does not find it there either:
 /// it is not sent back and forth.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
-/// Those who waited for a second context are there after so long.
+/// A second context is made within this, or something is wrong with it, and those who waited for
+/// it are there after so long.
+const MADE_IN: Duration = Duration::from_secs(5);
 const MOVED_IN: Duration = Duration::from_secs(1);
 /// A second context that nobody has used for so long is given up.
 const UNUSED: Duration = Duration::from_secs(2);
@@ -272,9 +274,9 @@ impl Keeper {
     pub(super) fn is_second_context_new(&self, device: usize) -> bool {
         let place = Place { device, domain: SHARED, side: Side::Second };
         let slot = &self.devices[device];
+        let is_within = |longest| slot.second_since.is_some_and(|since| since.elapsed() < longest);
         slot.executors.get(&place.seat()).is_some_and(|executor| {
-            executor.stage == Stage::Starting
-                || slot.second_since.is_some_and(|since| since.elapsed() < MOVED_IN)
+            is_within(MOVED_IN) || executor.stage == Stage::Starting && is_within(MADE_IN)
         })
     }
 

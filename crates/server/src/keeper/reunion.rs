@@ -9,7 +9,7 @@
 use super::Keeper;
 use super::executors::{Place, Side, Stage};
 use super::session::Session;
-use crate::executor_link::{ToExecutor, Verdict};
+use crate::executor_link::ToExecutor;
 use crate::policy::domains::SHARED;
 use std::time::{Duration, Instant};
 
@@ -40,15 +40,15 @@ impl Keeper {
             });
             match asked {
                 Some((id, asked)) if !has_been_calm || asked.elapsed() >= OBEYS_WITHIN => {
-                    self.tell_to_go(second, id, Verdict::Stays);
+                    self.let_stay(second, id);
                 }
-                Some(_) => {}
-                None if has_been_calm => {
+                // Who comes next would wait for what the last one has left behind.
+                None if has_been_calm && self.clearing.is_empty() => {
                     let mut there = self.sessions.iter().filter(|(_, it)| it.place() == second);
                     let next = there.find(|(_, session)| session.may_go_back()).map(|(id, _)| *id);
-                    next.into_iter().for_each(|id| self.tell_to_go(second, id, Verdict::Leaves));
+                    next.into_iter().for_each(|id| self.ask_back(second, id));
                 }
-                None => {}
+                Some(_) | None => {}
             }
         }
     }
@@ -61,24 +61,25 @@ impl Keeper {
                 && !self.killings.contains_key(&place)
                 && !self.has_long_kernel(place)
         };
-        is_at_peace(first)
-            && is_at_peace(second)
-            && self.stuck.is_empty()
-            && self.clearing.is_empty()
+        is_at_peace(first) && is_at_peace(second) && self.stuck.is_empty()
     }
 
-    fn tell_to_go(&mut self, from: Place, id: u64, verdict: Verdict) {
+    fn ask_back(&mut self, from: Place, id: u64) {
         if let Some(executor) = self.executor(from) {
-            executor.tell(&ToExecutor::Relocate { session: id, verdict }, &[]);
+            executor.tell(&ToExecutor::ComeBack { session: id }, &[]);
         }
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.asked_back = match verdict {
-            Verdict::Leaves => Some(Instant::now()),
-            Verdict::Stays => {
-                session.relocated = Some(Instant::now());
-                None
-            }
-        };
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.asked_back = Some(Instant::now());
+        }
+    }
+
+    fn let_stay(&mut self, from: Place, id: u64) {
+        if let Some(executor) = self.executor(from) {
+            executor.tell(&ToExecutor::StayThere { session: id }, &[]);
+        }
+        if let Some(session) = self.sessions.get_mut(&id) {
+            (session.asked_back, session.stayed) = (None, Some(Instant::now()));
+        }
     }
 }
 
@@ -86,6 +87,7 @@ impl Session {
     /// Whether it has been where it is for long enough.
     fn may_go_back(&self) -> bool {
         let rest = FIRST_REST * (1 << self.relocations.min(MOST_DOUBLINGS));
-        self.is_served() && self.relocated.is_none_or(|then| then.elapsed() >= rest)
+        let rested = |since: Option<Instant>| since.is_none_or(|then| then.elapsed() >= rest);
+        self.is_served() && rested(self.relocated) && rested(self.stayed)
     }
 }

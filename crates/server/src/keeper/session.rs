@@ -239,6 +239,8 @@ pub(crate) struct Session {
     pub(super) relocations: u64,
     /// When it was asked to go back to the first context, until it has or need not.
     pub(super) asked_back: Option<Instant>,
+    /// When it was asked last and did not go.
+    pub(super) stayed: Option<Instant>,
 }
 
 impl Session {
@@ -280,6 +282,7 @@ impl Session {
             relocated: None,
             relocations: 0,
             asked_back: None,
+            stayed: None,
         }
     }
 

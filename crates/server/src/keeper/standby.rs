@@ -114,9 +114,9 @@ impl Keeper {
             let is_missed = standby.missed.is_some_and(|missed| missed.elapsed() < ONE_MORE);
             let wanted =
                 self.fault_settings.standbys + usize::from(is_missed && in_use && !is_short);
-            let is_due = standby.lacking().is_some_and(|lacking| {
-                Lacking { quiet, beside_long_kernel, ..lacking }.is_due()
-            });
+            let is_due = standby
+                .lacking()
+                .is_some_and(|lacking| Lacking { quiet, beside_long_kernel, ..lacking }.is_due());
             let (there, may_start) = (standby.executors.len(), standby.may_start());
             if there > wanted {
                 standby.missed = None;

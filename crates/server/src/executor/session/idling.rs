@@ -5,7 +5,6 @@ use super::{IDLE, PAUSE_POLL, Session, StepError};
 use crate::counters::monotonic_ns;
 use crate::executor::state::Awaited;
 use crate::executor::tracing::Idleness;
-use crate::executor_link::Verdict;
 use cuda_abi::types::CUresult;
 use link::call;
 use link::ring::Waited;
@@ -70,6 +69,9 @@ impl Session {
             || self.state.resharing.is_active()
             || !self.state.holding.is_empty();
         let limit = if waits { SYNCHRONIZE_POLL } else { self.state.sleep_limit(IDLE) };
+        // Asked back, it looks whether its work has ended.
+        let is_asked_back = handle.is_asked_back();
+        let limit = if is_asked_back { limit.min(PAUSE_POLL) } else { limit };
         let limit = self.state.pace_idle(limit);
         let (waker, state, heeded) = (&self.waker, &self.state, self.heeded);
         // Looked at after this thread has announced its sleep: a client that begins to sleep later
@@ -79,7 +81,7 @@ impl Session {
                 waker.wake();
             }
             handle.wished() != heeded
-                || handle.verdict() == Some(Verdict::Leaves)
+                || (!is_asked_back && handle.is_asked_back())
                 || handle.mailbox.has_mail()
                 || (!ordered && handle.moves.is_any())
                 || state.sleep_limit(limit) < limit
