@@ -16,8 +16,8 @@ fn with_hog() -> Result<(Daemon, Puppet)> {
     Ok((daemon, hog))
 }
 
-/// Has a kernel of the client's run until it is told something. Its answer says only that the launch
-/// was taken: code that somebody else loads might still come before the kernel.
+/// Has a kernel of the client's run until it is told something. Its answer says only that the
+/// launch was taken: code that somebody else loads might still come before the kernel.
 fn hold(daemon: &Daemon, puppet: &mut Puppet) -> Result<()> {
     let pid = puppet.pid();
     let before = kernels(daemon, pid)?;

@@ -6,9 +6,9 @@
 //! while, a *window*, until what runs has ended; when that does not happen the work goes on, so
 //! that whoever waits for a later launch gets it, and the next window is longer. From some length
 //! on only a little work gets in between two windows, so that even long queues shrink. A stream
-//! whose work does not end though nothing was added to it in some windows is waited for with nothing
-//! held: it would be in vain. Each time that was too early, or other work has come meanwhile, it
-//! takes more windows to be taken for endless, so that a call gets its moment at last.
+//! whose work does not end though nothing was added to it in some windows is waited for with
+//! nothing held: it would be in vain. Each time that was too early, or other work has come
+//! meanwhile, it takes more windows to be taken for endless, so that a call gets its moment at last.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,8 +21,8 @@ const STRICT_WINDOW: Duration = Duration::from_millis(64);
 const STRICT_QUOTA: u32 = 32;
 const SHORTEST_GAP: Duration = Duration::from_millis(2);
 const LONGEST_GAP: Duration = Duration::from_millis(50);
-/// Held so long in vain, a stream's work is taken for endless: at first, after which nobody has been
-/// held for more than 16 ms, and at last.
+/// Held so long in vain, a stream's work is taken for endless: at first, after which nobody has
+/// been held for more than 16 ms, and at last.
 const FIRST_ENDLESS: Duration = Duration::from_millis(24);
 const LAST_ENDLESS: Duration = Duration::from_secs(1);
 
