@@ -12,6 +12,7 @@ mod cuda_aware_mpi;
 mod deb;
 mod deb_chroot;
 mod deb_systemd;
+mod deb_upgrade;
 mod debian;
 mod demo;
 mod dependencies;
