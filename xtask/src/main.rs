@@ -20,6 +20,8 @@ mod dist;
 mod elf;
 mod fresh;
 mod fuzz;
+mod images;
+mod images_check;
 mod openmpi;
 mod paths;
 mod portable;
@@ -78,6 +80,8 @@ enum Task {
     /// Make every package, with checksums and a bill of materials, in target/release-files, and
     /// install each on a fresh root file system
     Release(release::Release),
+    /// Make the container images of the daemon and of the device plugin, in target/images/out
+    Images(images::Options),
     /// Try what is built in fresh Debians of other releases
     Systems,
     /// Build the wheel for Python into target/wheel
@@ -132,6 +136,7 @@ fn main() -> Result<()> {
         Task::Deb(options) => println!("built {}", deb::run(&paths, &options)?.display()),
         Task::Rpm(options) => println!("built {}", rpm::run(&paths, &options)?.display()),
         Task::Release(options) => println!("made {}", release::run(&paths, &options)?.display()),
+        Task::Images(options) => println!("made {}", images::run(&paths, &options)?.display()),
         Task::Systems => systems::check(&paths)?,
         Task::Wheel(options) => println!("built {}", wheel::run(&paths, &options)?.display()),
         Task::Toolchain => {

@@ -22,6 +22,7 @@ use crate::deb;
 use crate::debian::Unpacked;
 use crate::dependencies;
 use crate::dist::{self, Build, Dist};
+use crate::images;
 use crate::paths::Paths;
 use crate::programs;
 use crate::prometheus;
@@ -217,10 +218,11 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
 }
 
 /// What is made of the product that was tested, and tried.
-const PACKAGES: [(&str, PackageCheck); 4] = [
+const PACKAGES: [(&str, PackageCheck); 5] = [
     ("Python package", python_package),
     ("archive", archive),
     ("rpm", rpm::test),
+    ("container images", images::test),
     ("Debian package", debian_package),
 ];
 const BLACK_BOX: &str = "black-box tests";
