@@ -34,6 +34,7 @@ mod python_tools;
 mod quick;
 mod release;
 mod rpm;
+mod same_build;
 mod sbom;
 mod slurm;
 mod suites;
@@ -82,6 +83,8 @@ enum Task {
     Release(release::Release),
     /// Make the container images of the daemon and of the device plugin, in target/images/out
     Images(images::Options),
+    /// Build the product once more in another directory: it must be the same
+    SameBuild,
     /// Try what is built in fresh Debians of other releases
     Systems,
     /// Build the wheel for Python into target/wheel
@@ -137,6 +140,7 @@ fn main() -> Result<()> {
         Task::Rpm(options) => println!("built {}", rpm::run(&paths, &options)?.display()),
         Task::Release(options) => println!("made {}", release::run(&paths, &options)?.display()),
         Task::Images(options) => println!("made {}", images::run(&paths, &options)?.display()),
+        Task::SameBuild => same_build::check(&paths)?,
         Task::Systems => systems::check(&paths)?,
         Task::Wheel(options) => println!("built {}", wheel::run(&paths, &options)?.display()),
         Task::Toolchain => {

@@ -22,6 +22,12 @@ const TOOLS: Environment<'_> = Environment {
     what: "zig, which links for older systems (100 MB of wheels)",
 };
 
+/// Of zig and cargo-zigbuild. What it holds depends on [`WITHOUT_DEBUG_INFORMATION`], which zig
+/// does not know: whoever changes that gives this another name.
+const CACHE: &str = "cache-without-debug-information";
+/// For clang, of which zig is made. zig compiles an unwinder to link in, and would describe it to
+/// debuggers by the paths of this machine.
+const WITHOUT_DEBUG_INFORMATION: &str = "# +-g0";
 /// The C library that is linked against: that of manylinux2014, RHEL 7 and all later ones.
 pub(crate) const GLIBC: (u32, u32) = (2, 17);
 /// The parts of that C library, and nothing else.
@@ -48,7 +54,7 @@ pub(crate) fn build(paths: &Paths) -> Result<PathBuf> {
     cargo.current_dir(&paths.root).arg("zigbuild").args(["--release", "--target"]);
     cargo.arg(format!("{target}.{major}.{minor}"));
     cargo.args(PACKAGES.map(|package| format!("--package={package}")));
-    cargo.env("RUSTFLAGS", without_paths(paths)?);
+    cargo.env("RUSTFLAGS", without_paths(paths)?).env("CARGO_TARGET_DIR", &paths.target);
     command::run(&mut cargo)?;
     Ok(paths.target.join(target).join("release"))
 }
@@ -56,16 +62,27 @@ pub(crate) fn build(paths: &Paths) -> Result<PathBuf> {
 /// Options that keep the paths of this machine out of the files, so that they are the same
 /// everywhere.
 fn without_paths(paths: &Paths) -> Result<String> {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
-    let home = home.context("there is neither CARGO_HOME nor HOME")?;
-    let root = paths.root.canonicalize()?;
-    let both = [(root, "/openmps"), (home, "/cargo")];
+    let both = [(paths.root.canonicalize()?, "/openmps"), (cargo_home()?, "/cargo")];
     let options = both.map(|(path, name)| format!("--remap-path-prefix={}={name}", path.display()));
     for option in &options {
         ensure!(!option.contains(' '), "cargo takes no path with a space here: {option}");
     }
     Ok(options.join(" "))
+}
+
+/// Where cargo has the sources of other packages.
+///
+/// # Errors
+/// When the environment does not say.
+pub(crate) fn cargo_home() -> Result<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    home.context("there is neither CARGO_HOME nor HOME")
+}
+
+/// Where the tools are, or will be.
+pub(crate) fn folder(paths: &Paths) -> PathBuf {
+    paths.target.join(TOOLS.name)
 }
 
 /// zig and what belongs to it.
@@ -83,8 +100,9 @@ impl Tools {
         command.env("PATH", path.unwrap_or_default());
         for variable in ["ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "CARGO_ZIGBUILD_CACHE_DIR"]
         {
-            command.env(variable, self.folder.join("cache"));
+            command.env(variable, self.folder.join(CACHE));
         }
+        command.env("CCC_OVERRIDE_OPTIONS", WITHOUT_DEBUG_INFORMATION);
         command
     }
 }
@@ -98,7 +116,7 @@ pub(crate) fn tools(paths: &Paths) -> Result<Tools> {
         bail!("the portable build is for x86-64 alone: cargo xtask build makes one for this system")
     }
     TOOLS.ensure(paths, "")?.map_or(Ok(()), Fresh::finish)?;
-    Ok(Tools { folder: paths.target.join(TOOLS.name) })
+    Ok(Tools { folder: folder(paths) })
 }
 
 /// Whether files run on every system that is promised.

@@ -30,6 +30,7 @@ use crate::proofs;
 use crate::prose;
 use crate::ptx;
 use crate::rpm;
+use crate::same_build;
 use crate::slurm;
 use crate::suites::{self, Suites, Tier};
 use crate::systems;
@@ -153,7 +154,7 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     }
     if options.filter.is_none() {
         let tree = tree::build(paths, &Dist::at(paths))?;
-        for (name, check) in PACKAGES.into_iter().chain(options.full.then_some(SYSTEMS)) {
+        for (name, check) in PACKAGES.into_iter().chain(FULL.into_iter().filter(|_| options.full)) {
             announce(name);
             match check(paths, &tree) {
                 Ok(()) => total.passed += 1,
@@ -251,8 +252,13 @@ fn python_package(paths: &Paths, tree: &Tree) -> Result<()> {
     wheel::check(paths, &wheel)
 }
 
-/// Where the packages are tried besides.
-const SYSTEMS: (&str, PackageCheck) = ("other systems", other_systems);
+/// What takes many minutes besides.
+const FULL: [(&str, PackageCheck); 2] =
+    [("other systems", other_systems), ("the same build elsewhere", same_build)];
+
+fn same_build(paths: &Paths, _: &Tree) -> Result<()> {
+    same_build::check(paths)
+}
 
 fn other_systems(paths: &Paths, _: &Tree) -> Result<()> {
     systems::check(paths)
