@@ -3,6 +3,7 @@
 //! Everything that a developer or continuous integration does beyond plain cargo is a command here,
 //! so that the README can name one line for each and both run the same code.
 
+mod aarch64;
 mod chromium;
 mod command;
 mod compat;
@@ -83,6 +84,8 @@ enum Task {
     Release(release::Release),
     /// Make the container images of the daemon and of the device plugin, in target/images/out
     Images(images::Options),
+    /// Build the product for aarch64, and run by QEMU what can be run
+    Aarch64,
     /// Build the product once more in another directory: it must be the same
     SameBuild,
     /// Try what is built in fresh Debians of other releases
@@ -140,6 +143,7 @@ fn main() -> Result<()> {
         Task::Rpm(options) => println!("built {}", rpm::run(&paths, &options)?.display()),
         Task::Release(options) => println!("made {}", release::run(&paths, &options)?.display()),
         Task::Images(options) => println!("made {}", images::run(&paths, &options)?.display()),
+        Task::Aarch64 => aarch64::check(&paths)?,
         Task::SameBuild => same_build::check(&paths)?,
         Task::Systems => systems::check(&paths)?,
         Task::Wheel(options) => println!("built {}", wheel::run(&paths, &options)?.display()),

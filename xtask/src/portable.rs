@@ -31,7 +31,8 @@ const WITHOUT_DEBUG_INFORMATION: &str = "# +-g0";
 /// The C library that is linked against: that of manylinux2014, RHEL 7 and all later ones.
 pub(crate) const GLIBC: (u32, u32) = (2, 17);
 /// The parts of that C library, and nothing else.
-const LIBRARIES: [&str; 6] = [
+const LIBRARIES: [&str; 7] = [
+    "ld-linux-aarch64.so.1",
     "ld-linux-x86-64.so.2",
     "libc.so.6",
     "libdl.so.2",
@@ -42,21 +43,55 @@ const LIBRARIES: [&str; 6] = [
 /// What is built: the packages of the product.
 pub(crate) const PACKAGES: [&str; 4] = ["openmps", "client", "softcuda", "spank-openmps"];
 
+/// How cargo compiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// What ships.
+    Release,
+    /// What is only to be tried.
+    Development,
+}
+
 /// Builds the product; returns the directory with what cargo made.
 ///
 /// # Errors
 /// When the tools cannot be had, something does not compile, or a file needs too much.
 pub(crate) fn build(paths: &Paths) -> Result<PathBuf> {
+    build_for(paths, &format!("{ARCH}-unknown-linux-gnu"), Profile::Release)
+}
+
+/// The same for another processor.
+///
+/// # Errors
+/// As there.
+pub(crate) fn build_for(paths: &Paths, target: &str, profile: Profile) -> Result<PathBuf> {
+    let mut cargo = cargo(paths, "zigbuild", target)?;
+    cargo.args((profile == Profile::Release).then_some("--release"));
+    cargo.args(PACKAGES.map(|package| format!("--package={package}")));
+    command::run(&mut cargo)?;
+    let made = match profile {
+        Profile::Release => "release",
+        Profile::Development => "debug",
+    };
+    Ok(paths.target.join(target).join(made))
+}
+
+/// A command of cargo's that links for the C library of [`GLIBC`].
+///
+/// # Errors
+/// When the tools cannot be had.
+pub(crate) fn cargo(
+    paths: &Paths,
+    subcommand: &str,
+    target: &str,
+) -> Result<std::process::Command> {
     let tools = tools(paths)?;
-    let target = format!("{ARCH}-unknown-linux-gnu");
     let (major, minor) = GLIBC;
     let mut cargo = tools.command("cargo-zigbuild");
-    cargo.current_dir(&paths.root).arg("zigbuild").args(["--release", "--target"]);
+    cargo.current_dir(&paths.root).args([subcommand, "--target"]);
     cargo.arg(format!("{target}.{major}.{minor}"));
-    cargo.args(PACKAGES.map(|package| format!("--package={package}")));
     cargo.env("RUSTFLAGS", without_paths(paths)?).env("CARGO_TARGET_DIR", &paths.target);
-    command::run(&mut cargo)?;
-    Ok(paths.target.join(target).join("release"))
+    Ok(cargo)
 }
 
 /// Options that keep the paths of this machine out of the files, so that they are the same

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use cuda_abi::record::VARIABLE;
 
+use crate::aarch64;
 use crate::chromium;
 use crate::command;
 use crate::compat;
@@ -253,8 +254,15 @@ fn python_package(paths: &Paths, tree: &Tree) -> Result<()> {
 }
 
 /// What takes many minutes besides.
-const FULL: [(&str, PackageCheck); 2] =
-    [("other systems", other_systems), ("the same build elsewhere", same_build)];
+const FULL: [(&str, PackageCheck); 3] = [
+    ("other systems", other_systems),
+    ("the same build elsewhere", same_build),
+    ("aarch64", for_aarch64),
+];
+
+fn for_aarch64(paths: &Paths, _: &Tree) -> Result<()> {
+    aarch64::check(paths)
+}
 
 fn same_build(paths: &Paths, _: &Tree) -> Result<()> {
     same_build::check(paths)
