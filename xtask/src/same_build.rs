@@ -112,7 +112,7 @@ mod tests {
         let bad = file("bad", format!("\0panicked at {}/src/a.rs\0", root.display()));
         let home = file("home", format!("{}/registry", portable::cargo_home().unwrap().display()));
         let good = file("good", "/openmps/src/a.rs /cargo/registry".to_owned());
-        check_paths(&paths, &[good.clone()]).unwrap();
+        check_paths(&paths, std::slice::from_ref(&good)).unwrap();
         for bad in [bad, home] {
             let error = check_paths(&paths, &[good.clone(), bad.clone()]).unwrap_err().to_string();
             assert!(error.starts_with(&bad.display().to_string()), "{error}");
