@@ -1,7 +1,7 @@
 """Makes the wheel: `wheel.py --tree TREE --package DIR --schema FILE --readme FILE --version V --out DIR`.
 
-TREE has bin, lib and share, as an installation has them. Nothing but Python's own library is
-needed, and the same files make the same bytes.
+TREE has bin, lib and share, as an installation has them. The same files make the same bytes.
+libdeflate (the module `deflate`) packs them: zlib's best is 3 % larger.
 """
 
 import argparse
@@ -9,14 +9,26 @@ import base64
 import hashlib
 import json
 import keyword
+import struct
 import zipfile
+import zlib
 from pathlib import Path
+
+import deflate
 
 NAME = "openmps"
 TAGS = ("py3-none-manylinux_2_17_x86_64", "py3-none-manylinux2014_x86_64")
 FILE_NAME_TAG = "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64"
-# The first moment that a zip file can name.
-DATE = (1980, 1, 1, 0, 0, 0)
+# Of a zip file: the head of a file's content, its entry in the list at the end, the end of the list.
+CONTENT = struct.Struct("<4s5H3I2H")
+ENTRY = struct.Struct("<4s6H3I5H2I")
+END = struct.Struct("<4s4H2IH")
+# By the format's version 2.0; made by a Unix of version 2.0.
+NEEDED, MADE_BY = 20, 3 << 8 | 20
+DEFLATED = 8
+# 1980-01-01 00:00, the first moment that a zip file can name.
+TIME, DATE = 0, 1 << 5 | 1
+BEST_LEVEL = 12
 TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
 
@@ -85,6 +97,21 @@ def metadata(version, readme):
     )
 
 
+def archive(files):
+    """A zip file of {name: (content, whether it can be executed)}."""
+    contents, entries = b"", b""
+    for name, (content, is_executable) in files.items():
+        name = name.encode("ascii")
+        packed = bytes(deflate.deflate_compress(content, BEST_LEVEL))
+        common = (NEEDED, 0, DEFLATED, TIME, DATE, zlib.crc32(content), len(packed), len(content))
+        mode = (0o100755 if is_executable else 0o100644) << 16
+        place = (0, 0, 0, 0, mode, len(contents))
+        entries += ENTRY.pack(b"PK\1\2", MADE_BY, *common, len(name), *place) + name
+        contents += CONTENT.pack(b"PK\3\4", *common, len(name), 0) + name + packed
+    count = len(files)
+    return contents + entries + END.pack(b"PK\5\6", 0, 0, count, count, len(entries), len(contents), 0)
+
+
 def main():
     parser = argparse.ArgumentParser()
     for option in ("tree", "package", "schema", "readme", "out"):
@@ -121,13 +148,11 @@ def main():
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"{NAME}-{arguments.version}-{FILE_NAME_TAG}.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, (content, is_executable) in files.items():
-            entry = zipfile.ZipInfo(name, DATE)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.create_system = 3
-            entry.external_attr = (0o100755 if is_executable else 0o100644) << 16
-            archive.writestr(entry, content)
+    path.write_bytes(archive(files))
+    with zipfile.ZipFile(path) as written:
+        wrong = written.testzip()
+    if wrong or written.namelist() != list(files):
+        raise SystemExit(f"{path} is not as it should be: {wrong}")
     print(path)
 
 

@@ -74,6 +74,24 @@ fn programs_of_another_c_library_are_told_so_before_they_start() -> Result<()> {
 }
 
 #[test]
+fn doctor_names_the_runtime_of_a_program() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    for (kind, words) in [
+        ("cudart-11.8-shared", "CUDA runtime 11.x (tested: 11.8)"),
+        ("cudart-12.9-shared", "CUDA runtime 12.x (tested: 12.9)"),
+        ("cudart-13.0-static", "has one linked in"),
+        ("driver-api", "names none"),
+    ] {
+        let name = if kind == "driver-api" { "contexts" } else { "vector_add" };
+        let program = sandbox.installation.program(kind, name).display().to_string();
+        let said = openmps(&sandbox, &["doctor", &program], &[])?;
+        let line = said.success()?.lines().find(|line| line.contains(" CUDA runtime "));
+        ensure!(line.is_some_and(|line| line.contains(words)), "{kind}: {said:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn mistyped_variables_are_named_once_and_never_in_a_program() -> Result<()> {
     let wrong = [("OPENMPS_MEMROY_LIMIT", "1G"), ("CUDA_MPS_CLIENT_PRIORITY", "9")];
     let daemon = Daemon::start_with(Sandbox::new()?, &wrong[..1])?;

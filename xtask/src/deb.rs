@@ -13,7 +13,7 @@ use crate::fresh::{self, Fresh};
 use crate::paths::Paths;
 use crate::system_tree::{self, DESCRIPTION, NAME, SETTINGS, SUMMARY};
 use crate::tree::{self, EPOCH_SECONDS, Tree, VERSION, install, write};
-use crate::{deb_chroot, deb_systemd, portable};
+use crate::{deb_chroot, deb_systemd, deb_upgrade, portable};
 
 /// What is done with the package.
 #[derive(Debug, Args)]
@@ -59,7 +59,8 @@ pub(crate) fn check_in_fresh_systems(paths: &Paths, package: &Path) -> Result<()
             return Ok(());
         }
     };
-    deb_chroot::check(paths, &archive, package)?.print(ENTERED);
+    let next = deb_upgrade::build(paths, package)?;
+    deb_chroot::check(paths, &archive, package, &next)?.print(ENTERED);
     deb_systemd::check(paths, &archive, package)?.print(BOOTED);
     Ok(())
 }

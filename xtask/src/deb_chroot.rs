@@ -15,12 +15,20 @@ const SCRIPT: &str = include_str!("deb_chroot.sh");
 /// Longest that everything inside may take.
 const LIMIT: &str = "300";
 
-/// Installs, uses and removes the package in a fresh Debian.
+/// A client that works when it is told to.
+const CLIENT: &str = "programs/process/live_shares";
+
+/// Installs, uses, upgrades and removes the package in a fresh Debian; `next` is the one to upgrade
+/// to.
 ///
 /// # Errors
 /// What did not work inside.
-pub(crate) fn check(paths: &Paths, archive: &Path, package: &Path) -> Result<Fresh> {
-    run_inside(Root::unpack(paths, archive, "fresh", package)?, SCRIPT)
+pub(crate) fn check(paths: &Paths, archive: &Path, package: &Path, next: &Path) -> Result<Fresh> {
+    let root = Root::unpack(paths, archive, "fresh", package)?;
+    let inside = root.path.join("package");
+    fs::copy(next, inside.join("openmps-next.deb"))?;
+    fs::copy(paths.target.join(CLIENT), inside.join("client"))?;
+    run_inside(root, SCRIPT)
 }
 
 /// Runs a script as root of a fresh Debian, which then goes.

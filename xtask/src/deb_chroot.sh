@@ -1,5 +1,5 @@
 # Runs as root in a fresh Debian: installs the package as an administrator does, uses it, removes it, and looks for what is left.
-# /package has openmps.deb and, as `program`, a CUDA program.
+# /package has openmps.deb, openmps-next.deb of another build and, as `program` and `client`, CUDA programs.
 set -eu
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 
@@ -37,6 +37,64 @@ openmps ps > /dev/null
 openmps doctor
 echo quit | nvidia-cuda-mps-control
 test -s /var/log/nvidia-mps/server.log
+
+step "upgrade to another build while a client runs: it goes on, and what is new is told what to do"
+nvidia-cuda-mps-control -d
+mkfifo /package/orders
+(eval "$(openmps env)" && exec /package/client < /package/orders > /package/answers 2>&1) &
+client=$!
+exec 3> /package/orders
+# work COUNT: has the client work, and waits until it has answered so often.
+work() {
+    echo chain 100 >&3
+    for _ in $(seq 600); do
+        if [ "$(wc -l < /package/answers)" -ge "$1" ]; then return; fi
+        sleep 0.1
+    done
+    echo "the client does not answer:"
+    cat /package/answers
+    return 1
+}
+work 1
+apt-get -o APT::Sandbox::User=root install -y /package/openmps-next.deb >> /package/apt.log 2>&1
+dpkg --status openmps | grep -q '^Version: .*+next'
+work 2
+test "$(grep -c '^ok' /package/answers)" -eq 2
+for new in /package/program "openmps ps" "nvidia-cuda-mps-control get_server_list"; do
+    if (eval "$(openmps env)" && exec timeout 60 $new) > /package/told 2>&1; then
+        echo "$new talks to a daemon of another build"
+        exit 1
+    fi
+    grep -q "another build of OpenMPS.*restart it" /package/told || {
+        echo "$new says:"
+        cat /package/told
+        exit 1
+    }
+done
+
+step "restart the daemon, as it was said: the client ends, what is new works"
+daemon=$(cat /tmp/nvidia-mps/nvidia-cuda-mps-control.pid)
+kill "$daemon"
+for _ in $(seq 600); do
+    if [ ! -e "/proc/$daemon/exe" ]; then break; fi
+    sleep 0.1
+done
+test ! -e "/proc/$daemon/exe"
+nvidia-cuda-mps-control -d 3>&-
+(eval "$(openmps env)" && /package/program)
+trap '' PIPE
+echo chain 100 >&3 || true
+exec 3>&-
+for _ in $(seq 600); do
+    if ! kill -0 "$client" 2> /dev/null; then break; fi
+    sleep 0.1
+done
+if kill -0 "$client" 2> /dev/null; then
+    echo "the client hangs"
+    exit 1
+fi
+tail -n 1 /package/answers
+echo quit | nvidia-cuda-mps-control
 
 step "remove: settings stay"
 apt-get remove -y openmps >> /package/apt.log 2>&1

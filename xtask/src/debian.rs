@@ -82,6 +82,48 @@ pub(crate) fn ensure_in(folder: &Path, packages: Packages<'_>) -> Result<Unpacke
     Ok(Unpacked::At(root))
 }
 
+/// Unpacks packages of another architecture in the directory `root` of a folder, which is theirs
+/// alone; quick when they are there.
+///
+/// # Errors
+/// When apt cannot fetch them, which needs the network once.
+pub(crate) fn ensure_of_architecture(
+    folder: &Path,
+    architecture: &str,
+    packages: &[&str],
+) -> Result<PathBuf> {
+    let (root, stamp) = (folder.join("root"), folder.join("packages.txt"));
+    let wanted = packages.join("\n");
+    if fs::read_to_string(&stamp).is_ok_and(|there| there == wanted) {
+        return Ok(root);
+    }
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    let downloads = folder.join("downloads");
+    for directory in [&root, &downloads, &folder.join("apt/lists/partial")] {
+        fs::create_dir_all(directory)?;
+    }
+    // The system's packages are of its own architecture: apt is to know nothing of them.
+    let apt = || {
+        let mut apt = Apt { lists: Some(folder.join("apt")) }.command();
+        for name in ["APT::Architecture", "APT::Architectures"] {
+            apt.arg("-o").arg(format!("{name}={architecture}"));
+        }
+        apt.args(["-o", "Dir::State::status=/dev/null"]);
+        apt
+    };
+    run_quietly(apt().arg("update")).context("apt has no lists of packages")?;
+    let named = packages.iter().map(|package| format!("{package}:{architecture}"));
+    run_quietly(apt().arg("download").args(named).current_dir(&downloads))?;
+    for package in fs::read_dir(&downloads)? {
+        run_quietly(Command::new("dpkg-deb").arg("-x").arg(package?.path()).arg(&root))?;
+    }
+    fs::remove_dir_all(&downloads)?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
+    Ok(root)
+}
+
 /// apt with lists of packages: the system's, or fresh ones of our own where an image comes without.
 struct Apt {
     lists: Option<PathBuf>,

@@ -23,6 +23,7 @@ use anyhow::{Context, Result};
 use crate::command;
 use crate::paths::Paths;
 use crate::portable;
+use crate::same_build;
 
 /// An installation in the build directory.
 pub(crate) struct Dist {
@@ -98,6 +99,7 @@ pub(crate) fn build(paths: &Paths, build: Build) -> Result<Dist> {
     link(Path::new("../openmps/libsoftcuda.so"), &softcuda.join("libcuda.so.1"))?;
     if build == Build::Portable {
         portable::check(&dist.binaries())?;
+        same_build::check_paths(paths, &dist.binaries())?;
     }
     note_commit(paths, &dist.root.join("commit"))?;
     Ok(dist)

@@ -3,6 +3,7 @@
 //! Everything that a developer or continuous integration does beyond plain cargo is a command here,
 //! so that the README can name one line for each and both run the same code.
 
+mod aarch64;
 mod chromium;
 mod command;
 mod compat;
@@ -12,6 +13,7 @@ mod cuda_aware_mpi;
 mod deb;
 mod deb_chroot;
 mod deb_systemd;
+mod deb_upgrade;
 mod debian;
 mod demo;
 mod dependencies;
@@ -19,6 +21,8 @@ mod dist;
 mod elf;
 mod fresh;
 mod fuzz;
+mod images;
+mod images_check;
 mod openmpi;
 mod paths;
 mod portable;
@@ -31,6 +35,7 @@ mod python_tools;
 mod quick;
 mod release;
 mod rpm;
+mod same_build;
 mod sbom;
 mod slurm;
 mod suites;
@@ -77,6 +82,12 @@ enum Task {
     /// Make every package, with checksums and a bill of materials, in target/release-files, and
     /// install each on a fresh root file system
     Release(release::Release),
+    /// Make the container images of the daemon and of the device plugin, in target/images/out
+    Images(images::Options),
+    /// Build the product for aarch64, and run by QEMU what can be run
+    Aarch64,
+    /// Build the product once more in another directory: it must be the same
+    SameBuild,
     /// Try what is built in fresh Debians of other releases
     Systems,
     /// Build the wheel for Python into target/wheel
@@ -131,6 +142,9 @@ fn main() -> Result<()> {
         Task::Deb(options) => println!("built {}", deb::run(&paths, &options)?.display()),
         Task::Rpm(options) => println!("built {}", rpm::run(&paths, &options)?.display()),
         Task::Release(options) => println!("made {}", release::run(&paths, &options)?.display()),
+        Task::Images(options) => println!("made {}", images::run(&paths, &options)?.display()),
+        Task::Aarch64 => aarch64::check(&paths)?,
+        Task::SameBuild => same_build::check(&paths)?,
         Task::Systems => systems::check(&paths)?,
         Task::Wheel(options) => println!("built {}", wheel::run(&paths, &options)?.display()),
         Task::Toolchain => {

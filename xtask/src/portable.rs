@@ -22,10 +22,17 @@ const TOOLS: Environment<'_> = Environment {
     what: "zig, which links for older systems (100 MB of wheels)",
 };
 
+/// Of zig and cargo-zigbuild. What it holds depends on [`WITHOUT_DEBUG_INFORMATION`], which zig
+/// does not know: whoever changes that gives this another name.
+const CACHE: &str = "cache-without-debug-information";
+/// For clang, of which zig is made. zig compiles an unwinder to link in, and would describe it to
+/// debuggers by the paths of this machine.
+const WITHOUT_DEBUG_INFORMATION: &str = "# +-g0";
 /// The C library that is linked against: that of manylinux2014, RHEL 7 and all later ones.
 pub(crate) const GLIBC: (u32, u32) = (2, 17);
 /// The parts of that C library, and nothing else.
-const LIBRARIES: [&str; 6] = [
+const LIBRARIES: [&str; 7] = [
+    "ld-linux-aarch64.so.1",
     "ld-linux-x86-64.so.2",
     "libc.so.6",
     "libdl.so.2",
@@ -36,36 +43,81 @@ const LIBRARIES: [&str; 6] = [
 /// What is built: the packages of the product.
 pub(crate) const PACKAGES: [&str; 4] = ["openmps", "client", "softcuda", "spank-openmps"];
 
+/// How cargo compiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// What ships.
+    Release,
+    /// What is only to be tried.
+    Development,
+}
+
 /// Builds the product; returns the directory with what cargo made.
 ///
 /// # Errors
 /// When the tools cannot be had, something does not compile, or a file needs too much.
 pub(crate) fn build(paths: &Paths) -> Result<PathBuf> {
+    build_for(paths, &format!("{ARCH}-unknown-linux-gnu"), Profile::Release)
+}
+
+/// The same for another processor.
+///
+/// # Errors
+/// As there.
+pub(crate) fn build_for(paths: &Paths, target: &str, profile: Profile) -> Result<PathBuf> {
+    let mut cargo = cargo(paths, "zigbuild", target)?;
+    cargo.args((profile == Profile::Release).then_some("--release"));
+    cargo.args(PACKAGES.map(|package| format!("--package={package}")));
+    command::run(&mut cargo)?;
+    let made = match profile {
+        Profile::Release => "release",
+        Profile::Development => "debug",
+    };
+    Ok(paths.target.join(target).join(made))
+}
+
+/// A command of cargo's that links for the C library of [`GLIBC`].
+///
+/// # Errors
+/// When the tools cannot be had.
+pub(crate) fn cargo(
+    paths: &Paths,
+    subcommand: &str,
+    target: &str,
+) -> Result<std::process::Command> {
     let tools = tools(paths)?;
-    let target = format!("{ARCH}-unknown-linux-gnu");
     let (major, minor) = GLIBC;
     let mut cargo = tools.command("cargo-zigbuild");
-    cargo.current_dir(&paths.root).arg("zigbuild").args(["--release", "--target"]);
+    cargo.current_dir(&paths.root).args([subcommand, "--target"]);
     cargo.arg(format!("{target}.{major}.{minor}"));
-    cargo.args(PACKAGES.map(|package| format!("--package={package}")));
-    cargo.env("RUSTFLAGS", without_paths(paths)?);
-    command::run(&mut cargo)?;
-    Ok(paths.target.join(target).join("release"))
+    cargo.env("RUSTFLAGS", without_paths(paths)?).env("CARGO_TARGET_DIR", &paths.target);
+    Ok(cargo)
 }
 
 /// Options that keep the paths of this machine out of the files, so that they are the same
 /// everywhere.
 fn without_paths(paths: &Paths) -> Result<String> {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
-    let home = home.context("there is neither CARGO_HOME nor HOME")?;
-    let root = paths.root.canonicalize()?;
-    let both = [(root, "/openmps"), (home, "/cargo")];
+    let both = [(paths.root.canonicalize()?, "/openmps"), (cargo_home()?, "/cargo")];
     let options = both.map(|(path, name)| format!("--remap-path-prefix={}={name}", path.display()));
     for option in &options {
         ensure!(!option.contains(' '), "cargo takes no path with a space here: {option}");
     }
     Ok(options.join(" "))
+}
+
+/// Where cargo has the sources of other packages.
+///
+/// # Errors
+/// When the environment does not say.
+pub(crate) fn cargo_home() -> Result<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    home.context("there is neither CARGO_HOME nor HOME")
+}
+
+/// Where the tools are, or will be.
+pub(crate) fn folder(paths: &Paths) -> PathBuf {
+    paths.target.join(TOOLS.name)
 }
 
 /// zig and what belongs to it.
@@ -83,8 +135,9 @@ impl Tools {
         command.env("PATH", path.unwrap_or_default());
         for variable in ["ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "CARGO_ZIGBUILD_CACHE_DIR"]
         {
-            command.env(variable, self.folder.join("cache"));
+            command.env(variable, self.folder.join(CACHE));
         }
+        command.env("CCC_OVERRIDE_OPTIONS", WITHOUT_DEBUG_INFORMATION);
         command
     }
 }
@@ -98,7 +151,7 @@ pub(crate) fn tools(paths: &Paths) -> Result<Tools> {
         bail!("the portable build is for x86-64 alone: cargo xtask build makes one for this system")
     }
     TOOLS.ensure(paths, "")?.map_or(Ok(()), Fresh::finish)?;
-    Ok(Tools { folder: paths.target.join(TOOLS.name) })
+    Ok(Tools { folder: folder(paths) })
 }
 
 /// Whether files run on every system that is promised.

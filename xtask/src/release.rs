@@ -14,7 +14,7 @@ use crate::fresh::{self, Fresh, Root};
 use crate::paths::Paths;
 use crate::system_tree::NAME;
 use crate::tree::{self, Tree, VERSION, fresh_directory};
-use crate::{deb, deb_chroot, rpm, sbom, tarball, wheel};
+use crate::{deb, deb_chroot, images, images_check, rpm, sbom, tarball, wheel};
 
 /// What a plain user does in a fresh Debian.
 const SCRIPT: &str = include_str!("release_chroot.sh");
@@ -40,9 +40,11 @@ pub(crate) fn run(paths: &Paths, options: &Release) -> Result<PathBuf> {
     let archive = tarball::build(paths, &tree)?;
     let debian = deb::build(paths, &tree)?;
     let red_hat = rpm.build(paths, &tree)?;
+    let images = images::build(paths, &tree)?.map_err(anyhow::Error::msg)?;
     let folder = paths.target.join("release-files");
     fresh_directory(&folder)?;
-    for file in [&wheel, &archive, &debian, &red_hat, &debug_information(paths, &tree)?] {
+    let debug = debug_information(paths, &tree)?;
+    for file in [&wheel, &archive, &debian, &red_hat, &debug].into_iter().chain(&images) {
         let name = file.file_name().context("a file has a name")?;
         fs::copy(file, folder.join(name)).with_context(|| format!("no {}", file.display()))?;
     }
@@ -55,6 +57,7 @@ pub(crate) fn run(paths: &Paths, options: &Release) -> Result<PathBuf> {
     wheel::check(paths, &wheel)?;
     tarball::check(paths, &archive)?;
     rpm.check(paths, &red_hat)?.print("the rpm in an empty root");
+    images_check::check(paths, &images)?.print(images_check::TRIED);
     deb::check(paths, &debian)?;
     deb::check_in_fresh_systems(paths, &debian)?;
     as_a_plain_user(paths, &wheel, &archive)?.print(TRIED);

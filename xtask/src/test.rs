@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use cuda_abi::record::VARIABLE;
 
+use crate::aarch64;
 use crate::chromium;
 use crate::command;
 use crate::compat;
@@ -22,6 +23,7 @@ use crate::deb;
 use crate::debian::Unpacked;
 use crate::dependencies;
 use crate::dist::{self, Build, Dist};
+use crate::images;
 use crate::paths::Paths;
 use crate::programs;
 use crate::prometheus;
@@ -29,6 +31,7 @@ use crate::proofs;
 use crate::prose;
 use crate::ptx;
 use crate::rpm;
+use crate::same_build;
 use crate::slurm;
 use crate::suites::{self, Suites, Tier};
 use crate::systems;
@@ -152,7 +155,7 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
     }
     if options.filter.is_none() {
         let tree = tree::build(paths, &Dist::at(paths))?;
-        for (name, check) in PACKAGES.into_iter().chain(options.full.then_some(SYSTEMS)) {
+        for (name, check) in PACKAGES.into_iter().chain(FULL.into_iter().filter(|_| options.full)) {
             announce(name);
             match check(paths, &tree) {
                 Ok(()) => total.passed += 1,
@@ -217,10 +220,11 @@ pub(crate) fn run(paths: &Paths, options: &Test) -> Result<()> {
 }
 
 /// What is made of the product that was tested, and tried.
-const PACKAGES: [(&str, PackageCheck); 4] = [
+const PACKAGES: [(&str, PackageCheck); 5] = [
     ("Python package", python_package),
     ("archive", archive),
     ("rpm", rpm::test),
+    ("container images", images::test),
     ("Debian package", debian_package),
 ];
 const BLACK_BOX: &str = "black-box tests";
@@ -249,8 +253,20 @@ fn python_package(paths: &Paths, tree: &Tree) -> Result<()> {
     wheel::check(paths, &wheel)
 }
 
-/// Where the packages are tried besides.
-const SYSTEMS: (&str, PackageCheck) = ("other systems", other_systems);
+/// What takes many minutes besides.
+const FULL: [(&str, PackageCheck); 3] = [
+    ("other systems", other_systems),
+    ("the same build elsewhere", same_build),
+    ("aarch64", for_aarch64),
+];
+
+fn for_aarch64(paths: &Paths, _: &Tree) -> Result<()> {
+    aarch64::check(paths)
+}
+
+fn same_build(paths: &Paths, _: &Tree) -> Result<()> {
+    same_build::check(paths)
+}
 
 fn other_systems(paths: &Paths, _: &Tree) -> Result<()> {
     systems::check(paths)

@@ -45,7 +45,7 @@ pub(crate) enum AttachError {
     },
     /// The server speaks another version.
     #[error(
-        "the server speaks protocol {server} and this library {PROTOCOL_VERSION}: install both from one release"
+        "the server speaks protocol {server:08x} and this library {PROTOCOL_VERSION:08x}: install both from one release"
     )]
     Version {
         /// The server's.
@@ -74,6 +74,17 @@ impl AttachError {
             }
             Self::Refused { code, .. } => CUresult(*code),
         }
+    }
+}
+
+impl AttachError {
+    /// Whether daemon and library are not of one build, as after an upgrade. The program's user
+    /// must hear of that: nothing else says it.
+    pub(crate) fn is_of_another_build(&self) -> bool {
+        // The daemon refuses nothing else with this code.
+        let refused = CUresult::ERROR_MPS_RPC_FAILURE.0;
+        matches!(self, Self::Version { .. })
+            || matches!(self, Self::Refused { code, .. } if *code == refused)
     }
 }
 

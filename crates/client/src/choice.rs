@@ -131,7 +131,10 @@ fn make() -> Choice {
         Ok(attachment) => attached(attachment),
         Err(AttachError::NoDaemon(_)) => native_driver(),
         Err(refused) => {
-            error!("{refused}");
+            match refused.is_of_another_build() {
+                true => crate::log::tell_unless_off(format_args!("{refused}")),
+                false => error!("{refused}"),
+            }
             Choice::None(refused.code())
         }
     }

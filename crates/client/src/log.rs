@@ -1,9 +1,9 @@
 //! What the library says to its user: lines on standard error, only when `OPENMPS_LOG` asks for
 //! them.
 //!
-//! A driver library must stay silent by default: its host program owns standard error. Two things
-//! are said all the same ([`tell`], [`tell_failure`]). `OPENMPS_LOG` is `error`, `warn`, `info`,
-//! `debug` or `trace`; each level includes the ones before it.
+//! A driver library must stay silent by default: its host program owns standard error. A few things
+//! are said all the same ([`tell`], [`tell_unless_off`], [`tell_failure`]). `OPENMPS_LOG` is
+//! `error`, `warn`, `info`, `debug` or `trace`; each level includes the ones before it.
 
 use cuda_abi::types::CUresult;
 use std::fmt::Arguments;
@@ -69,6 +69,13 @@ pub(crate) fn tell(message: Arguments<'_>) {
     say(Level::Error, message);
 }
 
+/// The same, but `OPENMPS_LOG=off` silences it.
+pub(crate) fn tell_unless_off(message: Arguments<'_>) {
+    if !std::env::var("OPENMPS_LOG").is_ok_and(|text| text.trim() == "off") {
+        tell(message);
+    }
+}
+
 /// Says, once in a process, that its work on a GPU has failed: of its own error a program may print
 /// a number, and of another client's fault it knows nothing. `OPENMPS_LOG=off` silences it.
 #[cold]
@@ -76,13 +83,11 @@ pub(crate) fn tell(message: Arguments<'_>) {
 pub(crate) fn tell_failure(code: CUresult) {
     static SAID: AtomicBool = AtomicBool::new(false);
     // Relaxed: nothing else is published by it.
-    if SAID.swap(true, Ordering::Relaxed)
-        || std::env::var("OPENMPS_LOG").is_ok_and(|text| text.trim() == "off")
-    {
+    if SAID.swap(true, Ordering::Relaxed) {
         return;
     }
     let name = code.name().map_or("an unknown error".into(), |name| name.to_string_lossy());
-    tell(format_args!(
+    tell_unless_off(format_args!(
         "the work of this process on the GPU has failed with {name} ({}): `openmps ps --faults` and `openmps logs` say more",
         code.0
     ));

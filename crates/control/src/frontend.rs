@@ -50,6 +50,12 @@ pub enum FrontendError {
         /// Why.
         why: Untrusted,
     },
+    /// It is of another build, as after an upgrade, and says what to do.
+    #[error("Cannot send command to MPS control daemon process: {message}")]
+    Refused {
+        /// The daemon's words.
+        message: String,
+    },
     /// It went away, or answered nonsense.
     #[error("Cannot send command to MPS control daemon process ({reason})")]
     Broken {
@@ -113,8 +119,9 @@ impl Frontend {
         self.send(&UiRequest::Command { line: line.to_owned() })?;
         let reply =
             self.receive(if is_quit { Patience::UntilItEnds } else { Patience::Limited })?;
-        let UiReply::Command { output, error, exit_status } = reply else {
-            return Err(broken("the daemon answered another question"));
+        let (output, error, exit_status) = match reply {
+            UiReply::Command { output, error, exit_status } => (output, error, exit_status),
+            other => return Err(unexpected(other)),
         };
         // Refused, it answers and stays.
         if is_quit && output.is_empty() {
@@ -131,7 +138,7 @@ impl Frontend {
         self.send(&UiRequest::State)?;
         match self.receive(Patience::Limited)? {
             UiReply::State(state) => Ok(state),
-            _ => Err(broken("the daemon answered another question")),
+            other => Err(unexpected(other)),
         }
     }
 
@@ -147,7 +154,7 @@ impl Frontend {
         match self.receive(Patience::Limited)? {
             UiReply::Changed(report) => Ok(Ok(report)),
             UiReply::Refused { message } => Ok(Err(message)),
-            _ => Err(broken("the daemon answered another question")),
+            other => Err(unexpected(other)),
         }
     }
 
@@ -164,12 +171,24 @@ impl Frontend {
         match self.receive(Patience::Limited)? {
             UiReply::Ended { clients } => Ok(Ok(clients)),
             UiReply::Refused { message } => Ok(Err(message)),
-            _ => Err(broken("the daemon answered another question")),
+            other => Err(unexpected(other)),
         }
     }
 
     fn send<T: serde::Serialize>(&self, message: &T) -> Result<(), FrontendError> {
-        self.socket.send(message, &[], ANSWER_LIMIT).map_err(broken)
+        match self.socket.send(message, &[], ANSWER_LIMIT) {
+            Err(SocketError::Closed) => Err(self.parting_words()),
+            sent => sent.map_err(broken),
+        }
+    }
+
+    /// What a daemon that has closed said before: why it does not talk to us. That it closed comes
+    /// first, where it has not read all.
+    fn parting_words(&self) -> FrontendError {
+        match self.socket.receive::<UiReply>(EXIT_LIMIT) {
+            Ok(received) => unexpected(received.message),
+            Err(error) => broken(error),
+        }
     }
 
     fn receive(&mut self, patience: Patience) -> Result<UiReply, FrontendError> {
@@ -183,6 +202,7 @@ impl Frontend {
                 }
                 Ok(message) => return Ok(message),
                 Err(SocketError::TimedOut(_)) if patience == Patience::UntilItEnds => {}
+                Err(SocketError::Closed) => return Err(self.parting_words()),
                 Err(error) => return Err(broken(error)),
             }
         }
@@ -195,6 +215,16 @@ impl Frontend {
             Ok(_) => Err(broken("the daemon answered twice")),
             Err(error) => Err(broken(error)),
         }
+    }
+}
+
+/// An answer to no question of ours.
+fn unexpected(reply: UiReply) -> FrontendError {
+    match reply {
+        UiReply::Refused { message } => {
+            FrontendError::Refused { message: link::printable(&message) }
+        }
+        _ => broken("the daemon answered another question"),
     }
 }
 

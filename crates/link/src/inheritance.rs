@@ -11,6 +11,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+/// This very executable, for whoever starts a process that must speak the same protocol. It leads
+/// to the file that this process runs, also after an upgrade has put another one in its place.
+pub const OWN_EXECUTABLE: &str = "/proc/self/exe";
 /// The terminal that a process is controlled by, if any.
 const TERMINAL: &str = "/dev/tty";
 /// The first descriptor that is not standard input, output or error.

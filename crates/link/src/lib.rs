@@ -20,6 +20,7 @@
 
 pub mod atomic;
 pub mod bus_error;
+pub mod c_library;
 pub mod call;
 pub mod closer;
 pub mod completion;

@@ -18,6 +18,7 @@ use control::http::{Address, AddressError};
 use control::log::Echo;
 use control::prepared::{self, PrepareError};
 
+use link::inheritance::OWN_EXECUTABLE;
 use link::wire::daemon::DeviceSnapshot;
 use server::probe::DeviceFacts;
 
@@ -358,10 +359,9 @@ fn look_at_devices(driver: &Path) -> Vec<DeviceSnapshot> {
 }
 
 fn start_daemon(place: Place, settings: Settings, arguments: &[OsString]) -> Result<u8, Failure> {
-    let program = std::env::current_exe().map_err(Failure::Executable)?;
     if place == Place::Background && !daemon::is_background_half() {
         let start = BackgroundStart {
-            program,
+            program: std::env::current_exe().map_err(Failure::Executable)?,
             name: NAME.to_owned(),
             arguments: arguments.to_vec(),
             environment: Vec::new(),
@@ -390,7 +390,8 @@ fn start_daemon(place: Place, settings: Settings, arguments: &[OsString]) -> Res
         // The shell works all the same; what needs a GPU will say so too.
         Err(error) => eprintln!("Warning: no server will start: {error:#}"),
     }
-    let server = ServerCommand { program, arguments: vec!["server".into()], environment };
+    let arguments = vec!["server".into()];
+    let server = ServerCommand { program: OWN_EXECUTABLE.into(), arguments, environment };
     let Settings { provisioning, metrics, .. } = settings;
     let directories = Directories::from_environment();
     let options = Options { directories, provisioning, metrics, ready_devices, echo, server };

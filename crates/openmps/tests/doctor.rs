@@ -166,6 +166,32 @@ fn libraries_and_drivers_that_are_not_there() {
 }
 
 #[test]
+fn what_was_not_tested_says_so() {
+    let place = Place::new();
+    let tested = |subject: &str| {
+        let finding = findings(&mut place.doctor(), subject).remove(0);
+        // Which of them this machine has is not for a test to say.
+        let says_so = finding.1.contains("not tested");
+        assert_eq!(finding.0 == "note", says_so, "{finding:?}");
+        finding.1
+    };
+    assert!(tested("kernel").starts_with("Linux "));
+    assert!(tested("C library").starts_with("glibc 2."));
+    let toolkit = place.path("toolkit");
+    fs::create_dir(&toolkit).unwrap();
+    for (file, verdict, words) in [
+        ("libcudart.so.12.9.79", "ok", "CUDA runtime 12.9 is in "),
+        ("libcudart.so.12.4.127", "note", "CUDA runtime 12.4 is in "),
+    ] {
+        fs::write(toolkit.join(file), "").unwrap();
+        let mut doctor = place.doctor();
+        doctor.env("LD_LIBRARY_PATH", &toolkit);
+        let words = format!("{words}{}", toolkit.display());
+        found(&mut doctor, "CUDA runtime", verdict, &[&words]);
+    }
+}
+
+#[test]
 fn a_wrong_configuration_file() {
     let place = Place::new();
     fs::write(place.path("config.toml"), "[limits]\nclient_priorities = 1\n").unwrap();

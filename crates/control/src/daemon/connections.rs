@@ -21,6 +21,7 @@ use link::wire::owner::Owner;
 use link::wire::ui::{UiReply, UiRequest};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Deserialize;
 
 use super::held::{Held, Holder};
 use super::long_answer::{LongAnswer, Sent};
@@ -415,9 +416,18 @@ impl Connection {
     }
 
     fn hello(&mut self) -> Act {
-        match self.socket.try_hear() {
-            Ok(None) => Act::Nothing,
-            Ok(Some(Hello::Client(hello))) if hello.protocol == PROTOCOL_VERSION => {
+        let packet = match self.socket.try_hear_packet() {
+            Ok(Some(packet)) => packet,
+            Ok(None) => return Act::Nothing,
+            Err(error) if is_garbage(&error) => {
+                return Act::Closed(Some("Unknown type of connection"));
+            }
+            Err(_) => {
+                return Act::Closed(Some("Unable to read new connection type information"));
+            }
+        };
+        match serde_json::from_slice(&packet) {
+            Ok(Hello::Client(hello)) if hello.protocol == PROTOCOL_VERSION => {
                 let mut hello = match hello.bounded() {
                     Ok(hello) => hello,
                     Err(error) => {
@@ -445,40 +455,43 @@ impl Connection {
             }
             // Behind it are other groups' clients, whom neither may disturb: a front end commands,
             // and a debugger has all others leave; a tracer looks into them.
-            Ok(Some(Hello::Debugged { .. } | Hello::Ui { .. } | Hello::Trace { .. }))
+            Ok(Hello::Debugged { .. } | Hello::Ui { .. } | Hello::Trace { .. })
                 if self.who.entrance.is_some() =>
             {
                 let message = "this socket is for the clients of one group: commands, debuggers and traces need the daemon's own";
                 refuse(&self.socket, NOT_PERMITTED, message.into());
                 Act::Closed(Some("A front end or a debugger came by a group's socket: refused"))
             }
-            Ok(Some(Hello::Debugged { protocol: PROTOCOL_VERSION, debugger })) => {
+            Ok(Hello::Debugged { protocol: PROTOCOL_VERSION, debugger }) => {
                 self.role = Role::Client;
                 Act::Debugged(self.who.peer, debugger)
             }
-            Ok(Some(Hello::Trace { protocol: PROTOCOL_VERSION, pid })) => {
+            Ok(Hello::Trace { protocol: PROTOCOL_VERSION, pid }) => {
                 self.role = Role::Client;
                 Act::Trace(self.who.peer, pid)
             }
-            Ok(Some(Hello::Ui { protocol: PROTOCOL_VERSION })) => {
+            Ok(Hello::Ui { protocol: PROTOCOL_VERSION }) => {
                 self.await_request();
                 Act::Nothing
             }
-            Ok(Some(
-                Hello::Client(ClientHello { protocol, .. })
-                | Hello::Debugged { protocol, .. }
-                | Hello::Trace { protocol, .. }
-                | Hello::Ui { protocol },
-            )) => {
-                let message = format!(
-                    "this daemon speaks version {PROTOCOL_VERSION} of the protocol, its peer version {protocol}: use one release of OpenMPS for both"
-                );
-                refuse(&self.socket, RPC_FAILURE, message);
-                Act::Closed(Some("Unknown type of connection: another version of the protocol"))
-            }
-            Err(error) if is_garbage(&error) => Act::Closed(Some("Unknown type of connection")),
-            Err(_) => Act::Closed(Some("Unable to read new connection type information")),
+            // Of another build, or nonsense: what other builds say may have another form.
+            _ => match serde_json::from_slice::<AnyHello>(&packet) {
+                Ok(hello) if hello.values().any(|peer| peer.protocol != PROTOCOL_VERSION) => {
+                    self.refuse_build(&hello)
+                }
+                _ => Act::Closed(Some("Unknown type of connection")),
+            },
         }
+    }
+
+    fn refuse_build(&self, hello: &AnyHello) -> Act {
+        let theirs = hello.values().next().map_or(0, |hello| hello.protocol);
+        let message = format!(
+            "this daemon is of another build of OpenMPS (protocol {PROTOCOL_VERSION:08x} instead of {theirs:08x}), as after an upgrade: restart it (systemctl restart openmps; or kill its process {}, and start it again)",
+            std::process::id()
+        );
+        refuse(&self.socket, RPC_FAILURE, message);
+        Act::Closed(Some("Unknown type of connection: another version of the protocol"))
     }
 
     /// Sends what the front end has room for of its long answer.
@@ -527,6 +540,14 @@ impl Connection {
             Err(_) => self.ui_closed(),
         }
     }
+}
+
+/// The part of a [`Hello`] that all builds have in common, by the kind of peer.
+type AnyHello = BTreeMap<String, AnyPeer>;
+
+#[derive(Deserialize)]
+struct AnyPeer {
+    protocol: u32,
 }
 
 /// A peer that does not take its refusal learns it from the closing.

@@ -18,9 +18,13 @@ pub mod trace;
 pub mod ui;
 pub mod virtual_memory;
 
-/// Version of everything in this module. Peers with another version are refused with a message that
-/// names both.
-pub const PROTOCOL_VERSION: u32 = 1;
+/// Version of everything that processes say to each other: a digest of these sources, made by
+/// `build.rs`. Peers with another version are refused with a message that names both, in
+/// hexadecimal.
+pub const PROTOCOL_VERSION: u32 = match u32::from_str_radix(env!("OPENMPS_PROTOCOL"), 10) {
+    Ok(version) => version,
+    Err(_) => panic!("build.rs wrote no number"),
+};
 
 /// Largest control-plane packet in bytes, descriptors not counted.
 pub const MAX_PACKET_BYTES: usize = 256 * 1024;

@@ -19,7 +19,14 @@ pub(crate) const PIPE_DIRECTORY_INSIDE: &str = "/run/openmps";
 const LIBRARY_DIRECTORY_INSIDE: &str = "/usr/lib/openmps";
 /// Where loaders look without being told: Debian's and its kin's, and that of the others. An image
 /// has one of them; the other is an empty directory with one file more.
-const DEFAULT_LIBRARY_DIRECTORIES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
+const DEFAULT_LIBRARY_DIRECTORIES: [&str; 2] = [
+    if cfg!(target_arch = "aarch64") {
+        "/usr/lib/aarch64-linux-gnu"
+    } else {
+        "/usr/lib/x86_64-linux-gnu"
+    },
+    "/usr/lib64",
+];
 const LIBRARY: &str = "libcuda.so.1";
 
 /// How a container's programs find the client library.

@@ -15,7 +15,7 @@ use rustix::fs::{Access, CWD, MemfdFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 
-use super::Finding;
+use super::{Finding, runtime, tested};
 use crate::installation::library_directory;
 use crate::natives::{Native, natives};
 use crate::program;
@@ -51,6 +51,16 @@ pub(super) fn program(word: &OsStr) -> Finding {
     }
 }
 
+/// The CUDA runtimes of a program that is named, otherwise of this machine.
+pub(super) fn runtimes(program: Option<&OsStr>) -> Vec<Finding> {
+    match program.map(program::find) {
+        Some(Ok(path)) => runtime::of_program(&path),
+        // What is wrong with it is said already.
+        Some(Err(_)) => Vec::new(),
+        None => runtime::of_machine(),
+    }
+}
+
 /// What the daemon needs of the kernel that older ones do not have.
 pub(super) fn kernel() -> Finding {
     const SUBJECT: &str = "kernel";
@@ -67,7 +77,7 @@ pub(super) fn kernel() -> Finding {
             format!("Linux {release}: pidfd_open: {error}"),
             "allow pidfd_open in the container's seccomp profile",
         ),
-        Ok(_) => Finding::ok(SUBJECT, format!("Linux {release}")),
+        Ok(_) => tested::kernel(&release).finding(SUBJECT, format!("Linux {release}")),
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use server::probe::{DeviceFacts, DriverFacts};
 
-use super::Finding;
+use super::{Finding, tested};
 use crate::installation::{DriverWish, NativeDriver, library_directory, native_driver};
 
 const SUBJECT: &str = "driver";
@@ -68,7 +68,8 @@ fn judge_version(path: &Path, version: i32) -> Finding {
             format!("install a driver of CUDA {} or later", version_text(OLDEST_VERSION)),
         );
     }
-    Finding::ok(SUBJECT, format!("{path}, CUDA {}", version_text(version)))
+    let tested = tested::driver(version / 1000, version % 1000 / 10);
+    tested.finding(SUBJECT, format!("{path}, CUDA {}", version_text(version)))
 }
 
 fn judge(device: &DeviceFacts, beside_volta: bool) -> Finding {
@@ -96,13 +97,13 @@ fn judge(device: &DeviceFacts, beside_volta: bool) -> Finding {
             format!("{label}: its compute mode is PROHIBITED"),
             "an administrator changes it: nvidia-smi -i INDEX -c DEFAULT",
         ),
-        EXCLUSIVE => Finding::ok(
+        EXCLUSIVE => tested::gpu(name).finding(
             DEVICE,
             format!(
                 "{label}; EXCLUSIVE_PROCESS: programs outside of OpenMPS are kept out while it runs"
             ),
         ),
-        _ => Finding::ok(DEVICE, label),
+        _ => tested::gpu(name).finding(DEVICE, label),
     }
 }
 
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn devices_that_mps_cannot_serve_are_named() {
         let device = |compute_capability, compute_mode, unified_addressing| DeviceFacts {
-            name: "Some GPU".into(),
+            name: "NVIDIA H200".into(),
             uuid: "GPU-1".into(),
             pci_bus_id: String::new(),
             compute_capability,
@@ -182,6 +183,18 @@ mod tests {
         let old = judge_version(path, 11_080);
         assert!(old.verdict == Verdict::Problem && old.text.contains("11.8"), "{old:?}");
         assert!(old.advice.contains("12.0"), "{old:?}");
-        assert_eq!(judge_version(path, 12_090).text, "/usr/lib/libcuda.so.1, CUDA 12.9");
+        let tested = judge_version(path, 13_000);
+        assert_eq!(
+            (tested.verdict, &*tested.text),
+            (Verdict::Ok, "/usr/lib/libcuda.so.1, CUDA 13.0")
+        );
+        let other = judge_version(path, 12_090);
+        assert!(other.verdict == Verdict::Note, "{other:?}");
+        assert!(other.text.contains("CUDA 12.9: not tested"), "{other:?}");
+        let mut unknown = device((9, 0), 0, true);
+        unknown.name = "Some GPU".into();
+        let finding = judge(&unknown, false);
+        assert!(finding.verdict == Verdict::Note, "{finding:?}");
+        assert!(finding.text.contains("not tested"), "{finding:?}");
     }
 }

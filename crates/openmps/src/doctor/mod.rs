@@ -5,6 +5,8 @@
 
 mod checks;
 mod driver;
+mod runtime;
+mod tested;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -76,7 +78,9 @@ pub(crate) fn doctor(
     let directories = Directories::from_environment();
     let mut findings = vec![checks::configuration(configuration)];
     findings.extend(options.program.as_deref().map(checks::program));
+    findings.extend(checks::runtimes(options.program.as_deref()));
     findings.push(checks::kernel());
+    findings.push(tested::c_library(link::c_library::glibc_version().as_deref()));
     findings.extend(checks::libraries());
     findings.push(checks::library_path(&std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
     findings.extend(driver::driver());

@@ -138,6 +138,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Runs an executor until its keeper closes the socket.
 pub fn run(options: &Options) -> ExitCode {
+    link::process_name::show_as_the_product();
     // SAFETY: the keeper passed this descriptor for this use, and nothing else in the process has
     // it.
     let socket = unsafe { OwnedFd::from_raw_fd(options.control_fd) };

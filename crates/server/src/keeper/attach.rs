@@ -312,7 +312,7 @@ impl Keeper {
         let refusal = |code: CUresult, message: String| Some(Refusal { code: code.0, message });
         if hello.protocol != PROTOCOL_VERSION {
             let message = format!(
-                "client library speaks protocol {}, the server {PROTOCOL_VERSION}: install both from one build",
+                "client library speaks protocol {:08x}, the server {PROTOCOL_VERSION:08x}: install both from one build",
                 hello.protocol
             );
             return refusal(CUresult::ERROR_MPS_CONNECTION_FAILED, message);

@@ -19,6 +19,7 @@ use link::closer::leave_sockets;
 use link::socket::{Connection, Received, SocketError};
 use link::wire::attach::Refusal;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -124,6 +125,7 @@ impl ExecutorProcess {
         let said = Captured::create("openmps-driver-stderr").map_err(|error| fail(&error))?;
         let mut command = Command::new(&options.executor_program);
         command
+            .arg0("openmps")
             .args(["executor", "--control-fd", "0", "--native-driver"])
             .arg(&options.native_driver)
             // Standard input is a descriptor that a child surely inherits.

@@ -2,6 +2,7 @@
 
 use crate::policy::domains::Grouping;
 use crate::policy::{DEFAULT_CONTEXTS_PER_DEVICE, MOST_CONTEXTS_PER_DEVICE};
+use link::inheritance::OWN_EXECUTABLE;
 use rustix::fd::RawFd;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -43,7 +44,7 @@ impl Options {
     /// names, this very executable.
     ///
     /// # Errors
-    /// A message, when this executable cannot be found.
+    /// A message that names a variable that is wrong.
     pub fn from_environment(control_fd: RawFd) -> Result<Self, String> {
         keeper_options(["--control-fd".into(), control_fd.to_string().into()])
     }
@@ -55,15 +56,11 @@ impl Options {
 /// A message that names the argument.
 pub fn keeper_options(arguments: impl IntoIterator<Item = OsString>) -> Result<Options, String> {
     let mut given = parse(arguments)?;
-    let executor_program = match given.executor_program.take() {
-        Some(program) => program,
-        None => std::env::current_exe()
-            .map_err(|error| format!("cannot find this executable: {error}"))?,
-    };
+    let executor_program = given.executor_program.take();
     Ok(Options {
         control_fd: given.control_fd()?,
         native_driver: given.native_driver(),
-        executor_program,
+        executor_program: executor_program.unwrap_or_else(|| OWN_EXECUTABLE.into()),
         contexts_per_device: contexts_per_device(std::env::var(CONTEXTS_VARIABLE).ok())?,
         latency_multiprocessors: latency_multiprocessors(std::env::var(LATENCY_SMS_VARIABLE).ok())?,
         grouping: grouping(std::env::var(ISOLATION_VARIABLE).ok())?,
