@@ -8,7 +8,7 @@
 //! on only a little work gets in between two windows, so that even long queues shrink. A stream
 //! whose work does not end though nothing was added to it in some windows is waited for with
 //! nothing held: it would be in vain. Each time that was too early, or other work has come
-//! meanwhile, it takes more windows to be taken for endless, so that a call gets its moment at last.
+//! meanwhile, it takes more windows to be taken for endless: a call gets its moment at last.
 
 use std::collections::HashMap;
 use std::time::Duration;
