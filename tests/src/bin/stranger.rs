@@ -202,7 +202,9 @@ fn halt(socket: &Path, count: usize) -> Result<Halted> {
             continue;
         };
         thread::sleep(START_LIMIT / 5);
-        let command = std::fs::read(format!("/proc/{}/cmdline", stopped.as_raw_pid()))?;
+        // What was about to end when the signal came is gone by now, or has no command any more.
+        let command = std::fs::read(format!("/proc/{}/cmdline", stopped.as_raw_pid()));
+        let Some(command) = command.ok().filter(|command| !command.is_empty()) else { continue };
         if String::from_utf8_lossy(&command).contains("--control-fd") {
             halted.after += 1;
             kill_process(stopped, Signal::KILL)?;
