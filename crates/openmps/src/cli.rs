@@ -76,6 +76,14 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
         "off: who waits for a stranger's long kernel does not go on in a second context [on]",
     ),
     (
+        "OPENMPS_QUARANTINE",
+        "contexts of each device for code that has faulted, 0 to 8; 0: it runs among others [2]",
+    ),
+    (
+        "OPENMPS_QUARANTINE_MS",
+        "how long such code runs apart after its last fault, in milliseconds [600000]",
+    ),
+    (
         "OPENMPS_GROUPS",
         "limits of groups, for a daemon: 'NAME memory=4G sm-percent=30 weight=3; ...' [none]",
     ),

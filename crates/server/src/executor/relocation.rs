@@ -12,6 +12,7 @@
 
 use super::event::MOST_TIMES;
 use super::failure::Failure;
+use super::quarantine::Due;
 use super::state::State;
 use crate::counters::Waits;
 use crate::executor_link::{FromExecutor, Reason, Verdict};
@@ -27,7 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(40);
 /// Between two questions to the keeper.
 const ASKS_AGAIN: Duration = Duration::from_millis(100);
 /// Between two looks of a thread that has asked the keeper, and of one that could not.
-const LOOK: Duration = Duration::from_millis(1);
+pub(super) const LOOK: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The keeper answers at once, or is gone.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -37,6 +38,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Relocation {
     /// The command in hand is in the ring and could be done by another executor.
     pub(super) is_possible: bool,
+    /// What is to be seen to before the next command.
+    pub(super) due: Due,
 }
 
 /// Sessions that have left, until what they had here is given back.
@@ -118,7 +121,7 @@ impl State {
         Stuck { state: self, looked: Cell::new(now), asked: Cell::new(None) }
     }
 
-    fn tell_stuck(&self, reason: Reason) {
+    pub(super) fn tell_stuck(&self, reason: Reason) {
         self.handle.take_verdict(None);
         self.shared.tell(&FromExecutor::Stuck { session: self.handle.id, reason });
     }

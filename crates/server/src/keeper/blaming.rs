@@ -9,7 +9,7 @@ use crate::log::log_fault;
 use crate::policy::blame::{Loss, Situation, blame};
 use cuda_abi::types::CUresult;
 use link::wire::fault::{ACCUSED_KEPT, Accused, Blame, CALLS_KEPT, FAULTS_KEPT, FaultReport};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What has happened.
@@ -64,7 +64,8 @@ impl Keeper {
         let now_ns = monotonic_ns();
         let mut clients = Vec::new();
         let mut situations = Vec::new();
-        for session in self.sessions.values().filter(|session| session.place() == place) {
+        let mut sessions = Vec::new();
+        for (&id, session) in self.sessions.iter().filter(|(_, it)| it.place() == place) {
             let history = session.counters.history(session.counter_slot);
             let calls = history.read(now_ns);
             let noted = calls.iter().filter(|call| call.in_flight).count();
@@ -76,8 +77,14 @@ impl Keeper {
                 is_target: incident.target == Some(session.client),
             });
             clients.push(self.accuse(session.client, calls));
+            sessions.push(id);
         }
         let (blame, whom) = blame(incident.loss, &situations);
+        if incident.loss == Loss::ByWork && incident.target.is_none() {
+            let kernels = |index: usize| (sessions[index], kernels_in_flight(&clients[index]));
+            let accused: Vec<_> = whom.iter().map(|&index| kernels(index)).collect();
+            self.suspect(&accused);
+        }
         let accused: Vec<Accused> = whom.into_iter().map(|index| clients[index].clone()).collect();
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let Incident { code, what, address, .. } = incident;
@@ -125,6 +132,13 @@ impl Keeper {
         let last_calls = calls.into_iter().skip(skipped).map(|call| call.record).collect();
         Accused { client_id, pid, uid, command, in_flight, last_calls }
     }
+}
+
+/// What a client had in flight; if none of that is remembered, what it launched last.
+fn kernels_in_flight(accused: &Accused) -> BTreeSet<&str> {
+    let Accused { in_flight, last_calls, .. } = accused;
+    let calls = if in_flight.is_empty() { last_calls } else { in_flight };
+    calls.iter().filter_map(|call| Some(call.launch.as_ref()?.kernel.as_str())).collect()
 }
 
 fn log_accused(blame: Blame, accused: &Accused) {

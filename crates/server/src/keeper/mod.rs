@@ -20,6 +20,7 @@ mod leaving;
 mod memory;
 pub mod options;
 mod peers;
+mod quarantine;
 mod relocation;
 mod requests;
 mod said;
@@ -229,6 +230,8 @@ pub(crate) struct Keeper {
     /// Sessions that wait for another context, which is being made, or for what they have left
     /// there.
     stuck: BTreeMap<u64, Reason>,
+    /// Code that runs apart, and where.
+    quarantine: quarantine::Quarantine,
     /// Executors that are about to be replaced.
     killings: BTreeMap<Place, killing::Killing>,
     /// What the daemon was told.
@@ -297,6 +300,7 @@ impl Keeper {
             leaving: Vec::new(),
             clearing: BTreeMap::new(),
             stuck: BTreeMap::new(),
+            quarantine: Default::default(),
             killings: BTreeMap::new(),
             status: ServerStatus::Active,
             fault_settings: read_fault_settings(),
@@ -323,6 +327,7 @@ impl Keeper {
             self.hear_drivers();
             self.see_to_standbys();
             self.see_to_second_contexts();
+            self.see_to_quarantine();
             self.see_to_ahead();
             self.see_to_waiting();
             self.see_to_headroom();

@@ -29,7 +29,7 @@ use link::wire::owner::Owner;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Who serves a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,6 +237,10 @@ pub(crate) struct Session {
     /// When it went to another context last.
     pub(super) relocated: Option<Instant>,
     pub(super) relocations: u64,
+    /// What it had launched then.
+    pub(super) kernels_before: u64,
+    /// Where it goes when it leaves next; absent: to the device's other context.
+    pub(super) destination: Option<Place>,
 }
 
 impl Session {
@@ -277,6 +281,8 @@ impl Session {
             event_times: Vec::new(),
             relocated: None,
             relocations: 0,
+            kernels_before: 0,
+            destination: None,
         }
     }
 
@@ -302,6 +308,12 @@ impl Session {
     /// What it has done so far.
     pub(crate) fn counts(&self) -> Counts {
         self.counters.read(self.counter_slot)
+    }
+
+    /// For how long it has been in its context, if it has launched anything there.
+    pub(super) fn has_worked_for(&self) -> Option<Duration> {
+        let has_worked = self.is_served() && self.counts().kernels > self.kernels_before;
+        self.relocated.filter(|_| has_worked).map(|relocated| relocated.elapsed())
     }
 
     /// Where its executor is.

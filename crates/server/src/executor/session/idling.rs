@@ -3,6 +3,8 @@
 
 use super::{IDLE, PAUSE_POLL, Session, StepError};
 use crate::counters::monotonic_ns;
+use crate::executor::quarantine::Due;
+use crate::executor::resharing::Mail;
 use crate::executor::state::Awaited;
 use crate::executor::tracing::Idleness;
 use cuda_abi::types::CUresult;
@@ -108,6 +110,10 @@ impl Session {
             has_copied |= awaited == Awaited::SideStream;
             false
         });
+        if self.awaited.is_empty() && self.state.relocation.due == Due::Look {
+            // It could not be seen to while somebody waited.
+            self.state.handle.mailbox.put(Mail::Quarantine);
+        }
         // After the answers: whoever waits when this process ends must be told.
         if has_copied && self.awaited.is_empty() {
             self.state.standing.note_side_work_ended();
