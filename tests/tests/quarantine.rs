@@ -37,7 +37,7 @@ fn domain(daemon: &Daemon, puppet: &Puppet) -> Result<Option<String>> {
     Ok(client(daemon, puppet)?.domain)
 }
 
-/// An innocent and a program are suspects of one fault.
+/// An innocent and a program are suspects of one fault: both kernels are new to their clients.
 fn make_suspects(daemon: &Daemon) -> Result<()> {
     let (mut first, mut bad) = (innocent(daemon)?, bad(daemon)?);
     first.must("hold")?;
@@ -105,6 +105,20 @@ fn the_next_fault_decides_between_suspects_and_who_is_cleared_comes_back() -> Re
     // The culprit's code is not cleared.
     let (innocent, culprit) = (innocent(&daemon)?, bad(&daemon)?);
     ensure!(domain(&daemon, &innocent)?.is_none() && domain(&daemon, &culprit)?.is_some());
+    Ok(())
+}
+
+#[test]
+fn who_has_run_its_kernel_before_is_no_suspect_beside_one_who_has_not() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let (mut first, mut culprit) = (innocent(&daemon)?, bad(&daemon)?);
+    first.must("hold")?;
+    first.must("that is enough")?;
+    first.must("hold")?;
+    fault(&mut culprit)?;
+    first.expect("that is enough", "error 700")?;
+    let (again, culprit) = (innocent(&daemon)?, bad(&daemon)?);
+    ensure!(domain(&daemon, &again)?.is_none() && domain(&daemon, &culprit)?.is_some());
     Ok(())
 }
 

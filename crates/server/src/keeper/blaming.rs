@@ -3,6 +3,7 @@
 
 use super::Keeper;
 use super::executors::Place;
+use super::quarantine::Flight;
 use crate::counters::monotonic_ns;
 use crate::history::Noted;
 use crate::log::log_fault;
@@ -64,7 +65,7 @@ impl Keeper {
         let now_ns = monotonic_ns();
         let mut clients = Vec::new();
         let mut situations = Vec::new();
-        let mut sessions = Vec::new();
+        let mut flights = Vec::new();
         for (&id, session) in self.sessions.iter().filter(|(_, it)| it.place() == place) {
             let history = session.counters.history(session.counter_slot);
             let calls = history.read(now_ns);
@@ -76,13 +77,16 @@ impl Keeper {
                 in_command: session.standing.in_hand().is_some(),
                 is_target: incident.target == Some(session.client),
             });
+            flights.push((id, are_kernels_new(&calls)));
             clients.push(self.accuse(session.client, calls));
-            sessions.push(id);
         }
         let (blame, whom) = blame(incident.loss, &situations);
         if incident.loss == Loss::ByWork && incident.target.is_none() {
-            let kernels = |index: usize| (sessions[index], kernels_in_flight(&clients[index]));
-            let accused: Vec<_> = whom.iter().map(|&index| kernels(index)).collect();
+            let flight = |index: usize| {
+                let (session, is_new) = flights[index];
+                Flight { session, kernels: kernels_in_flight(&clients[index]), is_new }
+            };
+            let accused: Vec<Flight<'_>> = whom.iter().map(|&index| flight(index)).collect();
             self.suspect(&accused);
         }
         let accused: Vec<Accused> = whom.into_iter().map(|index| clients[index].clone()).collect();
@@ -132,6 +136,15 @@ impl Keeper {
         let last_calls = calls.into_iter().skip(skipped).map(|call| call.record).collect();
         Accused { client_id, pid, uid, command, in_flight, last_calls }
     }
+}
+
+/// Whether each kernel in flight is the first of its name, as far as is remembered.
+fn are_kernels_new(calls: &[Noted]) -> bool {
+    let name = |call: &Noted| Some(call.record.launch.as_ref()?.kernel.clone());
+    let launched: Vec<String> = calls.iter().filter_map(name).collect();
+    let flying = calls.iter().filter(|call| call.in_flight).filter_map(name);
+    let counts = flying.map(|name| launched.iter().filter(|it| **it == name).count());
+    counts.max() == Some(1)
 }
 
 /// What a client had in flight; if none of that is remembered, what it launched last.

@@ -4,7 +4,8 @@
 //! Executors know what code that is. A session that is about to get a function of it, or has one
 //! when it is made again, is stuck ([`Reason::Quarantine`]) and goes to a trust domain of the
 //! code's party, as to a second context ([`super::relocation`]). Sessions whose code is cleared come
-//! back. The number of contexts apart is bounded: who finds none runs among others.
+//! back. The number of contexts apart is bounded: where all are taken, those who have faulted share
+//! one, and suspects run among others.
 
 use super::Keeper;
 use super::devices::ComputeMode;
@@ -35,6 +36,14 @@ pub(super) struct Quarantine {
     apart: BTreeMap<Domain, Apart>,
 }
 
+/// What a session had in flight when a context was lost.
+pub(super) struct Flight<'a> {
+    pub(super) session: u64,
+    pub(super) kernels: BTreeSet<&'a str>,
+    /// It had launched none of them before, as far as is known.
+    pub(super) is_new: bool,
+}
+
 #[derive(Debug)]
 struct Apart {
     party: Party,
@@ -62,14 +71,15 @@ impl Keeper {
     }
 
     /// A fault was made by one of these sessions, by the launches that are named with them.
-    pub(super) fn suspect(&mut self, accused: &[(u64, BTreeSet<&str>)]) {
+    pub(super) fn suspect(&mut self, accused: &[Flight<'_>]) {
         if self.fault_settings.quarantine_contexts == 0 {
             return;
         }
-        let accused = accused.iter().filter_map(|(id, kernels)| {
-            let session = self.sessions.get(id)?;
-            let code = code_of(session, kernels);
-            (!code.is_empty()).then(|| Accused { owner: session.owner.clone(), code })
+        let accused = accused.iter().filter_map(|flight| {
+            let session = self.sessions.get(&flight.session)?;
+            let (owner, is_new) = (session.owner.clone(), flight.is_new);
+            let code = code_of(session, &flight.kernels);
+            (!code.is_empty()).then_some(Accused { owner, code, is_new })
         });
         let accused: Vec<Accused> = accused.collect();
         if accused.is_empty() {
@@ -78,9 +88,9 @@ impl Keeper {
         let lasts = self.quarantine_time();
         self.quarantine.suspects.note(&accused, Instant::now(), lasts);
         log_fault!(
-            "Code that may have faulted, of {} client(s), runs apart from others' for {} s",
-            accused.len(),
-            lasts.as_secs_f64()
+            "Code that may have faulted runs apart from others' for {} s: {} kernel(s) so far",
+            lasts.as_secs_f64(),
+            self.quarantine.suspects.code().len()
         );
         self.tell_all_of_quarantine();
     }
@@ -100,20 +110,30 @@ impl Keeper {
     /// Where a session that has such code is to go on; `None`: it stays.
     pub(super) fn place_apart(&mut self, from: Place, code: Code) -> Option<Place> {
         let party = self.quarantine.suspects.party(code)?;
-        if from.domain != SHARED && !self.quarantine.is_apart(from.domain) {
+        let rank = |party: Party| self.quarantine.suspects.rank(party);
+        let here = self.quarantine.apart.get(&from.domain).map(|apart| rank(apart.party));
+        if from.domain != SHARED && here.is_none_or(|here| here >= rank(party)) {
             return None;
         }
         let mut known = self.quarantine.apart.iter();
         let known = known.find(|(_, apart)| apart.party == party).map(|(&domain, _)| domain);
-        if known == Some(from.domain) {
-            return None;
-        }
         let there = self.devices[from.device].executors.keys();
         let contexts = there.filter(|(domain, _)| self.quarantine.is_apart(*domain)).count();
         let is_there = known.is_some_and(|domain| {
             self.devices[from.device].executors.contains_key(&Place::first(0, domain).seat())
         });
         if !is_there && contexts >= self.fault_settings.quarantine_contexts {
+            if here.is_some_and(|(is_proven, _)| is_proven) {
+                return None;
+            }
+            let mut of_proven = self.devices[from.device].executors.keys().filter(|(domain, _)| {
+                self.quarantine.apart.get(domain).is_some_and(|apart| rank(apart.party).0)
+            });
+            if rank(party).0
+                && let Some(&(domain, _)) = of_proven.next()
+            {
+                return Some(Place::first(from.device, domain));
+            }
             log_server!(
                 "Code that may have faulted runs among others on device {}: all {contexts} contexts apart are taken",
                 from.device

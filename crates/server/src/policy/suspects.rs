@@ -1,8 +1,10 @@
 //! Which code has faulted, or may have, and is to run apart from others' for a while.
 //!
 //! Code is known by its owner, its kernel's name and its image ([`Code`]). When one client alone
-//! can have made a fault, its kernels are the culprit's. When several can, all are suspects, and
-//! the next fault decides: suspects of the fault before that had no part in it are cleared.
+//! can have made a fault, its kernels are the culprit's. When several can, all are suspects, or
+//! those alone that launched their kernels for the first time: most kernels that fault do so then,
+//! and kernels that run all the time are in flight whenever others' fault. A fault of a suspect
+//! alone decides: the others of the fault before are cleared.
 //!
 //! What ran in one session, or in sessions that had a kernel in common, is a *party*: it runs apart
 //! together. So clients that all run the same code need one context.
@@ -89,6 +91,8 @@ pub struct Accused {
     pub owner: Owner,
     /// What it had in flight.
     pub code: Vec<Code>,
+    /// It had launched none of that before, as far as is known.
+    pub is_new: bool,
 }
 
 impl Suspects {
@@ -99,13 +103,19 @@ impl Suspects {
         // Who has faulted before, and could not be apart, has done it again.
         let has_faulted = |it: &&Accused| it.code.iter().any(|code| self.is_culprit(*code));
         let proven: Vec<Accused> = accused.iter().filter(has_faulted).cloned().collect();
-        let accused = if proven.is_empty() { accused } else { &proven };
-        let standing = match accused {
-            [_] => Standing::Culprit,
-            _ => Standing::Suspect(self.faults),
+        let new: Vec<Accused> = accused.iter().filter(|it| it.is_new).cloned().collect();
+        let (accused, standing) = match (proven.as_slice(), new.as_slice(), accused) {
+            ([], _, [_]) | ([_], _, _) => {
+                let culprit = if proven.is_empty() { accused } else { &proven };
+                self.clear_others(culprit);
+                (culprit, Standing::Culprit)
+            }
+            ([], [], all) => (all, Standing::Suspect(self.faults)),
+            ([], new, _) => (new, Standing::Suspect(self.faults)),
+            // Which of them it was does not matter.
+            (_, _, _) => return,
         };
-        self.clear_others(accused);
-        for Accused { owner, code } in accused {
+        for Accused { owner, code, .. } in accused {
             let party = self.party_for(code);
             for &code in code {
                 self.known.retain(|known| known.code != code);
@@ -116,7 +126,7 @@ impl Suspects {
         }
     }
 
-    /// Suspects of earlier faults that these had a part in, too, and who have none in this one.
+    /// Clears those who were suspects with a culprit.
     fn clear_others(&mut self, accused: &[Accused]) {
         let is_here = |code| accused.iter().any(|it| it.code.contains(&code));
         let earlier = self.known.iter().filter(|known| is_here(known.code));
@@ -182,6 +192,13 @@ impl Suspects {
         self.known.len() < before
     }
 
+    /// What runs with nobody of a party: a session that has code of two goes where this is greater,
+    /// to whoever is proven to have faulted, else to the later.
+    pub fn rank(&self, party: Party) -> (bool, Party) {
+        let is_proven = |known: &Known| known.party == party && known.standing == Standing::Culprit;
+        (self.known.iter().any(is_proven), party)
+    }
+
     /// Whether nobody is known.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
@@ -215,7 +232,7 @@ mod tests {
 
     fn session(uid: u32, numbers: &[u64]) -> Accused {
         let code = numbers.iter().map(|number| code(*number)).collect();
-        Accused { owner: Owner::user(uid), code }
+        Accused { owner: Owner::user(uid), code, is_new: false }
     }
 
     /// After these faults at one time.
@@ -257,14 +274,24 @@ mod tests {
         let all = [session(1, &[1]), session(1, &[2]), session(1, &[3])];
         let (suspects, _) = after(&[&all, &all[..1]]);
         assert_eq!(suspects.code(), [code(1)]);
-        // Of two that could not be apart one is the culprit; the third is cleared.
-        let (mut suspects, now) = after(&[&all, &all[1..]]);
-        assert_eq!(suspects.code(), [code(2), code(3)]);
+        // A fault with several again decides nothing: they may be two programs' faults.
+        let (mut suspects, now) = after(&[&all[..2], &all[1..]]);
+        assert_eq!(suspects.code(), [code(1), code(2), code(3)]);
         suspects.note(&all[2..], now, LASTS);
-        assert_eq!(suspects.code(), [code(3)]);
-        // Another fault says nothing about them.
-        suspects.note(&[session(1, &[7]), session(1, &[8])], now, LASTS);
-        assert_eq!(suspects.code(), [code(3), code(7), code(8)]);
+        assert_eq!(suspects.code(), [code(1), code(3)], "2 was a suspect with 3 last");
+        assert!(suspects.rank(suspects.party(code(3)).unwrap()).0);
+        assert!(!suspects.rank(suspects.party(code(1)).unwrap()).0);
+    }
+
+    #[test]
+    fn who_launches_a_kernel_for_the_first_time_is_suspected_before_others() {
+        let new = Accused { is_new: true, ..session(1, &[2]) };
+        let (mut suspects, now) = after(&[&[session(1, &[1]), new.clone(), session(1, &[3])]]);
+        assert_eq!(suspects.code(), [code(2)]);
+        let party = suspects.party(code(2)).unwrap();
+        assert!(!suspects.rank(party).0, "that is no proof");
+        suspects.note(&[new], now, LASTS);
+        assert!(suspects.rank(party).0);
     }
 
     #[test]
@@ -272,6 +299,9 @@ mod tests {
         let (mut suspects, now) = after(&[&[session(1, &[1])]]);
         suspects.note(&[session(1, &[2]), session(1, &[1]), session(2, &[3])], now, LASTS);
         assert_eq!(suspects.code(), [code(1)]);
+        suspects.note(&[session(1, &[4])], now, LASTS);
+        suspects.note(&[session(1, &[4]), session(1, &[1]), session(2, &[3])], now, LASTS);
+        assert_eq!(suspects.code(), [code(1), code(4)]);
     }
 
     #[test]
