@@ -37,10 +37,22 @@ fn domain(daemon: &Daemon, puppet: &Puppet) -> Result<Option<String>> {
     Ok(client(daemon, puppet)?.domain)
 }
 
+/// Has an innocent's kernel run until it is told something.
+fn hold(daemon: &Daemon, innocent: &mut Puppet) -> Result<()> {
+    innocent.must("hold")?;
+    let kernel = || {
+        let device = client(daemon, innocent).ok()?.devices.into_iter().next()?;
+        Some(device.running?.launch?.kernel)
+    };
+    wait::until("its kernel is in flight", PATIENCE, || {
+        kernel().is_some_and(|kernel| kernel == "wait_for")
+    })
+}
+
 /// An innocent and a program are suspects of one fault: both kernels are new to their clients.
 fn make_suspects(daemon: &Daemon) -> Result<()> {
     let (mut first, mut bad) = (innocent(daemon)?, bad(daemon)?);
-    first.must("hold")?;
+    hold(daemon, &mut first)?;
     fault(&mut bad)?;
     first.expect("that is enough", "error 700")?;
     bad.dismiss()?;
@@ -56,7 +68,7 @@ fn the_second_and_later_faults_of_a_program_cost_nobody_else() -> Result<()> {
     for _ in 0..3 {
         let mut bad = bad(&daemon)?;
         let apart = domain(&daemon, &bad)?;
-        innocents.iter_mut().try_for_each(|innocent| innocent.must("hold"))?;
+        innocents.iter_mut().try_for_each(|innocent| hold(&daemon, innocent))?;
         fault(&mut bad)?;
         for innocent in &mut innocents {
             innocent.must("that is enough").with_context(|| daemon.sandbox().last_log_lines())?;
@@ -79,7 +91,7 @@ fn with_the_setting_0_a_program_that_has_faulted_stays_among_others() -> Result<
     let daemon = Daemon::start_with(Sandbox::new()?, &[("OPENMPS_QUARANTINE", "0")])?;
     fault(&mut bad(&daemon)?)?;
     let (mut innocent, mut bad) = (innocent(&daemon)?, bad(&daemon)?);
-    innocent.must("hold")?;
+    hold(&daemon, &mut innocent)?;
     fault(&mut bad)?;
     ensure!(domain(&daemon, &bad)?.is_none());
     innocent.expect("that is enough", "error 700")
@@ -92,7 +104,7 @@ fn the_next_fault_decides_between_suspects_and_who_is_cleared_comes_back() -> Re
     let (mut again, mut culprit) = (innocent(&daemon)?, bad(&daemon)?);
     let apart = domain(&daemon, &again)?.context("a suspect is among others")?;
     ensure!(domain(&daemon, &culprit)?.is_some_and(|it| it != apart), "suspects are together");
-    again.must("hold")?;
+    hold(&daemon, &mut again)?;
     fault(&mut culprit)?;
     again.must("that is enough").with_context(|| daemon.sandbox().last_log_lines())?;
     wait::until("it comes back", PATIENCE, || {
@@ -112,9 +124,9 @@ fn the_next_fault_decides_between_suspects_and_who_is_cleared_comes_back() -> Re
 fn who_has_run_its_kernel_before_is_no_suspect_beside_one_who_has_not() -> Result<()> {
     let daemon = Daemon::start(Sandbox::new()?)?;
     let (mut first, mut culprit) = (innocent(&daemon)?, bad(&daemon)?);
-    first.must("hold")?;
+    hold(&daemon, &mut first)?;
     first.must("that is enough")?;
-    first.must("hold")?;
+    hold(&daemon, &mut first)?;
     fault(&mut culprit)?;
     first.expect("that is enough", "error 700")?;
     let (again, culprit) = (innocent(&daemon)?, bad(&daemon)?);
@@ -129,7 +141,7 @@ fn a_suspect_that_works_is_cleared_without_another_fault() -> Result<()> {
     let mut again = innocent(&daemon)?;
     ensure!(domain(&daemon, &again)?.is_some());
     // Its kernel, which did nothing wrong.
-    again.must("hold")?;
+    hold(&daemon, &mut again)?;
     again.must("that is enough")?;
     wait::until("it is cleared, and comes back", PATIENCE, || {
         domain(&daemon, &again).is_ok_and(|domain| domain.is_none())
@@ -153,7 +165,7 @@ fn another_instance_that_had_the_code_before_the_fault_goes_apart_with_it() -> R
     })
     .with_context(|| daemon.sandbox().last_log_lines())?;
     second.must(&format!("poke kept {address}"))?;
-    innocent.must("hold")?;
+    hold(&daemon, &mut innocent)?;
     fault(&mut second)?;
     innocent.must("that is enough").with_context(|| daemon.sandbox().last_log_lines())
 }
@@ -166,8 +178,42 @@ fn who_finds_no_context_apart_runs_among_others() -> Result<()> {
     ensure!(domain(&daemon, &again)?.is_some());
     ensure!(domain(&daemon, &bad)?.is_none(), "there is one context apart, and it is taken");
     daemon.sandbox().wait_for_log("contexts apart are taken")?;
-    again.must("hold")?;
+    hold(&daemon, &mut again)?;
     fault(&mut bad)?;
     // The suspect was apart from it.
     again.must("that is enough").with_context(|| daemon.sandbox().last_log_lines())
+}
+
+#[test]
+fn a_kernel_that_runs_for_too_long_ends_its_client_and_the_next_time_alone() -> Result<()> {
+    let settings = [("OPENMPS_LONGEST_KERNEL_MS", "1500"), ("OPENMPS_KILL_PATIENCE_MS", "100")];
+    let daemon = Daemon::start_with(Sandbox::new()?, &settings)?;
+    let mut idle = innocent(&daemon)?;
+    let mut hog = innocent(&daemon)?;
+    let ended = |kernels: usize| {
+        wait::until("the kernel is ended", PATIENCE, || {
+            daemon.snapshot().is_ok_and(|snapshot| snapshot.faults.len() == kernels)
+        })
+        .with_context(|| daemon.sandbox().last_log_lines())
+    };
+    hold(&daemon, &mut hog)?;
+    ended(1)?;
+    daemon.sandbox().wait_for_log("has run a kernel for longer than 1500 ms")?;
+    hog.expect("that is enough", "error 702")?;
+    idle.must("work 3")?;
+    hog.dismiss()?;
+    let mut hog = innocent(&daemon)?;
+    ensure!(domain(&daemon, &hog)?.is_some(), "it is among others");
+    // With work in flight, of short kernels.
+    let mut busy = daemon.puppet()?;
+    busy.must("open")?;
+    hold(&daemon, &mut hog)?;
+    busy.must("churn")?;
+    ended(2)?;
+    hog.expect("that is enough", "error 702")?;
+    let before = client(&daemon, &busy)?.kernels;
+    wait::until("the other one goes on", PATIENCE, || {
+        client(&daemon, &busy).is_ok_and(|client| client.kernels > before)
+    })?;
+    idle.must("work 3")
 }

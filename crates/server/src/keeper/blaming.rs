@@ -65,7 +65,7 @@ impl Keeper {
         let now_ns = monotonic_ns();
         let mut clients = Vec::new();
         let mut situations = Vec::new();
-        let mut flights = Vec::new();
+        let (mut flights, mut has_overdue) = (Vec::new(), false);
         for (&id, session) in self.sessions.iter().filter(|(_, it)| it.place() == place) {
             let history = session.counters.history(session.counter_slot);
             let calls = history.read(now_ns);
@@ -77,11 +77,13 @@ impl Keeper {
                 in_command: session.standing.in_hand().is_some(),
                 is_target: incident.target == Some(session.client),
             });
+            has_overdue |= session.is_overdue && incident.target == Some(session.client);
             flights.push((id, are_kernels_new(&calls)));
             clients.push(self.accuse(session.client, calls));
         }
         let (blame, whom) = blame(incident.loss, &situations);
-        if incident.loss == Loss::ByWork && incident.target.is_none() {
+        let is_fault = incident.loss == Loss::ByWork && incident.target.is_none();
+        if is_fault || has_overdue {
             let flight = |index: usize| {
                 let (session, is_new) = flights[index];
                 Flight { session, kernels: kernels_in_flight(&clients[index]), is_new }

@@ -19,6 +19,7 @@ mod killing;
 mod leaving;
 mod memory;
 pub mod options;
+mod overtime;
 mod peers;
 mod quarantine;
 mod relocation;
@@ -230,6 +231,8 @@ pub(crate) struct Keeper {
     /// Sessions that wait for another context, which is being made, or for what they have left
     /// there.
     stuck: BTreeMap<u64, Reason>,
+    /// By context: whose work has been there for longest.
+    running: BTreeMap<Place, overtime::Running>,
     /// Code that runs apart, and where.
     quarantine: quarantine::Quarantine,
     /// Executors that are about to be replaced.
@@ -300,6 +303,7 @@ impl Keeper {
             leaving: Vec::new(),
             clearing: BTreeMap::new(),
             stuck: BTreeMap::new(),
+            running: BTreeMap::new(),
             quarantine: Default::default(),
             killings: BTreeMap::new(),
             status: ServerStatus::Active,
@@ -323,6 +327,7 @@ impl Keeper {
             }
             self.check_starting();
             self.see_to_leaving();
+            self.see_to_overtime();
             self.see_to_doomed();
             self.hear_drivers();
             self.see_to_standbys();

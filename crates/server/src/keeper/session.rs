@@ -239,6 +239,8 @@ pub(crate) struct Session {
     pub(super) relocations: u64,
     /// What it had launched then.
     pub(super) kernels_before: u64,
+    /// A kernel of it has run for longer than the administrator allows.
+    pub(super) is_overdue: bool,
     /// Where it goes when it leaves next; absent: to the device's other context.
     pub(super) destination: Option<Place>,
 }
@@ -282,6 +284,7 @@ impl Session {
             relocated: None,
             relocations: 0,
             kernels_before: 0,
+            is_overdue: false,
             destination: None,
         }
     }

@@ -35,6 +35,8 @@ pub struct FaultSettings {
     /// How long work may go on whose client is gone, and then how long that of others may, in
     /// milliseconds.
     pub kill_patience_ms: u64,
+    /// For how long a kernel may run, in milliseconds; 0: as long as it takes.
+    pub longest_kernel_ms: u64,
     /// Whether clients that would wait for a stranger's kernel go on in a second context.
     pub second_context: bool,
     /// How many contexts of a device may be for code that has faulted; 0: it runs among others.
@@ -51,6 +53,8 @@ pub const STANDBY_VARIABLE: &str = "OPENMPS_STANDBY";
 pub const ARRIVALS_VARIABLE: &str = "OPENMPS_DURING_FAULT";
 /// [`FaultSettings::kill_patience_ms`].
 pub const KILL_PATIENCE_VARIABLE: &str = "OPENMPS_KILL_PATIENCE_MS";
+/// [`FaultSettings::longest_kernel_ms`].
+pub const LONGEST_KERNEL_VARIABLE: &str = "OPENMPS_LONGEST_KERNEL_MS";
 /// [`FaultSettings::second_context`]: `on` or `off`.
 pub const SECOND_CONTEXT_VARIABLE: &str = "OPENMPS_SECOND_CONTEXT";
 /// [`FaultSettings::quarantine_contexts`].
@@ -74,6 +78,7 @@ impl Default for FaultSettings {
             standbys: 1,
             arrivals: Arrivals::Wait,
             kill_patience_ms: 10_000,
+            longest_kernel_ms: 0,
             second_context: true,
             quarantine_contexts: 2,
             quarantine_ms: 600_000,
@@ -108,6 +113,11 @@ impl FaultSettings {
         set(
             KILL_PATIENCE_VARIABLE,
             &mut |text| number(text, DAY_MS, &mut settings.kill_patience_ms),
+            format!("a time in milliseconds, 0 to {DAY_MS}"),
+        );
+        set(
+            LONGEST_KERNEL_VARIABLE,
+            &mut |text| number(text, DAY_MS, &mut settings.longest_kernel_ms),
             format!("a time in milliseconds, 0 to {DAY_MS}"),
         );
         set(
@@ -169,6 +179,7 @@ mod tests {
             (KILL_PATIENCE_VARIABLE, " 200 "),
             (SAVED_ARRAYS_VARIABLE, "1024"),
             (SECOND_CONTEXT_VARIABLE, "off"),
+            (LONGEST_KERNEL_VARIABLE, "60000"),
             (QUARANTINE_VARIABLE, "1"),
             (QUARANTINE_TIME_VARIABLE, "3000"),
         ]);
@@ -176,6 +187,7 @@ mod tests {
             standbys: 0,
             arrivals: Arrivals::Refuse,
             kill_patience_ms: 200,
+            longest_kernel_ms: 60_000,
             saved_arrays_mib: 1024,
             second_context: false,
             quarantine_contexts: 1,
