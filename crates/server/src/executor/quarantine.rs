@@ -99,7 +99,9 @@ impl State {
                 }
             }
         };
-        if let Err(hindrance) = prepared {
+        if let Err(hindrance) = prepared
+            && !std::mem::replace(&mut self.relocation.has_complained, true)
+        {
             let label = &self.handle.label;
             log_server!("{label} cannot be moved for code that has faulted: it has {hindrance}");
         }

@@ -40,6 +40,8 @@ pub(crate) struct Relocation {
     pub(super) is_possible: bool,
     /// What is to be seen to before the next command.
     pub(super) due: Due,
+    /// The log says why the session stays among others.
+    pub(super) has_complained: bool,
 }
 
 /// Sessions that have left, until what they had here is given back.

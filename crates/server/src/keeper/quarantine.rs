@@ -28,12 +28,17 @@ use zerocopy::FromBytes;
 /// Between two attempts to have a session come back: it may have work in flight, or cannot leave.
 const ASKS_AGAIN: Duration = Duration::from_secs(5);
 
+/// Between two lines that say that there is no context apart.
+const COMPLAINS_AGAIN: Duration = Duration::from_secs(60);
+
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     suspects: Suspects,
     /// Domains for such code.
     apart: BTreeMap<Domain, Apart>,
+    /// When it was last said that there was none.
+    complained: Option<Instant>,
 }
 
 /// What a session had in flight when a context was lost.
@@ -134,10 +139,7 @@ impl Keeper {
             {
                 return Some(Place::first(from.device, domain));
             }
-            log_server!(
-                "Code that may have faulted runs among others on device {}: all {contexts} contexts apart are taken",
-                from.device
-            );
+            self.complain(&format!("all {contexts} contexts apart are taken"));
             return None;
         }
         let domain = known.unwrap_or_else(|| {
@@ -166,13 +168,18 @@ impl Keeper {
             || device.compute_mode(self.driver) != ComputeMode::Default
             || !self.has_room_for_contexts(place.device, 1)
         {
-            log_server!(
-                "Code that may have faulted runs among others on device {}: it has no room for a context apart",
-                place.device
-            );
+            self.complain(&format!("device {} has no room for a context apart", place.device));
             return None;
         }
         self.ensure_executor(place).ok()
+    }
+
+    /// Says why code is not apart; a client that asks again and again must not fill the log.
+    fn complain(&mut self, why: &str) {
+        if self.quarantine.complained.is_none_or(|then| then.elapsed() >= COMPLAINS_AGAIN) {
+            self.quarantine.complained = Some(Instant::now());
+            log_server!("Code that may have faulted runs among others: {why}");
+        }
     }
 
     /// A session goes from one trust domain to another: standbys prepare for those alone that
