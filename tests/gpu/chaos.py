@@ -63,7 +63,9 @@ class Peer:
                    "--torch", str(options.torch), "--patience-s", PATIENCE_S]
         if options.softcuda:
             command.append("--softcuda")
+        # Without quarantine, so that all faults are among others.
         environment = dict(os.environ, OPENMPS_KILL_PATIENCE_MS=KILL_PATIENCE_MS)
+        environment.setdefault("OPENMPS_QUARANTINE", "0")
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         print(f"{self.name}: faults for {minutes:.1f} minutes" + (f" on {gpu}" if gpu else ""), flush=True)

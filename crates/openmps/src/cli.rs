@@ -76,6 +76,18 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
         "off: who waits for a stranger's long kernel does not go on in a second context [on]",
     ),
     (
+        "OPENMPS_LONGEST_KERNEL_MS",
+        "for how long a client's kernel may run, in milliseconds; 0: as long as it takes [0]",
+    ),
+    (
+        "OPENMPS_QUARANTINE",
+        "contexts of each device for code that has faulted, 0 to 8; 0: it runs among others [2]",
+    ),
+    (
+        "OPENMPS_QUARANTINE_MS",
+        "how long such code runs apart after its last fault, in milliseconds [600000]",
+    ),
+    (
         "OPENMPS_GROUPS",
         "limits of groups, for a daemon: 'NAME memory=4G sm-percent=30 weight=3; ...' [none]",
     ),

@@ -85,11 +85,14 @@ struct Faults {
     kill_patience_ms: Option<u64>,
     saved_arrays_mib: Option<u64>,
     second_context: Option<bool>,
+    longest_kernel_ms: Option<u64>,
+    quarantine_contexts: Option<u64>,
+    quarantine_ms: Option<u64>,
 }
 
 impl Faults {
     /// Its variables, with the file's values.
-    fn variables(&self) -> [(&'static str, &'static str, Option<String>); 5] {
+    fn variables(&self) -> [(&'static str, &'static str, Option<String>); 8] {
         let number = |number: Option<u64>| number.map(|number| number.to_string());
         let switch = |is_on: bool| if is_on { "on" } else { "off" }.to_owned();
         [
@@ -109,6 +112,21 @@ impl Faults {
                 "faults.second_context",
                 fault_settings::SECOND_CONTEXT_VARIABLE,
                 self.second_context.map(switch),
+            ),
+            (
+                "faults.longest_kernel_ms",
+                fault_settings::LONGEST_KERNEL_VARIABLE,
+                number(self.longest_kernel_ms),
+            ),
+            (
+                "faults.quarantine_contexts",
+                fault_settings::QUARANTINE_VARIABLE,
+                number(self.quarantine_contexts),
+            ),
+            (
+                "faults.quarantine_ms",
+                fault_settings::QUARANTINE_TIME_VARIABLE,
+                number(self.quarantine_ms),
             ),
         ]
     }
@@ -498,7 +516,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\ntotal = 'limit'\n[faults]\nstandbys = 2\narrivals = 'refuse'\nkill_patience_ms = 500\nsaved_arrays_mib = 64\nsecond_context = false\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\ntotal = 'limit'\n[faults]\nstandbys = 2\narrivals = 'refuse'\nkill_patience_ms = 500\nsaved_arrays_mib = 64\nsecond_context = false\nlongest_kernel_ms = 60000\nquarantine_contexts = 1\nquarantine_ms = 5000\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));

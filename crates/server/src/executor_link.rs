@@ -4,6 +4,7 @@ use crate::policy::fairness::Claim;
 use crate::policy::limits::{GuardMode, MemoryBound};
 use crate::policy::priorities::Class;
 use crate::policy::repeatable::Repeatable;
+use crate::policy::suspects::Code;
 use link::wire::attach::Window;
 use link::wire::owner::Owner;
 use serde::{Deserialize, Serialize};
@@ -81,16 +82,14 @@ pub(crate) enum ToExecutor {
         /// Where it is to wait.
         verdict: Verdict,
     },
-    /// The session is to go back to the first context in a moment in which it has nothing to do.
+    /// The session may go back among the others, or to the first context, when nothing of it is in
+    /// flight.
     ComeBack {
         /// Which session.
         session: u64,
     },
-    /// It need not any more.
-    StayThere {
-        /// Which session.
-        session: u64,
-    },
+    /// All code that is to run apart: sessions that have it, or are about to, are `Stuck`.
+    Quarantine(Vec<Code>),
     /// No session takes commands any more: the keeper is about to end the process, and waits for
     /// what is on the device.
     Quiesce,
@@ -171,6 +170,8 @@ pub(crate) enum Reason {
     Kernels,
     /// It is to open what a session shares that is not here.
     Sharing,
+    /// It has code that is to run apart.
+    Quarantine(Code),
 }
 
 /// When an event was recorded, for the executor that a session goes to.

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 /// Calls that are remembered.
 pub(crate) const CALLS: usize = 32;
 const NAME_WORDS: usize = 16;
-const NAME_BYTES: usize = NAME_WORDS * 8;
+/// Names are cut off after so much.
+pub(crate) const NAME_BYTES: usize = NAME_WORDS * 8;
 
 /// One session's calls. Written by the session's thread and, once the context is lost, by the
 /// monitor.

@@ -141,6 +141,16 @@ fn room(body_bytes: usize) -> u64 {
     HEAD_BYTES + (body_bytes as u64).next_multiple_of(ALIGN)
 }
 
+/// All entries of a file that nobody writes any more, in order, of commands that are done. What is
+/// ended is among them.
+pub(crate) fn read(file: BorrowedFd<'_>, committed_bytes: u64) -> Result<Vec<Entry>, ShmError> {
+    let mapping = map(file)?;
+    let heads =
+        places(&mapping).into_iter().filter_map(|place| Some((place, head(&mapping, place)?)));
+    let done = heads.filter(|(_, head)| head.made_at.load(Ordering::Relaxed) <= committed_bytes);
+    Ok(done.map(|(place, head)| entry(&mapping, place, head)).collect())
+}
+
 impl Journal {
     /// Bytes that are written.
     #[cfg(test)]

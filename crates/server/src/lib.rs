@@ -20,6 +20,7 @@ mod driver;
 pub mod executor;
 mod executor_link;
 mod history;
+mod image_hash;
 mod journal;
 pub mod keeper;
 mod log;

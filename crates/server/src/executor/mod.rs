@@ -58,6 +58,7 @@ mod peer;
 mod printing;
 mod pristine;
 mod probe;
+mod quarantine;
 mod query;
 mod recording;
 mod relocation;
@@ -100,8 +101,9 @@ use link::closer::Closer;
 use link::socket::{Connection, Received, SocketError};
 use printing::Console;
 use replay::Estate;
+use resharing::Mail;
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use session_handle::{AskedBack, SessionHandle};
+use session_handle::SessionHandle;
 use session_opening::SessionFiles;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -220,6 +222,7 @@ fn start(options: &Options, keeper: Connection) -> Result<Executor, String> {
                 most_saved_bytes: array_contents::most_bytes(),
                 closer: Closer::default(),
                 leavers: Default::default(),
+                quarantine: Default::default(),
                 discards: Default::default(),
                 budgets: budgets::Budgets::of_process(),
                 keeper,
@@ -301,6 +304,8 @@ pub(crate) struct Shared {
     pub(crate) discards: discarding::Discards,
     /// Sessions that are another executor's now.
     pub(crate) leavers: relocation::Leavers,
+    /// Code that is to run elsewhere.
+    pub(crate) quarantine: quarantine::Quarantine,
     /// What sessions may have of the host.
     pub(crate) budgets: Arc<budgets::Budgets>,
     keeper: Connection,
@@ -400,13 +405,11 @@ impl Executor {
             }
             ToExecutor::ComeBack { session } => {
                 if let Some(handle) = self.sessions.get(&session) {
-                    handle.ask_back(AskedBack::Yes);
+                    handle.deliver(Mail::Return);
                 }
             }
-            ToExecutor::StayThere { session } => {
-                if let Some(handle) = self.sessions.get(&session) {
-                    handle.ask_back(AskedBack::No);
-                }
+            ToExecutor::Quarantine(code) => {
+                self.shared.quarantine.set(code, self.sessions.values());
             }
             // Relaxed, here and where it is read: nothing is published by it.
             ToExecutor::Quiesce => self.shared.quiescing.store(true, Ordering::Relaxed),

@@ -136,6 +136,16 @@ impl Modules {
             .ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
     }
 
+    /// What a module was loaded from.
+    pub(super) fn image(&self, number: u32) -> Option<&StoredImage> {
+        Some(&self.modules.get(&number)?.image)
+    }
+
+    /// All functions, by their modules and names.
+    pub(super) fn functions(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.functions.iter().flatten().map(|function| (function.module, &*function.name))
+    }
+
     /// What code was loaded from that its next owner may get.
     pub(super) fn origin_of(&mut self, number: u32) -> Option<&mut Origin> {
         self.modules.get_mut(&number)?.origin.as_mut()

@@ -12,7 +12,7 @@
 
 use super::event::MOST_TIMES;
 use super::failure::Failure;
-use super::session_handle::AskedBack;
+use super::quarantine::Due;
 use super::state::State;
 use crate::counters::Waits;
 use crate::executor_link::{FromExecutor, Reason, Verdict};
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(40);
 /// Between two questions to the keeper.
 const ASKS_AGAIN: Duration = Duration::from_millis(100);
 /// Between two looks of a thread that has asked the keeper, and of one that could not.
-const LOOK: Duration = Duration::from_millis(1);
+pub(super) const LOOK: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The keeper answers at once, or is gone.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,6 +38,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Relocation {
     /// The command in hand is in the ring and could be done by another executor.
     pub(super) is_possible: bool,
+    /// What is to be seen to before the next command.
+    pub(super) due: Due,
+    /// The log says why the session stays among others.
+    pub(super) has_complained: bool,
 }
 
 /// Sessions that have left, until what they had here is given back.
@@ -123,7 +127,7 @@ impl State {
         Stuck { state: self, looked: Cell::new(now), asked: Cell::new(None) }
     }
 
-    fn tell_stuck(&self, reason: Reason) {
+    pub(super) fn tell_stuck(&self, reason: Reason) {
         self.handle.take_verdict(None);
         self.shared.tell(&FromExecutor::Stuck { session: self.handle.id, reason });
     }
@@ -168,20 +172,6 @@ impl State {
             () => return None,
         };
         Some(hindrance)
-    }
-
-    /// Whether the session, which has nothing to do, leaves because the keeper wants it to. It is
-    /// ready for that then.
-    pub(super) fn goes_back(&mut self) -> bool {
-        if !self.handle.is_asked_back() || self.handle.gives_up() || self.has_work_in_driver() {
-            return false;
-        }
-        if self.hindrance().is_some() || self.prepare_to_leave().is_err() {
-            // The keeper asks again some time.
-            self.handle.ask_back(AskedBack::No);
-            return false;
-        }
-        true
     }
 
     /// Saves what only the driver has.

@@ -9,6 +9,7 @@
 use super::Shared;
 use super::failure::Failure;
 use super::partition::{Partition, Placed, Reserved};
+use super::quarantine::Due;
 use super::session_handle::SessionHandle;
 use super::session_partitions::Target;
 use super::state::State;
@@ -32,6 +33,10 @@ pub(super) enum Mail {
     Contexts { made: Vec<(u32, Result<Arc<Partition>, String>)> },
     /// An executable graph that was made anew.
     Graph { graph: u32, serial: u64, made: Result<CUgraphExec, CUresult> },
+    /// It may have code that is to run apart: see [`super::quarantine`].
+    Quarantine,
+    /// It may come back from there.
+    Return,
 }
 
 /// A session's mail.
@@ -241,6 +246,8 @@ impl State {
                 self.remake_graphs(&moved);
             }
             Mail::Graph { graph, serial, made } => self.graph_remade(graph, serial, made),
+            Mail::Quarantine => self.relocation.due = Due::Look,
+            Mail::Return => self.relocation.due = Due::Return,
         }
     }
 

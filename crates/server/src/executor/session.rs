@@ -13,6 +13,7 @@ use super::failure::Failure;
 use super::holding::Deferred;
 use super::monitor::{Waker, sleep_exactly};
 use super::nearness::{Look, Nearness, signal_of};
+use super::quarantine::Due;
 use super::replay::Past;
 use super::session_handle::Wish;
 use super::state::{Awaited, Outcome, State};
@@ -203,6 +204,9 @@ impl Session {
         self.state.counters().set_queued(self.consumer.backlog_bytes());
         if self.state.handle.mailbox.has_mail() || self.state.resharing.is_active() {
             self.state.see_to_shares();
+            if self.leaves_for_quarantine()? {
+                return Err(StepError::Leaves);
+            }
         }
         if self.release_held()? == Step::Held {
             return Ok(Step::Held);
@@ -291,6 +295,16 @@ impl Session {
         self.finish(header, result)?;
         self.commit();
         Ok(Step::Done)
+    }
+
+    /// Whether the session goes on elsewhere before its next command.
+    fn leaves_for_quarantine(&mut self) -> Result<bool, StepError> {
+        if self.state.relocation.due == Due::Nothing || !self.awaited.is_empty() {
+            return Ok(false);
+        }
+        // What waits there was taken, and belongs to the commands so far.
+        self.submit_batch()?;
+        Ok(self.state.leaves_for_quarantine())
     }
 
     /// All that was taken is done, or noted where it survives this process. Who waits for its

@@ -41,13 +41,6 @@ pub(super) enum Wish {
     Stop,
 }
 
-/// Whether the keeper wants a session in the first context again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AskedBack {
-    Yes,
-    No,
-}
-
 /// What other threads know of a session; in cache lines of its own.
 #[repr(align(128))]
 pub(crate) struct SessionHandle {
@@ -69,8 +62,6 @@ pub(crate) struct SessionHandle {
     wish: AtomicU8,
     /// The keeper's answer to a session that is stuck: a [`Verdict`] and one more, 0: none yet.
     verdict: AtomicU8,
-    /// The keeper wants it in the first context again.
-    asked_back: AtomicBool,
     /// The session is another executor's.
     left: AtomicBool,
     /// Code of it that is to be unloaded.
@@ -110,7 +101,6 @@ impl SessionHandle {
             share: Mutex::default(),
             wish: AtomicU8::new(Wish::Serve as u8),
             verdict: AtomicU8::new(0),
-            asked_back: AtomicBool::new(false),
             left: AtomicBool::new(false),
             discarded: Default::default(),
             ended: AtomicU32::new(0),
@@ -163,15 +153,6 @@ impl SessionHandle {
             1 => Some(Verdict::Stays),
             _ => Some(Verdict::Leaves),
         }
-    }
-
-    /// The keeper wants the session in the first context again, or does not any more.
-    pub(super) fn ask_back(&self, asked: AskedBack) {
-        self.asked_back.store(asked == AskedBack::Yes, Ordering::SeqCst);
-    }
-
-    pub(super) fn is_asked_back(&self) -> bool {
-        self.asked_back.load(Ordering::SeqCst)
     }
 
     /// From now on the session is another executor's.

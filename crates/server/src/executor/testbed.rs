@@ -98,6 +98,7 @@ impl Bed {
             most_saved_bytes: super::array_contents::most_bytes(),
             closer: Default::default(),
             leavers: Default::default(),
+            quarantine: Default::default(),
             discards: Default::default(),
             budgets: super::budgets::Budgets::of_process(),
             keeper,

@@ -3,13 +3,14 @@
 
 use super::Keeper;
 use super::executors::Place;
+use super::quarantine::Flight;
 use crate::counters::monotonic_ns;
 use crate::history::Noted;
 use crate::log::log_fault;
 use crate::policy::blame::{Loss, Situation, blame};
 use cuda_abi::types::CUresult;
 use link::wire::fault::{ACCUSED_KEPT, Accused, Blame, CALLS_KEPT, FAULTS_KEPT, FaultReport};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What has happened.
@@ -64,7 +65,8 @@ impl Keeper {
         let now_ns = monotonic_ns();
         let mut clients = Vec::new();
         let mut situations = Vec::new();
-        for session in self.sessions.values().filter(|session| session.place() == place) {
+        let (mut flights, mut has_overdue) = (Vec::new(), false);
+        for (&id, session) in self.sessions.iter().filter(|(_, it)| it.place() == place) {
             let history = session.counters.history(session.counter_slot);
             let calls = history.read(now_ns);
             let noted = calls.iter().filter(|call| call.in_flight).count();
@@ -75,9 +77,20 @@ impl Keeper {
                 in_command: session.standing.in_hand().is_some(),
                 is_target: incident.target == Some(session.client),
             });
+            has_overdue |= session.is_overdue && incident.target == Some(session.client);
+            flights.push((id, are_kernels_new(&calls)));
             clients.push(self.accuse(session.client, calls));
         }
         let (blame, whom) = blame(incident.loss, &situations);
+        let is_fault = incident.loss == Loss::ByWork && incident.target.is_none();
+        if is_fault || has_overdue {
+            let flight = |index: usize| {
+                let (session, is_new) = flights[index];
+                Flight { session, kernels: kernels_in_flight(&clients[index]), is_new }
+            };
+            let accused: Vec<Flight<'_>> = whom.iter().map(|&index| flight(index)).collect();
+            self.suspect(&accused);
+        }
         let accused: Vec<Accused> = whom.into_iter().map(|index| clients[index].clone()).collect();
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let Incident { code, what, address, .. } = incident;
@@ -125,6 +138,22 @@ impl Keeper {
         let last_calls = calls.into_iter().skip(skipped).map(|call| call.record).collect();
         Accused { client_id, pid, uid, command, in_flight, last_calls }
     }
+}
+
+/// Whether each kernel in flight is the first of its name, as far as is remembered.
+fn are_kernels_new(calls: &[Noted]) -> bool {
+    let name = |call: &Noted| Some(call.record.launch.as_ref()?.kernel.clone());
+    let launched: Vec<String> = calls.iter().filter_map(name).collect();
+    let flying = calls.iter().filter(|call| call.in_flight).filter_map(name);
+    let counts = flying.map(|name| launched.iter().filter(|it| **it == name).count());
+    counts.max() == Some(1)
+}
+
+/// What a client had in flight; if none of that is remembered, what it launched last.
+fn kernels_in_flight(accused: &Accused) -> BTreeSet<&str> {
+    let Accused { in_flight, last_calls, .. } = accused;
+    let calls = if in_flight.is_empty() { last_calls } else { in_flight };
+    calls.iter().filter_map(|call| Some(call.launch.as_ref()?.kernel.as_str())).collect()
 }
 
 fn log_accused(blame: Blame, accused: &Accused) {

@@ -243,6 +243,10 @@ impl Keeper {
             ..Default::default()
         };
         let sessions = client.sessions.values();
+        let apart = sessions.clone().filter_map(|id| Some(self.sessions.get(id)?.domain));
+        if let Some(domain) = apart.into_iter().find(|domain| self.quarantine.is_apart(*domain)) {
+            snapshot.domain = Some(self.domains.label(domain));
+        }
         for (id, session) in sessions.filter_map(|id| self.sessions.get(id).map(|s| (*id, s))) {
             let counts = session.counts();
             let granted_bytes = self.held_bytes(session);

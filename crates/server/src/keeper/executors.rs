@@ -340,9 +340,11 @@ impl Keeper {
     pub(super) fn leave_domain(&mut self, domain: Domain) {
         let is_in = self.clients.values().any(|client| client.domain == domain)
             || self.sessions.values().any(|session| session.domain == domain);
-        if domain == SHARED || is_in {
+        let is_awaited = self.quarantine.is_apart(domain) && self.is_quarantine_awaited();
+        if domain == SHARED || is_in || is_awaited {
             return;
         }
+        self.quarantine.forget(domain);
         let label = self.domains.label(domain);
         self.domains.forget(domain);
         for (number, device) in self.devices.iter_mut().enumerate() {

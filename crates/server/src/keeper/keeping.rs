@@ -87,6 +87,9 @@ impl Keeper {
 
     /// A new executor is told how it is.
     pub(super) fn tell_keeping(&mut self, place: Place) {
+        if let Some(executor) = self.executor(place) {
+            self.tell_of_quarantine(executor);
+        }
         if self.devices[place.device].keeping != DeviceKeeping::Allowed
             && let Some(executor) = self.executor(place)
         {

@@ -19,7 +19,9 @@ mod killing;
 mod leaving;
 mod memory;
 pub mod options;
+mod overtime;
 mod peers;
+mod quarantine;
 mod relocation;
 mod requests;
 mod reunion;
@@ -233,6 +235,10 @@ pub(crate) struct Keeper {
     /// Sessions that wait for another context, which is being made, or for what they have left
     /// there.
     stuck: BTreeMap<u64, Reason>,
+    /// By context: whose work has been there for longest.
+    running: BTreeMap<Place, overtime::Running>,
+    /// Code that runs apart, and where.
+    quarantine: quarantine::Quarantine,
     /// Executors that are about to be replaced.
     killings: BTreeMap<Place, killing::Killing>,
     /// What the daemon was told.
@@ -301,6 +307,8 @@ impl Keeper {
             leaving: Vec::new(),
             clearing: BTreeMap::new(),
             stuck: BTreeMap::new(),
+            running: BTreeMap::new(),
+            quarantine: Default::default(),
             killings: BTreeMap::new(),
             status: ServerStatus::Active,
             fault_settings: read_fault_settings(),
@@ -323,11 +331,13 @@ impl Keeper {
             }
             self.check_starting();
             self.see_to_leaving();
+            self.see_to_overtime();
             self.see_to_doomed();
             self.hear_drivers();
             self.see_to_standbys();
             self.see_to_second_contexts();
             self.see_to_reunions();
+            self.see_to_quarantine();
             self.see_to_ahead();
             self.see_to_waiting();
             self.see_to_headroom();

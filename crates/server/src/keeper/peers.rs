@@ -91,7 +91,6 @@ impl Keeper {
         let session = self.sessions.get(&id).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
         let is_owner = |owner: &super::Session| {
             owner.client == session.client
-                && owner.domain == session.domain
                 && owner.device == device as usize
                 && owner.device != session.device
         };

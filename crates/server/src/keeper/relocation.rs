@@ -35,7 +35,7 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 const MADE_IN: Duration = Duration::from_secs(5);
 const MOVED_IN: Duration = Duration::from_secs(1);
 /// A second context that nobody has used for so long is given up.
-const UNUSED: Duration = Duration::from_secs(2);
+pub(super) const UNUSED: Duration = Duration::from_secs(2);
 
 /// What a session has left.
 pub(super) struct Clearing {
@@ -52,7 +52,10 @@ impl Keeper {
     pub(super) fn stuck(&mut self, id: u64, reason: Reason) {
         let Some(session) = self.sessions.get(&id) else { return };
         let (from, relocated) = (session.place(), session.relocated);
-        let to = Place { side: from.side.other(), ..from };
+        let to = match reason {
+            Reason::Quarantine(code) => self.place_apart(from, code).unwrap_or(from),
+            Reason::Kernels | Reason::Sharing => Place { side: from.side.other(), ..from },
+        };
         let has_settled = |after| relocated.is_none_or(|then: Instant| then.elapsed() > after);
         let is_there = self.devices[to.device].executors.contains_key(&to.seat());
         // What it had there is still there.
@@ -60,6 +63,8 @@ impl Keeper {
         let stage = match reason {
             Reason::Sharing if !is_there || is_clearing || !has_settled(SETTLED_AFTER) => None,
             Reason::Kernels if !has_settled(BREATH) => None,
+            Reason::Quarantine(_) if to == from => None,
+            Reason::Quarantine(_) if !is_clearing => self.context_apart(to),
             _ if self.killings.contains_key(&to) || self.has_long_kernel(to) => None,
             _ if is_clearing => Some(Stage::Starting),
             _ => self.second_context(to),
@@ -74,6 +79,9 @@ impl Keeper {
         };
         if let Some(executor) = self.devices[to.device].executors.get_mut(&to.seat()) {
             executor.unused_since = None;
+        }
+        if let Some(session) = self.sessions.get_mut(&id).filter(|_| verdict == Verdict::Leaves) {
+            session.destination = Some(to);
         }
         if let Some(executor) = self.executor(from) {
             executor.tell(&ToExecutor::Relocate { session: id, verdict }, &[]);
@@ -188,13 +196,20 @@ impl Keeper {
         if session.service != Service::Serving || self.clearing.contains_key(&id) {
             return;
         }
+        let destination = session.destination.take();
         let (counter_slot, owner) = (session.counter_slot, session.owner.clone());
         self.clearing.insert(id, Clearing { place: from, owner, counter_slot, windows: None });
         if let Some(executor) = self.executor(from) {
             // Its thread has gone; what knows of it goes, too.
             executor.tell(&ToExecutor::CloseSession { session: id }, &[]);
         }
-        let to = Place { side: from.side.other(), ..from };
+        let other = match from.domain {
+            SHARED => Place { side: from.side.other(), ..from },
+            // It comes back.
+            _ => Place::first(from.device, SHARED),
+        };
+        let to = destination.unwrap_or(other);
+        self.change_domain(id, to.domain);
         self.forget_changes_of(id);
         self.residencies[to.device].give_up(id);
         self.residencies[to.device].forget_orders(id);
@@ -220,7 +235,16 @@ impl Keeper {
         session.relocated = Some(Instant::now());
         session.relocations += 1;
         session.asked_back = None;
-        log_server!("{} goes on in the other context of device {}", session.label, to.device);
+        session.kernels_before = session.counts().kernels;
+        let (label, device) = (&session.label, to.device);
+        if to.domain == from.domain {
+            log_server!("{label} goes on in the other context of device {device}");
+        } else if to.domain == SHARED {
+            log_server!("{label} goes on among others on device {device}");
+        } else {
+            let domain = self.domains.label(to.domain);
+            log_server!("{label} goes on apart on device {device}: {domain}");
+        }
         if self.is_recovering(to) {
             return;
         }

@@ -2,9 +2,9 @@
 //! device in turns, so programs in two of them are slower than in one.
 //!
 //! It is calm when no kernel has run for long and nobody waited for one. The keeper then asks one
-//! session after the other; each leaves when it has nothing to do and nothing in flight, as it left
-//! the first one ([`super::relocation`]). Who never has is not asked again for a while, and who has
-//! gone to and fro is left alone for longer each time.
+//! session after the other; each leaves between two commands, once what it has in flight has ended,
+//! as it left the first one ([`super::relocation`]). Who cannot is not asked again for a while, and
+//! who has gone to and fro is left alone for longer each time.
 
 use super::Keeper;
 use super::executors::{Place, Side, Stage};
@@ -40,13 +40,15 @@ impl Keeper {
             });
             match asked {
                 Some((id, asked)) if !has_been_calm || asked.elapsed() >= OBEYS_WITHIN => {
-                    self.let_stay(second, id);
+                    if let Some(session) = self.sessions.get_mut(&id) {
+                        (session.asked_back, session.stayed) = (None, Some(Instant::now()));
+                    }
                 }
                 // Who comes next would wait for what the last one has left behind.
                 None if has_been_calm && self.clearing.is_empty() => {
                     let mut there = self.sessions.iter().filter(|(_, it)| it.place() == second);
                     let next = there.find(|(_, session)| session.may_go_back()).map(|(id, _)| *id);
-                    next.into_iter().for_each(|id| self.ask_back(second, id));
+                    next.into_iter().for_each(|id| self.ask_back(id));
                 }
                 Some(_) | None => {}
             }
@@ -64,21 +66,13 @@ impl Keeper {
         is_at_peace(first) && is_at_peace(second) && self.stuck.is_empty()
     }
 
-    fn ask_back(&mut self, from: Place, id: u64) {
-        if let Some(executor) = self.executor(from) {
-            executor.tell(&ToExecutor::ComeBack { session: id }, &[]);
-        }
+    fn ask_back(&mut self, id: u64) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.asked_back = Some(Instant::now());
+            session.destination = Some(Place::first(session.device, SHARED));
         }
-    }
-
-    fn let_stay(&mut self, from: Place, id: u64) {
-        if let Some(executor) = self.executor(from) {
-            executor.tell(&ToExecutor::StayThere { session: id }, &[]);
-        }
-        if let Some(session) = self.sessions.get_mut(&id) {
-            (session.asked_back, session.stayed) = (None, Some(Instant::now()));
+        if let Some(executor) = self.executor_of(id) {
+            executor.tell(&ToExecutor::ComeBack { session: id }, &[]);
         }
     }
 }

@@ -29,7 +29,7 @@ use link::wire::owner::Owner;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Who serves a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,6 +241,12 @@ pub(crate) struct Session {
     pub(super) asked_back: Option<Instant>,
     /// When it was asked last and did not go.
     pub(super) stayed: Option<Instant>,
+    /// What it had launched then.
+    pub(super) kernels_before: u64,
+    /// A kernel of it has run for longer than the administrator allows.
+    pub(super) is_overdue: bool,
+    /// Where it goes when it leaves next; absent: to the device's other context.
+    pub(super) destination: Option<Place>,
 }
 
 impl Session {
@@ -283,6 +289,9 @@ impl Session {
             relocations: 0,
             asked_back: None,
             stayed: None,
+            kernels_before: 0,
+            is_overdue: false,
+            destination: None,
         }
     }
 
@@ -308,6 +317,12 @@ impl Session {
     /// What it has done so far.
     pub(crate) fn counts(&self) -> Counts {
         self.counters.read(self.counter_slot)
+    }
+
+    /// For how long it has been in its context, if it has launched anything there.
+    pub(super) fn has_worked_for(&self) -> Option<Duration> {
+        let has_worked = self.is_served() && self.counts().kernels > self.kernels_before;
+        self.relocated.filter(|_| has_worked).map(|relocated| relocated.elapsed())
     }
 
     /// Where its executor is.

@@ -35,8 +35,14 @@ pub struct FaultSettings {
     /// How long work may go on whose client is gone, and then how long that of others may, in
     /// milliseconds.
     pub kill_patience_ms: u64,
+    /// For how long a kernel may run, in milliseconds; 0: as long as it takes.
+    pub longest_kernel_ms: u64,
     /// Whether clients that would wait for a stranger's kernel go on in a second context.
     pub second_context: bool,
+    /// How many contexts of a device may be for code that has faulted; 0: it runs among others.
+    pub quarantine_contexts: usize,
+    /// How long code runs apart after its last fault, in milliseconds.
+    pub quarantine_ms: u64,
     /// How much host memory the copies of a client's arrays may take, in MiB.
     pub saved_arrays_mib: u64,
 }
@@ -47,14 +53,22 @@ pub const STANDBY_VARIABLE: &str = "OPENMPS_STANDBY";
 pub const ARRIVALS_VARIABLE: &str = "OPENMPS_DURING_FAULT";
 /// [`FaultSettings::kill_patience_ms`].
 pub const KILL_PATIENCE_VARIABLE: &str = "OPENMPS_KILL_PATIENCE_MS";
+/// [`FaultSettings::longest_kernel_ms`].
+pub const LONGEST_KERNEL_VARIABLE: &str = "OPENMPS_LONGEST_KERNEL_MS";
 /// [`FaultSettings::second_context`]: `on` or `off`.
 pub const SECOND_CONTEXT_VARIABLE: &str = "OPENMPS_SECOND_CONTEXT";
+/// [`FaultSettings::quarantine_contexts`].
+pub const QUARANTINE_VARIABLE: &str = "OPENMPS_QUARANTINE";
+/// [`FaultSettings::quarantine_ms`].
+pub const QUARANTINE_TIME_VARIABLE: &str = "OPENMPS_QUARANTINE_MS";
 /// [`FaultSettings::saved_arrays_mib`].
 pub const SAVED_ARRAYS_VARIABLE: &str = "OPENMPS_SAVED_ARRAYS_MIB";
 
 const MOST_STANDBYS: usize = 4;
 /// A day.
-const MOST_PATIENCE_MS: u64 = 86_400_000;
+const DAY_MS: u64 = 86_400_000;
+/// Each is a process and costs its device as much memory as any context.
+const MOST_QUARANTINE_CONTEXTS: usize = 8;
 /// A TiB.
 const MOST_SAVED_ARRAYS_MIB: u64 = 1 << 20;
 
@@ -64,7 +78,10 @@ impl Default for FaultSettings {
             standbys: 1,
             arrivals: Arrivals::Wait,
             kill_patience_ms: 10_000,
+            longest_kernel_ms: 0,
             second_context: true,
+            quarantine_contexts: 2,
+            quarantine_ms: 600_000,
             saved_arrays_mib: 256,
         }
     }
@@ -95,13 +112,28 @@ impl FaultSettings {
         );
         set(
             KILL_PATIENCE_VARIABLE,
-            &mut |text| number(text, MOST_PATIENCE_MS, &mut settings.kill_patience_ms),
-            format!("a time in milliseconds, 0 to {MOST_PATIENCE_MS}"),
+            &mut |text| number(text, DAY_MS, &mut settings.kill_patience_ms),
+            format!("a time in milliseconds, 0 to {DAY_MS}"),
+        );
+        set(
+            LONGEST_KERNEL_VARIABLE,
+            &mut |text| number(text, DAY_MS, &mut settings.longest_kernel_ms),
+            format!("a time in milliseconds, 0 to {DAY_MS}"),
         );
         set(
             SECOND_CONTEXT_VARIABLE,
             &mut |text| switch(text, &mut settings.second_context),
             "on or off".to_owned(),
+        );
+        set(
+            QUARANTINE_VARIABLE,
+            &mut |text| number(text, MOST_QUARANTINE_CONTEXTS, &mut settings.quarantine_contexts),
+            format!("a number of contexts, 0 to {MOST_QUARANTINE_CONTEXTS}"),
+        );
+        set(
+            QUARANTINE_TIME_VARIABLE,
+            &mut |text| number(text, DAY_MS, &mut settings.quarantine_ms),
+            format!("a time in milliseconds, 0 to {DAY_MS}"),
         );
         set(
             SAVED_ARRAYS_VARIABLE,
@@ -147,13 +179,19 @@ mod tests {
             (KILL_PATIENCE_VARIABLE, " 200 "),
             (SAVED_ARRAYS_VARIABLE, "1024"),
             (SECOND_CONTEXT_VARIABLE, "off"),
+            (LONGEST_KERNEL_VARIABLE, "60000"),
+            (QUARANTINE_VARIABLE, "1"),
+            (QUARANTINE_TIME_VARIABLE, "3000"),
         ]);
         let expected = FaultSettings {
             standbys: 0,
             arrivals: Arrivals::Refuse,
             kill_patience_ms: 200,
+            longest_kernel_ms: 60_000,
             saved_arrays_mib: 1024,
             second_context: false,
+            quarantine_contexts: 1,
+            quarantine_ms: 3000,
         };
         assert_eq!((settings, complaints), (expected, Vec::new()));
         assert_eq!(read(&[]), (FaultSettings::default(), Vec::new()));
@@ -162,6 +200,8 @@ mod tests {
             (STANDBY_VARIABLE, "5"),
             (ARRIVALS_VARIABLE, "refused"),
             (KILL_PATIENCE_VARIABLE, "-1"),
+            (QUARANTINE_VARIABLE, "9"),
+            (QUARANTINE_TIME_VARIABLE, "10m"),
             (SAVED_ARRAYS_VARIABLE, "1G"),
         ] {
             let (settings, complaints) = read(&[(name, wrong)]);

@@ -27,6 +27,7 @@ pub mod reservations;
 pub mod residency;
 pub mod sm_sets;
 pub mod standby_start;
+pub mod suspects;
 pub mod windows;
 
 /// Contexts that one device serves at a time unless set otherwise, as the original; the next is

@@ -15,6 +15,9 @@
 //! | `churn` | answers, then works without end | `ok` |
 //! | `fault` | a kernel that writes to address 0x10, then a wait for it | `ok` if that went well |
 //! | `poke ADDRESS` | the same with another address | |
+//! | `keep hold` | loads the code of `hold`, of which the next ones load none then | `ok` |
+//! | `keep poke` | gets the kernel of `poke` | `ok` |
+//! | `poke kept ADDRESS` | `poke` with that | `ok` if that went well |
 //! | `counted CALL` | one call [`COUNTED_ROUNDS`](openmps_tests::puppet::COUNTED_ROUNDS) times: see [`counted`] | the fewest instructions of the client library that one took |
 //! | `bad NAME [ADDRESS]` | one call that CUDA refuses: see [`bad`] | |
 //!
@@ -29,21 +32,22 @@ mod work;
 use std::io::{Write, stdin, stdout};
 
 use anyhow::{Context as _, Result, bail};
-use cuda_driver::{Context, DeviceBuffer, Error};
+use cuda_driver::{Context, DeviceBuffer, Error, Function};
 
 fn main() -> Result<()> {
     let mut puppet = State::default();
     let mut lines = stdin().lines();
     while let Some(line) = lines.next() {
         let line = line?;
-        if line == "hold" {
-            meet::hold(puppet.context()?, || {
+        let held = match line.as_str() {
+            "hold" => puppet.hold(|| {
                 writeln!(stdout(), "ok")?;
                 stdout().flush()?;
                 Ok(lines.next().transpose().map(drop)?)
-            })?;
-        }
-        let answer = match puppet.obey(&line) {
+            }),
+            _ => Ok(()),
+        };
+        let answer = match held.and_then(|()| puppet.obey(&line)) {
             Ok(answer) => answer,
             Err(error) => match error.downcast_ref::<Error>().and_then(Error::code) {
                 Some(code) => format!("error {code}"),
@@ -63,6 +67,8 @@ fn main() -> Result<()> {
 struct State {
     kept: Vec<DeviceBuffer<u8>>,
     context: Option<Context>,
+    poke: Option<Function<'static>>,
+    holding: Option<meet::Holding<'static>>,
 }
 
 impl State {
@@ -103,6 +109,19 @@ impl State {
             }
             ["churn" | "hold"] => {}
             ["fault"] => work::write_to(self.context()?, 0x10)?,
+            ["keep", "hold"] => {
+                let module = Box::leak(Box::new(meet::load(self.context()?)?));
+                self.holding = Some(meet::Holding::of(module)?);
+            }
+            ["keep", "poke"] => {
+                // Until the process ends.
+                let module = Box::leak(Box::new(self.context()?.load_ptx(work::PTX)?));
+                self.poke = Some(module.function("poke")?);
+            }
+            ["poke", "kept", address] => {
+                let poke = self.poke.as_ref().context("the order `keep poke` comes first")?;
+                work::write_by(poke, self.context()?, address.parse()?)?;
+            }
             ["poke", address] => work::write_to(self.context()?, address.parse()?)?,
             ["counted", call] => return Ok(counted::call(self.context()?, call)?.to_string()),
             ["bad", name] => bad::call(self.context()?, name, 0)?,
@@ -110,6 +129,14 @@ impl State {
             _ => bail!("no such order: {line}"),
         }
         Ok("ok".to_owned())
+    }
+
+    fn hold(&self, goes_on: impl FnOnce() -> Result<()>) -> Result<()> {
+        let context = self.context()?;
+        match &self.holding {
+            Some(holding) => holding.hold(context, goes_on),
+            None => meet::Holding::of(&meet::load(context)?)?.hold(context, goes_on),
+        }
     }
 
     fn context(&self) -> Result<&Context> {

@@ -1,7 +1,7 @@
 //! Two streams of which one waits for what the other one's kernel, launched later, writes.
 
 use anyhow::Result;
-use cuda_driver::{Context, DeviceBuffer, LaunchShape};
+use cuda_driver::{Context, DeviceBuffer, Function, LaunchShape, Module};
 
 /// `wait_for`: spins until the word is no longer zero, then copies it to the word behind it. `say`:
 /// writes the word.
@@ -35,21 +35,41 @@ AGAIN:
 }
 ";
 
-/// Runs a kernel as long as something goes on.
-pub(crate) fn hold(context: &Context, goes_on: impl FnOnce() -> Result<()>) -> Result<()> {
-    let module = context.load_ptx(PTX)?;
-    let (wait_for, say) = (module.function("wait_for")?, module.function("say")?);
-    let (waits, says) = (context.stream()?, context.stream()?);
-    let words = DeviceBuffer::from_host(context, &[0_u32; 2])?;
-    context.synchronize()?;
-    let one = LaunchShape::linear(1, 1);
-    // SAFETY: two words, as the kernel declares them.
-    unsafe { wait_for.launch(one, Some(&waits), &[&words])? };
-    goes_on()?;
-    // SAFETY: two words, and what to write there, as the kernel declares them.
-    unsafe { say.launch(one, Some(&says), &[&words, &1_u32])? };
-    waits.synchronize()?;
-    Ok(says.synchronize()?)
+/// The code of both.
+pub(crate) fn load(context: &Context) -> Result<Module> {
+    Ok(context.load_ptx(PTX)?)
+}
+
+/// A kernel that waits, and one that lets it end.
+pub(crate) struct Holding<'a> {
+    wait_for: Function<'a>,
+    say: Function<'a>,
+}
+
+impl<'a> Holding<'a> {
+    /// From the code.
+    pub(crate) fn of(module: &'a Module) -> Result<Self> {
+        Ok(Self { wait_for: module.function("wait_for")?, say: module.function("say")? })
+    }
+
+    /// Runs a kernel as long as something goes on.
+    pub(crate) fn hold(
+        &self,
+        context: &Context,
+        goes_on: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let (waits, says) = (context.stream()?, context.stream()?);
+        let words = DeviceBuffer::from_host(context, &[0_u32; 2])?;
+        context.synchronize()?;
+        let one = LaunchShape::linear(1, 1);
+        // SAFETY: two words, as the kernel declares them.
+        unsafe { self.wait_for.launch(one, Some(&waits), &[&words])? };
+        goes_on()?;
+        // SAFETY: two words, and what to write there, as the kernel declares them.
+        unsafe { self.say.launch(one, Some(&says), &[&words, &1_u32])? };
+        waits.synchronize()?;
+        Ok(says.synchronize()?)
+    }
 }
 
 /// So many meetings; whether each waiting kernel saw what was said.

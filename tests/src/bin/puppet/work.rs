@@ -1,7 +1,7 @@
 //! Kernels with results that the CPU knows.
 
 use anyhow::Result;
-use cuda_driver::{Context, DeviceBuffer, LaunchShape};
+use cuda_driver::{Context, DeviceBuffer, Function, LaunchShape};
 
 const COUNT: u32 = 4096;
 const BLOCK: u32 = 128;
@@ -66,7 +66,11 @@ pub(crate) fn work(context: &Context, kernels: u32) -> Result<bool> {
 /// Launches a kernel that writes to an address, and waits for it.
 pub(crate) fn write_to(context: &Context, address: u64) -> Result<()> {
     let module = context.load_ptx(PTX)?;
-    let poke = module.function("poke")?;
+    write_by(&module.function("poke")?, context, address)
+}
+
+/// The same by a kernel that is there.
+pub(crate) fn write_by(poke: &Function<'_>, context: &Context, address: u64) -> Result<()> {
     // SAFETY: the device refuses the address, or it is a puppet's; that is what this is for.
     unsafe { poke.launch(LaunchShape::linear(1, 1), None, &[&address])? };
     Ok(context.synchronize()?)

@@ -43,6 +43,7 @@ impl State {
                 "function {function} is too far beyond those that there are: the smallest free number comes next"
             )));
         }
+        self.leave_for(module, &name.to_string_lossy())?;
         let driver = self.driver();
         let origin = self.modules.modules.get(&module).and_then(|module| module.origin.as_ref());
         let known = origin.and_then(|origin| origin.function(&name));

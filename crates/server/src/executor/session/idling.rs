@@ -3,6 +3,8 @@
 
 use super::{IDLE, PAUSE_POLL, Session, StepError};
 use crate::counters::monotonic_ns;
+use crate::executor::quarantine::Due;
+use crate::executor::resharing::Mail;
 use crate::executor::state::Awaited;
 use crate::executor::tracing::Idleness;
 use cuda_abi::types::CUresult;
@@ -40,9 +42,6 @@ impl Session {
     /// Nothing to take: sees to those who wait, then sleeps.
     pub(super) fn idle(&mut self) -> Result<(), StepError> {
         self.see_to_waiters()?;
-        if self.awaited.is_empty() && self.state.goes_back() {
-            return Err(StepError::Leaves);
-        }
         let idleness = match std::mem::replace(&mut self.is_idle, true) {
             true => Idleness::Lasts,
             false => Idleness::Begins,
@@ -69,9 +68,6 @@ impl Session {
             || self.state.resharing.is_active()
             || !self.state.holding.is_empty();
         let limit = if waits { SYNCHRONIZE_POLL } else { self.state.sleep_limit(IDLE) };
-        // Asked back, it looks whether its work has ended.
-        let is_asked_back = handle.is_asked_back();
-        let limit = if is_asked_back { limit.min(PAUSE_POLL) } else { limit };
         let limit = self.state.pace_idle(limit);
         let (waker, state, heeded) = (&self.waker, &self.state, self.heeded);
         // Looked at after this thread has announced its sleep: a client that begins to sleep later
@@ -81,7 +77,6 @@ impl Session {
                 waker.wake();
             }
             handle.wished() != heeded
-                || (!is_asked_back && handle.is_asked_back())
                 || handle.mailbox.has_mail()
                 || (!ordered && handle.moves.is_any())
                 || state.sleep_limit(limit) < limit
@@ -115,6 +110,10 @@ impl Session {
             has_copied |= awaited == Awaited::SideStream;
             false
         });
+        if self.awaited.is_empty() && self.state.relocation.due == Due::Look {
+            // It could not be seen to while somebody waited.
+            self.state.handle.mailbox.put(Mail::Quarantine);
+        }
         // After the answers: whoever waits when this process ends must be told.
         if has_copied && self.awaited.is_empty() {
             self.state.standing.note_side_work_ended();
