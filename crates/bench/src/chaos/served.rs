@@ -58,7 +58,7 @@ impl Served {
         let stands_by = devices().all(|it| it.executor_pid == 0 || it.standby_pid != 0);
         let executors = devices().flat_map(|it| {
             let of_domains = it.domains.iter().map(|domain| domain.executor_pid);
-            of_domains.chain([it.executor_pid, it.standby_pid])
+            of_domains.chain([it.executor_pid, it.second_executor_pid, it.standby_pid])
         });
         Ok(Answer { served, stands_by, executors: executors.collect() })
     }
