@@ -4,8 +4,8 @@
 //! Executors know what code that is. A session that is about to get a function of it, or has one
 //! when it is made again, is stuck ([`Reason::Quarantine`]) and goes to a trust domain of the
 //! code's party, as to a second context ([`super::relocation`]). Sessions whose code is cleared
-//! come back. The number of contexts apart is bounded: where all are taken, those who have faulted share
-//! one, and suspects run among others.
+//! come back. The number of contexts apart is bounded: where all are taken, those who have faulted
+//! share one, and suspects run among others.
 
 use super::Keeper;
 use super::devices::ComputeMode;
