@@ -35,7 +35,7 @@ fn main() {
             digest.add(line.as_bytes());
         }
     }
-    println!("cargo::rustc-env=OPENMPS_PROTOCOL={}", digest.version());
+    println!("cargo::rustc-env=WIRE_DIGEST={}", digest.version());
 }
 
 fn collect(path: &Path, files: &mut Vec<PathBuf>) {

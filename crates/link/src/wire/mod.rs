@@ -21,7 +21,7 @@ pub mod virtual_memory;
 /// Version of everything that processes say to each other: a digest of these sources, made by
 /// `build.rs`. Peers with another version are refused with a message that names both, in
 /// hexadecimal.
-pub const PROTOCOL_VERSION: u32 = match u32::from_str_radix(env!("OPENMPS_PROTOCOL"), 10) {
+pub const PROTOCOL_VERSION: u32 = match u32::from_str_radix(env!("WIRE_DIGEST"), 10) {
     Ok(version) => version,
     Err(_) => panic!("build.rs wrote no number"),
 };
