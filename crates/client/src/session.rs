@@ -29,11 +29,15 @@ use link::wire::virtual_memory::{MemoryFile, MemoryNumber};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, Once};
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// The executor says within this what share of the SMs a new session has, unless kernels are in
+/// its way.
+const SHARE_LIMIT: Duration = Duration::from_secs(1);
+const SHARE_POLL: Duration = Duration::from_micros(50);
 
 /// The result of what can fail with a `CUresult`.
 pub(crate) type Result<T = ()> = core::result::Result<T, CUresult>;
@@ -69,6 +73,8 @@ pub(crate) struct Session {
     mapping: Mutex<()>,
     /// The device's ordinal and 1, for traces.
     traced_as: AtomicU32,
+    /// Whether it was waited for the executor to say what share of the SMs it has.
+    share_awaited: Once,
 }
 
 struct Posting {
@@ -122,11 +128,24 @@ impl Session {
             gates: Gates::default(),
             mapping: Mutex::new(()),
             traced_as: AtomicU32::new(0),
+            share_awaited: Once::new(),
         })
     }
 
-    /// SMs that this process's work runs on now, if the executor has said so.
+    /// SMs that this process's work runs on now, if the executor has said so. It does before the
+    /// first command, a moment after the session is there, for which whoever asks first waits.
     pub(crate) fn multiprocessors(&self) -> Option<u32> {
+        let told = self.memory.multiprocessors();
+        if told.is_some() {
+            return told;
+        }
+        self.share_awaited.call_once(|| {
+            let until = Instant::now() + SHARE_LIMIT;
+            let is_untold = || self.memory.multiprocessors().is_none() && self.memory.error() == 0;
+            while is_untold() && Instant::now() < until {
+                std::thread::sleep(SHARE_POLL);
+            }
+        });
         self.memory.multiprocessors()
     }
 

@@ -43,6 +43,9 @@ pub(super) static COMMANDS: AtomicU32 = AtomicU32::new(0);
 pub(super) static CALLS: AtomicU32 = AtomicU32::new(0);
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` as it was set last, of whichever function.
 pub(super) static MOST_DYNAMIC_SHARED_BYTES: AtomicI32 = AtomicI32::new(0);
+/// SMs of the fake's device, and those that a client has.
+const MULTIPROCESSORS: u32 = 3;
+const SHARE: u32 = 2;
 /// Shared memory that a block of the fake's device can have when its kernel asks for it.
 const SHARED_BYTES: i32 = 8192;
 /// What the fake's kernel takes of it by itself.
@@ -98,7 +101,7 @@ fn welcome() -> Welcome {
         (5, i32::MAX),
         (6, 65535),
         (7, 65535),
-        (16, 2),
+        (16, MULTIPROCESSORS as i32),
         (75, 7),
         (76, 5),
         (33, 1),
@@ -157,6 +160,9 @@ fn open_session() -> Vec<OwnedFd> {
         reply: Vec::new(),
     };
     std::thread::spawn(move || {
+        // As the real one: the client has its session already.
+        std::thread::sleep(Duration::from_millis(20));
+        memory.set_multiprocessors(SHARE);
         let mut consumer = Consumer::new(memory);
         loop {
             while let Some(command) = consumer.take().unwrap() {
