@@ -27,6 +27,8 @@ from openmps import OpenMps
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "programs/driver_api"
 END_LIMIT_S = 60
+# Beyond --seconds: for programs to begin, and to come to their end. What hangs is killed then.
+SLACK_S = 240
 # The second program that holds is there after so long, beside a kernel of the first.
 BEGINS_WITHIN_S = 12
 HOLD = """
@@ -186,8 +188,30 @@ def wanderer(directory, compiler, include):
 
 
 def moves(options, daemon, directory):
-    """Whether all is well."""
-    end = directory / "end"
+    """Whether all is well. Nothing that was started is left."""
+    started = []
+
+    def start(*command, **how):
+        started.append(daemon.start(*command, **how))
+        return started[-1]
+
+    def end_all():
+        for process in started:
+            process.kill()
+
+    limit = threading.Timer(options.seconds + SLACK_S, end_all)
+    limit.start()
+    try:
+        return held_in_turns(options, daemon, directory, start)
+    finally:
+        limit.cancel()
+        end_all()
+        for process in started:
+            process.wait()
+
+
+def held_in_turns(options, daemon, directory, start):
+    """Whether all is well beside two programs that hold a context each, in turns."""
     for name, text in (("hold.py", HOLD), ("checks.py", CHECKS)):
         (directory / name).write_text(text)
     holders = []
@@ -196,29 +220,29 @@ def moves(options, daemon, directory):
         if holders:
             tell(holders[0], BEGINS_WITHIN_S)
             time.sleep(1)
-        holders.append(daemon.start(sys.executable, directory / "hold.py", stdin=subprocess.PIPE))
+        holders.append(start(sys.executable, directory / "hold.py", stdin=subprocess.PIPE))
         line_of(holders[-1], "ready")
     line_of(holders[0], "held")
     turns = Turns(holders, daemon, options)
     turns.start()
     try:
-        return checks(options, daemon, directory, end, turns)
+        return checks(options, daemon, directory, start, turns)
     finally:
         turns.ends.set()
         turns.join()
         for holder in holders:
             holder.stdin.close()
-            holder.wait(timeout=END_LIMIT_S)
 
 
-def checks(options, daemon, directory, end, turns):
+def checks(options, daemon, directory, start, turns):
     """Whether all is well with those who check."""
-    checking = {f"PyTorch {number}": daemon.start(sys.executable, directory / "checks.py", str(number), end) for number in range(options.torch)}
+    end = directory / "end"
+    checking = {f"PyTorch {number}": start(sys.executable, directory / "checks.py", str(number), end) for number in range(options.torch)}
     for process in checking.values():
         line_of(process, "ready")
     if options.wanderers:
         program = wanderer(directory, options.cc, options.include)
-        checking |= {f"wanderer {number}": daemon.start(program, "until", end) for number in range(options.wanderers)}
+        checking |= {f"wanderer {number}": start(program, "until", end) for number in range(options.wanderers)}
     began = time.monotonic()
     while time.monotonic() - began < options.seconds and turns.failure is None and all(process.poll() is None for process in checking.values()):
         time.sleep(0.1)
@@ -233,7 +257,8 @@ def checks(options, daemon, directory, end, turns):
             said, errors = process.communicate()
         times = moved.get(process.pid, 0)
         total += times
-        is_well &= process.returncode == 0
+        # The server must have had it as a client.
+        is_well &= process.returncode == 0 and process.pid in moved
         print(f"{name}: {times} moves, exit {process.returncode}; {said.strip().splitlines()[-1:]} {errors.strip()[-600:]}")
     waited = ", ".join(f"{what}: {times}" for what, times in turns.stays.most_common())
     print(f"{total} moves in {time.monotonic() - began:.0f} s; seen to wait (and what kept them): {waited or 'nobody'}")

@@ -4,32 +4,17 @@
 //   nvcc -O2 -std=c++17 context_start.cu -o context_start -lcuda && ./context_start
 //
 // The answers of an H200 are in docs/lab-notebook.md.
-#include <cuda.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
-#define CK(x)                                         \
-    do {                                              \
-        CUresult r_ = (x);                            \
-        if (r_) {                                     \
-            const char* n = "?";                      \
-            cuGetErrorName(r_, &n);                   \
-            printf("%d %s -> %s\n", __LINE__, #x, n); \
-            fflush(stdout);                           \
-            exit(1);                                  \
-        }                                             \
-    } while (0)
-using clk = std::chrono::steady_clock;
-static double ms(clk::time_point a) { return std::chrono::duration<double>(clk::now() - a).count() * 1e3; }
+
+#include "probe.cuh"
 
 static const char PTX[] = R"(
 .version 6.3
@@ -107,13 +92,8 @@ static void starter(int number) {
         void* a[] = {&noted};
         CK(cuLaunchKernel(note, 132, 1, 1, 1024, 1, 1, 0, 0, a, 0)); CK(cuCtxSynchronize());
     });
-    CK(cuDeviceGetDevResource(device, &whole, CU_DEV_RESOURCE_TYPE_SM));
-    auto green = [&](std::vector<CUdevResource> of) {
-        CUdevResourceDesc desc; CUgreenCtx made;
-        CK(cuDevResourceGenerateDesc(&desc, of.data(), of.size()));
-        CK(cuGreenCtxCreate(&made, desc, device, CU_GREEN_CTX_DEFAULT_STREAM));
-        return made;
-    };
+    whole = all_sms(device);
+    auto green = [&](std::vector<CUdevResource> of) { return green_context(device, of); };
     step("a green context of all SMs", [&] { lanes.push_back(green({whole})); });
     step("four more", [&] { for (int i = 0; i < 4; i++) lanes.push_back(green({whole})); });
     std::vector<CUdevResource> pairs(100); unsigned count = 100; CUdevResource rest;

@@ -4,27 +4,14 @@
 //   nvcc -O1 -std=c++17 -arch=native frames_in_lanes.cu -o frames_in_lanes -lcuda && ./frames_in_lanes
 //
 // The answers of an H200 are in docs/lab-notebook.md.
-#include <cuda.h>
 #include <cuda_runtime.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <thread>
 #include <vector>
-#define CK(x)                                                                       \
-    do {                                                                            \
-        int r_ = (int)(x);                                                          \
-        if (r_) {                                                                   \
-            printf("| line %d | %s | error %d |\n", __LINE__, #x, r_);              \
-            fflush(stdout);                                                         \
-            _exit(1);                                                               \
-        }                                                                           \
-    } while (0)
-using clk = std::chrono::steady_clock;
-static double ms(clk::time_point a) { return std::chrono::duration<double>(clk::now() - a).count() * 1e3; }
+
+#include "probe.cuh"
 
 // Fills a frame, holds it for a while, and counts words that are not what was written.
 template <int WORDS>
@@ -53,10 +40,7 @@ static void make_lanes() {
     CK(cuInit(0)); CK(cuDeviceGet(&device, 0)); CK(cuDevicePrimaryCtxRetain(&primary, device)); CK(cuCtxSetCurrent(primary));
     CK(cudaStreamCreateWithFlags(&streams[0], cudaStreamNonBlocking));
     for (int lane = 1; lane < LANES; lane++) {
-        CUdevResource whole; CUdevResourceDesc description; CUgreenCtx green;
-        CK(cuDeviceGetDevResource(device, &whole, CU_DEV_RESOURCE_TYPE_SM));
-        CK(cuDevResourceGenerateDesc(&description, &whole, 1));
-        CK(cuGreenCtxCreate(&green, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
+        CUgreenCtx green = green_context(device, {all_sms(device)});
         CK(cuGreenCtxStreamCreate((CUstream*)&streams[lane], green, CU_STREAM_NON_BLOCKING, 0));
     }
     CK(cudaMalloc(&wrong, 4)); CK(cudaMemset(wrong, 0, 4));

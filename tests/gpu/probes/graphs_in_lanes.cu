@@ -1,33 +1,22 @@
-// Executable graphs that go from one green context of all SMs to another: are they right when they are set anew and launched in another lane as
-// soon as their last node has said that it is there, when they are set anew while they run, and when they are destroyed while they run?
+// Executable graphs that go from one green context of all SMs to another: are they right when they are set again and launched in another lane as
+// soon as their last node has said that it is there, when they are set again while they run, and when they are destroyed while they run?
 //
 //   nvcc -O1 -std=c++17 -arch=native graphs_in_lanes.cu -o graphs_in_lanes -lcuda && ./graphs_in_lanes [SECONDS]
 //
 // Each way is tried in a process of its own, without green contexts and with four.
-#include <cuda.h>
 #include <cuda_runtime.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
 #include <vector>
-#define CK(x)                                                                       \
-    do {                                                                            \
-        int r_ = (int)(x);                                                          \
-        if (r_) {                                                                   \
-            printf("| line %d | %s | error %d |\n", __LINE__, #x, r_);              \
-            fflush(stdout);                                                         \
-            _exit(1);                                                               \
-        }                                                                           \
-    } while (0)
-using clk = std::chrono::steady_clock;
-static double seconds(clk::time_point a) { return std::chrono::duration<double>(clk::now() - a).count(); }
+
+#include "probe.cuh"
+
+static double seconds(clk::time_point since) { return ms(since) / 1e3; }
 
 // As large as the parameters of optimizers' kernels are. The words are the thread's; `check` is the sum of all but itself.
 struct Parameters {
@@ -62,13 +51,7 @@ static void make_streams(bool green) {
     CUcontext primary;
     CK(cuInit(0)); CK(cuDeviceGet(&device, 0)); CK(cuDevicePrimaryCtxRetain(&primary, device)); CK(cuCtxSetCurrent(primary));
     std::vector<CUgreenCtx> lanes;
-    for (int lane = 1; green && lane < LANES; lane++) {
-        CUdevResource whole; CUdevResourceDesc description; CUgreenCtx made;
-        CK(cuDeviceGetDevResource(device, &whole, CU_DEV_RESOURCE_TYPE_SM));
-        CK(cuDevResourceGenerateDesc(&description, &whole, 1));
-        CK(cuGreenCtxCreate(&made, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
-        lanes.push_back(made);
-    }
+    for (int lane = 1; green && lane < LANES; lane++) lanes.push_back(green_context(device, {all_sms(device)}));
     for (int i = 0; i < STREAMS; i++) {
         cudaStream_t stream;
         int lane = green ? i % LANES : 0;
@@ -122,7 +105,7 @@ static Chain make(int who, unsigned long long* word) {
 }
 
 enum Way { ACROSS, RUNNING, DESTROYED };
-static const char* WAYS[] = {"set anew in another thread's stream once its word is there", "set anew while it runs, in the same stream", "destroyed while it runs, another made"};
+static const char* WAYS[] = {"set again in another thread's stream once its word is there", "set again while it runs, in the same stream", "destroyed while it runs, another made"};
 
 static void thread(int who, Way way, double limit, std::atomic<long>* rounds, unsigned* added) {
     CK(cudaSetDevice(0));

@@ -3,7 +3,7 @@
 //! Nobody sees a kernel begin. What is known is when a session has launched something last, and
 //! that its work has not ended. The session of a context that has waited so for longest is the one
 //! whose work runs: of the others it is not known. So there is one at a time, and its time begins
-//! anew when it launches something, when its work has ended, or when another's has.
+//! again when it launches something, when its work has ended, or when another's has.
 
 use super::Keeper;
 use super::executors::Place;
