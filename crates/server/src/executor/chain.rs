@@ -130,15 +130,20 @@ impl Chain {
         }
     }
 
+    /// Destroys one that does not run.
     pub(super) fn destroy(self, driver: Driver) {
-        // SAFETY: live handles that nothing else names; the driver keeps what runs until it has
-        // ended.
-        unsafe {
-            if self.executable != CUgraphExec::NULL {
-                let _ = driver.cuGraphExecDestroy(self.executable);
-            }
-            let _ = driver.cuGraphDestroy(self.graph);
+        let executable = self.into_executable(driver);
+        if executable != CUgraphExec::NULL {
+            // SAFETY: a live handle that nothing else names.
+            let _ = unsafe { driver.cuGraphExecDestroy(executable) };
         }
+    }
+
+    /// What is left of one that may run.
+    pub(super) fn into_executable(self, driver: Driver) -> CUgraphExec {
+        // SAFETY: a live handle that nothing else names; what was made of it stays.
+        let _ = unsafe { driver.cuGraphDestroy(self.graph) };
+        self.executable
     }
 
     /// It is submitted to a stream whose last signal is this one, its own included.

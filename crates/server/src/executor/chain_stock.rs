@@ -226,7 +226,7 @@ impl State {
     /// A chain that a stream has no use for goes to the stock, unless it may still run there or
     /// names a part of the SMs.
     fn retire_chain(
-        &self,
+        &mut self,
         slot: u32,
         partition: Option<&Arc<Partition>>,
         mut chain: Chain,
@@ -239,11 +239,20 @@ impl State {
         {
             self.shared.chain_stock.give(driver, chain, wanted);
         } else {
-            chain.destroy(driver);
+            self.drop_chain(slot, chain);
         }
     }
 
-    fn retire_all(&self, chains: StreamChains) {
+    /// Destroys a chain that was submitted on this stream, when it has ended.
+    pub(super) fn drop_chain(&mut self, slot: u32, chain: Chain) {
+        let (driver, completed) = (self.driver(), self.handle.words.completed(slot));
+        match chain.has_ended(completed) {
+            true => chain.destroy(driver),
+            false => self.retire_executable(chain.into_executable(driver)),
+        }
+    }
+
+    fn retire_all(&mut self, chains: StreamChains) {
         let (slot, partition) = (chains.slot, chains.partition.clone());
         for chain in chains.into_chains() {
             self.retire_chain(slot, partition.as_ref(), chain, Wanted::Likely);
@@ -273,15 +282,21 @@ impl State {
         let is_gone =
             |number: u32| modules.function(number).is_ok_and(|function| function.module == module);
         let own_kernels = self.shared.own_kernels.as_ref();
+        let mut gone = Vec::new();
         for chains in &mut self.batches.streams {
-            let completed = self.handle.words.completed(chains.slot);
+            let slot = chains.slot;
+            let completed = self.handle.words.completed(slot);
             let code = own_kernels.map(|own| own.word_writer.code(chains.partition.as_deref()));
             // What may still run is not waited for.
-            chains.retain(driver, |chain| {
-                !chain.names(is_gone)
-                    || chain.has_ended(completed)
-                        && code.is_some_and(|code| chain.forget(driver, code, is_gone))
+            let out = chains.take_out(|chain| {
+                chain.names(is_gone)
+                    && !(chain.has_ended(completed)
+                        && code.is_some_and(|code| chain.forget(driver, code, is_gone)))
             });
+            gone.extend(out.into_iter().map(|chain| (slot, chain)));
+        }
+        for (slot, chain) in gone {
+            self.drop_chain(slot, chain);
         }
         self.batches.declined.clear();
     }
@@ -291,7 +306,7 @@ impl State {
 mod tests {
     use super::super::chain::Ending;
     use super::super::session::Step;
-    use super::super::testbed::{Bed, Client, Takes, graphs, submitted, take};
+    use super::super::testbed::{Bed, Client, Takes, Work, graphs, set_work, submitted, take};
     use super::super::waiting::MOST_WAITING;
     use super::*;
     use std::time::{Duration, Instant};
@@ -405,10 +420,14 @@ mod tests {
         settle(&mut client, 5);
         let (_, before) = graphs();
         let chains = chains_of(&mut client);
+        set_work(Work::Lasts);
         client.session.state().forget_stream_chains(0);
-        let ended = (graphs().1 - before) as usize;
         let unused = lock(&bed.shared.chain_stock.shelves).idle.len();
-        assert!(ended > 0 && ended + unused == chains, "{ended} of {chains}, {unused} unused");
+        assert!(unused < chains, "none of {chains} may run");
+        client.session.state().look_whether_idle();
+        assert_eq!(graphs().1, before, "who runs is not ended");
+        client.session.state().end_retired();
+        assert_eq!((graphs().1 - before) as usize, chains - unused);
     }
 
     #[test]
@@ -420,9 +439,9 @@ mod tests {
         let names = |client: &mut Client, function| {
             let mut named = 0;
             for chains in &mut client.session.state().batches.streams {
-                chains.retain(bed.shared.context.driver(), |chain| {
+                chains.take_out(|chain| {
                     named += u32::from(chain.names(|number| number == function));
-                    true
+                    false
                 });
             }
             named

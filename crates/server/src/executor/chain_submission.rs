@@ -23,7 +23,7 @@ impl State {
         let submitted = self.run_chain(&mut chain, slot, launches, signal);
         match self.batches.chains(slot) {
             Some(chains) if submitted != Err(Unsubmitted::IsSpoiled) => chains.put(chain),
-            _ => chain.destroy(self.driver()),
+            _ => self.drop_chain(slot, chain),
         }
         submitted.ok()
     }

@@ -213,6 +213,7 @@ impl State {
         if copied && self.streams.have_ended(&self.shared.context, |slot| words.completed(slot)) {
             self.shared.flights.set_idle(&self.flight);
             self.history().settle();
+            self.end_retired();
             self.pace_settled();
             self.save_variables();
             let unkept = self.renew_leaving();

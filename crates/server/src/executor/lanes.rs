@@ -15,10 +15,10 @@ use crate::log::log_server;
 use std::iter;
 use std::sync::Arc;
 
-/// Beside the primary context. None, since with 4 of them two of 34 runs of eight PyTorch training
-/// programs on an H200 ended with an illegal address, and it is not known why.
+/// Beside the primary context. None: launches with a wait gain by them, and PyTorch loses
+/// (docs/performance.md).
 ///
-/// On that device each takes some 5 MiB of memory, in the executor and in its standby, and more
+/// On an H200 each takes some 5 MiB of memory, in the executor and in its standby, and more
 /// than 4 gain little: launches with a wait of 8 clients, thousand/s: 579 with none, 753 with 3,
 /// 798 with 4, 807 with 7.
 const GREEN_LANES: usize = 0;

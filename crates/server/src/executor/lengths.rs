@@ -8,7 +8,6 @@
 
 use super::chain::{Chain, Ending, Kind};
 use super::partition::Partition;
-use crate::driver::Driver;
 use std::sync::Arc;
 
 /// Chains of one session: each takes some 112 KiB of an H200's memory, which the driver never gives
@@ -229,16 +228,13 @@ impl StreamChains {
         self.open.into_iter().chain(self.signalled).flat_map(|shelf| shelf.chains)
     }
 
-    /// Those of which `keep` says so stay.
-    pub(super) fn retain(&mut self, driver: Driver, mut keep: impl FnMut(&mut Chain) -> bool) {
+    /// Takes those away of which `is_to_go` says so.
+    pub(super) fn take_out(&mut self, mut is_to_go: impl FnMut(&mut Chain) -> bool) -> Vec<Chain> {
+        let mut out = Vec::new();
         for shelf in self.shelves_with_chains() {
-            for mut chain in std::mem::take(&mut shelf.chains) {
-                match keep(&mut chain) {
-                    true => shelf.chains.push(chain),
-                    false => chain.destroy(driver),
-                }
-            }
+            out.extend(shelf.chains.extract_if(.., &mut is_to_go));
         }
+        out
     }
 }
 

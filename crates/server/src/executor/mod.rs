@@ -65,6 +65,7 @@ mod relocation;
 mod repeating;
 mod replay;
 mod resharing;
+mod retired;
 mod session;
 mod session_handle;
 mod session_opening;

@@ -146,6 +146,7 @@ pub(super) fn prepare(
         streams,
         events: Default::default(),
         graphs: Default::default(),
+        retired: Default::default(),
         batches: Default::default(),
         memory,
         modules: Modules::default(),

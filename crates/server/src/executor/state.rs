@@ -23,6 +23,7 @@ use super::recording::{InUse, Records};
 use super::relocation::Relocation;
 use super::repeating::Repeating;
 use super::resharing::{Mover, Resharing};
+use super::retired::Retired;
 use super::session_handle::SessionHandle;
 use super::session_partitions::SessionPartitions;
 use super::sharing::Sharing;
@@ -71,6 +72,7 @@ pub(crate) struct State {
     pub(super) streams: Streams,
     pub(super) events: HashMap<u32, Arc<CUevent>>,
     pub(super) graphs: Graphs,
+    pub(super) retired: Retired,
     pub(super) batches: Batches,
     pub(super) memory: Memory,
     pub(super) modules: Modules,

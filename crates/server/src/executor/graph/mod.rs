@@ -240,22 +240,25 @@ impl State {
         self.graphs.graphs.insert(number, graph);
     }
 
-    fn drop_graph(&mut self, graph: Graph) {
-        let driver = self.driver();
-        // SAFETY: a live handle of this session, which nothing names any more; the driver ends it
-        // once its launches are done.
-        unsafe {
-            if graph.executable != CUgraphExec::NULL {
-                let _ = driver.cuGraphExecDestroy(graph.executable);
-            }
-        }
+    fn drop_graph(&mut self, mut graph: Graph) {
+        self.drop_executable(&mut graph);
         if !graph.home.is_some_and(|home| self.give_home_back(home, graph.template)) {
-            // SAFETY: as above.
-            let _ = unsafe { driver.cuGraphDestroy(graph.template) };
+            // SAFETY: a live handle of this session, which nothing names any more.
+            let _ = unsafe { self.driver().cuGraphDestroy(graph.template) };
         }
         for node in graph.nodes {
             node.release(self);
         }
+    }
+
+    /// Nothing names a graph's executable any more. Of a home there is one at a time, so it is
+    /// waited for.
+    fn drop_executable(&mut self, graph: &mut Graph) {
+        let executable = std::mem::replace(&mut graph.executable, CUgraphExec::NULL);
+        if executable != CUgraphExec::NULL && graph.home.is_some() {
+            self.await_end_of_work();
+        }
+        self.retire_executable(executable);
     }
 
     /// Destroys all graphs; their launches have ended.
@@ -266,6 +269,7 @@ impl State {
         for graph in graphs.graphs.into_values() {
             self.drop_graph(graph);
         }
+        self.end_retired();
     }
 
     pub(super) fn graph_launch(&mut self, wanted: GraphLaunch) -> Result<(), Failure> {
@@ -370,7 +374,7 @@ impl State {
     /// Brings an executable graph to what a node of its template does now: in place where that can
     /// be, else by a new one.
     fn change_executable(
-        &self,
+        &mut self,
         graph: &mut Graph,
         place: usize,
         work: &Work<'_>,
@@ -380,20 +384,13 @@ impl State {
         if self.change_in_place(graph.executable, node, work) {
             return Ok(());
         }
-        let mut stale = graph.executable;
         if graph.home.is_some() {
             // There may be one at a time.
-            // SAFETY: a live handle of this session, which nothing names any more.
-            let _ = unsafe { self.driver().cuGraphExecDestroy(stale) };
-            stale = CUgraphExec::NULL;
-            graph.executable = CUgraphExec::NULL;
+            self.drop_executable(graph);
         }
-        graph.executable = self.instantiate(graph)?;
-        graph.spoiled = None;
-        if stale != CUgraphExec::NULL {
-            // SAFETY: as above.
-            let _ = unsafe { self.driver().cuGraphExecDestroy(stale) };
-        }
+        let next = self.instantiate(graph)?;
+        self.drop_executable(graph);
+        (graph.executable, graph.spoiled) = (next, None);
         Ok(())
     }
 

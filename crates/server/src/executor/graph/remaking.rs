@@ -152,7 +152,9 @@ impl State {
         made: Result<CUgraphExec, CUresult>,
     ) {
         let graph = self.graphs.graphs.remove(&number);
-        let Some(mut graph) = graph else { return self.destroy_executable(made) };
+        let Some(mut graph) = graph else {
+            return self.retire_executable(made.unwrap_or(CUgraphExec::NULL));
+        };
         if graph.remaking == Some(serial) {
             graph.remaking = None;
             self.drop_executable(&mut graph);
@@ -161,7 +163,7 @@ impl State {
                 Err(code) => self.spoil(&mut graph, code.into()),
             }
         } else {
-            self.destroy_executable(made);
+            self.retire_executable(made.unwrap_or(CUgraphExec::NULL));
         }
         self.graphs.graphs.insert(number, graph);
     }
@@ -195,27 +197,12 @@ impl State {
 
     /// A graph that cannot be where it must be: its launches fail with the driver's word, until it
     /// can.
-    fn spoil(&self, graph: &mut Graph, failure: Failure) {
+    fn spoil(&mut self, graph: &mut Graph, failure: Failure) {
         self.drop_executable(graph);
         graph.spoiled = Some(match failure {
             Failure::Cuda(code) => code,
             Failure::Protocol(_) | Failure::Elsewhere => CUresult::ERROR_UNKNOWN,
         });
-    }
-
-    fn drop_executable(&self, graph: &mut Graph) {
-        let executable = std::mem::replace(&mut graph.executable, CUgraphExec::NULL);
-        if executable != CUgraphExec::NULL {
-            self.destroy_executable(Ok(executable));
-        }
-    }
-
-    fn destroy_executable(&self, made: Result<CUgraphExec, CUresult>) {
-        if let Ok(executable) = made {
-            // SAFETY: a live handle of this session, which nothing names any more; the driver ends
-            // it once its launches are done.
-            let _ = unsafe { self.driver().cuGraphExecDestroy(executable) };
-        }
     }
 }
 
