@@ -240,6 +240,7 @@ extern "C" fn in_child() {
     for device in &client.devices {
         if let Some(backend) = device.opened() {
             close(backend.session.executor().as_fd().as_raw_fd());
+            backend.session.managed().descriptor().into_iter().for_each(close);
         }
     }
     if before == STARTED {

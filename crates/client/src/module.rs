@@ -208,6 +208,7 @@ impl Module {
         let kind = if reply.managed == 0 {
             Kind::Global
         } else {
+            backend.session.be_two_sided();
             backend.session.mirrors().add(backend, id, found.0, found.1)?;
             Kind::ManagedGlobal
         };

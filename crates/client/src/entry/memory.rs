@@ -74,7 +74,7 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
         not_null(total)?;
         let (backend, id) = current::context()?.backend()?;
         let info: MemoryInfoReply = backend.session.call_for(id, Opcode::MemoryInfo, &[])?;
-        let own = backend.device_heap.free_bytes();
+        let own = backend.device_heap.free_bytes() + backend.managed_heap.free_bytes();
         put!(free, (info.free_bytes + own).min(info.total_bytes) as usize);
         put!(total, info.total_bytes as usize);
         Ok(())
@@ -98,7 +98,8 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
     })
 }
 
-/// Managed memory stays in the host's memory, so there is nothing to move.
+/// Hints about managed memory are checked, and have no effect: it is on the device, but for what the
+/// host has touched since work was posted last.
 pub(crate) unsafe fn cuMemPrefetchAsync(
     devPtr: CUdeviceptr,
     count: usize,
@@ -187,7 +188,10 @@ fn managed_hint(
         }
         crate::stream::target(client, hStream)?;
         let area = client.memory.device_reach(address, size_bytes as u64)?;
-        let is_managed = matches!(area.kind, Kind::Managed | Kind::ManagedGlobal);
-        if is_managed && size_bytes > 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+        if area.is_managed() && size_bytes > 0 {
+            Ok(())
+        } else {
+            Err(CUresult::ERROR_INVALID_VALUE)
+        }
     })
 }

@@ -1,0 +1,121 @@
+//! The bytes of managed memory between the mirror and the device, through memory that this process
+//! shares with the executor.
+
+use super::blocks::{Carrier, Guard, Hole};
+use super::faults::{Faults, discard};
+use crate::session::{Result, Session};
+use link::wire::command::{CopyNow, Opcode};
+use std::ops::Range;
+use zerocopy::IntoBytes;
+
+/// How much goes at once.
+pub(super) const TRANSFER_BYTES: u64 = super::blocks::LONGEST_FETCH_BYTES;
+
+/// Who has it has the books, so that the transfer memory is one user's at a time.
+pub(super) struct Carriage<'a> {
+    pub(super) faults: &'a Faults,
+    pub(super) session: &'a Session,
+    /// Shared memory of [`TRANSFER_BYTES`].
+    pub(super) transfer: u64,
+}
+
+/// The pieces of a range that fit into the transfer memory.
+fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let end = range.end;
+    range.step_by(TRANSFER_BYTES as usize).map(move |at| at..(at + TRANSFER_BYTES).min(end))
+}
+
+impl Carriage<'_> {
+    fn copy_now(&self, destination: u64, source: u64, size_bytes: u64) -> Result {
+        let body = CopyNow { destination, source, size_bytes };
+        self.session.call(0, Opcode::CopyNow, &[body.as_bytes()]).map(drop)
+    }
+}
+
+impl Carrier for Carriage<'_> {
+    fn fetch(&mut self, range: Range<u64>, guard: Guard) {
+        for piece in pieces(range) {
+            let size_bytes = piece.end - piece.start;
+            if let Err(error) = self.copy_now(self.transfer, piece.start, size_bytes) {
+                // The session has failed, as every call of the program's says.
+                crate::error!("managed memory at {:#x} is lost: {error}", piece.start);
+                // SAFETY: the transfer memory, which is as long as a piece, and ours.
+                unsafe {
+                    core::ptr::write_bytes(self.transfer as *mut u8, 0, size_bytes as usize);
+                }
+            }
+            self.faults.copy(piece, self.transfer, guard);
+        }
+    }
+
+    fn zero(&mut self, range: Range<u64>) {
+        self.faults.zero(range);
+    }
+
+    fn fill_hole(&mut self, page: Range<u64>) -> Hole {
+        self.faults.zero(page)
+    }
+
+    fn guard(&mut self, range: Range<u64>, guard: Guard) {
+        self.faults.guard(range, guard);
+    }
+
+    fn wake(&mut self, range: Range<u64>) {
+        self.faults.wake(range);
+    }
+
+    fn host_bytes(&mut self, range: Range<u64>) -> Vec<u8> {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        // SAFETY: pages that the mirror has, so that reading them is no fault; the vector is as
+        // long.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                range.start as *const u8,
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            );
+        }
+        bytes
+    }
+
+    fn device_bytes(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        self.copy_now(self.transfer, range.start, bytes.len() as u64)?;
+        // SAFETY: the transfer memory, longer than a block, which the device has just filled.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                self.transfer as *const u8,
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            );
+        }
+        Ok(bytes)
+    }
+
+    fn carry(&mut self, range: Range<u64>) -> Result {
+        pieces(range).try_for_each(|piece| {
+            let size_bytes = piece.end - piece.start;
+            // SAFETY: pages that the mirror has; the transfer memory is as long as a piece.
+            unsafe {
+                core::ptr::copy_nonoverlapping(
+                    piece.start as *const u8,
+                    self.transfer as *mut u8,
+                    size_bytes as usize,
+                );
+            }
+            self.copy_now(piece.start, self.transfer, size_bytes)
+        })
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result {
+        // SAFETY: the transfer memory is longer than a block, of which these are a part.
+        unsafe {
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.transfer as *mut u8, bytes.len());
+        }
+        self.copy_now(address, self.transfer, bytes.len() as u64)
+    }
+
+    fn drop(&mut self, range: Range<u64>) {
+        discard(&range);
+    }
+}

@@ -1,0 +1,94 @@
+//! Managed memory, of real programs (`programs/process/managed.c`): it is device memory under
+//! OpenMPS, and the host and kernels see of it what they see natively.
+
+use anyhow::{Context, Result, ensure};
+use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
+
+const MIB: u64 = 1 << 20;
+
+fn start(sandbox: &Sandbox, runtime: Runtime) -> Result<Puppet> {
+    let program = sandbox.installation.program("process", "managed");
+    Puppet::spawn(&mut sandbox.command(program, runtime))
+}
+
+/// Device memory that a program has of the server.
+fn granted_bytes(daemon: &Daemon, puppet: &Puppet) -> Result<u64> {
+    let clients = daemon.snapshot()?.clients;
+    let own = clients.iter().find(|client| client.pid == puppet.pid());
+    Ok(own.context("the program is not attached")?.granted_bytes)
+}
+
+/// Natively and under OpenMPS, where the program's managed memory is device memory meanwhile.
+fn alike(orders: &[&str]) -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut native = start(&sandbox, Runtime::Softcuda)?;
+    for order in orders {
+        native.must(order).with_context(|| format!("natively: {order}"))?;
+    }
+    native.dismiss()?;
+    let daemon = Daemon::start(sandbox)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    client.must("take 40")?;
+    let before = granted_bytes(&daemon, &client)?;
+    ensure!(before >= 40 * MIB, "{before} bytes are on the device");
+    for order in orders {
+        client.must(order).with_context(|| format!("under OpenMPS: {order}"))?;
+    }
+    client.must("look")?;
+    client.dismiss()
+}
+
+#[test]
+fn the_host_and_kernels_work_in_turns() -> Result<()> {
+    alike(&["add", "stencil", "copies", "again"])
+}
+
+#[test]
+fn system_calls_reach_what_the_device_has() -> Result<()> {
+    alike(&["calls"])
+}
+
+#[test]
+fn threads_touch_the_same_blocks() -> Result<()> {
+    alike(&["threads"])
+}
+
+#[test]
+fn a_handler_of_the_programs_own_hears_of_its_own_faults_alone() -> Result<()> {
+    alike(&["handler"])
+}
+
+#[test]
+fn the_host_writes_beside_a_kernel_that_runs() -> Result<()> {
+    alike(&["beside"])
+}
+
+#[test]
+fn a_child_does_not_have_its_parents_managed_memory() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut native = start(&sandbox, Runtime::Softcuda)?;
+    native.must("fork")?;
+    native.dismiss()?;
+    let daemon = Daemon::start(sandbox)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    client.must("fork gone")?;
+    client.dismiss()
+}
+
+/// Of the device's memory and of a client's limit, what is there is used, and host memory beyond.
+#[test]
+fn more_than_there_is_works() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let machine = sandbox.log_directory().join("machine").display().to_string();
+    let variables = [("OPENMPS_SOFT_MACHINE", machine.as_str()), ("OPENMPS_SOFT_MEMORY_MIB", "96")];
+    let daemon = Daemon::start_with(sandbox, &variables)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    for _ in 0..4 {
+        client.must("take 48")?;
+    }
+    client.must("take 100")?;
+    client.must("look")?;
+    let on_device = granted_bytes(&daemon, &client)?;
+    ensure!((48 * MIB..=96 * MIB).contains(&on_device), "{on_device} bytes are on the device");
+    client.dismiss()
+}
