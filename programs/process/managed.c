@@ -11,6 +11,7 @@
  * again             memory that is freed and allocated again
  * fork              a child, which may have the memory or not
  * fork gone         a child, which must not
+ * random SEED STEPS two threads with a stream each: touches, system calls, copies, kernels, hints, frees, against a model
  * take MIB          allocates, has the device write all of it, and keeps it
  * look              whether all that was taken is right
  */
@@ -29,6 +30,7 @@ enum { THREADS = 256, PAGE = 4096 };
 /* add(to, from): to[i] += from[i]
  * set(to, value): to[i] = value + i
  * smooth(to, from, count): to[i] = from[i] + from[(i + 1) % count]
+ * raise(to, which, by): to[2 * i + which] += by
  * wait(flag, to, value): once *flag is not 0, to[2 * i + 1] = value + i */
 #define INDEX                                                                  \
     "mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ntid.x; mov.u32 %r2, %tid.x;\n"      \
@@ -50,13 +52,18 @@ static const char code[] =
     "add.u64 %rd3, %rd0, %rd2; add.u64 %rd4, %rd1, %rd2; ld.global.u32 %r4, [%rd4];\n"
     "add.u32 %r5, %r3, 1; rem.u32 %r5, %r5, %r7; mul.wide.u32 %rd5, %r5, 4; add.u64 %rd6, %rd1, %rd5;\n"
     "ld.global.u32 %r6, [%rd6]; add.u32 %r4, %r4, %r6; st.global.u32 [%rd3], %r4;\nret;\n}\n"
+    ".visible .entry raise(.param .u64 to, .param .u32 which, .param .u32 by)\n{\n"
+    ".reg .b32 %r<9>; .reg .b64 %rd<6>;\n"
+    "ld.param.u64 %rd0, [to]; ld.param.u32 %r4, [which]; ld.param.u32 %r5, [by];\n" INDEX
+    "mad.lo.u32 %r3, %r3, 2, %r4; mul.wide.u32 %rd2, %r3, 4; add.u64 %rd3, %rd0, %rd2;\n"
+    "ld.global.u32 %r6, [%rd3]; add.u32 %r6, %r6, %r5; st.global.u32 [%rd3], %r6;\nret;\n}\n"
     ".visible .entry wait(.param .u64 flag, .param .u64 to, .param .u32 value)\n{\n"
     ".reg .b32 %r<9>; .reg .b64 %rd<6>; .reg .pred %p;\n"
     "ld.param.u64 %rd1, [flag]; ld.param.u64 %rd0, [to]; ld.param.u32 %r5, [value];\n"
     "LOOP: ld.volatile.global.u32 %r4, [%rd1]; setp.eq.u32 %p, %r4, 0; @%p bra LOOP;\n" INDEX
     "add.u32 %r5, %r5, %r3; shl.b64 %rd2, %rd2, 1; add.u64 %rd3, %rd0, %rd2; st.global.u32 [%rd3+4], %r5;\nret;\n}\n";
 
-static CUfunction add, set, smooth, wait_for;
+static CUfunction add, set, smooth, raise_half, wait_for;
 static CUstream streams[2];
 
 static void run(CUfunction function, CUstream stream, size_t count, void **parameters) {
@@ -397,6 +404,192 @@ static void test_fork(void) { fork_and_touch(0); }
 
 static void test_fork_gone(void) { fork_and_touch(1); }
 
+/* What one thread of a random sequence has: an array that both threads share, of which it uses every second word, and arrays of its
+ * own. Of each it knows all words, as work that it has posted will leave them. */
+enum { SHARED = 96 * THREADS, OWN = 3, MOST_OWN = 60 * THREADS };
+
+struct Side {
+    uint64_t random;
+    unsigned which, steps;
+    uint32_t *shared, *known_shared;
+    struct Own {
+        uint32_t *words, *known;
+        size_t count;
+    } own[OWN];
+    CUcontext context;
+    CUstream stream;
+    int file, is_busy;
+};
+
+static uint32_t draw(struct Side *side, uint32_t below) {
+    side->random ^= side->random << 13;
+    side->random ^= side->random >> 7;
+    side->random ^= side->random << 17;
+    return (uint32_t)((side->random >> 11) % below);
+}
+
+static void await_side(struct Side *side) {
+    if (side->is_busy)
+        CALL(cuStreamSynchronize, side->stream);
+    side->is_busy = 0;
+}
+
+static void renew(struct Side *side, struct Own *own) {
+    if (own->words)
+        give_back(own->words);
+    own->count = (draw(side, MOST_OWN / THREADS) + 1) * THREADS;
+    own->words = managed(own->count * 4);
+    for (size_t i = 0; i < own->count; ++i)
+        own->words[i] = own->known[i] = draw(side, 1 << 30);
+}
+
+static void step(struct Side *side) {
+    struct Own *own = &side->own[draw(side, OWN)], *other = &side->own[draw(side, OWN)];
+    size_t from = draw(side, own->count), most = own->count - from;
+    size_t length = draw(side, 4) ? draw(side, most < 50 ? most : 50) + 1 : draw(side, most) + 1;
+    if (length > most)
+        length = most;
+    uint32_t value = draw(side, 1 << 30), half = side->which;
+    CUdeviceptr at = (CUdeviceptr)(own->words + from);
+    switch (draw(side, 16)) {
+    case 0: /* The host writes. */
+        await_side(side);
+        for (size_t i = from; i < from + length; ++i)
+            own->words[i] = own->known[i] = value + i;
+        break;
+    case 1: /* And looks. */
+        await_side(side);
+        for (size_t i = from; i < from + length; ++i)
+            must_be(own->words, i, own->known[i], "random, own");
+        break;
+    case 2:
+    case 3: /* Beside what the other thread's kernels write: its own half of the words. */
+        await_side(side);
+        for (size_t i = from % SHARED & ~1u; i < SHARED && i < from % SHARED + length; i += 2) {
+            must_be(side->shared, i + half, side->known_shared[i + half], "random, shared");
+            side->shared[i + half] = side->known_shared[i + half] = value + i;
+        }
+        break;
+    case 4:
+    case 5: /* Kernels on its half. */
+        run(raise_half, side->stream, SHARED / 2, (void *[]){&side->shared, &half, &value});
+        for (size_t i = half; i < SHARED; i += 2)
+            side->known_shared[i] += value;
+        side->is_busy = 1;
+        break;
+    case 6:
+    case 7: { /* And on arrays. */
+        size_t count = own->count < other->count ? own->count : other->count;
+        run(add, side->stream, count, (void *[]){&own->words, &other->words});
+        for (size_t i = 0; i < count; ++i)
+            own->known[i] += other->known[i];
+        side->is_busy = 1;
+        break;
+    }
+    case 8: /* System calls. */
+        await_side(side);
+        REQUIRE(pwrite(side->file, own->words + from, length * 4, 0) == (ssize_t)length * 4);
+        for (size_t i = 0; i < length; ++i) {
+            uint32_t word;
+            if (i % 97 == 0) {
+                REQUIRE(pread(side->file, &word, 4, i * 4) == 4);
+                REQUIRE(word == own->known[from + i]);
+            }
+        }
+        break;
+    case 9:
+        await_side(side);
+        length = length < 5000 ? length : 5000;
+        for (size_t i = 0; i < length; ++i)
+            own->known[from + i] = value ^ i;
+        REQUIRE(pwrite(side->file, own->known + from, length * 4, 64) == (ssize_t)length * 4);
+        REQUIRE(pread(side->file, own->words + from, length * 4, 64) == (ssize_t)length * 4);
+        break;
+    case 10: /* Fills and copies on the stream. */
+        CALL(cuMemsetD32Async, at, value, length, side->stream);
+        for (size_t i = from; i < from + length; ++i)
+            own->known[i] = value;
+        side->is_busy = 1;
+        break;
+    case 11: {
+        size_t count = length < other->count ? length : other->count;
+        if (own == other)
+            break;
+        CALL(cuMemcpyAsync, at, (CUdeviceptr)other->words, count * 4, side->stream);
+        memcpy(own->known + from, other->known, count * 4);
+        side->is_busy = 1;
+        break;
+    }
+    case 12: { /* From and to memory that is neither managed nor pinned. */
+        await_side(side);
+        uint32_t *plain = malloc(length * 4);
+        REQUIRE(plain);
+        CALL(cuMemcpyDtoH, plain, at, length * 4);
+        REQUIRE(!memcmp(plain, own->known + from, length * 4));
+        plain[0] = own->known[from] = value;
+        CALL(cuMemcpyHtoD, at, plain, length * 4);
+        free(plain);
+        break;
+    }
+    case 13: /* Hints. */
+        CALL(cuMemPrefetchAsync, at, length * 4, (CUmemLocation){draw(side, 2) ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST, 0}, 0, side->stream);
+        CALL(cuMemAdvise, at, length * 4, (CUmem_advise)(draw(side, 6) + 1), (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0});
+        CALL(cuStreamAttachMemAsync, side->stream, (CUdeviceptr)own->words, 0, CU_MEM_ATTACH_GLOBAL);
+        side->is_busy = 1;
+        break;
+    case 14:
+        await_side(side);
+        if (draw(side, 4) == 0)
+            renew(side, own);
+        break;
+    default:
+        await_side(side);
+    }
+}
+
+static void *run_side(void *argument) {
+    struct Side *side = argument;
+    CALL(cuCtxSetCurrent, side->context);
+    side->file = memfd_create("random", 0);
+    REQUIRE(side->file >= 0);
+    for (int i = 0; i < OWN; ++i) {
+        side->own[i].known = malloc(MOST_OWN * 4);
+        REQUIRE(side->own[i].known);
+        renew(side, &side->own[i]);
+    }
+    for (unsigned i = 0; i < side->steps; ++i)
+        step(side);
+    await_side(side);
+    for (int i = 0; i < OWN; ++i) {
+        for (size_t word = 0; word < side->own[i].count; ++word)
+            must_be(side->own[i].words, word, side->own[i].known[word], "random, at the end");
+        give_back(side->own[i].words);
+        free(side->own[i].known);
+    }
+    close(side->file);
+    return NULL;
+}
+
+static void test_random(uint64_t seed, unsigned steps) {
+    static uint32_t known[SHARED];
+    uint32_t *shared = managed(SHARED * 4);
+    memset(known, 0, sizeof known);
+    memset(shared, 0, SHARED * 4);
+    struct Side sides[2];
+    pthread_t threads[2];
+    CUcontext context;
+    CALL(cuCtxGetCurrent, &context);
+    for (unsigned i = 0; i < 2; ++i) {
+        sides[i] = (struct Side){.random = seed * 2654435761u + i + 1, .which = i, .steps = steps, .shared = shared, .known_shared = known, .context = context, .stream = streams[i]};
+        REQUIRE(pthread_create(&threads[i], NULL, run_side, &sides[i]) == 0);
+    }
+    for (int i = 0; i < 2; ++i)
+        pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < SHARED; ++i)
+        must_be(shared, i, known[i], "random, shared, at the end");
+    give_back(shared);
+}
+
 static struct Taken {
     uint32_t *words;
     size_t count;
@@ -430,6 +623,7 @@ int main(void) {
     CALL(cuModuleGetFunction, &add, module, "add");
     CALL(cuModuleGetFunction, &set, module, "set");
     CALL(cuModuleGetFunction, &smooth, module, "smooth");
+    CALL(cuModuleGetFunction, &raise_half, module, "raise");
     CALL(cuModuleGetFunction, &wait_for, module, "wait");
     for (int i = 0; i < 2; ++i)
         CALL(cuStreamCreate, &streams[i], CU_STREAM_NON_BLOCKING);
@@ -445,6 +639,12 @@ int main(void) {
         line[strcspn(line, "\n")] = 0;
         if (sscanf(line, "take %d", &mib) == 1) {
             take(mib);
+            is_known = 1;
+        }
+        unsigned long long seed;
+        unsigned steps;
+        if (sscanf(line, "random %llu %u", &seed, &steps) == 2) {
+            test_random(seed, steps);
             is_known = 1;
         }
         for (size_t i = 0; i < sizeof tests / sizeof *tests; ++i)

@@ -75,6 +75,30 @@ fn a_child_does_not_have_its_parents_managed_memory() -> Result<()> {
     client.dismiss()
 }
 
+/// Sequences of everything that can be done with it, by two threads with a stream each, against a
+/// model. `OPENMPS_MANAGED_SEQUENCES` says how many; some hold in a second.
+#[test]
+fn random_sequences_lose_no_word() -> Result<()> {
+    let sequences = match std::env::var("OPENMPS_MANAGED_SEQUENCES") {
+        Ok(text) => text.parse().context("OPENMPS_MANAGED_SEQUENCES")?,
+        Err(_) => 30_u32,
+    };
+    let sandbox = Sandbox::new()?;
+    let mut native = start(&sandbox, Runtime::Softcuda)?;
+    native.must("random 1 200")?;
+    native.dismiss()?;
+    let daemon = Daemon::start(sandbox)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    client.must("take 3")?;
+    let before = granted_bytes(&daemon, &client)?;
+    ensure!(before >= 3 * MIB, "{before} bytes are on the device");
+    for seed in 0..sequences {
+        client.must(&format!("random {seed} 60"))?;
+    }
+    client.must("look")?;
+    client.dismiss()
+}
+
 /// Of the device's memory and of a client's limit, what is there is used, and host memory beyond.
 #[test]
 fn more_than_there_is_works() -> Result<()> {

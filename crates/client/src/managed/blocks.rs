@@ -22,8 +22,6 @@ pub(super) const PAGE_BYTES: u64 = 4096;
 pub(super) const BLOCK_BYTES: u64 = 64 << 10;
 /// What is fetched at once when touches follow each other, as the driver does.
 pub(super) const LONGEST_FETCH_BYTES: u64 = 2 << 20;
-/// Pieces of a block that are carried one by one; each costs a call.
-const MOST_PIECES: usize = 16;
 
 /// Whether writes to pages of the mirror are faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +56,7 @@ pub(super) enum Hole {
     None,
 }
 
-/// Moves bytes between the mirror and the device. Ranges are whole pages, but for [`Self::write`].
+/// Moves bytes between the mirror and the device. Ranges are whole pages.
 pub(super) trait Carrier {
     /// Device memory into pages that the mirror lacks. Zeros where the device has none any more.
     fn fetch(&mut self, range: Range<u64>, guard: Guard);
@@ -71,12 +69,10 @@ pub(super) trait Carrier {
     fn wake(&mut self, range: Range<u64>);
     /// The mirror's bytes.
     fn host_bytes(&mut self, range: Range<u64>) -> Vec<u8>;
-    /// The device's bytes.
-    fn device_bytes(&mut self, range: Range<u64>) -> Result<Vec<u8>>;
     /// The mirror's bytes to the device.
     fn carry(&mut self, range: Range<u64>) -> Result;
-    /// Bytes to the device.
-    fn write(&mut self, address: u64, bytes: &[u8]) -> Result;
+    /// Pieces of a block to the device, and nothing that lies between them.
+    fn carry_pieces(&mut self, block: u64, bytes: &[u8], pieces: &[Range<usize>]) -> Result;
     /// Takes pages out of the mirror.
     fn drop(&mut self, range: Range<u64>);
 }
@@ -326,23 +322,11 @@ impl Books {
     }
 }
 
-/// Carries what the host has changed in a block. Where that is many pieces, what lies between them
-/// is fetched from the device and written again with them.
+/// Carries what the host has changed in a block. Between those bytes a kernel may write meanwhile.
 fn carry_changes(block: Range<u64>, twin: &[u8], carrier: &mut impl Carrier) -> Result {
     let now = carrier.host_bytes(block.clone());
     let pieces = changes(twin, &now);
-    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
-    if pieces.len() <= MOST_PIECES {
-        return pieces.iter().try_for_each(|piece| {
-            carrier.write(block.start + piece.start as u64, &now[piece.clone()])
-        });
-    }
-    let span = first.start..last.end;
-    let mut merged = carrier.device_bytes(block.clone())?;
-    for piece in pieces {
-        merged[piece.clone()].copy_from_slice(&now[piece]);
-    }
-    carrier.write(block.start + span.start as u64, &merged[span])
+    if pieces.is_empty() { Ok(()) } else { carrier.carry_pieces(block.start, &now, &pieces) }
 }
 
 /// The ranges in which two equally long texts differ.

@@ -77,18 +77,15 @@ impl Carrier for Machine {
         self.mirror[bytes(&range)].to_vec()
     }
 
-    fn device_bytes(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
-        Ok(self.device[bytes(&range)].to_vec())
-    }
-
     fn carry(&mut self, range: Range<u64>) -> Result {
-        let bytes_now = self.host_bytes(range.clone());
-        self.write(range.start, &bytes_now)
+        let now = self.host_bytes(range.clone());
+        self.device[bytes(&range)].copy_from_slice(&now);
+        Ok(())
     }
 
-    fn write(&mut self, address: u64, new: &[u8]) -> Result {
-        let at = (address - BASE) as usize;
-        self.device[at..at + new.len()].copy_from_slice(new);
+    fn carry_pieces(&mut self, block: u64, now: &[u8], pieces: &[Range<usize>]) -> Result {
+        let device = &mut self.device[(block - BASE) as usize..];
+        pieces.iter().for_each(|piece| device[piece.clone()].copy_from_slice(&now[piece.clone()]));
         Ok(())
     }
 
@@ -162,7 +159,7 @@ impl World {
 
     /// Bytes that belong to the host: while work is in flight, the odd ones are the device's.
     fn is_hosts(&self, at: usize) -> bool {
-        self.flight == Flight::Idle || at % 2 == 0
+        self.flight == Flight::Idle || at.is_multiple_of(2)
     }
 
     fn settle(&mut self) {

@@ -24,7 +24,7 @@ use faults::Faults;
 use link::shm::Reservation;
 use link::wire::command::REGION_PINNED;
 use rustix::fd::RawFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The managed memory of a session.
@@ -33,9 +33,9 @@ pub(crate) struct Managed {
     /// What serves faults, once there was an allocation; `None` where there can be none.
     service: OnceLock<Option<Service>>,
     books: Mutex<Books>,
-    /// [`Books::held`], raised before a fault is served. Spares the lock.
+    /// [`Books::held`], and more while a fault is served. Spares the lock.
     held: AtomicUsize,
-    /// [`Books::suspects`].
+    /// [`Books::suspects`], likewise.
     suspects: AtomicUsize,
     /// Threads that are about to post work.
     posting: AtomicUsize,
@@ -44,6 +44,8 @@ pub(crate) struct Managed {
 struct Service {
     faults: Faults,
     transfer: Region,
+    /// See [`Carriage::stream`].
+    stream: OnceLock<u32>,
 }
 
 impl Managed {
@@ -52,21 +54,20 @@ impl Managed {
     }
 
     fn carriage<'a>(&'a self, session: &'a Session) -> Option<Carriage<'a>> {
-        let Service { faults, transfer } = self.service.get()?.as_ref()?;
-        Some(Carriage { faults, session, transfer: transfer.address })
+        let Service { faults, transfer, stream } = self.service.get()?.as_ref()?;
+        Some(Carriage { faults, session, transfer: transfer.address, stream })
     }
 
     /// Notes what the books say, for those who do not lock them.
     fn note(&self, books: &Books) {
-        // SeqCst: see `announce`; Release would do for the suspects, with the Acquire in `settle`.
+        // SeqCst: see `serve`.
         self.held.store(books.held(), Ordering::SeqCst);
         self.suspects.store(books.suspects(), Ordering::SeqCst);
     }
 
     /// Work is about to be posted: the device gets what the host has. [`Self::posted`] follows.
     pub(crate) fn announce(&self, session: &Session) -> Result {
-        // SeqCst, here and in `serve`: either the thread that serves a fault sees that work is
-        // being posted, or this one sees what it has brought.
+        // SeqCst: see `serve`.
         self.posting.fetch_add(1, Ordering::SeqCst);
         if self.held.load(Ordering::SeqCst) == 0 {
             return Ok(());
@@ -85,8 +86,9 @@ impl Managed {
 
     /// Work has been waited for.
     pub(crate) fn settle(&self, session: &Session) -> Result {
-        // Acquire: with `note`. What another thread brings now it brings after the wait.
-        if self.suspects.load(Ordering::Acquire) == 0 {
+        // SeqCst: see `serve`.
+        fence(Ordering::SeqCst);
+        if self.suspects.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         let Some(mut carriage) = self.carriage(session) else { return Ok(()) };
@@ -99,8 +101,12 @@ impl Managed {
     fn serve(&self, session: &Session, address: u64, fault: Fault) {
         let Some(mut carriage) = self.carriage(session) else { return };
         let mut books = self.lock();
-        // SeqCst: see `announce`.
+        // Raised before the session is looked at, and all in one order (SeqCst). So either this
+        // thread sees that work is being posted, and has not ended, or who posts it, or has waited
+        // for it, sees that there may be something and waits for the books.
         self.held.store(books.held() + 1, Ordering::SeqCst);
+        self.suspects.store(books.suspects() + 1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let is_posting = self.posting.load(Ordering::SeqCst) > 0;
         let flight = if is_posting || session.is_busy() { Flight::Busy } else { Flight::Idle };
         books.touch(address, fault, flight, &mut carriage);
@@ -130,7 +136,7 @@ fn service(backend: &'static Backend, id: u32) -> Option<&'static Service> {
             }
         });
         started.ok()?;
-        Some(Service { faults, transfer })
+        Some(Service { faults, transfer, stream: OnceLock::new() })
     });
     made.as_ref()
 }
