@@ -99,6 +99,34 @@ fn random_sequences_lose_no_word() -> Result<()> {
     client.dismiss()
 }
 
+/// A user, where those of several are told apart.
+const USER: u32 = 20001;
+
+/// Device memory of a program of that user, which took 8 MiB of managed memory.
+fn of_a_user(setting: &str, orders: &[&str]) -> Result<u64> {
+    let variables = [("OPENMPS_PROVISIONING", "concurrent"), ("OPENMPS_MANAGED_FAULTS", setting)];
+    let daemon = Daemon::start_with(Sandbox::of_several_users()?, &variables)?;
+    let sandbox = daemon.sandbox();
+    let program = sandbox.installation.program("process", "managed");
+    let mut client = Puppet::spawn(&mut sandbox.command_as(USER, program, Runtime::OpenMps))?;
+    client.must("take 8")?;
+    let granted = granted_bytes(&daemon, &client)?;
+    for order in orders {
+        client.must(order)?;
+    }
+    client.dismiss()?;
+    Ok(granted)
+}
+
+#[test]
+fn other_users_have_it_on_the_device_where_the_daemon_is_told_so() -> Result<()> {
+    let on = of_a_user("on", &["calls", "handler", "look"])?;
+    ensure!(on >= 8 * MIB, "{on} bytes are on the device");
+    let off = of_a_user("off", &["calls", "beside", "look"])?;
+    ensure!(off < 8 * MIB, "{off} bytes are on the device");
+    Ok(())
+}
+
 /// Of the device's memory and of a client's limit, what is there is used, and host memory beyond.
 #[test]
 fn more_than_there_is_works() -> Result<()> {

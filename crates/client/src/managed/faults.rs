@@ -102,8 +102,10 @@ struct Message {
 /// Why managed memory stays with the host.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FaultsError {
-    #[error("no userfaultfd that serves system calls: {DEVICE}: {device}; userfaultfd(2): {call}")]
-    Refused { device: Errno, call: Errno },
+    #[error(
+        "no userfaultfd that serves system calls: {DEVICE}: {device}; userfaultfd(2): {call}; what the server hands on: {server}"
+    )]
+    Refused { device: Errno, call: Errno, server: Errno },
     #[error("this kernel's userfaultfd cannot guard pages against writing: {0}; it is from 5.7 on")]
     Old(Errno),
     #[error("a range cannot be watched: {0}")]
@@ -119,13 +121,17 @@ fn pages(range: &Range<u64>) -> Pages {
 }
 
 impl Faults {
-    pub(super) fn open() -> Result<Self, FaultsError> {
+    /// From the device, or the system call, or else of what `ask` gets from the server.
+    pub(super) fn open(ask: impl FnOnce() -> Option<OwnedFd>) -> Result<Self, FaultsError> {
         let file = from_device().or_else(|device| {
             let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
             // SAFETY: what the descriptor is used for is this module's own affair: only ranges that
             // the client has mapped for managed memory are registered.
             let made = unsafe { rustix::mm::userfaultfd(flags) };
-            made.map_err(|call| FaultsError::Refused { device, call })
+            made.or_else(|call| {
+                let handed_on = ask().ok_or(Errno::PERM).and_then(of_device);
+                handed_on.map_err(|server| FaultsError::Refused { device, call, server })
+            })
         })?;
         let faults = Self(file);
         let mut api = Api { api: API_VERSION, features: FEATURE_WRITE_PROTECT, ioctls: 0 };

@@ -15,6 +15,7 @@ mod faults;
 
 use crate::allocator::Range;
 use crate::backend::Backend;
+use crate::client;
 use crate::host_heap::Region;
 use crate::session::{Result, Session};
 use blocks::{Books, Fault, Flight, PAGE_BYTES};
@@ -22,8 +23,9 @@ use carry::{Carriage, TRANSFER_BYTES};
 use cuda_abi::types::CUresult;
 use faults::Faults;
 use link::shm::Reservation;
+use link::wire::attach::{ClientReply, ClientRequest};
 use link::wire::command::REGION_PINNED;
-use rustix::fd::RawFd;
+use rustix::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -123,7 +125,7 @@ impl Managed {
 fn service(backend: &'static Backend, id: u32) -> Option<&'static Service> {
     let managed = backend.session.managed();
     let made = managed.service.get_or_init(|| {
-        let faults = Faults::open().inspect_err(|error| {
+        let faults = Faults::open(faults_device).inspect_err(|error| {
             crate::info!("managed memory stays in the host's memory: {error}");
         });
         let faults = faults.ok()?;
@@ -139,6 +141,14 @@ fn service(backend: &'static Backend, id: u32) -> Option<&'static Service> {
         Some(Service { faults, transfer, stream: OnceLock::new() })
     });
     made.as_ref()
+}
+
+/// What the server hands on for this process to have its faults told.
+fn faults_device() -> Option<OwnedFd> {
+    match client::started()?.request(&ClientRequest::FaultsDevice) {
+        Ok((ClientReply::FaultsDevice, mut descriptors)) => descriptors.pop(),
+        _ => None,
+    }
 }
 
 /// Whole pages: what an allocation takes.
