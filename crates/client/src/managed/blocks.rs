@@ -22,6 +22,8 @@ pub(super) const PAGE_BYTES: u64 = 4096;
 pub(super) const BLOCK_BYTES: u64 = 64 << 10;
 /// What is fetched at once when touches follow each other, as the driver does.
 pub(super) const LONGEST_FETCH_BYTES: u64 = 2 << 20;
+/// What is compared at once.
+const LINE_BYTES: usize = 64;
 
 /// Whether writes to pages of the mirror are faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,11 +334,15 @@ fn carry_changes(block: Range<u64>, twin: &[u8], carrier: &mut impl Carrier) -> 
 /// The ranges in which two equally long texts differ.
 fn changes(before: &[u8], after: &[u8]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
-    for (at, (old, new)) in before.iter().zip(after).enumerate() {
-        match ranges.last_mut() {
-            _ if old == new => {}
-            Some(last) if last.end == at => last.end += 1,
-            _ => ranges.push(at..at + 1),
+    let lines = before.chunks(LINE_BYTES).zip(after.chunks(LINE_BYTES)).enumerate();
+    // Most lines are alike, which is found out at once.
+    for (line, (old, new)) in lines.filter(|(_, (old, new))| old != new) {
+        for (place, _) in old.iter().zip(new).enumerate().filter(|(_, (old, new))| old != new) {
+            let at = line * LINE_BYTES + place;
+            match ranges.last_mut() {
+                Some(last) if last.end == at => last.end += 1,
+                _ => ranges.push(at..at + 1),
+            }
         }
     }
     ranges

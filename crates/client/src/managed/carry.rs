@@ -27,6 +27,8 @@ pub(super) struct Carriage<'a> {
     pub(super) session: &'a Session,
     /// Shared memory of [`TRANSFER_BYTES`].
     pub(super) transfer: u64,
+    /// As many zeros.
+    pub(super) zeros: &'a [u8],
     /// A stream for pieces, once it was needed.
     pub(super) stream: &'a OnceLock<u32>,
 }
@@ -77,11 +79,15 @@ impl Carrier for Carriage<'_> {
     }
 
     fn zero(&mut self, range: Range<u64>) {
-        self.faults.zero(range);
+        // Pages of its own, since the host is about to write: the kernel's page of zeros would be
+        // another fault for each.
+        for piece in pieces(range) {
+            self.faults.copy(piece, self.zeros.as_ptr() as u64, Guard::Off);
+        }
     }
 
     fn fill_hole(&mut self, page: Range<u64>) -> Hole {
-        self.faults.zero(page)
+        self.faults.zero_page(page)
     }
 
     fn guard(&mut self, range: Range<u64>, guard: Guard) {

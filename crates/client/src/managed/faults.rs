@@ -192,27 +192,21 @@ impl Faults {
         }
     }
 
-    /// Zeros into missing pages; says whether there were any.
-    pub(super) fn zero(&self, range: Range<u64>) -> Hole {
-        let mut done = 0;
-        let length = range.end - range.start;
-        while done < length {
-            let rest = range.start + done..range.end;
-            let mut zero = ZeroPage { pages: pages(&rest), ..ZeroPage::default() };
-            // SAFETY: the opcode's structure; the range is managed memory.
-            let zeroed = unsafe { self.update::<ZERO_PAGE, ZeroPage>(&mut zero) };
-            match (zeroed, u64::try_from(zero.zeroed)) {
-                (Ok(()), Ok(some)) | (Err(Errno::AGAIN), Ok(some)) => done += some,
-                (Err(Errno::AGAIN), Err(_)) => {}
-                (Err(Errno::EXIST), _) => return Hole::None,
-                (Err(error), _) => {
-                    self.unserved(&range, error);
+    /// Zeros into one page, if it is missing.
+    pub(super) fn zero_page(&self, page: Range<u64>) -> Hole {
+        loop {
+            let mut zero = ZeroPage { pages: pages(&page), ..ZeroPage::default() };
+            // SAFETY: the opcode's structure; the page is managed memory.
+            match unsafe { self.update::<ZERO_PAGE, ZeroPage>(&mut zero) } {
+                Ok(()) => return Hole::Filled,
+                Err(Errno::AGAIN) => {}
+                Err(Errno::EXIST) => return Hole::None,
+                Err(error) => {
+                    self.unserved(&page, error);
                     return Hole::None;
                 }
-                (Ok(()), Err(_)) => return Hole::None,
             }
         }
-        Hole::Filled
     }
 
     /// A fault that cannot be served: the thread tries again, and meets what the kernel makes of

@@ -46,6 +46,8 @@ pub(crate) struct Managed {
 struct Service {
     faults: Faults,
     transfer: Region,
+    /// Read alone, so that they take no memory.
+    zeros: Vec<u8>,
     /// See [`Carriage::stream`].
     stream: OnceLock<u32>,
 }
@@ -56,8 +58,8 @@ impl Managed {
     }
 
     fn carriage<'a>(&'a self, session: &'a Session) -> Option<Carriage<'a>> {
-        let Service { faults, transfer, stream } = self.service.get()?.as_ref()?;
-        Some(Carriage { faults, session, transfer: transfer.address, stream })
+        let Service { faults, transfer, zeros, stream } = self.service.get()?.as_ref()?;
+        Some(Carriage { faults, session, transfer: transfer.address, zeros, stream })
     }
 
     /// Notes what the books say, for those who do not lock them.
@@ -138,7 +140,8 @@ fn service(backend: &'static Backend, id: u32) -> Option<&'static Service> {
             }
         });
         started.ok()?;
-        Some(Service { faults, transfer, stream: OnceLock::new() })
+        let zeros = vec![0; TRANSFER_BYTES as usize];
+        Some(Service { faults, transfer, zeros, stream: OnceLock::new() })
     });
     made.as_ref()
 }
