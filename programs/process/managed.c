@@ -11,6 +11,7 @@
  * again             memory that is freed and allocated again
  * fork              a child, which may have the memory or not
  * fork gone         a child, which must not
+ * hint              advice and prefetches, and what is said of them (under OpenMPS)
  * random SEED STEPS two threads with a stream each: touches, system calls, copies, kernels, hints, frees, against a model
  * take MIB          allocates, has the device write all of it, and keeps it
  * look              whether all that was taken is right
@@ -374,6 +375,54 @@ static void test_again(void) {
     }
 }
 
+static int told(const uint32_t *words, size_t bytes, CUmem_range_attribute attribute) {
+    int value = -9;
+    CALL(cuMemRangeGetAttribute, &value, sizeof value, attribute, (CUdeviceptr)words, bytes);
+    return value;
+}
+
+static void test_hint(void) {
+    enum { COUNT = 16 * PAGE / 4, BYTES = COUNT * 4 };
+    CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, 0}, host = {CU_MEM_LOCATION_TYPE_HOST, 0};
+    uint32_t *words = managed(BYTES);
+    CUdeviceptr at = (CUdeviceptr)words;
+    int nowhere = CU_DEVICE_INVALID;
+    REQUIRE(told(words, BYTES, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 0);
+    REQUIRE(told(words, BYTES, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == nowhere);
+    CALL(cuMemAdvise, at, BYTES / 2, CU_MEM_ADVISE_SET_READ_MOSTLY, device);
+    CALL(cuMemAdvise, at, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host);
+    CALL(cuMemAdvise, at, BYTES, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+    words[1] = 5;
+    CALL(cuMemPrefetchAsync, at, BYTES, device, 0, streams[0]);
+    REQUIRE(told(words, BYTES / 2, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 1);
+    REQUIRE(told(words, BYTES, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 0);
+    int preferred, list[3], type;
+    void *places[3] = {&preferred, list, &type};
+    size_t sizes[3] = {sizeof preferred, sizeof list, sizeof type};
+    CUmem_range_attribute asked[3] = {CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY,
+                                      CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE};
+    CALL(cuMemRangeGetAttributes, places, sizes, asked, 3, at, BYTES);
+    REQUIRE(preferred == CU_DEVICE_CPU && list[0] == 0 && list[1] == nowhere && list[2] == nowhere);
+    REQUIRE(type == CU_MEM_LOCATION_TYPE_DEVICE);
+    must_be(words, 1, 5, "after a prefetch");
+    REFUSED(CUDA_ERROR_INVALID_VALUE, FUNCTION(cuMemRangeGetAttribute, "")(&type, 3, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, at, BYTES));
+    REFUSED(CUDA_ERROR_INVALID_VALUE, FUNCTION(cuMemRangeGetAttribute, "")(&type, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, at, BYTES + PAGE));
+    int is_managed = 0, kind = 0, concurrent = 9;
+    size_t length = 0;
+    CUdeviceptr base = 0;
+    CALL(cuPointerGetAttribute, &is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at + 100);
+    CALL(cuPointerGetAttribute, &kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at + 100);
+    CALL(cuMemGetAddressRange, &base, &length, at + 100);
+    CALL(cuDeviceGetAttribute, &concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0);
+    REQUIRE(is_managed && kind == CU_MEMORYTYPE_DEVICE && base == at && length == BYTES && !concurrent);
+    CUipcMemHandle handle;
+    REFUSED(CUDA_ERROR_INVALID_VALUE, FUNCTION(cuIpcGetMemHandle, "")(&handle, at));
+    give_back(words);
+    words = managed(BYTES);
+    REQUIRE(told(words, BYTES, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == nowhere);
+    give_back(words);
+}
+
 static void fork_and_touch(int is_gone) {
     enum { COUNT = 32 * THREADS };
     uint32_t *words = managed(COUNT * 4);
@@ -532,7 +581,8 @@ static void step(struct Side *side) {
         break;
     }
     case 13: /* Hints. */
-        CALL(cuMemPrefetchAsync, at, length * 4, (CUmemLocation){draw(side, 2) ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST, 0}, 0, side->stream);
+        CALL(cuMemPrefetchAsync, at, length * 4,
+             (CUmemLocation){draw(side, 2) ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST, 0}, 0, side->stream);
         CALL(cuMemAdvise, at, length * 4, (CUmem_advise)(draw(side, 6) + 1), (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0});
         CALL(cuStreamAttachMemAsync, side->stream, (CUdeviceptr)own->words, 0, CU_MEM_ATTACH_GLOBAL);
         side->is_busy = 1;
@@ -580,7 +630,8 @@ static void test_random(uint64_t seed, unsigned steps) {
     CUcontext context;
     CALL(cuCtxGetCurrent, &context);
     for (unsigned i = 0; i < 2; ++i) {
-        sides[i] = (struct Side){.random = seed * 2654435761u + i + 1, .which = i, .steps = steps, .shared = shared, .known_shared = known, .context = context, .stream = streams[i]};
+        sides[i] = (struct Side){.random = seed * 2654435761u + i + 1, .which = i, .steps = steps, .shared = shared,
+                                 .known_shared = known, .context = context, .stream = streams[i]};
         REQUIRE(pthread_create(&threads[i], NULL, run_side, &sides[i]) == 0);
     }
     for (int i = 0; i < 2; ++i)
@@ -632,7 +683,7 @@ int main(void) {
         void (*run)(void);
     } tests[] = {{"add", test_add},       {"stencil", test_stencil}, {"calls", test_calls}, {"threads", test_threads},
                  {"handler", test_handler}, {"beside", test_beside},   {"copies", test_copies}, {"again", test_again},
-                 {"fork", test_fork},     {"fork gone", test_fork_gone},     {"look", look}};
+                 {"fork", test_fork},     {"fork gone", test_fork_gone},     {"hint", test_hint},      {"look", look}};
     char line[128];
     while (fgets(line, sizeof line, stdin)) {
         int is_known = 0, mib;

@@ -75,6 +75,14 @@ fn a_child_does_not_have_its_parents_managed_memory() -> Result<()> {
     client.dismiss()
 }
 
+#[test]
+fn hints_are_told_again() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    client.must("hint")?;
+    client.dismiss()
+}
+
 /// Sequences of everything that can be done with it, by two threads with a stream each, against a
 /// model. `OPENMPS_MANAGED_SEQUENCES` says how many; some hold in a second.
 #[test]

@@ -110,6 +110,9 @@ fn free_area(client: &Client, area: &Area) -> Result {
     let Some(context) = client.contexts.get(area.context) else { return Ok(()) };
     let (backend, id) = context.backend()?;
     sharing::unshare(client, area)?;
+    if area.is_managed() {
+        client.advices.forget(area.base..area.base + area.size_bytes);
+    }
     let free_on_device = || {
         let piece = Range { address: area.base, size_bytes: area.size_bytes };
         let held_bytes = || held_by_pools(client, area.device);

@@ -9,9 +9,12 @@
 //! One thread for each session serves faults. It must not touch managed memory, and nobody in this
 //! library may while it holds a lock that the thread needs: the books' and the session's.
 
+mod advice;
 mod blocks;
 mod carry;
 mod faults;
+
+pub(crate) use advice::{Advice, Advices, Place};
 
 use crate::allocator::Range;
 use crate::backend::Backend;
