@@ -65,6 +65,7 @@ static const char code[] =
     "add.u32 %r5, %r5, %r3; shl.b64 %rd2, %rd2, 1; add.u64 %rd3, %rd0, %rd2; st.global.u32 [%rd3+4], %r5;\nret;\n}\n";
 
 static CUfunction add, set, smooth, raise_half, wait_for;
+static CUmodule module;
 static CUstream streams[2];
 
 static void run(CUfunction function, CUstream stream, size_t count, void **parameters) {
@@ -350,6 +351,20 @@ static void test_copies(void) {
     CALL(cuStreamSynchronize, streams[1]);
     must_be(words, 0, 0x01010101, "filled by bytes");
     must_be(words, 1, 17, "behind that");
+    /* What the driver itself reads, and writes, where the device has it. */
+    CUfunction found;
+    strcpy((char *)words, "smooth");
+    strcpy((char *)(words + COUNT / 2), "smooth");
+    for (int turn = 0; turn < 2; ++turn) {
+        run(add, NULL, COUNT, (void *[]){&others, &others});
+        synchronize();
+        CALL(cuModuleGetFunction, &found, module, (const char *)(words + turn * COUNT / 2));
+        REQUIRE(found == smooth);
+    }
+    run(add, NULL, COUNT, (void *[]){&others, &others});
+    synchronize();
+    CALL(cuMemGetInfo, (size_t *)words, (size_t *)(words + COUNT / 2));
+    REQUIRE(*(size_t *)words && *(size_t *)words <= *(size_t *)(words + COUNT / 2));
     CALL(cuMemFreeHost, pinned);
     CALL(cuMemFree, device);
     free(plain);
@@ -665,7 +680,6 @@ static void look(void) {
 int main(void) {
     CUdevice device;
     CUcontext context;
-    CUmodule module;
     CALL(cuInit, 0);
     CALL(cuDeviceGet, &device, 0);
     CALL(cuDevicePrimaryCtxRetain, &context, device);
