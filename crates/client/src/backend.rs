@@ -24,6 +24,8 @@ const LENT_BYTES: u64 = 4 << 20;
 pub(crate) struct Backend {
     pub(crate) session: Session,
     pub(crate) device_heap: DeviceHeap,
+    /// Of whole pages, for managed memory.
+    pub(crate) managed_heap: DeviceHeap,
     pub(crate) host_heap: HostHeap,
     pub(crate) staging: Staging,
     pub(crate) copy_rate: CopyRate,
@@ -39,8 +41,9 @@ pub(crate) struct Backend {
     pub(crate) callbacks: Callbacks,
     /// For [`Self::lend`]; its pages are there as far as they were needed.
     pub(crate) lent: Mutex<Option<Region>>,
-    /// Keeps host memory away from the addresses of device memory.
-    pub(crate) _device_window: Option<Reservation>,
+    /// Keeps host memory away from the addresses of device memory, and has mirrors of managed
+    /// memory; see [`crate::managed`].
+    pub(crate) device_window: Option<Reservation>,
 }
 
 /// The backend in use, if there is one: set when the first context is opened, and again when the

@@ -141,7 +141,8 @@ impl Callbacks {
     fn serve(&self, backend: &'static Backend) {
         loop {
             let Job { ready, function } = self.next(backend);
-            let outcome = backend.session.check();
+            // The function may look at what the work before it has written.
+            let outcome = backend.session.settle(0).and_then(|()| backend.session.check());
             current::run_callback(|| function(outcome));
             backend.session.gates().lower(ready.slot);
         }

@@ -15,6 +15,7 @@ use crate::handles::{Kind, Table};
 use crate::health::Health;
 use crate::library::{Kernel, Library};
 use crate::link_state::LinkState;
+use crate::managed::Advices;
 use crate::memory_map::MemoryMap;
 use crate::module::{Function, Module};
 use crate::peer::Peers;
@@ -71,6 +72,7 @@ pub(crate) struct Client {
     /// By handle, from 1.
     pub(crate) descriptions: Mutex<Vec<Description>>,
     pub(crate) memory: MemoryMap,
+    pub(crate) advices: Advices,
     pub(crate) peers: Peers,
     /// First addresses of allocations that others may have been told of.
     pub(crate) shared: Mutex<HashSet<u64>>,
@@ -160,6 +162,7 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
         greens: Table::new(Kind::Green),
         descriptions: Mutex::default(),
         memory: MemoryMap::default(),
+        advices: Advices::default(),
         peers: Peers::default(),
         shared: Mutex::default(),
         opened: Mutex::default(),
@@ -240,6 +243,7 @@ extern "C" fn in_child() {
     for device in &client.devices {
         if let Some(backend) = device.opened() {
             close(backend.session.executor().as_fd().as_raw_fd());
+            backend.session.managed().descriptor().into_iter().for_each(close);
         }
     }
     if before == STARTED {

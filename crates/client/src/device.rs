@@ -85,7 +85,7 @@ fn limit(attributes: &Attributes, attribute: CUdevice_attribute, otherwise: u32)
 /// What a client is told otherwise than the driver says it, since it does not hold behind a server:
 /// kernels reach only memory of the session, registered memory has another device address, handles
 /// of other processes cannot be opened.
-const OVERRIDES: [(CUdevice_attribute, i32); 12] = [
+const OVERRIDES: [(CUdevice_attribute, i32); 13] = [
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS, 0),
     (CUdevice_attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0),
     (CUdevice_attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0),
@@ -98,6 +98,9 @@ const OVERRIDES: [(CUdevice_attribute, i32); 12] = [
     (CUdevice_attribute::DMA_BUF_SUPPORTED, 0),
     (CUdevice_attribute::HOST_ALLOC_DMA_BUF_SUPPORTED, 0),
     (CUdevice_attribute::MULTICAST_SUPPORTED, 0),
+    // Host and device agree on managed memory when work is posted and when it has been waited for:
+    // see `managed`.
+    (CUdevice_attribute::CONCURRENT_MANAGED_ACCESS, 0),
     // It is taken for the hint that it is, and no memory is made so.
     (CUdevice_attribute::GENERIC_COMPRESSION_SUPPORTED, 0),
 ];
@@ -247,6 +250,7 @@ fn make_backend(
     Ok(Backend {
         session: Session::open([session, completion], executor, client.health.clone())?,
         device_heap: DeviceHeap::default(),
+        managed_heap: DeviceHeap::default(),
         host_heap: HostHeap::new(opened.host_window)?,
         staging: Staging::default(),
         copy_rate: CopyRate::default(),
@@ -261,6 +265,6 @@ fn make_backend(
         partitions: Numbers::below(MAX_PARTITIONS),
         callbacks: Callbacks::default(),
         lent: Mutex::default(),
-        _device_window: device_window,
+        device_window,
     })
 }

@@ -47,6 +47,7 @@ mod library;
 mod limits;
 mod link_state;
 mod log;
+mod managed;
 mod memory;
 mod memory_map;
 mod mirrors;

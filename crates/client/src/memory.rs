@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::copy::Timing;
 use crate::current;
 use crate::graph::{GraphMemory, MemsetWork, NodeKind};
+use crate::managed;
 use crate::memory_map::{Alias, Area, Kind, Reach};
 use crate::pages;
 use crate::peer;
@@ -82,8 +83,9 @@ pub(crate) fn free(client: &Client, address: u64) -> Result {
     if let Ok(memory) = client.graphs.memory.at(address) {
         return free_graph_memory(client, memory);
     }
-    let is_freeable =
-        |area: &Area| matches!(area.kind, Kind::Device | Kind::Pool { .. } | Kind::Managed);
+    let is_freeable = |area: &Area| {
+        matches!(area.kind, Kind::Device | Kind::Pool { .. } | Kind::Managed | Kind::ManagedHost)
+    };
     let found = client.memory.find(address);
     if found.is_some_and(|area| area.base == address && matches!(area.kind, Kind::Opened { .. })) {
         // A pointer of another process's pool.
@@ -108,6 +110,9 @@ fn free_area(client: &Client, area: &Area) -> Result {
     let Some(context) = client.contexts.get(area.context) else { return Ok(()) };
     let (backend, id) = context.backend()?;
     sharing::unshare(client, area)?;
+    if area.is_managed() {
+        client.advices.forget(area.base..area.base + area.size_bytes);
+    }
     let free_on_device = || {
         let piece = Range { address: area.base, size_bytes: area.size_bytes };
         let held_bytes = || held_by_pools(client, area.device);
@@ -122,7 +127,8 @@ fn free_area(client: &Client, area: &Area) -> Result {
             }
             free_on_device()
         }
-        Kind::Managed | Kind::Pinned(_) => free_shared(backend, id, area),
+        Kind::Managed => managed::free(backend, id, area.base),
+        Kind::ManagedHost | Kind::Pinned(_) => free_shared(backend, id, area),
         Kind::Registered { ref alias, .. } => match &*locked(alias) {
             Some(alias) => {
                 client.memory.remove(alias.address, |area| matches!(area.kind, Kind::Alias { .. }));
@@ -194,9 +200,22 @@ pub(crate) fn allocate_pinned(client: &Client, size_bytes: u64, flags: u32) -> R
     allocate_shared(client, size_bytes, Kind::Pinned(flags))
 }
 
-/// `cuMemAllocManaged`.
+/// `cuMemAllocManaged`: beyond what there is of the device's memory, and of the client's limit, in
+/// the host's.
 pub(crate) fn allocate_managed(client: &Client, size_bytes: u64) -> Result<u64> {
-    allocate_shared(client, size_bytes, Kind::Managed)
+    if size_bytes == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let context = current::owner()?;
+    let (backend, id) = context.backend()?;
+    if size_bytes <= client.device(context.device)?.info.total_memory_bytes
+        && let Some(address) = managed::allocate(backend, id, size_bytes)?
+    {
+        let (token, device) = (context.token, context.device);
+        client.memory.insert(Area::new(address, size_bytes, Kind::Managed, token, device));
+        return Ok(address);
+    }
+    allocate_shared(client, size_bytes, Kind::ManagedHost)
 }
 
 /// `cuMemFreeHost`. NULL is allowed.

@@ -27,8 +27,11 @@ pub(crate) enum Kind {
     Global,
     /// `cuMemHostAlloc`, with its flags.
     Pinned(u32),
-    /// `cuMemAllocManaged`: pinned memory at one address for both sides.
+    /// `cuMemAllocManaged`: device memory that the host uses at the same addresses, see
+    /// [`crate::managed`].
     Managed,
+    /// The same where that cannot be: pinned memory.
+    ManagedHost,
     /// A `__managed__` variable: mirrored, see [`crate::mirrors`]; freed with its module.
     ManagedGlobal,
     /// `cuMemHostRegister`: the program's own memory.
@@ -100,6 +103,11 @@ impl Area {
     fn contains(&self, address: u64, size_bytes: u64) -> bool {
         let Some(offset) = address.checked_sub(self.base) else { return false };
         offset.checked_add(size_bytes).is_some_and(|end| end <= self.size_bytes)
+    }
+
+    /// Whether it is managed memory, wherever it lies.
+    pub(crate) fn is_managed(&self) -> bool {
+        matches!(self.kind, Kind::Managed | Kind::ManagedHost | Kind::ManagedGlobal)
     }
 
     /// Whether this process can read and write it through its address.

@@ -162,14 +162,15 @@ impl Module {
         }
         let (backend, id) = self.context.backend()?;
         let number = backend.functions.take()?;
-        let bytes = name.to_bytes();
+        // A copy: the name may lie in managed memory, and is read under the session's lock.
+        let bytes = name.to_bytes().to_vec();
         let body = FunctionGet {
             module: self.number,
             function: number,
             name_bytes: bytes.len() as u32,
             reserved: 0,
         };
-        let got = backend.session.call(id, Opcode::FunctionGet, &[body.as_bytes(), bytes]);
+        let got = backend.session.call(id, Opcode::FunctionGet, &[body.as_bytes(), &bytes]);
         let reply = got.inspect_err(|_| backend.functions.give_back(number))?;
         let (prints, parameters, attributes) =
             described(&reply).ok_or(CUresult::ERROR_MPS_RPC_FAILURE)?;
@@ -199,15 +200,17 @@ impl Module {
             return Ok(*found);
         }
         let (backend, id) = self.context.backend()?;
-        let bytes = name.to_bytes();
+        // A copy, as above.
+        let bytes = name.to_bytes().to_vec();
         let body = GlobalGet { module: self.number, name_bytes: bytes.len() as u32 };
         let reply: GlobalGetReply =
-            backend.session.call_for(id, Opcode::GlobalGet, &[body.as_bytes(), bytes])?;
+            backend.session.call_for(id, Opcode::GlobalGet, &[body.as_bytes(), &bytes])?;
         let found = (reply.address, reply.size_bytes);
         let context = &self.context;
         let kind = if reply.managed == 0 {
             Kind::Global
         } else {
+            backend.session.be_two_sided();
             backend.session.mirrors().add(backend, id, found.0, found.1)?;
             Kind::ManagedGlobal
         };

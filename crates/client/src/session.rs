@@ -7,6 +7,7 @@
 use crate::expected_wait::{self, Woke};
 use crate::gates::{Gates, Ordered};
 use crate::health::Health;
+use crate::managed::Managed;
 use crate::mirrors::Mirrors;
 use crate::output::Output;
 use crate::recorder;
@@ -28,7 +29,7 @@ use link::wire::trace::{TraceControl, TraceFile};
 use link::wire::virtual_memory::{MemoryFile, MemoryNumber};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -65,6 +66,10 @@ pub(crate) struct Session {
     gates: Gates,
     output: Output,
     mirrors: Mirrors,
+    managed: Managed,
+    /// Whether there was any memory that both sides use at one address and that is not shared:
+    /// mirrored variables, or managed memory. Spares the others what these cost.
+    is_two_sided: AtomicBool,
     /// Waits for values that may not have ended.
     waits: Mutex<Vec<Mark>>,
     /// Length of `waits`, so that nobody locks an empty list.
@@ -75,6 +80,19 @@ pub(crate) struct Session {
     traced_as: AtomicU32,
     /// Whether it was waited for the executor to say what share of the SMs it has.
     share_awaited: Once,
+}
+
+/// Work is being posted that may use what the host has written.
+#[must_use]
+pub(crate) struct Announced<'a>(Option<&'a Session>);
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.0 {
+            session.mirrors.note_work();
+            session.managed.posted();
+        }
+    }
 }
 
 struct Posting {
@@ -122,6 +140,8 @@ impl Session {
             health,
             output: Output::default(),
             mirrors: Mirrors::default(),
+            managed: Managed::default(),
+            is_two_sided: AtomicBool::new(false),
             waits: Mutex::default(),
             wait_count: AtomicUsize::new(0),
             posting: Mutex::new(Posting { producer, slots: Slots::new() }),
@@ -353,7 +373,7 @@ impl Session {
         }
         let is_complete = self.is_complete(mark);
         if is_complete {
-            self.mirrors.pull(self, context)?;
+            self.settle(context)?;
         }
         Ok(is_complete)
     }
@@ -367,7 +387,7 @@ impl Session {
         }
         // Whatever was wrong was wrong before what has been waited for ended.
         self.check()?;
-        self.mirrors.pull(self, context)?;
+        self.settle(context)?;
         self.output.deliver(self, context)
     }
 
@@ -426,6 +446,41 @@ impl Session {
         &self.mirrors
     }
 
+    /// Managed memory.
+    pub(crate) fn managed(&self) -> &Managed {
+        &self.managed
+    }
+
+    /// There is memory that both sides use.
+    pub(crate) fn be_two_sided(&self) {
+        // Release: with the Acquire in `announce` and `settle`, should another thread post work.
+        self.is_two_sided.store(true, Ordering::Release);
+    }
+
+    /// Has the device find what the host has written, before work is posted; what is returned is
+    /// kept until it is.
+    #[inline]
+    pub(crate) fn announce(&self, context: u32) -> Result<Announced<'_>> {
+        // Acquire: with the Release in `be_two_sided`; also in `settle`.
+        if !self.is_two_sided.load(Ordering::Acquire) {
+            return Ok(Announced(None));
+        }
+        self.mirrors.push(self, context)?;
+        let announced = Announced(Some(self));
+        self.managed.announce(self)?;
+        Ok(announced)
+    }
+
+    /// Has the host find what the device has written, once work was waited for.
+    #[inline]
+    pub(crate) fn settle(&self, context: u32) -> Result {
+        if !self.is_two_sided.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.mirrors.pull(self, context)?;
+        self.managed.settle(self)
+    }
+
     /// Posts a stream's wait for a value, or for another device.
     pub(crate) fn post_wait(&self, context: u32, slot: u32, opcode: Opcode, body: &[u8]) -> Result {
         // Locked while posting: who destroys what is named behind it must find the wait noted.
@@ -468,7 +523,7 @@ impl Session {
         for mark in self.outstanding(context)? {
             self.await_word(mark, None)?;
         }
-        self.mirrors.pull(self, context)?;
+        self.settle(context)?;
         self.output.deliver(self, context)?;
         self.check()
     }

@@ -293,17 +293,15 @@ impl Target {
     pub(crate) fn post_parts(&self, opcode: Opcode, parts: &[&[u8]]) -> Result<Mark> {
         self.pass_gates()?;
         let session = &self.backend.session;
-        session.mirrors().push(session, self.id)?;
-        let mark = session.post_work(self.id, self.slot, opcode, parts)?;
-        session.mirrors().note_work();
-        Ok(mark)
+        let _announced = session.announce(self.id)?;
+        session.post_work(self.id, self.slot, opcode, parts)
     }
 
     /// Posts a wait for a value, or for another device.
     pub(crate) fn post_wait(&self, opcode: Opcode, body: &[u8]) -> Result {
         self.pass_gates()?;
         let session = &self.backend.session;
-        session.mirrors().push(session, self.id)?;
+        let _announced = session.announce(self.id)?;
         session.post_wait(self.id, self.slot, opcode, body)
     }
 

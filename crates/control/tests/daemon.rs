@@ -113,7 +113,12 @@ fn directories(directory: &tempfile::TempDir) -> Directories {
 }
 
 fn options(directory: &tempfile::TempDir, provisioning: Provisioning) -> Options {
-    let server = ServerCommand { program: fake(), arguments: Vec::new(), environment: Vec::new() };
+    let server = ServerCommand {
+        program: fake(),
+        arguments: Vec::new(),
+        environment: Vec::new(),
+        faults: None,
+    };
     let directories = directories(directory);
     Options {
         directories,

@@ -350,7 +350,27 @@ impl Reservation {
         }
     }
 
-    /// Takes files out of a range again; it stays reserved. The caller knows that nobody uses it.
+    /// Has private memory in a range, of zeros; children of this process do not get it.
+    ///
+    /// # Errors
+    /// [`ShmError::OutsideWindow`], [`ShmError::Map`].
+    pub fn open(&self, at: u64, size_bytes: u64) -> Result<(), ShmError> {
+        self.check_range(at, size_bytes)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let access = Access::ReadWrite.protection();
+        // SAFETY: inside the reservation, which is this object's own, here and below.
+        let mapped = unsafe {
+            rustix::mm::mmap_anonymous(address(at), size_bytes as usize, access, flags).and_then(
+                |pages| {
+                    let advice = rustix::mm::Advice::LinuxDontFork;
+                    rustix::mm::madvise(pages, size_bytes as usize, advice)
+                },
+            )
+        };
+        mapped.map_err(|source| ShmError::Map { address: at, size_bytes, source })
+    }
+
+    /// Takes files and private memory out of a range again; it stays reserved. The caller knows that nobody uses it.
     ///
     /// # Errors
     /// [`ShmError::OutsideWindow`], [`ShmError::Map`].

@@ -52,6 +52,10 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
         "what programs under the memory limits of NVIDIA MPS are told as a GPU's memory: device or limit [device]",
     ),
     (
+        "OPENMPS_MANAGED_FAULTS",
+        "on: programs of users that may not open /dev/userfaultfd get it for managed memory on the device [off]",
+    ),
+    (
         "OPENMPS_MEMORY_LIMIT",
         "device memory of a client, which it is told as the GPU's: 4G, or by GPU 0=4G,1=2G [none]",
     ),
@@ -728,6 +732,9 @@ pub(crate) struct Server {
     /// Descriptor of its socket to the daemon.
     #[arg(long)]
     pub(crate) control_fd: i32,
+    /// Descriptor of `/dev/userfaultfd`, which clients may have.
+    #[arg(long)]
+    pub(crate) faults_fd: Option<i32>,
     /// The user that it has become by now, where root's daemon has started it.
     #[arg(long, value_name = "UID:GID")]
     pub(crate) user: Option<String>,

@@ -60,18 +60,25 @@ struct Memory {
     turn_ms: Option<u64>,
     spill_limit: Option<String>,
     total: Option<String>,
+    managed_faults: Option<bool>,
 }
 
 impl Memory {
     /// Its variables, with the file's values.
-    fn variables(&self) -> [(&'static str, &'static str, Option<String>); 5] {
+    fn variables(&self) -> [(&'static str, &'static str, Option<String>); 6] {
         let number = |number: Option<u64>| number.map(|number| number.to_string());
+        let switch = |is_on: bool| if is_on { "on" } else { "off" }.to_owned();
         [
             ("memory.policy", memory_settings::POLICY_VARIABLE, self.policy.clone()),
             ("memory.wait_ms", memory_settings::WAIT_VARIABLE, number(self.wait_ms)),
             ("memory.turn_ms", memory_settings::TURN_VARIABLE, number(self.turn_ms)),
             ("memory.spill_limit", memory_settings::SPILL_LIMIT_VARIABLE, self.spill_limit.clone()),
             ("memory.total", memory_settings::TOTAL_VARIABLE, self.total.clone()),
+            (
+                "memory.managed_faults",
+                crate::original::MANAGED_FAULTS_VARIABLE,
+                self.managed_faults.map(switch),
+            ),
         ]
     }
 }
@@ -516,7 +523,7 @@ mod tests {
     #[test]
     fn every_setting_becomes_a_variable() {
         let file = parsed(
-            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\ntotal = 'limit'\n[faults]\nstandbys = 2\narrivals = 'refuse'\nkill_patience_ms = 500\nsaved_arrays_mib = 64\nsecond_context = false\nlongest_kernel_ms = 60000\nquarantine_contexts = 1\nquarantine_ms = 5000\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
+            "[directories]\npipe = '/p'\nlog = '/l'\nlibraries = '/b'\n[driver]\nnative = '/n'\nvisible_devices = '1'\nbatching = true\n[daemon]\nprovisioning = 'concurrent'\nmetrics = 'unix:/m'\nprewarm = 'self'\n[limits]\nactive_thread_percentage = 50\ndevice_memory = '0=1G'\nclient_priority = 1\nclient_weight = 3\nclient_guard = 'on'\ncontexts_per_device = 200\nlatency_sms = 8\n[isolation]\nby = 'cgroup'\n[memory]\npolicy = 'spill'\nwait_ms = 1000\nturn_ms = 10\nspill_limit = '8G'\ntotal = 'limit'\nmanaged_faults = true\n[faults]\nstandbys = 2\narrivals = 'refuse'\nkill_patience_ms = 500\nsaved_arrays_mib = 64\nsecond_context = false\nlongest_kernel_ms = 60000\nquarantine_contexts = 1\nquarantine_ms = 5000\n[groups]\nby_cgroup = true\n[groups.limits.'/jobs/*']\nmemory = '4G'\nsm_percent = 30\n[profiles.half]\nsm_percent = 50",
         );
         let settings = file.unwrap().settings();
         assert!(settings.iter().all(|setting| setting.value.is_some()));

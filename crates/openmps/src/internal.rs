@@ -53,7 +53,7 @@ pub(crate) fn server(options: Server) -> anyhow::Result<ExitCode> {
         // Such as `--user=...`, which is no argument that the daemon gives.
         anyhow::ensure!(!rustix::process::geteuid().is_root(), "did not become user {user}");
     }
-    let options = server::keeper::Options::from_environment(options.control_fd)
+    let options = server::keeper::Options::from_environment(options.control_fd, options.faults_fd)
         .map_err(anyhow::Error::msg)?;
     Ok(server::keeper::run(&options))
 }

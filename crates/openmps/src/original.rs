@@ -7,8 +7,10 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use control::core::Provisioning;
 use control::daemon::{self, BackgroundStart, Options, ServerCommand, StartError};
@@ -33,6 +35,9 @@ pub(crate) const NAME: &str = "nvidia-cuda-mps-control";
 const METRICS_VARIABLE: &str = "OPENMPS_METRICS";
 /// Whose clients get a server when, if no option says so.
 const PROVISIONING_VARIABLE: &str = "OPENMPS_PROVISIONING";
+/// Whether clients get what serves faults in managed memory.
+pub(crate) const MANAGED_FAULTS_VARIABLE: &str = "OPENMPS_MANAGED_FAULTS";
+const FAULTS_DEVICE: &str = "/dev/userfaultfd";
 
 /// Of newer releases of the original.
 const PROTOCOL_VARIABLE: &str = "CUDA_MPS_PROTOCOL_VERSION";
@@ -358,6 +363,28 @@ fn look_at_devices(driver: &Path) -> Vec<DeviceSnapshot> {
     facts.devices.into_iter().map(known).collect()
 }
 
+/// What serves faults in managed memory, where clients are to have it.
+fn faults_device() -> Option<Arc<OwnedFd>> {
+    let set = std::env::var(MANAGED_FAULTS_VARIABLE).ok().filter(|text| !text.is_empty())?;
+    match set.trim() {
+        "off" => return None,
+        "on" => {}
+        other => {
+            eprintln!(
+                "Warning: {MANAGED_FAULTS_VARIABLE}={other:?} is taken for off: it must be on or off"
+            );
+            return None;
+        }
+    }
+    let opened = std::fs::File::options().read(true).write(true).open(FAULTS_DEVICE);
+    let complain = |error: &io::Error| {
+        eprintln!(
+            "Warning: clients get no {FAULTS_DEVICE}: {error}; the kernel has it from 6.1 on, for root"
+        );
+    };
+    opened.inspect_err(complain).ok().map(|file| Arc::new(OwnedFd::from(file)))
+}
+
 fn start_daemon(place: Place, settings: Settings, arguments: &[OsString]) -> Result<u8, Failure> {
     if place == Place::Background && !daemon::is_background_half() {
         let start = BackgroundStart {
@@ -391,7 +418,8 @@ fn start_daemon(place: Place, settings: Settings, arguments: &[OsString]) -> Res
         Err(error) => eprintln!("Warning: no server will start: {error:#}"),
     }
     let arguments = vec!["server".into()];
-    let server = ServerCommand { program: OWN_EXECUTABLE.into(), arguments, environment };
+    let program = OWN_EXECUTABLE.into();
+    let server = ServerCommand { program, arguments, environment, faults: faults_device() };
     let Settings { provisioning, metrics, .. } = settings;
     let directories = Directories::from_environment();
     let options = Options { directories, provisioning, metrics, ready_devices, echo, server };

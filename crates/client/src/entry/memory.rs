@@ -1,4 +1,4 @@
-//! Device and managed memory.
+//! Device and managed memory; hints about the latter are in [`super::managed`].
 
 use super::not_null;
 use crate::client::run;
@@ -74,7 +74,7 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
         not_null(total)?;
         let (backend, id) = current::context()?.backend()?;
         let info: MemoryInfoReply = backend.session.call_for(id, Opcode::MemoryInfo, &[])?;
-        let own = backend.device_heap.free_bytes();
+        let own = backend.device_heap.free_bytes() + backend.managed_heap.free_bytes();
         put!(free, (info.free_bytes + own).min(info.total_bytes) as usize);
         put!(total, info.total_bytes as usize);
         Ok(())
@@ -95,99 +95,5 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
         put_optional!(pbase, base);
         put_optional!(psize, size_bytes as usize);
         Ok(())
-    })
-}
-
-/// Managed memory stays in the host's memory, so there is nothing to move.
-pub(crate) unsafe fn cuMemPrefetchAsync(
-    devPtr: CUdeviceptr,
-    count: usize,
-    dstDevice: CUdevice,
-    hStream: CUstream,
-) -> CUresult {
-    managed_hint(devPtr, count, hStream, Place::of_device(dstDevice))
-}
-
-pub(crate) unsafe fn cuMemPrefetchAsync_v2(
-    devPtr: CUdeviceptr,
-    count: usize,
-    location: CUmemLocation,
-    flags: u32,
-    hStream: CUstream,
-) -> CUresult {
-    if flags != 0 {
-        return CUresult::ERROR_INVALID_VALUE;
-    }
-    managed_hint(devPtr, count, hStream, Place::of_location(&location))
-}
-
-pub(crate) unsafe fn cuMemAdvise(
-    devPtr: CUdeviceptr,
-    count: usize,
-    advice: CUmem_advise,
-    device: CUdevice,
-) -> CUresult {
-    advise(devPtr, count, advice, Place::of_device(device))
-}
-
-pub(crate) unsafe fn cuMemAdvise_v2(
-    devPtr: CUdeviceptr,
-    count: usize,
-    advice: CUmem_advise,
-    location: CUmemLocation,
-) -> CUresult {
-    advise(devPtr, count, advice, Place::of_location(&location))
-}
-
-/// Whom a hint about managed memory is about.
-enum Place {
-    Host,
-    Device(CUdevice),
-    Unknown,
-}
-
-impl Place {
-    fn of_device(device: CUdevice) -> Self {
-        /// `CU_DEVICE_CPU`.
-        const CPU: CUdevice = -1;
-        if device == CPU { Self::Host } else { Self::Device(device) }
-    }
-
-    fn of_location(location: &CUmemLocation) -> Self {
-        use CUmemLocationType as Type;
-        match location.type_ {
-            Type::DEVICE => Self::Device(location.id),
-            Type::HOST | Type::HOST_NUMA | Type::HOST_NUMA_CURRENT => Self::Host,
-            _ => Self::Unknown,
-        }
-    }
-}
-
-/// `CU_MEM_ADVISE_UNSET_ACCESSED_BY`, the last one.
-const LAST_ADVICE: u32 = 6;
-
-fn advise(address: CUdeviceptr, size_bytes: usize, advice: CUmem_advise, place: Place) -> CUresult {
-    if !(1..=LAST_ADVICE).contains(&advice.0) {
-        return CUresult::ERROR_INVALID_VALUE;
-    }
-    managed_hint(address, size_bytes, CUstream::NULL, place)
-}
-
-fn managed_hint(
-    address: CUdeviceptr,
-    size_bytes: usize,
-    hStream: CUstream,
-    place: Place,
-) -> CUresult {
-    run(|client| {
-        match place {
-            Place::Host => {}
-            Place::Device(device) => drop(client.device(device)?),
-            Place::Unknown => return Err(CUresult::ERROR_INVALID_VALUE),
-        }
-        crate::stream::target(client, hStream)?;
-        let area = client.memory.device_reach(address, size_bytes as u64)?;
-        let is_managed = matches!(area.kind, Kind::Managed | Kind::ManagedGlobal);
-        if is_managed && size_bytes > 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     })
 }

@@ -79,7 +79,7 @@ fn of_area(area: &Area, address: u64, attribute: CUpointer_attribute) -> Result<
         A::HOST_POINTER => return Err(CUresult::ERROR_INVALID_VALUE),
         A::SYNC_MEMOPS => Value::Bool(false),
         A::BUFFER_ID => Value::Word(area.buffer_id),
-        A::IS_MANAGED => Value::Bool(matches!(area.kind, Kind::Managed | Kind::ManagedGlobal)),
+        A::IS_MANAGED => Value::Bool(area.is_managed()),
         A::DEVICE_ORDINAL => Value::Int(area.device.cast_unsigned()),
         A::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Bool(matches!(area.kind, Kind::Device)),
         A::IS_GPU_DIRECT_RDMA_CAPABLE | A::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),

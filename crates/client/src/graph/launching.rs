@@ -230,9 +230,9 @@ impl Place {
             if let Some(graph) = segment.graph {
                 let body = GraphLaunch { graph, stream: slot };
                 let parts = [body.as_bytes()];
-                backend.session.mirrors().push(&backend.session, id)?;
+                let announced = backend.session.announce(id)?;
                 let mark = backend.session.post_work(id, slot, Opcode::GraphLaunch, &parts)?;
-                backend.session.mirrors().note_work();
+                drop(announced);
                 if segment.prints {
                     backend.session.output().expect();
                 }

@@ -82,6 +82,9 @@ pub(super) fn serve(directory: &Path) {
                     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
                     client.send(&ClientReply::ContextOpened(opened), &files, TIMEOUT).unwrap();
                 }
+                ClientRequest::FaultsDevice => {
+                    client.send(&ClientReply::FaultsDevice, &[], TIMEOUT).unwrap();
+                }
                 ClientRequest::CloseContext { .. } => {
                     client.send(&ClientReply::ContextClosed, &[], TIMEOUT).unwrap();
                 }

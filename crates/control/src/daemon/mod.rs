@@ -38,7 +38,9 @@ mod signals;
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::core::Provisioning;
 use crate::directories::Directories;
@@ -74,6 +76,8 @@ pub struct ServerCommand {
     pub arguments: Vec<OsString>,
     /// Added to its environment.
     pub environment: Vec<(String, OsString)>,
+    /// `/dev/userfaultfd`, where servers are to hand it on; `--faults-fd N` is added.
+    pub faults: Option<Arc<OwnedFd>>,
 }
 
 /// Why a daemon did not start.

@@ -108,6 +108,11 @@ impl ServerProcess {
             leave_terminal(&mut command)?;
         }
         command.arg0(SHOWN_NAME).args(&options.server.arguments);
+        // Inherited by this child alone, as above.
+        let faults = options.server.faults.as_ref().map(rustix::io::dup).transpose()?;
+        if let Some(faults) = &faults {
+            command.args([OsStr::new("--faults-fd"), faults.as_raw_fd().to_string().as_ref()]);
+        }
         if is_anothers {
             // It becomes that user's itself, once it runs: `spawn` waits until then, and that user
             // could stop it.

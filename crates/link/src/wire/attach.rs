@@ -288,6 +288,8 @@ pub enum ClientRequest {
         /// Index into [`Welcome::devices`].
         device: u32,
     },
+    /// A descriptor of `/dev/userfaultfd`, for managed memory.
+    FaultsDevice,
 }
 
 /// The server's answers.
@@ -301,6 +303,9 @@ pub enum ClientReply {
     ContextOpened(ContextOpened),
     /// Answer to [`ClientRequest::CloseContext`].
     ContextClosed,
+    /// Answer to [`ClientRequest::FaultsDevice`], with the descriptor; without one where the daemon
+    /// hands none on.
+    FaultsDevice,
     /// No answer: somebody wants to trace the client; with the connection to them. See
     /// [`super::trace`].
     Trace,

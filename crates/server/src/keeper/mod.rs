@@ -55,7 +55,8 @@ use link::wire::daemon::{
 };
 use link::wire::shares::{GroupLimits, Reservation};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use rustix::io::FdFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use session::Session;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -113,6 +114,7 @@ pub fn run(options: &Options) -> ExitCode {
     match start(options) {
         Ok((driver, driver_version, devices)) => {
             let mut keeper = Keeper::new(options, daemon, driver, driver_version, devices);
+            keeper.faults_device = options.faults_fd.and_then(faults_device);
             keeper.log_start();
             keeper.serve()
         }
@@ -123,6 +125,14 @@ pub fn run(options: &Options) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the daemon has handed on for managed memory; executors do not inherit it.
+fn faults_device(descriptor: RawFd) -> Option<OwnedFd> {
+    // SAFETY: the daemon passed this descriptor for this use, and nothing else in the process has
+    // it.
+    let device = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    rustix::io::fcntl_setfd(&device, FdFlags::CLOEXEC).ok().map(|()| device)
 }
 
 /// Each client costs two descriptors; the usual soft limit of 1024 is for programs that use
@@ -197,6 +207,8 @@ enum Course {
 pub(crate) struct Keeper {
     options: Options,
     daemon: Option<Connection>,
+    /// `/dev/userfaultfd`, which clients may have.
+    faults_device: Option<OwnedFd>,
     driver: Driver,
     driver_version: i32,
     devices: Vec<Device>,
@@ -281,6 +293,7 @@ impl Keeper {
             memory_settings,
             residencies,
             daemon: Some(daemon),
+            faults_device: None,
             driver,
             driver_version,
             devices,

@@ -26,6 +26,8 @@ pub const ISOLATION_VARIABLE: &str = "OPENMPS_ISOLATION";
 pub struct Options {
     /// Descriptor of the socket to the daemon.
     pub control_fd: RawFd,
+    /// Descriptor of `/dev/userfaultfd`, where clients may have it.
+    pub faults_fd: Option<RawFd>,
     /// The native driver's library.
     pub native_driver: PathBuf,
     /// What is started as `PROGRAM executor ...`: this very executable, unless named.
@@ -45,8 +47,9 @@ impl Options {
     ///
     /// # Errors
     /// A message that names a variable that is wrong.
-    pub fn from_environment(control_fd: RawFd) -> Result<Self, String> {
-        keeper_options(["--control-fd".into(), control_fd.to_string().into()])
+    pub fn from_environment(control_fd: RawFd, faults_fd: Option<RawFd>) -> Result<Self, String> {
+        let options = keeper_options(["--control-fd".into(), control_fd.to_string().into()])?;
+        Ok(Self { faults_fd, ..options })
     }
 }
 
@@ -59,6 +62,7 @@ pub fn keeper_options(arguments: impl IntoIterator<Item = OsString>) -> Result<O
     let executor_program = given.executor_program.take();
     Ok(Options {
         control_fd: given.control_fd()?,
+        faults_fd: None,
         native_driver: given.native_driver(),
         executor_program: executor_program.unwrap_or_else(|| OWN_EXECUTABLE.into()),
         contexts_per_device: contexts_per_device(std::env::var(CONTEXTS_VARIABLE).ok())?,
@@ -180,6 +184,7 @@ mod tests {
                 .unwrap();
         let expected = Options {
             control_fd: 5,
+            faults_fd: None,
             native_driver: "/x".into(),
             executor_program: "/y".into(),
             contexts_per_device: 48,

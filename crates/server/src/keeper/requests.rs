@@ -41,6 +41,11 @@ impl Keeper {
                 self.open_context(id, device)
             }
             Ok(Some(ClientRequest::CloseContext { device })) => self.close_context(id, device),
+            Ok(Some(ClientRequest::FaultsDevice)) => {
+                let device = self.faults_device.as_ref().and_then(|device| device.try_clone().ok());
+                let device: Vec<_> = device.iter().map(AsFd::as_fd).collect();
+                self.reply(id, &ClientReply::FaultsDevice, &device);
+            }
             Err(SocketError::Closed) => self.client_left(id),
             Err(error) => self.disconnect(id, &error.to_string()),
         }

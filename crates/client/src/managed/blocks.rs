@@ -1,0 +1,353 @@
+//! The books of managed memory: what of it lies in this process, and what either side may have
+//! changed since the two agreed.
+//!
+//! Managed memory is device memory. At the same addresses this process has pages, its *mirror*, in
+//! blocks. A block is absent here, until the host touches it; *clean*, then both sides have the
+//! same bytes and the mirror is guarded against writing; or *dirty*: the host has the newer bytes.
+//! Before work is posted, dirty blocks are carried to the device and all blocks leave the mirror.
+//!
+//! A block that was fetched while work was in flight is *suspect*, since that work may change it on
+//! the device later. When work has been waited for, suspect blocks leave the mirror too. Of a dirty
+//! one only what the host has changed is carried, by comparison with a *twin*: the bytes that were
+//! fetched. So neither side's writes undo the other's.
+//!
+//! Pure: pages and bytes are a [`Carrier`]'s affair.
+
+use crate::session::Result;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+pub(super) const PAGE_BYTES: u64 = 4096;
+/// What is fetched for one touch, and what is dirty or clean as a whole.
+pub(super) const BLOCK_BYTES: u64 = 64 << 10;
+/// What is fetched at once when touches follow each other, as the driver does.
+pub(super) const LONGEST_FETCH_BYTES: u64 = 2 << 20;
+/// What is compared at once.
+const LINE_BYTES: usize = 64;
+
+/// Whether writes to pages of the mirror are faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guard {
+    On,
+    Off,
+}
+
+/// What a thread wanted that has met a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// To read where no page is.
+    Read,
+    /// To write where no page is.
+    Write,
+    /// To write to a guarded page.
+    Guarded,
+}
+
+/// Whether work of the device may change memory from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flight {
+    /// All work is done, and the next is announced first.
+    Idle,
+    Busy,
+}
+
+/// Whether a page was missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hole {
+    Filled,
+    None,
+}
+
+/// Moves bytes between the mirror and the device. Ranges are whole pages.
+pub(super) trait Carrier {
+    /// Device memory into pages that the mirror lacks. Zeros where the device has none any more.
+    fn fetch(&mut self, range: Range<u64>, guard: Guard);
+    /// Zeros into pages that the mirror lacks.
+    fn zero(&mut self, range: Range<u64>);
+    /// Zeros into one page, if it is missing.
+    fn fill_hole(&mut self, page: Range<u64>) -> Hole;
+    fn guard(&mut self, range: Range<u64>, guard: Guard);
+    /// Lets threads try again that have met a fault.
+    fn wake(&mut self, range: Range<u64>);
+    /// The mirror's bytes.
+    fn host_bytes(&mut self, range: Range<u64>) -> Vec<u8>;
+    /// The mirror's bytes to the device.
+    fn carry(&mut self, range: Range<u64>) -> Result;
+    /// Pieces of a block to the device, and nothing that lies between them.
+    fn carry_pieces(&mut self, block: u64, bytes: &[u8], pieces: &[Range<usize>]) -> Result;
+    /// Takes pages out of the mirror.
+    fn drop(&mut self, range: Range<u64>);
+}
+
+/// See the module's description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Absent,
+    Clean,
+    Dirty,
+}
+
+/// An allocation.
+struct Area {
+    end: u64,
+    blocks: Vec<State>,
+    /// No work was posted since it was made, so what is absent is zeros.
+    is_new: bool,
+}
+
+/// See the module's description.
+#[derive(Default)]
+pub(super) struct Books {
+    /// By first address.
+    areas: BTreeMap<u64, Area>,
+    /// First addresses of areas that are new.
+    new: Vec<u64>,
+    /// First addresses of blocks that are in the mirror.
+    present: Vec<u64>,
+    /// Those of them that are suspect, with twins once they are dirty.
+    suspects: BTreeMap<u64, Option<Vec<u8>>>,
+    /// Where the last fetch ended, and how long it was.
+    last: (u64, u64),
+}
+
+/// A block's place.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// First address of the area.
+    base: u64,
+    index: usize,
+}
+
+impl Area {
+    fn block(&self, base: u64, index: usize) -> Range<u64> {
+        let start = base + index as u64 * BLOCK_BYTES;
+        start..(start + BLOCK_BYTES).min(self.end)
+    }
+}
+
+impl Books {
+    /// Adds an allocation of whole pages, none of which is in the mirror.
+    pub(super) fn add(&mut self, range: Range<u64>) {
+        let count = (range.end - range.start).div_ceil(BLOCK_BYTES) as usize;
+        let area = Area { end: range.end, blocks: vec![State::Absent; count], is_new: true };
+        self.new.push(range.start);
+        self.areas.insert(range.start, area);
+    }
+
+    /// Forgets an allocation, and says where it lay. Its pages are the caller's affair.
+    pub(super) fn remove(&mut self, base: u64) -> Option<Range<u64>> {
+        let area = self.areas.remove(&base)?;
+        let range = base..area.end;
+        self.new.retain(|&new| new != base);
+        self.present.retain(|block| !range.contains(block));
+        self.suspects.retain(|block, _| !range.contains(block));
+        Some(range)
+    }
+
+    /// What must be handed over before work is posted: 0 if nothing.
+    pub(super) fn held(&self) -> usize {
+        self.new.len() + self.present.len()
+    }
+
+    /// Blocks that may be out of date once work is done.
+    pub(super) fn suspects(&self) -> usize {
+        self.suspects.len()
+    }
+
+    fn place(&self, address: u64) -> Option<Place> {
+        let (&base, area) = self.areas.range(..=address).next_back()?;
+        let index = ((address - base) / BLOCK_BYTES) as usize;
+        (address < area.end).then_some(Place { base, index })
+    }
+
+    fn look(&mut self, address: u64) -> Option<(Place, &mut Area)> {
+        let place = self.place(address)?;
+        self.areas.get_mut(&place.base).map(|area| (place, area))
+    }
+
+    /// Serves a fault of the host.
+    pub(super) fn touch(
+        &mut self,
+        address: u64,
+        fault: Fault,
+        flight: Flight,
+        carrier: &mut impl Carrier,
+    ) {
+        let page = address & !(PAGE_BYTES - 1);
+        let page = page..page + PAGE_BYTES;
+        // What is freed is no longer mapped: trying again is what ends the program, as it should.
+        let Some((place, area)) = self.look(address) else { return carrier.wake(page) };
+        let block = area.block(place.base, place.index);
+        match (area.blocks[place.index], fault) {
+            (State::Absent, Fault::Read | Fault::Write) => {
+                self.bring(place, fault, flight, carrier);
+            }
+            (State::Clean, Fault::Guarded) => self.soil(block, carrier),
+            // It left, or came, while the fault was on its way. Trying again tells what is missing.
+            (State::Absent | State::Dirty, Fault::Guarded) => carrier.wake(page),
+            // The same, or the program has thrown the page away (`MADV_DONTNEED`).
+            (state, Fault::Read | Fault::Write) => {
+                if carrier.fill_hole(page.clone()) == Hole::Filled && state == State::Clean {
+                    self.soil(block, carrier);
+                }
+                carrier.wake(page);
+            }
+        }
+    }
+
+    /// Has a block in the mirror, and more behind it where touches follow each other.
+    fn bring(&mut self, place: Place, fault: Fault, flight: Flight, carrier: &mut impl Carrier) {
+        let Some(area) = self.areas.get_mut(&place.base) else { return };
+        let Range { start, end } = area.block(place.base, place.index);
+        let wanted = match self.last {
+            (last, length) if last == start => (length * 2).min(LONGEST_FETCH_BYTES),
+            _ => BLOCK_BYTES,
+        };
+        let most = (wanted / BLOCK_BYTES) as usize;
+        let absent = area.blocks[place.index..].iter().take(most);
+        let count = absent.take_while(|&&state| state == State::Absent).count();
+        let range = start..area.block(place.base, place.index + count - 1).end;
+        let state = match (flight, fault) {
+            _ if area.is_new => State::Dirty,
+            (Flight::Idle, Fault::Write) => State::Dirty,
+            _ => State::Clean,
+        };
+        let is_suspect = flight == Flight::Busy && !area.is_new;
+        match state {
+            _ if area.is_new => carrier.zero(range.clone()),
+            State::Dirty => carrier.fetch(range.clone(), Guard::Off),
+            _ => carrier.fetch(range.clone(), Guard::On),
+        }
+        area.blocks[place.index..place.index + count].fill(state);
+        self.last = (range.end, wanted);
+        for block in range.step_by(BLOCK_BYTES as usize) {
+            self.present.push(block);
+            if is_suspect {
+                self.suspects.insert(block, None);
+            }
+        }
+        if state == State::Clean && fault == Fault::Write {
+            self.soil(start..end, carrier);
+        }
+    }
+
+    /// A clean block becomes dirty.
+    fn soil(&mut self, block: Range<u64>, carrier: &mut impl Carrier) {
+        if let Some(twin) = self.suspects.get_mut(&block.start) {
+            *twin = Some(carrier.host_bytes(block.clone()));
+        }
+        if let Some((place, area)) = self.look(block.start) {
+            area.blocks[place.index] = State::Dirty;
+        }
+        carrier.guard(block, Guard::Off);
+    }
+
+    /// Before work is posted: the device has everything, and the mirror nothing.
+    pub(super) fn hand_over(&mut self, carrier: &mut impl Carrier) -> Result {
+        for base in self.new.drain(..) {
+            if let Some(area) = self.areas.get_mut(&base) {
+                area.is_new = false;
+            }
+        }
+        let mut leaving = std::mem::take(&mut self.present);
+        leaving.sort_unstable();
+        self.release(leaving, carrier)
+    }
+
+    /// After work was waited for: suspect blocks leave the mirror.
+    pub(super) fn settle(&mut self, carrier: &mut impl Carrier) -> Result {
+        let leaving: Vec<u64> = self.suspects.keys().copied().collect();
+        let suspects = &self.suspects;
+        self.present.retain(|block| !suspects.contains_key(block));
+        self.release(leaving, carrier)
+    }
+
+    /// Has blocks leave the mirror, in order of their addresses. After an error, which only a
+    /// session that has failed gives, the rest stays.
+    fn release(&mut self, blocks: Vec<u64>, carrier: &mut impl Carrier) -> Result {
+        let mut rest = blocks.as_slice();
+        while let Some(&first) = rest.first() {
+            let (count, range, state) = self.run(rest);
+            let released = match (state, self.suspects.get(&first)) {
+                (State::Dirty, twin) => {
+                    // Who writes meanwhile waits, and finds the block absent.
+                    carrier.guard(range.clone(), Guard::On);
+                    match twin {
+                        Some(Some(twin)) => carry_changes(range.clone(), twin, carrier),
+                        _ => carrier.carry(range.clone()),
+                    }
+                }
+                _ => Ok(()),
+            };
+            if let Err(error) = released {
+                carrier.guard(range, Guard::Off);
+                self.present.extend_from_slice(rest);
+                return Err(error);
+            }
+            carrier.drop(range);
+            for &block in &rest[..count] {
+                self.suspects.remove(&block);
+                if let Some((place, area)) = self.look(block) {
+                    area.blocks[place.index] = State::Absent;
+                }
+            }
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+
+    /// The blocks at the beginning that follow each other and are alike; one, if it has a twin.
+    fn run(&self, blocks: &[u64]) -> (usize, Range<u64>, State) {
+        let about = |block: u64| {
+            let place = self.place(block);
+            let found = place.and_then(|place| Some((place, self.areas.get(&place.base)?)));
+            found.map(|(place, area)| {
+                (area.block(place.base, place.index), area.blocks[place.index])
+            })
+        };
+        let has_twin = |block: u64| matches!(self.suspects.get(&block), Some(Some(_)));
+        let first = blocks[0];
+        // Blocks are those of areas that are there.
+        let (mut range, state) = about(first).unwrap_or((first..first, State::Absent));
+        let mut count = 1;
+        while let Some(&next) = blocks.get(count)
+            && next == range.end
+            && !has_twin(first)
+            && !has_twin(next)
+            && let Some((more, alike)) = about(next)
+            && alike == state
+        {
+            range.end = more.end;
+            count += 1;
+        }
+        (count, range, state)
+    }
+}
+
+/// Carries what the host has changed in a block. Between those bytes a kernel may write meanwhile.
+fn carry_changes(block: Range<u64>, twin: &[u8], carrier: &mut impl Carrier) -> Result {
+    let now = carrier.host_bytes(block.clone());
+    let pieces = changes(twin, &now);
+    if pieces.is_empty() { Ok(()) } else { carrier.carry_pieces(block.start, &now, &pieces) }
+}
+
+/// The ranges in which two equally long texts differ.
+fn changes(before: &[u8], after: &[u8]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    let lines = before.chunks(LINE_BYTES).zip(after.chunks(LINE_BYTES)).enumerate();
+    // Most lines are alike, which is found out at once.
+    for (line, (old, new)) in lines.filter(|(_, (old, new))| old != new) {
+        for (place, _) in old.iter().zip(new).enumerate().filter(|(_, (old, new))| old != new) {
+            let at = line * LINE_BYTES + place;
+            match ranges.last_mut() {
+                Some(last) if last.end == at => last.end += 1,
+                _ => ranges.push(at..at + 1),
+            }
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+#[path = "blocks_test.rs"]
+mod tests;

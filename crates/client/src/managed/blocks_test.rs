@@ -1,0 +1,281 @@
+//! The books against a model: a device, a mirror whose pages come and go, and one memory that both
+//! are to agree with.
+
+use super::*;
+use proptest::prelude::*;
+
+const BASE: u64 = 0x10_0000;
+/// Two areas that touch each other; the first ends inside a block.
+const SPLIT: u64 = BASE + 2 * BLOCK_BYTES + PAGE_BYTES;
+const END: u64 = SPLIT + BLOCK_BYTES + 2 * PAGE_BYTES;
+const BYTES: usize = (END - BASE) as usize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Missing,
+    Guarded,
+    Open,
+}
+
+struct Machine {
+    device: Vec<u8>,
+    mirror: Vec<u8>,
+    pages: Vec<Page>,
+}
+
+fn bytes(range: &Range<u64>) -> Range<usize> {
+    (range.start - BASE) as usize..(range.end - BASE) as usize
+}
+
+fn pages(range: &Range<u64>) -> Range<usize> {
+    let page = |at: usize| at / PAGE_BYTES as usize;
+    page(bytes(range).start)..page(bytes(range).end)
+}
+
+impl Machine {
+    fn put(&mut self, range: Range<u64>, from: Option<Vec<u8>>, page: Page) {
+        let all = &mut self.pages[pages(&range)];
+        assert!(all.iter().all(|page| *page == Page::Missing), "pages come where there are none");
+        all.fill(page);
+        match from {
+            Some(from) => self.mirror[bytes(&range)].copy_from_slice(&from),
+            None => self.mirror[bytes(&range)].fill(0),
+        }
+    }
+}
+
+impl Carrier for Machine {
+    fn fetch(&mut self, range: Range<u64>, guard: Guard) {
+        let from = self.device[bytes(&range)].to_vec();
+        let page = if guard == Guard::On { Page::Guarded } else { Page::Open };
+        self.put(range, Some(from), page);
+    }
+
+    fn zero(&mut self, range: Range<u64>) {
+        self.put(range, None, Page::Open);
+    }
+
+    fn fill_hole(&mut self, page: Range<u64>) -> Hole {
+        if self.pages[pages(&page).start] != Page::Missing {
+            return Hole::None;
+        }
+        self.put(page, None, Page::Open);
+        Hole::Filled
+    }
+
+    fn guard(&mut self, range: Range<u64>, guard: Guard) {
+        let all = &mut self.pages[pages(&range)];
+        assert!(all.iter().all(|page| *page != Page::Missing), "only what is there is guarded");
+        all.fill(if guard == Guard::On { Page::Guarded } else { Page::Open });
+    }
+
+    fn wake(&mut self, _: Range<u64>) {}
+
+    fn host_bytes(&mut self, range: Range<u64>) -> Vec<u8> {
+        let guarded = self.pages[pages(&range)].iter().all(|page| *page == Page::Guarded);
+        assert!(guarded, "nobody writes while the bytes are read");
+        self.mirror[bytes(&range)].to_vec()
+    }
+
+    fn carry(&mut self, range: Range<u64>) -> Result {
+        let now = self.host_bytes(range.clone());
+        self.device[bytes(&range)].copy_from_slice(&now);
+        Ok(())
+    }
+
+    fn carry_pieces(&mut self, block: u64, now: &[u8], pieces: &[Range<usize>]) -> Result {
+        let device = &mut self.device[(block - BASE) as usize..];
+        pieces.iter().for_each(|piece| device[piece.clone()].copy_from_slice(&now[piece.clone()]));
+        Ok(())
+    }
+
+    fn drop(&mut self, range: Range<u64>) {
+        self.pages[pages(&range)].fill(Page::Missing);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The host looks at so many bytes.
+    Read { at: usize, length: usize },
+    /// The host writes, every byte or every second one.
+    Write { at: usize, length: usize, value: u8 },
+    /// Work is posted that will write odd bytes.
+    Post { at: usize, length: usize, value: u8 },
+    /// The oldest work that was posted runs.
+    Run,
+    /// All work is done, and was waited for.
+    Wait,
+    /// Something was waited for, perhaps other work.
+    Settle,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let length = prop_oneof![Just(1_usize), 2..64_usize, 4000..90_000_usize];
+    let place = (0..BYTES, length, 1..=u8::MAX);
+    prop_oneof![
+        3 => place.clone().prop_map(|(at, length, _)| Step::Read { at, length }),
+        4 => place.clone().prop_map(|(at, length, value)| Step::Write { at, length, value }),
+        2 => place.prop_map(|(at, length, value)| Step::Post { at, length, value }),
+        2 => Just(Step::Run),
+        2 => Just(Step::Wait),
+        1 => Just(Step::Settle),
+    ]
+}
+
+struct World {
+    machine: Machine,
+    books: Books,
+    /// What both sides should see.
+    truth: Vec<u8>,
+    posted: Vec<(usize, usize, u8)>,
+    flight: Flight,
+}
+
+impl World {
+    /// Has a page that the host can use, as a thread that meets faults until it can.
+    fn reach(&mut self, at: usize, access: Fault) {
+        for _ in 0..4 {
+            let fault = match (self.machine.pages[at / PAGE_BYTES as usize], access) {
+                (Page::Missing, access) => access,
+                (Page::Guarded, Fault::Write) => Fault::Guarded,
+                _ => return,
+            };
+            self.books.touch(BASE + at as u64, fault, self.flight, &mut self.machine);
+        }
+        panic!("the host never reaches byte {at}");
+    }
+
+    fn run_oldest(&mut self) {
+        if self.posted.is_empty() {
+            return;
+        }
+        let (at, length, value) = self.posted.remove(0);
+        for i in (at..(at + length).min(BYTES)).filter(|i| i % 2 == 1) {
+            self.machine.device[i] = value;
+            self.truth[i] = value;
+        }
+    }
+
+    /// Bytes that belong to the host: while work is in flight, the odd ones are the device's.
+    fn is_hosts(&self, at: usize) -> bool {
+        self.flight == Flight::Idle || at.is_multiple_of(2)
+    }
+
+    fn settle(&mut self) {
+        self.books.settle(&mut self.machine).unwrap();
+        assert_eq!(self.books.suspects(), 0);
+    }
+
+    fn act(&mut self, step: Step) {
+        match step {
+            Step::Read { at, length } => {
+                for i in at..(at + length).min(BYTES) {
+                    self.reach(i, Fault::Read);
+                    if self.is_hosts(i) {
+                        assert_eq!(self.machine.mirror[i], self.truth[i], "host's byte {i}");
+                    }
+                }
+            }
+            Step::Write { at, length, value } => {
+                for i in at..(at + length).min(BYTES) {
+                    if !self.is_hosts(i) {
+                        continue;
+                    }
+                    self.reach(i, Fault::Write);
+                    self.machine.mirror[i] = value;
+                    self.truth[i] = value;
+                }
+            }
+            Step::Post { at, length, value } => {
+                self.books.hand_over(&mut self.machine).unwrap();
+                assert_eq!(self.books.held(), 0);
+                assert!(self.machine.pages.iter().all(|page| *page == Page::Missing));
+                assert!(self.machine.device == self.truth, "the device has what the host wrote");
+                self.posted.push((at, length, value));
+                self.flight = Flight::Busy;
+            }
+            Step::Run => self.run_oldest(),
+            Step::Wait => {
+                while !self.posted.is_empty() {
+                    self.run_oldest();
+                }
+                self.flight = Flight::Idle;
+                self.settle();
+            }
+            Step::Settle => self.settle(),
+        }
+    }
+}
+
+fn world() -> World {
+    let mut books = Books::default();
+    books.add(BASE..SPLIT);
+    books.add(SPLIT..END);
+    let machine = Machine {
+        device: vec![0; BYTES],
+        mirror: vec![0xee; BYTES],
+        pages: vec![Page::Missing; BYTES / PAGE_BYTES as usize],
+    };
+    World { machine, books, truth: vec![0; BYTES], posted: Vec::new(), flight: Flight::Idle }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn neither_side_loses_a_byte(steps in prop::collection::vec(step(), 1..40)) {
+        let mut world = world();
+        for step in steps {
+            world.act(step);
+        }
+        world.act(Step::Wait);
+        world.act(Step::Read { at: 0, length: BYTES });
+    }
+}
+
+#[test]
+fn changes_are_found_byte_by_byte_across_lines() {
+    let before = vec![0; 3 * LINE_BYTES + 5];
+    let mut after = before.clone();
+    assert_eq!(changes(&before, &after), []);
+    for at in [0, 62, 63, 64, 66, 3 * LINE_BYTES + 4] {
+        after[at] = 1;
+    }
+    let end = before.len();
+    assert_eq!(changes(&before, &after), [0..1, 62..65, 66..67, end - 1..end]);
+}
+
+#[test]
+fn touches_that_follow_each_other_are_fetched_in_growing_pieces() {
+    let (start, length) = (BASE, 64 * BLOCK_BYTES);
+    let mut books = Books::default();
+    books.add(start..start + length);
+    let mut machine = Machine {
+        device: vec![7; length as usize],
+        mirror: vec![0; length as usize],
+        pages: vec![Page::Missing; (length / PAGE_BYTES) as usize],
+    };
+    books.hand_over(&mut machine).unwrap();
+    let mut fetched = Vec::new();
+    while let Some(page) = machine.pages.iter().position(|page| *page == Page::Missing) {
+        let address = start + page as u64 * PAGE_BYTES;
+        books.touch(address, Fault::Read, Flight::Idle, &mut machine);
+        let there = machine.pages.iter().filter(|page| **page != Page::Missing).count();
+        fetched.push(there as u64 * PAGE_BYTES / BLOCK_BYTES);
+    }
+    assert_eq!(fetched, [1, 3, 7, 15, 31, 63, 64]);
+}
+
+#[test]
+fn what_was_freed_or_thrown_away_holds_nobody_up() {
+    let mut world = world();
+    world.act(Step::Write { at: 0, length: 10, value: 9 });
+    world.machine.drop(BASE..BASE + PAGE_BYTES);
+    world.reach(5, Fault::Read);
+    assert_eq!(world.machine.mirror[5], 0, "the program has thrown it away");
+    assert_eq!(world.books.remove(BASE), Some(BASE..SPLIT));
+    assert_eq!(world.books.held(), 1, "the other area is new");
+    let before = world.machine.pages.clone();
+    world.books.touch(BASE, Fault::Write, Flight::Idle, &mut world.machine);
+    assert_eq!(world.machine.pages, before);
+}

@@ -1,0 +1,232 @@
+//! Managed memory (`cuMemAllocManaged`): device memory that the host uses at the same addresses.
+//!
+//! At those addresses this process has private pages, which come from the device when they are
+//! touched ([`faults`]) and go back before work is posted ([`blocks`]). So kernels have the speed
+//! of device memory. That is what CUDA promises devices without concurrent managed access: the host
+//! touches managed memory when it has waited. Beyond that, host and kernels may be at work on
+//! different bytes at once.
+//!
+//! One thread for each session serves faults. It must not touch managed memory, and nobody in this
+//! library may while it holds a lock that the thread needs: the books' and the session's.
+
+mod advice;
+mod blocks;
+mod carry;
+mod faults;
+
+pub(crate) use advice::{Advice, Advices, Place};
+
+use crate::allocator::Range;
+use crate::backend::Backend;
+use crate::client;
+use crate::host_heap::Region;
+use crate::session::{Result, Session};
+use blocks::{Books, Fault, Flight, PAGE_BYTES};
+use carry::{Carriage, TRANSFER_BYTES};
+use cuda_abi::types::CUresult;
+use faults::Faults;
+use link::shm::Reservation;
+use link::wire::attach::{ClientReply, ClientRequest};
+use link::wire::command::REGION_PINNED;
+use rustix::fd::{OwnedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The managed memory of a session.
+#[derive(Default)]
+pub(crate) struct Managed {
+    /// What serves faults, once there was an allocation; `None` where there can be none.
+    service: OnceLock<Option<Service>>,
+    books: Mutex<Books>,
+    /// [`Books::held`], and more while a fault is served. Spares the lock.
+    held: AtomicUsize,
+    /// [`Books::suspects`], likewise.
+    suspects: AtomicUsize,
+    /// Threads that are about to post work.
+    posting: AtomicUsize,
+}
+
+struct Service {
+    faults: Faults,
+    transfer: Region,
+    /// Read alone, so that they take no memory.
+    zeros: Vec<u8>,
+    /// See [`Carriage::stream`].
+    stream: OnceLock<u32>,
+}
+
+impl Managed {
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn carriage<'a>(&'a self, session: &'a Session) -> Option<Carriage<'a>> {
+        let Service { faults, transfer, zeros, stream } = self.service.get()?.as_ref()?;
+        Some(Carriage { faults, session, transfer: transfer.address, zeros, stream })
+    }
+
+    /// Notes what the books say, for those who do not lock them.
+    fn note(&self, books: &Books) {
+        // SeqCst: see `serve`.
+        self.held.store(books.held(), Ordering::SeqCst);
+        self.suspects.store(books.suspects(), Ordering::SeqCst);
+    }
+
+    /// Work is about to be posted: the device gets what the host has. [`Self::posted`] follows.
+    pub(crate) fn announce(&self, session: &Session) -> Result {
+        // SeqCst: see `serve`.
+        self.posting.fetch_add(1, Ordering::SeqCst);
+        if self.held.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let Some(mut carriage) = self.carriage(session) else { return Ok(()) };
+        let mut books = self.lock();
+        let handed_over = books.hand_over(&mut carriage);
+        self.note(&books);
+        handed_over
+    }
+
+    /// The work is posted, or could not be.
+    pub(crate) fn posted(&self) {
+        self.posting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Work has been waited for.
+    pub(crate) fn settle(&self, session: &Session) -> Result {
+        // SeqCst: see `serve`.
+        fence(Ordering::SeqCst);
+        if self.suspects.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let Some(mut carriage) = self.carriage(session) else { return Ok(()) };
+        let mut books = self.lock();
+        let settled = books.settle(&mut carriage);
+        self.note(&books);
+        settled
+    }
+
+    fn serve(&self, session: &Session, address: u64, fault: Fault) {
+        let Some(mut carriage) = self.carriage(session) else { return };
+        let mut books = self.lock();
+        // Raised before the session is looked at, and all in one order (SeqCst). So either this
+        // thread sees that work is being posted, and has not ended, or who posts it, or has waited
+        // for it, sees that there may be something and waits for the books.
+        self.held.store(books.held() + 1, Ordering::SeqCst);
+        self.suspects.store(books.suspects() + 1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let is_posting = self.posting.load(Ordering::SeqCst) > 0;
+        let flight = if is_posting || session.is_busy() { Flight::Busy } else { Flight::Idle };
+        books.touch(address, fault, flight, &mut carriage);
+        self.note(&books);
+    }
+
+    /// What the child of a fork must close.
+    pub(crate) fn descriptor(&self) -> Option<RawFd> {
+        self.service.get()?.as_ref().map(|service| service.faults.descriptor())
+    }
+}
+
+/// What serves faults, by a thread of its own; made for the first allocation.
+fn service(backend: &'static Backend, id: u32) -> Option<&'static Service> {
+    let managed = backend.session.managed();
+    let made = managed.service.get_or_init(|| {
+        let faults = Faults::open(faults_device).inspect_err(|error| {
+            crate::info!("managed memory stays in the host's memory: {error}");
+        });
+        let faults = faults.ok()?;
+        let (heap, session) = (&backend.host_heap, &backend.session);
+        let transfer = heap.create_region(session, id, TRANSFER_BYTES, REGION_PINNED).ok()?;
+        let started = crate::thread::spawn("openmps-managed", || {
+            let (managed, session) = (backend.session.managed(), &backend.session);
+            if let Some(service) = managed.service.wait() {
+                service.faults.serve(|address, fault| managed.serve(session, address, fault));
+            }
+        });
+        started.ok()?;
+        let zeros = vec![0; TRANSFER_BYTES as usize];
+        Some(Service { faults, transfer, zeros, stream: OnceLock::new() })
+    });
+    made.as_ref()
+}
+
+/// What the server hands on for this process to have its faults told.
+fn faults_device() -> Option<OwnedFd> {
+    match client::started()?.request(&ClientRequest::FaultsDevice) {
+        Ok((ClientReply::FaultsDevice, mut descriptors)) => descriptors.pop(),
+        _ => None,
+    }
+}
+
+/// Whole pages: what an allocation takes.
+fn rounded(size_bytes: u64) -> Option<u64> {
+    size_bytes.checked_next_multiple_of(PAGE_BYTES)
+}
+
+/// Allocates; `None` where managed memory must stay with the host: no faults can be served, or the
+/// device has no room, or not for this client.
+pub(crate) fn allocate(backend: &'static Backend, id: u32, size_bytes: u64) -> Result<Option<u64>> {
+    let session = &backend.session;
+    session.check()?;
+    let Some(window) = &backend.device_window else { return Ok(None) };
+    let Some(size_bytes) = rounded(size_bytes) else { return Ok(None) };
+    let Some(service) = service(backend, id) else { return Ok(None) };
+    let address = match backend.managed_heap.allocate(session, id, size_bytes) {
+        Err(CUresult::ERROR_OUT_OF_MEMORY) => return Ok(None),
+        address => address?,
+    };
+    let managed = session.managed();
+    if let Err(error) = open(window, &service.faults, address, size_bytes) {
+        crate::warn!("managed memory stays in the host's memory: {error}");
+        backend.managed_heap.free(session, id, Range { address, size_bytes }, || 0)?;
+        return Ok(None);
+    }
+    let mut books = managed.lock();
+    books.add(address..address + size_bytes);
+    managed.note(&books);
+    drop(books);
+    session.be_two_sided();
+    Ok(Some(address))
+}
+
+/// Why a mirror cannot be.
+#[derive(Debug, thiserror::Error)]
+enum MirrorError {
+    #[error(transparent)]
+    Mapping(#[from] link::shm::ShmError),
+    #[error(transparent)]
+    Faults(#[from] faults::FaultsError),
+}
+
+fn open(
+    window: &Reservation,
+    faults: &Faults,
+    address: u64,
+    size_bytes: u64,
+) -> core::result::Result<(), MirrorError> {
+    window.open(address, size_bytes)?;
+    let range = address..address + size_bytes;
+    faults.register(range.clone()).inspect_err(|_| {
+        // Nobody knows the address: it may stay open.
+        let _ = window.unmap(address, size_bytes);
+    })?;
+    // A program that locks all of its memory has pages from the beginning.
+    faults::discard(&range);
+    Ok(())
+}
+
+/// Frees an allocation once all work posted so far is done; its mirror goes now.
+pub(crate) fn free(backend: &Backend, id: u32, address: u64) -> Result {
+    let managed = backend.session.managed();
+    let mut books = managed.lock();
+    let Some(range) = books.remove(address) else { return Ok(()) };
+    managed.note(&books);
+    let size_bytes = range.end - range.start;
+    let closed = backend.device_window.as_ref().map(|window| window.unmap(address, size_bytes));
+    drop(books);
+    if let Some(Err(error)) = closed {
+        // The addresses stay taken: nobody else may get them while something is mapped there.
+        crate::error!("the mirror of managed memory at {address:#x} stays: {error}");
+        return Ok(());
+    }
+    backend.managed_heap.free(&backend.session, id, Range { address, size_bytes }, || 0)
+}

@@ -1,0 +1,154 @@
+//! Managed memory, of real programs (`programs/process/managed.c`): it is device memory under
+//! OpenMPS, and the host and kernels see of it what they see natively.
+
+use anyhow::{Context, Result, ensure};
+use openmps_tests::{Daemon, Puppet, Runtime, Sandbox};
+
+const MIB: u64 = 1 << 20;
+
+fn start(sandbox: &Sandbox, runtime: Runtime) -> Result<Puppet> {
+    let program = sandbox.installation.program("process", "managed");
+    Puppet::spawn(&mut sandbox.command(program, runtime))
+}
+
+/// Device memory that a program has of the server.
+fn granted_bytes(daemon: &Daemon, puppet: &Puppet) -> Result<u64> {
+    let clients = daemon.snapshot()?.clients;
+    let own = clients.iter().find(|client| client.pid == puppet.pid());
+    Ok(own.context("the program is not attached")?.granted_bytes)
+}
+
+/// Natively and under OpenMPS, where the program's managed memory is device memory meanwhile.
+fn alike(orders: &[&str]) -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut native = start(&sandbox, Runtime::Softcuda)?;
+    for order in orders {
+        native.must(order).with_context(|| format!("natively: {order}"))?;
+    }
+    native.dismiss()?;
+    let daemon = Daemon::start(sandbox)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    client.must("take 40")?;
+    let before = granted_bytes(&daemon, &client)?;
+    ensure!(before >= 40 * MIB, "{before} bytes are on the device");
+    for order in orders {
+        client.must(order).with_context(|| format!("under OpenMPS: {order}"))?;
+    }
+    client.must("look")?;
+    client.dismiss()
+}
+
+#[test]
+fn the_host_and_kernels_work_in_turns() -> Result<()> {
+    alike(&["add", "stencil", "copies", "again"])
+}
+
+#[test]
+fn system_calls_reach_what_the_device_has() -> Result<()> {
+    alike(&["calls"])
+}
+
+#[test]
+fn threads_touch_the_same_blocks() -> Result<()> {
+    alike(&["threads"])
+}
+
+#[test]
+fn a_handler_of_the_programs_own_hears_of_its_own_faults_alone() -> Result<()> {
+    alike(&["handler"])
+}
+
+#[test]
+fn the_host_writes_beside_a_kernel_that_runs() -> Result<()> {
+    alike(&["beside"])
+}
+
+#[test]
+fn a_child_does_not_have_its_parents_managed_memory() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut native = start(&sandbox, Runtime::Softcuda)?;
+    native.must("fork")?;
+    native.dismiss()?;
+    let daemon = Daemon::start(sandbox)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    client.must("fork gone")?;
+    client.dismiss()
+}
+
+#[test]
+fn hints_are_told_again() -> Result<()> {
+    let daemon = Daemon::start(Sandbox::new()?)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    client.must("hint")?;
+    client.dismiss()
+}
+
+/// Sequences of everything that can be done with it, by two threads with a stream each, against a
+/// model. `OPENMPS_MANAGED_SEQUENCES` says how many; some hold in a second.
+#[test]
+fn random_sequences_lose_no_word() -> Result<()> {
+    let sequences = match std::env::var("OPENMPS_MANAGED_SEQUENCES") {
+        Ok(text) => text.parse().context("OPENMPS_MANAGED_SEQUENCES")?,
+        Err(_) => 30_u32,
+    };
+    let sandbox = Sandbox::new()?;
+    let mut native = start(&sandbox, Runtime::Softcuda)?;
+    native.must("random 1 200")?;
+    native.dismiss()?;
+    let daemon = Daemon::start(sandbox)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    client.must("take 3")?;
+    let before = granted_bytes(&daemon, &client)?;
+    ensure!(before >= 3 * MIB, "{before} bytes are on the device");
+    for seed in 0..sequences {
+        client.must(&format!("random {seed} 60"))?;
+    }
+    client.must("look")?;
+    client.dismiss()
+}
+
+/// A user, where those of several are told apart.
+const USER: u32 = 20001;
+
+/// Device memory of a program of that user, which took 8 MiB of managed memory.
+fn of_a_user(setting: &str, orders: &[&str]) -> Result<u64> {
+    let variables = [("OPENMPS_PROVISIONING", "concurrent"), ("OPENMPS_MANAGED_FAULTS", setting)];
+    let daemon = Daemon::start_with(Sandbox::of_several_users()?, &variables)?;
+    let sandbox = daemon.sandbox();
+    let program = sandbox.installation.program("process", "managed");
+    let mut client = Puppet::spawn(&mut sandbox.command_as(USER, program, Runtime::OpenMps))?;
+    client.must("take 8")?;
+    let granted = granted_bytes(&daemon, &client)?;
+    for order in orders {
+        client.must(order)?;
+    }
+    client.dismiss()?;
+    Ok(granted)
+}
+
+#[test]
+fn other_users_have_it_on_the_device_where_the_daemon_is_told_so() -> Result<()> {
+    let on = of_a_user("on", &["calls", "handler", "look"])?;
+    ensure!(on >= 8 * MIB, "{on} bytes are on the device");
+    let off = of_a_user("off", &["calls", "beside", "look"])?;
+    ensure!(off < 8 * MIB, "{off} bytes are on the device");
+    Ok(())
+}
+
+/// Of the device's memory and of a client's limit, what is there is used, and host memory beyond.
+#[test]
+fn more_than_there_is_works() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let machine = sandbox.log_directory().join("machine").display().to_string();
+    let variables = [("OPENMPS_SOFT_MACHINE", machine.as_str()), ("OPENMPS_SOFT_MEMORY_MIB", "96")];
+    let daemon = Daemon::start_with(sandbox, &variables)?;
+    let mut client = start(daemon.sandbox(), Runtime::OpenMps)?;
+    for _ in 0..4 {
+        client.must("take 48")?;
+    }
+    client.must("take 100")?;
+    client.must("look")?;
+    let on_device = granted_bytes(&daemon, &client)?;
+    ensure!((48 * MIB..=96 * MIB).contains(&on_device), "{on_device} bytes are on the device");
+    client.dismiss()
+}
