@@ -7,7 +7,7 @@
 //! and the monitor are not in any common order that could be proven. Where more clients are at work
 //! than there are cores the monitor looks all the time, so that nobody need be nudged.
 
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::doorbell::Doorbell;
 use crate::futex;
 use crate::ring::LIVENESS_INTERVAL;
@@ -17,7 +17,6 @@ use crate::spin::{Cores, Spin};
 use crate::wire::layout::{
     COMPLETION_BYTES, GUARD_RECORD_BYTES, GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS, STREAM_SLOTS,
 };
-use core::sync::atomic::AtomicU64 as Word;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -39,9 +38,20 @@ pub enum CompletionError {
 /// A mapped completion file. Its parts are mapped apart: guarded kernels know where the guard's
 /// record is, and that must not tell them where the words are.
 #[derive(Debug)]
-pub struct CompletionWords {
-    words: Mapping,
-    guard_record: Mapping,
+pub struct CompletionWords(Parts);
+
+#[derive(Debug)]
+enum Parts {
+    Mapped {
+        words: Mapping,
+        guard_record: Mapping,
+    },
+    /// Plain memory: the model checker's atomics fit no file.
+    #[cfg(feature = "loom")]
+    Owned {
+        words: Box<[AtomicU64]>,
+        guard_record: Box<[AtomicU32]>,
+    },
 }
 
 impl CompletionWords {
@@ -74,61 +84,92 @@ impl CompletionWords {
     fn map_parts(file: BorrowedFd<'_>, access: Access, spot: Spot) -> Result<Self, ShmError> {
         shm::check(file, COMPLETION_BYTES as u64)?;
         let part = |offset, size_bytes| Mapping::of_part(file, offset, size_bytes, access, spot);
-        Ok(Self {
+        Ok(Self(Parts::Mapped {
             words: part(0, GUARD_RECORD_OFFSET)?,
             guard_record: part(GUARD_RECORD_OFFSET, GUARD_RECORD_BYTES)?,
-        })
+        }))
+    }
+
+    /// Memory for the model, with a word for each of so many streams.
+    #[cfg(feature = "loom")]
+    pub fn in_process(streams: usize) -> Self {
+        let words = (0..streams).map(|_| AtomicU64::new(0)).collect();
+        let guard_record = (0..GUARD_RECORD_WORDS).map(|_| AtomicU32::new(0)).collect();
+        Self(Parts::Owned { words, guard_record })
+    }
+
+    /// What a device does in a model: its earlier writes are seen before this one.
+    #[cfg(feature = "loom")]
+    pub fn reach(&self, stream: usize, value: u64) {
+        self.words()[stream].store(value, Ordering::Release);
+    }
+
+    /// What a guarded kernel does in a model: it writes its record, the first word last.
+    #[cfg(feature = "loom")]
+    pub fn break_guard(&self, record: &[u32]) {
+        for (word, value) in self.guard_words().iter().zip(record).skip(1) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        self.guard_words()[0].store(record[0], Ordering::Release);
     }
 
     /// Where this process has them, and how many bytes, for registering them with the device.
     pub fn range(&self) -> (u64, usize) {
-        (self.words.base().addr() as u64, self.words.size_bytes())
+        let words = self.words();
+        (words.as_ptr().addr() as u64, size_of_val(words))
     }
 
     /// The same of the guard's record.
     pub fn guard_record_range(&self) -> (u64, usize) {
-        (self.guard_record.base().addr() as u64, self.guard_record.size_bytes())
+        (self.guard_words().as_ptr().addr() as u64, GUARD_RECORD_BYTES)
     }
 
     /// The last value that the device wrote for a stream slot; 0 for slots that do not exist.
     pub fn completed(&self, stream: u32) -> u64 {
-        self.word(stream).map_or(0, |word| {
+        self.words().get(stream as usize).map_or(0, |word| {
             // Acquire: pairs with the device's write, which follows the stream's earlier writes to
             // host memory.
-            word.load(core::sync::atomic::Ordering::Acquire)
+            word.load(Ordering::Acquire)
         })
     }
 
     /// Whether a guarded kernel was about to touch what it must not: then nothing that the session
     /// has waited for counts.
     pub fn is_guard_broken(&self) -> bool {
-        // Acquire: as in `completed`.
-        self.guard_word(0).load(core::sync::atomic::Ordering::Acquire) != 0
+        // Acquire: pairs with the kernel's write, which follows those of the other words.
+        self.guard_words()[0].load(Ordering::Acquire) != 0
     }
 
     /// What a guarded kernel has recorded, if it has begun to.
     pub fn guard_record(&self) -> Option<[u32; GUARD_RECORD_WORDS]> {
         self.is_guard_broken().then(|| {
             core::array::from_fn(|at| {
-                // Acquire: the first word is read first, and says whether the others are there.
-                self.guard_word(at).load(core::sync::atomic::Ordering::Acquire)
+                // Relaxed: the first word was read before, and says that the others are there.
+                self.guard_words()[at].load(Ordering::Relaxed)
             })
         })
     }
 
-    fn guard_word(&self, at: usize) -> &core::sync::atomic::AtomicU32 {
-        let word = self.guard_record.base().cast::<core::sync::atomic::AtomicU32>().cast_const();
-        // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
-        unsafe { &*word.add(at.min(GUARD_RECORD_WORDS - 1)) }
+    fn words(&self) -> &[AtomicU64] {
+        match &self.0 {
+            // SAFETY: the whole mapping, aligned; the device and other mappings write whole words.
+            Parts::Mapped { words, .. } => unsafe {
+                std::slice::from_raw_parts(words.base().cast(), STREAM_SLOTS)
+            },
+            #[cfg(feature = "loom")]
+            Parts::Owned { words, .. } => words,
+        }
     }
 
-    fn word(&self, stream: u32) -> Option<&Word> {
-        let index = stream as usize;
-        if index >= STREAM_SLOTS {
-            return None;
+    fn guard_words(&self) -> &[AtomicU32] {
+        match &self.0 {
+            // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
+            Parts::Mapped { guard_record, .. } => unsafe {
+                std::slice::from_raw_parts(guard_record.base().cast(), GUARD_RECORD_WORDS)
+            },
+            #[cfg(feature = "loom")]
+            Parts::Owned { guard_record, .. } => guard_record,
         }
-        // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
-        Some(unsafe { &*self.words.base().cast::<Word>().cast_const().add(index) })
     }
 }
 
@@ -212,9 +253,9 @@ pub struct Sleeper<'a>(&'a SessionMemory);
 impl<'a> Sleeper<'a> {
     /// Counts the calling thread, and sees to it that the executor finds out.
     pub fn register(memory: &'a SessionMemory) -> Self {
-        // SeqCst, as the look that follows: with the executor's store and its look at `sleepers`
-        // behind it, one of the two sees the other.
         memory.shared().sleepers.0.fetch_add(1, Ordering::SeqCst);
+        // Partner: the fence in `set_cores`. Orders the count before the look at `crowded`.
+        fence(Ordering::SeqCst);
         if memory.cores() == Cores::Wanted {
             return Self(memory);
         }
@@ -239,7 +280,8 @@ impl SessionMemory {
 
     /// Whether there are cores for threads that spin, as the executor says.
     pub fn cores(&self) -> Cores {
-        match self.shared().crowded.0.load(Ordering::SeqCst) {
+        // Relaxed: it is advice, but in `Sleeper::register`, which has a fence.
+        match self.shared().crowded.0.load(Ordering::Relaxed) {
             0 => Cores::Spare,
             _ => Cores::Wanted,
         }
@@ -253,8 +295,10 @@ impl SessionMemory {
             Cores::Spare => 0,
             Cores::Wanted => 1,
         };
-        // SeqCst: partner of the look in `Sleeper::register`.
-        self.shared().crowded.0.store(crowded, Ordering::SeqCst);
+        self.shared().crowded.0.store(crowded, Ordering::Relaxed);
+        // Partner: the fence in `Sleeper::register`. Orders this before the caller's look at
+        // `sleepers`: one of the two sees the other.
+        fence(Ordering::SeqCst);
     }
 
     /// Makes all sleepers look again.

@@ -1,6 +1,6 @@
 //! Files, mappings, sockets and completion words between the two ends, as two processes would use
 //! them.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(feature = "loom"))]
 
 use link::completion::{self, CompletionError, CompletionWords};
 use link::session_memory::SessionMemory;

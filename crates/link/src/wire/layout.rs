@@ -6,14 +6,22 @@
 //! holds one `u64` per stream slot, written by the device in stream order; the client maps it
 //! read-only.
 
-use crate::atomic::{AtomicU32, AtomicU64};
+use crate::atomic::{AtomicU32, AtomicU64, DataWord};
 
 /// Length of the ring's data area; a power of two.
 pub const RING_BYTES: usize = 1 << 20;
 /// Commands that wait for an answer, at most this many at a time per session.
+#[cfg(not(feature = "loom"))]
 pub const CALL_SLOTS: usize = 32;
 /// Room for one answer.
+#[cfg(not(feature = "loom"))]
 pub const CALL_REPLY_BYTES: usize = 8 * 1024 - 64;
+/// As many as a model needs: it pays for each word.
+#[cfg(feature = "loom")]
+pub const CALL_SLOTS: usize = 2;
+/// Likewise.
+#[cfg(feature = "loom")]
+pub const CALL_REPLY_BYTES: usize = 16;
 /// Streams of a session, its default streams included.
 pub const STREAM_SLOTS: usize = 4096;
 /// Byte offset of the ring data in the session file.
@@ -94,11 +102,6 @@ impl Default for LastWords {
 #[derive(Debug, Default)]
 pub struct Line<T>(pub T);
 
-/// Room for an answer, aligned for any reply struct.
-#[repr(C, align(8))]
-#[derive(Debug)]
-pub struct ReplyBytes(pub [u8; CALL_REPLY_BYTES]);
-
 /// Where the answer to a called command arrives.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -115,7 +118,7 @@ pub struct CallSlot {
     /// Keeps `reply` aligned for what is read from it.
     pub _reserved: [u32; 12],
     /// A reply struct of [`super::command`], with what follows it.
-    pub reply: ReplyBytes,
+    pub reply: [DataWord; CALL_REPLY_BYTES / 8],
 }
 
 impl Default for CallSlot {
@@ -126,7 +129,7 @@ impl Default for CallSlot {
             reply_bytes: AtomicU32::new(0),
             claims: AtomicU32::new(0),
             _reserved: [0; 12],
-            reply: ReplyBytes([0; CALL_REPLY_BYTES]),
+            reply: core::array::from_fn(|_| DataWord::new(0)),
         }
     }
 }
@@ -140,8 +143,8 @@ pub const CALL_PENDING_ASLEEP: u32 = 2;
 /// The answer is there.
 pub const CALL_DONE: u32 = 3;
 
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<Shared>() <= RING_OFFSET);
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<CallSlot>() == 8 * 1024);
 const _: () = assert!(RING_BYTES.is_power_of_two());
