@@ -10,12 +10,13 @@
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::doorbell::Doorbell;
 use crate::futex;
+use crate::pages::Pages;
 use crate::ring::LIVENESS_INTERVAL;
 use crate::session_memory::SessionMemory;
 use crate::shm::{self, Access, Mapping, ShmError, Spot};
 use crate::spin::{Cores, Spin};
 use crate::wire::layout::{
-    COMPLETION_BYTES, GUARD_RECORD_BYTES, GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS, STREAM_SLOTS,
+    COMPLETION_BYTES, COMPLETION_WORDS_BYTES, GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS, STREAM_SLOTS,
 };
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ impl CompletionWords {
     /// # Errors
     /// When the descriptor is no such file or cannot be mapped.
     pub fn map_writable(file: BorrowedFd<'_>) -> Result<Self, ShmError> {
-        Self::map_parts(file, Access::ReadWrite, Spot::Scattered)
+        Self::map_parts(file, Access::ReadWrite, Spot::Scattered, Pages::of_system())
     }
 
     /// Maps a received completion file, to read.
@@ -78,15 +79,24 @@ impl CompletionWords {
     /// # Errors
     /// When the descriptor is no such file or cannot be mapped.
     pub fn map(file: BorrowedFd<'_>) -> Result<Self, ShmError> {
-        Self::map_parts(file, Access::ReadOnly, Spot::Anywhere)
+        Self::map_parts(file, Access::ReadOnly, Spot::Anywhere, Pages::of_system())
     }
 
-    fn map_parts(file: BorrowedFd<'_>, access: Access, spot: Spot) -> Result<Self, ShmError> {
+    /// Each part takes the pages that it needs: the device pins them.
+    fn map_parts(
+        file: BorrowedFd<'_>,
+        access: Access,
+        spot: Spot,
+        pages: Pages,
+    ) -> Result<Self, ShmError> {
         shm::check(file, COMPLETION_BYTES as u64)?;
-        let part = |offset, size_bytes| Mapping::of_part(file, offset, size_bytes, access, spot);
+        let part = |offset: usize, size_bytes: usize| {
+            let whole = pages.whole(size_bytes as u64).unwrap_or(0) as usize;
+            Mapping::of_part(file, offset, whole, access, spot)
+        };
         Ok(Self(Parts::Mapped {
-            words: part(0, GUARD_RECORD_OFFSET)?,
-            guard_record: part(GUARD_RECORD_OFFSET, GUARD_RECORD_BYTES)?,
+            words: part(0, COMPLETION_WORDS_BYTES)?,
+            guard_record: part(GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS * 4)?,
         }))
     }
 
@@ -115,13 +125,22 @@ impl CompletionWords {
 
     /// Where this process has them, and how many bytes, for registering them with the device.
     pub fn range(&self) -> (u64, usize) {
-        let words = self.words();
-        (words.as_ptr().addr() as u64, size_of_val(words))
+        match &self.0 {
+            Parts::Mapped { words, .. } => (words.base().addr() as u64, words.size_bytes()),
+            #[cfg(feature = "loom")]
+            Parts::Owned { .. } => (0, 0),
+        }
     }
 
     /// The same of the guard's record.
     pub fn guard_record_range(&self) -> (u64, usize) {
-        (self.guard_words().as_ptr().addr() as u64, GUARD_RECORD_BYTES)
+        match &self.0 {
+            Parts::Mapped { guard_record, .. } => {
+                (guard_record.base().addr() as u64, guard_record.size_bytes())
+            }
+            #[cfg(feature = "loom")]
+            Parts::Owned { .. } => (0, 0),
+        }
     }
 
     /// The last value that the device wrote for a stream slot; 0 for slots that do not exist.
@@ -152,7 +171,7 @@ impl CompletionWords {
 
     fn words(&self) -> &[AtomicU64] {
         match &self.0 {
-            // SAFETY: the whole mapping, aligned; the device and other mappings write whole words.
+            // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
             Parts::Mapped { words, .. } => unsafe {
                 std::slice::from_raw_parts(words.base().cast(), STREAM_SLOTS)
             },
@@ -387,5 +406,38 @@ impl SessionMemory {
     /// The session's first error as a `CUresult`, 0 while there is none.
     pub fn error(&self) -> u32 {
         self.shared().session_error.0.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::pages;
+    use rustix::fd::AsFd;
+
+    #[test]
+    fn both_parts_have_pages_of_their_own_whatever_their_length() {
+        for kib in [4, 16, 64] {
+            let pages = Pages::of(kib << 10);
+            let file = CompletionWords::create_file().unwrap();
+            let writes = |spot| {
+                CompletionWords::map_parts(file.as_fd(), Access::ReadWrite, spot, pages).unwrap()
+            };
+            let (device, client) = (writes(Spot::Scattered), writes(Spot::Anywhere));
+            let parts = [device.range(), device.guard_record_range()];
+            let offsets = [0, GUARD_RECORD_OFFSET];
+            for ((_, size_bytes), offset) in parts.into_iter().zip(offsets) {
+                assert!(pages.are_whole(offset as u64, size_bytes as u64), "{kib} KiB");
+                assert!(offset + size_bytes <= COMPLETION_BYTES, "{kib} KiB");
+            }
+            assert!(parts[0].1 <= GUARD_RECORD_OFFSET, "{kib} KiB: one mapping has both");
+            assert!(parts[0].0.is_multiple_of(pages::LONGEST_BYTES as u64), "{:#x}", parts[0].0);
+            let last = STREAM_SLOTS - 1;
+            device.words()[last].store(kib, Ordering::Release);
+            device.guard_words()[GUARD_RECORD_WORDS - 1].store(7, Ordering::Relaxed);
+            device.guard_words()[0].store(1, Ordering::Release);
+            assert_eq!(client.completed(last as u32), kib);
+            assert_eq!(client.guard_record().unwrap()[GUARD_RECORD_WORDS - 1], 7);
+        }
     }
 }
