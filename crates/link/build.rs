@@ -7,11 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Messages, and what lies in memory that processes share.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "src/wire",
     "src/call.rs",
     "src/completion.rs",
     "src/doorbell.rs",
+    "src/pages.rs",
     "src/pieces.rs",
     "src/ring.rs",
     "src/session_memory.rs",

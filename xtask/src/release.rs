@@ -56,7 +56,7 @@ pub(crate) fn run(paths: &Paths, options: &Release) -> Result<PathBuf> {
 
     wheel::check(paths, &wheel)?;
     tarball::check(paths, &archive)?;
-    rpm.check(paths, &red_hat)?.print("the rpm in an empty root");
+    rpm.check(paths, &red_hat)?.print(rpm::TRIED);
     images_check::check(paths, &images)?.print(images_check::TRIED);
     deb::check(paths, &debian)?;
     deb::check_in_fresh_systems(paths, &debian)?;

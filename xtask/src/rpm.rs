@@ -1,7 +1,7 @@
 //! `cargo xtask rpm`: the package for RHEL and its kin, of the files in [`system_tree`].
 //!
-//! It is made and tried with Debian's rpm, which is unpacked under `target/debian/rpm` and not
-//! installed. Scripts are in rpm's own Lua, so that the package needs no shell.
+//! It is made and tried with Debian's rpm and dnf, which are unpacked under `target/debian/dnf` and
+//! not installed. Scripts are in rpm's own Lua, so that the package needs no shell.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,9 @@ use crate::tree::{self, EPOCH_SECONDS, Tree, VERSION, fresh_directory};
 
 /// Directories that are the package's own, with all in them.
 const DIRECTORIES: [&str; 3] = ["usr/lib/openmps", "usr/share/doc/openmps", "etc/openmps"];
-const TRIED: &str = "the rpm in an empty root";
+pub(crate) const TRIED: &str = "the rpm in an empty root, by dnf";
+/// For which Debian's dnf is.
+const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 
 /// What is done with the package.
 #[derive(Debug, Args)]
@@ -66,7 +68,7 @@ pub(crate) fn test(paths: &Paths, tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// rpm and rpmbuild.
+/// rpm, rpmbuild and dnf.
 pub(crate) struct Tools {
     root: PathBuf,
     folder: PathBuf,
@@ -78,12 +80,13 @@ impl Tools {
     /// # Errors
     /// When apt cannot fetch them.
     pub(crate) fn find(paths: &Paths) -> Result<Result<Self, String>> {
-        Ok(match debian::ensure(paths, "rpm", &["rpm"])? {
+        Ok(match debian::ensure(paths, "dnf", &["dnf", "rpm"])? {
             Unpacked::At(root) => Ok(Self { root, folder: paths.target.join("rpm") }),
             Unpacked::Skipped(why) => Err(why),
         })
     }
 
+    /// A program of theirs, or of the system where the name is a path.
     fn command(&self, program: &str) -> Command {
         let bin = self.root.join("usr/bin");
         let mut command = Command::new(bin.join(program));
@@ -92,13 +95,34 @@ impl Tools {
             .env("LD_LIBRARY_PATH", self.root.join("usr/lib/x86_64-linux-gnu"))
             .env("RPM_CONFIGDIR", self.root.join("usr/lib/rpm"))
             .env("HOME", home)
-            .env("SOURCE_DATE_EPOCH", EPOCH_SECONDS.to_string())
-            .args(["--define", "_dbpath /var/lib/rpm"]);
+            .env("SOURCE_DATE_EPOCH", EPOCH_SECONDS.to_string());
         if let Some(path) = std::env::var_os("PATH") {
             let all = [bin].into_iter().chain(std::env::split_paths(&path));
             command.env("PATH", std::env::join_paths(all).unwrap_or(path));
         }
         command
+    }
+
+    /// dnf for another root. It knows no repositories: what is installed is a file.
+    fn dnf(&self, root: &Path) -> Result<Command> {
+        let home = self.folder.join("home");
+        let settings = home.join("dnf.conf");
+        tree::write(&settings, b"[main]\ngpgcheck=0\n")?;
+        // rpm's library reads it, and Debian's would keep its records elsewhere.
+        tree::write(&home.join(".rpmmacros"), b"%_dbpath /var/lib/rpm\n")?;
+        let mut dnf = self.command(SYSTEM_PYTHON);
+        dnf.arg("-B").arg(self.root.join("usr/bin/dnf")).arg("--config").arg(&settings);
+        dnf.arg("--installroot").arg(root).args(["--releasever=9", "--assumeyes"]);
+        for (name, place) in [
+            ("reposdir", "none"),
+            ("pluginpath", "none"),
+            ("cachedir", "cache"),
+            ("persistdir", "state"),
+        ] {
+            dnf.arg(format!("--setopt={name}={}", self.folder.join("dnf").join(place).display()));
+        }
+        dnf.env("PYTHONPATH", self.root.join("usr/lib/python3/dist-packages"));
+        Ok(dnf)
     }
 
     /// Builds the package of a tree.
@@ -166,13 +190,14 @@ impl Tools {
         }
         let root = self.folder.join("installed");
         fresh_directory(&root)?;
-        let rpm = |arguments: &[&str]| {
+        let verify = || {
             let mut rpm = self.command("rpm");
-            rpm.arg("--force-debian").arg("--root").arg(&root).args(arguments);
-            run_quietly(&mut rpm).map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+            rpm.args(["--define", "_dbpath /var/lib/rpm", "--force-debian", "--root"]);
+            run_quietly(rpm.arg(&root).args(["--verify", NAME])).map(drop)
         };
+        let dnf = |arguments: &[&str]| run_quietly(self.dnf(&root)?.args(arguments)).map(drop);
         let file = package.to_str().context("the package's path is no text")?;
-        let refused = rpm(&["--install", file]).err().map(|error| error.to_string());
+        let refused = dnf(&["install", file]).err().map(|error| error.to_string());
         ensure!(
             refused.as_ref().is_some_and(|why| why.contains("libc.so.6(GLIBC_")),
             "without a C library it is not refused: {refused:?}"
@@ -183,10 +208,10 @@ impl Tools {
              Provides: libc.so.6(GLIBC_{major}.{minor})(64bit)\n%description\nstub\n%files\n"
         );
         let stub = self.rpmbuild("stub", &stub, &root)?;
-        rpm(&["--install", stub.to_str().context("a path that is no text")?])?;
+        dnf(&["install", stub.to_str().context("a path that is no text")?])?;
         let before = left(&root)?;
-        rpm(&["--install", file])?;
-        rpm(&["--verify", NAME])?;
+        dnf(&["install", file])?;
+        verify()?;
         let executable = root.join("usr/bin/openmps");
         let clean = |command: &mut Command| {
             let folder = self.folder.join("run");
@@ -209,19 +234,20 @@ impl Tools {
         let library = root.join("usr/lib/openmps/libcuda.so.1");
         let content = fs::read(&library)?;
         fs::write(&library, b"changed")?;
-        ensure!(rpm(&["--verify", NAME]).is_err(), "a changed library was not noticed");
+        ensure!(verify().is_err(), "a changed library was not noticed");
         fs::write(&library, content)?;
-        rpm(&["--erase", NAME])?;
+        dnf(&["remove", NAME])?;
         let after = left(&root)?;
         ensure!(before == after, "left behind: {after}, before: {before}");
         Ok(Fresh::Checked("  installed, verified, run and erased\n".to_owned()))
     }
 }
 
-/// What lies in a root, beside rpm's own.
+/// What lies in a root, beside rpm's and dnf's own.
 fn left(root: &Path) -> Result<String> {
     let mut find = Command::new("find");
-    find.arg(root).args(["-path", "*/var/lib/rpm", "-prune", "-o", "-type", "f", "-print"]);
+    find.arg(root).args(["-path", "*/var/lib/rpm", "-prune", "-o", "-name", "dnf*.log", "-prune"]);
+    find.args(["-o", "-type", "f", "-print"]);
     let files = run_quietly(&mut find)?.stdout;
     let mut directories = Command::new("find");
     directories.arg(root).args(["-name", "*openmps*"]);

@@ -228,6 +228,7 @@ const PACKAGES: [(&str, PackageCheck); 5] = [
     ("Debian package", debian_package),
 ];
 const BLACK_BOX: &str = "black-box tests";
+const MODELS: &str = "orderings under a model checker";
 const WITHOUT_BATCHING: &str = "black-box tests without batching";
 const PROGRAMS_WITHOUT_BATCHING: &str = "CUDA programs without batching";
 /// As a filter it means this step alone.
@@ -318,6 +319,9 @@ fn steps(options: &Test) -> Vec<Step> {
         steps.push(step("lints", Counts::AsOne, Calls::Unrecorded, lints));
     }
     steps.push(by_runner("unit tests", Calls::OfUnitTests, unit));
+    let mut models = words(&["test", "--package=link", "--features=loom", "--test=model"]);
+    models.extend(options.filter.clone());
+    steps.push(by_runner(MODELS, Calls::Unrecorded, models));
     steps.push(by_runner(BLACK_BOX, Calls::OfPrograms, black_box.clone()));
     let (name, again) = match options.full {
         true => (WITHOUT_BATCHING, black_box),

@@ -17,6 +17,7 @@ use crate::session::{Result, Session};
 use crate::spare_events::SpareEvents;
 use crate::staging::Staging;
 use cuda_abi::types::{CUdevice_attribute, CUresult};
+use link::pages::Pages;
 use link::shm::{Reservation, ShmError};
 use link::socket::Connection;
 use link::wire::array::MAX_ARRAYS;
@@ -251,7 +252,7 @@ fn make_backend(
         session: Session::open([session, completion], executor, client.health.clone())?,
         device_heap: DeviceHeap::default(),
         managed_heap: DeviceHeap::default(),
-        host_heap: HostHeap::new(opened.host_window)?,
+        host_heap: HostHeap::new(opened.host_window, Pages::of_system())?,
         staging: Staging::default(),
         copy_rate: CopyRate::default(),
         events: Numbers::below(MAX_EVENTS),

@@ -6,13 +6,13 @@
 use crate::allocator::{Allocator, Range};
 use crate::session::{Result, Session};
 use cuda_abi::types::CUresult;
+use link::pages::Pages;
 use link::shm::{self, Access, Reservation, ShmError};
 use link::wire::attach::Window;
 use link::wire::command::{REGION_PINNED, RegionMap};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
 
-const PAGE_BYTES: u64 = 4096;
 /// Regions that small allocations share.
 const COMMON_REGION_BYTES: u64 = 1 << 20;
 /// Longest piece of a common region.
@@ -21,6 +21,7 @@ const SMALL_BYTES: u64 = 128 << 10;
 /// See the module's description.
 pub(crate) struct HostHeap {
     window: Reservation,
+    pages: Pages,
     state: Mutex<State>,
 }
 
@@ -41,12 +42,13 @@ pub(crate) struct Region {
 }
 
 impl HostHeap {
-    /// Reserves the session's window.
-    pub(crate) fn new(window: Window) -> core::result::Result<Self, ShmError> {
+    /// Reserves the session's window, of which regions take whole pages.
+    pub(crate) fn new(window: Window, pages: Pages) -> core::result::Result<Self, ShmError> {
         let mut regions = Allocator::default();
         regions.add_grant(Range { address: window.base, size_bytes: window.size_bytes });
         let state = State { regions, small: Allocator::default() };
-        Ok(Self { window: Reservation::new(window)?, state: Mutex::new(state) })
+        let window = Reservation::in_pages(window, pages)?;
+        Ok(Self { window, pages, state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -61,26 +63,36 @@ impl HostHeap {
         size_bytes: u64,
         kind: u32,
     ) -> Result<Region> {
-        let size_bytes = size_bytes
-            .max(1)
-            .checked_next_multiple_of(PAGE_BYTES)
-            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let region = self.take(size_bytes)?;
+        let Region { address, size_bytes, .. } = region;
+        if kind == REGION_PINNED {
+            // Else its pages would be made while the driver registers them, which holds up all
+            // clients' work.
+            self.window.populate(address, size_bytes);
+        }
+        let told = RegionMap { address, size_bytes, kind, reserved: 0 };
+        match session.map_region(context, region.file.as_fd(), told) {
+            Ok(_) => Ok(region),
+            Err(error) => {
+                self.forget(address, size_bytes);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a region that this process alone knows.
+    fn take(&self, size_bytes: u64) -> Result<Region> {
+        let size_bytes =
+            self.pages.whole(size_bytes.max(1)).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let address =
             self.lock().regions.allocate(size_bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let made = self.map(address, size_bytes).and_then(|file| {
-            if kind == REGION_PINNED {
-                // Else its pages would be made while the driver registers them, which holds up all
-                // clients' work.
-                self.window.populate(address, size_bytes);
+        match self.map(address, size_bytes) {
+            Ok(file) => Ok(Region { address, size_bytes, file }),
+            Err(error) => {
+                self.forget(address, size_bytes);
+                Err(error)
             }
-            let region = RegionMap { address, size_bytes, kind, reserved: 0 };
-            session.map_region(context, file.as_fd(), region)?;
-            Ok(Region { address, size_bytes, file })
-        });
-        if made.is_err() {
-            self.forget(address, size_bytes);
         }
-        made
     }
 
     fn map(&self, address: u64, size_bytes: u64) -> Result<OwnedFd> {
@@ -102,7 +114,7 @@ impl HostHeap {
         }
     }
 
-    /// Ends a region that no work uses any more.
+    /// Ends a region that no work uses any more, of at least `size_bytes`.
     pub(crate) fn destroy_region(
         &self,
         session: &Session,
@@ -110,6 +122,8 @@ impl HostHeap {
         address: u64,
         size_bytes: u64,
     ) -> Result {
+        let size_bytes =
+            self.pages.whole(size_bytes.max(1)).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let answer = session.unmap_region(context, address, size_bytes);
         self.forget(address, size_bytes);
         answer
@@ -142,5 +156,51 @@ impl HostHeap {
     /// Gives a small piece back that no work uses any more; says whether it was one.
     pub(crate) fn free_small(&self, address: u64) -> bool {
         self.lock().small.free(address).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Where nothing else is.
+    const WINDOW: Window = Window { base: 0x0b00_0000_0000, size_bytes: 64 << 20 };
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// A system with shorter pages maps longer ones just as well.
+        #[test]
+        fn regions_are_whole_pages_of_their_own(
+            kib in prop::sample::select(vec![4u64, 16, 64]),
+            wanted in prop::collection::vec(0..200_000u64, 1..12),
+        ) {
+            let pages = Pages::of(kib << 10);
+            let heap = HostHeap::new(WINDOW, pages).unwrap();
+            let regions: Vec<_> = wanted.iter().map(|size| heap.take(*size).unwrap()).collect();
+            for (number, (region, size_bytes)) in regions.iter().zip(&wanted).enumerate() {
+                prop_assert!(pages.are_whole(region.address, region.size_bytes));
+                prop_assert!(region.size_bytes >= *size_bytes);
+                prop_assert!(region.size_bytes < size_bytes.max(&1) + pages.bytes());
+                prop_assert!(WINDOW.contains(region.address, region.size_bytes));
+                // SAFETY: just mapped, and this test's own.
+                unsafe {
+                    let at = region.address as *mut u8;
+                    at.write_bytes(number as u8 + 1, region.size_bytes as usize);
+                }
+            }
+            for (number, region) in regions.iter().enumerate() {
+                // SAFETY: as above; nobody writes any more.
+                let bytes = unsafe {
+                    let at = region.address as *const u8;
+                    core::slice::from_raw_parts(at, region.size_bytes as usize)
+                };
+                prop_assert!(bytes.iter().all(|byte| *byte == number as u8 + 1), "they overlap");
+            }
+            regions.iter().for_each(|region| heap.forget(region.address, region.size_bytes));
+            let all = heap.take(WINDOW.size_bytes);
+            prop_assert_eq!(all.unwrap().address, WINDOW.base, "something stayed taken");
+        }
     }
 }

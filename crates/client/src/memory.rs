@@ -17,12 +17,13 @@ use crate::session::Result;
 use crate::sharing;
 use crate::stream::Target;
 use cuda_abi::types::CUresult;
+use link::pages::Pages;
+use link::wire::attach::Window;
 use link::wire::command::{Fill, Opcode, REGION_PINNED};
 use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const PAGE_BYTES: u64 = 4096;
 /// `CU_MEMHOSTREGISTER_DEVICEMAP` and `CU_MEMHOSTALLOC_DEVICEMAP`.
 const DEVICE_MAP: u32 = 2;
 
@@ -187,8 +188,7 @@ fn free_shared(backend: &Backend, id: u32, area: &Area) -> Result {
     if backend.host_heap.free_small(area.base) {
         return Ok(());
     }
-    let size_bytes = area.size_bytes.next_multiple_of(PAGE_BYTES);
-    backend.host_heap.destroy_region(&backend.session, id, area.base, size_bytes)
+    backend.host_heap.destroy_region(&backend.session, id, area.base, area.size_bytes)
 }
 
 /// `cuMemHostAlloc`.
@@ -305,8 +305,9 @@ fn locked(alias: &Mutex<Option<Alias>>) -> MutexGuard<'_, Option<Alias>> {
 fn share_pages(client: &Client, area: &Area) -> Result<Alias> {
     let context = client.context(area.context)?;
     let (backend, id) = context.backend()?;
-    let first_page = area.base & !(PAGE_BYTES - 1);
-    let size_bytes = (area.base + area.size_bytes).next_multiple_of(PAGE_BYTES) - first_page;
+    let range = Window { base: area.base, size_bytes: area.size_bytes };
+    let whole = Pages::of_system().around(range).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let Window { base: first_page, size_bytes } = whole;
     if pages::sharing(first_page, size_bytes) != pages::Sharing::Private {
         crate::error!(
             "registered memory at {first_page:#x} is shared with other processes or files, or not mapped: it has no device address"

@@ -11,6 +11,7 @@
 use crate::backend::Backend;
 use crate::session::{Result, Session};
 use cuda_abi::types::CUresult;
+use link::pages::Pages;
 use link::shm::Reservation;
 use link::wire::attach::Window;
 use link::wire::command::{CopyNow, Opcode, REGION_PINNED};
@@ -20,7 +21,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
 
-const PAGE_BYTES: u64 = 4096;
 /// More pieces than this are carried as one: writing costs a call for each.
 const MOST_PIECES: usize = 16;
 
@@ -59,7 +59,7 @@ impl Mirrors {
         let region =
             backend.host_heap.create_region(&backend.session, id, size_bytes * 2, REGION_PINNED)?;
         let mut state = self.lock();
-        if let Err(error) = state.map_pages(address, size_bytes) {
+        if let Err(error) = state.map_pages(address, size_bytes, Pages::of_system()) {
             drop(state);
             backend.host_heap.destroy_region(
                 &backend.session,
@@ -89,7 +89,7 @@ impl Mirrors {
         };
         let mirror = state.mirrors.swap_remove(found);
         self.any.store(!state.mirrors.is_empty(), Ordering::Release);
-        let size_bytes = (mirror.agreed.len() as u64 * 2).next_multiple_of(PAGE_BYTES);
+        let size_bytes = mirror.agreed.len() as u64 * 2;
         backend.host_heap.destroy_region(&backend.session, id, mirror.transfer, size_bytes)
     }
 
@@ -131,23 +131,26 @@ impl Mirrors {
 
 impl State {
     /// Makes the pages of a variable readable and writable memory of this process.
-    fn map_pages(&mut self, address: u64, size_bytes: u64) -> Result {
-        let mut page = address & !(PAGE_BYTES - 1);
-        while page < address + size_bytes {
-            let known = self.pages.iter().any(|pages| pages.window().contains(page, PAGE_BYTES));
-            if !known {
-                let reserved = Reservation::new(Window { base: page, size_bytes: PAGE_BYTES });
-                let reserved = reserved.map_err(|error| {
-                    crate::error!("a __managed__ variable cannot have its address here: {error}");
-                    CUresult::ERROR_NOT_SUPPORTED
-                })?;
-                let access = MprotectFlags::READ | MprotectFlags::WRITE;
-                // SAFETY: a page that was reserved just now and that nobody knows.
-                unsafe { rustix::mm::mprotect(page as *mut _, PAGE_BYTES as usize, access) }
-                    .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-                self.pages.push(reserved);
+    fn map_pages(&mut self, address: u64, size_bytes: u64, pages: Pages) -> Result {
+        let around = pages.around(Window { base: address, size_bytes });
+        let Window { base, size_bytes } = around.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let page_bytes = pages.bytes();
+        for page in (base..base + size_bytes).step_by(page_bytes as usize) {
+            let is_known = |known: &Reservation| known.window().contains(page, page_bytes);
+            if self.pages.iter().any(is_known) {
+                continue;
             }
-            page += PAGE_BYTES;
+            let reserved =
+                Reservation::in_pages(Window { base: page, size_bytes: page_bytes }, pages);
+            let reserved = reserved.map_err(|error| {
+                crate::error!("a __managed__ variable cannot have its address here: {error}");
+                CUresult::ERROR_NOT_SUPPORTED
+            })?;
+            let access = MprotectFlags::READ | MprotectFlags::WRITE;
+            // SAFETY: a page that was reserved just now and that nobody knows.
+            unsafe { rustix::mm::mprotect(page as *mut _, page_bytes as usize, access) }
+                .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+            self.pages.push(reserved);
         }
         Ok(())
     }
@@ -252,5 +255,24 @@ mod tests {
         let after: Vec<u8> = (0..4096).map(|i| u8::from(i % 2 == 1)).collect();
         let one = changes(&before, &after);
         assert_eq!((one.len(), one[0].clone()), (1, 1..4096), "too many to be carried one by one");
+    }
+    #[test]
+    fn variables_of_one_page_share_it_whatever_its_length() {
+        // Where nothing else is.
+        const FREE: u64 = 0x0c00_0000_0000;
+        for kib in [4, 16, 64] {
+            let (pages, mut state) = (Pages::of(kib << 10), State::default());
+            let bytes = pages.bytes();
+            let at = |page: u64, offset: u64| FREE + page * bytes + offset;
+            state.map_pages(at(1, 8), 8, pages).unwrap();
+            state.map_pages(at(1, bytes - 8), 8, pages).unwrap();
+            assert_eq!(state.pages.len(), 1, "{kib} KiB");
+            state.map_pages(at(1, bytes - 4), bytes + 8, pages).unwrap();
+            let mapped: Vec<u64> = state.pages.iter().map(|it| it.window().base).collect();
+            assert_eq!(mapped, [at(1, 0), at(2, 0), at(3, 0)], "{kib} KiB");
+            // SAFETY: mapped above, and this test's own.
+            unsafe { core::ptr::write_bytes(at(1, 0) as *mut u8, 7, 3 * bytes as usize) };
+            assert_eq!(state.map_pages(u64::MAX, 8, pages), Err(CUresult::ERROR_INVALID_VALUE));
+        }
     }
 }

@@ -3,15 +3,15 @@
 //! Prints the round trip of a called command (p50, p99) and posted 64-byte commands per second. The
 //! child process is the executor's end and does nothing but take and answer.
 
-#[cfg(feature = "shuttle")]
+#[cfg(feature = "loom")]
 fn main() {}
 
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(feature = "loom"))]
 fn main() {
     bench::main();
 }
 
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(feature = "loom"))]
 mod bench {
     use link::call::{self, CallSlots};
     use link::ring::{Consumer, Producer};

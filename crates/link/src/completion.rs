@@ -7,17 +7,17 @@
 //! and the monitor are not in any common order that could be proven. Where more clients are at work
 //! than there are cores the monitor looks all the time, so that nobody need be nudged.
 
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::doorbell::Doorbell;
 use crate::futex;
+use crate::pages::Pages;
 use crate::ring::LIVENESS_INTERVAL;
 use crate::session_memory::SessionMemory;
 use crate::shm::{self, Access, Mapping, ShmError, Spot};
 use crate::spin::{Cores, Spin};
 use crate::wire::layout::{
-    COMPLETION_BYTES, GUARD_RECORD_BYTES, GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS, STREAM_SLOTS,
+    COMPLETION_BYTES, COMPLETION_WORDS_BYTES, GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS, STREAM_SLOTS,
 };
-use core::sync::atomic::AtomicU64 as Word;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -39,9 +39,20 @@ pub enum CompletionError {
 /// A mapped completion file. Its parts are mapped apart: guarded kernels know where the guard's
 /// record is, and that must not tell them where the words are.
 #[derive(Debug)]
-pub struct CompletionWords {
-    words: Mapping,
-    guard_record: Mapping,
+pub struct CompletionWords(Parts);
+
+#[derive(Debug)]
+enum Parts {
+    Mapped {
+        words: Mapping,
+        guard_record: Mapping,
+    },
+    /// Plain memory: the model checker's atomics fit no file.
+    #[cfg(feature = "loom")]
+    Owned {
+        words: Box<[AtomicU64]>,
+        guard_record: Box<[AtomicU32]>,
+    },
 }
 
 impl CompletionWords {
@@ -60,7 +71,7 @@ impl CompletionWords {
     /// # Errors
     /// When the descriptor is no such file or cannot be mapped.
     pub fn map_writable(file: BorrowedFd<'_>) -> Result<Self, ShmError> {
-        Self::map_parts(file, Access::ReadWrite, Spot::Scattered)
+        Self::map_parts(file, Access::ReadWrite, Spot::Scattered, Pages::of_system())
     }
 
     /// Maps a received completion file, to read.
@@ -68,67 +79,116 @@ impl CompletionWords {
     /// # Errors
     /// When the descriptor is no such file or cannot be mapped.
     pub fn map(file: BorrowedFd<'_>) -> Result<Self, ShmError> {
-        Self::map_parts(file, Access::ReadOnly, Spot::Anywhere)
+        Self::map_parts(file, Access::ReadOnly, Spot::Anywhere, Pages::of_system())
     }
 
-    fn map_parts(file: BorrowedFd<'_>, access: Access, spot: Spot) -> Result<Self, ShmError> {
+    /// Each part takes the pages that it needs: the device pins them.
+    fn map_parts(
+        file: BorrowedFd<'_>,
+        access: Access,
+        spot: Spot,
+        pages: Pages,
+    ) -> Result<Self, ShmError> {
         shm::check(file, COMPLETION_BYTES as u64)?;
-        let part = |offset, size_bytes| Mapping::of_part(file, offset, size_bytes, access, spot);
-        Ok(Self {
-            words: part(0, GUARD_RECORD_OFFSET)?,
-            guard_record: part(GUARD_RECORD_OFFSET, GUARD_RECORD_BYTES)?,
-        })
+        let part = |offset: usize, size_bytes: usize| {
+            let whole = pages.whole(size_bytes as u64).unwrap_or(0) as usize;
+            Mapping::of_part(file, offset, whole, access, spot)
+        };
+        Ok(Self(Parts::Mapped {
+            words: part(0, COMPLETION_WORDS_BYTES)?,
+            guard_record: part(GUARD_RECORD_OFFSET, GUARD_RECORD_WORDS * 4)?,
+        }))
+    }
+
+    /// Memory for the model, with a word for each of so many streams.
+    #[cfg(feature = "loom")]
+    pub fn in_process(streams: usize) -> Self {
+        let words = (0..streams).map(|_| AtomicU64::new(0)).collect();
+        let guard_record = (0..GUARD_RECORD_WORDS).map(|_| AtomicU32::new(0)).collect();
+        Self(Parts::Owned { words, guard_record })
+    }
+
+    /// What a device does in a model: its earlier writes are seen before this one.
+    #[cfg(feature = "loom")]
+    pub fn reach(&self, stream: usize, value: u64) {
+        self.words()[stream].store(value, Ordering::Release);
+    }
+
+    /// What a guarded kernel does in a model: it writes its record, the first word last.
+    #[cfg(feature = "loom")]
+    pub fn break_guard(&self, record: &[u32]) {
+        for (word, value) in self.guard_words().iter().zip(record).skip(1) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        self.guard_words()[0].store(record[0], Ordering::Release);
     }
 
     /// Where this process has them, and how many bytes, for registering them with the device.
     pub fn range(&self) -> (u64, usize) {
-        (self.words.base().addr() as u64, self.words.size_bytes())
+        match &self.0 {
+            Parts::Mapped { words, .. } => (words.base().addr() as u64, words.size_bytes()),
+            #[cfg(feature = "loom")]
+            Parts::Owned { .. } => (0, 0),
+        }
     }
 
     /// The same of the guard's record.
     pub fn guard_record_range(&self) -> (u64, usize) {
-        (self.guard_record.base().addr() as u64, self.guard_record.size_bytes())
+        match &self.0 {
+            Parts::Mapped { guard_record, .. } => {
+                (guard_record.base().addr() as u64, guard_record.size_bytes())
+            }
+            #[cfg(feature = "loom")]
+            Parts::Owned { .. } => (0, 0),
+        }
     }
 
     /// The last value that the device wrote for a stream slot; 0 for slots that do not exist.
     pub fn completed(&self, stream: u32) -> u64 {
-        self.word(stream).map_or(0, |word| {
+        self.words().get(stream as usize).map_or(0, |word| {
             // Acquire: pairs with the device's write, which follows the stream's earlier writes to
             // host memory.
-            word.load(core::sync::atomic::Ordering::Acquire)
+            word.load(Ordering::Acquire)
         })
     }
 
     /// Whether a guarded kernel was about to touch what it must not: then nothing that the session
     /// has waited for counts.
     pub fn is_guard_broken(&self) -> bool {
-        // Acquire: as in `completed`.
-        self.guard_word(0).load(core::sync::atomic::Ordering::Acquire) != 0
+        // Acquire: pairs with the kernel's write, which follows those of the other words.
+        self.guard_words()[0].load(Ordering::Acquire) != 0
     }
 
     /// What a guarded kernel has recorded, if it has begun to.
     pub fn guard_record(&self) -> Option<[u32; GUARD_RECORD_WORDS]> {
         self.is_guard_broken().then(|| {
             core::array::from_fn(|at| {
-                // Acquire: the first word is read first, and says whether the others are there.
-                self.guard_word(at).load(core::sync::atomic::Ordering::Acquire)
+                // Relaxed: the first word was read before, and says that the others are there.
+                self.guard_words()[at].load(Ordering::Relaxed)
             })
         })
     }
 
-    fn guard_word(&self, at: usize) -> &core::sync::atomic::AtomicU32 {
-        let word = self.guard_record.base().cast::<core::sync::atomic::AtomicU32>().cast_const();
-        // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
-        unsafe { &*word.add(at.min(GUARD_RECORD_WORDS - 1)) }
+    fn words(&self) -> &[AtomicU64] {
+        match &self.0 {
+            // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
+            Parts::Mapped { words, .. } => unsafe {
+                std::slice::from_raw_parts(words.base().cast(), STREAM_SLOTS)
+            },
+            #[cfg(feature = "loom")]
+            Parts::Owned { words, .. } => words,
+        }
     }
 
-    fn word(&self, stream: u32) -> Option<&Word> {
-        let index = stream as usize;
-        if index >= STREAM_SLOTS {
-            return None;
+    fn guard_words(&self) -> &[AtomicU32] {
+        match &self.0 {
+            // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
+            Parts::Mapped { guard_record, .. } => unsafe {
+                std::slice::from_raw_parts(guard_record.base().cast(), GUARD_RECORD_WORDS)
+            },
+            #[cfg(feature = "loom")]
+            Parts::Owned { guard_record, .. } => guard_record,
         }
-        // SAFETY: inside the mapping, aligned; the device and other mappings write whole words.
-        Some(unsafe { &*self.words.base().cast::<Word>().cast_const().add(index) })
     }
 }
 
@@ -212,9 +272,9 @@ pub struct Sleeper<'a>(&'a SessionMemory);
 impl<'a> Sleeper<'a> {
     /// Counts the calling thread, and sees to it that the executor finds out.
     pub fn register(memory: &'a SessionMemory) -> Self {
-        // SeqCst, as the look that follows: with the executor's store and its look at `sleepers`
-        // behind it, one of the two sees the other.
         memory.shared().sleepers.0.fetch_add(1, Ordering::SeqCst);
+        // Partner: the fence in `set_cores`. Orders the count before the look at `crowded`.
+        fence(Ordering::SeqCst);
         if memory.cores() == Cores::Wanted {
             return Self(memory);
         }
@@ -239,7 +299,8 @@ impl SessionMemory {
 
     /// Whether there are cores for threads that spin, as the executor says.
     pub fn cores(&self) -> Cores {
-        match self.shared().crowded.0.load(Ordering::SeqCst) {
+        // Relaxed: it is advice, but in `Sleeper::register`, which has a fence.
+        match self.shared().crowded.0.load(Ordering::Relaxed) {
             0 => Cores::Spare,
             _ => Cores::Wanted,
         }
@@ -253,8 +314,10 @@ impl SessionMemory {
             Cores::Spare => 0,
             Cores::Wanted => 1,
         };
-        // SeqCst: partner of the look in `Sleeper::register`.
-        self.shared().crowded.0.store(crowded, Ordering::SeqCst);
+        self.shared().crowded.0.store(crowded, Ordering::Relaxed);
+        // Partner: the fence in `Sleeper::register`. Orders this before the caller's look at
+        // `sleepers`: one of the two sees the other.
+        fence(Ordering::SeqCst);
     }
 
     /// Makes all sleepers look again.
@@ -343,5 +406,38 @@ impl SessionMemory {
     /// The session's first error as a `CUresult`, 0 while there is none.
     pub fn error(&self) -> u32 {
         self.shared().session_error.0.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::pages;
+    use rustix::fd::AsFd;
+
+    #[test]
+    fn both_parts_have_pages_of_their_own_whatever_their_length() {
+        for kib in [4, 16, 64] {
+            let pages = Pages::of(kib << 10);
+            let file = CompletionWords::create_file().unwrap();
+            let writes = |spot| {
+                CompletionWords::map_parts(file.as_fd(), Access::ReadWrite, spot, pages).unwrap()
+            };
+            let (device, client) = (writes(Spot::Scattered), writes(Spot::Anywhere));
+            let parts = [device.range(), device.guard_record_range()];
+            let offsets = [0, GUARD_RECORD_OFFSET];
+            for ((_, size_bytes), offset) in parts.into_iter().zip(offsets) {
+                assert!(pages.are_whole(offset as u64, size_bytes as u64), "{kib} KiB");
+                assert!(offset + size_bytes <= COMPLETION_BYTES, "{kib} KiB");
+            }
+            assert!(parts[0].1 <= GUARD_RECORD_OFFSET, "{kib} KiB: one mapping has both");
+            assert!(parts[0].0.is_multiple_of(pages::LONGEST_BYTES as u64), "{:#x}", parts[0].0);
+            let last = STREAM_SLOTS - 1;
+            device.words()[last].store(kib, Ordering::Release);
+            device.guard_words()[GUARD_RECORD_WORDS - 1].store(7, Ordering::Relaxed);
+            device.guard_words()[0].store(1, Ordering::Release);
+            assert_eq!(client.completed(last as u32), kib);
+            assert_eq!(client.guard_record().unwrap()[GUARD_RECORD_WORDS - 1], 7);
+        }
     }
 }

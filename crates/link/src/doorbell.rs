@@ -29,9 +29,11 @@ impl<'a> Doorbell<'a> {
         // Partner: the fence in `sleep`. Orders the caller's publication before the look at the
         // flag.
         fence(Ordering::SeqCst);
-        // Relaxed: the fence above orders it.
-        if self.0.load(Ordering::Relaxed) != AWAKE && self.0.swap(AWAKE, Ordering::SeqCst) != AWAKE
-        {
+        // Relaxed, all: the fence above orders them. The exchange has one of several ringers wake,
+        // and none lower a flag that was lowered and raised again since the look.
+        let is_asleep = || self.0.load(Ordering::Relaxed) != AWAKE;
+        let lower = || self.0.compare_exchange(ASLEEP, AWAKE, Ordering::Relaxed, Ordering::Relaxed);
+        if is_asleep() && lower().is_ok() {
             futex::wake(self.0, 1);
         }
     }
@@ -43,8 +45,10 @@ impl<'a> Doorbell<'a> {
         // Partner: the fence in `ring`. Orders raising the flag before the last look.
         fence(Ordering::SeqCst);
         let woke = if ready() { Woke::LookAgain } else { futex::wait(self.0, ASLEEP, timeout) };
-        // Relaxed: a ringer that still sees the flag raised wakes nobody, at worst.
-        self.0.store(AWAKE, Ordering::Relaxed);
+        // Relaxed: a ringer that still sees the flag raised wakes nobody, at worst. A swap comes
+        // after what ringers have written for the model checker, too; it does not know that no
+        // store can come in between a ringer's read and its write.
+        self.0.swap(AWAKE, Ordering::Relaxed);
         woke
     }
 }

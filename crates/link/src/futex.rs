@@ -16,7 +16,7 @@ pub enum Woke {
 }
 
 /// Sleeps while `word` is `expected`, at most for `timeout`.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(feature = "loom"))]
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> Woke {
     use rustix::thread::futex;
     let timeout = rustix::fs::Timespec {
@@ -30,45 +30,54 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> Woke {
 }
 
 /// Wakes up to `count` threads, of any process, that sleep on `word`.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(feature = "loom"))]
 pub fn wake(word: &AtomicU32, count: u32) {
     use rustix::thread::futex;
     // The call fails for a bad address or flag only, which a reference and no flags are not.
     let _ = futex::wake(word, futex::Flags::empty(), count);
 }
 
-#[cfg(feature = "shuttle")]
+#[cfg(feature = "loom")]
 mod model {
-    use crate::atomic::{AtomicU32, Ordering};
-    use shuttle::sync::{Condvar, Mutex};
+    use crate::atomic::AtomicU32;
+    use loom::sync::{Condvar, Mutex};
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, PoisonError};
 
-    shuttle::lazy_static! {
-        static ref KERNEL: Mutex<()> = Mutex::new(());
-        static ref SLEEPERS: Condvar = Condvar::new();
+    loom::lazy_static! {
+        /// Who sleeps on which word.
+        static ref KERNEL: Mutex<BTreeMap<usize, Arc<Condvar>>> = Mutex::default();
+    }
+
+    fn address(word: &AtomicU32) -> usize {
+        (&raw const *word).addr()
     }
 
     pub(super) fn wait(word: &AtomicU32, expected: u32) {
-        let guard = KERNEL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if word.load(Ordering::SeqCst) == expected {
-            drop(SLEEPERS.wait(guard));
+        let mut sleepers = KERNEL.lock().unwrap_or_else(PoisonError::into_inner);
+        if word.seen_by_kernel() == expected {
+            let queue = Arc::clone(sleepers.entry(address(word)).or_default());
+            drop(queue.wait(sleepers));
         }
     }
 
-    pub(super) fn wake() {
-        let _guard = KERNEL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        SLEEPERS.notify_all();
+    pub(super) fn wake(word: &AtomicU32) {
+        let sleepers = KERNEL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = sleepers.get(&address(word)) {
+            queue.notify_all();
+        }
     }
 }
 
 /// Sleeps while `word` is `expected`; the model knows no time.
-#[cfg(feature = "shuttle")]
+#[cfg(feature = "loom")]
 pub fn wait(word: &AtomicU32, expected: u32, _timeout: Duration) -> Woke {
     model::wait(word, expected);
     Woke::LookAgain
 }
 
-/// Wakes everybody: a sleeper may always wake for no reason.
-#[cfg(feature = "shuttle")]
-pub fn wake(_word: &AtomicU32, _count: u32) {
-    model::wake();
+/// Wakes everybody who sleeps there: a sleeper may always wake for no reason.
+#[cfg(feature = "loom")]
+pub fn wake(word: &AtomicU32, _count: u32) {
+    model::wake(word);
 }

@@ -28,6 +28,7 @@ pub mod doorbell;
 pub mod futex;
 pub mod inheritance;
 pub mod memory_limits;
+pub mod pages;
 pub mod peer;
 pub mod pieces;
 mod printable;

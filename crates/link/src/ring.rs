@@ -11,13 +11,12 @@
 //! bytes are there), the consumer's release of `head` with the producer's acquire (the bytes have
 //! been copied away, the room is free). Sleeping is [`crate::doorbell`]'s.
 
-use crate::atomic::Ordering;
+use crate::atomic::{DataWord, Ordering};
 use crate::doorbell::Doorbell;
 use crate::futex::Woke;
 use crate::session_memory::SessionMemory;
 use crate::spin::{Cores, Spin};
 use crate::wire::command::{ALIGN, Header, MAX_COMMAND_BYTES, Opcode};
-use core::sync::atomic::AtomicU64 as Word;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -157,7 +156,7 @@ impl Producer {
 
 /// Writes a command into its places: its parts joined, and zeros in what is left.
 #[inline]
-fn write_words<'a>(places: impl Iterator<Item = &'a Word>, header: &Header, parts: &[&[u8]]) {
+fn write_words<'a>(places: impl Iterator<Item = &'a DataWord>, header: &Header, parts: &[&[u8]]) {
     let mut places = places;
     // Relaxed: published by the tail.
     let mut write = |word: u64| {
@@ -499,7 +498,7 @@ impl Consumer {
 }
 
 /// Fills `into` from the first words; published by the tail.
-fn load_words(into: &mut [u64], words: &[std::sync::atomic::AtomicU64]) {
+fn load_words(into: &mut [u64], words: &[DataWord]) {
     for (word, shared) in into.iter_mut().zip(words) {
         *word = shared.load(Ordering::Relaxed);
     }
@@ -512,5 +511,5 @@ impl SessionMemory {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;

@@ -4,13 +4,13 @@
 //! [`crate::call`] and [`crate::completion`] work on it. Everything handed out is an atomic or is
 //! copied, because the other process may write at any time.
 
+use crate::atomic::{DataWord, Ordering};
 use crate::shm::{self, Access, Mapping, ShmError};
 use crate::wire::attach::Window;
 use crate::wire::layout::{
     CALL_REPLY_BYTES, CALL_SLOTS, CALLS_OFFSET, CallSlot, RING_BYTES, RING_OFFSET, SESSION_BYTES,
     Shared,
 };
-use core::sync::atomic::{AtomicU64 as Word, Ordering};
 use rustix::fd::{BorrowedFd, OwnedFd};
 
 /// Keeps the memory alive; never read.
@@ -20,10 +20,10 @@ enum Backing {
         _mapping: Mapping,
     },
     /// Plain memory: the model checker's atomics fit no file.
-    #[cfg(any(test, feature = "shuttle"))]
+    #[cfg(any(test, feature = "loom"))]
     Owned {
         _shared: Box<Shared>,
-        _ring: Box<[Word]>,
+        _ring: Box<[DataWord]>,
         _calls: Box<[CallSlot]>,
     },
 }
@@ -32,15 +32,14 @@ enum Backing {
 #[derive(Debug)]
 pub struct SessionMemory {
     shared: *const Shared,
-    ring: *const Word,
+    ring: *const DataWord,
     ring_bytes: usize,
     calls: *const CallSlot,
     _backing: Backing,
 }
 
 // SAFETY: the pointers lead into `_backing`, which lives as long as `self`; what they lead to is
-// used through atomics, except the replies, whose single writer and reader `CallSlot::state`
-// separates.
+// used through atomics.
 unsafe impl Send for SessionMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SessionMemory {}
@@ -73,11 +72,11 @@ impl SessionMemory {
     }
 
     /// Memory for tests, in this process alone, with a ring of `ring_bytes`, a power of two.
-    #[cfg(any(test, feature = "shuttle"))]
+    #[cfg(any(test, feature = "loom"))]
     pub fn in_process(ring_bytes: usize) -> Self {
         assert!(ring_bytes.is_power_of_two() && ring_bytes >= 64);
         let shared = Box::<Shared>::default();
-        let ring: Box<[Word]> = (0..ring_bytes / 8).map(|_| Word::new(0)).collect();
+        let ring: Box<[DataWord]> = (0..ring_bytes / 8).map(|_| DataWord::new(0)).collect();
         let calls: Box<[CallSlot]> = (0..CALL_SLOTS).map(|_| CallSlot::default()).collect();
         Self {
             shared: &raw const *shared,
@@ -105,7 +104,7 @@ impl SessionMemory {
     }
 
     /// The ring's data as words, written and read relaxed; `tail` and `head` order them.
-    pub(crate) fn ring_words(&self) -> &[Word] {
+    pub(crate) fn ring_words(&self) -> &[DataWord] {
         // SAFETY: `ring_bytes` long inside `_backing`, page-aligned, only atomics.
         unsafe { std::slice::from_raw_parts(self.ring, self.ring_bytes / 8) }
     }
@@ -146,16 +145,9 @@ impl<'a> Call<'a> {
         unsafe { &(*self.slot()).reply_bytes }
     }
 
-    fn reply_words(self) -> &'a [Word] {
-        // SAFETY: `reply` lies 64 bytes into a 64-byte aligned slot (under the model: aligned by
-        // `CallSlot`'s own alignment and the fields before it), is a multiple of 8 long, and is
-        // used through these atomics only.
-        unsafe {
-            std::slice::from_raw_parts(
-                (&raw const (*self.slot()).reply).cast(),
-                CALL_REPLY_BYTES / 8,
-            )
-        }
+    fn reply_words(self) -> &'a [DataWord] {
+        // SAFETY: as for `state`.
+        unsafe { &(*self.slot()).reply }
     }
 
     /// [`CallSlot::claims`].
@@ -182,7 +174,7 @@ impl<'a> Call<'a> {
 
 /// Stores `bytes` from word `first` on; the last word is filled up with zeros. The caller has
 /// checked that they fit.
-pub(crate) fn store_bytes(words: &[Word], first: usize, bytes: &[u8]) {
+pub(crate) fn store_bytes(words: &[DataWord], first: usize, bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<8>();
     let words = &words[first..];
     for (word, chunk) in words.iter().zip(whole) {
@@ -195,5 +187,4 @@ pub(crate) fn store_bytes(words: &[Word], first: usize, bytes: &[u8]) {
     }
 }
 
-const _: () = assert!(core::mem::offset_of!(CallSlot, reply).is_multiple_of(8));
 const _: () = assert!(CALL_REPLY_BYTES.is_multiple_of(8));

@@ -5,6 +5,7 @@
 //! must be the same in several processes are reserved first ([`Reservation`]), and files are mapped
 //! inside the reservation.
 
+use crate::pages::{self, Pages};
 use crate::wire::attach::Window;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -14,9 +15,6 @@ use std::ffi::c_void;
 use std::ptr;
 use thiserror::Error;
 
-/// Pages are this long on every machine that this runs on.
-pub const PAGE_BYTES: u64 = 4096;
-
 /// `HUGETLBFS_MAGIC` of linux/magic.h, which `fstatfs` says of a memfd of huge pages.
 const HUGETLBFS: u64 = 0x9584_58f6;
 /// `TMPFS_MAGIC` there, of a plain one.
@@ -25,7 +23,8 @@ const TMPFS: u64 = 0x0102_1994;
 /// Above what clients' windows and reservations take, and below where the kernel puts what has no
 /// place of its own.
 const SCATTERED_BASE: u64 = 0x6200_0000_0000;
-const SCATTERED_PAGES: u64 = (0x7000_0000_0000 - SCATTERED_BASE) / PAGE_BYTES;
+const SCATTERED_STEP: u64 = pages::LONGEST_BYTES as u64;
+const SCATTERED_PLACES: u64 = (0x7000_0000_0000 - SCATTERED_BASE) / SCATTERED_STEP;
 
 /// What went wrong with a file or a mapping.
 #[derive(Debug, Error)]
@@ -193,7 +192,9 @@ impl Spot {
     fn hint(self) -> *mut c_void {
         match self {
             Self::Anywhere => ptr::null_mut(),
-            Self::Scattered => address(SCATTERED_BASE + random() % SCATTERED_PAGES * PAGE_BYTES),
+            Self::Scattered => {
+                address(SCATTERED_BASE + random() % SCATTERED_PLACES * SCATTERED_STEP)
+            }
         }
     }
 }
@@ -278,6 +279,7 @@ impl Drop for Mapping {
 #[derive(Debug)]
 pub struct Reservation {
     window: Window,
+    pages: Pages,
 }
 
 impl Reservation {
@@ -286,9 +288,17 @@ impl Reservation {
     /// # Errors
     /// [`ShmError::AddressTaken`] when anything is mapped there already.
     pub fn new(window: Window) -> Result<Self, ShmError> {
+        Self::in_pages(window, Pages::of_system())
+    }
+
+    /// The same where pages have a certain length, that of the system's or a multiple of it.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn in_pages(window: Window, pages: Pages) -> Result<Self, ShmError> {
         let Window { base, size_bytes } = window;
         let taken = ShmError::AddressTaken { address: base, size_bytes };
-        if base == 0 || !whole_pages(base, size_bytes) {
+        if base == 0 || !pages.are_whole(base, size_bytes) {
             return Err(ShmError::OutsideWindow { address: base, size_bytes, window });
         }
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
@@ -302,7 +312,7 @@ impl Reservation {
             )
         };
         match got {
-            Ok(at) if at.addr() as u64 == base => Ok(Self { window }),
+            Ok(at) if at.addr() as u64 == base => Ok(Self { window, pages }),
             Ok(elsewhere) => {
                 // A kernel before 4.17 takes the address for a hint.
                 // SAFETY: just mapped, known to nobody.
@@ -386,7 +396,8 @@ impl Reservation {
     }
 
     fn check_range(&self, at: u64, size_bytes: u64) -> Result<(), ShmError> {
-        if size_bytes > 0 && whole_pages(at, size_bytes) && self.window.contains(at, size_bytes) {
+        let is_whole = size_bytes > 0 && self.pages.are_whole(at, size_bytes);
+        if is_whole && self.window.contains(at, size_bytes) {
             return Ok(());
         }
         Err(ShmError::OutsideWindow { address: at, size_bytes, window: self.window })
@@ -401,10 +412,6 @@ impl Drop for Reservation {
         };
         debug_assert!(unmapped.is_ok(), "munmap of an own reservation: {unmapped:?}");
     }
-}
-
-fn whole_pages(at: u64, size_bytes: u64) -> bool {
-    at.is_multiple_of(PAGE_BYTES) && size_bytes.is_multiple_of(PAGE_BYTES)
 }
 
 fn address(at: u64) -> *mut c_void {

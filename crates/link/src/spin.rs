@@ -182,7 +182,7 @@ impl Spin {
         if ready() {
             return true;
         }
-        if cfg!(feature = "shuttle") || self.most.is_zero() {
+        if cfg!(feature = "loom") || self.most.is_zero() {
             return false;
         }
         self.spin(ready, &Machine { began: Instant::now() })

@@ -1,8 +1,9 @@
 //! Files, mappings, sockets and completion words between the two ends, as two processes would use
 //! them.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(feature = "loom"))]
 
 use link::completion::{self, CompletionError, CompletionWords};
+use link::pages::Pages;
 use link::session_memory::SessionMemory;
 use link::shm::{self, Access, Reservation, ShmError};
 use link::socket::{Connection, Listener, MAX_DESCRIPTORS, SocketError};
@@ -195,4 +196,23 @@ fn last_words_are_whole_lines_and_taken_once() {
     assert!(memory.take_last_words().is_empty());
     memory.leave_last_words("the end");
     assert_eq!(memory.take_last_words(), b"the end");
+}
+
+#[test]
+fn a_reservation_takes_files_at_whole_pages_only_whatever_their_length() {
+    for kib in [4, 16, 64] {
+        let bytes = kib << 10;
+        let window = Window { base: 0x0d00_0000_0000, size_bytes: 4 * bytes };
+        let kept = shm::Reservation::in_pages(window, Pages::of(bytes)).unwrap();
+        let file = shm::create("test", bytes).unwrap();
+        let map = |at, size_bytes| kept.map(file.as_fd(), at, size_bytes, Access::ReadWrite);
+        map(window.base + bytes, bytes).unwrap();
+        for (at, size_bytes) in [(bytes / 2, bytes), (bytes, bytes / 2), (4 * bytes, bytes)] {
+            let refused = map(window.base + at, size_bytes);
+            assert!(matches!(refused, Err(ShmError::OutsideWindow { .. })), "{kib} KiB: {at:#x}");
+        }
+        kept.unmap(window.base + bytes, bytes).unwrap();
+        let beside = Window { base: window.base + bytes / 2, ..window };
+        assert!(shm::Reservation::in_pages(beside, Pages::of(bytes)).is_err());
+    }
 }

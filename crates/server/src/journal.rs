@@ -9,6 +9,7 @@
 //! they were. Descriptors (of pinned memory, of images) stay with the keeper, and are named by
 //! number.
 
+use link::pages::Pages;
 use link::shm::{Access, Mapping, ShmError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::MemfdFlags;
@@ -321,7 +322,7 @@ impl Journal {
             places.filter_map(|place| Some((place, lives(place)?))).collect();
         let kept_bytes: u64 = kept.iter().map(|(_, length)| length).sum();
         let wanted = (FIRST + 2 * (kept_bytes + more_bytes)).max(SMALLEST_BYTES);
-        let file = create_sized(wanted.next_multiple_of(4096))?;
+        let file = create_sized(Pages::of_system().whole(wanted).unwrap_or(wanted))?;
         let mapping = map(file.as_fd())?;
         let (mut end, mut moved) = (FIRST, HashMap::new());
         for (place, length) in kept {

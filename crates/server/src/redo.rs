@@ -14,18 +14,20 @@
 //! All other work is noted as such. As long as any of it is not reached the session is told of a
 //! fault as others are.
 
+use link::pages;
 use link::shm::{self, Access, Mapping, ShmError};
 use link::wire::layout::STREAM_SLOTS;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Where the progress words are, one for each stream.
-const PROGRESS_OFFSET: usize = 4096;
+/// Where the progress words are, one for each stream: the device pins their pages.
+const PROGRESS_OFFSET: usize = pages::LONGEST_BYTES;
 /// Their length.
 pub(crate) const PROGRESS_BYTES: usize = STREAM_SLOTS * 8;
 /// Where entries are; a place is a count of bytes from here, modulo [`ENTRIES_BYTES`].
-const ENTRIES_OFFSET: usize = PROGRESS_OFFSET + PROGRESS_BYTES;
+const ENTRIES_OFFSET: usize =
+    (PROGRESS_OFFSET + PROGRESS_BYTES).next_multiple_of(pages::LONGEST_BYTES);
 /// Room for more launches than a stream may be ahead of the device; pages are taken as they are
 /// written.
 const ENTRIES_BYTES: usize = 4 << 20;

@@ -379,12 +379,10 @@ fn can_be_disabled(kind: &NodeKind) -> bool {
 impl Bounce {
     /// Frees the memory; nothing may use it any more.
     pub(crate) fn free(self, backend: &Backend, id: u32) -> Result {
-        const PAGE_BYTES: u64 = 4096;
         if backend.host_heap.free_small(self.address) {
             return Ok(());
         }
-        let size_bytes = self.size_bytes.next_multiple_of(PAGE_BYTES);
-        backend.host_heap.destroy_region(&backend.session, id, self.address, size_bytes)
+        backend.host_heap.destroy_region(&backend.session, id, self.address, self.size_bytes)
     }
 }
 

@@ -14,11 +14,12 @@
 //! Pure: pages and bytes are a [`Carrier`]'s affair.
 
 use crate::session::Result;
+use link::pages::Pages;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-pub(super) const PAGE_BYTES: u64 = 4096;
-/// What is fetched for one touch, and what is dirty or clean as a whole.
+/// What is fetched for one touch, and what is dirty or clean as a whole: no less than the pages of
+/// any system.
 pub(super) const BLOCK_BYTES: u64 = 64 << 10;
 /// What is fetched at once when touches follow each other, as the driver does.
 pub(super) const LONGEST_FETCH_BYTES: u64 = 2 << 20;
@@ -96,8 +97,8 @@ struct Area {
 }
 
 /// See the module's description.
-#[derive(Default)]
 pub(super) struct Books {
+    pages: Pages,
     /// By first address.
     areas: BTreeMap<u64, Area>,
     /// First addresses of areas that are new.
@@ -122,6 +123,20 @@ impl Area {
     fn block(&self, base: u64, index: usize) -> Range<u64> {
         let start = base + index as u64 * BLOCK_BYTES;
         start..(start + BLOCK_BYTES).min(self.end)
+    }
+}
+
+impl Default for Books {
+    /// None yet, in the system's pages.
+    fn default() -> Self {
+        Self {
+            pages: Pages::of_system(),
+            areas: BTreeMap::new(),
+            new: Vec::new(),
+            present: Vec::new(),
+            suspects: BTreeMap::new(),
+            last: (0, 0),
+        }
     }
 }
 
@@ -173,8 +188,8 @@ impl Books {
         flight: Flight,
         carrier: &mut impl Carrier,
     ) {
-        let page = address & !(PAGE_BYTES - 1);
-        let page = page..page + PAGE_BYTES;
+        let page = self.pages.first(address);
+        let page = page..page + self.pages.bytes();
         // What is freed is no longer mapped: trying again is what ends the program, as it should.
         let Some((place, area)) = self.look(address) else { return carrier.wake(page) };
         let block = area.block(place.base, place.index);

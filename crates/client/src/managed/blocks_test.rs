@@ -5,10 +5,15 @@ use super::*;
 use proptest::prelude::*;
 
 const BASE: u64 = 0x10_0000;
-/// Two areas that touch each other; the first ends inside a block.
-const SPLIT: u64 = BASE + 2 * BLOCK_BYTES + PAGE_BYTES;
-const END: u64 = SPLIT + BLOCK_BYTES + 2 * PAGE_BYTES;
-const BYTES: usize = (END - BASE) as usize;
+/// The host touches so many bytes, with pages of any length.
+const BYTES: usize = (3 * BLOCK_BYTES + 3 * 4096) as usize;
+
+/// Two areas that touch each other; the first ends inside a block, where pages are shorter than
+/// blocks.
+fn areas(page_bytes: u64) -> [Range<u64>; 2] {
+    let split = BASE + 2 * BLOCK_BYTES + page_bytes;
+    [BASE..split, split..split + BLOCK_BYTES + 2 * page_bytes]
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
@@ -21,20 +26,33 @@ struct Machine {
     device: Vec<u8>,
     mirror: Vec<u8>,
     pages: Vec<Page>,
+    page_bytes: u64,
 }
 
 fn bytes(range: &Range<u64>) -> Range<usize> {
     (range.start - BASE) as usize..(range.end - BASE) as usize
 }
 
-fn pages(range: &Range<u64>) -> Range<usize> {
-    let page = |at: usize| at / PAGE_BYTES as usize;
-    page(bytes(range).start)..page(bytes(range).end)
-}
-
 impl Machine {
+    /// Pages of such a machine, none of which is there.
+    fn new(page_bytes: u64, length: u64, device: u8) -> Self {
+        let pages = vec![Page::Missing; (length / page_bytes) as usize];
+        let (device, mirror) = (vec![device; length as usize], vec![0xee; length as usize]);
+        Self { device, mirror, pages, page_bytes }
+    }
+
+    fn page(&self, at: usize) -> usize {
+        at / self.page_bytes as usize
+    }
+
+    fn pages(&mut self, range: &Range<u64>) -> &mut [Page] {
+        let bytes = bytes(range);
+        let pages = self.page(bytes.start)..self.page(bytes.end);
+        &mut self.pages[pages]
+    }
+
     fn put(&mut self, range: Range<u64>, from: Option<Vec<u8>>, page: Page) {
-        let all = &mut self.pages[pages(&range)];
+        let all = self.pages(&range);
         assert!(all.iter().all(|page| *page == Page::Missing), "pages come where there are none");
         all.fill(page);
         match from {
@@ -56,7 +74,7 @@ impl Carrier for Machine {
     }
 
     fn fill_hole(&mut self, page: Range<u64>) -> Hole {
-        if self.pages[pages(&page).start] != Page::Missing {
+        if self.pages(&page)[0] != Page::Missing {
             return Hole::None;
         }
         self.put(page, None, Page::Open);
@@ -64,7 +82,7 @@ impl Carrier for Machine {
     }
 
     fn guard(&mut self, range: Range<u64>, guard: Guard) {
-        let all = &mut self.pages[pages(&range)];
+        let all = self.pages(&range);
         assert!(all.iter().all(|page| *page != Page::Missing), "only what is there is guarded");
         all.fill(if guard == Guard::On { Page::Guarded } else { Page::Open });
     }
@@ -72,7 +90,7 @@ impl Carrier for Machine {
     fn wake(&mut self, _: Range<u64>) {}
 
     fn host_bytes(&mut self, range: Range<u64>) -> Vec<u8> {
-        let guarded = self.pages[pages(&range)].iter().all(|page| *page == Page::Guarded);
+        let guarded = self.pages(&range).iter().all(|page| *page == Page::Guarded);
         assert!(guarded, "nobody writes while the bytes are read");
         self.mirror[bytes(&range)].to_vec()
     }
@@ -90,7 +108,7 @@ impl Carrier for Machine {
     }
 
     fn drop(&mut self, range: Range<u64>) {
-        self.pages[pages(&range)].fill(Page::Missing);
+        self.pages(&range).fill(Page::Missing);
     }
 }
 
@@ -136,7 +154,7 @@ impl World {
     /// Has a page that the host can use, as a thread that meets faults until it can.
     fn reach(&mut self, at: usize, access: Fault) {
         for _ in 0..4 {
-            let fault = match (self.machine.pages[at / PAGE_BYTES as usize], access) {
+            let fault = match (self.machine.pages[self.machine.page(at)], access) {
                 (Page::Missing, access) => access,
                 (Page::Guarded, Fault::Write) => Fault::Guarded,
                 _ => return,
@@ -208,23 +226,24 @@ impl World {
     }
 }
 
-fn world() -> World {
-    let mut books = Books::default();
-    books.add(BASE..SPLIT);
-    books.add(SPLIT..END);
-    let machine = Machine {
-        device: vec![0; BYTES],
-        mirror: vec![0xee; BYTES],
-        pages: vec![Page::Missing; BYTES / PAGE_BYTES as usize],
-    };
-    World { machine, books, truth: vec![0; BYTES], posted: Vec::new(), flight: Flight::Idle }
+fn world(page_bytes: u64) -> World {
+    let mut books = Books { pages: Pages::of(page_bytes), ..Books::default() };
+    let areas = areas(page_bytes);
+    let length = areas[1].end - BASE;
+    areas.into_iter().for_each(|area| books.add(area));
+    let truth = vec![0; length as usize];
+    let machine = Machine::new(page_bytes, length, 0);
+    World { machine, books, truth, posted: Vec::new(), flight: Flight::Idle }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn neither_side_loses_a_byte(steps in prop::collection::vec(step(), 1..40)) {
-        let mut world = world();
+    fn neither_side_loses_a_byte(
+        page_kib in prop::sample::select(vec![4_u64, 16, 64]),
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let mut world = world(page_kib << 10);
         for step in steps {
             world.act(step);
         }
@@ -248,32 +267,30 @@ fn changes_are_found_byte_by_byte_across_lines() {
 #[test]
 fn touches_that_follow_each_other_are_fetched_in_growing_pieces() {
     let (start, length) = (BASE, 64 * BLOCK_BYTES);
-    let mut books = Books::default();
+    let page_bytes = 4096;
+    let mut books = Books { pages: Pages::of(page_bytes), ..Books::default() };
     books.add(start..start + length);
-    let mut machine = Machine {
-        device: vec![7; length as usize],
-        mirror: vec![0; length as usize],
-        pages: vec![Page::Missing; (length / PAGE_BYTES) as usize],
-    };
+    let mut machine = Machine::new(page_bytes, length, 7);
     books.hand_over(&mut machine).unwrap();
     let mut fetched = Vec::new();
     while let Some(page) = machine.pages.iter().position(|page| *page == Page::Missing) {
-        let address = start + page as u64 * PAGE_BYTES;
+        let address = start + page as u64 * page_bytes;
         books.touch(address, Fault::Read, Flight::Idle, &mut machine);
         let there = machine.pages.iter().filter(|page| **page != Page::Missing).count();
-        fetched.push(there as u64 * PAGE_BYTES / BLOCK_BYTES);
+        fetched.push(there as u64 * page_bytes / BLOCK_BYTES);
     }
     assert_eq!(fetched, [1, 3, 7, 15, 31, 63, 64]);
 }
 
 #[test]
 fn what_was_freed_or_thrown_away_holds_nobody_up() {
-    let mut world = world();
+    let page_bytes = 4096;
+    let mut world = world(page_bytes);
     world.act(Step::Write { at: 0, length: 10, value: 9 });
-    world.machine.drop(BASE..BASE + PAGE_BYTES);
+    world.machine.drop(BASE..BASE + page_bytes);
     world.reach(5, Fault::Read);
     assert_eq!(world.machine.mirror[5], 0, "the program has thrown it away");
-    assert_eq!(world.books.remove(BASE), Some(BASE..SPLIT));
+    assert_eq!(world.books.remove(BASE), Some(areas(page_bytes)[0].clone()));
     assert_eq!(world.books.held(), 1, "the other area is new");
     let before = world.machine.pages.clone();
     world.books.touch(BASE, Fault::Write, Flight::Idle, &mut world.machine);

@@ -4,7 +4,7 @@
 //! A descriptor that serves faults of user mode alone would let `read` and `write` on managed
 //! memory fail (EFAULT). So one is used that serves system calls, too, or none.
 
-use super::blocks::{Fault, Guard, Hole, PAGE_BYTES};
+use super::blocks::{Fault, Guard, Hole};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
@@ -263,7 +263,7 @@ impl Faults {
                         flags if flags & FAULT_WRITE != 0 => Fault::Write,
                         _ => Fault::Read,
                     };
-                    serve(message.address & !(PAGE_BYTES - 1), fault);
+                    serve(message.address, fault);
                 }
             }
         }

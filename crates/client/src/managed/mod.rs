@@ -21,10 +21,11 @@ use crate::backend::Backend;
 use crate::client;
 use crate::host_heap::Region;
 use crate::session::{Result, Session};
-use blocks::{Books, Fault, Flight, PAGE_BYTES};
+use blocks::{Books, Fault, Flight};
 use carry::{Carriage, TRANSFER_BYTES};
 use cuda_abi::types::CUresult;
 use faults::Faults;
+use link::pages::Pages;
 use link::shm::Reservation;
 use link::wire::attach::{ClientReply, ClientRequest};
 use link::wire::command::REGION_PINNED;
@@ -157,18 +158,13 @@ fn faults_device() -> Option<OwnedFd> {
     }
 }
 
-/// Whole pages: what an allocation takes.
-fn rounded(size_bytes: u64) -> Option<u64> {
-    size_bytes.checked_next_multiple_of(PAGE_BYTES)
-}
-
 /// Allocates; `None` where managed memory must stay with the host: no faults can be served, or the
 /// device has no room, or not for this client.
 pub(crate) fn allocate(backend: &'static Backend, id: u32, size_bytes: u64) -> Result<Option<u64>> {
     let session = &backend.session;
     session.check()?;
     let Some(window) = &backend.device_window else { return Ok(None) };
-    let Some(size_bytes) = rounded(size_bytes) else { return Ok(None) };
+    let Some(size_bytes) = Pages::of_system().whole(size_bytes) else { return Ok(None) };
     let Some(service) = service(backend, id) else { return Ok(None) };
     let address = match backend.managed_heap.allocate(session, id, size_bytes) {
         Err(CUresult::ERROR_OUT_OF_MEMORY) => return Ok(None),

@@ -1,19 +1,28 @@
 //! The shared memory of a session: one file for the ring and the calls, one for completions.
 //!
-//! Session file, in this order, each part page-aligned: [`Shared`] header, ring data
+//! Session file, mapped as one, in this order: [`Shared`] header, ring data
 //! ([`RING_BYTES`]), call slots. The client maps all of it read-write, so the executor believes
 //! nothing in it that it has not copied and checked, and keeps its own indices. The completion file
 //! holds one `u64` per stream slot, written by the device in stream order; the client maps it
 //! read-only.
 
-use crate::atomic::{AtomicU32, AtomicU64};
+use crate::atomic::{AtomicU32, AtomicU64, DataWord};
+use crate::pages;
 
 /// Length of the ring's data area; a power of two.
 pub const RING_BYTES: usize = 1 << 20;
 /// Commands that wait for an answer, at most this many at a time per session.
+#[cfg(not(feature = "loom"))]
 pub const CALL_SLOTS: usize = 32;
 /// Room for one answer.
+#[cfg(not(feature = "loom"))]
 pub const CALL_REPLY_BYTES: usize = 8 * 1024 - 64;
+/// As many as a model needs: it pays for each word.
+#[cfg(feature = "loom")]
+pub const CALL_SLOTS: usize = 2;
+/// Likewise.
+#[cfg(feature = "loom")]
+pub const CALL_REPLY_BYTES: usize = 16;
 /// Streams of a session, its default streams included.
 pub const STREAM_SLOTS: usize = 4096;
 /// Byte offset of the ring data in the session file.
@@ -22,16 +31,18 @@ pub const RING_OFFSET: usize = 4096;
 pub const CALLS_OFFSET: usize = RING_OFFSET + RING_BYTES;
 /// Length of the session file.
 pub const SESSION_BYTES: usize = CALLS_OFFSET + CALL_SLOTS * size_of::<CallSlot>();
-/// Byte offset in the completion file of what a guarded kernel has recorded.
-pub const GUARD_RECORD_OFFSET: usize = STREAM_SLOTS * 8;
+/// Length of the words at the completion file's begin, one for each stream.
+pub const COMPLETION_WORDS_BYTES: usize = STREAM_SLOTS * 8;
+/// Byte offset in the completion file of what a guarded kernel has recorded, which is mapped apart:
+/// pages of their own, on every system.
+pub const GUARD_RECORD_OFFSET: usize =
+    COMPLETION_WORDS_BYTES.next_multiple_of(pages::LONGEST_BYTES);
 /// Room for it, in words of 32 bits.
 pub const GUARD_RECORD_WORDS: usize = 14;
-/// Room for it in the completion file, which is mapped apart.
-pub const GUARD_RECORD_BYTES: usize = 4096;
 /// Length of the completion file.
-pub const COMPLETION_BYTES: usize = GUARD_RECORD_OFFSET + GUARD_RECORD_BYTES;
+pub const COMPLETION_BYTES: usize = GUARD_RECORD_OFFSET + pages::LONGEST_BYTES;
 
-/// First page of the session file. Every word says who writes it.
+/// Begin of the session file. Every word says who writes it.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Shared {
@@ -94,11 +105,6 @@ impl Default for LastWords {
 #[derive(Debug, Default)]
 pub struct Line<T>(pub T);
 
-/// Room for an answer, aligned for any reply struct.
-#[repr(C, align(8))]
-#[derive(Debug)]
-pub struct ReplyBytes(pub [u8; CALL_REPLY_BYTES]);
-
 /// Where the answer to a called command arrives.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -115,7 +121,7 @@ pub struct CallSlot {
     /// Keeps `reply` aligned for what is read from it.
     pub _reserved: [u32; 12],
     /// A reply struct of [`super::command`], with what follows it.
-    pub reply: ReplyBytes,
+    pub reply: [DataWord; CALL_REPLY_BYTES / 8],
 }
 
 impl Default for CallSlot {
@@ -126,7 +132,7 @@ impl Default for CallSlot {
             reply_bytes: AtomicU32::new(0),
             claims: AtomicU32::new(0),
             _reserved: [0; 12],
-            reply: ReplyBytes([0; CALL_REPLY_BYTES]),
+            reply: core::array::from_fn(|_| DataWord::new(0)),
         }
     }
 }
@@ -140,8 +146,9 @@ pub const CALL_PENDING_ASLEEP: u32 = 2;
 /// The answer is there.
 pub const CALL_DONE: u32 = 3;
 
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<Shared>() <= RING_OFFSET);
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<CallSlot>() == 8 * 1024);
 const _: () = assert!(RING_BYTES.is_power_of_two());
+const _: () = assert!(GUARD_RECORD_WORDS * 4 <= pages::LONGEST_BYTES);
