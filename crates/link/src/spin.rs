@@ -137,7 +137,7 @@ impl Spin {
         self.announced = true;
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "loom")))]
     pub(crate) fn is_announced(&self) -> bool {
         self.announced
     }
