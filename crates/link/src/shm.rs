@@ -380,7 +380,8 @@ impl Reservation {
         mapped.map_err(|source| ShmError::Map { address: at, size_bytes, source })
     }
 
-    /// Takes files and private memory out of a range again; it stays reserved. The caller knows that nobody uses it.
+    /// Takes files and private memory out of a range again; it stays reserved. The caller knows
+    /// that nobody uses it.
     ///
     /// # Errors
     /// [`ShmError::OutsideWindow`], [`ShmError::Map`].
