@@ -7,6 +7,7 @@
 
 mod ahead;
 mod allowance;
+mod announced;
 mod array;
 mod array_contents;
 mod backlog;
@@ -442,7 +443,8 @@ impl Executor {
                 }
             }
             ToExecutor::Reserve { change, reservations } => {
-                self.mover.reserve(change, reservations)
+                self.shared.partitions.announced.add();
+                self.mover.reserve(change, reservations);
             }
             ToExecutor::BoundMemory { session, bound } => {
                 if let Some(handle) = self.sessions.get(&session) {

@@ -7,6 +7,7 @@
 //! disjoint on the device. They are kept for the next client, since making one waits for the
 //! kernels that run. What a session has of them is in [`super::session_partitions`].
 
+use super::announced::Announced;
 use super::context::Context;
 use super::failure::Failure;
 use super::own_kernels::OwnKernels;
@@ -124,6 +125,7 @@ impl Drop for Partition {
 #[derive(Default)]
 pub(crate) struct Partitions {
     pool: Mutex<Pool>,
+    pub(super) announced: Announced,
 }
 
 #[derive(Default)]
@@ -218,7 +220,8 @@ impl Partitions {
         let survey = Survey::of_device(context, own_kernels);
         let layout =
             Layout::new(survey.units().iter().map(multiprocessors).collect(), survey.clusters());
-        Self { pool: Mutex::new(Pool { survey, layout, ..Pool::default() }) }
+        let pool = Mutex::new(Pool { survey, layout, ..Pool::default() });
+        Self { pool, announced: Announced::default() }
     }
 
     /// The pool of a device that can be cut; the error of one that cannot is the driver's.

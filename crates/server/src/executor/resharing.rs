@@ -142,6 +142,7 @@ fn carry_out(shared: &Shared, job: Job) {
         }
         Job::Reserve { change, reservations } => {
             let reserved = partitions.reserve(context, &reservations);
+            partitions.announced.settle();
             let failed =
                 |failure| Reserved { refused: vec![refusal(failure)], ..Default::default() };
             let Reserved { made, refused } = reserved.unwrap_or_else(failed);
@@ -180,6 +181,7 @@ impl Resharing {
 impl State {
     /// Takes its share of the SMs, before the session's first command.
     pub(super) fn take_share(&mut self, wish: &ShareWish) -> Result<(), Failure> {
+        self.shared.partitions.announced.wait();
         let placed = self.shared.partitions.place(&self.shared.context, wish, None)?;
         if let (Some(given), Some(wanted)) = (placed.multiprocessors(), wish.multiprocessors)
             && given != wanted
