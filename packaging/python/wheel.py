@@ -1,4 +1,4 @@
-"""Makes the wheel: `wheel.py --tree TREE --package DIR --schema FILE --readme FILE --version V --out DIR`.
+"""Makes the wheel: `wheel.py --tree TREE --processor x86_64 --package DIR --schema FILE --readme FILE --version V --out DIR`.
 
 TREE has bin, lib and share, as an installation has them. The same files make the same bytes.
 libdeflate (the module `deflate`) packs them: zlib's best is 3 % larger.
@@ -17,8 +17,7 @@ from pathlib import Path
 import deflate
 
 NAME = "openmps"
-TAGS = ("py3-none-manylinux_2_17_x86_64", "py3-none-manylinux2014_x86_64")
-FILE_NAME_TAG = "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64"
+PLATFORMS = ("manylinux_2_17", "manylinux2014")
 # Of a zip file: the head of a file's content, its entry in the list at the end, the end of the list.
 CONTENT = struct.Struct("<4s5H3I2H")
 ENTRY = struct.Struct("<4s6H3I5H2I")
@@ -116,7 +115,8 @@ def main():
     parser = argparse.ArgumentParser()
     for option in ("tree", "package", "schema", "readme", "out"):
         parser.add_argument(f"--{option}", type=Path, required=True)
-    parser.add_argument("--version", required=True)
+    for option in ("version", "processor"):
+        parser.add_argument(f"--{option}", required=True)
     arguments = parser.parse_args()
     information = f"{NAME}-{arguments.version}.dist-info"
     data = f"{NAME}-{arguments.version}.data"
@@ -135,7 +135,8 @@ def main():
             files[f"{data}/data/{place}"] = (file.read_bytes(), False)
     readme = arguments.readme.read_text()
     files[f"{information}/METADATA"] = (metadata(arguments.version, readme).encode(), False)
-    tags = "".join(f"Tag: {tag}\n" for tag in TAGS)
+    platforms = [f"{platform}_{arguments.processor}" for platform in PLATFORMS]
+    tags = "".join(f"Tag: py3-none-{platform}\n" for platform in platforms)
     wheel = f"Wheel-Version: 1.0\nGenerator: openmps\nRoot-Is-Purelib: false\n{tags}"
     files[f"{information}/WHEEL"] = (wheel.encode(), False)
     files[f"{information}/entry_points.txt"] = (b"[pytest11]\nopenmps = openmps._pytest\n", False)
@@ -147,7 +148,7 @@ def main():
     files[f"{information}/RECORD"] = ((record + f"{information}/RECORD,,\n").encode(), False)
 
     arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / f"{NAME}-{arguments.version}-{FILE_NAME_TAG}.whl"
+    path = arguments.out / f"{NAME}-{arguments.version}-py3-none-{'.'.join(platforms)}.whl"
     path.write_bytes(archive(files))
     with zipfile.ZipFile(path) as written:
         wrong = written.testzip()

@@ -13,41 +13,78 @@ use crate::debian::{self, Packages, Unpacked};
 use crate::fresh::Fresh;
 use crate::paths::Paths;
 use crate::portable::{self, Profile};
-use crate::toolchain;
+use crate::tree::{self, Tree};
+use crate::{toolchain, wheel};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Starts itself again, which needs a kernel that knows QEMU.
 const STARTS_ITSELF: &str = "what_nobody_watches_ends_the_process";
 /// What a program for aarch64 needs to start.
 const LIBRARIES: [&str; 2] = ["libc6", "libgcc-s1"];
+/// What is tried of the wheel.
+pub(crate) const TRIED: &str = "the wheel for aarch64, by QEMU";
 /// Processes of the program that work; see `programs/process/fork.c`.
 const PROCESSES: usize = 4;
 
-/// Builds and tries it.
+/// Builds and tries it; manual pages and the like are those of a tree.
 ///
 /// # Errors
 /// What does not compile, link or run.
-pub(crate) fn check(paths: &Paths) -> Result<()> {
-    tried(paths)?.print("the product for aarch64, by QEMU");
+pub(crate) fn check(paths: &Paths, tree: &Tree) -> Result<()> {
+    let wheel = match wheel(paths, tree)? {
+        Ok(wheel) => try_wheel(paths, &wheel)?,
+        Err(why) => Fresh::Skipped(why),
+    };
+    wheel.print(TRIED);
+    if let Ok(qemu) = Qemu::ensure(paths)? {
+        unit_tests(paths, &qemu)?;
+        println!("unit tests of `link` ran for aarch64, by QEMU");
+    }
     Ok(())
 }
 
-fn tried(paths: &Paths) -> Result<Fresh> {
+/// Makes the wheel; or says why it cannot be made here.
+///
+/// # Errors
+/// What does not compile or link, or needs too much.
+pub(crate) fn wheel(paths: &Paths, tree: &Tree) -> Result<Result<PathBuf, String>> {
     if let Err(why) = ensure_standard_library() {
-        return Ok(Fresh::Skipped(why));
+        return Ok(Err(why));
     }
-    let built = portable::build_for(paths, TARGET, Profile::Development)?;
+    let built = portable::build_for(paths, TARGET, Profile::StrippedRelease)?;
     let files = ["openmps", "libcuda.so", "libsoftcuda.so", "libspank_openmps.so"];
     portable::check(&files.map(|file| built.join(file)))?;
+    wheel::build_for_aarch64(paths, tree, &built).map(Ok)
+}
+
+/// Runs what is in the wheel, and has pip take it for such a machine, and for no other.
+///
+/// # Errors
+/// What does not work.
+pub(crate) fn try_wheel(paths: &Paths, wheel: &Path) -> Result<Fresh> {
     let qemu = match Qemu::ensure(paths)? {
         Ok(qemu) => qemu,
         Err(why) => return Ok(Fresh::Skipped(why)),
     };
-    unit_tests(paths, &qemu)?;
-    let version = run_quietly(qemu.command(&built.join("openmps")).arg("--version"))?.stdout;
-    on_the_software_gpu(paths, &qemu, &built)?;
+    let folder = paths.target.join("wheel/aarch64/tried");
+    tree::fresh_directory(&folder)?;
+    let python = toolchain::ensure_pip(&folder)?;
+    let pip = |words: &[&str]| {
+        let mut command = Command::new(&python);
+        command.args(["-m", "pip"]).args(words).args(["--no-deps", "--no-index"]).arg(wheel);
+        command
+    };
+    let taken = folder.join("taken");
+    let mut takes = pip(&["download", "--quiet", "--only-binary=:all:", "--python-version=3.9"]);
+    run_quietly(takes.args(["--platform=manylinux2014_aarch64", "--dest"]).arg(&taken))?;
+    ensure!(!succeeds(&mut pip(&["install"])), "pip takes it on x86-64, too");
+    run_quietly(Command::new(&python).args(["-m", "zipfile", "-e"]).arg(wheel).arg(&folder))?;
+    let data = folder.join(format!("openmps-{}.data", tree::VERSION));
+    let openmps = data.join("scripts/openmps");
+    let version = run_quietly(qemu.command(&openmps).arg("--version"))?.stdout;
+    on_the_software_gpu(paths, &qemu, &data.join("data/lib/openmps"))?;
     Ok(Fresh::Checked(format!(
-        "  {}unit tests of `link`, and a program on the software GPU, ran\n",
+        "  {}a program on the software GPU ran\n",
         String::from_utf8_lossy(&version)
     )))
 }
@@ -102,10 +139,10 @@ fn unit_tests(paths: &Paths, qemu: &Qemu) -> Result<()> {
 }
 
 /// A program for aarch64 with the software GPU for aarch64 as its driver.
-fn on_the_software_gpu(paths: &Paths, qemu: &Qemu, built: &Path) -> Result<()> {
+fn on_the_software_gpu(paths: &Paths, qemu: &Qemu, libraries: &Path) -> Result<()> {
     let folder = paths.target.join("aarch64-program");
-    crate::tree::fresh_directory(&folder)?;
-    fs::copy(built.join("libsoftcuda.so"), folder.join("libcuda.so.1"))?;
+    tree::fresh_directory(&folder)?;
+    fs::copy(libraries.join("libsoftcuda.so"), folder.join("libcuda.so.1"))?;
     let program = folder.join("program");
     let (major, minor) = portable::GLIBC;
     let mut zig = portable::tools(paths)?.command("python3");

@@ -143,7 +143,10 @@ fn main() -> Result<()> {
         Task::Rpm(options) => println!("built {}", rpm::run(&paths, &options)?.display()),
         Task::Release(options) => println!("made {}", release::run(&paths, &options)?.display()),
         Task::Images(options) => println!("made {}", images::run(&paths, &options)?.display()),
-        Task::Aarch64 => aarch64::check(&paths)?,
+        Task::Aarch64 => {
+            let dist = dist::build(&paths, dist::Build::Portable)?;
+            aarch64::check(&paths, &tree::build(&paths, &dist)?)?;
+        }
         Task::SameBuild => same_build::check(&paths)?,
         Task::Systems => systems::check(&paths)?,
         Task::Wheel(options) => println!("built {}", wheel::run(&paths, &options)?.display()),

@@ -46,10 +46,10 @@ pub(crate) const PACKAGES: [&str; 4] = ["openmps", "client", "softcuda", "spank-
 /// How cargo compiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// What ships.
+    /// What ships, with debug information that is taken apart later.
     Release,
-    /// What is only to be tried.
-    Development,
+    /// The same without: the tools that take it apart know this machine's processor alone.
+    StrippedRelease,
 }
 
 /// Builds the product; returns the directory with what cargo made.
@@ -66,14 +66,12 @@ pub(crate) fn build(paths: &Paths) -> Result<PathBuf> {
 /// As there.
 pub(crate) fn build_for(paths: &Paths, target: &str, profile: Profile) -> Result<PathBuf> {
     let mut cargo = cargo(paths, "zigbuild", target)?;
-    cargo.args((profile == Profile::Release).then_some("--release"));
-    cargo.args(PACKAGES.map(|package| format!("--package={package}")));
+    cargo.arg("--release").args(PACKAGES.map(|package| format!("--package={package}")));
+    if profile == Profile::StrippedRelease {
+        cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    }
     command::run(&mut cargo)?;
-    let made = match profile {
-        Profile::Release => "release",
-        Profile::Development => "debug",
-    };
-    Ok(paths.target.join(target).join(made))
+    Ok(paths.target.join(target).join("release"))
 }
 
 /// A command of cargo's that links for the C library of [`GLIBC`].

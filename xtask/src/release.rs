@@ -14,7 +14,7 @@ use crate::fresh::{self, Fresh, Root};
 use crate::paths::Paths;
 use crate::system_tree::NAME;
 use crate::tree::{self, Tree, VERSION, fresh_directory};
-use crate::{deb, deb_chroot, images, images_check, rpm, sbom, tarball, wheel};
+use crate::{aarch64, deb, deb_chroot, images, images_check, rpm, sbom, tarball, wheel};
 
 /// What a plain user does in a fresh Debian.
 const SCRIPT: &str = include_str!("release_chroot.sh");
@@ -41,10 +41,13 @@ pub(crate) fn run(paths: &Paths, options: &Release) -> Result<PathBuf> {
     let debian = deb::build(paths, &tree)?;
     let red_hat = rpm.build(paths, &tree)?;
     let images = images::build(paths, &tree)?.map_err(anyhow::Error::msg)?;
+    let other = aarch64::wheel(paths, &tree)?.inspect_err(|why| println!("no aarch64: {why}"));
     let folder = paths.target.join("release-files");
     fresh_directory(&folder)?;
     let debug = debug_information(paths, &tree)?;
-    for file in [&wheel, &archive, &debian, &red_hat, &debug].into_iter().chain(&images) {
+    for file in
+        [&wheel, &archive, &debian, &red_hat, &debug].into_iter().chain(&images).chain(&other)
+    {
         let name = file.file_name().context("a file has a name")?;
         fs::copy(file, folder.join(name)).with_context(|| format!("no {}", file.display()))?;
     }
@@ -55,6 +58,9 @@ pub(crate) fn run(paths: &Paths, options: &Release) -> Result<PathBuf> {
     checksums(&folder)?;
 
     wheel::check(paths, &wheel)?;
+    if let Ok(other) = &other {
+        aarch64::try_wheel(paths, other)?.print(aarch64::TRIED);
+    }
     tarball::check(paths, &archive)?;
     rpm.check(paths, &red_hat)?.print(rpm::TRIED);
     images_check::check(paths, &images)?.print(images_check::TRIED);

@@ -17,8 +17,8 @@ use crate::portable;
 use crate::toolchain;
 use crate::tree::{self, fresh_directory};
 
-/// With glibc 2.31 and 2.41.
-const RELEASES: [&str; 2] = ["bullseye", "trixie"];
+/// With glibc 2.31 and 2.41, and with whatever comes next.
+const RELEASES: [&str; 3] = ["bullseye", "trixie", "testing"];
 const INSIDE: &str = include_str!("systems.sh");
 /// Enters a root (the second argument) with a daemon's directory (the first) at `/pipe`.
 const WITH_DAEMON: &str = "mount --bind \"$1\" \"$2/pipe\" && exec chroot \"$2\" env -i \

@@ -261,8 +261,8 @@ const FULL: [(&str, PackageCheck); 3] = [
     ("aarch64", for_aarch64),
 ];
 
-fn for_aarch64(paths: &Paths, _: &Tree) -> Result<()> {
-    aarch64::check(paths)
+fn for_aarch64(paths: &Paths, tree: &Tree) -> Result<()> {
+    aarch64::check(paths, tree)
 }
 
 fn same_build(paths: &Paths, _: &Tree) -> Result<()> {

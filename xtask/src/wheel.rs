@@ -57,18 +57,46 @@ pub(crate) fn run(paths: &Paths, options: &Wheel) -> Result<PathBuf> {
     Ok(wheel)
 }
 
-/// Builds the wheel of a tree.
+/// Builds the wheel of a tree, for x86-64.
 ///
 /// # Errors
 /// When Python or zig fails, or the wheel is larger than promised.
 pub(crate) fn build(paths: &Paths, tree: &Tree) -> Result<PathBuf> {
-    let client = tree.libraries().join("libcuda.so.1");
-    let bytes = fs::metadata(&client)?.len();
-    ensure!(bytes <= MOST_CLIENT_BYTES, "{} has {bytes} bytes", client.display());
-    let folder = paths.target.join("wheel");
+    pack(paths, tree, "x86_64", |_| Ok(()))
+}
+
+/// Builds the wheel for aarch64: a tree with what cargo made for that in place of its binaries.
+///
+/// # Errors
+/// As there.
+pub(crate) fn build_for_aarch64(paths: &Paths, tree: &Tree, built: &Path) -> Result<PathBuf> {
+    pack(paths, tree, "aarch64", |root| {
+        for (file, place) in [
+            ("openmps", "bin/openmps"),
+            ("libcuda.so", "lib/openmps/libcuda.so.1"),
+            ("libsoftcuda.so", "lib/openmps/libsoftcuda.so"),
+        ] {
+            fs::copy(built.join(file), root.join(place)).with_context(|| format!("no {file}"))?;
+        }
+        Ok(())
+    })
+}
+
+/// Packs a copy of a tree, once `change` has changed it.
+fn pack(
+    paths: &Paths,
+    tree: &Tree,
+    processor: &str,
+    change: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
+    let folder = paths.target.join("wheel").join(processor);
     let root = folder.join("tree");
     tree::fresh_directory(&root)?;
     tree::copy(&tree.root, &root)?;
+    change(&root)?;
+    let client = root.join("lib/openmps/libcuda.so.1");
+    let bytes = fs::metadata(&client)?.len();
+    ensure!(bytes <= MOST_CLIENT_BYTES, "{} has {bytes} bytes", client.display());
     // Of no use without an administrator.
     fs::remove_file(root.join("lib/openmps/spank_openmps.so"))?;
     for hooks in ["slurm", "pbs"] {
@@ -83,7 +111,7 @@ pub(crate) fn build(paths: &Paths, tree: &Tree) -> Result<PathBuf> {
             fs::remove_file(document)?;
         }
     }
-    install(&second_name(paths, &root)?, &root.join("lib/openmps/libcuda.so"), 0o644)?;
+    install(&second_name(paths, &root, processor)?, &root.join("lib/openmps/libcuda.so"), 0o644)?;
     let python = paths.root.join("packaging/python");
     let out = folder.join("out");
     tree::fresh_directory(&out)?;
@@ -99,7 +127,7 @@ pub(crate) fn build(paths: &Paths, tree: &Tree) -> Result<PathBuf> {
             .arg(paths.root.join("docs/schema.json"))
             .arg("--readme")
             .arg(paths.root.join("docs/python.md"))
-            .args(["--version", VERSION, "--out"])
+            .args(["--version", VERSION, "--processor", processor, "--out"])
             .arg(&out),
     )?;
     let wheel = fs::read_dir(&out)?.next().context("no wheel was written")??.path();
@@ -111,10 +139,11 @@ pub(crate) fn build(paths: &Paths, tree: &Tree) -> Result<PathBuf> {
 
 /// `libcuda.so`, by which some programs look for the driver: a wheel has no symbolic links, so it
 /// is an empty library that needs `libcuda.so.1` beside it.
-fn second_name(paths: &Paths, root: &Path) -> Result<PathBuf> {
+fn second_name(paths: &Paths, root: &Path, processor: &str) -> Result<PathBuf> {
     let at = paths.target.join("wheel/libcuda.so");
     let mut zig = portable::tools(paths)?.command("python3");
-    zig.args(["-m", "ziglang", "cc", "-target", "x86_64-linux-gnu", "-shared", "-nostdlib"]);
+    let target = format!("{processor}-linux-gnu");
+    zig.args(["-m", "ziglang", "cc", "-target", &target, "-shared", "-nostdlib"]);
     zig.args(["-s", "-Wl,-soname,libcuda.so", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed", "-o"]);
     run_quietly(zig.arg(&at).arg(root.join("lib/openmps/libcuda.so.1")))?;
     Ok(at)
