@@ -3,6 +3,7 @@
 //! tried so, since QEMU keeps that of x86-64.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -81,6 +82,8 @@ pub(crate) fn try_wheel(paths: &Paths, wheel: &Path) -> Result<Fresh> {
     run_quietly(Command::new(&python).args(["-m", "zipfile", "-e"]).arg(wheel).arg(&folder))?;
     let data = folder.join(format!("openmps-{}.data", tree::VERSION));
     let openmps = data.join("scripts/openmps");
+    // As pip does: the module that unpacks leaves it as a plain file.
+    fs::set_permissions(&openmps, fs::Permissions::from_mode(0o755))?;
     let version = run_quietly(qemu.command(&openmps).arg("--version"))?.stdout;
     on_the_software_gpu(paths, &qemu, &data.join("data/lib/openmps"))?;
     Ok(Fresh::Checked(format!(

@@ -68,7 +68,8 @@ pub(crate) fn build_for(paths: &Paths, target: &str, profile: Profile) -> Result
     let mut cargo = cargo(paths, "zigbuild", target)?;
     cargo.arg("--release").args(PACKAGES.map(|package| format!("--package={package}")));
     if profile == Profile::StrippedRelease {
-        cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+        // Cargo's own setting does not reach packages that have settings of their own.
+        cargo.env("RUSTFLAGS", without_paths(paths)? + " -Cstrip=symbols");
     }
     command::run(&mut cargo)?;
     Ok(paths.target.join(target).join("release"))

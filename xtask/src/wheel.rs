@@ -141,11 +141,14 @@ fn pack(
 /// is an empty library that needs `libcuda.so.1` beside it.
 fn second_name(paths: &Paths, root: &Path, processor: &str) -> Result<PathBuf> {
     let at = paths.target.join("wheel/libcuda.so");
+    // Without something to compile zig has the system's linker link, which knows one processor.
+    let empty = paths.target.join("wheel/empty.c");
+    fs::write(&empty, "\n")?;
     let mut zig = portable::tools(paths)?.command("python3");
     let target = format!("{processor}-linux-gnu");
     zig.args(["-m", "ziglang", "cc", "-target", &target, "-shared", "-nostdlib"]);
     zig.args(["-s", "-Wl,-soname,libcuda.so", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed", "-o"]);
-    run_quietly(zig.arg(&at).arg(root.join("lib/openmps/libcuda.so.1")))?;
+    run_quietly(zig.arg(&at).arg(&empty).arg(root.join("lib/openmps/libcuda.so.1")))?;
     Ok(at)
 }
 
