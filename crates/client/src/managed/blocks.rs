@@ -11,6 +11,10 @@
 //! one only what the host has changed is carried, by comparison with a *twin*: the bytes that were
 //! fetched. So neither side's writes undo the other's.
 //!
+//! Programs look at the same few words after each piece of work, and a fault takes many times as
+//! long as its bytes. So blocks that were touched alone are *habits*: they are recalled when work
+//! has been waited for, some dozens of times before a touch must show that they are still wanted.
+//!
 //! Pure: pages and bytes are a [`Carrier`]'s affair.
 
 use crate::session::Result;
@@ -21,8 +25,13 @@ use std::ops::Range;
 /// What is fetched for one touch, and what is dirty or clean as a whole: no less than the pages of
 /// any system.
 pub(super) const BLOCK_BYTES: u64 = 64 << 10;
-/// What is fetched at once when touches follow each other, as the driver does.
-pub(super) const LONGEST_FETCH_BYTES: u64 = 2 << 20;
+/// What is fetched at once when touches follow each other: the host goes on with the first of it
+/// while the rest comes, and work that is posted meanwhile waits for all of it.
+pub(super) const LONGEST_FETCH_BYTES: u64 = 16 << 20;
+/// Single touches between two pieces of work that are taken for a habit.
+const MOST_HABITS: usize = 8;
+/// So often a block is recalled before another touch must show that it is still wanted.
+const RECALLS: u8 = 32;
 /// What is compared at once.
 const LINE_BYTES: usize = 64;
 
@@ -109,6 +118,15 @@ pub(super) struct Books {
     suspects: BTreeMap<u64, Option<Vec<u8>>>,
     /// Where the last fetch ended, and how long it was.
     last: (u64, u64),
+    /// By first addresses of blocks.
+    habits: BTreeMap<u64, Habit>,
+}
+
+/// A block that is touched alone after each piece of work.
+#[derive(Clone, Copy, Debug)]
+struct Habit {
+    fault: Fault,
+    recalls_left: u8,
 }
 
 /// A block's place.
@@ -136,6 +154,7 @@ impl Default for Books {
             present: Vec::new(),
             suspects: BTreeMap::new(),
             last: (0, 0),
+            habits: BTreeMap::new(),
         }
     }
 }
@@ -156,6 +175,7 @@ impl Books {
         self.new.retain(|&new| new != base);
         self.present.retain(|block| !range.contains(block));
         self.suspects.retain(|block, _| !range.contains(block));
+        self.habits.retain(|block, _| !range.contains(block));
         Some(range)
     }
 
@@ -164,9 +184,9 @@ impl Books {
         self.new.len() + self.present.len()
     }
 
-    /// Blocks that may be out of date once work is done.
-    pub(super) fn suspects(&self) -> usize {
-        self.suspects.len()
+    /// Blocks that change when work has been waited for: suspects leave, habits come. 0 if none.
+    pub(super) fn unsettled(&self) -> usize {
+        self.suspects.len() + self.habits.len()
     }
 
     fn place(&self, address: u64) -> Option<Place> {
@@ -195,9 +215,13 @@ impl Books {
         let block = area.block(place.base, place.index);
         match (area.blocks[place.index], fault) {
             (State::Absent, Fault::Read | Fault::Write) => {
+                self.note_habit(block.start, fault);
                 self.bring(place, fault, flight, carrier);
             }
-            (State::Clean, Fault::Guarded) => self.soil(block, carrier),
+            (State::Clean, Fault::Guarded) => {
+                self.note_habit(block.start, Fault::Write);
+                self.soil(block, carrier);
+            }
             // It left, or came, while the fault was on its way. Trying again tells what is missing.
             (State::Absent | State::Dirty, Fault::Guarded) => carrier.wake(page),
             // The same, or the program has thrown the page away (`MADV_DONTNEED`).
@@ -206,6 +230,46 @@ impl Books {
                     self.soil(block, carrier);
                 }
                 carrier.wake(page);
+            }
+        }
+    }
+
+    /// A block was touched. Where the one before it was, too, the host goes through memory, and
+    /// where many are, there is no habit.
+    fn note_habit(&mut self, block: u64, fault: Fault) {
+        let follows = self.last.0 == block && self.habits.remove(&(block - BLOCK_BYTES)).is_some();
+        if follows || self.last.0 == block && self.last.1 > BLOCK_BYTES {
+            return;
+        }
+        if self.habits.len() >= MOST_HABITS && !self.habits.contains_key(&block) {
+            self.habits.clear();
+        }
+        self.habits.insert(block, Habit { fault, recalls_left: RECALLS });
+    }
+
+    /// Whether [`Self::recall`] has something to do.
+    pub(super) fn misses_habits(&self) -> bool {
+        let is_absent = |place: Place| {
+            self.areas
+                .get(&place.base)
+                .is_some_and(|area| area.blocks[place.index] == State::Absent)
+        };
+        self.habits.keys().any(|&block| self.place(block).is_some_and(is_absent))
+    }
+
+    /// All work has been waited for: what the host is used to touch then comes before it does.
+    pub(super) fn recall(&mut self, carrier: &mut impl Carrier) {
+        let habits = std::mem::take(&mut self.habits);
+        for (block, Habit { fault, recalls_left }) in habits {
+            let Some((place, area)) = self.look(block) else { continue };
+            if area.blocks[place.index] != State::Absent {
+                self.habits.insert(block, Habit { fault, recalls_left });
+                continue;
+            }
+            self.last = (0, 0);
+            self.bring(place, fault, Flight::Idle, carrier);
+            if recalls_left > 1 {
+                self.habits.insert(block, Habit { fault, recalls_left: recalls_left - 1 });
             }
         }
     }

@@ -182,7 +182,11 @@ impl World {
 
     fn settle(&mut self) {
         self.books.settle(&mut self.machine).unwrap();
-        assert_eq!(self.books.suspects(), 0);
+        assert!(self.books.suspects.is_empty());
+        if self.flight == Flight::Idle {
+            self.books.recall(&mut self.machine);
+            assert!(!self.books.misses_habits());
+        }
     }
 
     fn act(&mut self, step: Step) {
@@ -280,6 +284,43 @@ fn touches_that_follow_each_other_are_fetched_in_growing_pieces() {
         fetched.push(there as u64 * page_bytes / BLOCK_BYTES);
     }
     assert_eq!(fetched, [1, 3, 7, 15, 31, 63, 64]);
+    assert!(!books.misses_habits(), "who goes through memory does not come back");
+}
+
+#[test]
+fn what_is_touched_alone_comes_back_by_itself_for_a_while() {
+    let page_bytes = 4096;
+    let mut world = world(page_bytes);
+    let post = Step::Post { at: 1, length: 1, value: 1 };
+    let there = |world: &World, at: u64| world.machine.pages[world.machine.page(at as usize)];
+    let (looked_at, written) = (7, 2 * BLOCK_BYTES + page_bytes + 5);
+    world.act(post.clone());
+    world.act(Step::Wait);
+    world.act(Step::Read { at: looked_at as usize, length: 1 });
+    world.act(Step::Write { at: written as usize, length: 1, value: 9 });
+    for round in 0..RECALLS {
+        world.act(post.clone());
+        world.act(Step::Wait);
+        let found = (there(&world, looked_at), there(&world, written));
+        assert_eq!(found, (Page::Guarded, Page::Open), "round {round}");
+    }
+    world.act(post.clone());
+    world.act(Step::Wait);
+    assert_eq!((there(&world, looked_at), there(&world, written)), (Page::Missing, Page::Missing));
+    assert_eq!(world.books.unsettled(), 0, "nobody looked for it");
+}
+
+#[test]
+fn many_touches_are_no_habit() {
+    let (start, length) = (BASE, 64 * BLOCK_BYTES);
+    let mut books = Books { pages: Pages::of(4096), ..Books::default() };
+    books.add(start..start + length);
+    let mut machine = Machine::new(4096, length, 7);
+    books.hand_over(&mut machine).unwrap();
+    for block in (0..64_u16).step_by(2).rev().map(u64::from) {
+        books.touch(start + block * BLOCK_BYTES, Fault::Read, Flight::Idle, &mut machine);
+        assert!(books.habits.len() <= MOST_HABITS);
+    }
 }
 
 #[test]

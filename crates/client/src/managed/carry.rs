@@ -4,16 +4,25 @@
 use super::blocks::{Carrier, Guard, Hole};
 use super::faults::{Faults, discard};
 use crate::session::{Result, Session, StreamPlan};
-use link::wire::command::{Copy, CopyNow, LEGACY_STREAM, Opcode};
+use crate::slots::Mark;
+use crate::thread;
+use cuda_abi::types::CUresult;
+use link::wire::command::{Copy, LEGACY_STREAM, Opcode};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::OnceLock;
 use zerocopy::IntoBytes;
 
 /// How much goes at once.
-pub(super) const TRANSFER_BYTES: u64 = super::blocks::LONGEST_FETCH_BYTES;
+pub(super) const PIECE_BYTES: u64 = 512 << 10;
+/// Where pieces go through. A thread has two: one is on its way while it reads or writes another.
+const TRAYS: u64 = 4;
+/// Ranges from this length on are put into the mirror by two threads: making pages takes longer
+/// than all else.
+const SHARED_FETCH_BYTES: u64 = 8 * PIECE_BYTES;
+/// See [`Carriage::transfer`].
+pub(super) const TRANSFER_BYTES: u64 = TRAYS * PIECE_BYTES;
 
-/// Pieces that are copied by a call each. More are posted to a stream, and waited for together.
-const MOST_CALLS: usize = 4;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
 /// All SMs that the client has.
@@ -27,24 +36,22 @@ pub(super) struct Carriage<'a> {
     pub(super) session: &'a Session,
     /// Shared memory of [`TRANSFER_BYTES`].
     pub(super) transfer: u64,
-    /// As many zeros.
+    /// Of a piece's length.
     pub(super) zeros: &'a [u8],
-    /// A stream for pieces, once it was needed.
+    /// For copies, once it was needed.
     pub(super) stream: &'a OnceLock<u32>,
 }
 
-/// The pieces of a range that fit into the transfer memory.
-fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Clone {
     let end = range.end;
-    range.step_by(TRANSFER_BYTES as usize).map(move |at| at..(at + TRANSFER_BYTES).min(end))
+    range.step_by(PIECE_BYTES as usize).map(move |at| at..(at + PIECE_BYTES).min(end))
+}
+
+fn length(range: &Range<u64>) -> u64 {
+    range.end - range.start
 }
 
 impl Carriage<'_> {
-    fn copy_now(&self, destination: u64, source: u64, size_bytes: u64) -> Result {
-        let body = CopyNow { destination, source, size_bytes };
-        self.session.call(NO_CONTEXT, Opcode::CopyNow, &[body.as_bytes()]).map(drop)
-    }
-
     /// A stream that waits for none of the program's.
     fn stream(&self) -> Result<u32> {
         if let Some(&stream) = self.stream.get() {
@@ -60,21 +67,82 @@ impl Carriage<'_> {
         // Whoever is here has the books: nobody else makes one.
         Ok(*self.stream.get_or_init(|| made))
     }
+
+    /// A copy behind those that were posted before.
+    fn post(&self, destination: u64, source: u64, size_bytes: u64) -> Result<Mark> {
+        let stream = self.stream()?;
+        let body = Copy { stream, reserved: 0, destination, source, size_bytes };
+        self.session.post_work(NO_CONTEXT, stream, Opcode::Copy, &[body.as_bytes()])
+    }
+
+    /// The same where it is waited for in a moment.
+    fn start(&self, destination: u64, source: u64, size_bytes: u64) -> Result<Mark> {
+        let mark = self.post(destination, source, size_bytes)?;
+        self.session.request(NO_CONTEXT, mark)?;
+        Ok(mark)
+    }
+
+    fn wait(&self, mark: Mark) -> Result {
+        self.session.wait_quietly(NO_CONTEXT, mark)
+    }
+
+    /// Where the pieces of a range go through, one after the other.
+    fn tray(&self, number: usize) -> u64 {
+        self.transfer + number as u64 % TRAYS * PIECE_BYTES
+    }
+
+    /// Has pieces of the device's memory in the mirror: the next is on its way while one is put
+    /// there. Takes two trays, from `first_tray` on.
+    fn fetch_pieces(
+        &self,
+        pieces: impl Iterator<Item = Range<u64>>,
+        first_tray: usize,
+        guard: Guard,
+    ) -> Result {
+        let trays = [self.tray(first_tray), self.tray(first_tray + 1)];
+        let mut before: Option<(Mark, Range<u64>, u64)> = None;
+        for (piece, tray) in pieces.zip(trays.into_iter().cycle()) {
+            let posted = self.start(tray, piece.start, length(&piece))?;
+            if let Some((mark, piece, tray)) = before.replace((posted, piece, tray)) {
+                self.wait(mark)?;
+                self.faults.copy(piece, tray, guard);
+            }
+        }
+        let Some((mark, piece, tray)) = before else { return Ok(()) };
+        self.wait(mark)?;
+        self.faults.copy(piece, tray, guard);
+        Ok(())
+    }
+
+    /// The same by two threads, if another can be had.
+    fn fetch_together(&self, range: Range<u64>, guard: Guard) -> Result {
+        let others = pieces(range.clone()).skip(1).step_by(2);
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("openmps-managed".to_owned());
+            let fetch_others = || self.fetch_pieces(others.clone(), 2, guard);
+            let helper = thread::without_signals(|| thread.spawn_scoped(scope, fetch_others));
+            let done = self.fetch_pieces(pieces(range).step_by(2), 0, guard);
+            let helped = match helper {
+                Ok(helper) => helper.join().unwrap_or(Err(CUresult::ERROR_UNKNOWN)),
+                Err(_) => fetch_others(),
+            };
+            done.and(helped)
+        })
+    }
 }
 
 impl Carrier for Carriage<'_> {
     fn fetch(&mut self, range: Range<u64>, guard: Guard) {
-        for piece in pieces(range) {
-            let size_bytes = piece.end - piece.start;
-            if let Err(error) = self.copy_now(self.transfer, piece.start, size_bytes) {
-                // The session has failed, as every call of the program's says.
-                crate::error!("managed memory at {:#x} is lost: {error}", piece.start);
-                // SAFETY: the transfer memory, which is as long as a piece, and ours.
-                unsafe {
-                    core::ptr::write_bytes(self.transfer as *mut u8, 0, size_bytes as usize);
-                }
-            }
-            self.faults.copy(piece, self.transfer, guard);
+        // So that nobody makes it twice.
+        let ready = self.stream().map(drop);
+        let fetched = ready.and_then(|()| match length(&range) {
+            SHARED_FETCH_BYTES.. => self.fetch_together(range.clone(), guard),
+            _ => self.fetch_pieces(pieces(range.clone()), 0, guard),
+        });
+        if let Err(error) = fetched {
+            // The session has failed, as every call of the program's says.
+            crate::error!("managed memory at {:#x} is lost: {error}", range.start);
+            self.zero(range);
         }
     }
 
@@ -113,18 +181,25 @@ impl Carrier for Carriage<'_> {
     }
 
     fn carry(&mut self, range: Range<u64>) -> Result {
-        pieces(range).try_for_each(|piece| {
-            let size_bytes = piece.end - piece.start;
-            // SAFETY: pages that the mirror has; the transfer memory is as long as a piece.
+        let mut posted = VecDeque::new();
+        for (number, piece) in pieces(range).enumerate() {
+            if posted.len() as u64 == TRAYS
+                && let Some(oldest) = posted.pop_front()
+            {
+                self.wait(oldest)?;
+            }
+            // SAFETY: pages that the mirror has; a tray is as long as a piece, and its last copy is
+            // done.
             unsafe {
                 core::ptr::copy_nonoverlapping(
                     piece.start as *const u8,
-                    self.transfer as *mut u8,
-                    size_bytes as usize,
+                    self.tray(number) as *mut u8,
+                    length(&piece) as usize,
                 );
             }
-            self.copy_now(piece.start, self.transfer, size_bytes)
-        })
+            posted.push_back(self.start(piece.start, self.tray(number), length(&piece))?);
+        }
+        posted.pop_back().map_or(Ok(()), |last| self.wait(last))
     }
 
     fn carry_pieces(&mut self, block: u64, bytes: &[u8], pieces: &[Range<usize>]) -> Result {
@@ -132,23 +207,13 @@ impl Carrier for Carriage<'_> {
         unsafe {
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.transfer as *mut u8, bytes.len());
         }
-        let ends = |piece: &Range<usize>| {
+        let post = |piece: &Range<usize>| {
             let (at, size_bytes) = (piece.start as u64, (piece.end - piece.start) as u64);
-            (block + at, self.transfer + at, size_bytes)
+            self.post(block + at, self.transfer + at, size_bytes)
         };
-        if pieces.len() <= MOST_CALLS {
-            return pieces
-                .iter()
-                .map(ends)
-                .try_for_each(|(to, from, size_bytes)| self.copy_now(to, from, size_bytes));
-        }
-        let stream = self.stream()?;
-        for (destination, source, size_bytes) in pieces.iter().map(ends) {
-            let body = Copy { stream, reserved: 0, destination, source, size_bytes };
-            self.session.post_work(NO_CONTEXT, stream, Opcode::Copy, &[body.as_bytes()])?;
-        }
-        let mark = self.session.mark(NO_CONTEXT, stream)?;
-        self.session.wait_quietly(NO_CONTEXT, mark)
+        // They are done in their order.
+        let last = pieces.iter().map(post).reduce(|before, last| before.and(last));
+        last.map_or(Ok(()), |last| self.wait(last?))
     }
 
     fn drop(&mut self, range: Range<u64>) {

@@ -5,6 +5,7 @@
 //! memory fail (EFAULT). So one is used that serves system calls, too, or none.
 
 use super::blocks::{Fault, Guard, Hole};
+use link::spin::{Cores, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::UserfaultfdFlags;
 use std::ops::Range;
+use std::time::Instant;
 
 const DEVICE: &str = "/dev/userfaultfd";
 /// Bound of one sleep; nothing depends on its length.
@@ -237,26 +239,42 @@ impl Faults {
         let _ = unsafe { self.update::<WAKE, Pages>(&mut pages(&range)) };
     }
 
+    /// Messages that are there; says how many.
+    fn read(&self, messages: &mut [Message; MESSAGES]) -> Result<usize, Errno> {
+        let length = size_of_val(messages);
+        // SAFETY: messages are plain data of any bits, and as long as said.
+        let bytes =
+            unsafe { core::slice::from_raw_parts_mut(messages.as_mut_ptr().cast::<u8>(), length) };
+        rustix::io::read(self.0.as_fd(), bytes).map(|read| read / size_of::<Message>())
+    }
+
     /// Waits for faults, for ever, and has each served.
     pub(super) fn serve(&self, mut serve: impl FnMut(u64, Fault)) {
+        let mut spin = Spin::default();
         loop {
-            let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
-            match rustix::event::poll(&mut polled, Some(&SLEEP)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return crate::error!("faults are no longer told: {error}"),
-            }
             let mut messages = [Message::default(); MESSAGES];
-            let length = size_of_val(&messages);
-            // SAFETY: messages are plain data of any bits, and as long as said.
-            let bytes = unsafe {
-                core::slice::from_raw_parts_mut(messages.as_mut_ptr().cast::<u8>(), length)
+            let mut told = Err(Errno::AGAIN);
+            // Where one fault was, another follows soon.
+            let mut is_told = || {
+                told = self.read(&mut messages);
+                told != Err(Errno::AGAIN)
             };
-            let read = match rustix::io::read(self.0.as_fd(), bytes) {
-                Ok(read) => read,
+            if !spin.until(Cores::Spare, &mut is_told) {
+                let began = Instant::now();
+                let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+                match rustix::event::poll(&mut polled, Some(&SLEEP)) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return crate::error!("faults are no longer told: {error}"),
+                }
+                is_told();
+                spin.came_after(began.elapsed());
+            }
+            let count = match told {
+                Ok(count) => count,
                 Err(Errno::AGAIN | Errno::INTR) => continue,
                 Err(error) => return crate::error!("faults are no longer told: {error}"),
             };
-            for message in &messages[..read / size_of::<Message>()] {
+            for message in &messages[..count] {
                 if message.event == EVENT_PAGE_FAULT {
                     let fault = match message.flags {
                         flags if flags & FAULT_GUARDED != 0 => Fault::Guarded,

@@ -22,7 +22,7 @@ use crate::client;
 use crate::host_heap::Region;
 use crate::session::{Result, Session};
 use blocks::{Books, Fault, Flight};
-use carry::{Carriage, TRANSFER_BYTES};
+use carry::{Carriage, PIECE_BYTES, TRANSFER_BYTES};
 use cuda_abi::types::CUresult;
 use faults::Faults;
 use link::pages::Pages;
@@ -41,8 +41,8 @@ pub(crate) struct Managed {
     books: Mutex<Books>,
     /// [`Books::held`], and more while a fault is served. Spares the lock.
     held: AtomicUsize,
-    /// [`Books::suspects`], likewise.
-    suspects: AtomicUsize,
+    /// What waiting for work changes: [`Books::unsettled`], and more while a fault is served.
+    unsettled: AtomicUsize,
     /// Threads that are about to post work.
     posting: AtomicUsize,
 }
@@ -68,14 +68,14 @@ impl Managed {
 
     /// Notes what the books say, for those who do not lock them.
     fn note(&self, books: &Books) {
-        // SeqCst: see `serve`.
+        // SeqCst: see `flight`.
         self.held.store(books.held(), Ordering::SeqCst);
-        self.suspects.store(books.suspects(), Ordering::SeqCst);
+        self.unsettled.store(books.unsettled(), Ordering::SeqCst);
     }
 
     /// Work is about to be posted: the device gets what the host has. [`Self::posted`] follows.
     pub(crate) fn announce(&self, session: &Session) -> Result {
-        // SeqCst: see `serve`.
+        // SeqCst: see `flight`.
         self.posting.fetch_add(1, Ordering::SeqCst);
         if self.held.load(Ordering::SeqCst) == 0 {
             return Ok(());
@@ -94,29 +94,38 @@ impl Managed {
 
     /// Work has been waited for.
     pub(crate) fn settle(&self, session: &Session) -> Result {
-        // SeqCst: see `serve`.
+        // SeqCst: see `flight`.
         fence(Ordering::SeqCst);
-        if self.suspects.load(Ordering::SeqCst) == 0 {
+        if self.unsettled.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         let Some(mut carriage) = self.carriage(session) else { return Ok(()) };
         let mut books = self.lock();
         let settled = books.settle(&mut carriage);
+        if settled.is_ok() && books.misses_habits() && self.flight(&books, session) == Flight::Idle
+        {
+            books.recall(&mut carriage);
+        }
         self.note(&books);
         settled
+    }
+
+    /// Whether work may change what is fetched now.
+    fn flight(&self, books: &Books, session: &Session) -> Flight {
+        // Raised before the session is looked at, and all in one order (SeqCst). So either this
+        // thread sees that work is being posted, and has not ended, or who posts it, or has waited
+        // for it, sees that there may be something and waits for the books.
+        self.held.store(books.held() + 1, Ordering::SeqCst);
+        self.unsettled.store(books.unsettled() + 1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let is_posting = self.posting.load(Ordering::SeqCst) > 0;
+        if is_posting || session.is_busy() { Flight::Busy } else { Flight::Idle }
     }
 
     fn serve(&self, session: &Session, address: u64, fault: Fault) {
         let Some(mut carriage) = self.carriage(session) else { return };
         let mut books = self.lock();
-        // Raised before the session is looked at, and all in one order (SeqCst). So either this
-        // thread sees that work is being posted, and has not ended, or who posts it, or has waited
-        // for it, sees that there may be something and waits for the books.
-        self.held.store(books.held() + 1, Ordering::SeqCst);
-        self.suspects.store(books.suspects() + 1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let is_posting = self.posting.load(Ordering::SeqCst) > 0;
-        let flight = if is_posting || session.is_busy() { Flight::Busy } else { Flight::Idle };
+        let flight = self.flight(&books, session);
         books.touch(address, fault, flight, &mut carriage);
         self.note(&books);
     }
@@ -144,7 +153,7 @@ fn service(backend: &'static Backend, id: u32) -> Option<&'static Service> {
             }
         });
         started.ok()?;
-        let zeros = vec![0; TRANSFER_BYTES as usize];
+        let zeros = vec![0; PIECE_BYTES as usize];
         Some(Service { faults, transfer, zeros, stream: OnceLock::new() })
     });
     made.as_ref()
