@@ -242,12 +242,17 @@ pub fn wait(
         if let Some(nap) = spin.nap(began.elapsed())
             && nap < left
         {
-            let woke =
-                futex::wait(&memory.shared().wake_epoch.0, epoch, nap.min(LIVENESS_INTERVAL));
-            if is_over() && woke == futex::Woke::TimedOut {
-                spin.overslept(began.elapsed());
-                return outcome(failed());
+            let (nap, before) = (nap.min(LIVENESS_INTERVAL), Instant::now());
+            let woke = futex::wait(&memory.shared().wake_epoch.0, epoch, nap);
+            if woke == futex::Woke::TimedOut {
+                spin.napped(nap, before.elapsed());
+                if is_over() {
+                    spin.overslept(began.elapsed());
+                    return outcome(failed());
+                }
             }
+            // Who waits once has more to do then: the executor is awake by that time.
+            memory.wake_consumer();
             let _ = spin.after_nap(is_over);
             continue;
         }

@@ -44,8 +44,10 @@ fn longest_us(cores: usize) -> u64 {
     }
 }
 
-/// A sleep that is to end at a certain time ends so much earlier: systems end them late.
+/// A sleep that is to end at a certain time ends so much earlier, at least: systems end them late.
 const LATE: Duration = Duration::from_micros(70);
+/// After so many naps in vain what waits take has changed.
+const MOST_OVERSLEEPS: u32 = 6;
 /// A wait that was slept through may have been so many times shorter than it took to find its end.
 const DOUBTED: u32 = 4;
 /// Doubted waits between two trials, at most.
@@ -68,9 +70,15 @@ pub struct Spin {
     limit: Duration,
     least: Duration,
     most: Duration,
-    /// What long waits took on average, and by how much they differ from that.
+    /// What long waits take, by how much they differ from that, and by how much they end before.
     usual: Duration,
     differ: Duration,
+    early: Duration,
+    /// By how much naps end late here, and whether the last one was later than that.
+    late: Duration,
+    was_late: bool,
+    /// Naps, one after the other, that did not end before what they were to precede.
+    oversleeps: u32,
     /// Doubted waits since the last trial, and how many make the next one.
     doubts: u32,
     rarity: u32,
@@ -96,6 +104,10 @@ impl Spin {
             most,
             usual: Duration::ZERO,
             differ: Duration::MAX,
+            early: Duration::ZERO,
+            late: LATE,
+            was_late: false,
+            oversleeps: 0,
             doubts: 0,
             rarity: 1,
             trial: false,
@@ -142,32 +154,76 @@ impl Spin {
         self.announced
     }
 
-    /// A wait that was too long for spinning took so long.
+    /// A wait that was too long for spinning took so long. Two alike say what is usual. Who was
+    /// woken late has measured too much, so that a shorter wait counts for more than a longer one.
     pub fn took(&mut self, waited: Duration) {
+        // After naps that were too long, this is the first that was measured.
+        if std::mem::take(&mut self.oversleeps) > 0 || self.usual.is_zero() {
+            self.usual = waited;
+            return;
+        }
         let off = waited.abs_diff(self.usual);
+        // One that is far off is no worse than one that no spin would have met.
+        let counted = off.min(self.most / 2);
         self.differ = match self.differ {
-            Duration::MAX => off,
-            before => (before * 3 + off) / 4,
+            Duration::MAX => counted,
+            before => (before * 3 + counted) / 4,
         };
-        self.usual = (self.usual * 3 + waited) / 4;
+        let is_early = waited < self.usual;
+        self.early = (self.early * 3 + if is_early { off } else { Duration::ZERO }) / 4;
+        self.usual = match is_early {
+            true => waited,
+            false if self.is_regular() => self.usual + counted / 8,
+            false => self.usual + off / 4,
+        };
+    }
+
+    /// Whether a spin around the usual time would meet what is waited for.
+    fn is_regular(&self) -> bool {
+        self.differ.saturating_mul(2).saturating_add(self.late) <= self.most
     }
 
     /// How long to sleep, after `waited`, until spinning is likely to meet the event: where waits
     /// longer than any spin take much the same time. The last part of such a wait is better spent
     /// awake, since nobody wakes a sleeper as fast.
     pub fn nap(&self, waited: Duration) -> Option<Duration> {
-        let early = self.differ.saturating_mul(2).saturating_add(LATE);
-        if early > self.most || self.usual <= self.most || self.cores == Cores::Wanted {
+        let early = self.early * 2 + self.late;
+        if !self.is_regular()
+            || early > self.most
+            || self.usual <= self.most
+            || self.cores == Cores::Wanted
+        {
             return None;
         }
         self.usual.checked_sub(early)?.checked_sub(waited).filter(|nap| *nap > LATE)
     }
 
-    /// A nap lasted to its end, `waited` after the wait began, and what it was to precede had come:
-    /// nobody knows how long ago, so what waits take is to be learned again.
+    /// A nap that was to last so long has `lasted` to its end.
+    pub fn napped(&mut self, nap: Duration, lasted: Duration) {
+        let late = lasted.saturating_sub(nap);
+        self.was_late = late > self.late;
+        self.late = match self.was_late {
+            true => late.min(self.most / 2).max(LATE),
+            false => ((self.late * 15 + late) / 16).max(LATE),
+        };
+    }
+
+    /// What a nap was to precede had come by its end, `waited` after the wait began, nobody knows
+    /// how long ago. Unless the nap ended late, the next one is shorter; after some of them what
+    /// waits take is to be learned again.
     pub fn overslept(&mut self, waited: Duration) {
-        (self.usual, self.differ) = (Duration::ZERO, Duration::MAX);
         self.came_after(waited);
+        self.usual = self.usual.min(waited);
+        if std::mem::take(&mut self.was_late) {
+            return;
+        }
+        self.oversleeps += 1;
+        if self.oversleeps < MOST_OVERSLEEPS {
+            self.usual = self.usual.saturating_sub(self.late * self.oversleeps.min(2));
+            return;
+        }
+        self.oversleeps = 0;
+        (self.usual, self.differ, self.early) = (Duration::ZERO, Duration::MAX, Duration::ZERO);
     }
 
     /// After a nap: spins as long as may be; says whether it was `ready`. What it teaches is in

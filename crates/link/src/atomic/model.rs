@@ -55,6 +55,21 @@ pub fn fence(order: Ordering) {
     checked::fence(if is_weakened() { Ordering::AcqRel } else { order });
 }
 
+macro_rules! exchange {
+    ($name:ident, $number:ty) => {
+        #[track_caller]
+        pub fn $name(
+            &self,
+            current: $number,
+            new: $number,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<$number, $number> {
+            self.0.$name(current, new, of_access(success), of_access(failure))
+        }
+    };
+}
+
 macro_rules! atomic {
     ($name:ident, $number:ty) => {
         /// The type of the same name in [`core::sync::atomic`].
@@ -97,27 +112,8 @@ macro_rules! atomic {
                 self.0.fetch_and(value, of_access(order))
             }
 
-            #[track_caller]
-            pub fn compare_exchange(
-                &self,
-                current: $number,
-                new: $number,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$number, $number> {
-                self.0.compare_exchange(current, new, of_access(success), of_access(failure))
-            }
-
-            #[track_caller]
-            pub fn compare_exchange_weak(
-                &self,
-                current: $number,
-                new: $number,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$number, $number> {
-                self.0.compare_exchange_weak(current, new, of_access(success), of_access(failure))
-            }
+            exchange!(compare_exchange, $number);
+            exchange!(compare_exchange_weak, $number);
         }
     };
 }

@@ -47,29 +47,37 @@ enum Met {
 struct Waiter {
     spin: Spin,
     woken_late: Duration,
+    naps_late: Duration,
     kept: Duration,
 }
 
 impl Waiter {
     fn woken_late(woken_late: Duration) -> Self {
-        Self { spin: Spin::with_longest(MOST), woken_late, kept: CALL }
+        let naps_late = Duration::ZERO;
+        Self { spin: Spin::with_longest(MOST), woken_late, naps_late, kept: CALL }
     }
 
     /// Waits for something that comes after so long, as `completion::wait` does.
     fn wait(&mut self, comes: Duration) -> Met {
+        self.wait_for(comes).0
+    }
+
+    /// The same; says how long it took, too.
+    fn wait_for(&mut self, comes: Duration) -> (Met, Duration) {
         let clock = Virtual { now: Cell::new(Duration::ZERO), kept: self.kept };
         if self.spin.spin(|| clock.now.get() >= comes, &clock) {
-            return Met::Awake;
+            return (Met::Awake, clock.now.get());
         }
         loop {
             let now = clock.now.get();
             if let Some(nap) = self.spin.nap(now)
                 && now + nap < comes + self.woken_late
             {
-                clock.now.set(now + nap);
+                clock.now.set(now + nap + self.naps_late);
+                self.spin.napped(nap, nap + self.naps_late);
                 if clock.now.get() >= comes {
                     self.spin.overslept(clock.now.get());
-                    return Met::Asleep;
+                    return (Met::Asleep, clock.now.get());
                 }
                 let began = Virtual { now: Cell::new(Duration::ZERO), kept: self.kept };
                 let is_over = || clock.now.get() + began.now.get() >= comes;
@@ -83,7 +91,7 @@ impl Waiter {
             }
             self.spin.came_after(clock.now.get());
             self.spin.took(clock.now.get());
-            return Met::Asleep;
+            return (Met::Asleep, clock.now.get());
         }
     }
 
@@ -192,13 +200,22 @@ fn waits_of_one_length_are_slept_through_until_shortly_before_their_end() {
     let mut spin = Spin::with_longest(MOST);
     let usual = us(1000);
     assert_eq!(spin.nap(Duration::ZERO), None);
-    for _ in 0..40 {
-        spin.took(usual);
-    }
+    spin.took(usual + us(20));
+    assert_eq!(spin.nap(Duration::ZERO), None, "one wait says nothing");
+    spin.took(usual);
     let nap = spin.nap(us(200)).unwrap();
     assert!(nap > usual / 2 && nap + us(200) + LATE <= usual, "{nap:?}");
     assert_eq!(spin.nap(usual), None, "it is late already");
+    let early = usual - spin.nap(Duration::ZERO).unwrap();
+    spin.napped(nap, nap + LATE + us(20));
     spin.overslept(usual);
+    let nap = spin.nap(Duration::ZERO).unwrap();
+    assert_eq!(usual - nap, early + us(20), "naps end later here: the next one is shorter");
+    spin.napped(nap, nap + us(30));
+    for _ in 0..MOST_OVERSLEEPS {
+        assert!(spin.nap(Duration::ZERO).is_some());
+        spin.overslept(usual);
+    }
     assert_eq!(spin.nap(Duration::ZERO), None, "it may have ended long before");
     for _ in 0..40 {
         spin.took(us(190));
@@ -210,6 +227,30 @@ fn waits_of_one_length_are_slept_through_until_shortly_before_their_end() {
     }
     assert_eq!(spin.nap(Duration::ZERO), None, "nobody knows when it ends");
     assert_eq!(Spin::never().nap(Duration::ZERO), None);
+}
+
+#[test]
+fn whose_sleeps_and_naps_end_late_is_soon_in_time() {
+    for (woken_late, naps_late) in [(50, 40), (300, 60), (250, 90), (400, 10)] {
+        let mut waiter = Waiter::woken_late(us(woken_late));
+        waiter.naps_late = us(naps_late);
+        // Now and then one is far longer.
+        let length = |turn: u64| us(930 + turn * 7 % 20 + if turn % 17 == 16 { 300 } else { 0 });
+        let took: Vec<_> = (0..50).map(|turn| waiter.wait_for(length(turn)).1).collect();
+        let late = took.iter().filter(|took| **took > us(990)).count();
+        assert!(late < 12, "{woken_late}, {naps_late}: {took:?}");
+    }
+}
+
+#[test]
+fn waits_that_differ_by_more_than_a_spin_are_not_napped_through() {
+    let mut spin = Spin::with_longest(MOST);
+    let mut naps = 0;
+    for turn in 0..200_u64 {
+        naps += usize::from(turn > 20 && spin.nap(Duration::ZERO).is_some());
+        spin.took(us(3_000 + turn * 7_919 % 1_000));
+    }
+    assert!(naps < 10, "{naps}");
 }
 
 #[test]
