@@ -45,14 +45,15 @@ impl Crew<'_> {
         tally: &mut Tally,
         deadline: Instant,
     ) -> Result<(Belongings, Vec<String>), ChaosError> {
-        let mut missing = self.settle(events, tally, Clients::Ready, deadline)?;
+        let (mut stock, mut missing) = self.settle(events, tally, Clients::Ready, deadline)?;
         if self.scene.plan.peer == Peer::Openmps {
             self.scene.board.set_rest(Rest::Idle);
-            missing.extend(self.settle(events, tally, Clients::Resting, deadline)?);
+            missing.extend(self.settle(events, tally, Clients::Resting, deadline)?.1);
             self.make_fault(CLOSING_FAULT, tally)?;
-            missing.extend(self.settle(events, tally, Clients::Resting, deadline)?);
+            let (settled, not_yet) = self.settle(events, tally, Clients::Resting, deadline)?;
+            stock = settled;
+            missing.extend(not_yet);
         }
-        let mut stock = self.belongings();
         // The probe is a client more, so it comes last.
         stock.free_device_bytes = self.scene.free_device_bytes();
         if stock.free_device_bytes.is_none() {
@@ -120,14 +121,16 @@ impl Crew<'_> {
         self.note(Event::Fault { kind, made }, tally)
     }
 
-    /// Waits until all is as it shall be and stays so, but not for ever. Returns what is not.
+    /// Waits until all is as it shall be and stays so, but not for ever. Returns what was held all
+    /// that time, and what is not as it shall be. What is held is looked at before the daemon is
+    /// asked, so that it has no connection with a question that was answered just now.
     fn settle(
         &mut self,
         events: &Receiver<Event>,
         tally: &mut Tally,
         clients: Clients,
         deadline: Instant,
-    ) -> Result<Vec<String>, ChaosError> {
+    ) -> Result<(Belongings, Vec<String>), ChaosError> {
         let began = Instant::now();
         let (mut told, mut since) = (began, began);
         let mut last = self.belongings();
@@ -142,7 +145,7 @@ impl Crew<'_> {
                 missing.push("what is held changes".to_owned());
             }
             if missing.is_empty() || Instant::now() >= deadline {
-                return Ok(missing);
+                return Ok((last, missing));
             }
             if told.elapsed() > TELLING {
                 told = Instant::now();
