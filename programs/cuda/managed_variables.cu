@@ -21,6 +21,15 @@ __global__ void slow(unsigned rounds) {
     }
 }
 
+__global__ void slow_odd(unsigned rounds) {
+    unsigned state = threadIdx.x;
+    for (unsigned i = 0; i < rounds; ++i) {
+        state = state * 1664525u + 1013904223u;
+    }
+    int word = 2 * threadIdx.x + 1;
+    table[word] = (state != 0 ? 11 : 12) + word;
+}
+
 __global__ void quick() { quick_result = 22; }
 
 __global__ void read(int *copy) { copy[threadIdx.x] = table[threadIdx.x]; }
@@ -58,6 +67,19 @@ static void writes_are_there_for_all_streams(cudaStream_t one, cudaStream_t othe
     CHECK(cudaFree(late));
 }
 
+// Both sides change every second word at once: neither loses what the other one wrote.
+static void both_sides_write_at_once(cudaStream_t stream, Checksum &checksum) {
+    slow_odd<<<1, 32, 0, stream>>>(200000);
+    for (int i = 0; i < 64; i += 2) {
+        table[i] = 900 + i;
+    }
+    CHECK(cudaStreamSynchronize(stream));
+    for (int i = 0; i < 64; ++i) {
+        REQUIRE(table[i] == (i % 2 == 0 ? 900 + i : 11 + i));
+    }
+    checksum.add(table, sizeof table);
+}
+
 int main() {
     int expected[64] = {}, expected_total = 5;
     Checksum checksum;
@@ -82,6 +104,7 @@ int main() {
     CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     results_come_with_the_stream_that_made_them(one, other);
     writes_are_there_for_all_streams(one, other, checksum);
+    both_sides_write_at_once(one, checksum);
     CHECK(cudaStreamDestroy(one));
     CHECK(cudaStreamDestroy(other));
     return report_ok("managed_variables", checksum);

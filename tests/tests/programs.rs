@@ -64,7 +64,7 @@ const KERNELS: &[(&str, u64)] = &[
     (PRINTS, 3),
     ("per_thread_stream", 4),
     ("managed_memory", 3),
-    ("managed_variables", 9),
+    ("managed_variables", 10),
     ("wide_numbers", 2),
     ("host_callbacks", 4),
     // Each launch of a graph counts its kernels that are not left out.

@@ -42,7 +42,7 @@ pub(crate) struct Backend {
     /// For [`Self::lend`]; its pages are there as far as they were needed.
     pub(crate) lent: Mutex<Option<Region>>,
     /// Keeps host memory away from the addresses of device memory, and has mirrors of managed
-    /// memory; see [`crate::managed`].
+    /// memory; see [`crate::two_sided::managed`].
     pub(crate) device_window: Option<Reservation>,
 }
 

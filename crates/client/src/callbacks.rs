@@ -142,7 +142,7 @@ impl Callbacks {
         loop {
             let Job { ready, function } = self.next(backend);
             // The function may look at what the work before it has written.
-            let outcome = backend.session.settle(0).and_then(|()| backend.session.check());
+            let outcome = backend.session.settle().and_then(|()| backend.session.check());
             current::run_callback(|| function(outcome));
             backend.session.gates().lower(ready.slot);
         }

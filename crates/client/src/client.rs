@@ -15,13 +15,13 @@ use crate::handles::{Kind, Table};
 use crate::health::Health;
 use crate::library::{Kernel, Library};
 use crate::link_state::LinkState;
-use crate::managed::Advices;
 use crate::memory_map::MemoryMap;
 use crate::module::{Function, Module};
 use crate::peer::Peers;
 use crate::pool::Pool;
 use crate::session::Result;
 use crate::stream::Stream;
+use crate::two_sided::managed::Advices;
 use crate::virtual_memory::{MemoryHandle, VirtualRanges};
 use crate::visible::{Identity, Order, visible};
 use cuda_abi::types::CUresult;
@@ -243,7 +243,7 @@ extern "C" fn in_child() {
     for device in &client.devices {
         if let Some(backend) = device.opened() {
             close(backend.session.executor().as_fd().as_raw_fd());
-            backend.session.managed().descriptor().into_iter().for_each(close);
+            backend.session.two_sided().managed.descriptor().into_iter().for_each(close);
         }
     }
     if before == STARTED {

@@ -9,8 +9,6 @@ use crate::memory_map::Reach;
 use crate::session::Result;
 use crate::staging::PIECE_BYTES;
 use crate::stream::Target;
-use link::wire::command::{CopyNow, Opcode};
-use zerocopy::IntoBytes;
 
 /// Where the bytes of an end are.
 enum Place {
@@ -69,7 +67,7 @@ unsafe fn read(place: &Place, from: u64, bytes: &mut [u8]) -> Result {
         return Ok(());
     };
     let piece = backend.stage(0, length as u64)?;
-    let copied = copy_now(backend, piece.address, from, length);
+    let copied = backend.session.copy_quietly(piece.address, from, length as u64);
     if copied.is_ok() {
         // SAFETY: the piece is ours and as long.
         unsafe {
@@ -92,12 +90,7 @@ unsafe fn write(place: &Place, to: u64, bytes: &[u8]) -> Result {
     let piece = backend.stage(0, length as u64)?;
     // SAFETY: the piece is ours and as long.
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.address as *mut u8, length) };
-    let copied = copy_now(backend, to, piece.address, length);
+    let copied = backend.session.copy_quietly(to, piece.address, length as u64);
     backend.staging.free(piece);
     copied
-}
-
-fn copy_now(backend: &Backend, destination: u64, source: u64, length: usize) -> Result {
-    let body = CopyNow { destination, source, size_bytes: length as u64 };
-    backend.session.call(0, Opcode::CopyNow, &[body.as_bytes()]).map(drop)
 }

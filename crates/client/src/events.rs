@@ -426,7 +426,7 @@ impl Event {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
-            return backend.session.settle(id);
+            return backend.session.settle();
         }
         match self.last()? {
             None => backend.session.check(),

@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     /// `cuMemHostAlloc`, with its flags.
     Pinned(u32),
     /// `cuMemAllocManaged`: device memory that the host uses at the same addresses, see
-    /// [`crate::managed`].
+    /// [`crate::two_sided::managed`].
     Managed,
     /// The same where that cannot be: pinned memory.
     ManagedHost,

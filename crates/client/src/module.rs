@@ -133,7 +133,7 @@ impl Module {
             let removed = client.memory.remove(address, is_global);
             if removed.is_some_and(|area| matches!(area.kind, Kind::ManagedGlobal)) {
                 backend.session.wait_all(0)?;
-                backend.session.mirrors().remove(backend, id, address)?;
+                backend.session.two_sided().mirrors.remove(backend, id, address)?;
             }
         }
         if backend.session.output().is_expected() || backend.session.may_hold() {
@@ -210,8 +210,8 @@ impl Module {
         let kind = if reply.managed == 0 {
             Kind::Global
         } else {
-            backend.session.be_two_sided();
-            backend.session.mirrors().add(backend, id, found.0, found.1)?;
+            backend.session.two_sided().begin();
+            backend.session.two_sided().mirrors.add(backend, id, found.0, found.1)?;
             Kind::ManagedGlobal
         };
         client.memory.insert(Area::new(found.0, found.1, kind, context.token, context.device));

@@ -7,11 +7,11 @@
 use crate::expected_wait::{self, Woke};
 use crate::gates::{Gates, Ordered};
 use crate::health::Health;
-use crate::managed::Managed;
-use crate::mirrors::Mirrors;
 use crate::output::Output;
+use crate::quiet_copy::QuietStream;
 use crate::recorder;
 use crate::slots::{Mark, Slots};
+use crate::two_sided::TwoSided;
 use cuda_abi::types::CUresult;
 use link::call::{CallError, CallSlots};
 use link::completion::{self, CompletionError, CompletionWords, GUARD_ERROR};
@@ -29,7 +29,7 @@ use link::wire::trace::{TraceControl, TraceFile};
 use link::wire::virtual_memory::{MemoryFile, MemoryNumber};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -65,11 +65,8 @@ pub(crate) struct Session {
     posting: Mutex<Posting>,
     gates: Gates,
     output: Output,
-    mirrors: Mirrors,
-    managed: Managed,
-    /// Whether there was any memory that both sides use at one address and that is not shared:
-    /// mirrored variables, or managed memory. Spares the others what these cost.
-    is_two_sided: AtomicBool,
+    two_sided: TwoSided,
+    quiet: QuietStream,
     /// Waits for values that may not have ended.
     waits: Mutex<Vec<Mark>>,
     /// Length of `waits`, so that nobody locks an empty list.
@@ -80,19 +77,6 @@ pub(crate) struct Session {
     traced_as: AtomicU32,
     /// Whether it was waited for the executor to say what share of the SMs it has.
     share_awaited: Once,
-}
-
-/// Work is being posted that may use what the host has written.
-#[must_use]
-pub(crate) struct Announced<'a>(Option<&'a Session>);
-
-impl Drop for Announced<'_> {
-    fn drop(&mut self) {
-        if let Some(session) = self.0 {
-            session.mirrors.note_work();
-            session.managed.posted();
-        }
-    }
 }
 
 struct Posting {
@@ -139,9 +123,8 @@ impl Session {
             executor,
             health,
             output: Output::default(),
-            mirrors: Mirrors::default(),
-            managed: Managed::default(),
-            is_two_sided: AtomicBool::new(false),
+            two_sided: TwoSided::default(),
+            quiet: QuietStream::default(),
             waits: Mutex::default(),
             wait_count: AtomicUsize::new(0),
             posting: Mutex::new(Posting { producer, slots: Slots::new() }),
@@ -373,7 +356,7 @@ impl Session {
         }
         let is_complete = self.is_complete(mark);
         if is_complete {
-            self.settle(context)?;
+            self.settle()?;
         }
         Ok(is_complete)
     }
@@ -387,7 +370,7 @@ impl Session {
         }
         // Whatever was wrong was wrong before what has been waited for ended.
         self.check()?;
-        self.settle(context)?;
+        self.settle()?;
         self.output.deliver(self, context)
     }
 
@@ -441,44 +424,14 @@ impl Session {
         })
     }
 
-    /// `__managed__` variables.
-    pub(crate) fn mirrors(&self) -> &Mirrors {
-        &self.mirrors
+    /// Memory that both sides use.
+    pub(crate) fn two_sided(&self) -> &TwoSided {
+        &self.two_sided
     }
 
-    /// Managed memory.
-    pub(crate) fn managed(&self) -> &Managed {
-        &self.managed
-    }
-
-    /// There is memory that both sides use.
-    pub(crate) fn be_two_sided(&self) {
-        // Release: with the Acquire in `announce` and `settle`, should another thread post work.
-        self.is_two_sided.store(true, Ordering::Release);
-    }
-
-    /// Has the device find what the host has written, before work is posted; what is returned is
-    /// kept until it is.
-    #[inline]
-    pub(crate) fn announce(&self, context: u32) -> Result<Announced<'_>> {
-        // Acquire: with the Release in `be_two_sided`; also in `settle`.
-        if !self.is_two_sided.load(Ordering::Acquire) {
-            return Ok(Announced(None));
-        }
-        self.mirrors.push(self, context)?;
-        let announced = Announced(Some(self));
-        self.managed.announce(self)?;
-        Ok(announced)
-    }
-
-    /// Has the host find what the device has written, once work was waited for.
-    #[inline]
-    pub(crate) fn settle(&self, context: u32) -> Result {
-        if !self.is_two_sided.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.mirrors.pull(self, context)?;
-        self.managed.settle(self)
+    /// See [`crate::quiet_copy`].
+    pub(crate) fn quiet(&self) -> &QuietStream {
+        &self.quiet
     }
 
     /// Posts a stream's wait for a value, or for another device.
@@ -523,7 +476,7 @@ impl Session {
         for mark in self.outstanding(context)? {
             self.await_word(mark, None)?;
         }
-        self.settle(context)?;
+        self.settle()?;
         self.output.deliver(self, context)?;
         self.check()
     }

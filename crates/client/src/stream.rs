@@ -293,7 +293,7 @@ impl Target {
     pub(crate) fn post_parts(&self, opcode: Opcode, parts: &[&[u8]]) -> Result<Mark> {
         self.pass_gates()?;
         let session = &self.backend.session;
-        let _announced = session.announce(self.id)?;
+        let _announced = session.announce()?;
         session.post_work(self.id, self.slot, opcode, parts)
     }
 
@@ -301,7 +301,7 @@ impl Target {
     pub(crate) fn post_wait(&self, opcode: Opcode, body: &[u8]) -> Result {
         self.pass_gates()?;
         let session = &self.backend.session;
-        let _announced = session.announce(self.id)?;
+        let _announced = session.announce()?;
         session.post_wait(self.id, self.slot, opcode, body)
     }
 

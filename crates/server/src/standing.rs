@@ -24,8 +24,6 @@ struct Words {
     held: AtomicU32,
     /// Opcode of the command that is being done, 0: none.
     in_hand: AtomicU32,
-    /// Copies apart from all streams have not ended.
-    side_work: AtomicU32,
     /// Variables of its code may have changed since they were saved.
     unsaved: AtomicU32,
     /// So may what is in its arrays.
@@ -148,16 +146,6 @@ impl Standing {
         }
     }
 
-    /// Copies apart from all streams are submitted.
-    pub(crate) fn note_side_work(&self) {
-        self.words().side_work.store(1, Ordering::Relaxed);
-    }
-
-    /// All of those have ended.
-    pub(crate) fn note_side_work_ended(&self) {
-        self.words().side_work.store(0, Ordering::Relaxed);
-    }
-
     /// How much of the variables of the session's code is saved.
     pub(crate) fn note_variables(&self, saved: Saved) {
         self.words().unsaved.store(saved.unsaved_word(), Ordering::Relaxed);
@@ -182,9 +170,7 @@ impl Standing {
     /// Whether there is work that belongs to no stream, or is not submitted yet.
     pub(crate) fn has_work_apart(&self) -> bool {
         let words = self.words();
-        words.side_work.load(Ordering::Relaxed) != 0
-            || words.held.load(Ordering::Relaxed) != 0
-            || words.rest.load(Ordering::Relaxed) == ASKED
+        words.held.load(Ordering::Relaxed) != 0 || words.rest.load(Ordering::Relaxed) == ASKED
     }
 
     /// Whether any of the session's work is not known to have ended. `completed` gives a stream's
@@ -233,7 +219,6 @@ impl Standing {
         let words = self.words();
         let streams = words.streams.swap(0, Ordering::Relaxed).min(STREAM_SLOTS as u32);
         (0..streams as usize).for_each(|slot| words.work[slot].store(0, Ordering::Relaxed));
-        self.note_side_work_ended();
         self.note_held(0);
         words.in_hand.store(0, Ordering::Relaxed);
         words.rest.store(SERVES, Ordering::Relaxed);
@@ -258,11 +243,11 @@ mod tests {
         standing.note_signalled(3, 7);
         assert!(standing.in_flight(|slot| if slot == 3 { 6 } else { 100 }));
         assert!(!standing.in_flight(|_| 7));
-        standing.note_side_work();
+        standing.note_held(1);
         assert!(standing.in_flight(|_| 7));
         standing.forget_work();
         assert!(!standing.in_flight(|_| 0) && !standing.is_at_rest());
-        standing.note_side_work();
+        standing.note_held(1);
         standing.note_rest();
         assert!(!standing.in_flight(|_| 0) && standing.is_at_rest());
     }

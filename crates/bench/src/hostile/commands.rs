@@ -63,16 +63,11 @@ fn seed(random: &mut Random, targets: &Targets) -> (Opcode, Vec<u8>) {
     let size_bytes = random.below(1 << 14) as u64;
     let number = small(random);
     let body = match opcode {
-        Opcode::Copy | Opcode::CopyNow => {
+        Opcode::Copy => {
             let (destination, source) =
                 random.pick(&[(device, region), (region, device), (device + 8, device)]);
             let (destination, source) = (destination + offset, source + offset);
-            match opcode {
-                Opcode::Copy => wire::Copy { stream, reserved: 0, destination, source, size_bytes }
-                    .as_bytes()
-                    .to_vec(),
-                _ => wire::CopyNow { destination, source, size_bytes }.as_bytes().to_vec(),
-            }
+            wire::Copy { stream, reserved: 0, destination, source, size_bytes }.as_bytes().to_vec()
         }
         Opcode::Copy3d => wire::Copy3d {
             stream,

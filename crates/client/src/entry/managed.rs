@@ -2,9 +2,9 @@
 
 use super::not_null;
 use crate::client::{Client, run};
-use crate::managed::{Advice, Place};
 use crate::session::Result;
 use crate::stream;
+use crate::two_sided::managed::{Advice, Place};
 use core::ffi::c_void;
 use cuda_abi::types::*;
 use std::ops::Range;
@@ -95,7 +95,7 @@ fn prefetch(
     client.advices.change(range, |advice| advice.prefetched = Some(to));
     match to {
         Place::Host => Ok(()),
-        Place::Device(_) => target.backend.session.announce(target.id).map(drop),
+        Place::Device(_) => target.backend.session.announce().map(drop),
     }
 }
 

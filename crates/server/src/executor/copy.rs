@@ -2,9 +2,9 @@
 
 use super::failure::Failure;
 use super::module::Touch;
-use super::state::{Awaited, Outcome, State};
+use super::state::State;
 use cuda_abi::types::*;
-use link::wire::command::{Copy, Copy3d, CopyNow, Fill};
+use link::wire::command::{Copy, Copy3d, Fill};
 
 /// Slices are submitted one by one; no array of CUDA has more.
 const MAX_SLICES: u64 = 1 << 16;
@@ -27,23 +27,6 @@ impl State {
         })?;
         self.counters().count_copy(size_bytes);
         Ok(())
-    }
-
-    /// Copies apart from the client's streams, which it has waited for where that matters.
-    pub(super) fn copy_now(&mut self, wanted: CopyNow) -> Result<Outcome, Failure> {
-        let CopyNow { destination, source, size_bytes } = wanted;
-        self.check_range(destination, size_bytes)?;
-        self.check_range(source, size_bytes)?;
-        self.note_work();
-        self.touch_variables(Touch::Known);
-        let stream = self.side_stream()?;
-        self.standing.note_side_work();
-        // SAFETY: both ranges are this client's, in memory that the driver knows.
-        self.check(unsafe {
-            self.driver().cuMemcpyAsync(destination, source, size_bytes as usize, stream)
-        })?;
-        self.counters().count_copy(size_bytes);
-        Ok(Outcome::Await(Awaited::SideStream))
     }
 
     /// The stream for what waits for none of the client's.

@@ -203,14 +203,7 @@ impl State {
             return self.save_arrays();
         }
         let words = &self.handle.words;
-        let copied = self.side_stream.is_none_or(|stream| {
-            // SAFETY: a live stream of this session.
-            unsafe { self.driver().cuStreamQuery(stream) }.is_success()
-        });
-        if copied {
-            self.standing.note_side_work_ended();
-        }
-        if copied && self.streams.have_ended(&self.shared.context, |slot| words.completed(slot)) {
+        if self.streams.have_ended(&self.shared.context, |slot| words.completed(slot)) {
             self.shared.flights.set_idle(&self.flight);
             self.history().settle();
             self.end_retired();

@@ -16,7 +16,7 @@ use super::nearness::{Look, Nearness, signal_of};
 use super::quarantine::Due;
 use super::replay::Past;
 use super::session_handle::Wish;
-use super::state::{Awaited, Outcome, State};
+use super::state::{Outcome, State};
 use crate::executor_link::{FromExecutor, ShareWish};
 use crate::log::log_server;
 use cuda_abi::types::CUresult;
@@ -46,7 +46,7 @@ pub(super) struct Session {
     waker: Waker,
     failures_logged: u32,
     /// Calls that wait for work.
-    awaited: Vec<(u16, Awaited)>,
+    awaited: Vec<(u16, u32)>,
     /// The answer to the call that is done and not committed.
     owed: Option<Prepared>,
     /// The counters say since when it has taken no command.

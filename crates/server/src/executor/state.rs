@@ -49,18 +49,9 @@ use std::sync::Arc;
 pub(crate) enum Outcome {
     /// Its answer can be given.
     Done,
-    /// The caller waits for work: the answer comes then.
-    Await(Awaited),
-}
-
-/// What a caller waits for. Never a driver's handle: another thread of the client may end the
-/// stream meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Awaited {
-    /// All work of a stream of the client's.
-    Stream(u32),
-    /// Copies apart from the client's streams.
-    SideStream,
+    /// The caller waits for all work of this stream of the client's: the answer comes then. Never a
+    /// driver's handle: another thread of the client may end the stream meanwhile.
+    Await(u32),
 }
 
 /// One session's objects.
@@ -146,14 +137,6 @@ impl State {
         self.open_legacy(slot)?;
         self.repeating.note_other(slot, self.records.position);
         self.streams.for_work(&self.shared.context, slot)
-    }
-
-    /// The driver's stream that a caller waits for.
-    pub(super) fn awaited_stream(&self, awaited: Awaited) -> Option<CUstream> {
-        match awaited {
-            Awaited::Stream(slot) => self.streams.handle(slot),
-            Awaited::SideStream => self.side_stream,
-        }
     }
 
     /// The session's default stream is made when it is first used.
@@ -266,7 +249,7 @@ impl State {
             }
             Request::StreamSynchronize(wanted, _) => {
                 self.stream_for_work(wanted.stream)?;
-                return Ok(Outcome::Await(Awaited::Stream(wanted.stream)));
+                return Ok(Outcome::Await(wanted.stream));
             }
             Request::StreamWaitEvent(wanted, _) => self.stream_wait_event(wanted),
             Request::EventCreate(wanted, _) => self.event_create(wanted),
@@ -340,7 +323,6 @@ impl State {
                 self.end_tracing();
                 Ok(())
             }
-            Request::CopyNow(wanted, _) => return self.copy_now(wanted),
             Request::ArrayCreate(wanted, _) => self.array_create(wanted),
             Request::ArrayDestroy(wanted, _) => self.array_destroy(wanted),
             Request::ArrayLevel(wanted, _) => self.array_level(wanted),

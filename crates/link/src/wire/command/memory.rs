@@ -107,15 +107,6 @@ wire_struct! {
         /// Zero.
         reserved: u32,
     }
-    /// See [`super::Opcode::CopyNow`].
-    struct CopyNow {
-        /// To.
-        destination: u64,
-        /// From.
-        source: u64,
-        /// Length.
-        size_bytes: u64,
-    }
 }
 
 /// [`RegionMap::kind`]: read by the executor only (module images).

@@ -241,9 +241,6 @@ commands! {
     MemoryImport = 118, MemoryNumber => ();
         Other, Apart, Needs, Long, Session, Told, Never, Plain, Command,
         thing(Memory);
-    /// Called: a copy that waits for no stream of the client's; answered when it is done.
-    CopyNow = 119, CopyNow => ();
-        Other, Apart, Needs, Long, Session, Told, Never, Plain, Command, none();
     /// Called.
     ArrayCreate = 120, ArrayCreate => ();
         Other, Apart, Needs, Long, Session, Told, Never, Plain, Command,

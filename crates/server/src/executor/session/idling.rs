@@ -5,7 +5,6 @@ use super::{IDLE, PAUSE_POLL, Session, StepError};
 use crate::counters::monotonic_ns;
 use crate::executor::quarantine::Due;
 use crate::executor::resharing::Mail;
-use crate::executor::state::Awaited;
 use crate::executor::tracing::Idleness;
 use cuda_abi::types::CUresult;
 use link::call;
@@ -89,9 +88,9 @@ impl Session {
     }
 
     fn answer_awaited(&mut self) -> Result<(), StepError> {
-        let (state, mut wrong, mut has_copied) = (&self.state, Ok(()), false);
-        self.awaited.retain(|&(slot, awaited)| {
-            let result = match state.awaited_stream(awaited) {
+        let (state, mut wrong) = (&self.state, Ok(()));
+        self.awaited.retain(|&(slot, stream)| {
+            let result = match state.streams.handle(stream) {
                 // SAFETY: a live stream of this session: one that took the place of another waits
                 // for it.
                 Some(stream) => unsafe { state.driver().cuStreamQuery(stream) },
@@ -107,16 +106,11 @@ impl Session {
             if let Err(error) = call::answer(&state.handle.memory, slot, result.0, &[]) {
                 wrong = Err(error.into());
             }
-            has_copied |= awaited == Awaited::SideStream;
             false
         });
         if self.awaited.is_empty() && self.state.relocation.due == Due::Look {
             // It could not be seen to while somebody waited.
             self.state.handle.mailbox.put(Mail::Quarantine);
-        }
-        // After the answers: whoever waits when this process ends must be told.
-        if has_copied && self.awaited.is_empty() {
-            self.state.standing.note_side_work_ended();
         }
         wrong
     }

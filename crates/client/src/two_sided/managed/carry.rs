@@ -3,15 +3,12 @@
 
 use super::blocks::{Carrier, Guard, Hole};
 use super::faults::{Faults, discard};
-use crate::session::{Result, Session, StreamPlan};
+use crate::session::{Result, Session};
 use crate::slots::Mark;
 use crate::thread;
 use cuda_abi::types::CUresult;
-use link::wire::command::{Copy, LEGACY_STREAM, Opcode};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::OnceLock;
-use zerocopy::IntoBytes;
 
 /// How much goes at once.
 pub(super) const PIECE_BYTES: u64 = 512 << 10;
@@ -23,13 +20,6 @@ const SHARED_FETCH_BYTES: u64 = 8 * PIECE_BYTES;
 /// See [`Carriage::transfer`].
 pub(super) const TRANSFER_BYTES: u64 = TRAYS * PIECE_BYTES;
 
-/// `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: u32 = 1;
-/// All SMs that the client has.
-const WHOLE_SHARE: u32 = 0;
-/// Copies are no context's work.
-const NO_CONTEXT: u32 = 0;
-
 /// Who has it has the books, so that the transfer memory is one user's at a time.
 pub(super) struct Carriage<'a> {
     pub(super) faults: &'a Faults,
@@ -38,8 +28,6 @@ pub(super) struct Carriage<'a> {
     pub(super) transfer: u64,
     /// Of a piece's length.
     pub(super) zeros: &'a [u8],
-    /// For copies, once it was needed.
-    pub(super) stream: &'a OnceLock<u32>,
 }
 
 fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Clone {
@@ -52,40 +40,6 @@ fn length(range: &Range<u64>) -> u64 {
 }
 
 impl Carriage<'_> {
-    /// A stream that waits for none of the program's.
-    fn stream(&self) -> Result<u32> {
-        if let Some(&stream) = self.stream.get() {
-            return Ok(stream);
-        }
-        let plan = StreamPlan {
-            flags: NON_BLOCKING,
-            priority: 0,
-            partition: WHOLE_SHARE,
-            default_stream: LEGACY_STREAM,
-        };
-        let made = self.session.create_stream(NO_CONTEXT, plan)?;
-        // Whoever is here has the books: nobody else makes one.
-        Ok(*self.stream.get_or_init(|| made))
-    }
-
-    /// A copy behind those that were posted before.
-    fn post(&self, destination: u64, source: u64, size_bytes: u64) -> Result<Mark> {
-        let stream = self.stream()?;
-        let body = Copy { stream, reserved: 0, destination, source, size_bytes };
-        self.session.post_work(NO_CONTEXT, stream, Opcode::Copy, &[body.as_bytes()])
-    }
-
-    /// The same where it is waited for in a moment.
-    fn start(&self, destination: u64, source: u64, size_bytes: u64) -> Result<Mark> {
-        let mark = self.post(destination, source, size_bytes)?;
-        self.session.request(NO_CONTEXT, mark)?;
-        Ok(mark)
-    }
-
-    fn wait(&self, mark: Mark) -> Result {
-        self.session.wait_quietly(NO_CONTEXT, mark)
-    }
-
     /// Where the pieces of a range go through, one after the other.
     fn tray(&self, number: usize) -> u64 {
         self.transfer + number as u64 % TRAYS * PIECE_BYTES
@@ -102,14 +56,14 @@ impl Carriage<'_> {
         let trays = [self.tray(first_tray), self.tray(first_tray + 1)];
         let mut before: Option<(Mark, Range<u64>, u64)> = None;
         for (piece, tray) in pieces.zip(trays.into_iter().cycle()) {
-            let posted = self.start(tray, piece.start, length(&piece))?;
+            let posted = self.session.start_quiet_copy(tray, piece.start, length(&piece))?;
             if let Some((mark, piece, tray)) = before.replace((posted, piece, tray)) {
-                self.wait(mark)?;
+                self.session.await_quiet_copy(mark)?;
                 self.faults.copy(piece, tray, guard);
             }
         }
         let Some((mark, piece, tray)) = before else { return Ok(()) };
-        self.wait(mark)?;
+        self.session.await_quiet_copy(mark)?;
         self.faults.copy(piece, tray, guard);
         Ok(())
     }
@@ -133,12 +87,10 @@ impl Carriage<'_> {
 
 impl Carrier for Carriage<'_> {
     fn fetch(&mut self, range: Range<u64>, guard: Guard) {
-        // So that nobody makes it twice.
-        let ready = self.stream().map(drop);
-        let fetched = ready.and_then(|()| match length(&range) {
+        let fetched = match length(&range) {
             SHARED_FETCH_BYTES.. => self.fetch_together(range.clone(), guard),
             _ => self.fetch_pieces(pieces(range.clone()), 0, guard),
-        });
+        };
         if let Err(error) = fetched {
             // The session has failed, as every call of the program's says.
             crate::error!("managed memory at {:#x} is lost: {error}", range.start);
@@ -186,7 +138,7 @@ impl Carrier for Carriage<'_> {
             if posted.len() as u64 == TRAYS
                 && let Some(oldest) = posted.pop_front()
             {
-                self.wait(oldest)?;
+                self.session.await_quiet_copy(oldest)?;
             }
             // SAFETY: pages that the mirror has; a tray is as long as a piece, and its last copy is
             // done.
@@ -197,9 +149,13 @@ impl Carrier for Carriage<'_> {
                     length(&piece) as usize,
                 );
             }
-            posted.push_back(self.start(piece.start, self.tray(number), length(&piece))?);
+            posted.push_back(self.session.start_quiet_copy(
+                piece.start,
+                self.tray(number),
+                length(&piece),
+            )?);
         }
-        posted.pop_back().map_or(Ok(()), |last| self.wait(last))
+        posted.pop_back().map_or(Ok(()), |last| self.session.await_quiet_copy(last))
     }
 
     fn carry_pieces(&mut self, block: u64, bytes: &[u8], pieces: &[Range<usize>]) -> Result {
@@ -209,11 +165,11 @@ impl Carrier for Carriage<'_> {
         }
         let post = |piece: &Range<usize>| {
             let (at, size_bytes) = (piece.start as u64, (piece.end - piece.start) as u64);
-            self.post(block + at, self.transfer + at, size_bytes)
+            self.session.post_quiet_copy(block + at, self.transfer + at, size_bytes)
         };
         // They are done in their order.
         let last = pieces.iter().map(post).reduce(|before, last| before.and(last));
-        last.map_or(Ok(()), |last| self.wait(last?))
+        last.map_or(Ok(()), |last| self.session.await_quiet_copy(last?))
     }
 
     fn drop(&mut self, range: Range<u64>) {

@@ -18,6 +18,7 @@
 //! Pure: pages and bytes are a [`Carrier`]'s affair.
 
 use crate::session::Result;
+use crate::two_sided::changes::changes;
 use link::pages::Pages;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,8 +33,6 @@ pub(super) const LONGEST_FETCH_BYTES: u64 = 16 << 20;
 const MOST_HABITS: usize = 8;
 /// So often a block is recalled before another touch must show that it is still wanted.
 const RECALLS: u8 = 32;
-/// What is compared at once.
-const LINE_BYTES: usize = 64;
 
 /// Whether writes to pages of the mirror are faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -408,23 +407,6 @@ fn carry_changes(block: Range<u64>, twin: &[u8], carrier: &mut impl Carrier) -> 
     let now = carrier.host_bytes(block.clone());
     let pieces = changes(twin, &now);
     if pieces.is_empty() { Ok(()) } else { carrier.carry_pieces(block.start, &now, &pieces) }
-}
-
-/// The ranges in which two equally long texts differ.
-fn changes(before: &[u8], after: &[u8]) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    let lines = before.chunks(LINE_BYTES).zip(after.chunks(LINE_BYTES)).enumerate();
-    // Most lines are alike, which is found out at once.
-    for (line, (old, new)) in lines.filter(|(_, (old, new))| old != new) {
-        for (place, _) in old.iter().zip(new).enumerate().filter(|(_, (old, new))| old != new) {
-            let at = line * LINE_BYTES + place;
-            match ranges.last_mut() {
-                Some(last) if last.end == at => last.end += 1,
-                _ => ranges.push(at..at + 1),
-            }
-        }
-    }
-    ranges
 }
 
 #[cfg(test)]

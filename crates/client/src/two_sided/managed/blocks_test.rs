@@ -257,18 +257,6 @@ proptest! {
 }
 
 #[test]
-fn changes_are_found_byte_by_byte_across_lines() {
-    let before = vec![0; 3 * LINE_BYTES + 5];
-    let mut after = before.clone();
-    assert_eq!(changes(&before, &after), []);
-    for at in [0, 62, 63, 64, 66, 3 * LINE_BYTES + 4] {
-        after[at] = 1;
-    }
-    let end = before.len();
-    assert_eq!(changes(&before, &after), [0..1, 62..65, 66..67, end - 1..end]);
-}
-
-#[test]
 fn touches_that_follow_each_other_are_fetched_in_growing_pieces() {
     let (start, length) = (BASE, 64 * BLOCK_BYTES);
     let page_bytes = 4096;

@@ -52,8 +52,6 @@ struct Service {
     transfer: Region,
     /// Read alone, so that they take no memory.
     zeros: Vec<u8>,
-    /// See [`Carriage::stream`].
-    stream: OnceLock<u32>,
 }
 
 impl Managed {
@@ -62,8 +60,8 @@ impl Managed {
     }
 
     fn carriage<'a>(&'a self, session: &'a Session) -> Option<Carriage<'a>> {
-        let Service { faults, transfer, zeros, stream } = self.service.get()?.as_ref()?;
-        Some(Carriage { faults, session, transfer: transfer.address, zeros, stream })
+        let Service { faults, transfer, zeros } = self.service.get()?.as_ref()?;
+        Some(Carriage { faults, session, transfer: transfer.address, zeros })
     }
 
     /// Notes what the books say, for those who do not lock them.
@@ -138,7 +136,7 @@ impl Managed {
 
 /// What serves faults, by a thread of its own; made for the first allocation.
 fn service(backend: &'static Backend, id: u32) -> Option<&'static Service> {
-    let managed = backend.session.managed();
+    let managed = &backend.session.two_sided().managed;
     let made = managed.service.get_or_init(|| {
         let faults = Faults::open(faults_device).inspect_err(|error| {
             crate::info!("managed memory stays in the host's memory: {error}");
@@ -147,14 +145,14 @@ fn service(backend: &'static Backend, id: u32) -> Option<&'static Service> {
         let (heap, session) = (&backend.host_heap, &backend.session);
         let transfer = heap.create_region(session, id, TRANSFER_BYTES, REGION_PINNED).ok()?;
         let started = crate::thread::spawn("openmps-managed", || {
-            let (managed, session) = (backend.session.managed(), &backend.session);
+            let (managed, session) = (&backend.session.two_sided().managed, &backend.session);
             if let Some(service) = managed.service.wait() {
                 service.faults.serve(|address, fault| managed.serve(session, address, fault));
             }
         });
         started.ok()?;
         let zeros = vec![0; PIECE_BYTES as usize];
-        Some(Service { faults, transfer, zeros, stream: OnceLock::new() })
+        Some(Service { faults, transfer, zeros })
     });
     made.as_ref()
 }
@@ -179,7 +177,7 @@ pub(crate) fn allocate(backend: &'static Backend, id: u32, size_bytes: u64) -> R
         Err(CUresult::ERROR_OUT_OF_MEMORY) => return Ok(None),
         address => address?,
     };
-    let managed = session.managed();
+    let managed = &session.two_sided().managed;
     if let Err(error) = open(window, &service.faults, address, size_bytes) {
         crate::warn!("managed memory stays in the host's memory: {error}");
         backend.managed_heap.free(session, id, Range { address, size_bytes }, || 0)?;
@@ -189,7 +187,7 @@ pub(crate) fn allocate(backend: &'static Backend, id: u32, size_bytes: u64) -> R
     books.add(address..address + size_bytes);
     managed.note(&books);
     drop(books);
-    session.be_two_sided();
+    session.two_sided().begin();
     Ok(Some(address))
 }
 
@@ -221,7 +219,7 @@ fn open(
 
 /// Frees an allocation once all work posted so far is done; its mirror goes now.
 pub(crate) fn free(backend: &Backend, id: u32, address: u64) -> Result {
-    let managed = backend.session.managed();
+    let managed = &backend.session.two_sided().managed;
     let mut books = managed.lock();
     let Some(range) = books.remove(address) else { return Ok(()) };
     managed.note(&books);

@@ -8,21 +8,19 @@
 //! concurrent managed access promise; a kernel and the host do not see each other's writes while
 //! the kernel runs.
 
+use super::changes::changes;
 use crate::backend::Backend;
 use crate::session::{Result, Session};
+use crate::slots::Mark;
 use cuda_abi::types::CUresult;
 use link::pages::Pages;
 use link::shm::Reservation;
 use link::wire::attach::Window;
-use link::wire::command::{CopyNow, Opcode, REGION_PINNED};
+use link::wire::command::REGION_PINNED;
 use rustix::mm::MprotectFlags;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use zerocopy::IntoBytes;
-
-/// More pieces than this are carried as one: writing costs a call for each.
-const MOST_PIECES: usize = 16;
 
 /// See the module's description.
 #[derive(Default)]
@@ -74,8 +72,7 @@ impl Mirrors {
         // SAFETY: just mapped or mapped for a variable that is gone.
         unsafe { core::ptr::write_bytes(address as *mut u8, 0, size_bytes as usize) };
         state.mirrors.push(mirror);
-        let fetched =
-            state.mirrors.last_mut().map_or(Ok(()), |new| new.fetch(&backend.session, id));
+        let fetched = state.mirrors.last_mut().map_or(Ok(()), |new| new.fetch(&backend.session));
         // Release: with the Acquire in `is_empty`.
         self.any.store(true, Ordering::Release);
         fetched
@@ -100,15 +97,20 @@ impl Mirrors {
     }
 
     /// Writes what the host has changed, before work is posted.
-    pub(crate) fn push(&self, session: &Session, id: u32) -> Result {
+    pub(super) fn push(&self, session: &Session) -> Result {
         if self.is_empty() {
             return Ok(());
         }
-        self.lock().mirrors.iter_mut().try_for_each(|mirror| mirror.write(session, id))
+        let (mut state, mut last) = (self.lock(), None);
+        for mirror in &mut state.mirrors {
+            last = mirror.write(session)?.or(last);
+        }
+        // They are done in their order.
+        last.map_or(Ok(()), |last| session.await_quiet_copy(last))
     }
 
     /// Work was posted, which may change variables.
-    pub(crate) fn note_work(&self) {
+    pub(super) fn note_work(&self) {
         if !self.is_empty() {
             // Release: with the swap in `pull`. After the post: who finds it set finds the work
             // posted, or done.
@@ -117,7 +119,7 @@ impl Mirrors {
     }
 
     /// Fetches what the device has changed, once work has been waited for.
-    pub(crate) fn pull(&self, session: &Session, id: u32) -> Result {
+    pub(super) fn pull(&self, session: &Session) -> Result {
         if self.is_empty() || !self.stale.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
@@ -125,7 +127,7 @@ impl Mirrors {
             // What still runs may change more: the next wait looks again.
             self.stale.store(true, Ordering::Release);
         }
-        self.lock().mirrors.iter_mut().try_for_each(|mirror| mirror.fetch(session, id))
+        self.lock().mirrors.iter_mut().try_for_each(|mirror| mirror.fetch(session))
     }
 }
 
@@ -175,8 +177,9 @@ impl Mirror {
         bytes
     }
 
-    fn write(&mut self, session: &Session, id: u32) -> Result {
-        let now = self.host_bytes();
+    /// Returns what is to be waited for.
+    fn write(&mut self, session: &Session) -> Result<Option<Mark>> {
+        let (now, mut last) = (self.host_bytes(), None);
         for Range { start, end } in changes(&self.agreed, &now) {
             let piece = &now[start..end];
             let source = self.transfer + start as u64;
@@ -184,27 +187,20 @@ impl Mirror {
             unsafe {
                 core::ptr::copy_nonoverlapping(piece.as_ptr(), source as *mut u8, piece.len());
             }
-            let (destination, size_bytes) = (self.address + start as u64, piece.len() as u64);
-            let body = CopyNow { destination, source, size_bytes };
-            session.call(id, Opcode::CopyNow, &[body.as_bytes()])?;
+            let destination = self.address + start as u64;
+            last = Some(session.post_quiet_copy(destination, source, piece.len() as u64)?);
             self.agreed[start..end].copy_from_slice(piece);
         }
-        Ok(())
+        Ok(last)
     }
 
-    fn fetch(&mut self, session: &Session, id: u32) -> Result {
-        let size_bytes = self.size_bytes();
-        let body =
-            CopyNow { destination: self.transfer + size_bytes, source: self.address, size_bytes };
-        session.call(id, Opcode::CopyNow, &[body.as_bytes()])?;
+    fn fetch(&mut self, session: &Session) -> Result {
+        let fetched = self.transfer + self.size_bytes();
+        session.copy_quietly(fetched, self.address, self.size_bytes())?;
         let mut device = vec![0; self.agreed.len()];
         // SAFETY: the second half of the transfer memory, which the device has just filled.
         unsafe {
-            core::ptr::copy_nonoverlapping(
-                body.destination as *const u8,
-                device.as_mut_ptr(),
-                device.len(),
-            );
+            core::ptr::copy_nonoverlapping(fetched as *const u8, device.as_mut_ptr(), device.len());
         }
         for Range { start, end } in changes(&self.agreed, &device) {
             let piece = &device[start..end];
@@ -222,40 +218,10 @@ impl Mirror {
     }
 }
 
-/// The ranges in which two equally long texts differ; one range from the first to the last when
-/// there are many.
-fn changes(before: &[u8], after: &[u8]) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    if before == after {
-        return ranges;
-    }
-    for (i, _) in before.iter().zip(after).enumerate().filter(|(_, (old, new))| old != new) {
-        match ranges.last_mut().filter(|last| last.end == i) {
-            Some(last) => last.end += 1,
-            None => ranges.push(i..i + 1),
-        }
-    }
-    if ranges.len() > MOST_PIECES {
-        let end = ranges.last().map_or(0, |last| last.end);
-        ranges.truncate(1);
-        ranges.iter_mut().for_each(|all| all.end = end);
-    }
-    ranges
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_what_differs_is_carried() {
-        assert_eq!(changes(b"same", b"same"), []);
-        assert_eq!(changes(b"abcdefgh", b"aXXdefgY"), [1..3, 7..8]);
-        let before = vec![0; 4096];
-        let after: Vec<u8> = (0..4096).map(|i| u8::from(i % 2 == 1)).collect();
-        let one = changes(&before, &after);
-        assert_eq!((one.len(), one[0].clone()), (1, 1..4096), "too many to be carried one by one");
-    }
     #[test]
     fn variables_of_one_page_share_it_whatever_its_length() {
         // Where nothing else is.

@@ -1,0 +1,74 @@
+//! Memory that host and device name by one address and that is not shared: managed memory
+//! ([`managed`]) and `__managed__` variables ([`mirrors`]). The device gets what the host has
+//! written before work is posted; the host gets what the device has written once work was waited
+//! for.
+
+mod changes;
+pub(crate) mod managed;
+mod mirrors;
+
+use crate::session::{Result, Session};
+use managed::Managed;
+use mirrors::Mirrors;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The memory of two sides of a session.
+#[derive(Default)]
+pub(crate) struct TwoSided {
+    /// Whether there was any. Spares the others what it costs.
+    any: AtomicBool,
+    pub(crate) mirrors: Mirrors,
+    pub(crate) managed: Managed,
+}
+
+/// Work is being posted that may use what the host has written.
+#[must_use]
+pub(crate) struct Announced<'a>(Option<&'a TwoSided>);
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        if let Some(memory) = self.0 {
+            memory.mirrors.note_work();
+            memory.managed.posted();
+        }
+    }
+}
+
+impl TwoSided {
+    /// From now on there is some.
+    pub(crate) fn begin(&self) {
+        // Release: with the Acquire in `is_there`, should another thread post work.
+        self.any.store(true, Ordering::Release);
+    }
+
+    fn is_there(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+}
+
+impl Session {
+    /// Has the device find what the host has written, before work is posted; what is returned is
+    /// kept until it is.
+    #[inline]
+    pub(crate) fn announce(&self) -> Result<Announced<'_>> {
+        let memory = self.two_sided();
+        if !memory.is_there() {
+            return Ok(Announced(None));
+        }
+        memory.mirrors.push(self)?;
+        let announced = Announced(Some(memory));
+        memory.managed.announce(self)?;
+        Ok(announced)
+    }
+
+    /// Has the host find what the device has written, once work was waited for.
+    #[inline]
+    pub(crate) fn settle(&self) -> Result {
+        let memory = self.two_sided();
+        if !memory.is_there() {
+            return Ok(());
+        }
+        memory.mirrors.pull(self)?;
+        memory.managed.settle(self)
+    }
+}
