@@ -7,7 +7,7 @@ Build first (`cargo xtask build`), then, on a machine with a GPU and its driver:
 
 Each setting has a daemon and clients of its own, which stay, so that standbys are there and only one thing differs; in each round all settings work in turn, one at a time, in
 changing order. Printed is the median over the rounds of a setting's rate over that of the setting without a standby in the same round. That setting is there twice: what the second
-one differs by is noise. What the journal and the knowledge of what is in flight cost is not a setting: `crates/server/src/executor/instructions.rs` counts it.
+one differs by is noise. What the journal and the knowledge of what is in flight cost is not a setting: `crates/executor/src/instructions.rs` counts it.
 Exits with 1 where a setting costs more than 2 % and more than the noise. Without a GPU: `--softcuda --milliseconds 1000`.
 """
 

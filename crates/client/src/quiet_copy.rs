@@ -1,5 +1,5 @@
-//! Copies that wait for none of the program's work, and that none of it waits for: what memory of two
-//! sides and copies between devices need.
+//! Copies that wait for none of the program's work, and that none of it waits for: what memory of
+//! two sides and copies between devices need.
 //!
 //! They are done in their order by a stream that the program does not know. Its completion is a
 //! word in shared memory, so that who waits sees the end at once.

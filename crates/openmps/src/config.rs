@@ -17,8 +17,8 @@ use control::core::PREWARM_VARIABLE;
 use control::core::group_text::{GROUPS_VARIABLE, parse_groups, parse_profiles};
 use link::wire::shares::{GROUP_BY_CGROUP_VARIABLE, PROFILES_VARIABLE};
 use serde::{Deserialize, Serialize};
-use server::policy::fault_settings::{self, FaultSettings};
-use server::policy::memory_settings::{self, MemorySettings};
+use server::policy::faults::fault_settings::{self, FaultSettings};
+use server::policy::memory::memory_settings::{self, MemorySettings};
 
 use crate::cli::Format;
 

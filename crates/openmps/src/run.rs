@@ -12,7 +12,7 @@ use control::directories::Directories;
 use control::frontend::{Frontend, FrontendError};
 use link::wire::shares::{LimitChange, NewLimits, Target};
 use link::wire::ui::UiRequest;
-use server::policy::memory_settings::POLICY_VARIABLE;
+use server::policy::memory::memory_settings::POLICY_VARIABLE;
 
 use crate::cli::{MemoryPolicy, Priority, Run};
 use crate::environment::client_variables;

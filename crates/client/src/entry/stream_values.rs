@@ -1,7 +1,7 @@
 //! Stream memory operations: writing values and waiting for them, one by one and in batches.
 //!
-//! The executor holds a waiting stream's later work in software; see `policy/holds.rs` of the
-//! server.
+//! The executor holds a waiting stream's later work in software; see `policy/src/turns/holds.rs` of
+//! the server.
 
 use super::not_null;
 use crate::client::{Client, run};

@@ -158,8 +158,8 @@ pub(crate) struct MemsetWork {
     pub(crate) pattern: Pattern,
 }
 
-/// Operations on memory, in order. Waits for values are absent: see the server's `policy/holds.rs`
-/// for why.
+/// Operations on memory, in order. Waits for values are absent: see the server's
+/// `policy/src/turns/holds.rs` for why.
 #[derive(Clone)]
 pub(crate) struct BatchWork {
     /// As the program gave them.

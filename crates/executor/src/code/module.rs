@@ -1,0 +1,287 @@
+//! A session's modules and functions, and what the client asks of modules.
+
+mod functions;
+mod loading;
+
+use super::images::StoredImage;
+use super::spares::Origin;
+use super::variables::{Values, Variables};
+use crate::session::failure::{Failure, below};
+use crate::session::state::State;
+use cuda_abi::types::*;
+use executor_link::standing::Saved;
+use link::wire::command::{
+    GlobalGet, GlobalGetReply, MAX_FUNCTIONS, MAX_MODULES, ModuleKernels, NamesReply,
+};
+use link::wire::layout::CALL_REPLY_BYTES;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::ptr;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Code that lives until neither a module nor a graph has it.
+pub(crate) type SharedLibrary = Arc<CUlibrary>;
+
+/// One loaded module.
+#[derive(Debug)]
+struct Module {
+    library: SharedLibrary,
+    prints: bool,
+    charged_bytes: u64,
+    /// Ranges of its globals that the client has asked for.
+    globals: Vec<(u64, u64)>,
+    values: Values,
+    /// For the next to load the same; `None` if that must not get this one.
+    origin: Option<Origin>,
+    /// What it was loaded from: others that load the same have the same file.
+    image: Arc<StoredImage>,
+}
+
+/// What is known of code by its image.
+#[derive(Clone, Copy, Debug)]
+struct Traits {
+    prints: bool,
+    uses_heap: bool,
+    charged_bytes: u64,
+}
+
+impl Module {
+    fn new(
+        library: CUlibrary,
+        origin: Option<Origin>,
+        image: Arc<StoredImage>,
+        variables: Variables,
+        Traits { prints, charged_bytes, .. }: Traits,
+    ) -> Self {
+        let (library, values) = (Arc::new(library), Values::new(variables));
+        let globals = Vec::new();
+        Self { library, prints, charged_bytes, globals, values, origin, image }
+    }
+}
+
+/// A function that the client has asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    pub(crate) handle: CUfunction,
+    /// The same, for nodes of graphs that run in a partition.
+    pub(crate) kernel: CUkernel,
+    pub(crate) parameter_bytes: u32,
+    /// Local memory per thread.
+    pub(crate) frame_bytes: u32,
+    pub(crate) name: Arc<str>,
+    /// Its module uses device `printf`.
+    pub(crate) prints: bool,
+    /// Its client has said that it may be run again.
+    pub(crate) repeatable: bool,
+    pub(crate) module: u32,
+}
+
+/// The modules and functions of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Modules {
+    modules: HashMap<u32, Module>,
+    functions: Vec<Option<Function>>,
+    /// How many of them there are.
+    live_functions: usize,
+    /// How many have variables.
+    with_variables: usize,
+    /// Some code could allocate memory of the device's heap, whether it is still there or not.
+    pub(crate) may_use_heap: bool,
+    /// Code that was unloaded while kernels ran that may write to its variables.
+    pub(crate) leaving: Vec<(CUlibrary, Origin)>,
+}
+
+impl Modules {
+    /// Whether some code has variables.
+    pub(crate) fn have_variables(&self) -> bool {
+        self.with_variables > 0
+    }
+
+    /// A module's variables.
+    pub(crate) fn values(&mut self, number: u32) -> Option<&mut Values> {
+        Some(&mut self.modules.get_mut(&number)?.values)
+    }
+
+    /// Whether the client has addresses of variables, or kernels may have stored some: where they
+    /// are is the context's to say.
+    pub(crate) fn have_used_variables(&self) -> bool {
+        self.modules.values().any(|it| !it.globals.is_empty() || it.values.were_used())
+    }
+
+    /// Modules whose variables may have changed.
+    pub(crate) fn changed(&self) -> Vec<u32> {
+        let changed = self.modules.iter().filter(|(_, module)| module.values.changed);
+        changed.map(|(&number, _)| number).collect()
+    }
+
+    /// The function of that number.
+    pub(crate) fn function(&self, number: u32) -> Result<&Function, Failure> {
+        below("function", number, MAX_FUNCTIONS)?;
+        let function = self.functions.get(number as usize).and_then(Option::as_ref);
+        function.ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    fn library(&self, number: u32) -> Result<CUlibrary, Failure> {
+        below("module", number, MAX_MODULES)?;
+        let module = self.modules.get(&number);
+        module.map(|module| *module.library).ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    /// The code of a function, to be kept alive.
+    pub(crate) fn library_of(&self, function: &Function) -> Result<SharedLibrary, Failure> {
+        let module = self.modules.get(&function.module);
+        module
+            .map(|module| Arc::clone(&module.library))
+            .ok_or(Failure::Cuda(CUresult::ERROR_INVALID_HANDLE))
+    }
+
+    /// What a module was loaded from.
+    pub(crate) fn image(&self, number: u32) -> Option<&StoredImage> {
+        Some(&self.modules.get(&number)?.image)
+    }
+
+    /// All functions, by their modules and names.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.functions.iter().flatten().map(|function| (function.module, &*function.name))
+    }
+
+    /// What code was loaded from that its next owner may get.
+    pub(crate) fn origin_of(&mut self, number: u32) -> Option<&mut Origin> {
+        self.modules.get_mut(&number)?.origin.as_mut()
+    }
+
+    /// Nobody else may get this code.
+    pub(crate) fn forget_origin(&mut self, number: u32) {
+        if let Some(module) = self.modules.get_mut(&number) {
+            module.origin = None;
+        }
+    }
+
+    /// All libraries, which are forgotten here.
+    pub(crate) fn take_libraries(&mut self) -> Vec<(CUlibrary, Option<Origin>)> {
+        self.functions.clear();
+        self.live_functions = 0;
+        self.modules.drain().map(|(_, module)| (*module.library, module.origin)).collect()
+    }
+}
+
+/// What work may change variables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Touch {
+    /// A kernel: those of its own module.
+    Function(u32),
+    /// A copy: those whose addresses the client has.
+    Known,
+    /// A graph: all.
+    All,
+}
+
+impl State {
+    /// Before work that may change variables, or arrays through surfaces.
+    pub(crate) fn touch_variables(&mut self, touch: Touch) {
+        if !matches!(touch, Touch::Known) {
+            self.touch_surfaces();
+        }
+        if !self.modules.have_variables() {
+            return;
+        }
+        let of = match touch {
+            Touch::Function(number) => self.modules.function(number).ok().map(|it| it.module),
+            Touch::Known | Touch::All => None,
+        };
+        let mut is_any = false;
+        let mut mark = |module: &mut Module| {
+            let are_any = module.values.are_any();
+            module.values.changed |= are_any;
+            is_any |= are_any;
+        };
+        let modules = &mut self.modules.modules;
+        match (touch, of) {
+            (Touch::Function(_), of) => {
+                of.and_then(|of| modules.get_mut(&of)).into_iter().for_each(mark)
+            }
+            (Touch::Known, _) => {
+                modules.values_mut().filter(|module| !module.globals.is_empty()).for_each(mark);
+            }
+            (Touch::All, _) => modules.values_mut().for_each(&mut mark),
+        }
+        if is_any {
+            self.standing.note_variables(Saved::InPart);
+        }
+    }
+
+    pub(crate) fn global_get(&mut self, wanted: GlobalGet, rest: &[u8]) -> Result<(), Failure> {
+        let name = name_in(rest, wanted.name_bytes)?;
+        // What a guard adds to code is not the program's, and says where the guard's records lie.
+        if name.to_bytes().starts_with(ptx_guard::PREFIX.as_bytes()) {
+            return Err(Failure::Cuda(CUresult::ERROR_NOT_FOUND));
+        }
+        let library = self.modules.library(wanted.module)?;
+        let (mut at, mut size) = (0, 0);
+        let driver = self.driver();
+        // SAFETY: a live library; both results are written.
+        let managed =
+            unsafe { driver.cuLibraryGetManaged(&mut at, &mut size, library, name.as_ptr()) };
+        if !managed.is_success() {
+            // SAFETY: as above.
+            self.check(unsafe {
+                driver.cuLibraryGetGlobal(&mut at, &mut size, library, name.as_ptr())
+            })?;
+        }
+        let range = (at, size as u64);
+        if let Some(module) = self.modules.modules.get_mut(&wanted.module)
+            && !module.globals.contains(&range)
+            && self.memory.addressable.insert(range.0, range.1)
+        {
+            module.globals.push(range);
+        }
+        let reply = GlobalGetReply {
+            address: at,
+            size_bytes: size as u64,
+            managed: managed.is_success().into(),
+            reserved: 0,
+        };
+        self.reply.extend_from_slice(reply.as_bytes());
+        Ok(())
+    }
+
+    pub(crate) fn module_kernels(&mut self, wanted: ModuleKernels) -> Result<(), Failure> {
+        let library = self.modules.library(wanted.module)?;
+        let driver = self.driver();
+        let mut count = 0;
+        // SAFETY: a live library; the result is written.
+        self.check(unsafe { driver.cuLibraryGetKernelCount(&mut count, library) })?;
+        let mut kernels = vec![CUkernel::NULL; count as usize];
+        // SAFETY: room for as many as are asked for.
+        self.check(unsafe {
+            driver.cuLibraryEnumerateKernels(kernels.as_mut_ptr(), count, library)
+        })?;
+        let mut names = Vec::new();
+        for kernel in kernels {
+            let mut name = ptr::null();
+            // SAFETY: a live kernel; the result is written, and lives as long as the library.
+            self.check(unsafe { driver.cuKernelGetName(&mut name, kernel) })?;
+            if name.is_null() {
+                return Err(Failure::Cuda(CUresult::ERROR_UNKNOWN));
+            }
+            // SAFETY: a NUL-terminated string, by the driver's word.
+            names.extend_from_slice(unsafe { CStr::from_ptr(name) }.to_bytes_with_nul());
+        }
+        if names.len() + size_of::<NamesReply>() > CALL_REPLY_BYTES {
+            return Err(Failure::Cuda(CUresult::ERROR_NOT_SUPPORTED));
+        }
+        self.reply.extend_from_slice(
+            NamesReply { names: count, size_bytes: names.len() as u32 }.as_bytes(),
+        );
+        self.reply.extend_from_slice(&names);
+        Ok(())
+    }
+}
+
+fn name_in(rest: &[u8], name_bytes: u32) -> Result<CString, Failure> {
+    let name = rest.get(..name_bytes as usize);
+    let name = name
+        .ok_or_else(|| Failure::Protocol(format!("a name of {name_bytes} bytes is not there")))?;
+    CString::new(name).map_err(|_| Failure::Cuda(CUresult::ERROR_INVALID_VALUE))
+}

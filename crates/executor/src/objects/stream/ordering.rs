@@ -1,0 +1,116 @@
+//! What orders default streams with their blocking ones, where both have work.
+
+use super::{EVENT_DISABLE_TIMING, Streams, new_event};
+use crate::context::Context;
+use crate::session::failure::Failure;
+use cuda_abi::types::*;
+
+/// What a default stream is ordered with.
+#[derive(Debug, Default)]
+pub(super) struct Domain {
+    /// Slots of blocking streams that are ahead of it.
+    pub(super) ahead: Vec<u32>,
+    /// Counts pieces of work on it.
+    pub(super) work: u64,
+    /// Recorded on it after so much work.
+    pub(super) event: Option<(CUevent, u64)>,
+}
+
+impl Streams {
+    /// Makes work of a blocking stream wait for that of its default stream, and notes that the
+    /// latter must wait for it.
+    pub(super) fn order_behind(
+        &mut self,
+        context: &Context,
+        slot: u32,
+        default: u32,
+        handle: CUstream,
+    ) -> Result<(), Failure> {
+        let Some(domain) = domain_in(&mut self.domains, default) else { return Ok(()) };
+        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return Ok(());
+        };
+        let behind = std::mem::replace(&mut stream.default_seen, domain.work) != domain.work;
+        if stream.ahead_of.replace(default) != Some(default) {
+            domain.ahead.push(slot);
+        }
+        if behind {
+            let event = self.default_event(context, default)?;
+            // SAFETY: live handles of this session.
+            context.check(unsafe { context.driver().cuStreamWaitEvent(handle, event, 0) })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn domain(&mut self, slot: u32) -> Option<&mut Domain> {
+        domain_in(&mut self.domains, slot)
+    }
+
+    /// Where the domain of a default stream in a slot is; slots are bounded.
+    pub(super) fn domain_place(&mut self, slot: u32) -> &mut Option<Domain> {
+        let index = slot as usize;
+        if self.domains.len() <= index {
+            self.domains.resize_with(index + 1, || None);
+        }
+        &mut self.domains[index]
+    }
+
+    /// Makes a default stream wait for all work of its blocking streams so far.
+    pub(super) fn join_into_default(
+        &mut self,
+        context: &Context,
+        default: u32,
+        handle: CUstream,
+    ) -> Result<(), Failure> {
+        let Some(domain) = domain_in(&mut self.domains, default) else { return Ok(()) };
+        if domain.ahead.is_empty() {
+            return Ok(());
+        }
+        let driver = context.driver();
+        for slot in std::mem::take(&mut domain.ahead) {
+            let event = event_in(context, &mut self.join_event)?;
+            let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+                continue;
+            };
+            stream.ahead_of.take_if(|of| *of == default);
+            // SAFETY: live handles of this session. A wait means the record that came before it, so
+            // the event can be used again.
+            unsafe {
+                context.check(driver.cuEventRecord(event, stream.handle))?;
+                context.check(driver.cuStreamWaitEvent(handle, event, 0))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An event after all work of a default stream so far.
+    pub(super) fn default_event(
+        &mut self,
+        context: &Context,
+        default: u32,
+    ) -> Result<CUevent, Failure> {
+        let handle = self.open_slot(default)?.handle;
+        let domain = self.domain_place(default).get_or_insert_default();
+        let (event, recorded_at) = match domain.event {
+            Some(known) => known,
+            None => (new_event(context, EVENT_DISABLE_TIMING)?, 0),
+        };
+        domain.event = Some((event, domain.work));
+        if recorded_at != domain.work {
+            // SAFETY: live handles of this session.
+            context.check(unsafe { context.driver().cuEventRecord(event, handle) })?;
+        }
+        Ok(event)
+    }
+}
+
+fn domain_in(domains: &mut [Option<Domain>], slot: u32) -> Option<&mut Domain> {
+    domains.get_mut(slot as usize).and_then(Option::as_mut)
+}
+
+fn event_in(context: &Context, place: &mut Option<CUevent>) -> Result<CUevent, Failure> {
+    match *place {
+        Some(event) => Ok(event),
+        None => Ok(*place.insert(new_event(context, EVENT_DISABLE_TIMING)?)),
+    }
+}

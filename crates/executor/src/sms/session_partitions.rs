@@ -1,0 +1,312 @@
+//! What one session has of SMs: its share, the partitions of its contexts, and the resources that
+//! its program was given.
+//!
+//! A program's `CUdevResource` is a number that the executor gave out; the driver's bytes stay
+//! here. When the session's share changes, its contexts' partitions come to lie within the new one,
+//! and go back to where they were once that is in it again ([`super::resharing`]).
+
+use super::partition::{Partition, Placed, device_resource, multiprocessors, split};
+use crate::session::failure::{Failure, below};
+use crate::session::state::State;
+use cuda_abi::types::*;
+use link::wire::partition::{
+    DescriptionReply, MAX_DESCRIBED, MAX_PARTITIONS, MAX_RESOURCES, OWN_SHARE, PartitionCreate,
+    PartitionDrop, PartitionReply, PartitionTake, ROUND_DOWN, ROUND_UP, ResourceDescribe,
+    ResourceGet, ResourceSplit, ResourceSplitReply, SmResource,
+};
+use policy::sms::partitions::{ShareSize, Units, all_among};
+use std::collections::HashMap;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// What a green context of a program's own takes of the device, by estimate (4 to 5.5 MiB on an
+/// H200).
+const OWN_PARTITION_BYTES: u64 = 5 << 20;
+
+/// What one session has of this.
+#[derive(Default)]
+pub(crate) struct SessionPartitions {
+    /// The session's share.
+    own: Placed,
+    made: HashMap<u32, Made>,
+    /// Dropped while work may still run there.
+    retired: Vec<Made>,
+    resources: Vec<KnownResource>,
+    /// Descriptions, with the numbers of the resources that they are of.
+    descriptions: Vec<(Vec<u32>, CUdevResourceDesc)>,
+}
+
+/// A context's partition.
+#[derive(Clone)]
+struct Made {
+    /// As it was made.
+    original: Arc<Partition>,
+    /// As it is: smaller or elsewhere while the session's share does not hold the original.
+    current: Arc<Partition>,
+    /// The session's share when it was made.
+    within: Option<Units>,
+    /// What is charged for it: shares are made for whoever has the same.
+    charged_bytes: u64,
+}
+
+/// SMs that a program knows, and the session's share when it was told of them.
+struct KnownResource {
+    resource: CUdevResource,
+    within: Option<Units>,
+}
+
+/// Where a context's partition must go.
+pub(crate) enum Target {
+    /// There.
+    Known(Arc<Partition>),
+    /// To at most so many SMs within the session's share.
+    Taken(u32),
+}
+
+impl SessionPartitions {
+    /// The partition of that number; `None` is the whole device.
+    pub(crate) fn find(&self, number: u32) -> Result<Option<Arc<Partition>>, Failure> {
+        if number == OWN_SHARE {
+            return Ok(self.own.share.clone());
+        }
+        below("partition", number, MAX_PARTITIONS)?;
+        let made = self.made.get(&number).map(|made| Arc::clone(&made.current));
+        made.map(Some).ok_or(Failure::Cuda(CUresult::ERROR_INVALID_CONTEXT))
+    }
+
+    /// The session's share; `None` is the whole device.
+    pub(crate) fn own(&self) -> Option<Arc<Partition>> {
+        self.own.share.clone()
+    }
+
+    /// Gives the session another share. Returns the numbers of its contexts' partitions that must
+    /// move, and where to.
+    pub(crate) fn set_own(&mut self, own: Placed) -> Vec<(u32, Target)> {
+        self.own = own;
+        let within = self.own_units();
+        let moves = self.made.iter().filter_map(|(&number, made)| {
+            let holds = |partition: &Partition| match (&within, partition.units()) {
+                (None, _) => true,
+                (Some(within), Some(units)) => all_among(within, units),
+                // A program's own choice: it lies in the share that it was chosen from.
+                (Some(_), None) => within == made.within,
+            };
+            let target = if holds(&made.original) {
+                Target::Known(Arc::clone(&made.original))
+            } else if made.current.units().is_some() && holds(&made.current) {
+                Target::Known(Arc::clone(&made.current))
+            } else {
+                Target::Taken(made.original.multiprocessors())
+            };
+            let stays = matches!(&target, Target::Known(to) if Arc::ptr_eq(to, &made.current));
+            (!stays).then_some((number, target))
+        });
+        moves.collect()
+    }
+
+    /// A context's partition has moved; `false` if it is not there any more.
+    pub(crate) fn set_current(&mut self, number: u32, partition: Arc<Partition>) -> bool {
+        let made = self.made.get_mut(&number);
+        made.map(|made| made.current = partition).is_some()
+    }
+
+    /// The units of the session's share; `None`: the whole device, or units that are not known.
+    fn own_units(&self) -> Option<Units> {
+        self.own.share.as_ref().and_then(|share| share.units()).map(<[usize]>::to_vec)
+    }
+
+    fn resource(&self, number: u32) -> Result<&KnownResource, Failure> {
+        let place = (number as usize).wrapping_sub(1);
+        self.resources.get(place).ok_or(Failure::Cuda(CUresult::ERROR_INVALID_VALUE))
+    }
+
+    /// Gives a resource a number; equal ones have the same.
+    fn keep(&mut self, resource: &CUdevResource) -> Result<SmResource, Failure> {
+        if multiprocessors(resource) == 0 {
+            return Ok(SmResource::default());
+        }
+        let within = self.own_units();
+        let is_known =
+            |known: &KnownResource| known.within == within && is_same(&known.resource, resource);
+        let known = self.resources.iter().position(is_known);
+        let place = match known {
+            Some(place) => place,
+            None if self.resources.len() >= MAX_RESOURCES => {
+                return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+            }
+            None => {
+                self.resources.push(KnownResource { resource: *resource, within });
+                self.resources.len() - 1
+            }
+        };
+        // SAFETY: plain numbers, of a resource of SMs.
+        let sm = unsafe { resource.anonymous.sm };
+        Ok(SmResource {
+            resource: place as u32 + 1,
+            multiprocessors: sm.smCount,
+            smallest_partition: sm.minSmPartitionSize,
+            alignment: sm.smCoscheduledAlignment,
+        })
+    }
+
+    fn insert(
+        &mut self,
+        number: u32,
+        partition: Arc<Partition>,
+        charged_bytes: u64,
+    ) -> PartitionReply {
+        let multiprocessors = partition.multiprocessors();
+        let (current, within) = (Arc::clone(&partition), self.own_units());
+        self.made.insert(number, Made { original: partition, current, within, charged_bytes });
+        PartitionReply { multiprocessors, reserved: 0 }
+    }
+
+    fn check_free(&self, number: u32) -> Result<(), Failure> {
+        if number == OWN_SHARE || number >= MAX_PARTITIONS || self.made.contains_key(&number) {
+            let message =
+                format!("partition {number} cannot be made: in use, or not below {MAX_PARTITIONS}");
+            return Err(Failure::Protocol(message));
+        }
+        if self.retired.len() >= MAX_PARTITIONS as usize {
+            return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        Ok(())
+    }
+}
+
+fn is_same(one: &CUdevResource, other: &CUdevResource) -> bool {
+    // SAFETY: the union's bytes, which the driver or `default` has written.
+    let of = |resource: &CUdevResource| unsafe { resource.anonymous._oversize };
+    one._internal_padding == other._internal_padding && of(one) == of(other)
+}
+
+impl State {
+    pub(crate) fn resource_get(&mut self, wanted: ResourceGet) -> Result<(), Failure> {
+        let resource = match self.partitions.find(wanted.partition)? {
+            Some(partition) => partition.resource,
+            None => device_resource(&self.shared.context)?,
+        };
+        let known = self.partitions.keep(&resource)?;
+        self.reply.extend_from_slice(known.as_bytes());
+        Ok(())
+    }
+
+    pub(crate) fn resource_split(&mut self, wanted: ResourceSplit) -> Result<(), Failure> {
+        let ResourceSplit { resource, least, flags, room } = wanted;
+        let from = self.partitions.resource(resource)?.resource;
+        let asked = (room > 0).then_some(room);
+        let (groups, rest) = split(&self.shared.context, &from, least, flags, asked)?;
+        let remaining = match rest {
+            Some(rest) => self.partitions.keep(&rest)?,
+            None => SmResource::default(),
+        };
+        let head = ResourceSplitReply { groups: groups.len() as u32, reserved: 0, remaining };
+        self.reply.extend_from_slice(head.as_bytes());
+        if room > 0 {
+            for group in &groups {
+                let known = self.partitions.keep(group)?;
+                self.reply.extend_from_slice(known.as_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn resource_describe(
+        &mut self,
+        wanted: ResourceDescribe,
+        rest: &[u8],
+    ) -> Result<(), Failure> {
+        let short = || Failure::Protocol("a description is shorter than it says".into());
+        if wanted.count == 0 || wanted.count > MAX_DESCRIBED {
+            return Err(Failure::Cuda(CUresult::ERROR_INVALID_VALUE));
+        }
+        let bytes = rest.get(..wanted.count as usize * 4).ok_or_else(short)?;
+        let numbers: Vec<u32> = bytes
+            .chunks_exact(4)
+            .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+            .collect();
+        let known = self.partitions.descriptions.iter().position(|(of, _)| *of == numbers);
+        let place = match known {
+            Some(place) => place,
+            None if self.partitions.descriptions.len() >= MAX_RESOURCES => {
+                return Err(Failure::Cuda(CUresult::ERROR_OUT_OF_MEMORY));
+            }
+            None => {
+                let mut resources = Vec::new();
+                for &number in &numbers {
+                    resources.push(self.partitions.resource(number)?.resource);
+                }
+                let context = &self.shared.context;
+                let made = self.shared.partitions.describe(context, &mut resources)?;
+                self.partitions.descriptions.push((numbers, made));
+                self.partitions.descriptions.len() - 1
+            }
+        };
+        let reply = DescriptionReply { description: place as u32 + 1, reserved: 0 };
+        self.reply.extend_from_slice(reply.as_bytes());
+        Ok(())
+    }
+
+    pub(crate) fn partition_create(&mut self, wanted: PartitionCreate) -> Result<(), Failure> {
+        self.partitions.check_free(wanted.partition)?;
+        let place = (wanted.description as usize).wrapping_sub(1);
+        let (of, description) =
+            self.partitions.descriptions.get(place).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let context = &self.shared.context;
+        let own = self.partitions.own();
+        let (mut count, mut is_within) = (0, true);
+        for &number in of {
+            let known = self.partitions.resource(number)?;
+            count += multiprocessors(&known.resource);
+            is_within &= own.is_none() || known.within == self.partitions.own_units();
+        }
+        let (made, charged_bytes) = match is_within {
+            true => {
+                let description = *description;
+                self.memory.charge(OWN_PARTITION_BYTES)?;
+                match Partition::create(context, description, None) {
+                    Ok(made) => (made, OWN_PARTITION_BYTES),
+                    Err(failure) => {
+                        self.memory.discharge(OWN_PARTITION_BYTES);
+                        return Err(failure);
+                    }
+                }
+            }
+            // The share has changed since: as many SMs of the present one.
+            false => {
+                let size = ShareSize::AtMost(count);
+                (self.shared.partitions.take(context, size, own.as_deref())?, 0)
+            }
+        };
+        let reply = self.partitions.insert(wanted.partition, made, charged_bytes);
+        self.reply.extend_from_slice(reply.as_bytes());
+        Ok(())
+    }
+
+    pub(crate) fn partition_take(&mut self, wanted: PartitionTake) -> Result<(), Failure> {
+        self.partitions.check_free(wanted.partition)?;
+        let (context, outer) = (&self.shared.context, self.partitions.own());
+        let size = match wanted.rounding {
+            ROUND_UP => ShareSize::AtLeast(wanted.multiprocessors),
+            ROUND_DOWN => ShareSize::AtMost(wanted.multiprocessors),
+            other => return Err(Failure::Protocol(format!("a share is rounded in way {other}"))),
+        };
+        let made = self.shared.partitions.take(context, size, outer.as_deref())?;
+        let reply = self.partitions.insert(wanted.partition, made, 0);
+        self.reply.extend_from_slice(reply.as_bytes());
+        Ok(())
+    }
+
+    pub(crate) fn partition_drop(&mut self, wanted: PartitionDrop) -> Result<(), Failure> {
+        below("partition", wanted.partition, MAX_PARTITIONS)?;
+        let made = self.partitions.made.remove(&wanted.partition);
+        let made = made.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        self.partitions.retired.push(made);
+        // A green context may not go before the work in it.
+        if !self.streams.in_flight(|slot| self.handle.words.completed(slot)) {
+            let charged = self.partitions.retired.drain(..).map(|made| made.charged_bytes).sum();
+            self.memory.discharge(charged);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,19 @@
+//! Decisions, as plain code: no I/O, no clock, no driver.
+
+pub mod budgets;
+pub mod contexts;
+pub mod devices;
+pub mod domains;
+pub mod faults;
+pub mod limits;
+pub mod memory;
+pub mod orders;
+pub mod refusals;
+pub mod sms;
+pub mod turns;
+
+/// Contexts that one device serves at a time unless set otherwise, as the original; the next is
+/// refused with CUDA_ERROR_MPS_MAX_CLIENTS_REACHED.
+pub const DEFAULT_CONTEXTS_PER_DEVICE: usize = 48;
+/// As many can be allowed.
+pub const MOST_CONTEXTS_PER_DEVICE: usize = 1000;
