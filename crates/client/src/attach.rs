@@ -3,6 +3,12 @@
 //! The daemon hands our socket on to the user's server, which may have to be started first; so the
 //! answer may take seconds. The protocol is `link::wire::attach`.
 
+pub(crate) mod choice;
+pub(crate) mod health;
+pub(crate) mod native;
+pub(crate) mod tools;
+pub(crate) mod visible;
+
 use cuda_abi::types::CUresult;
 use link::printable;
 use link::socket::{Connection, SocketError};

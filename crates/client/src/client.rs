@@ -3,27 +3,27 @@
 //! Made once, by the choice, and never freed: programs call until their last instruction, from exit
 //! handlers and from threads that outlive `main`.
 
-use crate::array::{Array, MipmappedArray};
 use crate::attach::Attachment;
+use crate::attach::health::Health;
+use crate::attach::visible::{Identity, Order, visible};
+use crate::code::library::{Kernel, Library};
+use crate::code::link_state::LinkState;
+use crate::code::module::{Function, Module};
 use crate::context::Context;
-use crate::current;
-use crate::device::Device;
+use crate::context::device::Device;
+use crate::copy::array::{Array, MipmappedArray};
 use crate::entry::{Description, Green, Object, Stored};
-use crate::events::Event;
 use crate::graph::Graphs;
 use crate::handles::{Kind, Table};
-use crate::health::Health;
-use crate::library::{Kernel, Library};
-use crate::link_state::LinkState;
-use crate::memory_map::MemoryMap;
-use crate::module::{Function, Module};
-use crate::peer::Peers;
-use crate::pool::Pool;
+use crate::memory::memory_map::MemoryMap;
+use crate::memory::peer::Peers;
+use crate::memory::pool::Pool;
+use crate::memory::virtual_memory::{MemoryHandle, VirtualRanges};
 use crate::session::Result;
 use crate::stream::Stream;
+use crate::stream::events::Event;
+use crate::thread::current;
 use crate::two_sided::managed::Advices;
-use crate::virtual_memory::{MemoryHandle, VirtualRanges};
-use crate::visible::{Identity, Order, visible};
 use cuda_abi::types::CUresult;
 use link::socket::{Connection, SocketError};
 use link::wire::attach::{ClientReply, ClientRequest};
@@ -140,7 +140,7 @@ pub(crate) fn start(attachment: Attachment) -> Result<&'static Client> {
     };
     let health = Health::default();
     let leaked = Box::into_raw(Box::new(Client {
-        driver_version: welcome.driver_version.min(crate::choice::NEWEST_VERSION),
+        driver_version: welcome.driver_version.min(crate::attach::choice::NEWEST_VERSION),
         devices,
         launches,
         health: health.clone(),
@@ -249,7 +249,7 @@ extern "C" fn in_child() {
     if before == STARTED {
         // Relaxed: the child has one thread.
         CLIENT.store(core::ptr::null_mut(), Ordering::Relaxed);
-        crate::choice::forget();
+        crate::attach::choice::forget();
     }
 }
 

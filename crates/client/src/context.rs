@@ -5,14 +5,19 @@
 //! (the first retain, or its creation), which is where CUDA reports that no more clients are taken.
 //! The primary context keeps its handle when it ends and lives again.
 
-use crate::backend::{Backend, Current};
+pub(crate) mod backend;
+pub(crate) mod device;
+pub(crate) mod limits;
+pub(crate) mod share;
+
 use crate::client::Client;
-use crate::current;
-use crate::device::Opened;
+use crate::context::backend::{Backend, Current};
+use crate::context::device::Opened;
+use crate::context::limits::Limits;
+use crate::context::share::{Share, Wish};
 use crate::export::STORAGE;
-use crate::limits::Limits;
 use crate::session::Result;
-use crate::share::{Share, Wish};
+use crate::thread::current;
 use cuda_abi::types::{CUcontext, CUresult};
 use link::wire::command::LEGACY_STREAM;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -277,11 +282,11 @@ impl Context {
         // A failed session has nothing left to wait for.
         let _ = backend.session.wait_all(id);
         crate::graph::end_context(client, self);
-        crate::module::end_context(client, self);
+        crate::code::module::end_context(client, self);
         crate::stream::end_context(client, self);
-        crate::events::end_context(client, self);
+        crate::stream::events::end_context(client, self);
         crate::entry::end_textures(client, self);
-        crate::array::end_context(client, self);
+        crate::copy::array::end_context(client, self);
         client.peers.forget(self.token);
         crate::memory::end_context(client, self);
         if let Some(share) = self.set_share(None) {

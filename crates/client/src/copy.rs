@@ -7,16 +7,19 @@
 //! between two host ends is done. CUDA's table promises less for synchronous copies from pageable
 //! memory (taken, too), but drivers wait, and programs read them in streams that wait for nobody.
 
+pub(crate) mod array;
+pub(crate) mod array_copy;
+pub(crate) mod cross_copy;
+
 use crate::client::Client;
-use crate::cross_copy;
 use crate::graph::NodeKind;
 use crate::graph::params::copy_work;
-use crate::memory_map::{Kind, Reach};
-use crate::peer;
-use crate::portions::in_portions;
+use crate::memory::memory_map::{Kind, Reach};
+use crate::memory::peer;
 use crate::session::Result;
-use crate::slots::Mark;
-use crate::staging::{PIECE_BYTES, Piece, piece_bytes};
+use crate::session::portions::in_portions;
+use crate::session::slots::Mark;
+use crate::session::staging::{PIECE_BYTES, Piece, piece_bytes};
 use crate::stream::Target;
 use cuda_abi::types::CUresult;
 use link::wire::command::{Copy, Copy3d, Opcode};

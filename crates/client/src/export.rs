@@ -1,8 +1,8 @@
 //! What the export tables and the start-up handshake of libcudart need to know of this library.
 
 use crate::client::{self, started};
-use crate::current;
 use crate::entry::load_current;
+use crate::thread::current;
 use core::ffi::c_void;
 use cuda_abi::context_storage::ContextStorage;
 use cuda_abi::export_tables::{Driver, Tables};
@@ -38,7 +38,7 @@ impl Driver for Attached {
     fn device_identities() -> Result<Vec<DeviceIdentity>, CUresult> {
         let client = client::get()?;
         let attribute =
-            |device: &crate::device::Device, which| device.attribute(which).unwrap_or(0);
+            |device: &crate::context::device::Device, which| device.attribute(which).unwrap_or(0);
         let identities = client.devices.iter().map(|device| DeviceIdentity {
             uuid: device.info.uuid,
             pci_domain: attribute(device, CUdevice_attribute::PCI_DOMAIN_ID),
@@ -76,7 +76,7 @@ impl Driver for Attached {
 
     fn module_functions(module: CUmodule) -> Result<Vec<CUfunction>, CUresult> {
         let client = client::get()?;
-        let module = crate::module::get(client, module.0)?;
+        let module = crate::code::module::get(client, module.0)?;
         let names = module.kernel_names()?;
         names.iter().map(|name| Ok(CUfunction(module.function(client, name)?.token))).collect()
     }

@@ -4,7 +4,8 @@
 //! invented handle is recognised and the call refused, as CUDA refuses it. Tokens of different
 //! kinds never agree: cuLaunchKernel is given kernels and functions alike.
 
-use crate::remembered::{self, Place};
+use crate::thread::remembered;
+use crate::thread::remembered::Place;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 

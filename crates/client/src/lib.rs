@@ -13,71 +13,25 @@
 //! is posted when it has returned ([`gates`]), so that posting may wait. Streams that wait for a
 //! value in memory are held by the executor, in software.
 
-mod allocator;
-mod answers;
-mod array;
-mod array_copy;
 mod attach;
-mod attributes;
-mod backend;
-mod callbacks;
-mod choice;
 mod client;
+mod code;
 mod context;
 mod copy;
-mod cross_copy;
-mod current;
-mod device;
-mod device_heap;
 mod entry;
-mod events;
-mod expected_wait;
 mod export;
-mod function_settings;
-mod gates;
 mod graph;
 mod handles;
-mod health;
-mod here;
-mod host_heap;
-mod image;
-mod late;
-mod launch;
-mod library;
-mod limits;
-mod link_state;
 mod log;
 mod memory;
-mod memory_map;
-mod module;
-mod names;
-mod native;
 mod numbers;
-mod output;
-mod pages;
-mod peer;
-mod pool;
-mod portions;
-mod quiet_copy;
 mod recorder;
-mod remembered;
 mod session;
-mod share;
-mod sharing;
-mod slots;
-mod spare_events;
-mod staging;
 mod stream;
-mod tensor_maps;
 #[cfg(test)]
 mod tests;
 mod thread;
-mod thread_end;
-mod tools;
-mod trays;
 mod two_sided;
-mod virtual_memory;
-mod visible;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use cuda_abi::boundary::AbsentCalls;
@@ -118,7 +72,9 @@ fn tell(index: usize, result: CUresult) {
         _ => debug!("{symbol} returns {name}"),
     }
     // What is answered before the choice, or by the native driver, is no work of ours.
-    if result == CUresult::SUCCESS && matches!(choice::made(), Some(choice::Choice::Attached(_))) {
+    if result == CUresult::SUCCESS
+        && matches!(crate::attach::choice::made(), Some(crate::attach::choice::Choice::Attached(_)))
+    {
         CALLS.success(index);
         // Relaxed: the flag orders nothing.
         QUIET.store(CALLS.is_off() && !log::enabled(log::Level::Trace), Ordering::Relaxed);

@@ -1,20 +1,27 @@
 //! Allocating and freeing, on the device and on the host, and the registration of the program's own
 //! memory.
 
-use crate::allocator::Range;
-use crate::backend::Backend;
+pub(crate) mod allocator;
+pub(crate) mod device_heap;
+pub(crate) mod host_heap;
+pub(crate) mod memory_map;
+pub(crate) mod pages;
+pub(crate) mod peer;
+pub(crate) mod pool;
+pub(crate) mod sharing;
+pub(crate) mod virtual_memory;
+
 use crate::client::Client;
 use crate::context::Context;
+use crate::context::backend::Backend;
 use crate::copy::Timing;
-use crate::current;
 use crate::graph::{GraphMemory, MemsetWork, NodeKind};
-use crate::memory_map::{Alias, Area, Kind, Reach};
-use crate::pages;
-use crate::peer;
-use crate::pool::{Pool, Sharing};
+use crate::memory::allocator::Range;
+use crate::memory::memory_map::{Alias, Area, Kind, Reach};
+use crate::memory::pool::{Pool, Sharing};
 use crate::session::Result;
-use crate::sharing;
 use crate::stream::Target;
+use crate::thread::current;
 use crate::two_sided::managed;
 use cuda_abi::types::CUresult;
 use link::pages::Pages;

@@ -4,13 +4,21 @@
 //! at once; *called* ones wait for their answer in a call slot. Waits are bounded by looks at the
 //! server's health, so its death is an error from the next call and never a hang.
 
-use crate::expected_wait::{self, Woke};
-use crate::gates::{Gates, Ordered};
-use crate::health::Health;
-use crate::output::Output;
-use crate::quiet_copy::QuietStream;
+pub(crate) mod expected_wait;
+pub(crate) mod output;
+pub(crate) mod portions;
+pub(crate) mod quiet_copy;
+pub(crate) mod slots;
+pub(crate) mod staging;
+pub(crate) mod trays;
+
+use crate::attach::health::Health;
 use crate::recorder;
-use crate::slots::{Mark, Slots};
+use crate::session::expected_wait::Woke;
+use crate::session::output::Output;
+use crate::session::quiet_copy::QuietStream;
+use crate::session::slots::{Mark, Slots};
+use crate::stream::gates::{Gates, Ordered};
 use crate::two_sided::TwoSided;
 use cuda_abi::types::CUresult;
 use link::call::{CallError, CallSlots};
@@ -178,7 +186,7 @@ impl Session {
     #[cold]
     fn failed(&self, error: u32) -> CUresult {
         if CUresult(error) == CUresult::ERROR_ASSERT {
-            crate::output::write_error(&self.memory.take_last_words());
+            crate::session::output::write_error(&self.memory.take_last_words());
         }
         failed(error)
     }
@@ -429,7 +437,7 @@ impl Session {
         &self.two_sided
     }
 
-    /// See [`crate::quiet_copy`].
+    /// See [`crate::session::quiet_copy`].
     pub(crate) fn quiet(&self) -> &QuietStream {
         &self.quiet
     }

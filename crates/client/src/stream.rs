@@ -1,14 +1,20 @@
 //! Streams, and what a stream handle means in a call.
 
-use crate::backend::Backend;
-use crate::callbacks::Lane;
+pub(crate) mod callbacks;
+pub(crate) mod events;
+pub(crate) mod gates;
+pub(crate) mod late;
+pub(crate) mod spare_events;
+
 use crate::client::Client;
 use crate::context::Context;
-use crate::current;
-use crate::gates::Ordered;
+use crate::context::backend::Backend;
 use crate::graph::NodeKind;
 use crate::session::Result;
-use crate::slots::Mark;
+use crate::session::slots::Mark;
+use crate::stream::callbacks::Lane;
+use crate::stream::gates::Ordered;
+use crate::thread::current;
 use cuda_abi::graph::capture::{self, Effect, LegacyOrder};
 use cuda_abi::types::{CUdevice, CUresult, CUstream};
 use link::wire::command::Opcode;

@@ -3,6 +3,11 @@
 //! They take no signals: those belong to the program's own threads, whose handlers must not run
 //! here.
 
+pub(crate) mod current;
+pub(crate) mod here;
+pub(crate) mod remembered;
+pub(crate) mod thread_end;
+
 use core::mem::MaybeUninit;
 
 /// Starts a thread on which all signals are blocked.

@@ -5,23 +5,23 @@
 //! thread ([`monitor`]) watches completions for clients that sleep. The keeper's end of the socket
 //! closing ends the process: without a keeper nobody could reclaim anything.
 
-pub(crate) mod code;
+mod code;
 mod context;
 mod context_limits;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod instructions;
 mod memory;
-pub(crate) mod objects;
-pub(crate) mod recovery;
-pub(crate) mod residency;
+mod objects;
+mod recovery;
+mod residency;
 mod session;
-pub(crate) mod sms;
-pub(crate) mod standby;
-pub(crate) mod submit;
+mod sms;
+mod standby;
+mod submit;
 #[cfg(test)]
 mod testbed;
-pub(crate) mod turns;
-pub(crate) mod watch;
+mod turns;
+mod watch;
 
 use crate::objects::printing::Console;
 use crate::recovery::replay::Estate;

@@ -7,12 +7,12 @@
 //! never, and what they have a hand in is closed by others ([`link::closer`]).
 
 mod clients;
-pub(crate) mod contexts;
-pub(crate) mod devices;
+mod contexts;
+mod devices;
 mod executors;
-pub(crate) mod faults;
+mod faults;
 pub mod probe;
-pub(crate) mod sessions;
+mod sessions;
 mod shares;
 mod snapshot;
 

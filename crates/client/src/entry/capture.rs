@@ -3,9 +3,9 @@
 use super::not_null;
 use crate::client::{Client, run};
 use crate::graph::Graph;
-use crate::here::here;
 use crate::session::Result;
 use crate::stream::{self, Target};
+use crate::thread::here::here;
 use cuda_abi::graph::arrays::read_dependencies;
 use cuda_abi::graph::capture::{Change, Effect, Info, known_mode};
 use cuda_abi::types::*;

@@ -3,9 +3,9 @@
 use super::not_null;
 use crate::client::{Client, run};
 use crate::context::{Context, Lifetime};
-use crate::current;
-use crate::peer;
+use crate::memory::peer;
 use crate::session::Result;
+use crate::thread::current;
 use cuda_abi::types::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,9 +2,9 @@
 
 use super::{c_name, not_null};
 use crate::client::{Client, run};
-use crate::current;
-use crate::peer;
-use crate::share::Wish;
+use crate::context::share::Wish;
+use crate::memory::peer;
+use crate::thread::current;
 use core::ffi::{c_char, c_int};
 use cuda_abi::types::*;
 

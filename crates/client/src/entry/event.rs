@@ -2,8 +2,9 @@
 
 use super::not_null;
 use crate::client::run;
-use crate::events::Audience;
-use crate::{events, stream};
+use crate::stream;
+use crate::stream::events;
+use crate::stream::events::Audience;
 use cuda_abi::types::*;
 
 pub(crate) unsafe fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> CUresult {

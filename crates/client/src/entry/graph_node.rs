@@ -1,12 +1,12 @@
 //! Nodes: adding them to graphs, their parameters, and the same parameters in executable graphs.
 
 use super::batch_node;
-use super::launch::node_attribute;
 use crate::client::{Client, run};
-use crate::current;
+use crate::entry::code::launch::node_attribute;
 use crate::graph::{KernelWork, NodeKind, params, set};
 use crate::session::Result;
 use crate::stream::clamped;
+use crate::thread::current;
 use cuda_abi::graph::model::Kind;
 use cuda_abi::graph::params::check_change;
 use cuda_abi::graph::user_object::HostWork;

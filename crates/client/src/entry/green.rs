@@ -5,13 +5,14 @@
 
 use super::context::or_current;
 use super::not_null;
-use crate::backend::Backend;
 use crate::client::{Client, run};
+use crate::context::backend::Backend;
 use crate::context::{Context, Lifetime};
-use crate::current;
-use crate::events::{self, Audience};
 use crate::session::Result;
+use crate::stream::events;
+use crate::stream::events::Audience;
 use crate::stream::{self, Target};
+use crate::thread::current;
 use cuda_abi::types::*;
 use link::wire::command::Opcode;
 use link::wire::partition::{

@@ -3,7 +3,8 @@
 //!
 //! Answered in every state. In a native process these are reached only until the choice is made.
 
-use crate::choice::{self, Choice, NEWEST_VERSION};
+use crate::attach::choice;
+use crate::attach::choice::{Choice, NEWEST_VERSION};
 use crate::export::TABLES;
 use crate::exports;
 use core::ffi::{CStr, c_char, c_int, c_void};

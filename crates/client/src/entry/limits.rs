@@ -1,7 +1,7 @@
 //! Limits, cache preferences, profiler and log switches of a context.
 
 use crate::client::run;
-use crate::current;
+use crate::thread::current;
 use core::ffi::{c_char, c_void};
 use cuda_abi::types::*;
 use link::wire::command::{LimitGet, LimitReply, LimitSet, Opcode};

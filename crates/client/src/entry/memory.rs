@@ -1,10 +1,22 @@
-//! Device and managed memory; hints about the latter are in [`super::managed`].
+//! Device and managed memory; hints about the latter are in [`crate::entry::memory::managed`].
+
+pub(crate) mod array;
+pub(crate) mod copy;
+pub(crate) mod copy_batch;
+pub(crate) mod copy_shapes;
+pub(crate) mod host_memory;
+pub(crate) mod managed;
+pub(crate) mod memset;
+pub(crate) mod pointer;
+pub(crate) mod pool;
+pub(crate) mod sharing;
+pub(crate) mod virtual_memory;
 
 use super::not_null;
 use crate::client::run;
-use crate::current;
+use crate::memory::memory_map::Kind;
 use crate::memory::{self, allocate};
-use crate::memory_map::Kind;
+use crate::thread::current;
 use cuda_abi::types::*;
 use link::wire::command::{MemoryInfoReply, Opcode};
 

@@ -2,10 +2,11 @@
 
 use super::not_null;
 use crate::client::run;
-use crate::events::Audience;
 use crate::graph::NodeKind;
 use crate::session::Result;
-use crate::{events, stream};
+use crate::stream;
+use crate::stream::events;
+use crate::stream::events::Audience;
 use core::ffi::c_void;
 use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::*;

@@ -5,8 +5,8 @@
 //! *home*, for each graph here that has conditions, and fills it in when that is made executable.
 
 use super::Graphs;
-use crate::backend::Backend;
 use crate::client::Client;
+use crate::context::backend::Backend;
 use crate::session::Result;
 use cuda_abi::graph::conditional::{Condition, Value};
 use cuda_abi::types::{CUcontext, CUgraph};

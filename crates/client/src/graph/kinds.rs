@@ -3,14 +3,14 @@
 use super::Graph;
 use super::memory::GraphMemory;
 use crate::client::Client;
+use crate::code::launch::Configuration;
+use crate::code::module::Function;
 use crate::copy::{End, Extent};
-use crate::events::Event;
-use crate::here::here;
-use crate::launch::Configuration;
 use crate::memory::{Pattern, Rows};
-use crate::module::Function;
 use crate::session::Result;
 use crate::stream::Target;
+use crate::stream::events::Event;
+use crate::thread::here::here;
 use core::ffi::c_void;
 use cuda_abi::graph::conditional::Conditional;
 use cuda_abi::graph::dot::Label;

@@ -5,11 +5,11 @@
 //! allocated follows the order of calls. That costs the reuse of memory among a graph's nodes.
 
 use super::kinds::NodeKind;
-use crate::allocator::Range;
 use crate::client::Client;
 use crate::context::Context;
+use crate::memory::allocator::Range;
 use crate::memory::held_by_pools;
-use crate::memory_map::{Area, Kind};
+use crate::memory::memory_map::{Area, Kind};
 use crate::session::Result;
 use cuda_abi::graph::params::allocation;
 use cuda_abi::types::{CUDA_MEM_ALLOC_NODE_PARAMS, CUgraph, CUgraphMem_attribute, CUresult};

@@ -2,14 +2,14 @@
 
 use super::kinds::{BatchWork, CopyWork, KernelWork, MemsetWork, NodeKind};
 use crate::client::Client;
+use crate::code::launch::{Arguments, Configuration, prepare};
 use crate::context::Context;
 use crate::copy::{End, Extent};
-use crate::current;
 use crate::entry::{batch_node, copied_volume};
-use crate::events;
-use crate::launch::{Arguments, Configuration, prepare};
 use crate::memory::{Pattern, Rows, check_fill};
 use crate::session::Result;
+use crate::stream::events;
+use crate::thread::current;
 use cuda_abi::graph::params::{Asked, Told, read_any};
 use cuda_abi::graph::user_object::HostWork;
 use cuda_abi::types::{

@@ -9,7 +9,7 @@
 mod nvtx;
 
 use crate::client::{self, Client};
-use crate::device::Device;
+use crate::context::device::Device;
 use crate::exports;
 use crate::{info, warn};
 use core::cell::Cell;

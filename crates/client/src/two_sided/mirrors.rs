@@ -9,9 +9,9 @@
 //! the kernel runs.
 
 use super::changes::changes;
-use crate::backend::Backend;
+use crate::context::backend::Backend;
+use crate::session::slots::Mark;
 use crate::session::{Result, Session};
-use crate::slots::Mark;
 use cuda_abi::types::CUresult;
 use link::pages::Pages;
 use link::shm::Reservation;

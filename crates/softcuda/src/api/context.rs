@@ -1,16 +1,22 @@
 //! Contexts: primary and created ones, the thread's stack, limits, synchronisation.
 
+pub(crate) mod context_stack;
+pub(crate) mod device;
+pub(crate) mod green;
+pub(crate) mod old_contexts;
+pub(crate) mod sm_resource;
+
 use cuda_abi::types::{
     CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache,
     CUlimit, CUresult, CUsharedconfig,
 };
 
-use super::context_stack::{current_handle, with_stack};
-use super::device::checked;
 use super::driver::{current, current_even_failed, driver};
 use super::objects::ContextKind;
 use super::table::fresh_handle;
 use super::{Answer, out};
+use crate::api::context::context_stack::{current_handle, with_stack};
+use crate::api::context::device::checked;
 
 /// Context flags that exist.
 const FLAGS: u32 = 0xff;

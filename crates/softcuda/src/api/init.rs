@@ -158,7 +158,7 @@ impl ExportDriver for Softcuda {
     }
 
     fn current_context() -> CUcontext {
-        super::context_stack::current_handle()
+        crate::api::context::context_stack::current_handle()
     }
 
     fn context_id(context: CUcontext) -> Result<u64, CUresult> {
@@ -176,7 +176,7 @@ impl ExportDriver for Softcuda {
 
     unsafe fn load_module(image: *const c_void) -> Result<CUmodule, CUresult> {
         // SAFETY: by the caller's promise.
-        unsafe { super::module::load_image(image) }.map_err(|refusal| refusal.code)
+        unsafe { crate::api::code::module::load_image(image) }.map_err(|refusal| refusal.code)
     }
 
     fn module_functions(module: CUmodule) -> Result<Vec<CUfunction>, CUresult> {

@@ -1,5 +1,20 @@
 //! Device and managed memory.
 
+pub(crate) mod array;
+pub(crate) mod array_copy;
+pub(crate) mod copy;
+pub(crate) mod copy_batch;
+pub(crate) mod copy_shapes;
+pub(crate) mod fill;
+pub(crate) mod hints;
+pub(crate) mod host_memory;
+pub(crate) mod ipc;
+pub(crate) mod pointer;
+pub(crate) mod pool;
+pub(crate) mod pool_sharing;
+pub(crate) mod texture;
+pub(crate) mod vmm;
+
 use cuda_abi::types::{CUdeviceptr, CUresult};
 
 use super::driver::current;

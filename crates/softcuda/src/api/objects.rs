@@ -10,8 +10,8 @@ use cuda_abi::types::{CUcontext, CUgreenCtx};
 
 use super::Answer;
 use super::graph::Graph;
-use super::shared_event::SharedEvent;
-use super::stream_attributes::StoredValue;
+use crate::api::stream::shared_event::SharedEvent;
+use crate::api::stream::stream_attributes::StoredValue;
 use crate::device::engine::{Engine, StreamKind};
 use crate::device::grid::SmMask;
 use crate::device::marker::Marker;

@@ -1,5 +1,12 @@
 //! Streams and host callbacks in stream order.
 
+pub(crate) mod event;
+pub(crate) mod shared_event;
+pub(crate) mod stalls;
+pub(crate) mod stream_attributes;
+pub(crate) mod stream_values;
+pub(crate) mod submit;
+
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -13,9 +20,9 @@ use cuda_abi::types::{
 use super::driver::{Driver, current, current_even_failed};
 use super::graph::{EventWork, NodeKind};
 use super::objects::{Context, ContextKind, Stream};
-use super::submit::submit;
 use super::table::fresh_handle;
 use super::{Answer, out};
+use crate::api::stream::submit::submit;
 use crate::device::engine::StreamKind;
 use crate::device::fault::Sticky;
 use crate::device::ops::Op;

@@ -11,8 +11,6 @@
 
 pub mod alu;
 mod assign;
-mod barrier;
-mod cluster;
 mod code;
 mod context;
 mod emit;
@@ -29,11 +27,11 @@ mod op;
 mod optimise;
 mod prepare;
 mod program;
-mod rendezvous;
 mod run;
 mod schedule;
 mod simd;
 mod symbols;
+pub(crate) mod sync;
 mod tensor;
 pub(crate) mod tensor_map;
 mod warp;

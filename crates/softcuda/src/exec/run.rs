@@ -2,8 +2,6 @@
 
 use std::sync::{Arc, Weak};
 
-use super::barrier::{BARRIERS, Barrier};
-use super::cluster::Cluster;
 use super::code::Frame;
 use super::context::{CachedRange, Context, RANGE_ENTRIES, thread_index};
 use super::fault::ThreadPosition;
@@ -11,6 +9,8 @@ use super::fill::{FillContext, Which, cluster_rank, fill};
 use super::memory::Buffer;
 use super::warp::{Wait, Warp};
 use super::{Fault, Launch, Machine, WaitingAt};
+use crate::exec::sync::barrier::{BARRIERS, Barrier};
+use crate::exec::sync::cluster::Cluster;
 
 /// Warp instructions a warp runs before the next one gets its turn.
 const QUANTUM: u64 = 4096;

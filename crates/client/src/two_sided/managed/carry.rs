@@ -3,8 +3,8 @@
 
 use super::blocks::{Carrier, Guard, Hole};
 use super::faults::{Faults, discard};
+use crate::session::slots::Mark;
 use crate::session::{Result, Session};
-use crate::slots::Mark;
 use crate::thread;
 use cuda_abi::types::CUresult;
 use std::collections::VecDeque;

@@ -16,10 +16,10 @@ mod faults;
 
 pub(crate) use advice::{Advice, Advices, Place};
 
-use crate::allocator::Range;
-use crate::backend::Backend;
 use crate::client;
-use crate::host_heap::Region;
+use crate::context::backend::Backend;
+use crate::memory::allocator::Range;
+use crate::memory::host_heap::Region;
 use crate::session::{Result, Session};
 use blocks::{Books, Fault, Flight};
 use carry::{Carriage, PIECE_BYTES, TRANSFER_BYTES};

@@ -14,12 +14,12 @@ use cuda_abi::types::{
 use super::Graph;
 use super::memory::{FreeWork, GraphAllocation};
 use crate::api::Answer;
-use crate::api::copy::check as check_copy;
-use crate::api::copy_shapes::Volume;
+use crate::api::code::kernel_work::KernelWork;
 use crate::api::driver::Driver;
-use crate::api::kernel_work::KernelWork;
+use crate::api::memory::copy::check as check_copy;
+use crate::api::memory::copy_shapes::Volume;
 use crate::api::objects::{Event, Recorded};
-use crate::api::stream_values::MemoryOp;
+use crate::api::stream::stream_values::MemoryOp;
 use crate::device::fault::Sticky;
 use crate::device::marker::Marker;
 use crate::device::ops::Op;

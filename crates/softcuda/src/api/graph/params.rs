@@ -12,14 +12,15 @@ use cuda_abi::types::{
 
 use super::kinds::{EventWork, MemoryOpsWork, NodeKind};
 use super::memory::{FreeWork, GraphAllocation};
-use crate::api::copy::check as check_copy;
-use crate::api::copy_shapes::Volume;
+use crate::api::Answer;
+use crate::api::code::kernel_work::{KernelWork, Shape};
+use crate::api::code::module_image::Kernel;
 use crate::api::driver::{Driver, driver};
-use crate::api::fill;
-use crate::api::kernel_work::{KernelWork, Shape};
-use crate::api::module_image::Kernel;
+use crate::api::memory::copy::check as check_copy;
+use crate::api::memory::copy_shapes::Volume;
+use crate::api::memory::fill;
 use crate::api::objects::Context;
-use crate::api::{Answer, stream_values};
+use crate::api::stream::stream_values;
 use crate::device::transfer::Fill;
 
 /// A kernel node. A `CUfunction` runs in its own context, on all of that context's SMs, whatever

@@ -3,7 +3,6 @@
 use super::access::{Target, for_target};
 use super::opcode::Opcode;
 use super::{Lower, Result};
-use crate::exec::barrier::{BarrierCall, BarrierOp};
 use crate::exec::code::{OpFn, Width};
 use crate::exec::ir::{Kind, VReg};
 use crate::exec::op::address::{Generic, Global, Local, Shared};
@@ -15,6 +14,7 @@ use crate::exec::op::collective::{
 use crate::exec::op::control::{Barrier, Fence};
 use crate::exec::op::moves::{Counter, ReadClock};
 use crate::exec::simd::{pick, plain};
+use crate::exec::sync::barrier::{BarrierCall, BarrierOp};
 use crate::ptx::{Operand, Type};
 
 impl<'a> Lower<'a, '_> {

@@ -1,0 +1,290 @@
+//! Memory pools and stream-ordered allocation. A pool keeps its attributes and counts; memory comes
+//! from the device's heap and goes back to it in stream order.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cuda_abi::pool_usage::PoolUsage;
+use cuda_abi::types::{
+    CUdevice, CUdeviceptr, CUmemAllocationHandleType, CUmemPool_attribute as Attribute,
+    CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
+};
+
+use super::ipc::close_memory;
+use crate::api::context::device::checked;
+use crate::api::driver::{Driver, driver};
+use crate::api::graph::NodeKind;
+use crate::api::graph::memory::{FreeWork, GraphAllocation};
+use crate::api::objects::Stream;
+use crate::api::stream::find;
+use crate::api::stream::submit::submit;
+use crate::api::table::fresh_handle;
+use crate::api::{Answer, out};
+use crate::device::memory::ranges::Reach;
+use crate::device::memory::{AddressSpace, AllocationKind};
+use crate::device::ops::{Op, Step, Task};
+
+/// A pool.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    device: u32,
+    attributes: Mutex<HashMap<u32, u64>>,
+    usage: PoolUsage,
+    origin: Origin,
+    /// What other devices were granted.
+    access: Mutex<HashMap<u32, u32>>,
+    /// Addresses of what was allocated from it and not freed.
+    allocated: Mutex<BTreeSet<u64>>,
+}
+
+/// Whose pool it is, and whether others may have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Origin {
+    #[default]
+    Private,
+    Exportable,
+    Imported,
+}
+
+impl Pool {
+    /// An empty pool on a device.
+    pub(crate) fn on(device: u32) -> Self {
+        Pool { device, ..Pool::default() }
+    }
+
+    /// A pool that other processes can be given.
+    fn exportable(device: u32) -> Self {
+        Pool { origin: Origin::Exportable, ..Pool::on(device) }
+    }
+
+    /// A pool of another process.
+    pub(crate) fn imported(device: u32) -> Self {
+        Pool { origin: Origin::Imported, ..Pool::on(device) }
+    }
+
+    pub(crate) fn device(&self) -> u32 {
+        self.device
+    }
+
+    pub(crate) fn is_exportable(&self) -> bool {
+        self.origin == Origin::Exportable
+    }
+
+    pub(crate) fn is_imported(&self) -> bool {
+        self.origin == Origin::Imported
+    }
+
+    /// What a device was granted.
+    pub(crate) fn access(&self, device: u32) -> u32 {
+        let access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
+        access.get(&device).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn set_access(&self, space: &AddressSpace, device: u32, flags: u32) {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner).insert(device, flags);
+        for &address in &*self.allocated.lock().unwrap_or_else(PoisonError::into_inner) {
+            self.show(space, address);
+        }
+    }
+
+    /// Takes out an allocation that is being freed; says whether it was of this pool.
+    fn forget(&self, address: u64) -> bool {
+        self.allocated.lock().unwrap_or_else(PoisonError::into_inner).remove(&address)
+    }
+
+    /// Gives devices the access to an allocation that they have to the pool.
+    fn show(&self, space: &AddressSpace, address: u64) {
+        let access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
+        let granted = access.iter().filter(|(_, flags)| **flags != 0);
+        let devices = granted.fold(0, |set, (device, _)| set | 1 << device);
+        if !access.is_empty() {
+            space.accessible().change(address, |_| Reach::Of(self.device, devices));
+        }
+    }
+}
+
+api! {
+    fn cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, dev: CUdevice) {
+        let (_, device) = checked(dev)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(pool_out, CUmemoryPool(device.default_pool)) }
+    }
+
+    fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) {
+        let (_, device) = checked(dev)?;
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(pool, CUmemoryPool(device.current_pool())) }
+    }
+
+    fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) {
+        let (driver, device) = checked(dev)?;
+        get(driver, pool)?;
+        device.set_pool(pool.0);
+        Ok(())
+    }
+
+    fn cuMemPoolCreate(pool: *mut CUmemoryPool, poolProps: *const CUmemPoolProps) {
+        let driver = driver()?;
+        // SAFETY: the caller's structure.
+        let properties = unsafe { out::read(poolProps)? };
+        driver.device(properties.location.id)?;
+        let device = properties.location.id as u32;
+        let pool_made = match properties.handleTypes {
+            CUmemAllocationHandleType::NONE => Pool::on(device),
+            CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => Pool::exportable(device),
+            _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
+        };
+        let handle = fresh_handle();
+        // SAFETY: the caller's pointer.
+        unsafe { out::write(pool, CUmemoryPool(handle))? };
+        driver.pools.insert(handle, Arc::new(pool_made));
+        Ok(())
+    }
+
+    fn cuMemPoolDestroy(pool: CUmemoryPool) {
+        let driver = driver()?;
+        if driver.devices.iter().any(|device| device.default_pool == pool.0) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        driver.pools.remove(pool.0).map(|_| ()).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+    }
+
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, attr: Attribute, value: *mut c_void) {
+        let pool = get(driver()?, pool)?;
+        // SAFETY: the caller's value of the attribute's size.
+        let value = unsafe {
+            match attr.0 {
+                1..=3 => u64::from(out::read(value.cast::<u32>())?),
+                4..=8 => out::read(value.cast::<u64>())?,
+                _ => return Err(CUresult::ERROR_INVALID_VALUE),
+            }
+        };
+        if let Some(set) = pool.usage.set(attr, value) {
+            return set;
+        }
+        pool.attributes.lock().unwrap_or_else(PoisonError::into_inner).insert(attr.0, value);
+        Ok(())
+    }
+
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, attr: Attribute, value: *mut c_void) {
+        let pool = get(driver()?, pool)?;
+        let set = pool.attributes.lock().unwrap_or_else(PoisonError::into_inner).get(&attr.0).copied();
+        // SAFETY: the caller's buffer of the attribute's size.
+        unsafe {
+            match attr.0 {
+                1..=3 => out::write(value.cast::<u32>(), set.unwrap_or(1) as u32),
+                4 => out::write(value.cast::<u64>(), set.unwrap_or(0)),
+                _ => {
+                    let count = pool.usage.get(attr).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+                    out::write(value.cast::<u64>(), count)
+                }
+            }
+        }
+    }
+
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize) {
+        let driver = driver()?;
+        driver.graphs.captures.refuse_unsafe_call()?;
+        // The memory itself is the device's again as soon as it is freed.
+        get(driver, pool)?.usage.trim_to(minBytesToKeep as u64);
+        Ok(())
+    }
+
+    fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream) {
+        let (driver, context, _) = find(hStream)?;
+        let pool = CUmemoryPool(driver.device(context.device as i32)?.current_pool());
+        // SAFETY: the caller's pointer.
+        unsafe { allocate(dptr, bytesize, pool, hStream) }
+    }
+
+    fn cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, hStream: CUstream) {
+        // SAFETY: the caller's pointer.
+        unsafe { allocate(dptr, bytesize, pool, hStream) }
+    }
+
+    fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) {
+        let (driver, _, stream) = find(hStream)?;
+        if let Ok(free) = FreeWork::new(driver, dptr) {
+            return free_graph_memory(driver, &stream, free);
+        }
+        driver.graphs.captures.refuse(stream.captured())?;
+        if driver.opened.find(dptr as usize).is_some() {
+            // Of another process's pool.
+            driver.engine.synchronize_stream(stream.id)?;
+            return close_memory(driver, dptr);
+        }
+        let found = driver.space.allocation_at(dptr).filter(|a| a.base == dptr && a.kind == AllocationKind::Device);
+        let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let free = Free { space: driver.space.clone(), address: dptr };
+        // Counted now, though the memory goes at its turn: that is what NVIDIA's driver says.
+        if let Some(pool) = driver.pools.find_by(|pool| pool.forget(dptr)) {
+            pool.usage.give(found.size_bytes);
+        }
+        Ok(driver.engine.enqueue(stream.id, Op::Task(Box::new(free)))?)
+    }
+}
+
+/// Frees what an allocation node allocated, in stream order, or in the graph that is being
+/// captured.
+fn free_graph_memory(driver: &Driver, stream: &Arc<Stream>, free: FreeWork) -> Answer {
+    if driver.is_capturing(stream) {
+        return submit(driver, stream, NodeKind::MemFree(free));
+    }
+    if !free.memory.is_live() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    driver.engine.enqueue(stream.id, free.memory.unmap_op())?;
+    free.memory.set_live(false);
+    Ok(())
+}
+
+/// Frees memory at its turn in a stream.
+struct Free {
+    space: Arc<AddressSpace>,
+    address: u64,
+}
+
+impl Task for Free {
+    fn step(&mut self) -> Step {
+        // What was freed before, by another call, is gone.
+        let _ = self.space.free(self.address, |kind| kind == AllocationKind::Device);
+        Step::Done
+    }
+}
+
+/// The pool of a handle, or CUDA_ERROR_INVALID_VALUE.
+pub(crate) fn get(driver: &Driver, pool: CUmemoryPool) -> Answer<Arc<Pool>> {
+    driver.pools.find(pool.0).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// # Safety
+/// As for [`out::write`].
+unsafe fn allocate(
+    dptr: *mut CUdeviceptr,
+    size_bytes: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> Answer {
+    let (driver, context, stream) = find(stream)?;
+    let pool = get(driver, pool)?;
+    if dptr.is_null() || pool.is_imported() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if driver.is_capturing(&stream) {
+        let size = size_bytes as u64;
+        let allocation = GraphAllocation::reserve(driver, context.id, pool.device, size)?;
+        let address = allocation.memory.address;
+        submit(driver, &stream, NodeKind::MemAlloc(allocation))?;
+        // SAFETY: by the caller's promise.
+        return unsafe { out::write(dptr, address) };
+    }
+    // At once instead of in stream order: earlier than promised is allowed.
+    let account = &driver.device(pool.device as i32)?.account;
+    let address = driver.space.allocate(pool.device, account, context.id, size_bytes as u64)?;
+    pool.allocated.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
+    pool.show(&driver.space, address);
+    pool.usage.take(size_bytes as u64);
+    // SAFETY: by the caller's promise.
+    unsafe { out::write(dptr, address) }
+}
