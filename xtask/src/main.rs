@@ -34,6 +34,7 @@ mod ptx;
 mod python_tools;
 mod quick;
 mod release;
+mod rooms;
 mod rpm;
 mod same_build;
 mod sbom;
@@ -118,6 +119,8 @@ enum Task {
     Dependencies,
     /// Check the documents against the style sheet of CONTRIBUTING.md, and the links between them
     Prose,
+    /// Check how many sources folders have, and how many import each other in a circle
+    Rooms,
     /// Write COMPATIBILITY.md from the lists of functions of the client runtime and the software
     /// GPU
     Compat {
@@ -185,6 +188,10 @@ fn main() -> Result<()> {
         Task::Prose => {
             prose::check(&paths)?;
             println!("the documents follow the style sheet");
+        }
+        Task::Rooms => {
+            rooms::check(&paths)?;
+            println!("no folder has too many sources, and no circle is longer than it may be");
         }
         Task::Compat { check } => {
             compat::run(&paths, if check { compat::Mode::Check } else { compat::Mode::Write })?;

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use crate::command;
 use crate::paths::Paths;
 use crate::prose;
+use crate::rooms;
 
 /// What is looked at.
 #[derive(Debug, Args)]
@@ -52,6 +53,7 @@ pub(crate) fn run(paths: &Paths, options: &Quick) -> Result<()> {
     };
     command::run(cargo().args(["fmt", "--all", "--", "--check"]))?;
     prose::check(paths)?;
+    rooms::check(paths)?;
     let packages = packages(paths)?;
     let touched = touched_packages(&packages, &changed_files(paths, &options.since)?);
     if touched.is_empty() {

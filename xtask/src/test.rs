@@ -30,6 +30,7 @@ use crate::prometheus;
 use crate::proofs;
 use crate::prose;
 use crate::ptx;
+use crate::rooms;
 use crate::rpm;
 use crate::same_build;
 use crate::slurm;
@@ -236,9 +237,14 @@ const SUITES: &str = "suites";
 const GENERATED: &str = "generated files";
 const PROSE: &str = "style of the documents";
 const DEPENDENCIES: &str = "dependencies";
+const ROOMS: &str = "folders and circles";
 /// What is checked before anything is built.
-const CHECKS: [(&str, Check); 3] =
-    [(GENERATED, generated_files), (PROSE, prose::check), (DEPENDENCIES, dependencies::check)];
+const CHECKS: [(&str, Check); 4] = [
+    (GENERATED, generated_files),
+    (PROSE, prose::check),
+    (DEPENDENCIES, dependencies::check),
+    (ROOMS, rooms::check),
+];
 const PROOFS: &str = "proofs of COMPATIBILITY.md";
 
 /// What is checked in although it is made from something else.
