@@ -5,8 +5,8 @@ pub(crate) mod control_group;
 pub(crate) mod requests;
 
 use super::Keeper;
-use super::executors::Side;
 use super::shares::LiveLimits;
+use crate::executors::place::Side;
 use crate::sessions::session::{Service, Session};
 use cuda_abi::types::{CUdevice_attribute, CUresult};
 use executor_link::counters::{Counts, Waits};

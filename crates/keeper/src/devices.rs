@@ -1,9 +1,9 @@
 //! The devices of a server, as the native driver describes them without a context.
 
-use super::executors::{Executor, Seat};
+use super::executors::Executor;
+use crate::executors::place::Seat;
 use crate::executors::standby::Standbys;
 use crate::sessions::keeping::DeviceKeeping;
-use crate::shares::headroom::Headroom;
 use cuda_abi::types::*;
 use executor_link::counters::Counts;
 use executor_link::driver::{Driver, DriverError};
@@ -46,6 +46,28 @@ pub(crate) struct Device {
     pub(crate) reservations: Vec<(String, u32)>,
     /// SMs that are kept for the latency class.
     pub(crate) headroom: Headroom,
+}
+
+/// A device's headroom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Headroom {
+    /// Nobody needs it, or none is to be kept.
+    #[default]
+    None,
+    /// So many SMs are kept.
+    Held(u32),
+    /// The same, though nobody of the class has been there since.
+    Unused(u32, Instant),
+}
+
+impl Headroom {
+    /// SMs that are kept.
+    pub(crate) fn multiprocessors(self) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::Held(count) | Self::Unused(count, _) => Some(count),
+        }
+    }
 }
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`.

@@ -4,6 +4,7 @@
 
 pub(crate) mod ahead;
 pub(crate) mod leaving;
+pub(crate) mod place;
 pub(crate) mod said;
 pub(crate) mod standby;
 pub(crate) mod takeover;
@@ -12,6 +13,7 @@ use super::devices::{ComputeMode, Device};
 use super::{Keeper, Options, PEER_TIMEOUT};
 use crate::executors::ahead::Ahead;
 use crate::executors::leaving::{Killed, kill};
+use crate::executors::place::{Place, Seat, Side, Stage};
 use crate::executors::said::Said;
 use crate::sessions::session::{Service, Session};
 use cuda_abi::types::CUresult;
@@ -36,55 +38,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The driver gives a dead process's context back: seconds, where it was large.
 pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A device, and who shares the executor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    /// The server's number of the device.
-    pub(crate) device: usize,
-    pub(crate) domain: Domain,
-    pub(crate) side: Side,
-}
-
-impl Place {
-    /// The executor that is there from the start.
-    pub(crate) fn first(device: usize, domain: Domain) -> Self {
-        Self { device, domain, side: Side::First }
-    }
-
-    /// Where it is on its device.
-    pub(crate) fn seat(self) -> Seat {
-        (self.domain, self.side)
-    }
-}
-
-/// The clients of a domain can live in two contexts of a device: see [`super::parting`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Side {
-    First,
-    /// For those who would wait for a long kernel in the other.
-    Second,
-}
-
-impl Side {
-    pub(crate) fn other(self) -> Self {
-        match self {
-            Self::First => Self::Second,
-            Self::Second => Self::First,
-        }
-    }
-}
-
-/// An executor among those of a device.
-pub(crate) type Seat = (Domain, Side);
-
-/// How far an executor is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// It makes its context.
-    Starting,
-    Ready,
-}
 
 /// An executor in its place.
 pub(crate) struct Executor {

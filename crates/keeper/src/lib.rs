@@ -1,10 +1,10 @@
 //! The keeper: the server process that a daemon starts for one user.
 //!
 //! One thread, one loop over the daemon's socket, the executors' and the clients'. It owns the
-//! device memory of all clients, which it creates without a CUDA context ([`session`]), starts an
-//! executor per device ([`executors`]), and knows who is attached ([`clients`]). What it tells the
-//! daemon is in [`snapshot`]. No client can make it wait: packets to clients are sent at once or
-//! never, and what they have a hand in is closed by others ([`link::closer`]).
+//! device memory of all clients, which it creates without a CUDA context ([`sessions::session`]),
+//! starts an executor per device ([`executors`]), and knows who is attached ([`clients`]). What it
+//! tells the daemon is in [`snapshot`]. No client can make it wait: packets to clients are sent at
+//! once or never, and what they have a hand in is closed by others ([`link::closer`]).
 
 mod clients;
 mod contexts;
@@ -19,13 +19,14 @@ mod snapshot;
 pub use executor_link::options::Options;
 
 use crate::clients::attach::{Arrival, Membership};
+use crate::executors::place::Place;
 use crate::sessions::session::Session;
 use clients::Client;
 use devices::{ComputeMode, Device};
 use executor_link::driver::Driver;
 use executor_link::log::{log_other, log_server};
 use executor_link::messages::Reason;
-use executors::{Executor, Place};
+use executors::Executor;
 use link::closer::Closer;
 use link::pieces::Piece;
 use link::socket::{Connection, Received, SocketError};

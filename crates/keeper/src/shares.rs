@@ -9,7 +9,7 @@ pub(crate) mod headroom;
 use super::Keeper;
 use super::clients::{Client, GREEN_CONTEXTS_SINCE, share_of};
 use super::devices::uuid_text;
-use super::executors::Place;
+use crate::executors::place::Place;
 use executor_link::log::log_server;
 use executor_link::messages::{GroupMembership, GroupShare, ShareWish, ToExecutor};
 use link::wire::attach::RequestedLimits;

@@ -2,7 +2,7 @@
 
 use super::Keeper;
 use super::devices::uuid_text;
-use super::executors::{Seat, Side};
+use crate::executors::place::{Seat, Side};
 use cuda_abi::types::CUdevice_attribute;
 use link::wire::daemon::{
     CONTEXTS_LISTED, CONTEXTS_LISTED_OF_CLIENT, DeviceSnapshot, DomainSnapshot, GroupSnapshot,

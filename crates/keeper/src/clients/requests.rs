@@ -5,7 +5,7 @@ use super::control_group;
 use crate::Keeper;
 use crate::clients::{Client, share_of};
 use crate::devices::uuid_text;
-use crate::executors::{Place, Stage};
+use crate::executors::place::{Place, Stage};
 use crate::sessions::session::{Service, Session, SessionFiles};
 use cuda_abi::types::CUresult;
 use executor_link::counters::monotonic_ns;

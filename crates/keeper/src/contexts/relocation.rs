@@ -12,7 +12,7 @@
 
 use crate::Keeper;
 use crate::devices::ComputeMode;
-use crate::executors::{Place, Side, Stage};
+use crate::executors::place::{Place, Side, Stage};
 use crate::sessions::session::Service;
 use executor_link::log::log_server;
 use executor_link::messages::{EventTime, FromExecutor, Origin, Reason, ToExecutor, Verdict};

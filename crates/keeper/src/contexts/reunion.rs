@@ -7,7 +7,7 @@
 //! who has gone to and fro is left alone for longer each time.
 
 use crate::Keeper;
-use crate::executors::{Place, Side, Stage};
+use crate::executors::place::{Place, Side, Stage};
 use crate::sessions::session::Session;
 use executor_link::messages::ToExecutor;
 use policy::domains::SHARED;

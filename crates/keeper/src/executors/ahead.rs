@@ -9,7 +9,7 @@
 //! ([`crate::sessions::keeping`]). Where memory is short nothing is mapped ahead.
 
 use crate::Keeper;
-use crate::executors::{Place, Stage};
+use crate::executors::place::{Place, Stage};
 use crate::sessions::keeping::DeviceKeeping;
 use crate::sessions::session::{Service, Session};
 use executor_link::messages::ToExecutor;

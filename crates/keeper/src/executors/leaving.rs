@@ -6,7 +6,8 @@
 //! their work, and their memory, wait here.
 
 use crate::Keeper;
-use crate::executors::{KILL_TIMEOUT, Place};
+use crate::executors::KILL_TIMEOUT;
+use crate::executors::place::Place;
 use crate::sessions::session::Service;
 use cuda_abi::types::CUresult;
 use executor_link::log::log_server;

@@ -10,7 +10,8 @@
 
 use crate::Keeper;
 use crate::devices::ComputeMode;
-use crate::executors::{Executor, ExecutorProcess, Place, START_TIMEOUT, Stage};
+use crate::executors::place::{Place, Stage};
+use crate::executors::{Executor, ExecutorProcess, START_TIMEOUT};
 use crate::sessions::session::{Service, Session};
 use executor_link::counters::monotonic_ns;
 use executor_link::log::log_server;

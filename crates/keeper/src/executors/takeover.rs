@@ -12,7 +12,7 @@ use super::leaving::{Killed, Leaving};
 use crate::Keeper;
 use crate::clients::control_group;
 use crate::devices::ComputeMode;
-use crate::executors::{Place, Side, Stage};
+use crate::executors::place::{Place, Side, Stage};
 use crate::faults::blaming::Incident;
 use crate::sessions::session::Service;
 use cuda_abi::types::CUresult;

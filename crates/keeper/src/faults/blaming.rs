@@ -3,7 +3,7 @@
 
 use super::quarantine::Flight;
 use crate::Keeper;
-use crate::executors::Place;
+use crate::executors::place::Place;
 use cuda_abi::types::CUresult;
 use executor_link::counters::monotonic_ns;
 use executor_link::history::Noted;

@@ -6,7 +6,7 @@
 //! ([`crate::executors::takeover`]).
 
 use crate::Keeper;
-use crate::executors::Place;
+use crate::executors::place::Place;
 use crate::sessions::session::Service;
 use executor_link::log::log_fault;
 use executor_link::messages::ToExecutor;

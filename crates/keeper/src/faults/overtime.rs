@@ -6,7 +6,7 @@
 //! again when it launches something, when its work has ended, or when another's has.
 
 use crate::Keeper;
-use crate::executors::Place;
+use crate::executors::place::Place;
 use crate::sessions::session::Service;
 use cuda_abi::types::CUresult;
 use executor_link::log::log_fault;

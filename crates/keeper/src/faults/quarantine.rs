@@ -10,8 +10,9 @@
 use crate::Keeper;
 use crate::contexts::relocation::UNUSED;
 use crate::devices::ComputeMode;
+use crate::executors::ExecutorProcess;
+use crate::executors::place::{Place, Stage};
 use crate::executors::standby::Code as CodeIs;
-use crate::executors::{ExecutorProcess, Place, Stage};
 use crate::sessions::session::{Service, Session};
 use executor_link::image_hash::image_hash;
 use executor_link::journal;

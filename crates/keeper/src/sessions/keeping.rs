@@ -1,4 +1,4 @@
-//! Memory that sessions keep though their clients have given it up ([`executor`]'s
+//! Memory that sessions keep though their clients have given it up (the executor's
 //! `kept.rs`): who needs memory gets it first.
 //!
 //! When a device has no more, its executors are told to give back what they keep, and to keep
@@ -9,7 +9,7 @@
 use super::memory::now_ms;
 use super::session::Session;
 use crate::Keeper;
-use crate::executors::{Place, Stage};
+use crate::executors::place::{Place, Stage};
 use executor_link::messages::{Keeping, ToExecutor};
 use policy::memory::residency::Wish;
 use std::collections::BTreeSet;

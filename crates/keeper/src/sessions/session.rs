@@ -4,8 +4,8 @@
 use super::peers::Lending;
 use crate::Keeper;
 use crate::devices::allocation_properties;
+use crate::executors::place::{Place, Side};
 use crate::executors::standby::Code;
-use crate::executors::{Place, Side};
 use cuda_abi::types::*;
 use executor_link::counters::{CounterPage, Counts, monotonic_ns};
 use executor_link::driver::Driver;

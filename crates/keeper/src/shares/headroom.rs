@@ -8,7 +8,8 @@
 
 use crate::Keeper;
 use crate::clients::Client;
-use crate::executors::Place;
+use crate::devices::Headroom;
+use crate::executors::place::Place;
 use executor_link::log::log_server;
 use link::wire::daemon::SMALLEST_SHARE;
 use policy::limits::latency_class;
@@ -18,28 +19,6 @@ use std::time::{Duration, Instant};
 
 /// A client that comes again within this time moves nobody.
 const LINGERS: Duration = Duration::from_secs(5);
-
-/// A device's headroom.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Headroom {
-    /// Nobody needs it, or none is to be kept.
-    #[default]
-    None,
-    /// So many SMs are kept.
-    Held(u32),
-    /// The same, though nobody of the class has been there since.
-    Unused(u32, Instant),
-}
-
-impl Headroom {
-    /// SMs that are kept.
-    pub(crate) fn multiprocessors(self) -> Option<u32> {
-        match self {
-            Self::None => None,
-            Self::Held(count) | Self::Unused(count, _) => Some(count),
-        }
-    }
-}
 
 impl Keeper {
     /// The reservation whose SMs a client uses on a device: its own, or, of the latency class, the
