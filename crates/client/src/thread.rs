@@ -1,7 +1,7 @@
-//! The library's own threads.
+//! Threads: the library's own, and what it keeps for each of the program's.
 //!
-//! They take no signals: those belong to the program's own threads, whose handlers must not run
-//! here.
+//! The library's own take no signals: those belong to the program's own threads, whose handlers
+//! must not run here.
 
 pub(crate) mod current;
 pub(crate) mod here;

@@ -1,6 +1,7 @@
 //! What keeper and executor share: their messages ([`messages`]), and what one writes where the
 //! other finds it, or the next executor does ([`journal`], [`standing`], [`redo`], [`history`],
-//! [`counters`]).
+//! [`counters`], [`captured`]). Beside these lies what both need: the native [`driver`], the
+//! [`log`], command lines ([`options`]), free [`numbers`], and [`image_hash`].
 //!
 //! An executor is disposable: what its sessions have is the keeper's, or written down here, so that
 //! another one takes over after a fault.

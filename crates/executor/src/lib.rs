@@ -2,8 +2,8 @@
 //!
 //! The main thread talks to the keeper ([`executor_link::messages`]); each client has a session
 //! thread ([`session`]) that takes commands off its ring, checks them and submits them; one monitor
-//! thread ([`monitor`]) watches completions for clients that sleep. The keeper's end of the socket
-//! closing ends the process: without a keeper nobody could reclaim anything.
+//! thread ([`watch::monitor`]) watches completions for clients that sleep. The keeper's end of the
+//! socket closing ends the process: without a keeper nobody could reclaim anything.
 
 mod code;
 mod context;
@@ -216,7 +216,8 @@ pub(crate) struct Shared {
     pub(crate) spares: crate::code::spares::Spares,
     /// Whether sessions take no commands, because the keeper is about to end the process.
     pub(crate) quiescing: AtomicBool,
-    /// Sessions whose work is still to be done again ([`repeating`]), and whose turn it is.
+    /// Sessions whose work is still to be done again ([`recovery::repeating`]), and whose turn it
+    /// is.
     pub(crate) trials: AtomicUsize,
     pub(crate) trial_turn: Mutex<()>,
     /// Values that sessions are to have again.

@@ -100,7 +100,7 @@ const OVERRIDES: [(CUdevice_attribute, i32); 13] = [
     (CUdevice_attribute::HOST_ALLOC_DMA_BUF_SUPPORTED, 0),
     (CUdevice_attribute::MULTICAST_SUPPORTED, 0),
     // Host and device agree on managed memory when work is posted and when it has been waited for:
-    // see `managed`.
+    // see `two_sided::managed`.
     (CUdevice_attribute::CONCURRENT_MANAGED_ACCESS, 0),
     // It is taken for the hint that it is, and no memory is made so.
     (CUdevice_attribute::GENERIC_COMPRESSION_SUPPORTED, 0),

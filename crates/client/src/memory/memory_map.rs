@@ -33,7 +33,8 @@ pub(crate) enum Kind {
     Managed,
     /// The same where that cannot be: pinned memory.
     ManagedHost,
-    /// A `__managed__` variable: mirrored, see [`crate::mirrors`]; freed with its module.
+    /// A `__managed__` variable: mirrored, see [`crate::two_sided::mirrors`]; freed with its
+    /// module.
     ManagedGlobal,
     /// `cuMemHostRegister`: the program's own memory.
     Registered {

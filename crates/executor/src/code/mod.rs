@@ -1,4 +1,12 @@
-//! Modules, their variables, and what becomes of code that nobody has any more.
+//! Code on the device.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `module` | modules and functions of a session |
+//! | `images`, `jit_options`, `link_texts` | what is loaded, and how |
+//! | `guard`, `quarantine` | code that is checked, and code that runs apart |
+//! | `variables` | values of variables, saved for the next executor |
+//! | `spares`, `pristine`, `discarding` | code that nobody has any more: kept, made like new, unloaded |
 
 pub(crate) mod discarding;
 pub(crate) mod guard;

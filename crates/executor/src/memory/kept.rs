@@ -85,8 +85,8 @@ impl Kept {
     ) -> bool {
         let most = total.device_bytes / SESSION_PART;
         let mut grants = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // SeqCst: with the store in `obey` and the lock, a grant is either refused here or found by
-        // the look that follows the store.
+        // SeqCst: with the store in `obey_keeping` and the lock, a grant is either refused here or
+        // found by the look that follows the store.
         let is_refused = total.is_forbidden.load(Ordering::SeqCst)
             || size_bytes > most
             || total.bytes().saturating_add(size_bytes) > most.saturating_mul(4);

@@ -22,7 +22,7 @@ use std::time::Duration;
 const MAX_MAPPINGS: usize = 1 << 16;
 /// Ranges that a session may have reserved here at a time.
 const MAX_RANGES: usize = 1 << 12;
-/// What reserved ranges of clients are multiples of: see `policy::reservations`.
+/// What reserved ranges of clients are multiples of: see `policy::memory::reservations`.
 const UNIT_BYTES: u64 = 32 << 20;
 /// The keeper answers at once, or is gone.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! What an executor prepares that stands by for another one.
+//! What a standby prepares: memory and code of another executor's sessions.
 
 pub(crate) mod ahead;
 pub(crate) mod warming;

@@ -1,4 +1,15 @@
-//! How work gets to the driver: launches and copies, alone or as chains, and what holds them back.
+//! How work gets to the driver.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `launch`, `copy` | one kernel; one copy or fill |
+//! | `waiting`, `gathering`, `batch` | launches that wait for those behind them, for how long, and go together |
+//! | `chain`, `chain_stock`, `chain_submission`, `lengths` | what they go as: graphs that are kept and used again |
+//! | `small_copies`, `own_kernels` | copies in chains, and our own kernels that do them |
+//! | `nearness`, `backlog` | who waits for a launch, and how far a stream is ahead |
+//! | `holding`, `probe` | streams that wait for a value in memory |
+//! | `watching` | streams that wait for one of another device |
+//! | `retired` | graphs that nothing names, and that may still run |
 
 pub(crate) mod backlog;
 pub(crate) mod batch;

@@ -19,7 +19,7 @@
 //! more.
 //!
 //! Pure: no clock, no driver. Times are nanoseconds of the device; the executor
-//! ([`executor`]'s `pacing`) measures them.
+//! (the executor's `pacing`) measures them.
 
 pub mod room;
 mod turns;

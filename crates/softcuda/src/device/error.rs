@@ -1,4 +1,4 @@
-//! What the simulated device refuses, in its own words; `api::error` turns these into `CUresult`
+//! What the simulated device refuses, in its own words; `api::status` turns these into `CUresult`
 //! codes.
 
 use thiserror::Error;

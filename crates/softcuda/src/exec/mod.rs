@@ -7,7 +7,7 @@
 //! device pointer is a host address of this process.
 //!
 //! Behaviour follows the PTX ISA; divergence is scheduled by fragments, not by a reconvergence
-//! stack (see `fragment`), so that locks between lanes of a warp make progress.
+//! stack (see `schedule`), so that locks between lanes of a warp make progress.
 
 pub mod alu;
 mod assign;
