@@ -223,6 +223,7 @@ pub fn wait(
     }
     let deadline = timeout.map(|timeout| began + timeout);
     let _sleeper = Sleeper::register(memory);
+    let mut napped = false;
     loop {
         // Acquire: pairs with the release in `wake_sleepers`; read before the words, so that a
         // change after this look moves it.
@@ -239,25 +240,26 @@ pub fn wait(
         if left.is_zero() {
             return Err(CompletionError::TimedOut);
         }
-        if let Some(nap) = spin.nap(began.elapsed())
-            && nap < left
-        {
-            let (nap, before) = (nap.min(LIVENESS_INTERVAL), Instant::now());
-            let woke = futex::wait(&memory.shared().wake_epoch.0, epoch, nap);
-            if woke == futex::Woke::TimedOut {
-                spin.napped(nap, before.elapsed());
-                if is_over() {
-                    spin.overslept(began.elapsed());
-                    return outcome(failed());
-                }
-            }
-            // Who waits once has more to do then: the executor is awake by that time.
+        let nap = spin.nap(began.elapsed()).filter(|nap| *nap < left);
+        if nap.is_none() && std::mem::take(&mut napped) {
+            // The end is near. Who waits once has more to do then: the executor is awake by that
+            // time.
             memory.wake_consumer();
             let _ = spin.after_nap(is_over);
             continue;
         }
-        let woke = futex::wait(&memory.shared().wake_epoch.0, epoch, left.min(LIVENESS_INTERVAL));
-        if woke == futex::Woke::TimedOut && words.completed(stream) < value && !peer_alive() {
+        let sleep = nap.unwrap_or(left).min(LIVENESS_INTERVAL);
+        let before = Instant::now();
+        let woke = futex::wait(&memory.shared().wake_epoch.0, epoch, sleep);
+        if nap.is_some() && woke == futex::Woke::TimedOut {
+            napped = true;
+            spin.napped(sleep, before.elapsed());
+            if is_over() {
+                spin.overslept(began.elapsed());
+                return outcome(failed());
+            }
+        }
+        if !is_over() && !peer_alive() {
             return Err(CompletionError::PeerGone);
         }
     }
@@ -269,6 +271,11 @@ fn outcome(error: u32) -> Result<(), CompletionError> {
         error => Err(CompletionError::SessionFailed(error)),
     }
 }
+
+// What `crowded` says.
+const CORES_SPARE: u32 = 0;
+const CORES_WANTED: u32 = 1;
+const CORES_PLENTY: u32 = 2;
 
 /// A client thread counted in `sleepers`.
 #[derive(Debug)]
@@ -306,7 +313,8 @@ impl SessionMemory {
     pub fn cores(&self) -> Cores {
         // Relaxed: it is advice, but in `Sleeper::register`, which has a fence.
         match self.shared().crowded.0.load(Ordering::Relaxed) {
-            0 => Cores::Spare,
+            CORES_SPARE => Cores::Spare,
+            CORES_PLENTY => Cores::Plenty,
             _ => Cores::Wanted,
         }
     }
@@ -316,8 +324,9 @@ impl SessionMemory {
     /// them once more before it looks no longer.
     pub fn set_cores(&self, cores: Cores) {
         let crowded = match cores {
-            Cores::Spare => 0,
-            Cores::Wanted => 1,
+            Cores::Spare => CORES_SPARE,
+            Cores::Wanted => CORES_WANTED,
+            Cores::Plenty => CORES_PLENTY,
         };
         self.shared().crowded.0.store(crowded, Ordering::Relaxed);
         // Partner: the fence in `Sleeper::register`. Orders this before the caller's look at

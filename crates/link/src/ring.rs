@@ -419,6 +419,8 @@ impl Consumer {
     ) -> Waited {
         self.publish_head();
         let mut spin = self.spin.clone();
+        // A client may compute for long; how soon its work is done depends on more than this.
+        let cores = if cores == Cores::Plenty { Cores::Spare } else { cores };
         let began = Instant::now();
         if !spin.until(cores, || self.has_posted()) {
             let bell = Doorbell::new(&self.memory.shared().consumer_asleep.0);

@@ -12,6 +12,9 @@
 //! spin would have met its end. It is tried now and then, and the more rarely the more often it was
 //! in vain: else a waiter that once sleeps, and is woken late each time, would sleep for ever. The
 //! bounds are measured choices, not promises.
+//!
+//! A spin of this length is right where each client may have its core or two. Where each may have
+//! several, one that is woken late loses more than a spin costs ([`Cores::Plenty`]).
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -53,9 +56,15 @@ const DOUBTED: u32 = 4;
 /// Doubted waits between two trials, at most.
 const RAREST: u32 = 64;
 
+/// Where there are cores in plenty a spin may last so many times longer: as natively, where who
+/// waits spins as long as it takes.
+const PLENTY: u32 = 10;
+
 /// Whether there are cores for threads that only look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cores {
+    /// Several for each client that has work.
+    Plenty,
     /// Nobody waits for the core of one that spins.
     #[default]
     Spare,
@@ -69,7 +78,8 @@ pub enum Cores {
 pub struct Spin {
     limit: Duration,
     least: Duration,
-    most: Duration,
+    /// Where cores are spare; see [`Spin::most`].
+    spare_most: Duration,
     /// What long waits take, by how much they differ from that, and by how much they end before.
     usual: Duration,
     differ: Duration,
@@ -101,7 +111,7 @@ impl Spin {
         Self {
             limit: most,
             least: most / 16,
-            most,
+            spare_most: most,
             usual: Duration::ZERO,
             differ: Duration::MAX,
             early: Duration::ZERO,
@@ -113,6 +123,14 @@ impl Spin {
             trial: false,
             announced: false,
             cores: Cores::Spare,
+        }
+    }
+
+    /// The longest spin now.
+    fn most(&self) -> Duration {
+        match self.cores {
+            Cores::Plenty => self.spare_most * PLENTY,
+            Cores::Spare | Cores::Wanted => self.spare_most,
         }
     }
 
@@ -130,14 +148,14 @@ impl Spin {
         if self.cores == Cores::Wanted {
             return;
         }
-        if waited <= self.most {
-            self.limit = (self.limit * 4).max(waited).min(self.most);
-        } else if waited <= self.most * DOUBTED {
+        if waited <= self.most() {
+            self.limit = (self.limit * 4).max(waited).min(self.most());
+        } else if waited <= self.most() * DOUBTED {
             self.doubts += 1;
             if self.doubts >= self.rarity {
                 self.doubts = 0;
                 self.rarity = (self.rarity * 2).min(RAREST);
-                self.limit = self.most;
+                self.limit = self.most();
                 self.trial = true;
             }
         }
@@ -164,7 +182,7 @@ impl Spin {
         }
         let off = waited.abs_diff(self.usual);
         // One that is far off is no worse than one that no spin would have met.
-        let counted = off.min(self.most / 2);
+        let counted = off.min(self.most() / 2);
         self.differ = match self.differ {
             Duration::MAX => counted,
             before => (before * 3 + counted) / 4,
@@ -180,7 +198,7 @@ impl Spin {
 
     /// Whether a spin around the usual time would meet what is waited for.
     fn is_regular(&self) -> bool {
-        self.differ.saturating_mul(2).saturating_add(self.late) <= self.most
+        self.differ.saturating_mul(2).saturating_add(self.late) <= self.most()
     }
 
     /// How long to sleep, after `waited`, until spinning is likely to meet the event: where waits
@@ -189,8 +207,8 @@ impl Spin {
     pub fn nap(&self, waited: Duration) -> Option<Duration> {
         let early = self.early * 2 + self.late;
         if !self.is_regular()
-            || early > self.most
-            || self.usual <= self.most
+            || early > self.most()
+            || self.usual <= self.most()
             || self.cores == Cores::Wanted
         {
             return None;
@@ -203,7 +221,7 @@ impl Spin {
         let late = lasted.saturating_sub(nap);
         self.was_late = late > self.late;
         self.late = match self.was_late {
-            true => late.min(self.most / 2).max(LATE),
+            true => late.min(self.most() / 2).max(LATE),
             false => ((self.late * 15 + late) / 16).max(LATE),
         };
     }
@@ -229,7 +247,9 @@ impl Spin {
     /// After a nap: spins as long as may be; says whether it was `ready`. What it teaches is in
     /// [`Self::took`].
     pub fn after_nap(&self, ready: impl FnMut() -> bool) -> bool {
-        Self::with_longest(self.most).until(self.cores, ready)
+        let mut spin = Self::with_longest(self.spare_most);
+        spin.announced();
+        spin.until(self.cores, ready)
     }
 
     /// Spins until `ready` or until this waiter's present limit; says whether it was `ready`.
@@ -238,7 +258,7 @@ impl Spin {
         if ready() {
             return true;
         }
-        if cfg!(feature = "loom") || self.most.is_zero() {
+        if cfg!(feature = "loom") || self.most().is_zero() {
             return false;
         }
         self.spin(ready, &Machine { began: Instant::now() })
@@ -246,20 +266,20 @@ impl Spin {
 
     fn spin(&mut self, mut ready: impl FnMut() -> bool, clock: &impl Clock) -> bool {
         let announced = std::mem::take(&mut self.announced);
-        let limit = if announced { self.most } else { self.limit };
+        let limit = if announced { self.most() } else { self.limit.min(self.most()) };
         loop {
             for _ in 0..32 {
                 clock.pause();
                 if ready() {
-                    if self.cores == Cores::Spare {
-                        self.limit = (self.limit * 2).min(self.most);
+                    if self.cores != Cores::Wanted {
+                        self.limit = (self.limit * 2).min(self.most());
                         (self.doubts, self.rarity, self.trial) = (0, 1, false);
                     }
                     return true;
                 }
             }
             let before = clock.elapsed();
-            if self.cores == Cores::Wanted && before >= WANTED.min(self.most) {
+            if self.cores == Cores::Wanted && before >= WANTED.min(self.most()) {
                 // It teaches nothing for other times.
                 return ready();
             }

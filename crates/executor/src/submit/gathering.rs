@@ -85,7 +85,7 @@ impl State {
     /// Whether the launches that wait go together with something that is posted behind them soon
     /// enough.
     pub(crate) fn gathers(&mut self, is_posted: impl Fn() -> bool) -> bool {
-        let has_cores = self.shared.flights.cores() == Cores::Spare;
+        let has_cores = self.shared.flights.cores() != Cores::Wanted;
         let slot = self.batches.stream();
         has_cores
             && self.may_be_delayed()

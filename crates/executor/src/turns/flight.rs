@@ -30,6 +30,9 @@ const SPIN_CLIENTS_VARIABLE: &str = "OPENMPS_SPIN_CLIENTS";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpinClients(u32);
 
+/// Where there are so many for each client there are plenty: its two threads that spin leave half.
+const CORES_OF_PLENTY: u32 = 4;
+
 impl Default for SpinClients {
     /// As many as there are cores: then one thread of each client computes, and the other waits for
     /// it.
@@ -49,7 +52,13 @@ impl SpinClients {
     }
 
     fn cores(self, busy: u32) -> Cores {
-        if busy > self.0 { Cores::Wanted } else { Cores::Spare }
+        // Who is about to have work looks at it, too.
+        let busy = busy.max(1);
+        match busy {
+            _ if busy > self.0 => Cores::Wanted,
+            _ if busy.saturating_mul(CORES_OF_PLENTY) <= self.0 => Cores::Plenty,
+            _ => Cores::Spare,
+        }
     }
 }
 
@@ -258,6 +267,13 @@ mod tests {
         assert_eq!(flights.cores(), Cores::Wanted);
         flights.set_idle(&sessions[0]);
         assert_eq!(flights.cores(), Cores::Spare);
+    }
+
+    #[test]
+    fn there_are_cores_in_plenty_for_few_clients_of_a_large_machine() {
+        let of = |cores, busy| SpinClients(cores).cores(busy);
+        assert_eq!([of(16, 0), of(16, 4), of(16, 5)], [Cores::Plenty, Cores::Plenty, Cores::Spare]);
+        assert_eq!([of(2, 0), of(2, 1), of(0, 0)], [Cores::Spare, Cores::Spare, Cores::Wanted]);
     }
 
     #[test]

@@ -184,6 +184,26 @@ fn where_cores_are_wanted_nobody_spins_or_learns() {
 }
 
 #[test]
+fn where_cores_are_in_plenty_waits_of_a_millisecond_are_met_awake() {
+    let mut waiter = Waiter::woken_late(us(100));
+    waiter.asleep([us(50); 20]);
+    waiter.spin.cores = Cores::Plenty;
+    let waits = |turn: u64| us(600 + turn * 7_919 % 900);
+    assert!(waiter.asleep((0..20).map(waits)) <= 2);
+    assert_eq!(waiter.asleep((20..200).map(waits)), 0, "of whatever length");
+    // Far longer ones do not hold a core for that.
+    waiter.asleep([us(50_000); 12]);
+    let before = waiter.wait_for(us(50_000));
+    assert!(before.0 == Met::Asleep && waiter.spin.limit <= us(200), "{:?}", waiter.spin.limit);
+    // When others come, spins are as short as ever.
+    waiter.asleep((0..20).map(waits));
+    waiter.spin.cores = Cores::Spare;
+    let clock = Virtual { now: Cell::new(Duration::ZERO), kept: CALL };
+    assert!(!waiter.spin.spin(|| false, &clock));
+    assert!(clock.now.get() <= MOST + us(3), "{:?}", clock.now.get());
+}
+
+#[test]
 fn a_single_core_never_spins() {
     assert_eq!(longest_us(1), 0);
     let mut looks = 0;
